@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any
 
 from perfkit.errors import PerfkitError, one_of
-from perfkit.notebook.panel import refuse_object
 from perfkit.notebook.shown import Shown
 from perfkit.notebook.where import PlanPanel
 from perfkit.recipe import Recipe, Value
@@ -28,13 +27,8 @@ class LadderPanel(PlanPanel):
 
     Args:
         stages: optimizations in their order; the whole default ladder if None.
-        workload: a built-in one, or `package.module:name`; the preset's own if None.
-        preset: `smoke`, `quick` or `paper`; what `PERFKIT_PRESET` says, or what suits the machine, if None.
-        device: `cuda`, `mps`, `cpu`, `sim:v100` …, or `recorded:NAME`; the session's choice if None.
         settings: switches set from the first stage on.
-        options: the workload's constructor arguments.
-        host: the host of a simulated GPU: `article`, `ideal`, or its numbers.
-        widgets: a subclass's own, as for `PlanPanel`.
+        more: workload, preset, device, options and host, as for `PlanPanel`.
 
     Raises:
         InvalidValue: a name or value that is not allowed.
@@ -45,26 +39,11 @@ class LadderPanel(PlanPanel):
     """Recipes to measure in the place of stages."""
 
     def __init__(
-        self,
-        stages: Sequence[str] | None = None,
-        workload: str | None = None,
-        preset: str | None = None,
-        device: str | None = None,
-        settings: Mapping[str, Any] | None = None,
-        options: Mapping[str, Any] | None = None,
-        host: str | None = None,
-        **widgets: Any,
+        self, stages: Sequence[str] | None = None, settings: Mapping[str, Any] | None = None, **more: Any
     ) -> None:
-        refuse_object(workload)
+        self._stages = stages
         self._settings: Mapping[str, Any] = dict(settings or {})
-        self._asked: dict[str, Any] = {
-            "workload": workload,
-            "preset": preset,
-            "stages": stages,
-            "options": options,
-        }
-        key = self._asked, self._settings, self.titles, device, host
-        super().__init__(self.question, key, device, host, **widgets)
+        super().__init__((stages, self._settings, self.titles), **more)
 
     def set(self, **switches: Value) -> None:
         """Sets switches from the first stage on.
@@ -80,7 +59,8 @@ class LadderPanel(PlanPanel):
             raise
 
     def _planned(self, device: str | None, host: str | None) -> Plan:
-        plan = sources.plan(device=device, host=host, settings=self._settings, **self._asked)
+        asked = {**self._asked, "stages": self._stages, "settings": self._settings}
+        plan = sources.plan(device=device, host=host, **asked)
         base = Recipe(batch_size=plan.preset.batch_size).replace(**plan.settings)
         recipes = tuple((title, base.replace(**changes)) for title, changes in self.titles.items())
         return replace(plan, recipes=recipes)
@@ -126,9 +106,7 @@ class LadderPanel(PlanPanel):
     def _answers(self) -> list[Content]:
         kept = [run.title for run in self.runs if run.facts.get(RUNG) == "kept"]
         lines = [f"Kept: {', '.join(kept)}."] if kept else []
-        told = zip(sentences.verdicts(self.runs), self.runs, strict=True)
-        first, *others = [text for text, run in told if run.status in ("ok", "not_applicable")] or [""]
-        return [tables.ladder(self.runs), Bullets([*lines, *(others or [first])])]
+        return [tables.ladder(self.runs), Bullets([*lines, *sentences.verdicts(self.runs)])]
 
     def _details(self) -> list[Content]:
         losses = sentences.enumerated(sentences.stages(self.runs), figures.VIEWS["losses"].numbers)

@@ -22,7 +22,6 @@ from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
 from perfkit.notebook import widgets as pieces
 from perfkit.notebook.shown import Output, Sectioned, current_cell, request
 from perfkit.results.run import Run
-from perfkit.show.document import Content
 
 STOPPED = "stopped; what was finished is kept"
 _INTERVAL_S = 0.4
@@ -121,10 +120,6 @@ class Panel(Sectioned):
     @abstractmethod
     def _measure(self) -> None:
         """Measures, and keeps the runs; `follow` gets the progress. Raises what went wrong."""
-
-    @abstractmethod
-    def sections(self) -> Sequence[Content]:
-        """What the panel shows of its results; the folded sections stand last."""
 
     # ------------------------------------------------------------ work
 
@@ -244,7 +239,7 @@ class Panel(Sectioned):
     def _ipython_display_(self) -> None:
         if self._beside.cell and self._beside.cell == current_cell():
             return  # `run` has displayed it in this cell already
-        display(self._repr_mimebundle_(), raw=True)
+        display({**self.widget._repr_mimebundle_(), "text/plain": self.text}, raw=True)
         self._output = self._beside
         self._beside.place(self.sections(), self.acts)
 
@@ -254,10 +249,6 @@ class Panel(Sectioned):
 
     def __repr__(self) -> str:
         return self.text
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        bundle: dict[str, Any] = self.widget._repr_mimebundle_(**kwargs)
-        return {**bundle, "text/plain": self.text}
 
 
 def check(runs: Sequence[Run]) -> None:

@@ -32,14 +32,14 @@ class Sectioned:
         """
         return HTML(html.fragment([document.table(self.parts(), title)]))
 
-    def plot(self, name: str = "", dark: bool = False) -> Image:
+    def plot(self, name: str = "") -> Image:
         """One figure by its name (the first one if empty), as a PNG with a text for those who do not see it.
 
         Raises:
             InvalidValue: no such figure.
         """
         figure = document.figure(self.parts(), name)
-        return Image(data=figure.png(dark), alt=figure.alt)
+        return Image(data=figure.png(), alt=figure.alt)
 
 
 class Shown(Sectioned, Generic[Result]):
@@ -98,11 +98,11 @@ class Output:
             self._update(name, _NOTHING)
 
     def line(self, words: str, fraction: float) -> None:
-        """Shows a bar with words, at most once a second: a browser lays out the notebook for each."""
+        """Shows what is done, at most once a second: a browser lays out the notebook for each."""
         now = time.monotonic()
         if self._parts and now - self._shown_at >= 1:
-            done, self._shown_at = round(20 * fraction), now
-            self._update(next(iter(self._parts)), {"text/plain": f"{'█' * done}{'░' * (20 - done)} {words}"})
+            self._shown_at = now
+            self._update(next(iter(self._parts)), {"text/plain": f"{words}, {fraction:.0%}"})
 
     def _update(self, name: str, bundle: dict[str, Any]) -> None:
         if self._parts[name] != bundle:

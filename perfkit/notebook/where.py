@@ -2,7 +2,7 @@
 
 import html
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ipywidgets as widgets
@@ -10,7 +10,7 @@ import ipywidgets as widgets
 from perfkit import additions, machine
 from perfkit.errors import PerfkitError
 from perfkit.notebook import widgets as pieces
-from perfkit.notebook.panel import Panel, check
+from perfkit.notebook.panel import Panel, check, refuse_object
 from perfkit.results import recordings
 from perfkit.results.store import RunStore
 from perfkit.studies.progress import Progress
@@ -45,27 +45,35 @@ class PlanPanel(Panel):
     """A panel with a plan, and a menu of the places where it can run; a choice holds for this panel only.
 
     Args:
-        question: what the panel answers.
-        key: as for `Panel`.
-        device: where to begin; the session's choice if None.
-        host: the host of a simulated GPU.
+        key: what else the panel is made of, as for `Panel`.
+        workload: a built-in one, or `package.module:name`; the preset's own if None.
+        preset: `smoke`, `quick` or `paper`; what `PERFKIT_PRESET` says, or what suits the machine, if None.
+        device: `cuda`, `mps`, `cpu`, `sim:v100` …, or `recorded:NAME`; the session's choice if None.
+        options: the workload's constructor arguments.
+        host: the host of a simulated GPU: `article`, `ideal`, or its numbers.
         above: widgets between the question and the buttons.
         more: as for `Panel`.
 
     Raises:
-        PerfkitError: the panel cannot run there.
+        PerfkitError: a name or value that is not allowed, or the panel cannot run there.
     """
+
+    question: str
 
     def __init__(
         self,
-        question: str,
         key: object,
-        device: str | None,
-        host: str | None,
+        workload: str | None = None,
+        preset: str | None = None,
+        device: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        host: str | None = None,
         above: Sequence[widgets.Widget] = (),
         **more: Any,
     ) -> None:
-        problem = None
+        refuse_object(workload)
+        self._asked: dict[str, Any] = {"workload": workload, "preset": preset, "options": options}
+        key, problem = (key, self._asked, device, host), None
         self._host = host
         if device is None and any(_session):
             try:
@@ -76,18 +84,15 @@ class PlanPanel(Panel):
         self.plan = self._planned(device, self._host)
         self.device = device or self.plan.device
         """What the plan was made for, such as `recorded:NAME`."""
-        menu = {
-            self.device: self.device,
-            **{name: words for name, words in places().items() if self._can(name)},
-        }
+        here = {name: words for name, words in places().items() if self._can(name)}
         self._menu = widgets.Dropdown(
             description="Where",
-            options=[(words, name) for name, words in menu.items()],
+            options=[(words, name) for name, words in ({self.device: self.device} | here).items()],
             value=self.device,
             _dom_classes=["pk-where"],
         )
         self._menu.observe(lambda change: self.choose(change["new"]), "value")
-        heading = pieces.text("pk-question", value=f"<h3>{html.escape(question)}</h3>")
+        heading = pieces.text("pk-question", value=f"<h3>{html.escape(self.question)}</h3>")
         super().__init__(key, [pieces.row([heading, self._menu], "pk-head"), *above], **more)
         self.bar.tell(problem)
 

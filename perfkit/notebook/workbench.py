@@ -11,7 +11,6 @@ import traitlets
 from perfkit import additions
 from perfkit.errors import InvalidValue
 from perfkit.notebook import widgets as pieces
-from perfkit.notebook.panel import refuse_object
 from perfkit.notebook.where import PlanPanel
 from perfkit.recipe import Recipe, Value, switches
 from perfkit.results import recordings
@@ -52,27 +51,16 @@ class Workbench(PlanPanel):
 
     Args:
         workload: a built-in one, or `package.module:name`; the preset's own if None.
-        preset: `smoke`, `quick` or `paper`.
-        device: `cuda`, `mps`, `cpu`, `sim:v100` …, or `recorded:NAME`; the session's choice if None.
-        options: the workload's constructor arguments.
-        host: the host of a simulated GPU.
+        more: preset, device, options and host, as for `PlanPanel`.
 
     Raises:
         InvalidValue: a name or value that is not allowed.
     """
 
     text = "perfkit workbench: run this cell for the controls"
+    question = "Workbench"
 
-    def __init__(
-        self,
-        workload: str | None = None,
-        preset: str | None = None,
-        device: str | None = None,
-        options: dict[str, Any] | None = None,
-        host: str | None = None,
-    ) -> None:
-        refuse_object(workload)
-        self._asked = workload, preset, options
+    def __init__(self, workload: str | None = None, **more: Any) -> None:
         self._profile: Sequence[Content] = ()
         self._entries: dict[str, Entry] = {}
         """The lines of the history by id, oldest first."""
@@ -97,12 +85,11 @@ class Workbench(PlanPanel):
         profile = pieces.button("Profile", "pk-profile", about, lambda: self.start(self._record))
         super().__init__(
             "Workbench",
-            (self._asked, device, host),
-            device,
-            host,
-            [self.controls.widget],
+            workload,
+            above=[self.controls.widget],
             buttons=[profile] if "profile" in additions.notebook_names() else [],
             below=[self.history, pieces.row(acts), self._link],
+            **more,
         )
         self._moved()
 
@@ -117,10 +104,7 @@ class Workbench(PlanPanel):
         self.controls.set(switches)
 
     def _planned(self, device: str | None, host: str | None) -> Plan:
-        """A plan of what was asked for; a recording brings its own workload, preset and options."""
-        is_recorded = (device or "").startswith(recordings.PREFIX)
-        workload, preset, options = (None, None, None) if is_recorded else self._asked
-        return sources.plan(workload, preset, [BASELINE], None, device, options, host=host)
+        return sources.plan(stages=[BASELINE], device=device, host=host, **self._asked)
 
     def _plain(self) -> Recipe:
         return Recipe(batch_size=self.plan.preset.batch_size)

@@ -17,7 +17,7 @@ from perfkit.show.units import wrapped
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-Tone: TypeAlias = Literal["", "good", "warning", "bad"]
+Tone: TypeAlias = Literal["", "ok", "warning", "problem"]
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Cell:
 
     @property
     def is_number(self) -> bool:
-        """Whether the value is a number, perhaps with an interval."""
-        return isinstance(self.value, int | float | Estimate | Ratio) and not isinstance(self.value, bool)
+        """Whether the value is a number, perhaps with an interval, or a missing one."""
+        return isinstance(self.value, int | float | Estimate | Ratio | None)
 
     def __str__(self) -> str:
         text = self.absent if self.value is None else self.format(self.value)
@@ -75,11 +75,8 @@ class Table:
     def numeric(self) -> list[bool]:
         """For each column, whether it holds numbers and no text: such a column is set flush right."""
         columns = [[row[at] for row in self.rows if row[at] != ""] for at in range(len(self.columns))]
-        return [at > 0 and bool(cells) and all(map(_is_numeric, cells)) for at, cells in enumerate(columns)]
-
-
-def _is_numeric(cell: Cell | str) -> bool:
-    return isinstance(cell, Cell) and (cell.is_number or cell.value is None)
+        numbers = [[isinstance(cell, Cell) and cell.is_number for cell in cells] for cells in columns]
+        return [at > 0 and bool(flags) and all(flags) for at, flags in enumerate(numbers)]
 
 
 def tabulate(

@@ -25,11 +25,8 @@ _WAITS = Look("waits for data", style.ORANGE, "///")
 _REST = Look("rest of the step", style.BLUE)
 _BUSY = Look("busy: a share, not places", style.SKY, "..")
 _RATE = Look("samples/s", style.SKY)
-_PREDICTED = Look("samples/s, simulated", style.PURPLE, "--")
 _DROPPED = Look("dropped", "none")
 _AGAIN = Look("the baseline again", style.GREY, "..")
-_MOST_ROOM = 1.25
-"""The end of an axis, in multiples of the longest bar: a wider interval is cut off."""
 
 
 @dataclass(frozen=True)
@@ -168,24 +165,25 @@ def _step_numbers(run: Run) -> str:
 
 def _throughput(runs: Sequence[Run], drawing: "Drawing") -> None:
     """A bar for each stage with its interval. Of a ladder, a line climbs through what was kept."""
-    ax, used, ends, climb = drawing.add_subplot(), list[Look](), [0.0], list[tuple[float, float]]()
+    ax, used, climb = drawing.add_subplot(), list[Look](), list[tuple[float, float]]()
     unit = _unit(runs, "samples/s: mean, 95% interval; ratio to the stage, or what was kept, before")
     style.named(ax, list(map(sentences.name, runs)), list(map(_throughput_numbers, runs)), unit)
+    is_climb = any(RUNG in run.facts for run in runs)
     for at, run in enumerate(runs):
         if not (rate := run.samples_per_s):
             style.words(ax, at, sentences.outcome(run), 0.42, 2, style="italic")
             continue
-        look, rung = _PREDICTED if run.simulated else _RATE, run.facts.get(RUNG, "")
-        if run.is_again or rung.startswith("dropped"):
-            look = _AGAIN if run.is_again else _DROPPED
-        elif any(RUNG in other.facts for other in runs):
+        look = _AGAIN if run.is_again else _RATE
+        if run.facts.get(RUNG, "").startswith("dropped"):
+            look = _DROPPED
+        elif is_climb and not run.is_again:
             climb.append((rate.value, at))
         style.stack(ax, at, [(rate.value, look)])
         style.whisker(ax, at, rate)
         used.append(look)
-        ends.append(min(rate.high, _MOST_ROOM * rate.value))
-    ax.plot(*np.array(climb or [(np.nan, np.nan)]).T, "o-", color=style.BLUE, linewidth=2.5, zorder=3)
-    ax.set_xlim(0, 1.03 * max(ends) or 1)
+    if climb:
+        ax.plot(*zip(*climb, strict=True), "o-", color=style.BLUE, linewidth=2.5, zorder=3)
+    ax.set_xlim(left=0)
     style.legend(ax, used)
 
 

@@ -31,7 +31,7 @@ def mimebundle(contents: Sequence[Content]) -> dict[str, str]:
 
 def session(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> str:
     """The report of a session, to send to a colleague or to keep; arguments as for `tables.sections`."""
-    title = clean(runs[0].workload.rpartition(":")[2]) if runs else "nothing was measured"
+    title = clean(runs[0].workload.rpartition(":")[2])
     return page(f"perfkit: {title}", tables.sections(runs, scripts))
 
 

@@ -101,7 +101,7 @@ def judgement(times: float, result: Ratio) -> str:
     """A guess beside its result: within a fifth of it, off by a factor, or open."""
     verdict = result.confirms(times)
     if verdict is None:
-        return "open, the rounds cannot tell"
+        return "open, the interval is too wide to tell"
     factor = max(times / result.ratio, result.ratio / times)
     return "within a fifth" if verdict else f"off by a factor of {factor:.2f}"
 

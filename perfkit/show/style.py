@@ -176,7 +176,7 @@ def to_svg(figure: "Figure", alt: str) -> str:
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)
     svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
     svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}-", svg)
-    svg = svg.replace(_INK[False], f"var(--jp-content-font-color1, {_INK[False]})")
+    svg = svg.replace(_INK[False], f"var(--jp-content-font-color1, var(--vscode-foreground, {_INK[False]}))")
     label = escape(clean(alt), quote=True)
     css = "display:block;max-width:100%;height:auto;stroke-linejoin:round;stroke-linecap:butt"
     return svg.replace("<svg", f'<svg role="img" aria-label="{label}" style="{css}"', 1)

@@ -9,11 +9,10 @@ from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Comparison, Mechanism, Run
 from perfkit.results.store import Entry
 from perfkit.show import figures, sentences, units
-from perfkit.show.document import Bullets, Cell, Code, Col, Content, Notice, Section, Table, Tone, tabulate
+from perfkit.show.document import Bullets, Cell, Code, Col, Content, Notice, Section, Table, tabulate
 from perfkit.show.sentences import SIGNS, name, outcome
 from perfkit.show.units import clean
 
-_TONES: dict[str, Tone] = {"ok": "good", "note": "warning", "problem": "bad"}
 _DEFAULTS = Recipe().to_dict()
 
 
@@ -40,8 +39,6 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
 
 def summary(runs: Sequence[Run]) -> list[str]:
     """Machine, settings and the overall result, one line each."""
-    if not runs:
-        return ["Nothing was measured yet."]
     first = runs[0]
     options = ", ".join(f"{name}={value}" for name, value in first.options.items())
     settings = [f"workload {first.workload}", options, f"preset {first.preset}", f"device {first.device}"]
@@ -154,7 +151,7 @@ def _subject(check: Check | Mechanism) -> str:
 
 _CHECK = (
     Col("check", _subject),
-    Col("holds", lambda check: Cell("✓", tone="good") if check.ok else Cell("✗", tone="bad")),
+    Col("holds", lambda check: Cell("✓", tone="ok") if check.ok else Cell("✗", tone="problem")),
     Col("evidence", "evidence"),
 )
 
@@ -199,12 +196,12 @@ def parity(result: Parity) -> list[Content]:
 
 def doctor(about: str, checks: Sequence[machine.Check], stages: Sequence[Any]) -> list[Content]:
     """What this machine has and what to fix, and which stages can run here."""
-
-    def state(check: machine.Check) -> Cell:
-        word = "note" if check.status == "warning" else check.status
-        return Cell(word, tone=_TONES[word])
-
-    columns = (Col("what", "name"), Col("state", state), Col("found", "detail"), Col("what to do", "remedy"))
+    columns = (
+        Col("what", "name"),
+        Col("state", lambda check: Cell(check.status, tone=check.status)),
+        Col("found", "detail"),
+        Col("what to do", "remedy"),
+    )
     here = Col("here", lambda stage: f"n/a: {stage.reason}" if stage.reason else "will be measured")
     table = tabulate((Col("stage", "title"), here), stages, "Stages")
     return [tabulate(columns, checks, about), *([table] if stages else [])]

@@ -15,7 +15,7 @@ from perfkit.show.units import clean
 
 _PIPE_WIDTH = 120
 """Characters in a line where the output is a pipe or a file."""
-_TONES = {"": "", "good": "green", "warning": "yellow", "bad": "red"}
+_TONES = {"": "", "ok": "green", "warning": "yellow", "problem": "red"}
 _BETWEEN = 2
 """Blanks between columns."""
 _UNBROKEN = 20

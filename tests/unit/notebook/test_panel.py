@@ -31,20 +31,6 @@ def _all(widget):
     return [widget, *(one for child in getattr(widget, "children", ()) for one in _all(child))]
 
 
-def test_a_cell_shows_one_result_below_itself_and_the_panel_none(shell, monkeypatch):
-    FakeStudy(monkeypatch)
-    panel = pk.LadderPanel(["data_loading"])
-    shell.user_ns["panel"] = panel
-    with capture_output() as first:
-        shell.run_cell("panel", store_history=True)
-    with capture_output() as second:
-        shell.run_cell("panel.run()", store_history=True)
-    assert len(first.outputs) == 4, "widgets, and the places for results"
-    shown = "".join(output.data.get("text/html", "") for output in second.outputs)
-    assert shown.count("<svg") == 1 and "The ladder" in shown
-    assert [run.title for run in panel.runs] == [run.title for run in session()[:2]]
-
-
 def test_a_panel_that_no_cell_has_displayed_appears_below_the_cell_that_runs_it(shell, monkeypatch):
     FakeStudy(monkeypatch)
     shell.user_ns["panel"] = pk.LadderPanel(["data_loading"])
@@ -66,20 +52,6 @@ def test_a_run_without_a_result_raises_in_a_cell_and_stands_in_the_panel(monkeyp
     press(panel, "pk-run")
     wait_until(lambda: not panel._turn.locked())
     assert ("out of memory" if status == "failed" else "stopped") in words(panel)
-
-
-def test_the_kernel_s_stop_button_goes_through(monkeypatch):
-    def interrupted(progress):
-        raise KeyboardInterrupt
-
-    FakeStudy(monkeypatch, interrupted)
-    panel = pk.LadderPanel(["data_loading"])
-    with pytest.raises(KeyboardInterrupt):
-        panel.run()
-    assert "stopped" in words(panel)
-    FakeStudy(monkeypatch)
-    panel.run()  # and the panel runs again
-    assert "done" in words(panel)
 
 
 def test_an_error_that_nobody_expected_keeps_its_traceback_to_copy(monkeypatch):

@@ -27,12 +27,7 @@ _GPU = [
     ("data_loading", "data loading", 1865.0, 0.12, 2610.0, 32, 1.05e9),
     ("pinning", "pinning", 2200.0, 0.02, 2620.0, 32, 1.05e9),
     ("batch_size", "batch size", 4584.0, 0.02, 4790.0, 512, 11.3e9),
-    ("uint8_copy", "uint8 copy", 4670.0, 0.01, 4795.0, 512, 11.0e9),
-    ("zero_grad", "zero_grad", 4668.0, 0.01, 4790.0, 512, 11.0e9),
-    ("device_resize", "resize on device", 4690.0, 0.004, 4750.0, 512, 11.1e9),
-    ("channels_last", "channels_last", 4391.0, 0.01, 4420.0, 512, 11.4e9),
     ("amp", "AMP", "cancelled", "Stopped by the person at round 3 of 7"),
-    ("compile", "compile", 26_268.0, 0.18, 39_900.0, 1024, 13.9e9),
 ]
 
 _MACHINE = {
@@ -45,7 +40,7 @@ _MACHINE = {
 
 
 def session(gpu=False, **changes):
-    """Ten stages on a CPU (one n/a, one failed, one slower) or a GPU (one cancelled, one slower)."""
+    """Ten stages on a CPU (one n/a, one failed, one slower), or five on a GPU (one cancelled)."""
     made = []
     for row in _GPU if gpu else _CPU:
         made.append(_run(row, made, gpu))
@@ -93,7 +88,6 @@ def _results(row, before, gpu):
             gpu_utilization_nvml=list(busy) if gpu else [],
         ),
         "samples_per_step": batch, "mechanism": evidence, "startup_s": 4.2,
-        "compile_s": 38.1 if stage == "compile" else None,
         "pairings": _pairings(measured, blocks),
         "losses": list(2.4 - 0.12 * np.arange(8) * (1 + len(before) / 20) + noise.normal(0, 0.04, 8)),
         "peak_memory_bytes": int(memory), "peak_reserved_bytes": int(1.18 * memory) if gpu else None,

@@ -178,7 +178,7 @@ def test_svg_is_real_text_in_the_ink_of_its_page_and_acts_on_nothing_else():
     assert {root.get("role") for root in roots} == {"img"}
     assert roots[0].get("aria-label") == view("step_time", session(gpu=True, title='<&"quoted">')).alt
     text = "".join(pages)
-    assert "var(--jp-content-font-color1, #212223)" in text
+    assert "var(--jp-content-font-color1, var(--vscode-foreground, #212223))" in text
     assert not re.findall(r"#212223(?!\))|#ffffff|<style|<script", text), "no ink of its own, no paper"
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert 100 < len(ids) == len(set(ids))

@@ -2,12 +2,10 @@
 
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from perfkit.machine import Check as Aspect
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Communication
 from perfkit.results.store import entry
@@ -76,15 +74,6 @@ def test_what_a_stage_changes_and_what_fails_is_its_proof():
     assert proof.note == "3 other checks, all passed"
     assert tables.proof([session()[2]], parity).note == "nothing was checked"
     assert tables.parity(parity)[1] == "uint8: NOT the same training: losses: 0.1 apart"
-
-
-def test_the_check_of_the_machine():
-    checks = [Aspect("compiler", "none", "Install g++", blocking=True), Aspect("disk", "80 GB free", "")]
-    stages = [SimpleNamespace(title="amp", reason=""), SimpleNamespace(title="pinning", reason="no GPU")]
-    state, here = tables.doctor("2 cores", checks, stages)
-    assert isinstance(state, Table) and isinstance(here, Table)
-    assert texts(state) == [["compiler", "problem", "none", "Install g++"], ["disk", "ok", "80 GB free", ""]]
-    assert texts(here) == [["amp", "will be measured"], ["pinning", "n/a: no GPU"]]
 
 
 def test_communication_of_several_ranks_and_its_forecast():
