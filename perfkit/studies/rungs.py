@@ -204,9 +204,7 @@ def _climbed(source: Source) -> Iterator[Run]:
     parts = len(rungs) + 1
     for number, name in enumerate(rungs):
         stage = rung(plan, target, name, kept.recipe)
-        below = [base] if kept is base else [base, kept]
-        if stage.reason and number:
-            below = []  # nothing is to be measured
+        below = [base] if kept is base or stage.reason else [base, kept]
         with source.progress.part(number, parts):
             *before, run = source.measure([*below, stage], rule(parts - number))
         run = _judged(run, before, source)
