@@ -10,9 +10,8 @@ import msgspec
 
 from perfkit.errors import InvalidValue, one_of
 from perfkit.recipe import parse_settings
-from perfkit.results.pairing import Pairing
 from perfkit.results.parity import Check
-from perfkit.results.run import Comparison, Run
+from perfkit.results.run import Comparison
 from perfkit.scripts import study, tables
 from perfkit.scripts.behaviour import NAMES, Behaviour, Difference, differences
 from perfkit.scripts.launch import Launch
@@ -35,6 +34,9 @@ _DECLARE = {"batch_size": {"samples", "updates"}, "amp": {"precision"}}
 """Switches that declare a difference by being set."""
 _WIDE = 2
 """An interval wider than this many times what was asked for, or than the A/A noise, decides nothing."""
+
+_DISTORTED = 2
+"""Other programs make a ratio at most so many times what the share of the cores that they took explains."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -66,19 +68,20 @@ class Match:
 
         `fails`: whether B is slower than a gate allows; None: no gate, B must be faster.
         """
-        old, new = (self.observed.get(run.title) for run in (result.a, result.b))
-        losses, found = study.losses(result.a, result.b), list[Difference]()
-        if old and new:
-            sides = zip((result.a, result.b), (old, new), strict=True)
-            losses = study.losses(*(_with_losses_of_steps(run, side) for run, side in sides))
-            found = differences(old, new)
-        explained = _EXPLAIN_LOSSES & self.allowed & {one.name for one in found}
-        allowed = self.allowed | ({"losses"} if explained else set())
+        runs = {"a": result.a, "b": result.b}
+        seen = {name: self.observed[run.title] for name, run in runs.items() if run.title in self.observed}
+        found = list[Difference]()
+        if is_seen := len(seen) == len(runs):
+            found = differences(seen["a"], seen["b"])
+            for name, side in seen.items():  # of steps, however many backward passes these have
+                runs[name] = msgspec.structs.replace(runs[name], losses=side.losses[: study.LOSSES])
+        losses = study.losses(**runs)
+        names = self.allowed & {one.name for one in found}
+        allowed = self.allowed | ({"losses"} if names & _EXPLAIN_LOSSES else set())
         if not losses.ok:
             found.append(Difference("losses", losses.evidence))
         found = [Difference(one.name, one.evidence, one.name in allowed) for one in found]
-        seen = {name: side for name, side in (("a", old), ("b", new)) if side}
-        outcome, reason = _decide(result, found, len(seen) == 2, precision, fails)
+        outcome, reason = _decide(result, found, is_seen, precision, fails)
         return Verdict(outcome, EXIT_CODES[outcome], reason, found, losses, seen)
 
     def sections(self, result: Comparison, verdict: Verdict) -> list[Content]:
@@ -91,16 +94,15 @@ class Match:
         return [*tables.sides(result, proofs), f"{verdict.outcome}: {verdict.reason}"]
 
 
-def _with_losses_of_steps(run: Run, side: Behaviour) -> Run:
-    """A run whose losses are those of steps, however many backward passes these have."""
-    return msgspec.structs.replace(run, losses=side.losses[: study.LOSSES])
-
-
 def _decide(
     result: Comparison, found: Sequence[Difference], is_seen: bool, precision: float, fails: bool | None
 ) -> tuple[Outcome, str]:
     """The outcome and its reason. Other training decides first: it makes any speed worthless."""
     ratio, wide = result.ratio, _WIDE * max(precision, result.pairing.noise or 0.0)
+    verdict: str = ratio.verdict
+    if verdict == "disturbed":
+        most = _DISTORTED / (1 - min(0.9, fmean(result.pairing.disturbed)))
+        verdict = "faster" if ratio.low > most else "slower" if ratio.high * most < 1 else verdict
     speed = f"{ratio.ratio:.3f} times as fast ({ratio.low:.3f} to {ratio.high:.3f})"
     cheats = [f"{one.name}: {one.evidence}" for one in found if not one.allowed]
     outcome: Outcome = "not faster"
@@ -110,22 +112,12 @@ def _decide(
         outcome, speed = "undecided", "the comparison ended before the steps were looked at"
     elif fails is not None:
         outcome = "slower" if fails else "not slower"
-    elif ratio.is_faster or (ratio.verdict == "disturbed" and ratio.low > _slowed(result.pairing)):
+    elif verdict == "faster":
         outcome = "faster"
-    elif ratio.verdict in ("disturbed", "too few rounds") or not (
-        ratio.is_slower or ratio.half_width <= wide
-    ):
+    elif verdict != "slower" and (verdict in ("disturbed", "too few rounds") or ratio.half_width > wide):
         outcome = "undecided"
-        speed += f", {ratio.verdict}: close other programs, or raise --budget"
+        speed += f", {verdict}: close other programs, or raise --budget"
     return outcome, speed
-
-
-def _slowed(pairing: Pairing) -> float:
-    """How many times slower than the other a side may have been because other programs took cores.
-
-    Twice what the share of the cores that they took explains: threads that wait for each other lose more.
-    """
-    return 1 / (1 - min(0.9, fmean(pairing.disturbed))) ** 2
 
 
 def match(

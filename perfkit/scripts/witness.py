@@ -23,8 +23,8 @@ from perfkit.scripts.sites import is_users
 
 _LOOKED_AT, _MOST_APART = 4, 7
 """First steps whose graphs are looked at; then the most steps until the next one, a random number of them."""
-_ROWS = 64
-"""Of the parameter that is watched for changes."""
+_WATCHED = 4096
+"""Elements of the parameter that is watched for changes."""
 _RELIED_ON = (
     "time.perf_counter", "time.perf_counter_ns", "time.monotonic", "time.time", "time.sleep",
     "torch.cuda.synchronize", "torch.cuda.Event", "torch.cuda.Event.record",
@@ -135,7 +135,7 @@ class Witness:
             "backwards": backwards // count,
             "epoch": self._epoch if handed else 0,
             "batches": self._batch,
-            "weight": _sum(self._weight[:_ROWS]),
+            "weight": self._weight.detach().reshape(-1)[:_WATCHED].view(torch.uint8).sum(),
             "lr": max((float(group.get("lr", 0.0)) for group in groups), default=0.0),
             "evaluated": sum(step.evaluated for step in steps),
         }
@@ -174,7 +174,7 @@ class Witness:
                 if pkgutil.resolve_name(name) != function
                 or (name.startswith("time.") and not isinstance(function, BuiltinFunctionType))
             ),
-            asks=sorted(_asking_files()),
+            asks=sorted({*_asking_files()}),
         )
 
 
@@ -200,7 +200,7 @@ def _asking_files() -> Iterator[str]:
     """The script's own files whose code names perfkit."""
     for name, module in list(sys.modules.items()):
         file = Path(getattr(module, "__file__", None) or "")
-        is_own = is_users(str(file)) and not name.startswith("perfkit")
+        is_own = is_users(str(file)) and not name.startswith(("perfkit", "sitecustomize"))
         if is_own and file.is_file() and _ASKS.search(file.read_bytes()):
             yield file.name
 

@@ -73,6 +73,7 @@ def test_a_cheat_is_named_and_can_be_allowed(tmp_path: Path) -> None:
     assert set(refused["observed"]["b"]["trained"]) == {8}
     passed = json.loads(perfkit(*how, "--allow", "samples", "--fail-if-slower", "99%").stdout)
     assert (passed["outcome"], passed["exit_code"]) == ("not slower", 0)
+    assert [difference["allowed"] for difference in passed["differences"]] == [True, True]
 
 
 def test_a_script_that_cannot_be_compared_is_told(tmp_path: Path) -> None:
@@ -139,6 +140,7 @@ def test_the_tuner_picks_only_what_it_has_measured(tmp_path: Path) -> None:
         (("compare", "workers=x", "amp"), "Allowed: a whole number"),
         (("compare", "amp"), "Name two: A and B"),
         (("compare", "amp", "amp", "--allow", "samples"), "--allow go with scripts"),
+        (("compare", "a.py", "b.py", "--allow", "sample"), "unknown difference 'sample'"),
         (("compare", "amp", "amp", "--fail-if-slower", "much"), "Write a share"),
         (("attribute", "--stages", "zero_grad,pinning"), "Name two to 4"),
     ],

@@ -58,7 +58,8 @@ def verdict(
         ({"scatter": 0.3}, "undecided", 3),
         ({"speed": 2.0, "disturbed": 0.5}, "undecided", 3),
         ({"speed": 17.0, "disturbed": 0.5}, "faster", 0),
-        ({"speed": 17.0, "disturbed": 0.8}, "undecided", 3),
+        ({"speed": 0.05, "disturbed": 0.5}, "not faster", 1),
+        ({"speed": 17.0, "disturbed": 0.9}, "undecided", 3),
         ({"speed": 0.99, "fails": False}, "not slower", 0),
         ({"speed": 0.5, "fails": True}, "slower", 1),
         ({"speed": 2.0, "losses": 1.1}, "trains differently", 4),
@@ -74,16 +75,6 @@ def test_a_verdict_and_its_exit_code(case: dict[str, Any], outcome: str, code: i
     assert (given.outcome, given.exit_code) == (outcome, code), given.reason
 
 
-def test_a_difference_has_its_evidence_also_where_it_is_meant() -> None:
-    (found,) = verdict(new=SMALLER, allowed="samples").differences
-    assert (found.name, found.allowed) == ("samples", True) and "8 samples" in found.evidence
-
-
-def test_an_unknown_difference_is_refused() -> None:
-    with pytest.raises(InvalidValue, match="unknown difference 'sample'"):
-        match(None, ["a.py", "b.py"], False, [], None, 0, ["sample"])
-
-
 def test_both_sides_of_a_comparison_are_checked_before_anything_starts(tmp_path: Path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
@@ -94,11 +85,6 @@ def test_both_sides_of_a_comparison_are_checked_before_anything_starts(tmp_path:
     assert (two.a.title, two.b.title) == (a, b)
     one = match(a, [], False, ["amp=bf16"], "smoke", 0)
     assert (one.a.title, one.b.changes, one.allowed) == ("as it is", {"amp": "bf16"}, {"precision"})
-    for program, named, settings, message in (
-        (a, [], [], "nothing to compare"),
-        (None, [a, "amp"], [], "one side is a script"),
-        (None, [a, b], ["workers=2"], "--set goes with --script"),
-        (None, [a, "absent.py"], [], "no script"),
-    ):
+    for program, settings, message in ((a, [], "nothing to compare"), (None, ["workers=2"], "--script")):
         with pytest.raises(InvalidValue, match=message):
-            match(program, named, False, settings, "smoke", 0)
+            match(program, [a, b], False, settings, "smoke", 0)

@@ -1,5 +1,6 @@
 """Two recipes compared: pairs of processes, budgets, failures, stopping, stored runs."""
 
+import contextlib
 import math
 import threading
 
@@ -59,38 +60,22 @@ def test_a_side_that_fails_ends_the_comparison_and_is_kept(machine, where):
     assert machine.alive() == []
 
 
-def stop_in_pair(machine, pair, how):
+@pytest.mark.parametrize(("pair", "kept"), [(1, 0), (3, 2)])
+@pytest.mark.parametrize("how", [KeyboardInterrupt, Cancelled])
+def test_what_was_measured_until_a_person_stops_it_is_kept(machine, where, pair, kept, how):
+    stop = threading.Event()
+
     def fails(child, question):
         if question == "block" and len(machine.children) == 2 * pair:
-            if how is None:
-                raise KeyboardInterrupt
-            how.set()
+            if how is KeyboardInterrupt:
+                raise how
+            stop.set()
             return Cancelled("stopped on request")
         return None
 
     machine.fails = fails
-
-
-def test_stop_keeps_the_pairs_that_were_measured_and_is_no_error(machine, where):
-    stop = threading.Event()
-    stop_in_pair(machine, 3, stop)
-    result = compare(A, B, where, budget_s=0, pairs=4, progress=Progress(cancelled=stop))
-    assert result.pairs == 2
-    assert machine.alive() == []
-
-
-def test_stopped_before_the_first_round_there_is_nothing_to_compare(machine, where):
-    stop = threading.Event()
-    stop_in_pair(machine, 1, stop)
-    with pytest.raises(Cancelled, match="stopped before A was measured"):
-        compare(A, B, where, budget_s=0, progress=Progress(cancelled=stop))
-
-
-@pytest.mark.parametrize(("pair", "kept"), [(1, 0), (3, 2)])
-def test_control_c_stays_what_it_is(machine, where, pair, kept):
-    stop_in_pair(machine, pair, None)
-    with pytest.raises(KeyboardInterrupt):
-        compare(A, B, where, budget_s=0, pairs=4)
+    with contextlib.nullcontext() if how is Cancelled and kept else pytest.raises(how):
+        assert compare(A, B, where, budget_s=0, pairs=4, progress=Progress(cancelled=stop)).pairs == kept
     runs = {run.title: run for run in RunStore().runs()}
     assert len(runs) == (2 if kept else 0)
     assert not kept or compare_stored(runs["A"], runs["B"]).pairs == kept
