@@ -107,11 +107,11 @@ def differences(old: Behaviour, new: Behaviour) -> list[Difference]:
     autocast, another implementation of the optimizer, fewer waits.
     """
     count = min(len(old.loaded), len(new.loaded))
-    later = _part(new, count, len(new.loaded))
+    later = _part(new, max(count, len(new.loaded) - count), len(new.loaded))
     old, new = _part(old, 0, count), _part(new, 0, count)
     found = [*_steps(old, new), *_less(old, new), *_other(old, new), *_left_out(old, new)]
     if len(later.loaded) >= LATER and sum(later.trained) / len(later.loaded) <= fmean(old.trained):
-        known = {one.name for one in found}
+        known = {"updates", *(one.name for one in found)}  # a falling rate ends in no change
         for one in (*_steps(old, later), *_less(old, later)):
             if one.name not in known:
                 found.append(Difference(one.name, f"after step {count}, {one.evidence}"))

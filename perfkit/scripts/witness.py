@@ -24,7 +24,7 @@ from perfkit.scripts.sites import is_users
 _LOOKED_AT, _MOST_APART = 4, 7
 """First steps whose graphs are looked at; then the most steps until the next one, a random number of them."""
 _WATCHED = 4096
-"""Elements of the parameter that is watched for changes."""
+"""Elements of the last weights that are watched for changes."""
 _RELIED_ON = (
     "time.perf_counter", "time.perf_counter_ns", "time.monotonic", "time.time", "time.sleep",
     "torch.cuda.synchronize", "torch.cuda.Event", "torch.cuda.Event.record",
@@ -112,7 +112,8 @@ class Witness:
         if not number:
             self._settings = _settings(groups)
             for weight in self._models.parameters():
-                self._weight = weight if weight.requires_grad else self._weight
+                if weight.requires_grad and weight.dim() > 1:
+                    self._weight = weight
         if self._is_looked_at:
             updated = {id(p) for group in groups for p in group["params"]} or self._leaves.keys()
             reached = sum(size for leaf, size in self._leaves.items() if leaf in updated)
@@ -188,7 +189,7 @@ def _settings(groups: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 def _own_functions() -> Iterator[str]:
     """The names of perfkit's own functions and methods in this process."""
-    for name in [name for name in sys.modules if name.startswith("perfkit.scripts.")]:
+    for name in [name for name in sys.modules if name.startswith("perfkit.")]:
         for key, one in vars(sys.modules[name]).items():
             if getattr(one, "__module__", "") == name:
                 yield f"{name}:{key}"

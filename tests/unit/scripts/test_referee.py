@@ -23,7 +23,11 @@ PLAIN = Behaviour(
     weights="float32", activations="float32", autocast=None, scaler=False, optimizer={"lr": "0.1"},
     replaced=[], asks=[],
 )  # fmt: skip
-SMALLER = msgspec.structs.replace(PLAIN, trained=[8] * 20, values=[800] * 20)
+SMALLER = msgspec.structs.replace(PLAIN, trained=[8] * STEPS, values=[800] * STEPS)
+SMALLER_LATER = msgspec.structs.replace(
+    PLAIN, loaded=[16] * 60, trained=[16] * STEPS + [8] * 40, values=[1600] * STEPS + [800] * 40,
+    backwards=[1] * 60, batches=[1.0] * 60,
+)  # fmt: skip
 
 
 def verdict(
@@ -66,6 +70,7 @@ def verdict(
         ({"speed": 2.0, "losses": 1.1, "allowed": "losses"}, "faster", 0),
         ({"speed": 2.0, "losses": 1.0001}, "faster", 0),
         ({"speed": 2.0, "new": SMALLER, "disturbed": 0.5}, "trains differently", 4),
+        ({"speed": 2.0, "new": SMALLER_LATER}, "trains differently", 4),
         ({"speed": 2.0, "new": SMALLER, "losses": 1.1, "allowed": "samples"}, "faster", 0),
         ({"speed": 2.0, "new": SMALLER, "losses": 1.1, "allowed": "data"}, "trains differently", 4),
     ],
