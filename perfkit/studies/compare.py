@@ -198,14 +198,13 @@ def compare_stored(a: Run, b: Run) -> Comparison:
         InvalidValue: they are of different machines, devices or workloads, or were not measured.
     """
     same_basis(a.simulated, b.simulated)
-    for name in ("workload", "options", "device"):
-        if getattr(a, name) != getattr(b, name):
+    first, second = ({**msgspec.structs.asdict(run), "machine": run.machine.get("id")} for run in (a, b))
+    for name in ("workload", "options", "device", "machine"):
+        if first[name] != second[name]:
             raise InvalidValue(
-                f"the runs differ in {name}: {getattr(a, name)} and {getattr(b, name)}",
-                "Choose two runs of one workload on one device",
+                f"the runs differ in {name}: {first[name]} and {second[name]}",
+                "Choose two runs of one workload on one device of one machine",
             )
-    if a.machine.get("id") != b.machine.get("id"):
-        raise InvalidValue("the runs are of different machines", "Measure both on one")
     rates, others = b.raw.block_samples_per_s, a.raw.block_samples_per_s
     if not rates or not others:
         raise InvalidValue(

@@ -93,7 +93,7 @@ def test_noise_is_what_equal_processes_differ_by(machine, where):
 def test_runs_of_other_workloads_or_machines_are_not_compared(machine, where):
     result = compare(A, B, where, budget_s=0)
     for other in ({"device": "mps"}, {"options": {"image_size": 64}}, {"machine": {"id": "m2"}}):
-        with pytest.raises(InvalidValue, match="differ|different machines"):
+        with pytest.raises(InvalidValue, match="differ"):
             compare_stored(result.a, msgspec.structs.replace(result.b, **other))
 
 
