@@ -74,8 +74,8 @@ class Match:
         if is_seen := len(seen) == len(runs):
             found = differences(seen["a"], seen["b"])
             for name, side in seen.items():  # of steps, however many backward passes these have
-                runs[name] = msgspec.structs.replace(runs[name], losses=side.losses[: study.LOSSES])
-        losses = study.losses(**runs)
+                runs[name] = msgspec.structs.replace(runs[name], losses=side.losses)
+        losses = study.losses(**runs, most=study.LOSSES)
         names = self.allowed & {one.name for one in found}
         allowed = self.allowed | ({"losses"} if names & _EXPLAIN_LOSSES else set())
         if not losses.ok:

@@ -166,14 +166,17 @@ def target(facts: ScriptFacts) -> Target:
     )
 
 
-def losses(a: Run, b: Run) -> Check:
-    """Whether the first losses of a script are those of another run of it, as far as its switches allow."""
+def losses(a: Run, b: Run, most: int | None = None) -> Check:
+    """Whether the first losses of a script are those of another run of it, as far as its switches allow.
+
+    Compares at most so many of them, and all where only their means are compared.
+    """
     ours, plain = Recipe.from_dict(b.recipe), Recipe.from_dict(a.recipe)
     drawn = RANDOM_DATA if ours.workers != plain.workers and b.facts.get("data") == RANDOM_DATA else ""
-    exactness = catalogue.exactness(ours, plain)
-    if exactness == "bitwise" and a.facts.get("command") != b.facts.get("command"):
-        exactness = "tolerance"  # what else differs between two scripts may round otherwise
-    return parity.losses(b.losses, a.losses, exactness, ours.amp != plain.amp, drawn)
+    is_same = a.facts.get("command") == b.facts.get("command")  # else more differs than the switches
+    exactness = catalogue.exactness(ours, plain) if is_same else "tolerance"
+    first = slice(None if drawn else most)
+    return parity.losses(b.losses[first], a.losses[first], exactness, ours.amp != plain.amp, drawn)
 
 
 def script_plan(

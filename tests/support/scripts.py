@@ -60,6 +60,6 @@ def _observe(file, steps):
                 file.with_suffix(".json").write_bytes(msgspec.json.encode(self.behaviour()))
                 sys.exit()
 
-    settings = {"toggles": {}, "scratch": "", "seed": 0, "loaders": [], "losses": 8, "witness": True}
+    settings = {"toggles": {}, "scratch": "", "seed": 0, "loaders": [], "losses": 64, "witness": True}
     attach(Observed(settings, Outputs(str(file.parent))))
     _run(file)

@@ -394,5 +394,5 @@ def test_honest_edits_pass(edit: str, observe: Observe) -> None:
     old, new = observe(script), observe(script, *edits)
     assert differences(old, new) == []
     drawn = "workers have other random numbers" if edit == "workers" else ""
-    losses = parity.losses(new.losses, old.losses, "tolerance", new.autocast is not None, drawn)
+    losses = parity.losses(new.losses[:8], old.losses[:8], "tolerance", new.autocast is not None, drawn)
     assert losses.ok, losses.evidence

@@ -39,10 +39,10 @@ def verdict(
     disturbed: float = 0.0,
     fails: bool | None = None,
 ) -> Any:
-    def run(title: str) -> Run:
+    def run(title: str, batch_size: int) -> Run:
         return Run(
             id=title, session="s", created="", stage="s", title=title, workload="t.py", device="cpu",
-            recipe=Recipe().to_dict(), facts={"command": title},
+            recipe=Recipe(batch_size=batch_size).to_dict(), facts={"command": title},
         )  # fmt: skip
 
     new = msgspec.structs.replace(new, losses=[losses] * STEPS)
@@ -50,7 +50,7 @@ def verdict(
     pairing = Pairing(rates, [100.0] * 10, [disturbed] * 10, against="a", role="previous", interleaved=True)
     plan: Any = None
     sides = Match(plan, Candidate("a"), Candidate("b"), {allowed}, {"a": PLAIN, "b": new})
-    return sides.verdict(Comparison(run("a"), run("b"), pairing), 0.02, fails)
+    return sides.verdict(Comparison(run("a", 16), run("b", 32), pairing), 0.02, fails)
 
 
 @pytest.mark.parametrize(
