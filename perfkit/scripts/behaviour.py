@@ -233,9 +233,9 @@ def _other(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
         f"lr is {rate:.6g} at step {step}, not {before:.6g}"
         for step, (rate, before) in enumerate(zip(new.lr, old.lr, strict=False), 1)
         if not math.isclose(rate, before, rel_tol=0.01)
-    ]
+    ][:1]
     if other:
-        yield Difference("optimizer", "; ".join(other[:3]))
+        yield Difference("optimizer", "; ".join(other))
     replaced = [f"{name} is replaced" for name in new.replaced if name not in old.replaced]
     if len(new.asks) > len(old.asks):
         replaced.append(f"{', '.join(new.asks)} looks for perfkit, which measures it")

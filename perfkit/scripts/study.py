@@ -166,7 +166,7 @@ def target(facts: ScriptFacts) -> Target:
     )
 
 
-def losses(a: Run, b: Run, most: int | None = None) -> Check:
+def losses(a: Run, b: Run, *, most: int | None = None) -> Check:
     """Whether the first losses of a script are those of another run of it, as far as its switches allow.
 
     Compares at most so many of them, and all where only their means are compared.
