@@ -174,7 +174,7 @@ _LESS: tuple[tuple[str, float, Callable[[Behaviour], float | None], str], ...] =
         lambda side: sum(side.values) / sum(side.trained) if any(side.trained) else None,
         "an input has {:.4g} values, not {:.4g}: shorter sequences or smaller images",
     ),
-    ("batches", FEW, _distinct, "{:.0%} of the batches are distinct, not {:.0%}"),
+    ("batches", SAME, _distinct, "{:.0%} of the batches are distinct, not {:.0%}"),
     (
         "frozen",
         SAME,
@@ -184,7 +184,7 @@ _LESS: tuple[tuple[str, float, Callable[[Behaviour], float | None], str], ...] =
     ("model", 0.9, _shrinks, "later steps compute {:.0%} of what the first ones do, not {:.0%}"),
     (
         "randomness",
-        FEW,
+        SAME,
         lambda side: _mean(look.draws for look in side.looks),
         "the model draws random numbers in {:.0%} of the steps, not {:.0%}: dropout is off",
     ),
