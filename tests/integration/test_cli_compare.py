@@ -6,30 +6,24 @@ import json
 import math
 import re
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
-from perfkit.recipe import Recipe
 from perfkit.results import noise
 from perfkit.results.store import RunStore
 from perfkit.studies import here
-from perfkit.studies.compare import Candidate, compare, compare_stored
-from perfkit.studies.sources import plan
 from tests.support.cli import ROOT, perfkit
 from tests.unit.scripts.test_behaviour import IMAGES
 
-pytestmark = pytest.mark.usefixtures("no_orphans", "data_dir", "restart")
+pytestmark = pytest.mark.usefixtures("no_orphans", "data_dir")
 
 TOY = ("--workload", "tests.support.toy:Toy", "--device", "cpu")
 
 
-@pytest.fixture
-def restart(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """Notes each new fork server that is asked for; one serves all, as a new one would import torch first."""
-    restart = Mock()
-    monkeypatch.setattr(here.server, "restart", restart)
-    return restart
+@pytest.fixture(autouse=True)
+def one_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One fork server serves all comparisons, as a new one would import torch first."""
+    monkeypatch.setattr(here.server, "restart", lambda: None)
 
 
 def test_two_recipes_are_compared_in_turn_and_a_gate_fails() -> None:
@@ -88,24 +82,6 @@ def test_noise_is_measured_kept_and_shown() -> None:
     done = perfkit("doctor", "--noise", *TOY, "--pairs", "2", "--budget", "0")
     bound = noise.load("cpu")
     assert bound and f"A/A noise of cpu: {bound:.2%}, from 2 pairs" in done.stdout
-
-
-def test_pairs_of_fresh_processes_are_compared_and_kept_as_one(
-    monkeypatch: pytest.MonkeyPatch, restart: Mock
-) -> None:
-    monkeypatch.setattr(noise, "load", lambda device, further=(): 0.03)
-    result = compare(
-        Candidate("small", Recipe(batch_size=8)), Candidate("large", Recipe(batch_size=64)),
-        plan(TOY[1], "smoke", device="cpu"), budget_s=0.0, pairs=2,
-    )  # fmt: skip
-    assert restart.call_count == 2, "each pair has a fork server of its own"
-    assert "10 interleaved rounds in 2 pairs of processes, A/A noise 3.0%" in result.describe()
-    assert result.ratio.verdict in ("too few rounds", "disturbed"), "of two pairs"
-    assert {run.id for run in RunStore().runs()} == {result.a.id, result.b.id}, (
-        "those of the first pair alone"
-    )
-    stored = compare_stored(RunStore().get(result.a.id), RunStore().get(result.b.id))
-    assert stored == result, "what was measured is what is stored"
 
 
 def test_parity_of_a_stage_and_of_a_fault() -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import threading
+from unittest.mock import Mock
 
 import msgspec
 import numpy as np
@@ -15,6 +16,7 @@ from perfkit.results import stats
 from perfkit.results.run import Communication, Raw, Run
 from perfkit.results.store import RunStore
 from perfkit.studies import compare as comparing
+from perfkit.studies import here
 from perfkit.studies.compare import Candidate, compare, compare_stored, pairs_for, target_half_width
 from perfkit.studies.progress import Progress
 
@@ -37,9 +39,12 @@ def test_a_pair_of_processes_is_compared_and_stored(machine, where):
 
 def test_either_side_starts_first_with_another_seed_in_every_pair(machine, where, monkeypatch):
     monkeypatch.setattr(kept_noise, "load", lambda device, further=(): 0.03)
+    restart = Mock()
+    monkeypatch.setattr(here.server, "restart", restart)
     result = compare(A, B, where, budget_s=1e9, precision=0.02)
     assert trained(machine)[:6] == [(8, 0), (64, 0), (64, 1), (8, 1), (8, 2), (64, 2)]
-    assert (result.pairs, result.pairing.noise) == (8, 0.03)
+    assert (result.pairs, result.pairing.noise, restart.call_count) == (8, 0.03, 8)
+    assert "40 interleaved rounds in 8 pairs of processes, A/A noise 3.0%" in result.describe()
     rates = [pair.rates for pair in result.pairing.pairs]
     assert all((own == 200).all() and (other == 100).all() for own, other in rates), "B is the own side"
     assert result.ratio == stats.ratio_over_pairs(rates, noise=0.03)
