@@ -112,7 +112,7 @@ class Witness:
         if not number:
             self._settings = _settings(groups)
             for weight in self._models.parameters():
-                if weight.requires_grad and weight.dim() > 1:
+                if weight.requires_grad and weight.dim() > 1 and type(weight.data) is torch.Tensor:
                     self._weight = weight
         if self._is_looked_at:
             updated = {id(p) for group in groups for p in group["params"]} or self._leaves.keys()
