@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from statistics import fmean
-from typing import ClassVar
 
 import msgspec
 
@@ -42,10 +41,6 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     Lists have one value a step, if not said, from the first one on; the first two count as one.
     """
 
-    NOTED: ClassVar = (
-        *_PER_STEP, "lr", "losses", "looks", "evaluations", "evaluated", "checkpoints",
-    )  # fmt: skip
-    """The lists that grow with the steps."""
     loaded: list[int]
     """Samples that the script fetched."""
     trained: list[int]
@@ -61,15 +56,15 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     """A checksum of one of the parameters."""
     lr: list[float]
     """The largest of all parameter groups."""
-    losses: list[float]
+    losses: list[float] = []
     """Sums over the backward passes of each of the first steps."""
-    looks: list[Look]
+    looks: list[Look] = []
     """Of the first steps, and of some later ones."""
-    evaluations: list[int]
+    evaluations: list[int] = []
     """Numbers of the steps with an evaluation in them."""
     evaluated: list[int]
     """Samples that a model was evaluated with."""
-    checkpoints: list[int]
+    checkpoints: list[int] = []
     """Numbers of the steps with a checkpoint in them."""
     augments: bool
     """Whether the data set draws random numbers."""

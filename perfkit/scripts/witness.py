@@ -1,5 +1,6 @@
 """What a script does in its steps, noted in its own process: the facts for `behaviour.differences`."""
 
+import collections
 import contextlib
 import inspect
 import math
@@ -46,7 +47,7 @@ class Witness:
         self._models.before_forward, self._models.on_input = self._see_forward, self._see_input
         self._gradients.on_backward = self._see_graph
         self._relied_on: dict[str, Any] = {}
-        self._facts: dict[str, list[Any]] = {name: [] for name in Behaviour.NOTED}
+        self._facts = collections.defaultdict[str, list[Any]](list)
         self._formats: set[torch.dtype] = set()
         self._settings: dict[str, str] = {}
         self._weight = torch.zeros(1)

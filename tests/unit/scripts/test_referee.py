@@ -18,8 +18,8 @@ from perfkit.studies.compare import Candidate
 STEPS = 20
 PLAIN = Behaviour(
     loaded=[16] * STEPS, trained=[16] * STEPS, values=[1600] * STEPS, backwards=[1] * STEPS,
-    epoch=[16] * STEPS, batches=[1.0] * STEPS, weight=[1.0] * STEPS, lr=[0.1] * STEPS, losses=[1.0] * STEPS,
-    looks=[], evaluations=[9], evaluated=[32], checkpoints=[], augments=False, data=200, parameters=10,
+    epoch=[16] * STEPS, batches=[1.0] * STEPS, weight=[1.0] * STEPS, lr=[0.1] * STEPS,
+    losses=[1.0] * STEPS, evaluations=[9], evaluated=[32], augments=False, data=200, parameters=10,
     weights="float32", activations="float32", autocast=None, scaler=False, optimizer={"lr": "0.1"},
     replaced=[], asks=[],
 )  # fmt: skip
