@@ -105,7 +105,7 @@ def differences(old: Behaviour, new: Behaviour) -> list[Difference]:
     later = _part(new, max(count, len(new.loaded) - count), len(new.loaded))
     old, new = _part(old, 0, count), _part(new, 0, count)
     found = [*_steps(old, new), *_less(old, new), *_other(old, new), *_left_out(old, new)]
-    if len(later.loaded) >= LATER and sum(later.trained) / len(later.loaded) <= fmean(old.trained):
+    if len(later.loaded) >= LATER and SAME * fmean(later.trained) <= fmean(old.trained):
         known = {"updates", *(one.name for one in found)}  # a falling rate ends in no change
         for one in (*_steps(old, later), *_less(old, later)):
             if one.name not in known:
