@@ -396,3 +396,8 @@ def test_honest_edits_pass(edit: str, observe: Observe) -> None:
     drawn = "workers have other random numbers" if edit == "workers" else ""
     losses = parity.losses(new.losses[:8], old.losses[:8], "tolerance", new.autocast is not None, drawn)
     assert losses.ok, losses.evidence
+
+
+def test_small_batches_of_tokens_are_told_apart(observe: Observe) -> None:
+    batches = observe(TOKENS, ("T, B, C = 32, 8, 32", "T, B, C = 4, 2, 32")).batches
+    assert len(set(batches)) == len(batches) >= 38
