@@ -109,12 +109,13 @@ def show(
         recording = recordings.find(name.removeprefix(recordings.PREFIX))
         return _show_session(recording.runs, output, (recording.provenance.describe(),))
     store = RunStore()
-    sessions = store.sessions()
-    if name is None and not sessions:
-        raise InvalidValue("no run is stored yet", "Measure some: perfkit run")
-    if name is None or name in sessions:
-        session = name or next(iter(sessions))
-        return _show_session(list(reversed(store.runs(session))), output)
+    if name is None:
+        newest = store.history(limit=1)
+        if not newest:
+            raise InvalidValue("no run is stored yet", "Measure some: perfkit run")
+        name = newest[0].session
+    if session := store.runs(name):
+        return _show_session(session[::-1], output)
     stored = store.get(name)
     sections = [*tables.sections([stored]), tables.checks("Every check", stored.mechanism)]
     return output.show(sentences.name(stored), sections, summary(stored) | {"machine": stored.machine})

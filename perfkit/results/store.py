@@ -175,11 +175,6 @@ class RunStore:
         rows = self._do("SELECT session FROM asked WHERE question = ?", (question,))
         return [run for (session,) in rows for run in reversed(self.runs(session=session))]
 
-    def sessions(self) -> list[str]:
-        """Every session, newest first."""
-        query = "SELECT session FROM runs GROUP BY session ORDER BY max(created) DESC, max(rowid) DESC"
-        return [session for (session,) in self._do(query)]
-
     def _read(self, reader: Any, columns: str, which: str, *values: str | int | None) -> Iterator[Any]:
         """The rows, read; one that cannot be read is told, and does not hide the others."""
         self.problems = []

@@ -267,13 +267,17 @@ def _last_diff(source: Source, ladder: Sequence[Stage], device: str) -> tuple[st
         return last.reason, ""
     workload = source.description.reference, source.description.options
     texts = [script(stage.recipe, *workload, device, source.plan.seed) for stage in (before, last)]
-    return "", export.diff(texts[0], texts[1], (f"train.py before {last.name}", f"train.py with {last.name}"))
+    return "", _diff(texts, last.name)
 
 
 def difference(before: Run, run: Run) -> str:
     """What the script of a run changes in that of the one before: a diff."""
-    old, new = scripts([before, run]).values()
-    return export.diff(old, new, (f"train.py before {run.stage}", f"train.py with {run.stage}"))
+    return _diff(scripts([before, run]).values(), run.stage)
+
+
+def _diff(texts: Iterable[str], name: str) -> str:
+    before, after = texts
+    return export.diff(before, after, (f"train.py before {name}", f"train.py with {name}"))
 
 
 def _changed(diff: str) -> list[str]:
