@@ -62,17 +62,6 @@ def test_torch_is_not_imported_and_the_import_is_light():
     subprocess.run([sys.executable, "-W", "error", "-c", script], check=True)
 
 
-def test_a_machine_in_one_line():
-    facts = {
-        "cpu": {"cores_usable": 1, "model": "Xeon"},
-        "memory_bytes": 24 * 1024**3,
-        "gpus": [{"name": "H200", "power_limit_w": 700.0}, {"name": "T4"}],
-        "versions": {"torch": "2.15.0"},
-    }
-    assert machine.describe(facts) == "1 core Xeon · 24 GiB · H200 (700 W), T4 · torch 2.15.0"
-    assert machine.describe({}) == "? cores unknown CPU · no GPU · torch –"
-
-
 def test_data_lies_where_the_variable_says_or_in_the_checkout(monkeypatch):
     monkeypatch.setenv("PERFKIT_DATA", "/mine")
     assert (machine.cache_folder(), machine.runs_folder()) == (Path("/mine/cache"), Path("/mine/runs"))

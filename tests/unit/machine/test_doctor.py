@@ -35,7 +35,6 @@ def test_a_pair_of_torch_and_torchvision_that_does_not_fit(monkeypatch, torch, v
     found = doctor._torch(Found(error="libcudart is missing"))
     assert found.status == "problem"
     assert words in found.detail
-    assert "requirements.txt" in found.remedy
 
 
 @pytest.mark.parametrize(
@@ -81,4 +80,3 @@ def test_a_data_folder_that_cannot_be_written_or_is_full(monkeypatch, tmp_path):
     files(tmp_path, {"file": ""})
     monkeypatch.setenv("PERFKIT_DATA", str(tmp_path / "file" / "data"))
     assert doctor._data().status == "problem"
-    assert "PERFKIT_DATA" in doctor._data().remedy
