@@ -85,9 +85,8 @@ def test_stages_without_numbers_say_why_and_the_words_have_the_numbers(name):
 def test_hostile_and_empty_data_is_borne(name):
     bare = Run(id="x", session="s", created="", stage="<b>$x^{$", workload="", device="cuda", recipe={})
     odd = msgspec.structs.replace(bare, title="\x00$\\frac{1}\n" * 9, status="failed", reason="$\\bad{ " * 99)
-    raw = Raw(step_s=[0.0], data_wait_s=[0.0], block_samples_per_s=[0.0])
     losses = [float("nan"), float("inf")]
-    nothing = msgspec.structs.replace(session()[0], raw=raw, losses=losses, device="cuda")
+    nothing = msgspec.structs.replace(session()[0], raw=Raw(), losses=losses, device="cuda")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for runs in ([], [bare], [odd], [bare, odd, nothing], [nothing]):
