@@ -34,6 +34,8 @@ _HUGGING_FACE = {
 """Switch, or switch=value → the training argument of Hugging Face's libraries."""
 _TRAINING_ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig", "HfArgumentParser")
 _IMPLEMENTATIONS = {"fused": ("fused", "True"), "foreach": ("foreach", "True"), "loop": ("foreach", "False")}
+_ON_MODELS = {"compile": ".compile()", "channels_last": ".to(memory_format=torch.channels_last)"}
+"""Calls of a model before its optimizer is made; a convolution takes over the layout of its weights."""
 _FP32 = [f"torch.backends.{part}.fp32_precision" for part in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")]
 _LINES = {
     "cpu_threads": ("set_num_threads", ["torch.set_num_threads({})"]),
@@ -79,21 +81,27 @@ class Patcher:
         if variables := Recipe().replace(**{name: value}).environment():
             pairs = " ".join(f"{variable}={code}" for variable, code in variables.items())
             raise Refused(f"start the script with {pairs} in its environment")
-        edit = getattr(self, f"_{name}", None)
         if self._by_training_arguments(name, value):
             pass
         elif name in _ARGUMENTS:
             role, keyword = _ARGUMENTS[name]
-            for source, call, _ in self._calls(role):
-                self._set_argument(source, call, keyword, str(value), _ORDERS.get(role, ()))
+            for site in self._seen(role):
+                self._set_argument(*self._call(site.frames[0]), keyword, str(value), _ORDERS.get(role, ()))
         elif name in _LINES:
             self._after_imports(name, value)
-        elif edit is None:
+        elif name not in ("amp", "optimizer_impl", *_ON_MODELS):
             raise Refused(f"the script's own code has to change: see `perfkit diff {name}`")
+        elif value in (False, "off", "default"):
+            raise Refused("take it out of the script")
         elif value is True and name in self._options:
             self._set_option(*self._options[name], str(value))
+        elif name == "amp":
+            self._amp(value)
+        elif name == "optimizer_impl":
+            for site in self._seen("optimizer"):
+                self._set_argument(*self._call(site.frames[0]), *_IMPLEMENTATIONS[str(value)])
         else:
-            edit(value)
+            self._on_models(_ON_MODELS[name])
 
     def _by_training_arguments(self, name: str, value: Value) -> bool:
         """Plans a training argument, if a library of Hugging Face makes the steps and has it."""
@@ -116,16 +124,15 @@ class Patcher:
             self._set_argument(source, call, keyword, code)
         return True
 
-    def _calls(self, role: str) -> list[tuple[Source, ast.Call, Site]]:
+    def _seen(self, role: str) -> list[Site]:
         """The calls of a role in the script's own code."""
         sites = [site for site in self._sites if site.role == role]
         if not sites:
             raise Refused(f"no {role} was seen in the script's own code")
-        calls = [(*self._call(site.frames[0]), site) for site in sites]
-        source, call, site = calls[0]
-        if site.library:
-            raise Refused(f"{source.where(call)}: {site.library} makes the {role}: set it in its options")
-        return calls
+        if library := sites[0].library:
+            source, call = self._call(sites[0].frames[0])
+            raise Refused(f"{source.where(call)}: {library} makes the {role}: set it in its options")
+        return sites
 
     def _call(self, frame: Frame) -> tuple[Source, ast.Call]:
         source = self.sources[frame.file]
@@ -172,13 +179,6 @@ class Patcher:
             case _:
                 raise Refused(f"{source.where(value)}: {name} is {source.code(value)}; make that {code}")
 
-    def _optimizer_impl(self, value: Value) -> None:
-        if value == "default":
-            raise Refused("take `fused` and `foreach` out of the call that makes the optimizer")
-        keyword, code = _IMPLEMENTATIONS[str(value)]
-        for source, call, _ in self._calls("optimizer"):
-            self._set_argument(source, call, keyword, code)
-
     def _after_imports(self, name: str, value: Value) -> None:
         """Plans statements at the top of the main file, unless the script has such a setting itself."""
         pattern, templates = _LINES[name]
@@ -193,23 +193,9 @@ class Patcher:
 
     # ------------------------------------------------------------ the model
 
-    def _compile(self, value: Value) -> None:
-        if not value:
-            raise Refused("remove the call of compile")
-        self._on_models(".compile()")
-
-    def _compile_mode(self, value: Value) -> None:
-        raise Refused(f'give mode="{value}" to the call of compile')
-
-    def _channels_last(self, value: Value) -> None:
-        suffix = ".to(memory_format=torch.channels_last)"
-        if not value:
-            raise Refused(f"remove {suffix}")
-        self._on_models(suffix)  # a convolution takes over the layout of its weights
-
     def _on_models(self, suffix: str) -> None:
         """Plans a statement on each model, before the optimizer that gets its parameters is made."""
-        for _, _, site in self._calls("optimizer"):
+        for site in self._seen("optimizer"):
             source, call, model = self._model(site, suffix)
             block, at = next(source.blocks(call))
             line = f"{model}{suffix}"
@@ -234,7 +220,7 @@ class Patcher:
             for outer in source.around(call):
                 if isinstance(outer, ast.With) and "autocast" in source.code(outer).partition("\n")[0]:
                     raise Refused(f"{source.where(outer)}: make that `{header}:`")
-        for _, _, site in self._calls("backward"):
+        for site in self._seen("backward"):
             source, statements = self._model_to_loss(site, header)
             self._add(source, statements[0], header, *source.wrap(statements, header))
 

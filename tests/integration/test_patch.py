@@ -34,14 +34,6 @@ CASES: dict[str, tuple[str, list[str], dict[str, Any], list[str]]] = {
             "loss = criterion(model(images), labels)",
         ],
     ),
-    "two models": (
-        "tests/scripts/gan.py", [], {"channels_last": True, "batch_size": 8},
-        [
-            "loader = DataLoader(TensorDataset(pictures), batch_size=8, shuffle=True)",
-            "discriminator.to(memory_format=torch.channels_last)",
-            "generator.to(memory_format=torch.channels_last)",
-        ],
-    ),
     "trainer of a library": (
         "tests/scripts/hf_docs.py", [], {"amp": "bf16", "batch_size": 4},
         ["per_device_train_batch_size=4,", "bf16=True,"],

@@ -39,10 +39,7 @@ def test_one_argument_is_added_and_the_others_stay(text):
     ("before", "after"),
     [
         ("f(\n    a,\n    b=1,  # why\n)\n", "f(\n    a,\n    b=1,\n    n=2,  # why\n)\n"),
-        ("f(\n    a,\n    b=1  # why\n)\n", "f(\n    a,\n    b=1,\n    n=2  # why\n)\n"),
-        ("f(a,\n  b)\n", "f(a,\n  b,\n  n=2)\n"),
         ("f((a), (b or c))\n", "f((a), (b or c), n=2)\n"),
-        ("f()\r\n", "f(n=2)\r\n"),
         ("ö = f('ä')\n", "ö = f('ä', n=2)\n"),
     ],
 )
