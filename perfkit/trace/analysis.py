@@ -37,7 +37,7 @@ def analyse(trace: Trace | Paths) -> Analysis:
 
     duration, count = (steps.end - steps.start) / 1e3, len(steps.names) or 1
     shares = partition(trace.layers, steps.start, steps.end)
-    hidden = np.array([steps.length(layer) for layer in trace.layers])
+    hidden = np.array([steps.common(layer) for layer in trace.layers])
     figures = {"mean_step_us": float(duration.mean()) if len(duration) else None, **_use(trace)}
     figures = {name: None if name in spoiled else figure for name, figure in figures.items()}
     copies = figures.pop("gpu_utilization_with_copies")
@@ -81,7 +81,7 @@ def _use(trace: Trace) -> dict[str, Any]:
 
     def share(rows: Ints) -> float | None:
         known = len(trace.device) and steps.total
-        return steps.length(trace.union(rows)) / steps.total if known else None
+        return steps.common(trace.union(rows)) / steps.total if known else None
 
     efficiency = occupancy = None
     if len(sized := kernels[kernels.blocks > 0]):
@@ -107,9 +107,7 @@ def _use(trace: Trace) -> dict[str, Any]:
 def _device(trace: Trace) -> dict[str, Any]:
     """The device's description, and figures beside the main ones."""
     head, has_device = trace.files[0].head, len(trace.device) > 0
-    used = np.unique(trace.table.gpu[trace.device])
-    used = used[used >= 0].tolist()
-    gpu = next((device for device in head.deviceProperties if device.id == (used or [0])[0]), Device())
+    gpu = next(iter(head.deviceProperties), Device())
     kind = "rocm" if len(trace.matching(trace.calls, "^hip")) else "cuda"
     known = has_device and kind == "cuda" and None not in (gpu.computeMajor, gpu.computeMinor)
     loaders = np.unique(trace.table.name[trace.rows(Kind.DATALOADER)]).tolist()
@@ -164,7 +162,7 @@ def _communication(trace: Trace, steps: int) -> dict[str, Any] | None:
     Exposed: what collective kernels add to the union of all other kernels. Without device collectives (CPU,
     gloo) the times are None: the host's marks show when a call was made, not when data moved.
     """
-    collectives, length = trace.rows(Kind.COLLECTIVE), trace.steps.length
+    collectives, length = trace.rows(Kind.COLLECTIVE), trace.steps.common
     if not len(collectives) + len(trace.rows(Kind.COMMUNICATION)):
         return None
     total = exposed = None

@@ -10,7 +10,7 @@ import numpy as np
 
 from perfkit.trace.model import Analysis, Bottleneck, Health
 from perfkit.trace.reader import Reader
-from perfkit.trace.table import WHOLE, Trace
+from perfkit.trace.table import WHOLE, Kind, Trace
 
 _BOUNDED = 0.95
 """Share of a step beyond which Amdahl's bound is too large to be useful."""
@@ -109,7 +109,7 @@ def _file(file: Reader) -> Iterator[Health]:
         message = f"this trace is simulated: no kernel ran, its times are predicted{facts}"
         yield Health("simulated", "info", message)
     if file.truncated:
-        message = f"the file is cut off or damaged: {file.truncated}; an unknown number of events is missing"
+        message = "the file is cut off or damaged: an unknown number of events is missing"
         yield Health("truncated", "error", message, ["mean_step_us", *_DEVICE])
     if file.dropped:
         message = f"left out {file.dropped} events that are damaged or have impossible values"
@@ -117,13 +117,13 @@ def _file(file: Reader) -> Iterator[Health]:
 
 
 def _recording(trace: Trace) -> Iterator[Health]:
-    steps, start, ids = trace.steps, trace.table.start, trace.table.correlation
-    if not steps.marked:
+    start, ids = trace.table.start, trace.table.correlation
+    marks = len(trace.rows(Kind.STEP))
+    if not marks:
         message = f"no ProfilerStep marks: '{WHOLE}' stands for one step; call profiler.step() to get steps"
         yield Health("no_steps", "info", message)
-    if steps.empty:
-        names = ", ".join(steps.empty[:5])
-        message = f"steps that repeat or lie inside others were left out: {names}"
+    elif left := marks - len(trace.steps.names):
+        message = f"left out {left} of {marks} steps, which repeat or lie inside others"
         yield Health("duplicate_steps", "warning", message)
     launching = trace.matching(trace.calls, "^(?!.*(Graph|HostFunc)).*Launch")
     launching = launching[ids[launching] >= 0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -11,29 +12,37 @@ Floats = npt.NDArray[np.float64]
 _NONE = np.zeros(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Spans:
-    """A union: sorted, disjoint intervals. `before`: int64[N+1], the length of the first i of them."""
+    """Sorted, disjoint intervals."""
 
     start: Ints
     end: Ints
-    before: Ints
+
+    @cached_property
+    def _before(self) -> Ints:
+        """int64[N+1], the length of the first i of them."""
+        return np.concatenate(([0], np.cumsum(self.end - self.start)))
 
     @property
     def total(self) -> int:
-        """Length of the union in ns."""
-        return int(self.before[-1])
+        """Length in ns."""
+        return int(self._before[-1])
 
     def within(self, start: Ints, end: Ints) -> Ints:
-        """Length of the union inside each window [start, end), int64[M] ns: two binary searches each."""
+        """Length inside each window [start, end), int64[M] ns: two binary searches each."""
         return self._upto(end) - self._upto(start)
+
+    def common(self, other: "Spans") -> int:
+        """Length of what two of them have in common, in ns."""
+        return int(other.within(self.start, self.end).sum())
 
     def _upto(self, time: Ints) -> Ints:
         if not len(self.start):
             return np.zeros(len(time), np.int64)
         index = np.searchsorted(self.start, time, "right")
         over = np.maximum(self.end[index - 1] - time, 0)
-        return self.before[index] - np.where(index > 0, over, 0)
+        return self._before[index] - np.where(index > 0, over, 0)
 
 
 def merge(start: Ints, end: Ints) -> Spans:
@@ -42,8 +51,7 @@ def merge(start: Ints, end: Ints) -> Spans:
     order = np.argsort(start[keep], kind="stable")
     start, reach = start[keep][order], np.maximum.accumulate(end[keep][order])
     first = np.flatnonzero(np.concatenate(([True], start[1:] > reach[:-1]))[: len(start)])
-    starts, ends = start[first], reach[np.concatenate((first[1:], [len(start)]))[: len(first)] - 1]
-    return Spans(starts, ends, np.concatenate(([0], np.cumsum(ends - starts))))
+    return Spans(start[first], reach[np.concatenate((first[1:], [len(start)]))[: len(first)] - 1])
 
 
 def union(parts: Sequence[Spans]) -> Spans:

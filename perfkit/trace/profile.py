@@ -12,6 +12,7 @@ from perfkit import machine
 from perfkit import trace as traces
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
+from perfkit.show.units import number
 from perfkit.studies.inspect import prepared
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import ProfilerOptions
@@ -41,12 +42,9 @@ class Profile:
 
     def describe(self) -> str:
         """Where the file is, and how much the profiler slowed the steps down."""
+        cost = f"with the profiler a step takes about {number(self.slowdown)}× the time of one without it"
         if self.analysis.device["simulated"]:
             cost = "simulated, no profiler ran"
-        elif self.slowdown is None:
-            cost = "the profiler's slow-down could not be measured"
-        else:
-            cost = f"with the profiler a step takes about {self.slowdown:.1f}× the time of one without it"
         return f"{self.path}: {cost}. Open it in https://ui.perfetto.dev"
 
 

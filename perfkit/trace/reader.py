@@ -30,7 +30,6 @@ class Args(Struct, gc=False):
     correlation: _Id = -1
     external: _Id = field(name="External id", default=-1)
     external_old: _Id = field(name="external id", default=-1)
-    device: _Id = -1
     bytes: _Id = -1
     size: _Id = -1  # where ROCm puts the bytes of a copy: at its launch
     blocks: float | None = field(name="blocks per SM", default=None)
@@ -57,7 +56,6 @@ class Event(Struct, gc=False):
 class Device(Struct):
     """A GPU as the profiler describes it."""
 
-    id: int | None = None
     name: str | None = None
     computeMajor: int | None = None
     computeMinor: int | None = None
@@ -90,7 +88,7 @@ class Reader:
         self.head = Head()
         self.dropped = 0
         """Events that are no events, or have impossible values."""
-        self.truncated = ""
+        self.truncated = False
 
     def pieces(self) -> Iterator[list[Event]]:
         """The events, piece by piece.
@@ -121,7 +119,7 @@ class Reader:
                     yield text
                     self._tell(raw.tell() / size)
         except (EOFError, zlib.error, gzip.BadGzipFile):
-            self.truncated = "gzip data end early or are damaged"
+            self.truncated = True
         except OSError as error:
             raise TraceError(
                 f"cannot read {self.path}: {error.strerror or error}", "Check the path"
@@ -147,7 +145,7 @@ class Reader:
         for end in (b"", b"}"):  # of an object, of a list
             if rest := _decode(b'{"traceEvents":[' + text + end, _Rest):
                 return self._events(b",".join(rest.traceEvents))
-        self.truncated = self.truncated or "the JSON breaks off or is damaged"
+        self.truncated = True
         return self._events(text)
 
     def _events(self, text: bytes) -> list[Event]:

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import IntEnum
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -20,8 +21,8 @@ Paths = str | Path | Iterable[str | Path]
 Tell = Callable[[str, float], object]
 """Called with what is being read, and the share that is done."""
 WHOLE = "whole trace"
-FARTHEST_US, LONGEST_US = 4 * 10**15, 10**12
-"""The year 2096, beyond which is no time stamp; eleven days."""
+_FARTHEST_US, _LONGEST_US, _NS = Decimal(4 * 10**15), Decimal(10**12), Decimal(1000)
+"""The year 2096, beyond which is no time stamp; eleven days; of a µs."""
 _QUIET_S = 2.0
 """A read that takes longer says how far it is."""
 
@@ -54,7 +55,7 @@ _NAMES = (
 _COLUMNS = {
     **dict.fromkeys(["kind"], "i1"),
     **dict.fromkeys(["name", "thread", "inputs", "stack"], "i4"),
-    **dict.fromkeys(["start", "end", "correlation", "external", "gpu", "bytes"], "i8"),
+    **dict.fromkeys(["start", "end", "correlation", "external", "bytes"], "i8"),
     **dict.fromkeys(["blocks", "occupancy"], "f8"),
 }
 _EVENT = np.dtype(list(_COLUMNS.items()))
@@ -143,13 +144,13 @@ class Trace:
             if not kind:
                 continue
             try:
-                fits = abs(event.ts) <= FARTHEST_US and 0 <= event.dur <= LONGEST_US
+                fits = abs(event.ts) <= _FARTHEST_US and 0 <= event.dur <= _LONGEST_US
             except ArithmeticError:  # NaN
                 fits = False
             if not fits:
                 self.files[-1].dropped += 1
                 continue
-            start = round(event.ts * 1000)
+            start = round(event.ts * _NS)
             row = (
                 kind,
                 texts[event.name],
@@ -157,10 +158,9 @@ class Trace:
                 texts[bytes(args.dims), bytes(args.types)] if args.dims or args.types else -1,
                 texts[args.stack] if args.stack else -1,
                 start,
-                start + round(event.dur * 1000),
+                start + round(event.dur * _NS),
                 args.correlation,
                 args.external if args.external >= 0 else args.external_old,
-                args.device,
                 args.bytes if args.bytes >= 0 else args.size,
                 args.blocks,
                 args.occupancy,
@@ -280,7 +280,7 @@ class Trace:
         if not len(marks):
             ranks = range(len(self.files))
             end = np.array([table.end[self.rank(table.start) == rank].max() for rank in ranks])
-            return Steps([WHOLE] * len(end), self.starts, end, marked=False)
+            return Steps(self.starts, end, [WHOLE] * len(end))
         marks = marks[np.lexsort((-table.end[marks], table.start[marks]))]
         start, end = table.start[marks], table.end[marks]
         call, latest = self.launch[self.launched], end.copy()
@@ -289,29 +289,16 @@ class Trace:
         np.maximum.at(latest, step[inside], table.end[self.launched[inside]])
         end = np.maximum.accumulate(latest)
         start = np.maximum(start, np.concatenate((start[:1], end[:-1])))
-        keep, names = end > start, np.array([self.texts.each[name] for name in table.name[marks].tolist()])
-        return Steps(names[keep].tolist(), start[keep], end[keep], empty=names[~keep].tolist())
+        keep = end > start  # not those that repeat, or lie inside others
+        names = [self.texts.each[name] for name in table.name[marks[keep]].tolist()]
+        return Steps(start[keep], end[keep], names)
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """Disjoint windows in order of time, int64[M] ns. `marked`: whether the file has marks of steps."""
+@dataclass(frozen=True)
+class Steps(Spans):
+    """Windows of steps, in order of time."""
 
     names: list[str]
-    start: Ints
-    end: Ints
-    marked: bool = True
-    empty: Sequence[str] = ()
-    """Names of steps that repeat or lie inside others."""
-
-    @property
-    def total(self) -> int:
-        """|S| in ns."""
-        return int((self.end - self.start).sum())
-
-    def length(self, spans: Spans) -> int:
-        """|X ∩ S| in ns."""
-        return int(spans.within(self.start, self.end).sum())
 
 
 def load(paths: Paths, tell: Tell = lambda what, share: None) -> Trace:

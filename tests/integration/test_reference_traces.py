@@ -69,7 +69,7 @@ def test_what_holds_of_every_trace_read_in_pieces_of_any_size(name, monkeypatch)
     parts = partition(trace.layers, steps.start, steps.end)
     assert parts.sum(axis=0).tolist() == (steps.end - steps.start).tolist()
     if analysis.has_accelerator:
-        idle = steps.total - steps.length(trace.union(trace.device))
+        idle = steps.total - steps.common(trace.union(trace.device))
         assert round(sum(row.total_us for row in analysis.idle) * 1000) == idle
     assert sum(row.calls for row in analysis.operators) == len(trace.ops)
     assert lanes(trace).lanes

@@ -56,7 +56,7 @@ def test_parts_sum_to_the_step_and_causes_to_the_idle_time(recording):
     assert {name for name in steps.names if name != "whole trace"} <= marks, "no step from the GPU's side"
     analysis = analyse(trace)
     if analysis.has_accelerator and not any(problem.spoils for problem in analysis.health):
-        idle = steps.total - steps.length(trace.union(trace.device))
+        idle = steps.total - steps.common(trace.union(trace.device))
         assert round(sum(row.total_us for row in analysis.idle) * 1000) == idle
         assert 0 <= (analysis.gpu_utilization or 0) <= 1
     assert all(row.host_self_us <= row.host_total_us for row in analysis.operators)
