@@ -14,7 +14,7 @@ from perfkit.trace.table import KERNELS, Kind, Paths, Trace, load
 from perfkit.trace.tables import WAITS, tensor_core
 
 PARTS = ("kernel", "memcpy", "memset", "communication", "runtime", "dataloader", "cpu_op", "other")
-DEVICE_PARTS = PARTS[:3] + PARTS[4:5]
+HOST_PARTS = ("communication", "dataloader", "cpu_op", "other")
 CAUSES = ("queued", "data", "allocator", "gc", "copy", "synchronisation", "launch", "end_of_step")
 """Of idle time, in order of priority: what the host did while the device had nothing to do."""
 _ALLOCATES = (
@@ -29,24 +29,21 @@ def analyse(trace: Trace | Paths) -> Analysis:
     steps, health, has_device = trace.steps, check(trace), len(trace.device) > 0
     spoiled = {figure for problem in health for figure in problem.spoils}
 
-    def parts(figure: str, us: Floats) -> dict[str, float | None]:
-        return {
-            part: None if figure in spoiled or (part in DEVICE_PARTS and not has_device) else value
-            for part, value in zip(PARTS, us.tolist(), strict=False)
-        }
+    def parts(us: Floats) -> dict[str, float | None]:
+        known = () if "mean_us" in spoiled else PARTS if has_device else HOST_PARTS
+        values = dict(zip(PARTS, us.tolist(), strict=False))
+        return {part: value if part in known else None for part, value in values.items()}
 
     duration, count = (steps.end - steps.start) / 1e3, len(steps.names) or 1
     shares = partition(trace.layers, steps.start, steps.end)
     hidden = np.array([steps.common(layer) for layer in trace.layers])
     figures = {"mean_step_us": float(duration.mean()) if len(duration) else None, **_use(trace)}
-    figures = {name: None if name in spoiled else figure for name, figure in figures.items()}
-    copies = figures.pop("gpu_utilization_with_copies")
     heads = [file.head.distributedInfo.get("rank") for file in trace.files]
     numbers = [at if number is None else number for at, number in enumerate(heads)]
     ranks = trace.rank(steps.start)
     analysis = Analysis(
         files=[str(file.path) for file in trace.files],
-        device={**_device(trace), "ranks": numbers, "gpu_utilization_with_copies": copies},
+        device={**_device(trace), "ranks": numbers},
         health=health,
         steps=tables.structs(
             Step,
@@ -54,11 +51,11 @@ def analyse(trace: Trace | Paths) -> Analysis:
             rank=[numbers[rank] for rank in ranks.tolist()],
             start_us=(steps.start - np.array(trace.shifts)[ranks]) / 1e3,
             duration_us=duration,
-            breakdown_us=[parts("breakdown_us", row) for row in shares.T / 1e3],
+            breakdown_us=[parts(row) for row in shares.T / 1e3],
         ),
-        mean_us=parts("mean_us" if len(duration) else "", shares.sum(axis=1) / 1e3 / count),
-        exposed_and_hidden_us=parts("exposed_and_hidden_us", hidden / 1e3 / count),
-        **figures,
+        mean_us=parts(shares.sum(axis=1) / 1e3 / count),
+        exposed_and_hidden_us=parts(hidden / 1e3 / count),
+        **{name: None if name in spoiled else figure for name, figure in figures.items()},
         operators=tables.operators(trace),
         kernels=tables.kernels(trace),
         transfers=tables.transfers(trace, count),

@@ -13,7 +13,6 @@ from perfkit.show.document import Section
 from perfkit.studies import inspect
 from perfkit.studies.sources import ProfilerOptions
 from perfkit.trace import profile as profiling
-from perfkit.trace import report
 
 
 def profile(
@@ -38,8 +37,7 @@ def profile(
     how = ProfilerOptions(active=steps, stacks=stacks)
     where = training.look()
     result = profiling.profile(profiler=how, out=out, **where)
-    window = result.lanes() if result.analysis.steps else None
-    sections = report.sections(result.analysis, window, result.loading)
+    sections = result.sections()
     document = {**msgspec.to_builtins(result.analysis), "loading": msgspec.to_builtins(result.loading)}
     if syncs:
         waits = inspect.syncs(**where)
@@ -61,8 +59,6 @@ def trace(
 ) -> None:
     """Reads a PyTorch profiler trace and says where the time went."""
     with progress() as follow:
-        loaded = traces.load(files, follow.share)
-    analysis = traces.analyse(loaded)
-    window = traces.lanes(loaded) if analysis.steps else None
+        view = profiling.Profile(traces.load(files, follow.share))
     title = f"trace {', '.join(path.name for path in files)}"
-    output.show(title, report.sections(analysis, window), msgspec.to_builtins(analysis))
+    output.show(title, view.sections(), msgspec.to_builtins(view.analysis))

@@ -92,8 +92,11 @@ def _on_gpu(analysis: Analysis) -> Iterator[_Case]:
 
 # ---------------------------------------------------------------- health
 
-_BREAKDOWN = ["breakdown_us", "mean_us", "exposed_and_hidden_us", "idle"]
-_DEVICE = [*_BREAKDOWN, "gpu_utilization", "est_sm_efficiency", "est_achieved_occupancy", "tensor_core"]
+_DEVICE = [
+    *("breakdown_us", "mean_us", "exposed_and_hidden_us", "idle", "gpu_utilization", "tensor_core"),
+    *("gpu_utilization_with_copies", "est_sm_efficiency", "est_achieved_occupancy"),
+]
+"""Figures that need every event of the device."""
 _FEW = 0.01
 """A share of launches without a kernel that the edges of the recording explain."""
 

@@ -73,7 +73,7 @@ def interactive(window: Lanes) -> Interactive:
     used = {number for lane in window.lanes for row in lane.rows for number in row[5]}
     legend = {part: colours[part] for number, part in enumerate(PARTS) if number in used}
     data = {**msgspec.to_builtins(window), "parts": PARTS, "colours": list(colours.values())}
-    name = window.texts[window.steps[4][window.step]]
+    name = window.steps[2][window.step]
     markup = _template().render(legend=legend, name=name, data=data)
     script = Path(__file__).with_name("timeline.js").read_text(encoding="utf-8")
     height = 270 + sum(15 * len(lane.rows) + 7 for lane in window.lanes)

@@ -106,9 +106,9 @@ def lanes(loading: Loading, window: Lanes, start_s: float) -> Lanes:
         start_s: start of the timeline's step on the shared clock.
     """
     texts, rows = list(window.texts), []
-    zero_s = start_s - sum(window.steps[0][: window.step + 1]) / 1e9
+    zero_s = start_s - window.steps[0][window.step] / 1e9
     for worker in sorted({fetch.worker for fetch in loading.fetches}):
-        bars, before = [], 0
+        bars = []
         for fetch in (fetch for fetch in loading.fetches if fetch.worker == worker):
             times = (
                 ("fetch", fetch.start_s, fetch.fetched_s),
@@ -117,9 +117,8 @@ def lanes(loading: Loading, window: Lanes, start_s: float) -> Lanes:
             for part, began, ended in times:
                 start, length = round((began - zero_s) * 1e9), round((ended - began) * 1e9)
                 if -length < start < window.duration:
-                    bars.append((start - before, length, 0, 1, len(texts), PARTS.index(part), 0))
+                    bars.append((start, length, 0, 1, len(texts), PARTS.index(part), 0))
                     texts.append(f"batch {fetch.number}: {part}")
-                    before = start
         label = "loop" if worker < 0 else f"worker {worker}"
         rows.append(Lane(label=label, kind="worker", rows=[list(map(list, zip(*bars, strict=True)))]))
     return msgspec.structs.replace(window, lanes=[*rows, *window.lanes], texts=texts)

@@ -116,6 +116,7 @@ class Analysis(Struct, frozen=True, kw_only=True):
     mean_us: dict[str, float | None]
     exposed_and_hidden_us: dict[str, float | None]
     gpu_utilization: float | None
+    gpu_utilization_with_copies: float | None = None
     est_sm_efficiency: float | None
     est_achieved_occupancy: float | None
     tensor_core: dict[str, float] | None

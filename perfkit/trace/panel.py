@@ -10,7 +10,6 @@ from perfkit import trace
 from perfkit.notebook.shown import Output, Shown
 from perfkit.show.html import fragment
 from perfkit.trace import profile as profiling
-from perfkit.trace import report
 from perfkit.trace.figures import interactive
 
 
@@ -28,18 +27,13 @@ class TraceView(Shown[trace.Analysis]):
     def __init__(
         self, files: str | Path | Sequence[str | Path] = (), own: profiling.Profile | None = None
     ) -> None:
-        self.profile = own
-        self.trace = own.trace if own else _load(files)
-        self.analysis = own.analysis if own else trace.analyse(self.trace)
-        loader, window = own.loading if own else None, self._window() if self.analysis.steps else None
-        super().__init__(self.analysis, report.sections(self.analysis, window, loader))
+        self.profile = own or profiling.Profile(_load(files))
+        self.analysis = self.profile.analysis
+        super().__init__(self.analysis, self.profile.sections())
 
     def timeline(self, step: int = 0) -> HTML:
         """A step's threads, streams, copies and workers, to zoom and pan in."""
-        return HTML(fragment([interactive(self._window(step))]))
-
-    def _window(self, step: int = 0) -> trace.Lanes:
-        return self.profile.lanes(step) if self.profile else trace.lanes(self.trace, step)
+        return HTML(fragment([interactive(self.profile.lanes(step))]))
 
 
 def _load(files: str | Path | Sequence[str | Path]) -> trace.Trace:

@@ -1,10 +1,11 @@
 """One recipe under the profiler, in a fresh process: the trace file, what it says, what the profiler cost."""
 
 import secrets
-import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,39 +13,54 @@ from perfkit import machine
 from perfkit import trace as traces
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
+from perfkit.show.document import Content
 from perfkit.show.units import number
 from perfkit.studies.inspect import prepared
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import ProfilerOptions
-from perfkit.trace import loading
+from perfkit.trace import loading as loads
+from perfkit.trace import report
+from perfkit.trace.loading import Loading
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A profile and its analysis."""
+    """A trace, and what it says; of a recipe that was profiled here, also what is beside the trace."""
 
-    path: Path
-    """The trace; chrome://tracing and ui.perfetto.dev open it."""
-    recipe: Recipe
     trace: traces.Trace
-    analysis: traces.Analysis
-    slowdown: float | None
-    """A profiled step's time over that of one without the profiler, by medians of a few: rough."""
-    loading: loading.Loading | None
+    path: Path | None = None
+    """The trace; chrome://tracing and ui.perfetto.dev open it."""
+    recipe: Recipe | None = None
+    plain_step_s: float = 0.0
+    """The median step without the profiler, of a few: rough."""
+    loading: Loading | None = None
     """What the loader did for these steps; None without one, if the data set lies on the device."""
-    marks: list[float]
+    marks: Sequence[float] = ()
     """Where each recorded step starts, on the clock of the loader's times."""
+
+    @cached_property
+    def analysis(self) -> traces.Analysis:
+        """What the trace says."""
+        return traces.analyse(self.trace)
 
     def lanes(self, step: int = 0) -> traces.Lanes:
         """The timeline of a recorded step, with a row for each loader worker on top."""
         window = traces.lanes(self.trace, step)
-        return loading.lanes(self.loading, window, self.marks[step]) if self.loading else window
+        return loads.lanes(self.loading, window, self.marks[step]) if self.loading else window
+
+    def sections(self) -> list[Content]:
+        """Everything that is reported."""
+        window = self.lanes() if self.analysis.steps else None
+        return report.sections(self.analysis, window, self.loading)
 
     def describe(self) -> str:
         """Where the file is, and how much the profiler slowed the steps down."""
-        cost = f"with the profiler a step takes about {number(self.slowdown)}× the time of one without it"
+        step_us = self.analysis.mean_step_us
         if self.analysis.device["simulated"]:
             cost = "simulated, no profiler ran"
+        else:
+            slower = number(step_us / 1e6 / self.plain_step_s if step_us else None)
+            cost = f"with the profiler a step takes about {slower}× the time of one without it"
         return f"{self.path}: {cost}. Open it in https://ui.perfetto.dev"
 
 
@@ -79,12 +95,7 @@ def profile(
         tempfile.TemporaryDirectory(prefix="perfkit-") as folder,
         prepared(workload, recipe, where, progress) as (source, used),
     ):
-        report = source.profile(used, path, profiler or ProfilerOptions(), Path(folder))
-        fetches = list(loading.read_notes(Path(folder)))
-    trace = traces.load(path)
-    analysis = traces.analyse(trace)
-    steps = [step.duration_us / 1e6 for step in analysis.steps]
-    slowdown = statistics.median(steps) / report.plain_step_s if steps else None
-    marks = report.marks
-    loaded = loading.join(fetches, report.taken, used.batch_size, used.workers, marks)
-    return Profile(path, used, trace, analysis, slowdown, loaded, marks)
+        made = source.profile(used, path, profiler or ProfilerOptions(), Path(folder))
+        fetches = list(loads.read_notes(Path(folder)))
+    loaded = loads.join(fetches, made.taken, used.batch_size, used.workers, made.marks)
+    return Profile(traces.load(path), path, used, made.plain_step_s, loaded, made.marks)

@@ -29,7 +29,6 @@ class Args(Struct, gc=False):
 
     correlation: _Id = -1
     external: _Id = field(name="External id", default=-1)
-    external_old: _Id = field(name="external id", default=-1)
     bytes: _Id = -1
     size: _Id = -1  # where ROCm puts the bytes of a copy: at its launch
     blocks: float | None = field(name="blocks per SM", default=None)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from perfkit.show import units
@@ -83,6 +84,11 @@ _WAY = {
     "queue": "in the queue, until the loop takes it",
     "wait": "the loop waits",
 }
+_LOADER = (
+    Col("part", lambda part: _WAY[part[0]]),
+    Col("mean", lambda part: fmean(part[1]), units.duration),
+    Col("longest", lambda part: max(part[1]), units.duration),
+)
 
 
 def sections(analysis: Analysis, window: Lanes | None = None, loader: Loading | None = None) -> list[Content]:
@@ -138,9 +144,9 @@ def _mean_step(analysis: Analysis) -> Table:
 
 def _use(analysis: Analysis) -> list[Content]:
     """The share of the step in which the device works, by ever stricter definitions; why it does not."""
-    cores, copies = analysis.tensor_core, analysis.device["gpu_utilization_with_copies"]
+    cores = analysis.tensor_core
     shares = (
-        ("a kernel or a copy runs", "gpu_utilization", copies),
+        ("a kernel or a copy runs", "gpu_utilization", analysis.gpu_utilization_with_copies),
         ("a kernel runs", "gpu_utilization", analysis.gpu_utilization),
         ("SM efficiency, estimated", "est_sm_efficiency", analysis.est_sm_efficiency),
         ("achieved occupancy, estimated", "est_achieved_occupancy", analysis.est_achieved_occupancy),
@@ -168,16 +174,10 @@ def _waits(analysis: Analysis) -> list[Content]:
 
 def loader_table(loader: Loading) -> Table:
     """The path of the batches, part by part, and supply against demand."""
-    rows: _Rows = [
-        [
-            _WAY[part],
-            Cell(sum(times) / len(times) if times else None, units.duration),
-            Cell(max(times, default=None), units.duration),
-        ]
-        for part, times in loader.parts.items()
-    ]
     note = (
         f"{loader.workers} workers supply {units.number(loader.supply_samples_per_s)} samples/s, the loop "
         f"can take {units.number(loader.demand_samples_per_s)}: {loader.verdict}."
     )
-    return Table(["part", "mean", "longest"], rows, f"Loader, {len(loader.parts['fetch'])} batches", note)
+    return tabulate(
+        _LOADER, list(loader.parts.items()), f"Loader, {len(loader.parts['fetch'])} batches", note
+    )

@@ -160,7 +160,7 @@ class Trace:
                 start,
                 start + round(event.dur * _NS),
                 args.correlation,
-                args.external if args.external >= 0 else args.external_old,
+                args.external,
                 args.bytes if args.bytes >= 0 else args.size,
                 args.blocks,
                 args.occupancy,
@@ -249,10 +249,10 @@ class Trace:
         By time; where that tells nothing, by external id.
         """
         op, ids = self._around(self.table.kind == Kind.CPU_OP), self.table.external
-        for rows in (self.calls, self.device):
-            by_time = take(op, np.where(self.launch[rows] >= 0, self.launch[rows], rows))
-            op[rows] = np.where(by_time >= 0, by_time, _lookup(ids[self.ops], self.ops, ids[rows]))
-        return op
+        rows = np.concatenate((self.calls, self.device))
+        op[rows] = np.where(op[rows] >= 0, op[rows], _lookup(ids[self.ops], self.ops, ids[rows]))
+        launched = take(op, self.launch)
+        return np.where(launched >= 0, launched, op)
 
     @cached_property
     def frame(self) -> Ints:

@@ -1,18 +1,14 @@
 // The timeline of a recording: rows of bars on a canvas. Data comes from the element #pk-timeline-data, times in ns:
-// {duration, step, steps, lanes: [{label, kind, rows}], texts, parts, colours}. Steps and each row are columns: starts
-// (each from the one before), durations, busy times, events, texts, parts, places.
+// {duration, step, steps, lanes: [{label, kind, rows}], texts, parts, colours}. Steps are starts, durations and names. Each
+// row is columns: starts, durations, busy times, events, texts, parts, places.
 // Several short events share a bar, as several bars share a pixel: it is as pale as the time is idle in it.
 (() => {
   "use strict";
   const $ = (name) => document.getElementById("pk-timeline" + name);
   const data = JSON.parse($("-data").textContent), canvas = $(""), c = canvas.getContext("2d");
   const LEFT = 150, ROW = 15, GAP = 7, TOP = 22, { parts, colours, texts, duration } = data;
-  const columns = ([s = [], d = [], busy = [], count = [], n = [], c = [], p = []]) => {
-    let at = 0;
-    return { s: s.map((by) => at += by), d, busy, count, n, c, p };
-  };
-  const steps = columns(data.steps);
-  for (const lane of data.lanes) lane.rows = lane.rows.map((row) => ({ ...columns(row), lane }));
+  const [starts, durations, names] = data.steps, steps = { s: starts, d: durations };
+  for (const lane of data.lanes) lane.rows = lane.rows.map(([s = [], d, busy, count, n, c, p]) => ({ s, d, busy, count, n, c, p, lane }));
   const end = (row, i) => row.s[i] + row.d[i], share = (row, i) => row.busy[i] ? row.busy[i] / row.d[i] : 1;
   // Black or white on a colour, whichever is read better (relative luminance, WCAG 2).
   const light = (hex) => [1, 3, 5].map((at) => (parseInt(hex.slice(at, at + 2), 16) / 255) ** 2.2)
@@ -69,7 +65,7 @@
       c.fillStyle = theme.ink; c.globalAlpha = 0.3;
       if (b - a > 3) c.fillRect(a, 0, 1, height);
       c.globalAlpha = i === data.step ? 1 : 0.7;
-      if (b - a > 50) label(texts[steps.n[i]], a, b, 9);
+      if (b - a > 50) label(names[i], a, b, 9);
     });
     for (const row of rows) {
       let pixel = 0, busy = 0, longest = -1, match = false;
@@ -128,7 +124,7 @@
       }
     });
     $("-said").textContent = `${show(from)} to ${show(to)} of ${show(duration)}` +
-      (together ? `; ${many(together)} short events outside of ${texts[steps.n[data.step]]} share pale bars` : "");
+      (together ? `; ${many(together)} short events outside of ${names[data.step]} share pale bars` : "");
     const order = parts.map((_, at) => at).filter((at) => count[at]).sort((p, q) => own[q] - own[p]);
     $("-sum").replaceChildren(...order.map((at) => {
       const item = document.createElement("li"), name = document.createElement("b");

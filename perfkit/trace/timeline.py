@@ -15,13 +15,13 @@ from perfkit.show.units import clean
 from perfkit.trace.intervals import Ints
 from perfkit.trace.table import Kind, Trace, take
 
-MOST = 120_000
-"""Bars of a timeline: about 25 bytes each in a page, which stays below 5 MB."""
+MOST = 100_000
+"""Bars of a timeline: at most 45 bytes each in a page, which stays below 5 MB."""
 PARTS = ("several kinds", *(kind.name.lower() for kind in Kind if kind), "fetch", "collate")
 """What a bar shows: a kind by its number, or what a loader's worker does."""
 _SHOWN = [kind for kind in Kind if Kind.OTHER < kind < Kind.STEP]
 Columns = list[list[int]]
-"""Bars in order of time: starts (each from the one before), durations and busy times in ns, then events, and
+"""Bars in order of time: starts, durations and busy times in ns, then events, and
 numbers of the name, the part and the place among `texts`, `PARTS` and `texts`.
 
 A bar of one event has no busy time; one of several has the name of the longest and the sum of their times.
@@ -41,7 +41,8 @@ class Lanes(Struct, frozen=True, kw_only=True):
 
     duration: int
     step: int
-    steps: Columns
+    steps: tuple[list[int], list[int], list[str]]
+    """Starts and durations in ns, and names."""
     lanes: list[Lane]
     texts: list[str]
     """Names, and places: the user's `file.py:line` that led to an event; the first one is empty."""
@@ -62,6 +63,7 @@ def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
     count = int((trace.rank(steps.start) == 0).sum())
     if not -count <= step < count:
         raise TraceError(f"there is no step {step}", f"The trace has {count} steps, counted from 0")
+    step %= count
     first_rank = trace.rank(table.start) == 0
     zero, end = table.start[first_rank].min(), table.end[first_rank].max()
     is_shown = np.isin(table.kind, _SHOWN)
@@ -83,32 +85,26 @@ def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
         short = (trace.duration(rows) < cell) & ~inside
         joins = short[1:] & short[:-1] & (np.diff(table.start[rows] // cell) == 0) & (np.diff(row) == 0)
         first = np.flatnonzero(np.concatenate(([True], ~joins)))
-    bars, texts = _bars(trace, rows, first)
+    bars, texts = _bars(trace, rows, first, zero)
     begins = np.flatnonzero(np.diff(row[first], prepend=-1))
-    start = table.start[rows[first]] - zero
-    bars[0] = np.diff(start, prepend=0)
-    bars[0, begins] = start[begins]
     tracks = trace.track[rows[first[begins]]].tolist()
     numbered = zip(tracks, np.split(bars, begins[1:], axis=1), strict=False)
-    about = np.zeros((7, count), np.int64)
-    about[0] = np.diff(steps.start[:count] - zero, prepend=0)
-    about[1] = (steps.end - steps.start)[:count]
-    about[3], about[4] = 1, np.arange(count) + len(texts)
     names = [clean(name.replace("ProfilerStep#", "step "), 60) for name in steps.names[:count]]
+    starts, lengths = steps.start - zero, steps.end - steps.start
     return Lanes(
         duration=int(end - zero),
-        step=step % count,
-        steps=about.tolist(),
+        step=step,
+        steps=(starts[:count].tolist(), lengths[:count].tolist(), names),
         lanes=[
             _lane(trace, track, [columns.tolist() for _, columns in group])
             for track, group in itertools.groupby(numbered, key=operator.itemgetter(0))
         ],
-        texts=texts + names,
+        texts=texts,
     )
 
 
-def _bars(trace: Trace, rows: Ints, first: Ints) -> tuple[Ints, list[str]]:
-    """Bars that begin with these rows, int64[7, N], but for their starts; and the texts."""
+def _bars(trace: Trace, rows: Ints, first: Ints, zero: int) -> tuple[Ints, list[str]]:
+    """Bars that begin with these rows, int64[7, N], and the texts."""
     table, duration = trace.table, trace.duration(rows)
     events, kind = np.diff(np.append(first, len(rows))), table.kind[rows]
     by_length = np.lexsort((duration, np.repeat(np.arange(len(first)), events)))
@@ -118,9 +114,10 @@ def _bars(trace: Trace, rows: Ints, first: Ints) -> tuple[Ints, list[str]]:
     name, place = numbers[1:].reshape(2, -1)
     same = np.minimum.reduceat(kind, first) == np.maximum.reduceat(kind, first)
     part = np.where(kind == Kind.COLLECTIVE, Kind.COMMUNICATION, kind)[first]
-    length = np.maximum.reduceat(table.end[rows], first) - table.start[rows[first]]
+    start = table.start[rows[first]]
+    length = np.maximum.reduceat(table.end[rows], first) - start
     busy = np.where(events > 1, np.add.reduceat(duration, first), 0)
-    bars = np.stack((length, length, busy, events, name, np.where(same, part, 0), place))
+    bars = np.stack((start - zero, length, busy, events, name, np.where(same, part, 0), place))
     return bars, ["", *(clean(trace.texts.each[code], 120) for code in codes[1:].tolist())]
 
 

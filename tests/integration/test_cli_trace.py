@@ -20,7 +20,7 @@ BEFORE = str(
 )
 FIELDS = """
     schema files device health steps mean_step_us mean_us exposed_and_hidden_us gpu_utilization
-    est_sm_efficiency est_achieved_occupancy tensor_core operators kernels transfers syncs idle communication
+    gpu_utilization_with_copies est_sm_efficiency est_achieved_occupancy tensor_core operators kernels transfers syncs idle communication
     diagnosis
 """.split()
 
@@ -73,7 +73,7 @@ def test_a_live_profile_keeps_its_trace_and_names_the_line_of_a_wait_and_the_roo
     more = ("--steps", "2", "--syncs", "--kernels", "-o", str(out), "--json", str(record))
     text = perfkit("profile", *training, *more).stdout
     assert "slow-down" in text or "the profiler a step takes about" in text
-    assert re.search(r"toy\.py:\d+ .* item +wait +1 ", text)
+    assert re.search(r"toy\.py:\d+ +item +1 .* wait\b", text)
     assert "Roofs, measured" in text
     assert len(trace.analyse(trace.load(out)).steps) == 2
     loading = json.loads(record.read_text())["loading"]

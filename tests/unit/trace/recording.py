@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -72,8 +71,8 @@ def bars(window: Lanes, lane: int) -> list[Bar]:
     """What a lane shows, row by row; times in ns."""
     return [
         Bar(window.texts[name], PARTS[part], window.texts[place], depth, start, length, busy, events)
-        for depth, (starts, *others) in enumerate(window.lanes[lane].rows)
-        for start, length, busy, events, name, part, place in zip(accumulate(starts), *others, strict=True)
+        for depth, row in enumerate(window.lanes[lane].rows)
+        for start, length, busy, events, name, part, place in zip(*row, strict=True)
     ]
 
 

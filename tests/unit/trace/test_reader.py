@@ -105,11 +105,7 @@ def test_what_is_no_trace_is_refused_with_a_remedy(tmp_path, data):
 
 
 def test_a_folder_is_read_as_the_ranks_of_one_run_and_missing_files_are_refused(tmp_path):
-    for path, what in (
-        (tmp_path / "none.json", "cannot read"),
-        ([], "no trace file"),
-        (tmp_path, "no trace file"),
-    ):
+    for path, what in ((tmp_path / "none.json", "cannot read"), ([], "no trace"), (tmp_path, "no trace")):
         with pytest.raises(TraceError, match=what):
             load(path)
     for number in (1, 0):
@@ -119,10 +115,10 @@ def test_a_folder_is_read_as_the_ranks_of_one_run_and_missing_files_are_refused(
 
 
 def test_a_long_read_says_how_far_it_is_over_all_files(tmp_path, monkeypatch):
+    files = [sample().save(tmp_path, name) for name in ("a.json", "b.json.gz")]
+    load(files, lambda *now: pytest.fail("a short read is quiet"))
     monkeypatch.setattr(table, "_QUIET_S", -1)
     said = []
-    load([sample().save(tmp_path, name) for name in ("a.json", "b.json.gz")], lambda *now: said.append(now))
+    load(files, lambda *now: said.append(now))
     assert dict(said) == {"reading a.json": 0.5, "reading b.json.gz": 1.0}
     assert sorted(said) == said
-    monkeypatch.undo()
-    load(tmp_path, lambda *now: pytest.fail("a short read is quiet"))
