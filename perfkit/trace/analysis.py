@@ -37,7 +37,7 @@ def analyse(trace: Trace | Paths) -> Analysis:
     duration, count = (steps.end - steps.start) / 1e3, len(steps.names) or 1
     shares = partition(trace.layers, steps.start, steps.end)
     hidden = np.array([steps.common(layer) for layer in trace.layers])
-    figures = {"mean_step_us": float(duration.mean()) if len(duration) else None, **_use(trace)}
+    figures: dict[str, Any] = {"mean_step_us": float(duration.mean()) if len(duration) else None, **_use(trace)}
     heads = [file.head.distributedInfo.get("rank") for file in trace.files]
     numbers = [at if number is None else number for at, number in enumerate(heads)]
     ranks = trace.rank(steps.start)
