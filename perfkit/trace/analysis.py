@@ -37,7 +37,9 @@ def analyse(trace: Trace | Paths) -> Analysis:
     duration, count = (steps.end - steps.start) / 1e3, len(steps.names) or 1
     shares = partition(trace.layers, steps.start, steps.end)
     hidden = np.array([steps.common(layer) for layer in trace.layers])
-    figures: dict[str, Any] = {"mean_step_us": float(duration.mean()) if len(duration) else None, **_use(trace)}
+    mean_us = float(duration.mean()) if len(duration) else None
+    figures: dict[str, Any] = {"mean_step_us": mean_us, **_use(trace)}
+    figures |= dict.fromkeys(spoiled & figures.keys())
     heads = [file.head.distributedInfo.get("rank") for file in trace.files]
     numbers = [at if number is None else number for at, number in enumerate(heads)]
     ranks = trace.rank(steps.start)
@@ -55,7 +57,7 @@ def analyse(trace: Trace | Paths) -> Analysis:
         ),
         mean_us=parts(shares.sum(axis=1) / 1e3 / count),
         exposed_and_hidden_us=parts(hidden / 1e3 / count),
-        **{name: None if name in spoiled else figure for name, figure in figures.items()},
+        **figures,
         operators=tables.operators(trace),
         kernels=tables.kernels(trace),
         transfers=tables.transfers(trace, count),
