@@ -17,7 +17,7 @@ from perfkit.studies import sources
 def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where: Any) -> Shown[Attribution]:
     """Measures what each optimization is worth; the stop button ends it, and what was measured is kept.
 
-    Table: What each. Figure: worth.
+    Table: What each.
 
     Args:
         names: two to four optimizations; data loading, uint8 copy, channels_last and compile if None.
