@@ -132,17 +132,12 @@ def words(ax: "Axes", at: int, text: str, share: float = 0.85, lines: int = 1, *
     ax.text(0.01, at, text, transform=ax.get_yaxis_transform(), va="center", size="small", **font)
 
 
-def bar(ax: "Axes", at: int, start: float, width: float, look: Look) -> None:
-    """A piece of a row's bar."""
-    ax.barh(at, width, 0.62, left=start, color=look.colour, hatch=look.hatch)
-
-
 def stack(ax: "Axes", at: int, pieces: Iterable[tuple[float, Look]]) -> None:
     """A row's bar of pieces from 0 on, each with its width."""
     end = 0.0
     for width, look in pieces:
         if width > 0:
-            bar(ax, at, end, width, look)
+            ax.barh(at, width, 0.62, left=end, color=look.colour, hatch=look.hatch)
             end += width
 
 
