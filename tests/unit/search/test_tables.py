@@ -35,5 +35,5 @@ def test_what_was_tried_is_listed_the_fastest_first():
     fields = {"settings": "amp=bf16", "gain": None, "parity": None, "cap_bytes": None, "seconds": 60.0}
     sections = tables.tuning(Tuned(best=max(runs, key=rate), tried=runs, **fields))
     rows = [[*map(str, row)] for row in document.table(sections, "tried").rows]
-    assert rows[0][:2] == ["compile", "✓"]
+    assert rows[0][:2] == ["batch size", "✓"]
     assert len(rows) == len(runs) and not any(row[1] for row in rows[1:])
