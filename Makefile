@@ -71,8 +71,8 @@ notebooks: $(STAMPS)/install  ## rewrite every notebook from its source in noteb
 	@echo "wrote $(words $(SOURCES)) notebooks"
 
 bench: $(STAMPS)/dev  ## the instrument's own overheads: the harness, and watching a script
-	$(BIN)/python -m benchmarks.harness_overhead
-	$(BIN)/python -m benchmarks.watch_overhead
+	$(BIN)/python -m benchmarks.overhead harness
+	$(BIN)/python -m benchmarks.overhead watch
 
 recordings: $(STAMPS)/dev $(STAMPS)/chromium  ## measure and draw data/recordings/ again; refuses a busy machine
 	$(BIN)/python -m docs.record $(ARGS)

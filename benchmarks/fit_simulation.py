@@ -16,21 +16,21 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
 import torchvision
+from msgspec import structs
 
+import perfkit
 from benchmarks import simulation_operators as operators
 from benchmarks.simulation_fit import Case, Problem, case, fit
-from perfkit.recipe import Recipe
-from perfkit.simulate import article, host, planning
+from perfkit.simulate import article
 from perfkit.simulate.bands import Errors, ErrorTable
 from perfkit.simulate.costs import Constants, constants
 from perfkit.simulate.fusion import fused
 from perfkit.simulate.gpus import gpu
-from perfkit.simulate.prediction import predict
 from perfkit.simulate.step import Step
 
 MODELS = 150
@@ -47,23 +47,15 @@ ADA = ["ada/l2_reach", "rtx4090.tensor", "rtx4090.float32", "ada/half_mn", "ada/
 """What is fitted beside the classes of kernels."""
 
 
-class Published(NamedTuple):
-    """ResNet-50 training, whole steps on one GPU, data not the limit."""
-
-    gpu: str
-    precision: str
-    channels_last: bool
-    batch_size: int
-    rate: float
-
-
 RESNET50 = [
-    Published("v100", "float32", False, 128, 367), Published("v100", "float16", True, 256, 1200),
-    Published("v100", "float32", False, 128, 369), Published("v100", "float16", False, 256, 833),
-    Published("rtx3090", "tf32", False, 224, 513), Published("rtx3090", "float16", False, 448, 905),
-    Published("rtx4090", "tf32", False, 224, 721), Published("rtx4090", "float16", False, 448, 1301),
+    ("v100", "float32", False, 128, 367), ("v100", "float16", True, 256, 1200),
+    ("v100", "float32", False, 128, 369), ("v100", "float16", False, 256, 833),
+    ("rtx3090", "tf32", False, 224, 513), ("rtx3090", "float16", False, 448, 905),
+    ("rtx4090", "tf32", False, 224, 721), ("rtx4090", "float16", False, 448, 1301),
 ]  # fmt: skip
-"""The first two: NVIDIA DeepLearningExamples; the others: lambdal/deeplearning-benchmark 0551cb70."""
+"""Training, whole steps on one GPU: card, precision, whether channels_last, batch size, images/s.
+
+The first two: NVIDIA DeepLearningExamples; the others: lambdal/deeplearning-benchmark 0551cb70."""
 NEVER_FITTED = {"vgg16": (26.2, 83.5), "resnet152": (38.7, 136.5), "densenet161": (48.3, 142.5)}
 """V100, fp32, batch 16, PyTorch 0.3 of 2018 (u39kun/deep-learning-benchmark 02ef7437): milliseconds of a
 forward pass, and of forward and backward."""
@@ -81,41 +73,24 @@ def rows(figures: Path, name: str, keys: Sequence[str]) -> dict[tuple[str, ...],
         return {tuple(row[key] for key in keys): row for row in csv.DictReader(lines)}
 
 
-def first(tables: Sequence[dict[tuple[str, ...], dict[str, str]]]) -> list[tuple[str, ...]]:
-    """The first models that all tables have, in the order of a hash."""
-    common = set.intersection(*map(set, tables))
-    return sorted(common, key=lambda key: hashlib.sha256(f"order{key[0]}".encode()).hexdigest())[:MODELS]
+def cases(figures: Path, cache: Path, train: bool) -> Iterator[Case]:
+    """Training on the RTX 3090 in both layouts, or inference on the RTX 4090, eager and compiled.
 
-
-def training_cases(figures: Path, cache: Path) -> list[Case]:
-    """RTX 3090, both layouts. Models that today's timm builds otherwise are left out."""
-    cases = []
-    layouts = {k: rows(figures, f"rtx3090-train-amp-{k}.csv", ["model"]) for k in ("nchw", "nhwc")}
-    for key in first(list(layouts.values())):
-        for layout, table in layouts.items():
-            row, name = table[key], key[0]
-            batch, image = int(row["train_batch_size"]), int(row["train_img_size"])
-            step = operators.step_of(name, batch, image, layout == "nhwc", True, cache)
-            if step and operators.has_parameters(step, 1e6 * float(row["param_count"])):
-                seconds = batch / float(row["train_samples_per_sec"])
-                cases.append(case(step, name, operators.family(name), layout, seconds))
-    return cases
-
-
-def inference_cases(figures: Path, cache: Path) -> list[Case]:
-    """RTX 4090, eager and compiled."""
-    cases = []
-    keys = ["model", "infer_img_size"]
-    tables = {k: rows(figures, f"rtx4090-infer-amp-{k}.csv", keys) for k in ("eager", "compiled")}
-    for key in first(list(tables.values())):
-        row, (name, image) = tables["eager"][key], key
-        batch = int(row["infer_batch_size"])
-        step = operators.step_of(name, batch, int(image), False, False, cache)
-        if step and operators.has_macs(step, 1e9 * float(row["infer_gmacs"] or 0)):
-            for kind, planned in (("eager", step), ("compiled", fused(step))):
-                seconds = batch / float(tables[kind][key]["infer_samples_per_sec"])
-                cases.append(case(planned, f"{name} {image}", operators.family(name), kind, seconds))
-    return cases
+    Models that today's timm builds otherwise are left out; of the others, the first in the order of a hash.
+    """
+    use, conditions = ("train", ("nchw", "nhwc")) if train else ("infer", ("eager", "compiled"))
+    card, keys = ("rtx3090", ["model"]) if train else ("rtx4090", ["model", "infer_img_size"])
+    tables = {name: rows(figures, f"{card}-{use}-amp-{name}.csv", keys) for name in conditions}
+    common = set.intersection(*map(set, tables.values()))
+    for key in sorted(common, key=lambda key: hashlib.sha256(f"order{key[0]}".encode()).hexdigest())[:MODELS]:
+        for condition, table in tables.items():
+            row = table[key] if train else tables["eager"][key]
+            batch, image = int(row[f"{use}_batch_size"]), int(row[f"{use}_img_size"])
+            step = operators.step_of(key[0], batch, image, condition == "nhwc", train, cache)
+            if step and operators.is_the_model_of(step, row):
+                seconds = batch / float(table[key][f"{use}_samples_per_sec"])
+                planned = fused(step) if condition == "compiled" else step
+                yield case(planned, " ".join(key), operators.family(key[0]), condition, seconds)
 
 
 # ---------------------------------------------------------------- errors: log(published / predicted)
@@ -188,14 +163,11 @@ def error(step: Step, key: str, published_s: float, now: Constants) -> float:
 def resnet50(now: Constants) -> Iterator[Errors]:
     """ResNet-50, which took part in the fit of the V100 alone."""
     errors: dict[str, list[float]] = {}
-    for figure in RESNET50:
-        shape, half = (figure.batch_size, 3, 224, 224), figure.precision == "float16"
-        model, update = torchvision.models.resnet50(), {"momentum": 0.9}
-        step = operators.recorded(model, shape, figure.channels_last, update, amp=half)
-        precision = "tf32" if figure.precision == "tf32" else "ieee"
-        step = msgspec.structs.replace(step, conv_precision=precision, matmul_precision=precision)
-        published_s = figure.batch_size / figure.rate
-        errors.setdefault(figure.gpu, []).append(error(step, figure.gpu, published_s, now))
+    for key, precision, channels_last, batch, rate in RESNET50:
+        model, shape = torchvision.models.resnet50(), (batch, 3, 224, 224)
+        step = operators.recorded(model, shape, channels_last, {"momentum": 0.9}, amp=precision == "float16")
+        step = structs.replace(step, conv_precision=precision, matmul_precision=precision)
+        errors.setdefault(key, []).append(error(step, key, batch / rate, now))
     for key, some in errors.items():
         use = "fitted" if key == "v100" else "never fitted"
         yield summary(key, "rate", "training of ResNet-50", use, some, ["resnet50"] * len(some))
@@ -209,32 +181,23 @@ def old_models(now: Constants) -> Iterator[Errors]:
             model, update = getattr(torchvision.models, name)(), {"momentum": 0.9} if at else None
             step = operators.recorded(model, (16, 3, 224, 224), False, update, amp=False)
             events = [e for e in step.events if getattr(e, "phase", "") != "optimizer"]
-            step = msgspec.structs.replace(step, events=events)
+            step = structs.replace(step, events=events)
             errors.append(error(step, "v100", 1e-3 * milliseconds[at], now))
         yield summary("v100", "rate", f"{kind}, fp32, PyTorch 0.3", "never fitted", errors, [*NEVER_FITTED])
 
 
 def of_article() -> Iterator[Errors]:
     """The article's stages that the GPU decides; by kernel time, so that the host is left out."""
-    recipe, rates, errors = Recipe(batch_size=32), {}, {}
-    changes: dict[str, dict[str, object]] = {
-        "baseline": {}, "data_loading": {"workers": 8}, "pinning": {"pin_memory": True, "non_blocking": True},
-        "batch_size": {"batch_size": 512}, "uint8_copy": {"uint8_copy": True},
-        "amp": {"amp": "fp16", "batch_size": 1024}, "compile": {"compile": True},
-    }  # fmt: skip
-    for stage in article.STAGES:
-        recipe = recipe.replace(**changes[stage.stage])
-        options = {"image_size": article.IMAGE_SIZE, "samples": 10000}
-        step = planning.plan_step(article.WORKLOAD, options, recipe)
-        fetch_s = (host.ARTICLE.fetch_s or 0.0) * planning.article_share(recipe)
-        prediction = predict(gpu("v100"), step, recipe, host.ARTICLE, fetch_s)
-        rates[stage.stage] = recipe.batch_size / prediction.steady.step_s, prediction.kernel_share
-        print(f"article {stage.stage:13} {rates[stage.stage][0]:6.0f} published {stage.samples_per_s:6.0f}")
-    for stage in article.STAGES[2:]:
-        rate, share = rates[stage.stage]
-        errors[stage.stage] = math.log(rate / stage.samples_per_s) / min(1.0, share)
-    about = "training, the ladder article", "never fitted"
-    yield summary("v100", "rate", *about, [*errors.values()], [*errors])
+    errors = {}
+    for run in perfkit.climb(perfkit.plan(device="sim:v100", host="article")):
+        published, rate = article.published(run.stage), run.samples_per_s
+        assert run.utilization, run.reason
+        assert published
+        assert rate
+        errors[run.stage] = math.log(rate.value / published.samples_per_s) / run.utilization
+        print(f"article {run.stage:13} {rate.value:6.0f} published {published.samples_per_s:6.0f}")
+    about, decided = ("training, the ladder article", "never fitted"), [*errors][2:]
+    yield summary("v100", "rate", *about, [errors[name] for name in decided], decided)
     for before, after in (("uint8_copy", "amp"), ("amp", "compile")):
         yield summary("v100", after, *about, [errors[after] - errors[before]], [after])
 
@@ -249,8 +212,8 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    training = Problem(training_cases(options.figures, options.cache), gpu("rtx3090"))
-    inference = Problem(inference_cases(options.figures, options.cache), gpu("rtx4090"))
+    training = Problem([*cases(options.figures, options.cache, train=True)], gpu("rtx3090"))
+    inference = Problem([*cases(options.figures, options.cache, train=False)], gpu("rtx4090"))
     ada = list(dict.fromkeys([*ADA, *inference.constants_of("ada")]))
     now = fit(inference, constants(), ada)
     values = {name: float(f"{value:.4g}") for name, value in sorted(now.values.items())}

@@ -14,7 +14,7 @@ from perfkit.simulate.gpus import Gpu
 from perfkit.simulate.step import Step
 from perfkit.simulate.work import Work, of_operator
 
-Floats = NDArray[np.float64]
+Floats, Ints = NDArray[np.float64], NDArray[np.int64]
 BLOCKS = 40
 """Parts of a step, to find where the GPU waits for the host."""
 
@@ -26,31 +26,26 @@ class Case(NamedTuple):
     """Cases of one name differ in one thing, such as layout; their ratio is fitted too."""
     family: str
     conditions: str
-    batch_size: int
     measured_s: float
     works: list[Work]
-    blocks: list[int]
+    blocks: Ints
     """The block of the step in which each work is issued."""
-    operators: list[int]
+    operators: Ints
     """Dispatched before each block; what torch.compile fused is not dispatched."""
-    launches: list[int]
+    launches: Ints
 
 
 def case(step: Step, name: str, family: str, conditions: str, measured_s: float) -> Case:
     """A step, cut into blocks."""
-    works: list[Work] = []
-    blocks: list[int] = []
-    issued, launched = [0] * BLOCKS, [0] * BLOCKS
-    block, dispatched, operators = -1, 0, step.operators
-    for i, operator in enumerate(operators):
-        if i * BLOCKS // len(operators) != block:
-            block = i * BLOCKS // len(operators)
-            issued[block], launched[block] = dispatched, len(works)
-        dispatched += operator.name != "fused"
-        kernels = of_operator(operator, step)
-        works += kernels
-        blocks += [block] * len(kernels)
-    return Case(name, family, conditions, step.samples, measured_s, works, blocks, issued, launched)
+    found = [of_operator(operator, step) for operator in step.operators]
+    counts = [len(works) for works in found]
+    block = np.arange(len(found)) * BLOCKS // len(found)
+    first = np.searchsorted(block, np.arange(BLOCKS))
+    dispatched = np.cumsum([0, *(operator.name != "fused" for operator in step.operators)])
+    launched = np.cumsum([0, *counts])
+    works = [work for works in found for work in works]
+    about = name, family, conditions, measured_s, works
+    return Case(*about, np.repeat(block, counts), dispatched[first], launched[first])
 
 
 class Problem:
@@ -59,12 +54,11 @@ class Problem:
     def __init__(self, cases: Sequence[Case], gpu: Gpu) -> None:
         self.cases, self.gpu = list(cases), gpu
         self.columns = costs.Columns([work for c in cases for work in c.works])
-        rows = np.repeat(np.arange(len(cases)), [len(c.works) for c in cases]) * BLOCKS
-        rows = rows + np.array([block for c in cases for block in c.blocks], dtype=int)
+        rows = np.concatenate([at * BLOCKS + c.blocks for at, c in enumerate(cases)])
         ones = np.ones(len(rows)), (rows, np.arange(len(rows)))
         self._counts = csr_matrix(ones, shape=(len(cases) * BLOCKS, len(rows)))
-        self._operators = np.array([c.operators for c in cases], dtype=float)
-        self._launches = np.array([c.launches for c in cases], dtype=float)
+        self._operators = np.array([c.operators for c in cases])
+        self._launches = np.array([c.launches for c in cases])
         self.measured = np.array([c.measured_s for c in cases])
         names: dict[str, list[int]] = {}
         for i, c in enumerate(cases):

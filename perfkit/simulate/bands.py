@@ -67,12 +67,6 @@ def of_rate(gpu: Gpu, host: Host, kernel_share: float, is_compiled: bool = False
     """The error of samples/s to expect, as a fraction.
 
     A step of which kernels are a part moves by that part of their error, and by the rest of the host's.
-
-    Args:
-        gpu: data sheet.
-        host: the virtual host.
-        kernel_share: kernel time / step.
-        is_compiled: whether torch.compile fuses its kernels.
     """
     share = min(1.0, kernel_share)
     kernels = math.log1p(band(gpu, "compiled" if is_compiled else "rate")) * share
@@ -82,14 +76,8 @@ def of_rate(gpu: Gpu, host: Host, kernel_share: float, is_compiled: bool = False
 def of_ratio(gpu: Gpu, host: Host, before: tuple[Recipe, float], after: tuple[Recipe, float]) -> float:
     """The error of the ratio of two rates to expect, as a fraction.
 
-    What both sides have in common cancels so far as their kernel shares agree; to the rest comes the error of
-    the gain of each switch that changes kernels.
-
-    Args:
-        gpu: data sheet.
-        host: the virtual host.
-        before: recipe, and kernel time / step.
-        after: the same of the other side.
+    A side is its recipe, and kernel time / step. What both have in common cancels so far as their kernel
+    shares agree; to the rest comes the error of the gain of each switch that changes kernels.
     """
     shares = min(1.0, before[1]), min(1.0, after[1])
     differ = abs(shares[0] - shares[1])

@@ -14,13 +14,11 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from perfkit.simulate.gpus import Gpu, Precision
+from perfkit.simulate.gpus import Gpu
 from perfkit.simulate.step import Kernel, Operator, Step
 from perfkit.simulate.work import HALF, Work, of_operator
 
 Floats = NDArray[np.float64]
-
-_PRECISIONS: list[Precision] = ["float32", "tf32", "float16"]
 
 
 class Constants(msgspec.Struct, frozen=True):
@@ -78,15 +76,18 @@ class Columns:
         numbers = np.array([(w.nbytes, w.flops, w.m, w.n, w.k, w.products) for w in works], dtype=float)
         self.nbytes, self.flops, self.m, self.n, self.k, self.products = numbers.T.copy()
         self.winograd = np.array([w.winograd and w.precision == "float32" for w in works], dtype=bool)
-        self.precision = np.array([_PRECISIONS.index(_unit(work)) for work in works], dtype=int)
+        self.unit = np.array([_UNITS.index(_unit(work)) for work in works], dtype=int)
         self.split = np.array(["wgrad" in work.kind for work in works], dtype=bool)
 
 
-def _unit(work: Work) -> Precision:
-    """The precision of the units that compute it."""
+_UNITS = ["float32", "tf32", "tensor"]
+
+
+def _unit(work: Work) -> str:
+    """The units that compute it; those of half precision are `tensor`."""
     if work.kind.startswith("depthwise"):  # no Tensor Cores
         return "float32"
-    return "float16" if work.precision in HALF else "tf32" if work.precision == "tf32" else "float32"
+    return "tensor" if work.precision in HALF else work.precision
 
 
 def seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
@@ -112,26 +113,23 @@ def _memory_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
 
 
 def _compute_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
-    shares = [values.share(kind, "compute", gpu.architecture) for kind in columns.kinds]
-    units = {"float32": gpu.float32_tflops, "tf32": gpu.tf32_tflops, "tensor": gpu.half_tflops}
-    peaks = np.array([1e12 * (tflops or np.inf) for tflops in units.values()])  # in the order of _PRECISIONS
-    tuned = []
-    for unit in units:
-        of_architecture = values.values.get(f"{gpu.architecture}.{unit}", 1.0)
-        tuned.append(values.values.get(f"{gpu.key}.{unit}", of_architecture))
-    share = np.array(shares)[columns.kind]
-    share = np.minimum(share * np.array(tuned)[columns.precision], 1.0)
+    shares = np.array([values.share(kind, "compute", gpu.architecture) for kind in columns.kinds])
+    tflops = gpu.float32_tflops, gpu.tf32_tflops or np.inf, gpu.half_tflops  # in the order of _UNITS
+    peak = 1e12 * np.array(tflops)[columns.unit]
+    of_architecture = [values.values.get(f"{gpu.architecture}.{unit}", 1.0) for unit in _UNITS]
+    pairs = zip(_UNITS, of_architecture, strict=True)
+    tuned = np.array([values.values.get(f"{gpu.key}.{unit}", default) for unit, default in pairs])
+    share = np.minimum(shares[columns.kind] * tuned[columns.unit], 1.0)
     with np.errstate(divide="ignore"):
-        direct = columns.flops / (peaks[columns.precision] * share * _size_share(columns, gpu, values))
+        direct = columns.flops / (peak * share * _size_share(columns, gpu, values))
     return np.where(columns.winograd, _winograd(columns, gpu, values, direct), direct)
 
 
 def _size_share(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
     """The share of a large product's rate that a product of this size reaches; 1 for what is no product."""
-    is_product = columns.m > 0
     half_mn, half_k, wave = (values.shape(name, gpu.architecture) for name in ("half_mn", "half_k", "wave"))
     tile = 128
-    padded = np.where(columns.precision == 0, 1, 8)
+    padded = np.where(columns.unit == 0, 1, 8)
     m, n, k = (np.maximum(side, 1) for side in (columns.m, columns.n, columns.k))
     share = m * n / ((m + half_mn) * (n + half_mn)) * k / (k + half_k)
     share = share * np.prod([side / (np.ceil(side / padded) * padded) for side in (m, n, k)], axis=0)
@@ -140,7 +138,7 @@ def _size_share(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
     waves = blocks / gpu.multiprocessors
     fill = np.where(waves < 1, waves, waves / np.ceil(waves))
     share = share * np.maximum(fill, 0.01) ** wave
-    return np.asarray(np.where(is_product, share, 1.0))
+    return np.asarray(np.where(columns.m > 0, share, 1.0))
 
 
 def _winograd(columns: Columns, gpu: Gpu, values: Constants, direct: Floats) -> Floats:
@@ -157,46 +155,34 @@ def _winograd(columns: Columns, gpu: Gpu, values: Constants, direct: Floats) -> 
 
 
 def kernels(step: Step, gpu: Gpu) -> list[Kernel]:
-    """The kernels of a step's operators on a GPU, in order, with predicted times.
-
-    Args:
-        step: a planned step.
-        gpu: its data sheet.
-    """
+    """The kernels of a step's operators on a GPU, in order, with predicted times."""
     if gpu.tf32_tflops is None:  # what may be computed in TF32 is computed in float32 there
         step = replace(step, conv_precision="ieee", matmul_precision="ieee")
-    works, owners = [], []
-    for index, event in enumerate(step.events):
-        if isinstance(event, Operator):
-            found = of_operator(event, step)
-            works += found
-            owners += [index] * len(found)
-    if not works:
+    found = [
+        (at, event.name, work)
+        for at, event in enumerate(step.events)
+        if isinstance(event, Operator)
+        for work in of_operator(event, step)
+    ]
+    if not found:
         return []
-    columns = Columns(works)
-    times = seconds(columns, gpu, constants())
+    times = seconds(Columns([work for *_, work in found]), gpu, constants())
     return [
         Kernel(
-            name=_name(work, step.events[owner]),
-            kind=_COARSE.get(work.kind.split(".", maxsplit=1)[0], "pointwise"),
-            seconds=float(time), operator=owner, flops=work.flops, nbytes=work.nbytes,
+            name=f"{work.kind}{f' {work.precision}' if work.m else ''} ({operator.removeprefix('aten.')})",
+            kind=_coarse(work.kind.partition(".")[0]),
+            seconds=float(time), operator=at, flops=work.flops, nbytes=work.nbytes,
             tensor_cores=_unit(work) != "float32" and work.m > 0,
         )
-        for work, owner, time in zip(works, owners, times, strict=True)
+        for (at, operator, work), time in zip(found, times, strict=True)
     ]  # fmt: skip
 
 
-_COARSE = {
-    "conv": "conv", "conv1x1": "conv", "grouped": "conv", "grouped_wide": "conv",
-    "depthwise": "conv", "stem": "conv",
-    "convert": "layout", "layout": "layout", "gemm": "gemm", "bmm": "gemm", "attention": "attention",
-    "batch_norm": "norm", "layer_norm": "norm", "group_norm": "norm", "pool": "pool",
-    "softmax": "reduction", "reduction": "reduction",
-    "foreach": "optimizer", "fused": "fused", "gather": "gather", "scatter": "scatter", "cat": "pointwise",
-}  # fmt: skip
-
-
-def _name(work: Work, event: object) -> str:
-    operator = event.name.removeprefix("aten.") if isinstance(event, Operator) else ""
-    precision = f" {work.precision}" if work.m else ""
-    return f"{work.kind}{precision} ({operator})"
+def _coarse(kind: str) -> str:
+    """What a class of kernels is called in a trace."""
+    if kind.endswith("_norm"):
+        return "norm"
+    if kind in ("conv", "conv1x1", "grouped", "grouped_wide", "depthwise", "stem"):
+        return "conv"
+    others = {"convert": "layout", "bmm": "gemm", "softmax": "reduction", "foreach": "optimizer"}
+    return "pointwise" if kind == "cat" else others.get(kind, kind)

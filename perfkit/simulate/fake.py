@@ -49,11 +49,28 @@ class _Operators(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is aten._local_scalar_dense.default:
             return self.listener.number(args[0])
-        is_fused_update = func.overloadpacket.__name__.startswith("_fused_") and not func._schema.returns
-        out = None if is_fused_update else func(*args, **kwargs)  # fake tensors do not know these
+        if func.overloadpacket.__name__.startswith("_fused_") and not func._schema.returns:
+            out = None  # fake tensors do not know these updates
+        elif func in (aten.native_batch_norm.default, aten.native_batch_norm_backward.default) and args[-3]:
+            out = _batch_norm(*args)
+        else:
+            out = func(*args, **kwargs)
         if func.namespace not in ("prim", "profiler"):
             self.listener.operator(func, args, kwargs, out)
         return out
+
+
+def _batch_norm(first: Any, second: Any, *others: Any) -> tuple[Any, ...]:
+    """Its results or, if there is a mask, its gradients.
+
+    Fake tensors would go through a dozen operators for each, longer than for all the rest of a step.
+    """
+    if len(others) == 6:
+        return torch.empty_like(first), first.new_empty(first.shape[1]), first.new_empty(first.shape[1])
+    weight, wanted = others[0], others[-1]
+    of_weight = [(second if weight is None else weight).new_empty(second.shape[1]) for _ in range(2)]
+    found = torch.empty_like(first), *of_weight
+    return tuple(each if want else None for each, want in zip(found, wanted, strict=True))
 
 
 class _Functions(TorchFunctionMode):

@@ -11,7 +11,7 @@ import msgspec
 
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
-from perfkit.simulate.queue import Action, Bar, Launch, Queue
+from perfkit.simulate.queue import RUN_AHEAD, Action, Bar, Launch, Queue
 from perfkit.simulate.step import Copy, Fetch
 
 GB = 1e9
@@ -117,8 +117,6 @@ class Outcome(msgspec.Struct, frozen=True):
 
     step_s: float
     data_wait_s: float
-    kernel_s: float
-    """Kernel time of a step."""
     bars: list[Bar] = []
     """What the queue did in the last steps, where that was asked for."""
 
@@ -133,10 +131,11 @@ class _Loader:
         self._pin_s, self._pinned = pin_s, 0.0
         self._done: list[float] = []
         self._taken: list[float] = []
+        self.waited = 0.0
 
     def take(self) -> None:
         """The loop takes a batch, and waits for it if it must."""
-        number = len(self._taken)
+        start, number = self._queue.now, len(self._taken)
         if not self._workers:
             self._queue.now += self._fetch_s + self._pin_s
         else:
@@ -148,6 +147,7 @@ class _Loader:
                 ready = self._pinned = max(self._pinned, ready) + self._pin_s
             self._queue.wait_until(ready)
         self._taken.append(self._queue.now)
+        self.waited += self._queue.now - start
 
 
 def run(
@@ -168,29 +168,24 @@ def run(
     batch_bytes = sum(a.nbytes for a in actions if isinstance(a, Copy)) / max(1, recipe.accumulation)
     pin_s = batch_bytes / (host.copy_gbs * GB) if recipe.pin_memory and not is_ideal else 0.0
     loader = _Loader(queue, recipe, 0.0 if is_ideal else fetch_s * recipe.batch_size, host.cores, pin_s)
-    waited = 0.0
-    marks: list[tuple[float, float, float]] = []
-    warm, measured = _lengths(recipe, actions)
+    marks: list[tuple[float, float]] = []
+    # It is steady once all workers have delivered some rounds and the driver's queue is full; the average is
+    # over whole rounds of all workers.
+    workers = max(1, recipe.workers)
+    launches = sum(len(a.kernel_s) for a in actions if isinstance(a, Launch))
+    warm = 2 * workers * recipe.prefetch_factor + -(-RUN_AHEAD // max(1, launches)) + 2
+    measured = workers * max(1, 16 // workers)
     for number in range(warm + measured + 1):
         if number == warm + measured + 1 - noted:
             queue.bars = []
-        marks.append((max(queue.now, queue.ends()), waited, queue.kernel_s))
+        marks.append((max(queue.now, queue.ends()), loader.waited))
         for queue.action, action in enumerate(actions):
             before = queue.now
             if isinstance(action, Fetch):
                 loader.take()
-                waited += queue.now - before
             elif not (isinstance(action, Copy) and is_ideal):
                 queue.issue(action)
             queue.note("host", before)
     first, last = marks[warm], marks[-1]
-    step_s, wait_s, kernel_s = ((b - a) / measured for a, b in zip(first, last, strict=True))
-    return Outcome(step_s, wait_s, kernel_s, queue.bars or [])
-
-
-def _lengths(recipe: Recipe, actions: Sequence[Action]) -> tuple[int, int]:
-    """Steps until it is steady, and steps to average over: whole rounds of all workers, a full queue."""
-    workers = max(1, recipe.workers)
-    launches = sum(len(a.kernel_s) for a in actions if isinstance(a, Launch))
-    fill = -(-1024 // max(1, launches))  # the driver's queue
-    return 2 * workers * recipe.prefetch_factor + fill + 2, workers * max(1, 16 // workers)
+    step_s, wait_s = ((b - a) / measured for a, b in zip(first, last, strict=True))
+    return Outcome(step_s, wait_s, queue.bars or [])

@@ -4,41 +4,29 @@ from perfkit.simulate.prediction import Prediction, memory_band, peak
 from perfkit.simulate.step import Allocate, Copy, Event, Operator, Wait
 from perfkit.worker.messages import ITEM_REMEDY, TO_HOST_REMEDY, MemoryReport, Place, SyncReport, copy_remedy
 
-_KINDS = {
-    "parameters": "weights", "gradients": "gradients", "optimizer": "optimizer", "inputs": "batch",
-    "activations": "activations", "temporary": "workspace",
-}  # fmt: skip
-"""What an account of memory calls the kinds of a plan."""
-
 
 def memory(prediction: Prediction) -> MemoryReport:
     """What holds device memory in a step."""
     step = prediction.step
-    live = {block.block: (_KINDS[block.kind], _KINDS[block.kind], block.nbytes) for block in step.resident}
-    now = most = sum(block.nbytes for block in step.resident)
-    at_peak, peak_phase, phase, where = dict(live), "data", "data", "data"
-    for event in step.events:
-        if isinstance(event, Operator):
-            phase = "data" if event.phase in ("copy", "prepare") else event.phase
-            where = event.module or event.phase
-        elif isinstance(event, Copy):
-            phase = where = "data"
-        elif isinstance(event, Allocate):
-            now += event.nbytes
-            if event.nbytes > 0:
-                live[event.block] = (where, _KINDS[event.kind], event.nbytes)
-            else:
-                live.pop(event.block, None)
-        if now > most:
-            at_peak, most, peak_phase = dict(live), now, phase
+    allocated, at = peak(step)
+    held = {block.block: (block.kind, block.kind, block.nbytes) for block in step.resident}
+    phase = where = "data"
+    for event in step.events[: at + 1]:
+        match event:
+            case Operator():
+                phase = "data" if event.phase in ("copy", "prepare") else event.phase
+                where = event.module or event.phase
+            case Copy():
+                phase = where = "data"
+            case Allocate() if event.nbytes > 0:
+                held[event.block] = where, event.kind, event.nbytes
+            case Allocate():
+                held.pop(event.block, None)
     return MemoryReport.of(
-        at_peak.values(),
-        peak_phase=peak_phase,
-        allocated=peak(step),
-        reserved=None,
+        held.values(), peak_phase=phase, allocated=allocated, reserved=None,
         recipe=prediction.recipe.describe(),
         simulated=f"Simulated {prediction.gpu.name}: no kernel ran. Predicted, ±{memory_band(step):.0%}",
-    )
+    )  # fmt: skip
 
 
 def syncs(prediction: Prediction, steps: int) -> SyncReport:

@@ -12,19 +12,12 @@ from perfkit.errors import InvalidValue
 from perfkit.process.child import call
 from perfkit.recipe import Recipe
 from perfkit.simulate.step import Step
-from perfkit.worker.messages import Description, DeviceFacts
 
 
 def plan_step(
     workload: str, options: dict[str, Any], recipe: Recipe, cancelled: threading.Event | None = None
 ) -> Step:
     """One steady training step of a workload under a recipe, whatever the GPU.
-
-    Args:
-        workload: `package.module:name`.
-        options: all arguments of its constructor.
-        recipe: its switches.
-        cancelled: set from any thread to stop.
 
     Raises:
         InvalidValue: the step cannot be planned.
@@ -62,21 +55,8 @@ def record(workload: str, options: dict[str, Any], switches: dict[str, Any]) -> 
         return recording.reason(problem)
 
 
-def describe(workload: str, preset: str, options: dict[str, Any]) -> Description:
-    """In the planning process: what a workload offers."""
-    import torch
-
-    from perfkit import rules, workloads
-
-    complete = workloads.options_for(workloads.find(workload), preset, options)
-    target = workloads.load(workload, complete)
-    facts = DeviceFacts(1, str(torch.__version__), count=1)
-    offers = sorted(rules.offers(target))
-    return Description(workloads.reference(workload), complete, offers, facts, workloads.convolves(target))
-
-
 FETCH_SWITCHES = ("uint8_copy", "device_resize", "batched_fetch")
-_ARTICLE = {
+ARTICLE_SHARES = {
     (): 1.0, ("uint8_copy",): 0.42, ("device_resize",): 0.135, ("batched_fetch",): 0.34,
     ("uint8_copy", "device_resize"): 0.043, ("uint8_copy", "batched_fetch"): 0.125,
     ("device_resize", "batched_fetch"): 0.011, ("uint8_copy", "device_resize", "batched_fetch"): 0.005,
@@ -85,20 +65,8 @@ _ARTICLE = {
 torch 2.15.0, 2026-11); two calls differed by up to a tenth."""
 
 
-def article_share(recipe: Recipe) -> float:
-    """The cost of a sample of the article's data set under a recipe / under the plain one."""
-    return _ARTICLE[tuple(name for name in FETCH_SWITCHES if getattr(recipe, name))]
-
-
 def fetch_s(workload: str, options: dict[str, Any], switches: dict[str, Any], batch: int = 16) -> float:
-    """Core seconds that fetching and collating a sample takes on this machine, by one thread.
-
-    Args:
-        workload: `package.module:name`.
-        options: arguments of its constructor.
-        switches: of the recipe.
-        batch: samples in each of the batches that are timed.
-    """
+    """Core seconds that fetching and collating a sample takes on this machine, by one thread."""
     import torch
     from torch.utils.data import default_collate
 

@@ -23,19 +23,24 @@ _BAND, _COMPILED_BAND = 0.05, 0.25
 recomputes, and so does not keep, is not known: it may need less."""
 
 
-def _rounded(nbytes: int) -> int:
-    return -(-max(nbytes, 1) // 512) * 512
+def peak(step: Step) -> tuple[int, int]:
+    """The most bytes that tensors hold, as torch's allocator rounds them, and the event after which they do.
 
-
-def peak(step: Step) -> int:
-    """The most bytes that tensors hold at a moment of the step, as torch's allocator rounds them."""
+    The event is an index; -1 if the step takes no more than it finds.
+    """
     now = most = sum(_rounded(block.nbytes) for block in step.resident)
-    for event in step.events:
+    at = -1
+    for index, event in enumerate(step.events):
         if isinstance(event, Allocate):
-            size = _rounded(abs(event.nbytes))
-            now += size if event.nbytes > 0 else -size
-            most = max(most, now)
-    return most
+            now += _rounded(event.nbytes)
+            if now > most:
+                most, at = now, index
+    return most, at
+
+
+def _rounded(nbytes: int) -> int:
+    """To multiples of 512, away from 0."""
+    return -(-nbytes // 512) * 512 if nbytes > 0 else nbytes // 512 * 512
 
 
 def memory_band(step: Step) -> float:
@@ -97,7 +102,7 @@ def predict(gpu: Gpu, step: Step, recipe: Recipe, around: Host, fetch_s: float) 
     Raises:
         RunFailed: it does not fit into the GPU's memory.
     """
-    needed = peak(step) + _CONTEXT + _WORKSPACE
+    needed = peak(step)[0] + _CONTEXT + _WORKSPACE
     if needed > gpu.memory_gib * 2**30:
         problem = RunFailed(
             f"{OUT_OF_MEMORY}: the step needs {needed / 2**30:.2f} GiB with context and workspaces, and a "

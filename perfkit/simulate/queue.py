@@ -43,11 +43,8 @@ class Bar(NamedTuple):
 def actions(step: Step, kernels: Iterable[Kernel], operator_s: float, launch_s: float) -> list[Action]:
     """What the host does in a step: an action for each event that is no allocation, in order.
 
-    Args:
-        step: planned.
-        kernels: of its operators.
-        operator_s: what an operator in eager mode costs the host: Python, dispatch, autograd.
-        launch_s: what a launch costs it. Fused kernels are launched by generated code, without dispatch.
+    `operator_s` is what an operator in eager mode costs the host: Python, dispatch, autograd; `launch_s` what
+    a launch costs it. Fused kernels are launched by generated code, without dispatch.
     """
     seconds: dict[int, list[float]] = collections.defaultdict(list)
     for kernel in kernels:
@@ -82,8 +79,6 @@ class Queue:
         self.pinned, self.pageable = pinned, pageable
         self.now = 0.0
         """The host's time, which passes only because it waits or works."""
-        self.kernel_s = 0.0
-        """Kernel time so far."""
         self.bars: list[Bar] | None = None
         """What was done and when, for a trace; None: it is not noted."""
         self.action = 0
@@ -142,7 +137,6 @@ class Queue:
         if len(self._free) > 1:
             self._elsewhere.append(_Busy(start, end, seconds, stream))
         self._free[stream] = end
-        self.kernel_s += seconds
         self._queued.append(end)
         self.note("kernel", start, stream)
 

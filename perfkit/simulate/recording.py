@@ -42,8 +42,8 @@ _NO_KERNEL = {
 }  # fmt: skip
 _NOT_THE_USERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<")
 _BORN_IN: dict[Phase, MemoryKind] = {
-    "copy": "inputs", "prepare": "inputs", "forward": "activations", "backward": "temporary",
-    "optimizer": "temporary",
+    "copy": "batch", "prepare": "batch", "forward": "activations", "backward": "workspace",
+    "optimizer": "workspace",
 }  # fmt: skip
 
 
@@ -58,31 +58,30 @@ class Recorder:
         self.events: list[Event] = []
         self.on = False
         self.phase: Phase = "prepare"
-        self.copies: list[Copy] = []
-        """What a batch's copy to the device consists of."""
         self._modules = [""]
-        self._numbers: dict[int, tuple[int, Any]] = {}
-        """By storage: the number of its block, and what tells when it is given back."""
-        self._unused = itertools.count(1)
-        self._blocks: dict[int, Allocate] = {}
+        self._numbers = itertools.count(1)
+        self._known: dict[int, tuple[Allocate, Any]] = {}
+        """By storage: its block, and what tells when it is given back."""
+        self._made: dict[int, Allocate] = {}
         """The blocks that were made by operators and are still in use."""
-        self._kinds: dict[int, MemoryKind] = {}
-        """Kinds that do not follow from the phase in which a block was made."""
 
     # ------------------------------------------------------------ what the listener is told
 
     def operator(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         name = func.overloadpacket.__name__
         if self.on and not func.is_view and name not in _NO_KERNEL:
-            inputs, outputs = (
-                [self._described(tensor) for tensor in fake.tensors(tree)] for tree in ((args, kwargs), out)
-            )
+            inputs, outputs = ([*map(self._described, fake.tensors(tree))] for tree in ((args, kwargs), out))
             # An optimizer's count of its steps lies in host memory.
             counts = self.phase == "optimizer" and name in ("add_", "_foreach_add_")
             if not counts or any(tensor.shape for tensor in inputs):
-                site = _site() if self.phase != "backward" else ""
-                about = _attributes(func, args, kwargs), self._modules[-1], site
-                self.events.append(Operator(f"{func.namespace}.{name}", self.phase, inputs, outputs, *about))
+                convolves = "convolution" in name
+                self.events.append(
+                    Operator(
+                        f"{func.namespace}.{name}", self.phase, inputs, outputs,
+                        attributes=_attributes(func, args, kwargs) if convolves else {},
+                        module=self._modules[-1], site=_site() if self.phase != "backward" else "",
+                    )
+                )  # fmt: skip
         results = out if isinstance(out, list | tuple) else [out]
         for result, schema in zip(results, func._schema.returns, strict=False):
             if schema.alias_info is None:
@@ -108,47 +107,42 @@ class Recorder:
 
     # ------------------------------------------------------------ memory
 
-    def _follow(self, tensor: torch.Tensor) -> None:
+    def _block(self, tensor: torch.Tensor) -> Allocate:
         storage = tensor.untyped_storage()
-        number = self._number(tensor)
-        if number not in self._blocks and storage.nbytes():
-            block = Allocate(storage.nbytes(), _BORN_IN[self.phase], number)
-            self._blocks[number] = block
+        key = storage._cdata
+        if key not in self._known:
+            block = Allocate(storage.nbytes(), _BORN_IN[self.phase], next(self._numbers))
+            self._known[key] = block, weakref.ref(storage, partial(self._free, key))
+        return self._known[key][0]
+
+    def _follow(self, tensor: torch.Tensor) -> None:
+        block = self._block(tensor)
+        if block.nbytes and block.block not in self._made:
+            self._made[block.block] = block
             if self.on:
                 self.events.append(block)
 
-    def _number(self, tensor: torch.Tensor) -> int:
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key not in self._numbers:
-            self._numbers[key] = next(self._unused), weakref.ref(storage, partial(self._free, key))
-        return self._numbers[key][0]
-
     def _free(self, key: int, _: Any) -> None:
-        block = self._blocks.pop(self._numbers.pop(key)[0], None)
-        if block and block.kind == "activations" and self.phase == "forward":
-            self._kinds.setdefault(block.block, "temporary")  # the backward pass does not need it
-        if block and self.on:
-            self.events.append(Allocate(-block.nbytes, block.kind, block.block))
+        block, _ = self._known.pop(key)
+        if self._made.pop(block.block, None):
+            if block.kind == "activations" and self.phase == "forward":
+                block.kind = "workspace"  # the backward pass does not need it
+            if self.on:
+                self.events.append(replace(block, nbytes=-block.nbytes))
 
     def label(self, values: Any, kind: MemoryKind) -> None:
         """Says what the memory of tensors is for."""
         for tensor in fake.tensors(values):
-            self._kinds[self._number(tensor)] = kind
+            self._block(tensor).kind = kind
 
-    def listen(self, take_step: Callable[[], Any]) -> tuple[list[Event], list[Allocate]]:
-        """The events of a step, and the memory that was in use before it, each block of its final kind."""
+    def listen(self, take_step: Callable[[], Any]) -> list[Allocate]:
+        """Records a step; the memory that was in use before it."""
         gc.collect()  # or what came before would be given back in the recorded step
-        resident = list(self._blocks.values())
+        resident = list(self._made.values())
         self.on = True
         take_step()
         self.on = False
-
-        def final(block: Allocate) -> Allocate:
-            return replace(block, kind=self._kinds.get(block.block, block.kind))
-
-        events = [final(event) if isinstance(event, Allocate) else event for event in self.events]
-        return events, [final(block) for block in resident]
+        return resident
 
     def _described(self, tensor: torch.Tensor) -> Tensor:
         memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
@@ -158,17 +152,14 @@ class Recorder:
         elif memory_format and tensor.is_contiguous(memory_format=memory_format):
             layout = "channels_last"
         dtype = str(tensor.dtype).removeprefix("torch.")
-        return Tensor(tuple(tensor.shape), dtype, layout, self._number(tensor))
+        return Tensor(tuple(tensor.shape), dtype, layout, self._block(tensor).block)
 
     # ------------------------------------------------------------ where in the program
 
     @contextlib.contextmanager
-    def range(self, name: str) -> Iterator[None]:
+    def range(self, name: Phase) -> Iterator[None]:
         """In place of `record_function` in the training program: a phase of the step."""
-        if name in _BORN_IN:
-            self.phase = name
-        if name == "copy" and self.on:
-            self.events += self.copies
+        self.phase = name
         yield
         if name == "copy":
             self.phase = "prepare"
@@ -188,14 +179,7 @@ def _attributes(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     """The arguments that are no tensors, by name."""
     names = [argument.name for argument in func._schema.arguments]
     values = {**dict(zip(names, args, strict=False)), **kwargs}
-    plain = {name: value for name, value in values.items() if _is_plain(value)}
-    return plain | ({"inplace": True} if func._schema.is_mutable else {})
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return bool(value) and all(map(_is_plain, value))
-    return isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
+    return {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
 
 
 def _site() -> str:
@@ -217,6 +201,7 @@ def record(workload: Any, recipe: Recipe) -> Step:
     """
     recorder = Recorder()
     plain = recipe.replace(compile=False, device_prefetch=False, pin_memory=False, workers=0)
+    built: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
 
         def fresh(leaf: Any) -> Any:
@@ -225,9 +210,10 @@ def record(workload: Any, recipe: Recipe) -> Step:
             return leaf.new_empty(recipe.batch_size, *leaf.shape[1:]) if is_tensor else leaf
 
         def endless(loader: Any) -> Iterator[Any]:
+            built.update(losses.gi_frame.f_locals)
             dataset = loader.dataset
             sample = loader.collate_fn(dataset.__getitems__([0]) if recipe.batched_fetch else [dataset[0]])
-            recorder.copies = [
+            copies = [
                 Copy(leaf.nbytes * recipe.batch_size, "device", recipe.pin_memory, recipe.non_blocking)
                 for leaf in fake.tensors(sample)
             ]
@@ -235,16 +221,15 @@ def record(workload: Any, recipe: Recipe) -> Step:
             while True:
                 recorder.phase = "copy"
                 if recorder.on:
-                    recorder.events.append(Fetch())
+                    recorder.events += [Fetch(), *copies]
                 yield fake.tree_map(fresh, sample)
 
         stack.enter_context(mock.patch.multiple(train, endless=endless, record_function=recorder.range))
-        quick = _WithoutNumbers(workload)
-        losses: Any = train.train(plain, quick, torch.device("cpu"))
+        losses: Any = train.train(plain, _WithoutNumbers(workload), torch.device("cpu"))
         stack.callback(losses.close)
         next(losses)
         samples = recipe.batch_size * recipe.accumulation
-        step = recorded(recorder, lambda: next(losses), quick.module, quick.updater, samples)
+        step = recorded(recorder, lambda: next(losses), built["model"], built["optimizer"], samples)
     if recipe.device_prefetch:
         step = _prefetched(step)
     return fused(step) if recipe.compile else step
@@ -262,44 +247,44 @@ def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any, sam
         optimizer.register_step_pre_hook(label_gradients)
         recorder.label([*optimizer.state.values()], "optimizer")
     recorder.name_modules(model)
-    events, resident = recorder.listen(take_step)
+    resident = recorder.listen(take_step)
     sizes = {tensor.data_ptr() or id(tensor): tensor.nbytes for tensor in [*weights, *model.buffers()]}
-    constant = [Allocate(size, "parameters", -1 - at) for at, size in enumerate(sizes.values())]
-    conv, matmul = torch.backends.cudnn.conv, torch.backends.cuda.matmul
+    constant = [Allocate(size, "weights", -1 - at) for at, size in enumerate(sizes.values())]
     return Step(
-        events=events, resident=constant + resident, samples=samples,
-        conv_precision="tf32" if conv.fp32_precision == "tf32" else "ieee",
-        matmul_precision="tf32" if matmul.fp32_precision == "tf32" else "ieee",
+        events=recorder.events, resident=constant + resident, samples=samples,
+        conv_precision=torch.backends.cudnn.conv.fp32_precision,
+        matmul_precision=torch.backends.cuda.matmul.fp32_precision,
     )  # fmt: skip
 
 
+@contextlib.contextmanager
+def uninitialised() -> Iterator[None]:
+    """Within, models are built without drawing numbers, which takes seconds for a large one."""
+    names = ("normal_", "uniform_", "erfinv_", "exponential_")
+    same: dict[str, Any] = dict.fromkeys(names, lambda tensor, *_, **__: tensor)
+    with mock.patch.multiple(torch.Tensor, **same):
+        yield
+
+
 class _WithoutNumbers:
-    """A workload whose model is not initialised: drawing numbers takes seconds for a large one."""
+    """A workload whose model is not initialised, and must be one that is modelled."""
 
     def __init__(self, workload: Any) -> None:
         self._workload = workload
-        self.module: Any = None
-        self.updater: Any = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._workload, name)
 
     def model(self) -> nn.Module:
-        names = ("normal_", "uniform_", "erfinv_", "exponential_")
-        same: dict[str, Any] = dict.fromkeys(names, lambda tensor, *_, **__: tensor)
-        with mock.patch.multiple(torch.Tensor, **same):
-            self.module = self._workload.model()
-        for module in self.module.modules():
+        with uninitialised():
+            model: nn.Module = self._workload.model()
+        for module in model.modules():
             name = type(module).__name__
             if getattr(module, "sparse", False):
                 raise Unpredictable(f"its {name} layers have sparse gradients, which are not modelled")
             if isinstance(module, nn.RNNBase | nn.RNNCellBase):
                 raise Unpredictable(f"its {name} layers run in kernels of cuDNN that are not modelled")
-        return self.module  # type: ignore[no-any-return]
-
-    def optimizer(self, parameters: Any, **implementation: Any) -> Any:
-        self.updater = self._workload.optimizer(parameters, **implementation)
-        return self.updater
+        return model
 
 
 def _prefetched(step: Step) -> Step:

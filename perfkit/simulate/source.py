@@ -12,7 +12,7 @@ from perfkit import machine, workloads
 from perfkit.errors import Cancelled, PerfkitError
 from perfkit.ladder import presets
 from perfkit.ladder.catalogue import LADDER, Stage
-from perfkit.process.child import call
+from perfkit.process.child import Child, call
 from perfkit.recipe import Recipe
 from perfkit.results.pairing import Pairing, Role
 from perfkit.results.run import Raw, Run
@@ -25,7 +25,7 @@ from perfkit.simulate.prediction import Prediction, peak, predict
 from perfkit.simulate.step import Step
 from perfkit.studies.record import RunBuilder
 from perfkit.studies.sources import Plan, ProfilerOptions, Request, Source, StopRule
-from perfkit.worker.messages import MemoryReport, ProfileReport, SyncReport
+from perfkit.worker.messages import Description, MemoryReport, ProfileReport, SyncReport
 
 _ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator", "no_sync")
 
@@ -70,14 +70,16 @@ class Simulated(Source):
     def __enter__(self) -> Self:
         plan = self.plan
         self.progress.phase("loading")
-        self.description = call(
-            planning.describe, workloads.reference(plan.workload), plan.preset.name, dict(plan.options),
-            cancelled=self.progress.cancelled,
-        )  # fmt: skip
-        self._predictions: dict[Recipe, Prediction] = {}
+        with Child(cancelled=self.progress.cancelled) as child:
+            self.description = child.ask(
+                "describe", Description, workload=plan.workload, preset=plan.preset.name,
+                options=dict(plan.options), device="cpu",
+            )  # fmt: skip
         self._steps: dict[Recipe, Step] = {}
+        self._predictions: dict[Recipe, Prediction] = {}
         self._computed: dict[str, tuple[Run, Prediction]] = {}
-        self._fetch_s: dict[tuple[str, ...], float] = {}
+        self._measured: dict[tuple[str, ...], float] = {}
+        """Core seconds that fetching a sample takes here, by the switches that are on."""
         self._session = secrets.token_hex(4)
         return self
 
@@ -139,40 +141,39 @@ class Simulated(Source):
             RunFailed: it does not fit into the GPU's memory.
         """
         if recipe not in self._predictions:
-            reference, options = self.description.reference, self.description.options
             on_device = recipe.replace(**{name: getattr(Recipe(), name) for name in _ON_THE_HOST})
             if on_device not in self._steps:
                 self.progress.phase("planning a step")
+                about = self.description
                 self._steps[on_device] = planning.plan_step(
-                    reference, options, on_device, self.progress.cancelled
+                    about.reference, about.options, on_device, self.progress.cancelled
                 )
-            fetch_s, host = self._fetching(recipe)
-            self._predictions[recipe] = predict(self._sheet, self._steps[on_device], recipe, host, fetch_s)
+            fetch_s = self._fetch_s(recipe)
+            self._predictions[recipe] = predict(
+                self._sheet, self._steps[on_device], recipe, self._host, fetch_s
+            )
         return self._predictions[recipe]
 
-    def _fetching(self, recipe: Recipe) -> tuple[float, Host]:
-        """Core seconds that a sample takes under a recipe, and the host with those of the plain recipe."""
-        host = self._host
-        if host == hosts.IDEAL:
-            return 0.0, host
+    def _fetch_s(self, recipe: Recipe) -> float:
+        """Core seconds that fetching a sample takes; the host learns those of the plain recipe."""
+        if self._host == hosts.IDEAL:
+            return 0.0
+        switches = tuple(name for name in planning.FETCH_SWITCHES if getattr(recipe, name))
         if self._is_article:
-            plain = host.fetch_s if host.fetch_s is not None else hosts.ARTICLE.fetch_s
-            return (plain or 0.0) * planning.article_share(recipe), host
-        plain = self._measured(())
-        here = self._measured(tuple(name for name in planning.FETCH_SWITCHES if getattr(recipe, name)))
-        if host.fetch_s is None:
-            return here, structs.replace(host, fetch_s=plain)
-        return host.fetch_s * here / plain, host
-
-    def _measured(self, switches: tuple[str, ...]) -> float:
-        if switches not in self._fetch_s:
-            self.progress.phase("measuring what a sample takes to fetch")
-            recipe = Recipe().replace(**dict.fromkeys(switches, True))
-            self._fetch_s[switches] = call(
-                planning.fetch_s, self.description.reference, self.description.options, recipe.to_dict(),
-                cancelled=self.progress.cancelled,
-            )  # fmt: skip
-        return self._fetch_s[switches]
+            share = planning.ARTICLE_SHARES[switches]
+        else:
+            for some in ((), switches):
+                if some not in self._measured:
+                    self.progress.phase("measuring what a sample takes to fetch")
+                    self._measured[some] = call(
+                        planning.fetch_s, self.description.reference, self.description.options,
+                        Recipe().replace(**dict.fromkeys(some, True)).to_dict(),
+                        cancelled=self.progress.cancelled,
+                    )  # fmt: skip
+            share = self._measured[switches] / self._measured[()]
+        if self._host.fetch_s is None:
+            self._host = structs.replace(self._host, fetch_s=self._measured[()])
+        return (self._host.fetch_s or 0.0) * share
 
     def _run(self, stage: Stage, before: Sequence[Stage]) -> Run:
         known = self._computed.get(stage.name)
@@ -195,8 +196,8 @@ class Simulated(Source):
         facts = {"host": prediction.host.describe()}
         if outcome.data_wait_s > 0.5 * outcome.step_s:
             facts["pace"] = "the loader decides it: the rate says little about the GPU"
-        known_before = [self._computed[each.name] for each in before if each.name in self._computed]
-        others: list[tuple[Role, int]] = [("previous", -1), ("baseline", 0)] if known_before else []
+        earlier = [self._computed[each.name] for each in before if each.name in self._computed]
+        others: list[tuple[Role, int]] = [("previous", -1), ("baseline", 0)] if earlier else []
         run = builder.build(
             facts=facts,
             raw=Raw(
@@ -204,8 +205,8 @@ class Simulated(Source):
                 block_samples_per_s=[rate], ceiling_samples_per_s=[samples / ideal.step_s],
             ),
             samples_per_step=samples,
-            pairings=[self._pairing(role, rate, prediction, *known_before[at]) for role, at in others],
-            peak_memory_bytes=peak(prediction.step), batch_bytes_per_sample=copied,
+            pairings=[self._pairing(role, rate, prediction, *earlier[at]) for role, at in others],
+            peak_memory_bytes=peak(prediction.step)[0], batch_bytes_per_sample=copied,
             h2d_bytes_per_sample=copied, simulated=prediction.simulated(),
         )  # fmt: skip
         self._computed[stage.name] = run, prediction

@@ -1,6 +1,8 @@
 """What one training step asks of a GPU: operators, copies, waits and memory. The same for every GPU."""
 
 import math
+import re
+from functools import cache
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -8,12 +10,13 @@ from msgspec import Struct
 Phase = Literal["copy", "prepare", "forward", "backward", "optimizer"]
 """Where in a step; `prepare` is what a workload does to a batch on the device."""
 Layout = Literal["contiguous", "channels_last", "strided"]
-MemoryKind = Literal["parameters", "gradients", "optimizer", "activations", "inputs", "temporary"]
+MemoryKind = Literal["weights", "gradients", "optimizer", "activations", "batch", "workspace"]
 
-_SIZES = {
-    "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2, "int32": 4,
-    "uint32": 4, "float32": 4, "int64": 8, "uint64": 8, "float64": 8, "complex64": 8, "complex128": 16,
-}  # fmt: skip
+
+@cache
+def _item_bytes(dtype: str) -> int:
+    bits = re.search(r"\d+", dtype)
+    return int(bits[0]) // 8 if bits else 1
 
 
 class Tensor(Struct, frozen=True, array_like=True):
@@ -32,7 +35,7 @@ class Tensor(Struct, frozen=True, array_like=True):
 
     @property
     def nbytes(self) -> int:
-        return self.numel * _SIZES[self.dtype]
+        return self.numel * _item_bytes(self.dtype)
 
 
 class Operator(Struct, frozen=True, tag="operator"):
@@ -44,7 +47,7 @@ class Operator(Struct, frozen=True, tag="operator"):
     inputs: list[Tensor]
     outputs: list[Tensor]
     attributes: dict[str, Any] = {}
-    """Arguments that are no tensors; of fused kernels `nodes` and `reduction`."""
+    """Of a convolution, the arguments that are no tensors; of a fused kernel, whether it has a `reduction`."""
     module: str = ""
     """The dotted name of the module that called it; empty in the backward pass."""
     site: str = ""
@@ -77,8 +80,8 @@ class Wait(Struct, frozen=True, tag="wait"):
     site: str = ""
 
 
-class Allocate(Struct, frozen=True, tag="allocate"):
-    """Device memory that is taken, or given back (negative)."""
+class Allocate(Struct, tag="allocate"):
+    """Device memory that is taken, or given back (negative). Its kind may be known later."""
 
     nbytes: int
     kind: MemoryKind
@@ -97,7 +100,7 @@ class Step(Struct, frozen=True, kw_only=True):
     samples: int
     compiled: bool = False
     conv_precision: str = "ieee"
-    """`ieee` or `tf32`, for float32 convolutions; the next field for float32 matrix products."""
+    """`tf32` or another of torch's words, for float32 convolutions; the next one for float32 products."""
     matmul_precision: str = "ieee"
 
     @property

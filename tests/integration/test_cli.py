@@ -7,19 +7,14 @@ import sys
 
 import pytest
 
-from perfkit.simulate import article, planning, source
+from perfkit.simulate import article
+from perfkit.studies.rungs import climb
+from perfkit.studies.sources import plan
 from tests.support.cli import ROOT, perfkit, perfkit_alone
-from tests.unit.simulate.test_source import computed, here, stages
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 CIFAR = ("--workload", "cifar_resnet18", "--device", "cpu")
-ARTICLE = (
-    ("baseline", {}), ("data_loading", {"workers": 8}),
-    ("pinning", {"pin_memory": True, "non_blocking": True}),
-    ("batch_size", {"batch_size": 512}), ("uint8_copy", {"uint8_copy": True}),
-    ("amp", {"amp": "fp16", "batch_size": 1024}), ("compile", {"compile": True}),
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -109,11 +104,9 @@ def test_a_simulated_gpu_is_labelled_everywhere_and_gates_nothing(tmp_path):
     assert "refused on sim:v100" in perfkit(*sides, "--fail-if-slower", "3%", code=2).stderr
 
 
-def test_the_articles_ladder(monkeypatch):
+def test_the_articles_ladder():
     """Mean error at most 10%, gains within 1.25, and every figure inside its printed band."""
-    for module in (planning, source):
-        monkeypatch.setattr(module, "call", here)
-    runs = computed("sim:v100", None, stages(ARTICLE))
+    runs = climb(plan(device="sim:v100"))
     errors, before = [], None
     for run in runs:
         published = article.published(run.stage)
