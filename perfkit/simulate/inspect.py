@@ -9,7 +9,9 @@ def memory(prediction: Prediction) -> MemoryReport:
     """What holds device memory in a step."""
     step = prediction.step
     allocated, at = peak(step)
-    held = {block.block: (block.kind, block.kind, block.nbytes) for block in step.resident}
+    held: dict[int, tuple[str, str, int]] = {
+        block.block: (block.kind, block.kind, block.nbytes) for block in step.resident
+    }
     phase = where = "data"
     for event in step.events[: at + 1]:
         match event:

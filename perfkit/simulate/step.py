@@ -47,7 +47,7 @@ class Operator(Struct, frozen=True, tag="operator"):
     inputs: list[Tensor]
     outputs: list[Tensor]
     attributes: dict[str, Any] = {}
-    """Of a convolution, the arguments that are no tensors; of a fused kernel, whether it has a `reduction`."""
+    """Of a convolution, the arguments that are no tensors; of a fused kernel, its `reduction`."""
     module: str = ""
     """The dotted name of the module that called it; empty in the backward pass."""
     site: str = ""
