@@ -54,6 +54,7 @@ def test_the_fastest_recipe_is_found_and_measured_afresh(search, plan):
     assert tuned.gain
     assert tuned.gain.ratio == pytest.approx(2 * 1.2, rel=0.01)
     assert len(tuned.best.raw.block_samples_per_s) == 10, "the finals take twice the rounds"
+    assert tuned.best in tuned.tried[-2:], "and fresh processes, which are the last"
     stored = RunStore().runs()
     assert {run.id for run in tuned.tried} <= {run.id for run in stored}
     fractions = [update.fraction for update in seen]
