@@ -2,8 +2,8 @@
 
     python -m benchmarks.aa [--ladders 10] [--stages 10] [--limit 100]
 
-Complete ladders of the same recipe are measured as `perfkit run` measures them, with the noise learned from
-their A/A rows alone. Target: at most 5 of 100.
+Complete ladders of one recipe of `photos` are measured as `perfkit run` measures them, with the noise learned
+from their A/A rows alone. Target: at most 5 of 100.
 """
 
 import argparse
@@ -11,43 +11,17 @@ import collections
 import dataclasses
 import os
 import tempfile
-from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
-from torch.utils.data import TensorDataset
 
 import perfkit
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 
 
-class Images:
-    """A small conv net on made-up images."""
-
-    def dataset(self, recipe: Any) -> Any:
-        """256 images of 32×32."""
-        return TensorDataset(torch.randn(256, 3, 32, 32), torch.arange(256) % 10)
-
-    def model(self) -> nn.Module:
-        """Three convolutions."""
-        convolutions = [nn.Conv2d(channels, 32, 3) for channels in (3, 32, 32)]
-        layers = [layer for convolution in convolutions for layer in (convolution, nn.ReLU())]
-        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
-
-    def loss(self, outputs: Any, targets: Any) -> Any:
-        """Cross entropy."""
-        return nn.functional.cross_entropy(outputs, targets)
-
-    def optimizer(self, parameters: Any, **implementation: Any) -> Any:
-        """Plain SGD."""
-        return torch.optim.SGD(parameters, lr=0.01, **implementation)
-
-
 def ladder(stages: int, seed: int, limit_s: float) -> list[Run]:
     """The runs of one ladder; the baseline first, the A/A row last."""
-    plan = perfkit.plan("benchmarks.aa:Images", "quick", ["baseline"], device="cpu", seed=seed)
+    plan = perfkit.plan("photos", "quick", ["baseline"], device="cpu", seed=seed)
     titles = ["baseline", *(f"nothing {number}" for number in range(1, stages + 1))]
     preset = dataclasses.replace(plan.preset, block_s=0.5, warmup_s=2, limit_s=limit_s)
     recipes = tuple((title, Recipe(batch_size=32)) for title in titles)

@@ -1,10 +1,10 @@
 """Do exported scripts, run bare, gain what the ladder shows? Each rung of the CPU's ladder.
 
-    python -m benchmarks.exported [--rounds 5] [--steps 30] [--workload photos]
+    python -m benchmarks.exported [--rounds 5] [--steps 30]
 
 Target: nine of ten ratios lie in the interval that the ladder shows. The ladder is measured at `quick`; then
 the scripts of both sides run as anybody runs them (`python train.py`), alternately, with nothing set but what
-a rung itself sets. Two lengths of each run are subtracted, so that start-up does not count.
+a rung itself sets. The time of a short run is subtracted, so that start-up does not count.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from perfkit import export
 from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.results.run import Run
+from perfkit.show import units
 
 SHORT = 4
 """Steps of the run that only measures start-up."""
@@ -41,36 +42,28 @@ def seconds(run: Run, steps: int) -> float:
         return time.monotonic() - start
 
 
-def rate(run: Run, steps: int) -> float:
-    """samples/s of the run's script."""
-    took = seconds(run, SHORT + steps) - seconds(run, SHORT)
-    return run.samples_per_step * steps / took
-
-
 def main() -> None:
     """Prints a line for each rung, then how many agree."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--workload", default="photos")
     options = parser.parse_args()
-    runs = perfkit.climb(perfkit.plan(options.workload, preset="quick", device="cpu"))
+    runs = perfkit.climb(perfkit.plan("photos", preset="quick", device="cpu"))
     agree = []
     for run in runs:
         before, shown = run.previous(runs), run.speedup("previous")
         if run.is_again or before is None or shown is None:
             continue
-        rates: dict[str, list[float]] = {run.id: [], before.id: []}
+        sides = run, before
+        starting_s = [min(seconds(side, SHORT) for _ in range(2)) for side in sides]
+        rates = []
         for _ in range(options.rounds):
-            for side in random.sample([run, before], 2):
-                rates[side.id].append(rate(side, options.steps))
-        bare = stats.ratio(np.array(rates[run.id]), np.array(rates[before.id]), paired=True)
+            took = {at: seconds(sides[at], SHORT + options.steps) for at in random.sample((0, 1), 2)}
+            rates.append([sides[at].samples_per_step / (took[at] - starting_s[at]) for at in (0, 1)])
+        bare = stats.ratio(*np.array(rates).T, paired=True)
         agree.append(shown.low <= bare.ratio <= shown.high)
-        print(
-            f"{run.title}: shown {shown.ratio:.2f} ({shown.low:.2f}-{shown.high:.2f}), bare {bare.ratio:.2f} "
-            f"({bare.low:.2f}-{bare.high:.2f}): {'agrees' if agree[-1] else 'DIFFERS'}",
-            flush=True,
-        )
+        line = f"{run.title}: shown {units.ratio(shown)}, bare {units.ratio(bare)}"
+        print(f"{line}: {'agrees' if agree[-1] else 'DIFFERS'}", flush=True)
     print(f"{sum(agree)} of {len(agree)} bare ratios lie in the shown interval")
 
 
