@@ -31,7 +31,7 @@ panel.run()
 # %% [markdown]
 # **What to expect.** `channels_last`: 1.05 to 1.25 times on a CPU. AMP: on a CPU without AMX often *slower*, 0.5 to 0.9 times as fast. This is no fault: press *Drop*. Without any bf16 instructions it casts and gains nothing. With AMX, it is faster where convolutions dominate.
 #
-# The recorded CPU lies between: it has AVX512-BF16. Computing alone, on a batch that is held, AMP was 1.57 times as fast; in the loop it was 0.86 times as fast. A held batch has no loader. In the loop, a worker decodes on one of the two cores, and every operator waits for the thread that shares that core. **A ceiling shows what the device can do, not what the loop gets**: believe the loop.
+# The recorded CPU lies between: it has AVX512-BF16. Computing alone, on a batch that is held, AMP was 1.57 times as fast; in the loop it was 0.86 times as fast. A held batch has no loader. In the loop, a worker decodes on the same two cores that compute. **A ceiling shows what the device can do, not what the loop gets**: believe the loop.
 #
 # On the walk-through's V100: 1,670 → 2,477 samples/s, and Tensor Core time 0 → 26.3%. That step also doubled the batch to 1,024, because 16-bit activations leave memory for it, so nobody can say how much AMP alone gave. Utilisation *fell* a little: the kernels were shorter.
 
