@@ -45,8 +45,12 @@ def test_a_mystery_is_solved_by_its_solution_and_by_nothing_else(name):
     assert_helps(judge(task.checks, task.starter, task.starter))
     judged = judge(task.checks, mended(name), task.starter)
     assert judged.right and judged.proofs, judged.sentence
+
+
+def test_fewer_steps_solve_no_mystery():
+    task = tasks()["three_copies"]
     less = "\nwhole = train\ndef train(count, *more):\n    return whole(count - 1, *more)"
-    judged = judge(task.checks, mended(name) + less, task.starter)
+    judged = judge(task.checks, mended("three_copies") + less, task.starter)
     assert_helps(judged)
     assert "should return" in judged.sentence or "asked for" in judged.sentence
 
