@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader, Dataset
 
 class Images(Dataset):
     def __init__(self):
-        self.images = torch.randint(256, (512, 3, 32, 32), dtype=torch.uint8)
-        self.labels = torch.randint(10, (512,))
+        self.images = torch.randint(256, (256, 3, 32, 32), dtype=torch.uint8)
+        self.labels = torch.randint(10, (256,))
 
     @property
     def normalized(self):
