@@ -13,7 +13,7 @@ from perfkit.scripts.loaders import Loaders
 from perfkit.scripts.script import Script, around, first_tensor, size, tensors
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_NO_CALL = "no call of a model was seen: let the script call model(x), not model.forward(x)"
+_NO_CALL = "no call of a model was seen: those of model.forward(x) and of scripted models are not"
 _module: Any = nn.Module
 
 

@@ -35,6 +35,7 @@ class Gradients:
 
     def patch(self) -> None:
         around(torch.autograd, "backward", self._backward)
+        around(torch.autograd, "grad", self._grad)
         around(torch.amp.GradScaler, "scale", self._scale)
 
     def _backward(self, plain: Callable[..., Any], roots: Any, *args: Any, **kwargs: Any) -> Any:
@@ -56,6 +57,16 @@ class Gradients:
             self.count += 1
             self.ended_at = clock()
             self._look_for_changes()
+
+    def _grad(self, plain: Any, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Gradients of parameters that no further gradient is taken of: a backward pass by another name."""
+        inputs = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+        is_backward = any(isinstance(each, nn.Parameter) for each in inputs) and not kwargs.get(
+            "create_graph"
+        )
+        if self._script.steps.in_backward or not is_backward:
+            return plain(outputs, inputs, *args, **kwargs)
+        return self._backward(plain, outputs, inputs, *args, **kwargs)
 
     def _scale(self, plain: Any, scaler: Any, outputs: Any) -> Any:
         self._unscaled = outputs if isinstance(outputs, torch.Tensor) else None

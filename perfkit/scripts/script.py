@@ -14,6 +14,7 @@ import torch
 
 from perfkit.scripts.outputs import Outputs, clock
 from perfkit.scripts.sites import Sites
+from perfkit.show import units
 
 _STEPS_FOR_TYPICAL_SIZE = 12
 
@@ -57,7 +58,8 @@ class Step:
     def ended(self, seconds: float) -> "Step":
         """This step, which took so long."""
         self.seconds = seconds
-        self.samples, self.tokens = self.samples or self.forward_samples, self.tokens or self.forward_tokens
+        self.samples = self.samples or self.forward_samples or 1  # where none is seen, steps are counted
+        self.tokens = self.tokens or self.forward_tokens
         return self
 
 
@@ -195,8 +197,8 @@ class Script:
         """How fast its steps were, from the third on."""
         if not self._later:
             return ""
-        rate = self._later_samples / self._later_s
-        return f": {self._later_s / self._later * 1e3:.3g} ms a step{f', {rate:.3g} samples/s' * bool(rate)}"
+        step, rate = self._later_s / self._later, self._later_samples / self._later_s
+        return f": {units.duration(step)} a step, {units.number(rate)} samples/s"
 
     def _count(self, steps: list[Step]) -> None:
         if not self.steps.are_first:

@@ -27,6 +27,9 @@ from perfkit.worker import messages
 from perfkit.worker.messages import Failure
 from perfkit.worker.procedure import Job
 
+_MANY = 8
+"""Backward passes without a step after which it is no short training."""
+
 
 class Server(Questions):
     """Answers the parent's questions at the script's steps."""
@@ -146,12 +149,16 @@ class Server(Questions):
 
     def _why_no_step(self) -> tuple[str, str]:
         """What a script did that has ended without two training steps, and what to do about it."""
+        if self.gradients.count > _MANY:
+            what = f"no step was seen in {self.gradients.count} backward passes: nothing that perfkit knows"
+            return f"{what} changes weights", "Let an optimizer of torch or an nn.Module hold them"
         if self.gradients.count:
             return "the script ended before its second step", "Let it train longer: it needs some dozen steps"
         if self._has_children:
             what = "the script trained in processes that it started itself, which are not watched"
             return what, "Let it train in its own process"
-        return "the script ended without training", "Is it the right script, with the right arguments?"
+        what = "the script ended without training: no backward pass and no optimizer's step was seen"
+        return what, "Is it the right script, with the right arguments?"
 
 
 def leave() -> None:

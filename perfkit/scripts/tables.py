@@ -37,16 +37,14 @@ def watched(result: Watched) -> list[Content]:
 
 def _steps(result: Watched) -> Table:
     seen, script, peak = result.seen, result.script, result.peak
-    held_per_s = result.ceiling.samples_per_s if result.ceiling else 0.0
     changed = {name: value for name, value in script.settings.items() if value != switches()[name].default}
     settings = ", ".join(f"{name}={shown(value)}" for name, value in changed.items())
-    samples = f"; samples: {script.samples_per_step}" if script.samples_per_step else ""
     rows = [
-        ["samples/s", units.number(seen.block.samples_per_s or None)],
+        ["samples/s", units.number(seen.block.samples_per_s)],
         ["tokens/s", units.number(seen.tokens / seen.block.seconds or None)],
-        ["step", f"{units.duration(seen.step_s)} ({script.step_is}{samples})"],
+        ["step", f"{units.duration(seen.step_s)} ({script.step_is}; samples: {script.samples_per_step})"],
         ["waiting for data", units.percent(seen.waiting if script.loader else None)],
-        ["samples/s on a held batch", units.number(held_per_s or None)],
+        ["samples/s on a held batch", units.number(result.ceiling.samples_per_s if result.ceiling else None)],
         ["peak memory", units.size(peak.allocated)],
         ["reserved memory", units.size(peak.reserved)],
         ["start", units.duration(result.startup_s)],

@@ -173,6 +173,10 @@ def test_what_cannot_be_set_is_refused_with_the_reason(folder: Path):
         ),
         ("step()\nprint('bye')", "ended before its second step"),
         ("print('no training here')", "ended without training"),
+        (
+            "p = torch.zeros(2, requires_grad=True)\nfor i in range(20): p.sum().backward()",
+            "no step was seen in 20 backward passes",
+        ),
         ("for i in range(4): step()\nos._exit(3)", "exit status 3 while it was measured"),
         ("name = input('run name? ')", "raised EOFError before its second step.*train.py:10.*redirect"),
     ],
@@ -291,6 +295,24 @@ while True:
         places = script.ask("syncs", SyncReport, steps=3).places
         assert [(place.where, place.count) for place in places] == [("train.py:10", 3)]
         assert script.ask("describe", ScriptFacts).step_is == "a backward pass"
+
+
+def test_gradients_without_backward_are_a_backward_pass(folder):
+    code = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+while True:
+    for x in DataLoader(torch.randn(32, 8), 8):
+        gradients = torch.autograd.grad(model(x).sum(), model.parameters())
+        for p, gradient in zip(model.parameters(), gradients):
+            p.grad = gradient
+        optimizer.step()
+"""
+    with started(code) as script:
+        trained, facts = train(script), script.ask("describe", ScriptFacts)
+    assert (trained.samples_per_step, len(trained.losses), facts.loader) == (8, 6, "Tensor")
 
 
 def test_a_closure_that_an_optimizer_calls_again_is_no_step(folder):
