@@ -137,14 +137,6 @@ def test_a_cheat_is_refused(name):
     assert_helps(judged)
 
 
-def test_what_an_answer_replaced_is_put_back():
-    import time
-
-    before = time.perf_counter
-    judge("", "import time\ntime.perf_counter = lambda: 0.0")
-    assert time.perf_counter is before
-
-
 @each_puzzle
 def test_a_puzzle_stands_in_its_chapter_with_its_starter(name, task):
     cells = [cell.source for cell in jupytext.read(SOURCES / f"{task.chapter}.py").cells]
