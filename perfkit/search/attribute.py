@@ -8,7 +8,7 @@ optimization's Shapley value is its mean gain over all orders in which the set c
 import itertools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -17,12 +17,11 @@ from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.recipe import Recipe
 from perfkit.results.store import RunStore
 from perfkit.rules import applicable
+from perfkit.search.candidates import measure
 from perfkit.studies import rungs
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import Plan, Source, opened
 
-TOGETHER = 4
-"""Sets that are measured in the same rounds, beside the baseline."""
 MOST = 4
 """Optimizations: 15 sets."""
 USUAL = ("data_loading", "uint8_copy", "channels_last", "compile")
@@ -63,7 +62,7 @@ class Attribution(Struct, frozen=True, kw_only=True):
 def attribute(
     plan: Plan, names: Sequence[str] | None = None, budget_s: float = 600.0, progress: Progress | None = None
 ) -> Attribution:
-    """Measures every set of some optimizations beside the baseline.
+    """Measures every set of some optimizations beside the baseline, the largest first.
 
     Args:
         plan: workload, preset, device, seed.
@@ -74,8 +73,7 @@ def attribute(
     Raises:
         InvalidValue: an unknown optimization, or another number of them that can act here.
     """
-    progress, ends = progress or Progress(), time.monotonic() + budget_s
-    store, values = RunStore(), dict[Recipe, Value]()
+    progress, until = progress or Progress(), time.monotonic() + budget_s
     with opened(plan, progress, "attribution") as source:
         base = source.baseline()
         changes, left_out = _changes(source, base, names or USUAL)
@@ -84,26 +82,18 @@ def attribute(
             what = f"{len(changes)} of these optimizations can act here{reasons}"
             raise InvalidValue(what, f"Name two to {MOST} that can")
         recipes: dict[Names, Recipe] = {}
-        for members in _sets(tuple(changes)):
-            merged = {
-                key: value for name in changes if name in members for key, value in changes[name].items()
-            }
+        for members in reversed(_subsets(changes)[1:]):
+            merged: dict[str, object] = {}
+            for name in changes:
+                merged |= changes[name] if name in members else {}
             recipes[members] = applicable(base.replace(**merged), source.target)[0]
         distinct = list(dict.fromkeys(recipes.values()))
-        starts = range(0, len(distinct), TOGETHER)
-        for number, at in enumerate(starts):
-            if number and (time.monotonic() > ends or source.stopped):
-                break
-            titled = [("baseline", base)]
-            titled += [(recipe.describe()[:60], recipe) for recipe in distinct[at : at + TOGETHER]]
-            with progress.part(number, len(starts)):
-                stages = rungs.recipe_stages(titled, source.target)
-                for run in source.measure(stages, rungs.stop_rule(plan))[number > 0 :]:
-                    store.add(run)
-                    progress.finish(run)
-                    if ratio := run.speedup("baseline"):
-                        error = math.log(ratio.high / ratio.low) / 2 / 1.96
-                        values[Recipe.from_dict(run.recipe)] = math.log(ratio.ratio), error
+        values, store = dict[Recipe, Value](), RunStore()
+        for run in measure(source, base, distinct, rungs.stop_rule(plan), until):
+            store.add(run)
+            if ratio := run.speedup("baseline"):
+                error = math.log(ratio.high / ratio.low) / 2 / 1.96
+                values[Recipe.from_dict(run.recipe)] = math.log(ratio.ratio), error
     measured = {members: values[recipe] for members, recipe in recipes.items() if recipe in values}
     return conclude(tuple(changes), measured, left_out)
 
@@ -125,11 +115,11 @@ def _changes(
     return changes, left_out
 
 
-def _sets(players: Sequence[str]) -> list[Names]:
-    """Every set, the most informative first: all, each alone, all but one, the others."""
-    count = len(players)
-    sizes = dict.fromkeys([count, 1, count - 1, *range(1, count)])
-    return [frozenset(members) for size in sizes for members in itertools.combinations(players, size)]
+def _subsets(names: Iterable[str]) -> list[Names]:
+    """Every set of some names, the empty one first."""
+    every = list(names)
+    sizes = range(len(every) + 1)
+    return [frozenset(some) for size in sizes for some in itertools.combinations(every, size)]
 
 
 def conclude(
@@ -156,11 +146,10 @@ def conclude(
 def _effect(name: str, others: Names, known: Mapping[Names, Value]) -> Effect:
     """What one optimization adds to each set of the others, as far as both were measured, and on average."""
     gains: dict[Names, Value] = {}
-    for size in range(len(others) + 1):
-        for before in map(frozenset, itertools.combinations(others, size)):
-            if before in known and before | {name} in known:
-                without, with_it = known[before], known[before | {name}]
-                gains[before] = with_it[0] - without[0], math.hypot(with_it[1], without[1])
+    for before in _subsets(others):
+        if before in known and before | {name} in known:
+            without, with_it = known[before], known[before | {name}]
+            gains[before] = with_it[0] - without[0], math.hypot(with_it[1], without[1])
     alone, last = gains.get(frozenset()), gains.get(others)
     mean = low = high = None
     if len(gains) == 2 ** len(others):

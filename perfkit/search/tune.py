@@ -2,14 +2,14 @@
 
 One group of switches is searched after the other, on top of the best recipe so far: workers together with the
 batch size, as they depend on each other, then every other switch. All combinations of a group are measured
-beside the baseline, for a few rounds. The best few of all are then measured afresh, for longer, and the
-fastest is compared with the plain program in parity.
+beside the baseline, for a few rounds. The best recipe is then measured afresh, for longer, and compared with
+the plain program in parity.
 """
 
 import itertools
-import statistics
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from msgspec import Struct
@@ -21,7 +21,8 @@ from perfkit.results.parity import Parity
 from perfkit.results.run import Run
 from perfkit.results.stats import Ratio
 from perfkit.results.store import RunStore
-from perfkit.rules import applicable
+from perfkit.rules import Target, applicable
+from perfkit.search.candidates import measure
 from perfkit.studies import rungs
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import PARITY_STEPS, Plan, Source, StopRule, opened
@@ -39,11 +40,8 @@ SPACE: dict[str, tuple[Value, ...]] = {
 """The default space; values that cannot act here are left out."""
 FIRST = ("workers", "batch_size")
 """Switches that are searched together."""
-TOGETHER = 4
-"""Recipes that are measured in the same rounds, beside the baseline."""
 ROUNDS = 5
 """Rounds of a recipe in its group."""
-FINALISTS = 2
 
 
 class Tuned(Struct, frozen=True, kw_only=True):
@@ -89,136 +87,109 @@ def tune(
         plan: workload, preset, device, seed.
         space: values by switch; `SPACE` if None.
         memory_cap_bytes: runs above it are not picked.
-        budget_s: seconds after which no further recipe starts, but for the finals.
+        budget_s: seconds after which no further recipe starts; the best one is still measured afresh.
         progress: follows and stops it.
 
     Raises:
         Cancelled: before anything was measured.
-        InvalidValue: an unknown switch or value, or nothing could be measured.
+        InvalidValue: an unknown switch or value, or nothing could be measured, or nothing fits.
     """
-    progress, started, store = progress or Progress(), time.monotonic(), RunStore()
+    progress, started, tried = progress or Progress(), time.monotonic(), dict[str, Run]()
     with opened(plan, progress, "tuning") as source:
-        search = _Search(source, space or SPACE, memory_cap_bytes, started + budget_s)
+        base, store = source.baseline(), RunStore()
         try:
-            search.run()
-            finals = search.finals()
+            best = _search(source, space or SPACE, memory_cap_bytes, started + budget_s, tried)
         finally:
-            for run in search.tried:
+            for run in tried.values():
                 store.add(run)
-        best, parity, note = max(finals, key=search.speedup), None, ""
-        if search.is_base(best):
+        if base not in _newest(tried.values()):
+            if source.stopped:
+                raise Cancelled("stopped before anything was measured")
+            raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
+        if (run := _newest(tried.values(), memory_cap_bytes).get(best)) is None:
+            what = "nothing that was measured fits under the memory cap"
+            raise InvalidValue(what, "Raise it, or allow smaller batches")
+        parity, note = None, ""
+        if best == base:
             note = "Nothing that was tried is faster than the baseline within the memory cap."
         elif source.stopped:
             note = "Stopped: whether it trains the same was not checked."
         else:
             try:
-                parity = source.parity(best.title, Recipe.from_dict(best.recipe), PARITY_STEPS)
-            except (Cancelled, PerfkitError) as problem:
+                parity = source.parity(run.title, best, PARITY_STEPS)
+            except PerfkitError as problem:
                 note = f"Whether it trains the same could not be checked: {problem}"
-    recipe = Recipe.from_dict(best.recipe)
     return Tuned(
-        best=best,
-        settings="the baseline" if search.is_base(best) else recipe.describe(search.base),
-        gain=best.speedup("baseline"),
+        best=run,
+        settings="the baseline" if best == base else best.describe(base),
+        gain=run.speedup("baseline"),
         parity=parity,
-        tried=search.tried,
+        tried=list(tried.values()),
         cap_bytes=memory_cap_bytes,
         seconds=time.monotonic() - started,
         notes=[note] if note else [],
     )
 
 
-class _Search:
-    def __init__(
-        self, source: Source, space: Mapping[str, Sequence[Value]], cap_bytes: int | None, ends: float
-    ) -> None:
-        self.source, self.space, self.cap_bytes, self.ends = source, space, cap_bytes, ends
-        self.base = self.best = source.baseline()
-        self.tried: list[Run] = []
+def _search(
+    source: Source,
+    space: Mapping[str, Sequence[Value]],
+    cap_bytes: int | None,
+    until: float,
+    tried: dict[str, Run],
+) -> Recipe:
+    """The fastest recipe that fits; `tried` gets every run by its id."""
+    progress, preset = source.progress, source.plan.preset
+    base = best = source.baseline()
 
-    def run(self) -> None:
-        """Searches one group of switches after the other."""
-        first = [name for name in FIRST if name in self.space]
-        groups = [first] * bool(first) + [[name] for name in self.space if name not in first]
-        for number, group in enumerate(groups):
-            with self.source.progress.part(number, len(groups) + 1):
-                recipes = self._candidates(group)
-                for at in range(0, len(recipes), TOGETHER):
-                    if not self.source.stopped and time.monotonic() < self.ends:
-                        self._measure(recipes[at : at + TOGETHER], StopRule(ROUNDS, ceiling=False))
-                self.best = next(iter(self._fastest([self.best, *recipes])), self.best)
+    def fastest(recipes: Sequence[Recipe], rule: StopRule) -> Recipe:
+        """Measures recipes; the fastest that fits of them, the best until now and the baseline."""
+        recipes = [recipe for recipe in recipes if recipe != base]
+        tried.update((run.id, run) for run in measure(source, base, recipes, rule, until))
+        fitting = _newest(tried.values(), cap_bytes)
+        known = [recipe for recipe in (base, best, *recipes) if recipe in fitting]
+        return max(known, key=lambda recipe: _speedup(fitting[recipe]), default=best)
 
-    def _candidates(self, group: Sequence[str]) -> list[Recipe]:
-        """The best recipe so far with every combination of a group's values that can act here."""
-        recipes: list[Recipe] = []
-        for values in itertools.product(*(self.space[name] for name in group)):
-            settings = dict(zip(group, values, strict=True))
-            if int(str(settings.get("workers", 0))) > 2 * machine.usable_cores():
-                continue
-            if settings.get("workers") and self.source.target.device == "cuda":
-                settings = {"pin_memory": True, "non_blocking": True, **settings}
-            recipe, refused = applicable(self.best.replace(**settings), self.source.target)
-            if not set(refused) & set(group):
-                recipes.append(recipe)
-        return [recipe for recipe in dict.fromkeys(recipes) if recipe != self.base]
+    first = [name for name in FIRST if name in space]
+    groups = [first] * bool(first) + [[name] for name in space if name not in first]
+    for number, group in enumerate(groups):
+        if source.stopped or (tried and time.monotonic() > until):
+            break
+        with progress.part(number, len(groups) + 1):
+            recipes = _candidates(best, space, group, source.target)
+            best = fastest(recipes, StopRule(ROUNDS, ceiling=False))
+    if best != base and not source.stopped:
+        source.renew()
+        with progress.part(len(groups), len(groups) + 1):
+            best = fastest([best], replace(rungs.stop_rule(source.plan), rounds=2 * preset.rounds))
+    return best
 
-    def finals(self) -> list[Run]:
-        """The runs to pick from: the baseline and the best recipes afresh, if nobody stopped it.
 
-        Raises:
-            Cancelled: nothing was measured before a person stopped it.
-            InvalidValue: nothing could be measured, or nothing that fits.
-        """
-        if not any(map(self.is_base, self.tried)):
-            if self.source.stopped:
-                raise Cancelled("stopped before anything was measured")
-            raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
-        runs = self.tried
-        if not self.source.stopped:
-            known = [Recipe.from_dict(run.recipe) for run in self.tried]
-            finalists = [recipe for recipe in self._fastest(known)[: FINALISTS + 1] if recipe != self.base]
-            preset = self.source.plan.preset
-            rule = replace(rungs.stop_rule(self.source.plan), rounds=2 * preset.rounds)
-            self.source.renew()
-            with self.source.progress.part(1, 1):
-                final = self._measure(finalists[:FINALISTS], rule, repeat=rungs.has_verdicts(preset))
-            runs = final or runs
-        picked = [run for run in runs if self.fits(run)]
-        if not picked:
-            what = "nothing that was measured fits under the memory cap"
-            raise InvalidValue(what, "Raise it, or allow smaller batches")
-        return picked
+def _candidates(
+    best: Recipe, space: Mapping[str, Sequence[Value]], group: Sequence[str], target: Target
+) -> list[Recipe]:
+    """The best recipe until now with every combination of a group's values that can act here."""
+    recipes: list[Recipe] = []
+    for values in itertools.product(*(space[name] for name in group)):
+        settings = dict(zip(group, values, strict=True))
+        if int(str(settings.get("workers", 0))) > 2 * machine.usable_cores():
+            continue
+        if settings.get("workers") and target.device == "cuda":
+            settings = {"pin_memory": True, "non_blocking": True, **settings}
+        recipe, refused = applicable(best.replace(**settings), target)
+        if not set(refused) & set(group):
+            recipes.append(recipe)
+    return list(dict.fromkeys(recipes))
 
-    def _measure(self, recipes: Sequence[Recipe], rule: StopRule, repeat: bool = False) -> list[Run]:
-        """Measures recipes beside the baseline, and returns the runs that succeeded."""
-        titled = [("baseline", self.base)]
-        titled += [(recipe.describe(self.base)[:120], recipe) for recipe in recipes]
-        stages = rungs.recipe_stages(titled, self.source.target)
-        rows = [rungs.again(stages[0])] if repeat and self.source.noisy and recipes else []
-        measured = [run for run in self.source.measure([*stages, *rows], rule) if run.status == "ok"]
-        for run in measured:
-            self.source.progress.finish(run)
-        runs = [run for run in measured if not run.is_again]
-        ids = [run.id for run in runs]  # the baseline keeps its run, which grows
-        self.tried = [run for run in self.tried if run.id not in ids] + runs
-        return runs
 
-    def _fastest(self, recipes: Sequence[Recipe]) -> list[Recipe]:
-        """The recipes that were measured and fit, the fastest first, by the median of their rounds."""
-        speeds = {Recipe.from_dict(run.recipe): self.speedup(run) for run in self.tried if self.fits(run)}
-        measured = [recipe for recipe in dict.fromkeys(recipes) if recipe in speeds]
-        return sorted(measured, key=lambda recipe: -speeds[recipe])
+def _newest(runs: Iterable[Run], cap_bytes: int | None = None) -> dict[Recipe, Run]:
+    """The last run of each recipe, if it stayed below the memory cap."""
+    newest = {Recipe.from_dict(run.recipe): run for run in runs}
+    fits = cap_bytes or math.inf
+    return {recipe: run for recipe, run in newest.items() if (run.peak_memory_bytes or 0) <= fits}
 
-    def speedup(self, run: Run) -> float:
-        """How many times as fast as the baseline a recipe was: median of all rounds of all its runs."""
-        alike = [other.pairing("baseline") for other in self.tried if other.recipe == run.recipe]
-        ratios = [ratio for pairing in alike if pairing for ratio in pairing.round_ratios]
-        return statistics.median(ratios) if ratios else 1.0
 
-    def is_base(self, run: Run) -> bool:
-        """Whether a run is one of the baseline."""
-        return Recipe.from_dict(run.recipe) == self.base
-
-    def fits(self, run: Run) -> bool:
-        """Whether a run stayed below the memory cap."""
-        return self.cap_bytes is None or (run.peak_memory_bytes or 0) <= self.cap_bytes
+def _speedup(run: Run) -> float:
+    """How many times as fast as the baseline."""
+    ratio = run.speedup("baseline")
+    return ratio.ratio if ratio else 1.0

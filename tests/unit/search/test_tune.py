@@ -62,11 +62,9 @@ def test_the_fastest_recipe_is_found_and_measured_afresh(search, plan):
     assert search.alive() == []
 
 
-def test_after_the_budget_nothing_but_the_finals_starts(search, plan):
-    tuned = tune(plan, SPACE, budget_s=5)
-    assert tuned.settings != "the baseline"
-    with pytest.raises(InvalidValue, match="nothing could be measured"):
-        tune(plan, SPACE, budget_s=-1)
+def test_after_the_budget_the_first_recipes_are_measured_afresh_and_nothing_else(search, plan):
+    tuned = tune(plan, SPACE, budget_s=-1)
+    assert (tuned.settings, len(search.children)) == ("workers=1", 1 + 4 + 2)
 
 
 def test_nothing_above_the_memory_cap_is_picked(search, plan):
@@ -86,6 +84,12 @@ def test_the_search_is_kept_if_parity_fails(search, plan, monkeypatch):
     tuned = tune(plan, SPACE)
     assert tuned.parity is None
     assert "could not be checked: out of memory in float64" in tuned.sentences()[-1]
+
+
+def test_where_nothing_can_be_measured_it_says_so(search, plan):
+    search.fails = lambda child, question: RunFailed("no training", "") if question == "train" else None
+    with pytest.raises(InvalidValue, match="nothing could be measured"):
+        tune(plan, SPACE)
 
 
 def test_a_search_that_is_stopped_keeps_what_it_has(search, plan):
