@@ -48,27 +48,26 @@ def compare(
     scripts the exit code is the verdict: 0 faster, and trains the same; 1 not faster; 3 undecided; 4 trains
     differently.
     """
-    limit, named = _share(fail_if_slower), sides or []
+    limit, named, judge = _share(fail_if_slower), sides or [], None
     if script.script is not None or any(side.endswith(".py") for side in named[:2]):
-        words = script.script, named, script.module, training.settings or [], training.preset, training.seed
-        match = additions.load("perfkit.scripts.referee:match")(*words, allow or [])
-        plan, a, b = match.plan, match.a, match.b
+        match = additions.load("perfkit.scripts.referee:match")
+        plan, a, b, judge = match(script, training, named, allow or [])
         typer.echo(f"{a.title} and {b.title}: about {budget:.0f} s once both train", err=True)
     elif len(named) != 2 or training.settings or allow:
         how = "Name two: A and B, such as baseline and workers=2,amp=bf16; --set and --allow go with scripts"
         raise InvalidValue(f"compare was given {len(named)} sides", how)
     else:
-        match, plan = None, training.plan()
+        plan = training.plan()
         a, b = (comparing.candidate(side, plan) for side in named)
     try:
         with progress() as follow:
             if limit is not None:
                 plan.source(plan, follow).require("--fail-if-slower")
             # A further pair of scripts would take their start-up once more; steps on a held batch train too.
-            pairs, ceiling = (1, False) if match else (None, True)
+            pairs, ceiling = (1, False) if judge else (None, True)
             result = comparing.compare(a, b, plan, budget, precision, pairs, ceiling, progress=follow)
     except PerfkitError as problem:
-        if match and not isinstance(problem, InvalidValue | Cancelled):
+        if judge and not isinstance(problem, InvalidValue | Cancelled):
             failure = {"schema": 1, "outcome": "failed", "exit_code": 1, "reason": str(problem)}
             output.show("comparison", [], failure)
         raise
@@ -90,10 +89,10 @@ def compare(
     is_slower = ratio.is_slower or (ratio.verdict == "disturbed" and ratio.high < 1)
     fails = limit is not None and is_slower and ratio.ratio < 1 - limit
     code = int(fails)
-    if match:
-        verdict = match.verdict(result, precision, fails if limit is not None else None)
+    if judge:
+        verdict = judge(result, precision, fails if limit is not None else None)
         record |= msgspec.to_builtins(verdict)
-        sections += match.sections(result, verdict)
+        sections += verdict.sections(result)
         code = verdict.exit_code
     output.show(f"{result.b.title} against {result.a.title}", sections, record)
     if fails:

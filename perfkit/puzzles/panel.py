@@ -157,11 +157,6 @@ def capstone(
     if file.read_bytes() == slow:
         return Markdown(f"`{file}` is the slow script. Edit it, save it, and run this cell again.")
     score = with_line(lambda progress: capstones.score(file, preset, progress))
-    rows = []
-    for side in (score.gain, score.light):
-        its, yours = (units.interval(run.samples_per_s) for run in (side.a, side.b))
-        rows.append([side.a.title, its, yours, units.ratio(side.ratio)])
-    table = Table(("beside", "its samples/s", "yours", "yours / it"), rows, "Capstone")
     seen = [[name, "✓" if is_seen else "–"] for name, is_seen in score.levers.items()]
     ratio, words = score.light.ratio, "No score"
     if score.points is not None:
@@ -170,8 +165,9 @@ def capstone(
         speed = f"{units.percent(ratio.ratio)} of the speed of light ({between}{busy})"
         count = sum(score.levers.values())
         words = f"Score: {units.percent(score.points)}, from {speed} and {count} of 4 levers"
+    notice = Notice(f"{words}. Losses: {score.losses.evidence}")
     levers = Table(("lever", "in effect"), seen)
-    return Shown(score, [Notice(f"{words}. {score.losses.evidence}"), table, levers])
+    return Shown(score, [notice, score.gain.describe(), score.light.describe(), levers])
 
 
 def source_of(answer: tuple[Any, ...]) -> str:

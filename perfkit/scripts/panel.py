@@ -9,7 +9,6 @@ import perfkit
 from perfkit.errors import InvalidValue
 from perfkit.notebook import widgets as pieces
 from perfkit.notebook.panel import Panel, check
-from perfkit.notebook.shown import Shown
 from perfkit.notebook.widgets import Controls
 from perfkit.recipe import Recipe, Value
 from perfkit.results.run import Comparison
@@ -18,12 +17,14 @@ from perfkit.scripts import patch as patching
 from perfkit.scripts import study, tables
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import SETTABLE
-from perfkit.scripts.watching import Watched, watch
-from perfkit.show import document, figures, sentences
+from perfkit.scripts.watching import BUDGET_S, Watched, watch
+from perfkit.show import figures, sentences
+from perfkit.show.document import Bullets, Code, Content, Notice, Section
 from perfkit.studies import compare as comparing
 from perfkit.studies.progress import Progress
 
-_WATCHED_STEPS = {"smoke": 6}
+_SMOKE_S = 15.0
+"""The budget of watching in a smoke test."""
 
 
 class ScriptPanel(Panel):
@@ -93,8 +94,6 @@ class ScriptPanel(Panel):
     def _progress(self) -> Progress:
         return Progress(self.follow, self.cancelled)
 
-    # ------------------------------------------------------------ work
-
     def watch(self, tries: bool = False) -> None:
         """Watches some steps as they are: where their time goes, and what to try.
 
@@ -107,8 +106,8 @@ class ScriptPanel(Panel):
         self.wait(functools.partial(self._watch, tries))
 
     def _watch(self, tries: bool = False) -> None:
-        steps = _WATCHED_STEPS.get(self.plan.preset.name)
-        self.watched = watch(self.launch, steps, progress=self._progress(), tries=tries)
+        budget_s = _SMOKE_S if self.plan.preset.name == "smoke" else BUDGET_S
+        self.watched = watch(self.launch, self._progress(), budget_s, tries)
         where = study.target(self.watched.script)
         self._controls.set_base(Recipe().replace(**where.own))
         self._controls.set_rule(lambda name, recipe: why_not(name, recipe, where))
@@ -143,49 +142,18 @@ class ScriptPanel(Panel):
         self.edit = patching.make(self.launch, self._settings(), self._progress())
         self._save.value = pieces.download(self.edit.diff(), "perfkit.diff", "text/x-diff")
 
-    # ------------------------------------------------------------ results
-
-    def sections(self) -> list[document.Content]:
+    def sections(self) -> list[Content]:
         """The edit, what was compared last, and what watching has shown."""
-        return [*self._patched(), *self._compared(), *self._seen()]
-
-    def report(self) -> Shown[Watched]:
-        """What watching has shown, as ordinary tables.
-
-        Raises:
-            InvalidValue: it was not watched yet.
-        """
-        if self.watched is None:
-            raise InvalidValue("the script was not watched yet", "Run the cell with .watch() first")
-        return Shown(self.watched, tables.watched(self.watched))
-
-    def diff(self) -> Shown[patching.Patch]:
-        """The edit, as an ordinary output.
-
-        Raises:
-            InvalidValue: there is none yet.
-        """
-        if self.edit is None:
-            raise InvalidValue("there is no edit yet", "Run the cell with .patch() first")
-        return Shown(self.edit, self._patched())
-
-    def _seen(self) -> list[document.Content]:
-        if self.watched is None:
-            return []
-        return [document.Section("What watching it has shown", tables.watched(self.watched))]
-
-    def _compared(self) -> list[document.Content]:
-        result = self.comparison
-        if result is None:
-            return []
-        runs = [result.a, result.b]
-        notices = map(document.Notice, sentences.notices(runs))
-        sides = tables.sides(result, [study.losses(*runs)])
-        return [*notices, figures.headline(runs), result.describe(), *sides]
-
-    def _patched(self) -> list[document.Content]:
-        if self.edit is None:
-            return []
-        text = self.edit.diff() or "No line of the script has to change."
-        refused = [f"{name}: {why}" for name, why in self.edit.refused.items()]
-        return [document.Code(text, "diff"), document.Bullets(refused)]
+        sections: list[Content] = []
+        if edit := self.edit:
+            refused = [f"{name}: {why}" for name, why in edit.refused.items()]
+            text = edit.diff() or "No line of the script has to change."
+            sections += [Code(text, "diff"), Bullets(refused)]
+        if result := self.comparison:
+            runs = [result.a, result.b]
+            sections += map(Notice, sentences.notices(runs))
+            sections += [figures.headline(runs), result.describe()]
+            sections += tables.sides(result, [study.losses(*runs)])
+        if self.watched:
+            sections.append(Section("What watching it has shown", tables.watched(self.watched)))
+        return sections

@@ -24,7 +24,6 @@ from perfkit.scripts.patch_source import Refused
 from perfkit.scripts.study import ScriptSource, script_plan
 from perfkit.studies.compare import Candidate, compare
 from perfkit.studies.progress import Progress
-from perfkit.studies.sources import opened
 
 BUDGET_S = 30.0
 PRECISION = 0.03
@@ -93,8 +92,7 @@ class Verification(msgspec.Struct, frozen=True):
 
 def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | None = None) -> Patch:
     """Runs a script for its first steps, and edits its files, in memory, at the calls that were seen."""
-    with opened(script_plan(launch), progress or Progress()) as source:
-        assert isinstance(source, ScriptSource)
+    with ScriptSource(script_plan(launch), progress or Progress(), launch) as source:
         facts = source.facts
     return edit(launch, settings, facts)
 
@@ -148,7 +146,6 @@ def verify(
     launch: Launch,
     settings: Mapping[str, Value],
     budget_s: float = BUDGET_S,
-    preset: str | None = None,
     progress: Progress | None = None,
 ) -> Verification:
     """Measures the patched script against the script of `launch` with the switches set from outside.
@@ -157,7 +154,7 @@ def verify(
     """
     changes = {name: value for name, value in settings.items() if name not in result.refused}
     outside, inside = Candidate("set from outside", changes=changes), Candidate("patched")
-    plan = script_plan(launch, preset, more={inside.title: result.launch})
+    plan = script_plan(launch, more={inside.title: result.launch})
     comparison = compare(
         outside, inside, plan, budget_s, PRECISION, pairs=1, ceiling=False, progress=progress
     )

@@ -1,13 +1,13 @@
 """The verdict on a script that is to replace another: is it faster, and does it still train the same?"""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
 
 import msgspec
 
+from perfkit.cli import options
 from perfkit.errors import InvalidValue, one_of
 from perfkit.recipe import parse_settings
 from perfkit.results.parity import Check
@@ -19,22 +19,14 @@ from perfkit.show.document import Content
 from perfkit.studies.compare import Candidate
 from perfkit.studies.sources import Plan
 
-Outcome = Literal["faster", "not slower", "not faster", "slower", "undecided", "trains differently"]
-EXIT_CODES: dict[Outcome, int] = {
-    "faster": 0,
-    "not slower": 0,
-    "not faster": 1,
-    "slower": 1,
-    "undecided": 3,
-    "trains differently": 4,
-}
+EXIT_CODES = {"faster": 0, "not slower": 0, "undecided": 3, "trains differently": 4}
+"""Of outcomes; 1 of all others."""
 _EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model", "optimizer"}
 """Differences after which other losses are to be expected."""
 _DECLARE = {"batch_size": {"samples", "updates"}, "amp": {"precision"}}
 """Switches that declare a difference by being set."""
 _WIDE = 2
 """An interval wider than this many times what was asked for, or than the A/A noise, decides nothing."""
-
 _DISTORTED = 2
 """Other programs make a ratio at most so many times what the share of the cores that they took explains."""
 
@@ -42,7 +34,7 @@ _DISTORTED = 2
 class Verdict(msgspec.Struct, frozen=True):
     """What a comparison of two scripts comes to; fields of the document for `--json`."""
 
-    outcome: Outcome
+    outcome: str
     exit_code: int
     reason: str
     differences: list[Difference]
@@ -50,102 +42,41 @@ class Verdict(msgspec.Struct, frozen=True):
     observed: dict[str, Behaviour]
     """What the steps of both sides, `a` and `b`, did."""
 
-
-@dataclass(frozen=True)
-class Match:
-    """Two sides to compare, and what is seen of them."""
-
-    plan: Plan
-    a: Candidate
-    b: Candidate
-    allowed: set[str]
-    """Names of the differences that are meant."""
-    observed: Mapping[str, Behaviour] = field(default_factory=dict)
-    """By the titles of the sides, once they are measured."""
-
-    def verdict(self, result: Comparison, precision: float, fails: bool | None = None) -> Verdict:
-        """The verdict on a comparison, whose interval was to have a half width of this `precision`.
-
-        `fails`: whether B is slower than a gate allows; None: no gate, B must be faster.
-        """
-        runs = {"a": result.a, "b": result.b}
-        seen = {name: self.observed[run.title] for name, run in runs.items() if run.title in self.observed}
-        found = list[Difference]()
-        if is_seen := len(seen) == len(runs):
-            found = differences(seen["a"], seen["b"])
-            for name, side in seen.items():  # of steps, however many backward passes these have
-                runs[name] = msgspec.structs.replace(runs[name], losses=side.losses)
-        losses = study.losses(**runs, most=study.LOSSES)
-        names = self.allowed & {one.name for one in found}
-        allowed = self.allowed | ({"losses"} if names & _EXPLAIN_LOSSES else set())
-        if not losses.ok:
-            found.append(Difference("losses", losses.evidence))
-        found = [Difference(one.name, one.evidence, one.name in allowed) for one in found]
-        outcome, reason = _decide(result, found, is_seen, precision, fails)
-        return Verdict(outcome, EXIT_CODES[outcome], reason, found, losses, seen)
-
-    def sections(self, result: Comparison, verdict: Verdict) -> list[Content]:
+    def sections(self, result: Comparison) -> list[Content]:
         """The verdict for people."""
-        proofs = [Check(one.name, one.allowed, one.evidence) for one in verdict.differences]
-        steps = [len(side.loaded) for side in verdict.observed.values()]
-        if not verdict.differences and steps:
-            proofs = [Check("steps", True, f"{min(steps)} steps of each side do the same")]
-        proofs += [verdict.losses] * all(proof.name != "losses" for proof in proofs)
-        return [*tables.sides(result, proofs), f"{verdict.outcome}: {verdict.reason}"]
+        proofs = [Check(one.name, one.allowed, one.evidence) for one in self.differences]
+        if not proofs and self.observed:
+            steps = min(len(side.loaded) for side in self.observed.values())
+            proofs = [Check("steps", True, f"{steps} steps of each side do the same")]
+        proofs += [self.losses] * all(proof.name != "losses" for proof in proofs)
+        return [*tables.sides(result, proofs), f"{self.outcome}: {self.reason}"]
 
 
-def _decide(
-    result: Comparison, found: Sequence[Difference], is_seen: bool, precision: float, fails: bool | None
-) -> tuple[Outcome, str]:
-    """The outcome and its reason. Other training decides first: it makes any speed worthless."""
-    ratio, wide = result.ratio, _WIDE * max(precision, result.pairing.noise or 0.0)
-    verdict: str = ratio.verdict
-    if verdict == "disturbed":
-        most = _DISTORTED / (1 - min(0.9, fmean(result.pairing.disturbed)))
-        verdict = "faster" if ratio.low > most else "slower" if ratio.high * most < 1 else verdict
-    speed = f"{ratio.ratio:.3f} times as fast ({ratio.low:.3f} to {ratio.high:.3f})"
-    cheats = [f"{one.name}: {one.evidence}" for one in found if not one.allowed]
-    outcome: Outcome = "not faster"
-    if cheats:
-        outcome, speed = "trains differently", "; ".join(cheats)
-    elif not is_seen:
-        outcome, speed = "undecided", "the comparison ended before the steps were looked at"
-    elif fails is not None:
-        outcome = "slower" if fails else "not slower"
-    elif verdict == "faster":
-        outcome = "faster"
-    elif verdict != "slower" and (verdict in ("disturbed", "too few rounds") or ratio.half_width > wide):
-        outcome = "undecided"
-        speed += f", {verdict}: close other programs, or raise --budget"
-    return outcome, speed
+Judge = Callable[[Comparison, float, bool | None], Verdict]
+"""`verdict` of two sides: takes what was measured, the precision, and what a gate says."""
 
 
 def match(
-    program: str | None,
-    named: Sequence[str],
-    module: bool,
-    settings: Sequence[str],
-    preset: str | None,
-    seed: int,
-    allowed: Sequence[str] = (),
-) -> Match:
-    """Two sides, checked before anything starts: `program` as it is and with switches set, or two scripts.
+    script: options.Script, training: options.Recipe, named: Sequence[str], allowed: Sequence[str]
+) -> tuple[Plan, Candidate, Candidate, Judge]:
+    """Two sides, checked before anything starts, and their judge.
 
-    `named` are the arguments of the program; without one, both scripts, then the arguments of both.
-    `allowed` are names of differences.
+    They are a script as it is and with switches set, or the two scripts that are `named` first; what else is
+    `named` are arguments of both sides. `allowed`: names of differences that are meant.
     """
     for name in allowed:
         if name not in NAMES:
             raise one_of(name, NAMES, "difference")
     observed: dict[str, Behaviour] = {}
-    if program:
+    settings, size = training.settings or [], (training.preset, training.seed)
+    if program := script.script:
         if not settings:
             raise InvalidValue("there is nothing to compare the script with", "Add --set switch=value")
-        launch, switches = Launch(program, tuple(named), module), parse_settings(list(settings))
-        plan = study.script_plan(launch, preset, seed, observed=observed)
-        declared = set(allowed).union(*(_DECLARE.get(switch, set()) for switch in switches))
-        b = Candidate(", ".join(settings), changes=switches)
-        return Match(plan, Candidate("as it is"), b, declared, observed)
+        changes = parse_settings(settings)
+        plan = study.script_plan(Launch(program, tuple(named), script.module), *size, observed=observed)
+        declared = set(allowed).union(*(_DECLARE.get(switch, set()) for switch in changes))
+        sides = Candidate("as it is"), Candidate(", ".join(settings), changes=changes)
+        return plan, *sides, functools.partial(verdict, observed, declared)
     if settings:
         raise InvalidValue("--set goes with --script", "Compare one script: --script FILE --set switch=value")
     files = [Path(side) for side in named[:2]]
@@ -153,5 +84,64 @@ def match(
         raise InvalidValue("one side is a script and the other is not", "Name two scripts, or none")
     first, second = (Launch(str(file), tuple(named[2:])) for file in files)
     titles = named[:2] if files[0].name == files[1].name else [file.name for file in files]
-    plan = study.script_plan(first, preset, seed, {titles[1]: second}, observed)
-    return Match(plan, Candidate(titles[0]), Candidate(titles[1]), set(allowed), observed)
+    plan = study.script_plan(first, *size, {titles[1]: second}, observed)
+    judge = functools.partial(verdict, observed, set(allowed))
+    return plan, Candidate(titles[0]), Candidate(titles[1]), judge
+
+
+def verdict(
+    observed: Mapping[str, Behaviour],
+    allowed: set[str],
+    result: Comparison,
+    precision: float,
+    fails: bool | None = None,
+) -> Verdict:
+    """The verdict on a comparison, whose interval was to have a half width of this `precision`.
+
+    `observed`: what the steps of both sides did, by their titles. `fails`: whether B is slower than a gate
+    allows; None: no gate, B must be faster.
+    """
+    sides = {"a": result.a, "b": result.b}
+    seen = {name: observed[run.title] for name, run in sides.items() if run.title in observed}
+    is_seen = len(seen) == len(sides)
+    found = differences(seen["a"], seen["b"]) if is_seen else []
+    losses = same_losses(result, observed)
+    if allowed & _EXPLAIN_LOSSES & {one.name for one in found}:
+        allowed = {*allowed, "losses"}
+    if not losses.ok:
+        found.append(Difference("losses", losses.evidence))
+    found = [Difference(one.name, one.evidence, one.name in allowed) for one in found]
+    outcome, reason = _decide(result, found, is_seen, precision, fails)
+    return Verdict(outcome, EXIT_CODES.get(outcome, 1), reason, found, losses, seen)
+
+
+def same_losses(result: Comparison, observed: Mapping[str, Behaviour]) -> Check:
+    """Whether the first steps of both sides have the same losses, however many backward passes these have."""
+    runs = [
+        msgspec.structs.replace(run, losses=observed[run.title].losses) if run.title in observed else run
+        for run in (result.a, result.b)
+    ]
+    return study.losses(*runs, most=study.LOSSES)
+
+
+def _decide(
+    result: Comparison, found: Sequence[Difference], is_seen: bool, precision: float, fails: bool | None
+) -> tuple[str, str]:
+    """The outcome and its reason. Other training decides first: it makes any speed worthless."""
+    if cheats := [f"{one.name}: {one.evidence}" for one in found if not one.allowed]:
+        return "trains differently", "; ".join(cheats)
+    if not is_seen:
+        return "undecided", "the comparison ended before the steps were looked at"
+    ratio, wide = result.ratio, _WIDE * max(precision, result.pairing.noise or 0.0)
+    speed = f"{ratio.ratio:.3f} times as fast ({ratio.low:.3f} to {ratio.high:.3f})"
+    if fails is not None:
+        return "slower" if fails else "not slower", speed
+    most = 1.0
+    if ratio.verdict == "disturbed":
+        most = _DISTORTED / (1 - min(0.9, fmean(result.pairing.disturbed)))
+    if ratio.is_faster or ratio.low > most > 1:
+        return "faster", speed
+    is_open = ratio.verdict in ("disturbed", "too few rounds") or ratio.half_width > wide
+    if is_open and not (ratio.is_slower or ratio.high * most < 1 < most):
+        return "undecided", f"{speed}, {ratio.verdict}: close other programs, or raise --budget"
+    return "not faster", speed

@@ -12,7 +12,6 @@ from perfkit import machine
 from perfkit.errors import PerfkitError, RunFailed
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import Stage
-from perfkit.process.conversation import Conversation
 from perfkit.process.lock import EVERYTHING
 from perfkit.recipe import Recipe, Value, allowed, switches
 from perfkit.results import noise, parity
@@ -43,7 +42,11 @@ RANDOM_DATA = "the data set draws random numbers, which in workers come from oth
 
 
 class ScriptSource(ThisMachine):
-    """A script that has taken its first steps. Every stage is a process of its own."""
+    """A script that has taken its first steps. Every stage is a process of its own.
+
+    `more`: other scripts, by the titles of their stages. `observed` gets what the steps of each stage have
+    done, by title.
+    """
 
     locks = EVERYTHING
     facts: ScriptFacts
@@ -51,40 +54,42 @@ class ScriptSource(ThisMachine):
 
     def __init__(
         self,
-        launch: Launch,
-        more: Mapping[str, Launch],
-        observed: dict[str, Behaviour] | None,
         plan: Plan,
         progress: Progress,
+        launch: Launch,
+        more: Mapping[str, Launch] | None = None,
+        observed: dict[str, Behaviour] | None = None,
     ) -> None:
         super().__init__(plan, progress)
         self._launch = launch
-        self._more = more
+        self._more = more or {}
         self._observed = observed
-        self._children: dict[str, Conversation] = {}
+        self._first: WatchedScript | None = None
+        self._children: dict[str, WatchedScript] = {}
         self._loaders: list[tuple[str, int, int]] = []
 
     def load(self) -> None:
         """Starts the script and looks at its first steps."""
-        launch = self._launch
-        self._spare = child = self._start(launch, {})
-        self.facts = child.ask("describe", ScriptFacts)
-        frames = [site.frames[0] for site in self.facts.sites if site.role == "loader" and site.frames]
+        launch, preset = self._launch, self.plan.preset
+        self._first = child = self._start(launch, {})
+        self.facts = facts = child.ask("describe", ScriptFacts)
+        frames = [site.frames[0] for site in facts.sites if site.role == "loader" and site.frames]
         self._loaders = [(frame.file, frame.line, frame.column) for frame in frames]
-        self.plan = replace(self.plan, device=self.facts.device)
-        self.holds_batches = bool(self.facts.loader)
-        preset, step_s = self.plan.preset, self.facts.step_s
-        self._is_slow = 0 < preset.budget_s < _USUAL_STEPS * step_s
+        self._is_slow = 0 < preset.budget_s < _USUAL_STEPS * facts.step_s
+        self.holds_batches = bool(facts.loader) and not self._is_slow
         if self._is_slow:
-            fit = int(preset.budget_s * _LOSSES_PART / step_s)
-            loss_steps = max(_FEWEST, min(preset.loss_steps, fit))
-            preset = replace(preset, **_SHORT, loss_steps=loss_steps)
-            self.holds_batches = False
-        elif not self.facts.loader and preset.block_s:
+            fit = int(preset.budget_s * _LOSSES_PART / facts.step_s)
+            preset = replace(preset, **_SHORT, loss_steps=max(_FEWEST, min(preset.loss_steps, fit)))
+        elif not facts.loader and preset.block_s:
             preset = replace(preset, block_samples=1)  # what a step's samples are is a guess: time counts
-        self.plan = replace(self.plan, preset=preset)
+        self.plan = replace(self.plan, device=facts.device, preset=preset)
         options = {"arguments": " ".join(launch.arguments)} if launch.arguments else {}
-        self.description = Description(launch.name, options, [], self.facts.facts, self.facts.convolves)
+        self.description = Description(launch.name, options, [], facts.facts, facts.convolves)
+
+    def take(self) -> WatchedScript:
+        """The script with its own settings; at first it is the one that `facts` are of."""
+        child, self._first = self._first or self._start(self._launch, {}), None
+        return child
 
     @property
     def target(self) -> Target:
@@ -101,11 +106,8 @@ class ScriptSource(ThisMachine):
         """Starts the script with the switches of a stage that differ from its own settings."""
         launch, preset = self._more.get(stage.title, self._launch), self.plan.preset
         toggles = {name: values[0] for name, values in stage.recipe.diff(self.baseline()).items()}
-        child = self._spare
-        if child and launch == self._launch and not toggles:
-            self._spare = None
-        else:
-            child = self._start(launch, toggles)
+        is_plain = launch == self._launch and not toggles
+        child = self.take() if is_plain else self._start(launch, toggles)
         self._children[stage.title] = child
         training = self.train(stage.recipe, preset.loss_steps, preset.warmup_s, child=child)
         facts = {**training.trained.facts, "command": launch.describe()}
@@ -136,7 +138,6 @@ class ScriptSource(ThisMachine):
             witness=self._observed is not None,
             on_progress=self.progress.phase,
             cancelled=self.progress.cancelled,
-            deadline=self.deadline(),
         )
         self.keep(child)
         return child
@@ -186,14 +187,13 @@ def script_plan(
     more: Mapping[str, Launch] | None = None,
     observed: dict[str, Behaviour] | None = None,
 ) -> Plan:
-    """The plan of a study of a script, and of `more` by the titles of their stages.
+    """The plan of a study of a script; `more` and `observed` as for its source.
 
-    The device is the script's own choice, known once it trains. `observed` gets what the steps of each stage
-    have done, by title.
+    The device is the script's own choice, known once it trains.
     """
     for each in (launch, *(more or {}).values()):
         each.command()
     checked = plan(None, preset, ["baseline"], seed=seed)
     size = replace(checked.preset, loss_steps=max(LOSSES, checked.preset.loss_steps))
-    source = functools.partial(ScriptSource, launch, more or {}, observed)
+    source = functools.partial(ScriptSource, launch=launch, more=more, observed=observed)
     return replace(checked, workload=launch.name, preset=size, source=source)

@@ -1,7 +1,6 @@
 """What watching a script has shown, as sections: its steps, what it waits for, what to try."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from perfkit.recipe import shown, switches
 from perfkit.results.parity import Check
@@ -13,32 +12,34 @@ from perfkit.show.document import Bullets, Col, Content, Notice, Section, Table,
 from perfkit.show.inside import syncs
 from perfkit.show.tables import checks
 from perfkit.show.units import clean
-from perfkit.trace.report import diagnosis
 
 _WITHOUT_SWITCH = {"edit": "edit the script", "refused": "no", "on": "has it"}
 
 
 def watched(result: Watched) -> list[Content]:
     """Everything that watching a script has shown."""
-    sections: list[Content] = [
+    return [
         clean(result.command),
         Section("Its steps", [_steps(result)]),
-        Section("What to try", [suggestions(result.suggestions)]),
+        Section("What to try", [_suggestions(result.suggestions)]),
+        *_bullets("What stands out in a profile", result.bottlenecks),
+        *(syncs(result.syncs) if result.syncs else []),
+        *_bullets("Take note", result.warnings),
     ]
-    if result.bottlenecks:
-        table = replace(diagnosis(result.bottlenecks), title="")
-        sections.append(Section("What stands out in a profile", [table]))
-    if result.syncs:
-        sections += syncs(result.syncs)
-    if result.warnings:
-        sections.append(Section("Take note", [Bullets([clean(text) for text in result.warnings])]))
-    return sections
+
+
+def _bullets(title: str, texts: Sequence[str]) -> list[Content]:
+    return [Section(title, [Bullets([clean(text) for text in texts])])] if texts else []
+
+
+def _settings(values: dict[str, bool | int | str]) -> str:
+    return ", ".join(f"{name}={shown(value)}" for name, value in values.items())
 
 
 def _steps(result: Watched) -> Table:
     seen, script, peak = result.seen, result.script, result.peak
     changed = {name: value for name, value in script.settings.items() if value != switches()[name].default}
-    settings = ", ".join(f"{name}={shown(value)}" for name, value in changed.items())
+    trains = f"{', '.join(script.models)} ({script.parameters:,} parameters) on {script.device}"
     rows = [
         ["samples/s", units.number(seen.block.samples_per_s)],
         ["tokens/s", units.number(seen.tokens / seen.block.seconds or None)],
@@ -50,23 +51,16 @@ def _steps(result: Watched) -> Table:
         ["start", units.duration(result.startup_s)],
         ["profile", result.trace or units.NOT_AVAILABLE],
     ]
-    rows += [
-        [f"steps with {name}", f"{count} ({units.duration(seconds / count)} each, not counted above)"]
-        for name, (count, seconds) in sorted(seen.outside.items())
-    ]
-    rows += [
-        [
-            "trains",
-            f"{', '.join(script.models)} ({script.parameters:,} parameters) on {script.device}".strip(),
-        ],
-        ["is set", settings or "torch's defaults"],
-    ]
-    known = [row for row in rows if row[1] != units.NOT_AVAILABLE]
+    for name, (count, seconds) in sorted(seen.outside.items()):
+        each = f"{count} ({units.duration(seconds / count)} each, not counted above)"
+        rows.append([f"steps with {name}", each])
+    rows += [["trains", trains.strip()], ["is set", _settings(changed) or "torch's defaults"]]
     count = len(seen.block.step_s)
-    return Table(("what", "how much"), known, f"{count} plain step{'s' * (count > 1)}, no profiler")
+    title = f"{count} plain step{'s' * (count > 1)}, no profiler"
+    return Table(("what", "how much"), [row for row in rows if row[1] != units.NOT_AVAILABLE], title)
 
 
-def suggestions(ideas: Sequence[Suggestion]) -> Table:
+def _suggestions(ideas: Sequence[Suggestion]) -> Table:
     """What to try, the most promising first."""
 
     def gain(idea: Suggestion) -> str:
@@ -78,26 +72,24 @@ def suggestions(ideas: Sequence[Suggestion]) -> Table:
         gave = idea.measured
         return f"{units.ratio(gave)}, {gave.verdict}" if gave else ""
 
-    def how(idea: Suggestion) -> str:
-        options = ", ".join(f"{name}={shown(value)}" for name, value in idea.settings.items())
-        return _WITHOUT_SWITCH.get(idea.state, options)
-
     columns = [
         Col("switch", lambda idea: clean(idea.title)),
         Col("predicted", gain),
         *([Col("measured", measured)] if any(idea.measured for idea in ideas) else []),
-        Col("set", how),
-        Col("why", lambda idea: clean(idea.why)),
-        Col("basis", lambda idea: clean(idea.basis)),
+        Col("set", lambda idea: _WITHOUT_SWITCH.get(idea.state) or _settings(idea.settings)),
+        Col("why", lambda idea: clean(f"{idea.why} ({idea.basis})" if idea.basis else idea.why)),
     ]
-    return tabulate(columns, ideas, none="Nothing stands out.")
+    return tabulate(columns, ideas)
 
 
 def sides(result: Comparison, proofs: Sequence[Check]) -> list[Content]:
     """What was set from outside in a script, with its proof, what was not, and what both sides train."""
     start, facts = "not applied: ", result.b.facts
-    refused = {fact.removeprefix(start): why for fact, why in facts.items() if fact.startswith(start)}
-    notices = [Notice(f"{name} was not set: {why}") for name, why in refused.items()]
+    notices = [
+        Notice(f"{fact.removeprefix(start)} was not set: {why}")
+        for fact, why in facts.items()
+        if fact.startswith(start)
+    ]
     if "ended" in facts:
         notices.append(Notice(facts["ended"]))
     return [*notices, checks("Checks", [*result.b.mechanism, *proofs])]

@@ -1,6 +1,5 @@
 """A user's script that is asked at its steps: it is started as it stands, and ends cleanly."""
 
-import collections
 import contextlib
 import json
 import os
@@ -15,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from multiprocessing import connection as connections
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
@@ -23,7 +22,7 @@ import perfkit
 from perfkit import machine
 from perfkit.errors import InvalidValue, RunFailed
 from perfkit.process.child import end_tree
-from perfkit.process.conversation import POLL_S, Conversation, OnProgress
+from perfkit.process.conversation import Conversation, OnProgress
 from perfkit.recipe import Recipe, Value
 from perfkit.scripts import entry
 from perfkit.scripts.launch import Launch
@@ -35,6 +34,7 @@ from perfkit.worker.messages import AnyEvent, Question
 _ENDING_S = 3.0
 """How long the step may take in which the script is to end."""
 _LINES = 200
+"""Of what a script that failed wrote, its last ones."""
 
 
 class ScriptFailed(RunFailed):
@@ -47,12 +47,11 @@ class WatchedScript(Conversation):
     """A script that is watched, with all that it starts, in a process group of its own.
 
     It works in a mirror of its folder, so that what it writes is thrown away; experiment trackers are off.
-    Questions are methods of `questions.Questions`; they wait for the script's second step. `output` and `log`
-    are the last lines of its standard output and standard error.
+    Questions are methods of `questions.Questions`; they wait for the script's second step.
 
     Args:
         toggles: switches that are set from outside: name → value.
-        seed: of the random numbers of torch, Python and NumPy at its start; None leaves them alone.
+        seed: of the random numbers of torch, Python and NumPy at its start.
         loaders: `(file, line, column)` of the calls that make the training loader, where that is known.
         witness: note what each step does, so that it can be asked for its behaviour.
 
@@ -65,12 +64,11 @@ class WatchedScript(Conversation):
         launch: Launch,
         toggles: Mapping[str, Value] | None = None,
         *,
-        seed: int | None = None,
+        seed: int = 0,
         loaders: Iterable[tuple[str, int, int]] = (),
         witness: bool = False,
         on_progress: OnProgress = lambda phase, fraction: None,
         cancelled: threading.Event | None = None,
-        deadline: float | None = None,
     ) -> None:
         if not hasattr(socket, "AF_UNIX"):
             raise InvalidValue("scripts cannot be watched on this system", "Use Linux, macOS or WSL")
@@ -78,23 +76,22 @@ class WatchedScript(Conversation):
         for name in EDITS.keys() & toggles.keys():
             what = f"{name} cannot be set from outside: it needs the script's own code"
             raise InvalidValue(what, f"To have it, {EDITS[name]}")
-        super().__init__(on_progress, cancelled, deadline)
+        super().__init__(on_progress, cancelled)
         self.launch = launch
-        self.output: collections.deque[str] = collections.deque(maxlen=_LINES)
-        self.log: collections.deque[str] = collections.deque(maxlen=_LINES)
         self._line: Connection | None = None
         self._unsent: list[bytes] = []
         self._has_ended = False
         self.folder = Path(tempfile.mkdtemp(prefix="perfkit-"))
         """Everything that only this process needs, its mirror of the user's folder among it."""
-        self._settings: dict[str, Any] = {
+        self._mirror = self.folder / "files"
+        settings = {
             "toggles": toggles,
             "loaders": list(loaders),
             "witness": witness,
             "seed": seed,
             "losses": 64,
             "package": str(Path(perfkit.__file__).parent),
-            "scratch": str(self.folder / "files"),
+            "scratch": str(self._mirror),
             "socket": str(self.folder / "socket"),
             "started": time.time(),
         }
@@ -102,69 +99,67 @@ class WatchedScript(Conversation):
         self._sources: list[Any] = [self._server]
         self.on_progress("importing torch", 0.0)
         try:
-            self._process = self._start(words)
+            self._process = self._start(words, settings)
         except BaseException:
             self._server.close()
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
-        streams = [(self._process.stdout, self.output), (self._process.stderr, self.log)]
-        self._readers = [threading.Thread(target=self._keep, args=each, daemon=True) for each in streams]
-        for reader in self._readers:
-            reader.start()
 
     # ------------------------------------------------------------ starting
 
-    def _start(self, words: list[str]) -> subprocess.Popen[str]:
-        self._server.bind(self._settings["socket"])
+    def _start(self, words: list[str], settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+        self._server.bind(settings["socket"])
         self._server.listen(8)
         words, folder = self._mirrored(words)
         way_in = self.folder / "entry"
         way_in.mkdir()
         shutil.copy(entry.__file__, way_in / "sitecustomize.py")
-        with open(_standard_input(), "rb") as given:
+        paths = [str(way_in), os.environ.get("PYTHONPATH", "")]
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(machine.cache_folder() / "inductor"), "PYTHONHASHSEED": "0"}
+        environment = {
+            **cache,
+            **os.environ,
+            **QUIET,
+            **Recipe().replace(**settings["toggles"]).environment(),
+            "TMPDIR": str(self.folder),
+            "PWD": str(folder),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "PYTHONUNBUFFERED": "1",
+            entry.VARIABLE: json.dumps(settings),
+        }
+        with contextlib.ExitStack() as files:
+            given = files.enter_context(open(_standard_input(), "rb"))
+            out, err = (files.enter_context((self.folder / name).open("wb")) for name in ("out", "err"))
             return subprocess.Popen(
                 words,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
-                bufsize=1,
                 stdin=given,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stdout=out,
+                stderr=err,
                 cwd=folder,
-                env=self._variables(way_in, folder),
+                env=environment,
                 start_new_session=True,
             )
 
     def _mirrored(self, words: list[str]) -> tuple[list[str], Path]:
         """The command and the working directory in a mirror of the script's folders."""
-        mirror = Mirror(Path(self._settings["scratch"]))
-        folders = {self.launch.where.resolve()}
+        mirror, where = Mirror(self._mirror), self.launch.where
+        folders = {where.resolve()}
         if self.launch.script:
             folders.add(self.launch.script.resolve().parent)
         for folder in sorted(folders):
             mirror.add(folder)
         for path, data in self.launch.replaced:
             mirror.put(path, data)
-        for folder in {*folders, self.launch.where}:
+        for folder in {*folders, where}:
             there = str(mirror.place(folder))
             words = [_moved(word, str(folder), there) for word in words]
-        return words, mirror.place(self.launch.where)
+        return words, mirror.place(where)
 
-    def _variables(self, way_in: Path, folder: Path) -> dict[str, str]:
-        """The user's environment and the way in; prints arrive at once."""
-        values = {**os.environ, **QUIET, "TMPDIR": str(self.folder), "PWD": str(folder)}
-        values.setdefault("TORCHINDUCTOR_CACHE_DIR", str(machine.cache_folder() / "inductor"))
-        values |= Recipe().replace(**self._settings["toggles"]).environment()
-        if self._settings["seed"] is not None:
-            values.setdefault("PYTHONHASHSEED", "0")
-        values["PYTHONPATH"] = os.pathsep.join(filter(None, [str(way_in), values.get("PYTHONPATH")]))
-        return values | {"PYTHONUNBUFFERED": "1", entry.VARIABLE: json.dumps(self._settings)}
-
-    def _keep(self, stream: IO[str], lines: collections.deque[str]) -> None:
-        mirrored = str((self.folder / "files").resolve())  # before each path of the script's own folder
-        for line in stream:
-            lines.append(line.replace(mirrored, "").rstrip("\n"))
+    def written(self, stream: str) -> list[str]:
+        """The lines that it wrote until now to standard output (`out`) or standard error (`err`)."""
+        text = (self.folder / stream).read_text(encoding="utf-8", errors="replace")
+        mirrored = str(self._mirror.resolve())  # before each path of the script's own folder
+        return text.replace(mirrored, "").splitlines()
 
     # ------------------------------------------------------------ asking
 
@@ -196,34 +191,20 @@ class WatchedScript(Conversation):
             yield 0, None
         self._has_ended = self._process.poll() is not None
 
-    def too_late(self) -> RunFailed:
-        what = f"the time limit is reached {self._when()}"
-        return self._failed(
-            what, "Raise --timeout; does it train with these arguments, and in its own process?", "too late"
-        )
-
     def death(self, rank: int) -> RunFailed:
         code = self._process.wait()
-        for reader in self._readers:
-            reader.join(POLL_S)
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit status {code}"
+        when = "while it was measured" if self._line else "before its second step"
+        lines = [line.strip() for line in self.written("out") + self.written("err") if line.strip()]
+        wrote = f" (the last it wrote: {lines[-1]})" if lines else ""
         remedy = "Does it train by itself with these arguments, and call no os._exit? Is there enough memory?"
-        return RunFailed(f"the script {how} {self._when()}", remedy)
+        return RunFailed(f"the script {how} {when}{wrote}", remedy)
 
     def _failure(self, rank: int, event: AnyEvent | None) -> RunFailed:
         failure = super()._failure(rank, event)
-        return self._failed(failure.what, failure.remedy, failure.kind)
-
-    def _failed(self, what: str, remedy: str, kind: str) -> ScriptFailed:
-        self._readers[1].join(POLL_S)
-        error = ScriptFailed(what, remedy)
-        error.kind, error.output = kind, "\n".join(self.log)
+        error = ScriptFailed(failure.what, failure.remedy)
+        error.kind, error.output = failure.kind, "\n".join(self.written("err")[-_LINES:])
         return error
-
-    def _when(self) -> str:
-        lines = [line.strip() for line in [*self.output, *self.log] if line.strip()]
-        wrote = f" (the last it wrote: {lines[-1]})" if lines else ""
-        return f"{'while it was measured' if self._line else 'before its second step'}{wrote}"
 
     def stop(self) -> None:
         """Ends it at its next step if that comes soon, so that it is not interrupted while it writes."""

@@ -1,9 +1,9 @@
 """A script, watched as it stands: where the time of its steps goes, and what to try."""
 
-import functools
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,20 +11,16 @@ import msgspec
 
 from perfkit import machine
 from perfkit import trace as traces
-from perfkit.errors import Cancelled, PerfkitError
-from perfkit.process.lock import EVERYTHING, device_lock
-from perfkit.recipe import Recipe
+from perfkit.errors import PerfkitError
 from perfkit.results.pairing import DISTURBED
-from perfkit.results.stats import Ratio
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import Observation, ScriptFacts
-from perfkit.scripts.study import script_plan, target
-from perfkit.scripts.suggest import Seen, Suggestion, bounded, suggest, tried
-from perfkit.scripts.watched import WatchedScript
+from perfkit.scripts.study import ScriptSource, script_plan, target
+from perfkit.scripts.suggest import Seen, Suggestion, ranked, suggest, tried
 from perfkit.show import units
-from perfkit.studies.compare import Candidate, compare
+from perfkit.studies import rungs
 from perfkit.studies.progress import Progress
-from perfkit.trace import Bottleneck
+from perfkit.studies.sources import opened
 from perfkit.worker.messages import Block, Peak, ProfileReport, SyncReport
 
 A = TypeVar("A")
@@ -32,7 +28,7 @@ A = TypeVar("A")
 BUDGET_S, TRY_S = 60.0, 30.0
 """Seconds for watching once the script trains, and for each suggestion that is tried."""
 _STEPS, _TRIED, _SYNC_STEPS = 60, 2, 4
-_PROFILED = {"wait": 1, "warmup": 2, "active": 3}
+_PROFILED = {"wait": 1, "warmup": 2, "active": 3, "stacks": False}
 _COSTS = 20
 """How many plain steps a further question takes, at most."""
 
@@ -41,7 +37,8 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
     """What watching a script has shown; a part that was not measured is None or empty.
 
     `command`: as one types it. `own`: all switches as the script has them. `startup_s`: from the start of the
-    process to its first batch. `ceiling`: steps on a held batch. `trace`: the file with the profiled steps.
+    process to its first batch. `ceiling`: steps on a held batch. `trace`: the file with the profiled steps;
+    `bottlenecks`: what stands out in them, besides waiting for data, which the plain steps tell.
     """
 
     command: str
@@ -53,135 +50,114 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
     peak: Peak = Peak(None, None, 0)
     syncs: SyncReport | None = None
     trace: str | None = None
-    bottlenecks: list[Bottleneck] = []
+    bottlenecks: list[str] = []
     suggestions: list[Suggestion] = []
     warnings: list[str] = []
 
 
 def watch(
-    launch: Launch,
-    steps: int | None = None,
-    progress: Progress | None = None,
-    budget_s: float = BUDGET_S,
-    timeout_s: float | None = None,
-    tries: bool = False,
+    launch: Launch, progress: Progress | None = None, budget_s: float = BUDGET_S, tries: bool = False
 ) -> Watched:
-    """Watches a script for so many plain steps, fewer if they take longer than half of the budget.
+    """Watches some plain steps of a script, fewer if they take longer than half of the budget.
 
-    `budget_s`: seconds that it may take once the script trains; what does not fit is left out. `timeout_s`:
-    after so many it is ended. `tries`: the two best suggestions are measured too, for about 30 s each.
+    `budget_s`: seconds that it may take once the script trains; what does not fit is left out. `tries`: the
+    two best suggestions are measured too, for about 30 s each.
 
     Raises:
         PerfkitError: it cannot be started, failed, or does not train.
     """
     progress = progress or Progress()
-    deadline = time.monotonic() + timeout_s if timeout_s else None
-    waits = functools.partial(progress.phase, "waiting: another run uses this machine")
-    with (
-        progress.part(0, 1 + tries),
-        device_lock(EVERYTHING, progress.cancelled, waits),  # the device of a script shows only when it runs
-        WatchedScript(
-            launch,
-            on_progress=progress.phase,
-            cancelled=progress.cancelled,
-            deadline=deadline,
-        ) as script,
-    ):
-        result, seen = _ask(script, steps or _STEPS, budget_s, progress)
-    ideas, found = suggest(seen), seen.analysis.diagnosis if seen.analysis else []
-    if tries:
+    with opened(script_plan(launch), progress) as source:
+        assert isinstance(source, ScriptSource)
+        with progress.part(0, 1 + tries):
+            result = _ask(source, budget_s, progress)
+        if not tries:
+            return result
         with progress.part(1, 2):
-            ideas = _try_best(ideas, launch, progress)
-    return msgspec.structs.replace(result, suggestions=ideas, bottlenecks=bounded(found, seen, ideas))
+            return msgspec.structs.replace(result, suggestions=_try_best(source, result.suggestions))
 
 
-def _trace_file() -> Path:
-    folder = machine.runs_folder() / "profiles"
-    folder.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix="watch-", dir=folder)) / "steps.pt.trace.json.gz"
-
-
-def _ask(script: WatchedScript, steps: int, budget_s: float, progress: Progress) -> tuple[Watched, Seen]:
+def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     """Asks the script everything for which there is time."""
-    script.ask("describe", ScriptFacts)  # it trains from here on
-    until, before, missing = time.monotonic() + budget_s, machine.cpu_times(script.pids), list[str]()
+    script, until, missing = source.take(), time.monotonic() + budget_s, list[str]()
+    before = machine.cpu_times(script.pids)
     progress.reach(0.3)
-    observed = {"steps": steps, "seconds": budget_s / 2}
+    observed = {"steps": _STEPS, "seconds": budget_s / 2}
     plain, ceiling = script.ask("observe", tuple[Observation, Block | None], **observed)
     taken = machine.taken_share(before, machine.cpu_times(script.pids))
     peak = script.ask("peak", Peak)
     facts = script.ask("describe", ScriptFacts)
+    script.deadline = until
 
-    def ask(what: str, question: str, kind: type[A], **arguments: Any) -> A | None:
-        """The answer, or None: the script cannot give one, or so many plain steps take too long."""
-        if plain.ended:
-            return None
-        if _COSTS * plain.step_s < until - time.monotonic():
+    def ask(what: str, question: str, kind: type[A], part: float, **arguments: Any) -> A | None:
+        """The answer, or None: the script cannot give one, has ended, or it would take too long."""
+        nonlocal plain
+        progress.reach(part)
+        if not plain.ended and _COSTS * plain.step_s < until - time.monotonic():
             try:
                 return script.ask(question, kind, **arguments)
             except PerfkitError as problem:
                 reason = getattr(problem, "kind", "")
-                if reason == "unavailable":
+                if reason == "ended":
+                    plain = msgspec.structs.replace(plain, ended=True)
+                elif reason == "unavailable":
                     return None
-                if reason not in ("too late", "ended"):
+                elif time.monotonic() < until:
                     raise
         missing.append(what)
         return None
 
     where, in_16_bits = target(facts), None
-    progress.reach(0.6)
     if ceiling and where.bf16 and facts.settings.get("amp") == "off":
-        in_16_bits = ask("bfloat16", "try_amp", float, seconds=budget_s / 10)
-    progress.reach(0.75)
-    syncs = ask("hidden waits", "syncs", SyncReport, steps=_SYNC_STEPS)
-    progress.reach(0.85)
-    out = _trace_file()
-    options = {**_PROFILED, "stacks": False, "path": str(out)}
-    profile = ask("a profile", "profile", ProfileReport, **options)
+        in_16_bits = ask("bfloat16", "try_amp", float, 0.6, seconds=budget_s / 10)
+    syncs = ask("hidden waits", "syncs", SyncReport, 0.75, steps=_SYNC_STEPS)
+    folder = machine.runs_folder() / "profiles"
+    folder.mkdir(parents=True, exist_ok=True)
+    out = Path(tempfile.mkdtemp(prefix="watch-", dir=folder)) / "steps.pt.trace.json.gz"
+    profile = ask("a profile", "profile", ProfileReport, 0.85, path=str(out), **_PROFILED)
     analysis = traces.analyse(traces.load(out)) if profile else None
-    own = Recipe().replace(**where.own)
-    seen = Seen(own, where, plain, machine.usable_cores(), ceiling, analysis, in_16_bits, facts.has_fused)
-    result = Watched(
+    seen = Seen(where, plain, machine.usable_cores(), ceiling, analysis, in_16_bits, facts.has_fused)
+    script.stop()
+    return Watched(
         command=script.launch.describe(),
         script=facts,
-        own=own.to_dict(),
+        own=seen.own.to_dict(),
         startup_s=facts.startup_s,
         seen=plain,
         ceiling=ceiling,
         peak=peak,
         syncs=syncs,
         trace=str(out) if analysis else None,
+        bottlenecks=[
+            f"{each.bottleneck}, {each.message}"
+            for each in (analysis.diagnosis if analysis else [])
+            if each.bottleneck != "data-bound"
+        ],
+        suggestions=suggest(seen),
         warnings=[*facts.notes, *_remarks(plain, taken, missing)],
     )
-    return result, seen
 
 
 def _remarks(seen: Observation, taken: float, missing: list[str]) -> Iterator[str]:
     if seen.ended:
         yield f"the script came to its end after {seen.steps} steps: let it train longer to see more"
-    if missing:
-        what = (
-            f"no time was left to measure {', '.join(missing)} (a step takes {units.duration(seen.step_s)})"
-        )
-        yield f"{what}: raise --budget"
+    elif missing:
+        step = units.duration(seen.step_s)
+        yield f"no time was left to measure {', '.join(missing)} (a step takes {step}): raise --budget"
     if taken > DISTURBED:
         yield f"other programs took {taken:.0%} of the cores: close them, then watch it again"
 
 
-def _try_best(ideas: list[Suggestion], launch: Launch, progress: Progress) -> list[Suggestion]:
+def _try_best(source: ScriptSource, ideas: list[Suggestion]) -> list[Suggestion]:
     """Measures the best suggestions, in turn with the script as it is."""
-    best = [idea for idea in ideas if idea.state == "try"][:_TRIED]
-    plan, measured, failures = script_plan(launch), dict[str, Ratio](), dict[str, str]()
-    for number, idea in enumerate(best):
-        sides = Candidate("as it is"), Candidate(idea.title, changes=idea.settings)
-        try:
-            with progress.part(number, len(best)):
-                result = compare(
-                    *sides, plan, TRY_S / 2, plan.preset.precision, 1, False, plan.preset.part, progress
-                )
-            measured[idea.title] = result.ratio
-        except Cancelled:
-            break
-        except PerfkitError as problem:
-            failures[idea.title] = f"could not be tried: {problem}"
-    return tried(ideas, measured, failures)
+    base, best = source.baseline(), [idea for idea in ideas if idea.state == "try"][:_TRIED]
+    recipes = [("as it is", base), *((idea.title, base.replace(**idea.settings)) for idea in best)]
+    rule = replace(rungs.stop_rule(source.plan), budget_s=TRY_S / 2, ceiling=False)
+    runs = source.measure(rungs.recipe_stages(recipes, source.target), rule)
+    for number, run in enumerate(runs[1:]):
+        if ratio := run.speedup("baseline"):
+            ideas[number] = tried(ideas[number], ratio)
+        elif run.status == "failed":
+            why = f"could not be tried: {run.reason}"
+            ideas[number] = msgspec.structs.replace(ideas[number], state="refused", why=why)
+    return ranked(ideas)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -47,7 +46,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def first_steps(launch: Launch, toggles: dict[str, Any]) -> Trained:
-    script = WatchedScript(launch, toggles, seed=0)
+    script = WatchedScript(launch, toggles)
     try:
         return script.ask("train", Trained, loss_steps=5, warmup_s=0.0)
     finally:
@@ -94,15 +93,13 @@ def test_the_command_prints_verifies_and_writes(tmp_path: Path, monkeypatch: pyt
     shutil.copy(ROOT / "data/scripts/plain_loop.py", tmp_path / "train.py")
     monkeypatch.chdir(tmp_path)
     before = (tmp_path / "train.py").read_bytes()
-    words = ["train.py", "--set", "optimizer_impl=fused", "--set", "uint8_copy=true", "--preset", "smoke",
-             "--budget", "0", "--json", "result.json", "--write", "--",
-             "--images", "40", "--size", "16", "--batch-size", "4"]  # fmt: skip
+    words = ["train.py", "--set", "optimizer_impl=fused", "--set", "uint8_copy=true", "--budget", "0", "--write",
+             "--", "--images", "40", "--size", "16", "--batch-size", "4"]  # fmt: skip
     code, out, err = command(*words)
-    record = json.loads((tmp_path / "result.json").read_text())
     # Speed is not asserted: only whether a difference was measured decides over writing.
-    is_verified = record["verification"]["ratio"]["verdict"] not in ("faster", "slower")
+    is_verified = "NOT verified" not in err
     assert code == (0 if is_verified else 1), err
-    assert record["verification"]["losses"]["ok"] is True and record["diff"] == out
+    assert "losses equal bit for bit" in err
     assert "uint8_copy needs an edit by hand" in err and ("edited" in err) == is_verified
     after = (tmp_path / "train.py").read_bytes()
     (tmp_path / "train.py").write_bytes(before)

@@ -72,7 +72,9 @@ def test_a_script_is_counted_and_toggled(case: Case, tmp_path: Path, monkeypatch
     environment, launch = dict(os.environ), Launch(case.program, case.arguments, case.module, tmp_path)
 
     def start(toggles: dict[str, Any]) -> WatchedScript:
-        return WatchedScript(launch, toggles, seed=0, deadline=time.monotonic() + 200)
+        script = WatchedScript(launch, toggles)
+        script.deadline = time.monotonic() + 200
+        return script
 
     def train(script: WatchedScript) -> Trained:
         return script.ask("train", Trained, loss_steps=LOSS_STEPS, warmup_s=0.0)

@@ -77,7 +77,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @contextmanager
 def started(code: str, *arguments: str, program: str = "train.py", **more: Any) -> Iterator[WatchedScript]:
     Path("train.py").write_text(code)
-    with WatchedScript(Launch(program, arguments), deadline=time.monotonic() + 120, **more) as script:
+    with WatchedScript(Launch(program, arguments), **more) as script:
+        script.deadline = time.monotonic() + 120
         yield script
     assert not script.folder.exists()
 
@@ -96,9 +97,10 @@ def assert_refused(script, question, reason):
 
 
 def test_a_script_is_watched_from_its_first_step_to_its_clean_end(folder: Path):
-    with started(PLAIN, "--lr", "1", seed=0) as script:
+    with started(PLAIN, "--lr", "1") as script:
         trained = train(script)
-        assert script.output[0] == f"started __main__ ['--lr', '1'] {folder} None"  # not its mirror
+        assert script.written("err")[0] == f"to stderr {folder}"
+        assert script.written("out")[0] == f"started __main__ ['--lr', '1'] {folder} None"  # not its mirror
         assert (trained.samples_per_step, trained.first.samples, len(trained.losses)) == (16, 6 * 16, 6)
         assert trained.batch_bytes_per_sample == 3 * 8 * 8 * 4 + 8
         assert trained.recipe["batch_size"] == 16 and trained.recipe["workers"] == 0
@@ -119,16 +121,12 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(folder: Path):
         trace = folder / "steps.json"
         options = {"wait": 0, "warmup": 1, "active": 2, "stacks": False}
         assert len(script.ask("profile", ProfileReport, path=str(trace), **options).marks) == 3
-        script.output.clear()
         assert script.ask("try_amp", float, seconds=1.0) > 0
-        tried = [line.split() for line in script.output]
-        script.output.clear()
-        observe(script, 4)
+        tried = [line.split() for line in script.written("out")[-40:]]
         assert {kind for kind, _ in tried} == {"torch.float32", "torch.bfloat16"}
-        assert len({at for _, at in tried[3:]}) == 1, "the same batch each time"
-        assert {line.split()[0] for line in [*script.output][-2:]} == {
-            "torch.float32"
-        }  # earlier lines may be late
+        assert len({at for _, at in tried}) == 1, "the same batch each time"
+        observe(script, 4)
+        assert {line.split()[0] for line in script.written("out")[-4:]} == {"torch.float32"}
         facts = script.ask("describe", ScriptFacts)
         assert not facts.random_data
         assert (facts.device, facts.models, facts.optimizers) == ("cpu", ["Sequential"], ["Adam"])
@@ -146,7 +144,6 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(folder: Path):
         assert_refused(script, "behaviour", "was not noted")
         assert_refused(script, "memory", "cannot be asked for memory")
         assert observe(script, 1).block.samples  # it goes on
-    assert script.log[0] == f"to stderr {folder}"
     assert {path.name for path in folder.iterdir()} == {"train.py", "steps.json"}
 
 
@@ -204,10 +201,12 @@ def test_the_way_in_leaves_the_interpreter_as_it_was(folder: Path, monkeypatch: 
         "facts.append(subprocess.run(child, capture_output=True, text=True).stdout)\n"
         "print(json.dumps(facts), flush=True)\n"
     )
-    with started(asking) as script, pytest.raises(ScriptFailed, match="exit status 0 before its second"):
-        observe(script, 5)
     theirs = str(own / "sitecustomize.py")
-    assert json.loads(script.output[0]) == [theirs, str(own), None, "disabled", f"False False {theirs}\n"]
+    with started(asking) as script:
+        with pytest.raises(ScriptFailed, match="exit status 0 before its second"):
+            observe(script, 5)
+        facts = json.loads(script.written("out")[0])
+    assert facts == [theirs, str(own), None, "disabled", f"False False {theirs}\n"]
 
 
 def test_a_script_that_comes_to_its_end_meanwhile(folder: Path):
@@ -270,7 +269,7 @@ def test_what_a_measured_script_writes_is_thrown_away(folder: Path):
         (folder / name).write_text("before")
     with started(WRITING, "1000", program=str(folder / "train.py")) as script:
         observe(script, 5)
-    assert script.output[0] == "['beforemore'] before ['model.pt', 'new', 'old.txt']"
+        assert script.written("out") == ["['beforemore'] before ['model.pt', 'new', 'old.txt']"]
     outside = folder.parent / "escaped.txt"
     refused = pytest.raises(ScriptFailed, match="a copy of its folder")
     with started(WRITING, "1", str(outside)) as script, refused:
@@ -374,7 +373,7 @@ def test_a_held_batch_makes_no_epoch_longer_and_torch_s_errors_stay(folder, work
             for _ in range(8):  # it begins at each batch of an epoch, the last one among them
                 assert script.ask("ceiling", Block, samples=96).samples >= 96
                 assert len(observe(script, 3).block.step_s) >= 3
-            assert script.output[0] == "as in the file"
+            assert script.written("out") == ["as in the file"]
             assert script.ask("describe", ScriptFacts).random_data
     finally:
         os.dup2(before, 0)

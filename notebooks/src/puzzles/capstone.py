@@ -28,7 +28,7 @@ result
 # To find the faults, watch the script in a terminal, and look up each line of the report on the [cheat sheet](../../docs/cheat_sheet.md):
 #
 # ```sh
-# perfkit watch my_capstone.py --steps 8
+# perfkit watch my_capstone.py
 # ```
 #
 # [The ten faults, and a script without them](capstone_solution.ipynb).

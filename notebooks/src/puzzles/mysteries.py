@@ -16,7 +16,7 @@
 # To see where the time goes, and whether your edit is faster, open a terminal in this folder:
 #
 # ```sh
-# perfkit watch my_gpu_waits.py --steps 8
+# perfkit watch my_gpu_waits.py
 # perfkit compare ../../data/puzzles/mysteries/gpu_waits.py my_gpu_waits.py
 # ```
 

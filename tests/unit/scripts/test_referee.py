@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from perfkit.cli.options import Recipe as Training
+from perfkit.cli.options import Script
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.results.pairing import Pairing
 from perfkit.results.run import Comparison, Run
-from perfkit.scripts import study
+from perfkit.scripts import referee, study
 from perfkit.scripts.behaviour import Behaviour
-from perfkit.scripts.referee import Match, match
-from perfkit.studies.compare import Candidate
 
 STEPS = 20
 PLAIN = Behaviour(
@@ -48,9 +48,8 @@ def verdict(
     new = msgspec.structs.replace(new, losses=[losses] * STEPS)
     rates = [100 * speed * (1 + scatter * (-1) ** number) for number in range(10)]
     pairing = Pairing(rates, [100.0] * 10, [disturbed] * 10, against="a", role="previous", interleaved=True)
-    plan: Any = None
-    sides = Match(plan, Candidate("a"), Candidate("b"), {allowed}, {"a": PLAIN, "b": new})
-    return sides.verdict(Comparison(run("a", 16), run("b", 32), pairing), 0.02, fails)
+    result = Comparison(run("a", 16), run("b", 32), pairing)
+    return referee.verdict({"a": PLAIN, "b": new}, {allowed}, result, 0.02, fails)
 
 
 @pytest.mark.parametrize(
@@ -80,16 +79,25 @@ def test_a_verdict_and_its_exit_code(case: dict[str, Any], outcome: str, code: i
     assert (given.outcome, given.exit_code) == (outcome, code), given.reason
 
 
-def test_both_sides_of_a_comparison_are_checked_before_anything_starts(tmp_path: Path):
+def match(named: list[str], program: str | None = None, **training: Any) -> Any:
+    return referee.match(Script(program), Training(preset="smoke", **training), named, [])
+
+
+def test_both_sides_of_a_comparison_are_checked_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "train.py").write_text("")
-    a, b = (str(tmp_path / name / "train.py") for name in "ab")
-    two = match(None, [a, b, "--lr"], False, [], "smoke", 0)
-    assert (two.plan.workload, two.plan.preset.loss_steps) == ("train.py", study.LOSSES)
-    assert (two.a.title, two.b.title) == (a, b)
-    one = match(a, [], False, ["amp=bf16"], "smoke", 0)
-    assert (one.a.title, one.b.changes, one.allowed) == ("as it is", {"amp": "bf16"}, {"precision"})
-    for program, settings, message in ((a, [], "nothing to compare"), (None, ["workers=2"], "--script")):
+    plan, old, new, _ = match(["a/train.py", "b/train.py", "--lr"])
+    assert (plan.workload, plan.preset.loss_steps) == ("train.py", study.LOSSES)
+    assert (old.title, new.title) == ("a/train.py", "b/train.py")
+    _, old, new, judge = match([], "a/train.py", settings=["amp=bf16"])
+    assert (old.title, new.changes, judge.args[1]) == ("as it is", {"amp": "bf16"}, {"precision"})
+    for program, settings, message in (
+        ("a/train.py", [], "nothing to compare"),
+        (None, ["workers=2"], "--script"),
+    ):
         with pytest.raises(InvalidValue, match=message):
-            match(program, [a, b], False, settings, "smoke", 0)
+            match(["a/train.py", "b/train.py"], program, settings=settings)
