@@ -49,7 +49,8 @@ class Verdict(msgspec.Struct, frozen=True):
             steps = min(len(side.loaded) for side in self.observed.values())
             proofs = [Check("steps", True, f"{steps} steps of each side do the same")]
         proofs += [self.losses] * all(proof.name != "losses" for proof in proofs)
-        return [*tables.sides(result, proofs), f"{self.outcome}: {self.reason}"]
+        why = f": {self.reason}" if self.outcome == "undecided" else ""  # else it stands above
+        return [*tables.sides(result, proofs), f"Verdict: {self.outcome}{why}"]
 
 
 Judge = Callable[[Comparison, float, bool | None], Verdict]

@@ -194,9 +194,11 @@ def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
 
 def attach(questions: Questions) -> None:
     """Makes loaders, models and optimizers of this process report, after setting seed and switches."""
-    seed, numpy = questions.script.settings["seed"], sys.modules.get("numpy")
-    for set_seed in (random.seed, torch.manual_seed, *([numpy.random.seed] if numpy else [])):
-        set_seed(seed)
+    seed = questions.script.settings["seed"]
+    if seed is not None:
+        numpy: Any = sys.modules.get("numpy")
+        for set_seed in (random.seed, torch.manual_seed, *([numpy.random.seed] if numpy else [])):
+            set_seed(seed)
     apply_global(questions.script.toggles)
     for part in questions.parts:
         part.patch()
