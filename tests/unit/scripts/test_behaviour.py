@@ -13,7 +13,7 @@ from tests.support import scripts
 IMAGES = """\
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, Subset, default_collate
+from torch.utils.data import DataLoader, Dataset, Subset
 
 class Images(Dataset):
     def __init__(self, count):
@@ -164,12 +164,6 @@ CHEATS = {
         FORWARD,
         "n = 8 if step > 12 else 16; x, y = x[:n], y[:n]; out = model(x)",
     ),
-    "half dropped when collated": (
-        "samples",
-        IMAGES,
-        LOADER,
-        f"{LOADER}, collate_fn=lambda items: default_collate(items[:8])",
-    ),
     "later parts left out": (
         "samples",
         PARTS,
@@ -220,12 +214,6 @@ CHEATS = {
         "model.body.requires_grad_(step < 10); out = model(x)",
     ),
     "an optimizer of the head": ("frozen", IMAGES, "SGD(model.", "SGD(model.head."),
-    "every other body without gradients": (
-        "frozen",
-        IMAGES,
-        FEATURES,
-        "with torch.set_grad_enabled(step < 10 or step % 2 == 0): h = self.body(x)",
-    ),
     "a detached body later": ("frozen", PARTS, PREDICT, "head(body(x) if step < 5 else body(x).detach())"),
     "a layer skipped every other time": (
         "frozen",
@@ -281,7 +269,6 @@ CHEATS = {
     "evaluated half as often": ("evaluations", TOKENS, "it % 10 == 9", "it % 20 == 9"),
     "no checkpoint": ("checkpoints", TOKENS, "torch.save", "(lambda *_: None)"),
     "another clock": ("timing", IMAGES, SEED, f"import time; time.perf_counter = lambda: 0.0; {SEED}"),
-    "no waiting": ("timing", IMAGES, SEED, f"torch.cuda.synchronize = lambda *_: None; {SEED}"),
     "perfkit changed": (
         "timing",
         PARTS,

@@ -37,15 +37,6 @@ def test_the_error_of_measurements_is_in_the_interval():
     assert effect.high == pytest.approx(2 * math.exp(0.196))
 
 
-def test_what_was_not_measured_is_none_and_the_rest_still_stands():
-    values = {frozenset("a"): (LOG2, 0.0)}
-    found = conclude("ab", values)
-    a, b = found.effects
-    assert (a.alone, a.last, a.shapley) == (pytest.approx(2), None, None)
-    assert (b.alone, b.last, b.shapley) == (None, None, None)
-    assert found.together is None
-
-
 @pytest.fixture
 def plan(where):
     return replace(where, preset=replace(where.preset, rounds=5))
