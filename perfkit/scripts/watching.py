@@ -11,7 +11,7 @@ import msgspec
 
 from perfkit import machine
 from perfkit import trace as traces
-from perfkit.errors import PerfkitError
+from perfkit.errors import RunFailed
 from perfkit.results.pairing import DISTURBED
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import Observation, ScriptFacts
@@ -71,10 +71,12 @@ def watch(
         assert isinstance(source, ScriptSource)
         with progress.part(0, 1 + tries):
             result = _ask(source, budget_s, progress)
-        if not tries:
-            return result
-        with progress.part(1, 2):
-            return msgspec.structs.replace(result, suggestions=_try_best(source, result.suggestions))
+        best = [idea for idea in result.suggestions if idea.state == "try"][: _TRIED * tries]
+        if best:
+            with progress.part(1, 2):
+                ideas = [*_try(source, best), *result.suggestions[len(best) :]]
+            result = msgspec.structs.replace(result, suggestions=ranked(ideas))
+    return result
 
 
 def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
@@ -96,11 +98,10 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
         if not plain.ended and _COSTS * plain.step_s < until - time.monotonic():
             try:
                 return script.ask(question, kind, **arguments)
-            except PerfkitError as problem:
-                reason = getattr(problem, "kind", "")
-                if reason == "ended":
+            except RunFailed as problem:
+                if problem.kind == "ended":
                     plain = msgspec.structs.replace(plain, ended=True)
-                elif reason == "unavailable":
+                elif problem.kind == "unavailable":
                     return None
                 elif time.monotonic() < until:
                     raise
@@ -148,16 +149,17 @@ def _remarks(seen: Observation, taken: float, missing: list[str]) -> Iterator[st
         yield f"other programs took {taken:.0%} of the cores: close them, then watch it again"
 
 
-def _try_best(source: ScriptSource, ideas: list[Suggestion]) -> list[Suggestion]:
-    """Measures the best suggestions, in turn with the script as it is."""
-    base, best = source.baseline(), [idea for idea in ideas if idea.state == "try"][:_TRIED]
-    recipes = [("as it is", base), *((idea.title, base.replace(**idea.settings)) for idea in best)]
+def _try(source: ScriptSource, ideas: list[Suggestion]) -> Iterator[Suggestion]:
+    """Measures suggestions, in turn with the script as it is."""
+    base = source.baseline()
+    recipes = [("as it is", base), *((idea.title, base.replace(**idea.settings)) for idea in ideas)]
     rule = replace(rungs.stop_rule(source.plan), budget_s=TRY_S / 2, ceiling=False)
-    runs = source.measure(rungs.recipe_stages(recipes, source.target), rule)
-    for number, run in enumerate(runs[1:]):
+    _, *runs = source.measure(rungs.recipe_stages(recipes, source.target), rule)
+    for idea, run in zip(ideas, runs, strict=True):
         if ratio := run.speedup("baseline"):
-            ideas[number] = tried(ideas[number], ratio)
+            yield tried(idea, ratio)
         elif run.status == "failed":
             why = f"could not be tried: {run.reason}"
-            ideas[number] = msgspec.structs.replace(ideas[number], state="refused", why=why)
-    return ranked(ideas)
+            yield msgspec.structs.replace(idea, state="refused", why=why)
+        else:
+            yield idea
