@@ -1,9 +1,8 @@
-"""`perfkit compare`, `parity`, `doctor --noise`, `attribute`, `tune` as a person uses them."""
+"""`perfkit compare`, `parity`, `doctor --noise`, `tune` as a person uses them."""
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from pathlib import Path
 
@@ -90,14 +89,6 @@ def test_parity_of_a_stage_and_of_a_fault() -> None:
     assert "✗" not in done.stdout
     wrong = ("parity", "amp=bf16", "--workload", "tests.support.toy:WrongIn16Bits", "--device", "cpu")
     assert "NOT the same training" in perfkit(*wrong, code=1).stdout
-
-
-def test_attribution_measures_every_set() -> None:
-    stages = ("--stages", "zero_grad,accumulation")
-    result = json.loads(perfkit("attribute", *stages, *TOY, "--json", "-").stdout)
-    assert (result["sets"], result["complete"]) == (3, True)
-    product = math.prod(effect["shapley"] for effect in result["effects"])
-    assert product == pytest.approx(result["together"])
 
 
 def test_the_tuner_picks_only_what_it_has_measured(tmp_path: Path) -> None:

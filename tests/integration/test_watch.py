@@ -446,19 +446,7 @@ def test_a_comparison_shows_what_was_measured_until_a_script_ended(folder: Path)
         (folder / name).write_text(
             LOOP + "import time\nfor _ in range(40):\n    step()\n    time.sleep(0.05)\n"
         )
-    words = [
-        "compare",
-        "a.py",
-        "b.py",
-        "--budget",
-        "60",
-        "--precision",
-        "0",
-        "--preset",
-        "smoke",
-        "--json",
-        "-",
-    ]
+    words = ["compare", "a.py", "b.py", "--budget", "60", "--precision", "0", "--json", "-"]
     done = CliRunner().invoke(app, words)
     document = json.loads(done.stdout)
     assert document["outcome"] in ("undecided", "not faster") and document["rounds"] >= 3, "by its rounds"
