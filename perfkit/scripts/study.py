@@ -13,7 +13,7 @@ from perfkit.errors import PerfkitError, RunFailed
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import Stage
 from perfkit.process.lock import EVERYTHING
-from perfkit.recipe import Recipe, Value, allowed, switches
+from perfkit.recipe import Recipe, Value, allowed
 from perfkit.results import noise, parity
 from perfkit.results.parity import Check
 from perfkit.results.run import Run
@@ -153,17 +153,14 @@ def affordable(stop: StopRule, stages: int, step_s: float) -> StopRule:
 
 def target(facts: ScriptFacts) -> Target:
     """Where a script runs: with the settings it has by itself, and what cannot be set from outside."""
-    own = allowed(facts.settings)
-    # A switch that acts only combined with another one is judged with it, by the rules.
-    combined = {name for name, switch in switches().items() if switch.idle_when and facts.loader}
     return Target(
         device=facts.device,
         convolves=facts.convolves,
         bf16=facts.facts.bf16 is not False,
         compiler=not machine.compiler_problem(facts.device),
         count=facts.facts.count or 1,
-        own=own,
-        refused={key: why for key, why in facts.refused.items() if key not in combined or key not in own},
+        own=allowed(facts.settings),
+        refused=facts.refused,
     )
 
 
