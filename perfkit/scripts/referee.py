@@ -122,7 +122,7 @@ def same_losses(result: Comparison, observed: Mapping[str, Behaviour]) -> Check:
         msgspec.structs.replace(run, losses=observed[run.title].losses) if run.title in observed else run
         for run in (result.a, result.b)
     ]
-    return study.losses(*runs, most=study.LOSSES)
+    return study.losses(*runs)
 
 
 def _decide(

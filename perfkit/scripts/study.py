@@ -164,16 +164,16 @@ def target(facts: ScriptFacts) -> Target:
     )
 
 
-def losses(a: Run, b: Run, *, most: int | None = None) -> Check:
+def losses(a: Run, b: Run) -> Check:
     """Whether the first losses of a script are those of another run of it, as far as its switches allow.
 
-    Compares at most so many of them, and all where only their means are compared.
+    All losses are compared where only their means can be.
     """
     ours, plain = Recipe.from_dict(b.recipe), Recipe.from_dict(a.recipe)
     drawn = RANDOM_DATA if ours.workers != plain.workers and b.facts.get("data") == RANDOM_DATA else ""
     is_same = a.facts.get("command") == b.facts.get("command")  # else more differs than the switches
     exactness = catalogue.exactness(ours, plain) if is_same else "tolerance"
-    first = slice(None if drawn else most)
+    first = slice(None if drawn else LOSSES)
     return parity.losses(b.losses[first], a.losses[first], exactness, ours.amp != plain.amp, drawn)
 
 
