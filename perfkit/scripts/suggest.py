@@ -121,7 +121,7 @@ class Seen:
             for copy in self.analysis.transfers
             if (copy.direction, copy.host_memory) == ("HtoD", "pageable")
         )
-        return sum(copies) / self.analysis.mean_step_us
+        return float(sum(copies) / self.analysis.mean_step_us)
 
 
 def suggest(seen: Seen) -> list[Suggestion]:

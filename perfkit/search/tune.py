@@ -100,15 +100,17 @@ def tune(
         try:
             best = _search(source, space or SPACE, memory_cap_bytes, started + budget_s, tried)
         finally:
-            for run in tried.values():
-                store.add(run)
+            for each in tried.values():
+                store.add(each)
         if base not in _newest(tried.values()):
             if source.stopped:
                 raise Cancelled("stopped before anything was measured")
             raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
-        if (run := _newest(tried.values(), memory_cap_bytes).get(best)) is None:
+        fitting = _newest(tried.values(), memory_cap_bytes)
+        if best not in fitting:
             what = "nothing that was measured fits under the memory cap"
             raise InvalidValue(what, "Raise it, or allow smaller batches")
+        run = fitting[best]
         parity, note = None, ""
         if best == base:
             note = "Nothing that was tried is faster than the baseline within the memory cap."
