@@ -33,6 +33,7 @@ from perfkit.worker.messages import AnyEvent, Question
 
 _ENDING_S = 3.0
 """How long the step may take in which the script is to end."""
+_LAST_WORDS_S = 1.0
 _LINES = 200
 """Of what a script that failed wrote, its last ones."""
 
@@ -202,6 +203,9 @@ class WatchedScript(Conversation):
 
     def _failure(self, rank: int, event: AnyEvent | None) -> RunFailed:
         failure = super()._failure(rank, event)
+        if failure.kind != "unavailable":  # its traceback may still come
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LAST_WORDS_S)
         error = ScriptFailed(failure.what, failure.remedy)
         error.kind, error.output = failure.kind, "\n".join(self.written("err")[-_LINES:])
         return error

@@ -18,7 +18,7 @@ _PIPE_WIDTH = 120
 _TONES = {"": "", "ok": "green", "warning": "yellow", "problem": "red"}
 _BETWEEN = 2
 """Blanks between columns."""
-_UNBROKEN = 20
+_UNBROKEN = 24
 """Longer words (kernel names, paths) are broken where they must be."""
 
 
