@@ -43,6 +43,12 @@ _LINES = {
     "fp32_precision": ("tf32|float32|fp32", [f'{name} = "{{}}"' for name in _FP32]),
 }
 """Settings of the process: how a script that has its own may write it, and the statements."""
+_PRECISION = {
+    "accelerate": 'mixed_precision="bf16"',
+    "lightning": 'precision="bf16-mixed"',
+    "pytorch_lightning": 'precision="bf16-mixed"',
+}
+"""The option of a library that makes the backward pass."""
 
 
 class Patcher:
@@ -131,7 +137,8 @@ class Patcher:
             raise Refused(f"no {role} was seen in the script's own code")
         if library := sites[0].library:
             source, call = self._call(sites[0].frames[0])
-            raise Refused(f"{source.where(call)}: {library} makes the {role}: set it in its options")
+            option = _PRECISION.get(library, "it") if role == "backward" else "it"
+            raise Refused(f"{source.where(call)}: {library} makes the {role}: set {option} in its options")
         return sites
 
     def _call(self, frame: Frame) -> tuple[Source, ast.Call]:

@@ -322,7 +322,8 @@ def test_options_of_libraries_elsewhere(tmp_path):
     assert result.launch.arguments == ("--bf16", "True") and not result.changes
     text = "trainer = L.Trainer(max_epochs=3)\ntrainer.fit(model)\n"
     result = patched(tmp_path, text, {"amp": "bf16"}, **by("lightning", "trainer.fit("))
-    assert result.refused["amp"] == "train.py:2: lightning makes the backward: set it in its options"
+    bf16 = 'train.py:2: lightning makes the backward: set precision="bf16-mixed" in its options'
+    assert result.refused["amp"] == bf16
     result = patched(tmp_path, "fast(data)\n", {"workers": 2}, {"loader": ["fast("]}, library="fastai")
     assert result.refused["workers"] == "train.py:1: fastai makes the loader: set it in its options"
 
