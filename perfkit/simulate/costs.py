@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfkit.simulate.gpus import Gpu
-from perfkit.simulate.step import Kernel, Operator, Step
+from perfkit.simulate.step import Action, Allocate, Kernel, Operator, Step
 from perfkit.simulate.work import HALF, Work, of_operator
 
 Floats = NDArray[np.float64]
@@ -154,28 +155,29 @@ def _winograd(columns: Columns, gpu: Gpu, values: Constants, direct: Floats) -> 
     return np.asarray(np.minimum(direct, np.minimum(fused, unfused)))
 
 
-def kernels(step: Step, gpu: Gpu) -> list[Kernel]:
-    """The kernels of a step's operators on a GPU, in order, with predicted times."""
+def actions(step: Step, gpu: Gpu) -> list[Action]:
+    """What the host does in a step, in order, with the kernels of its operators on a GPU."""
     if gpu.tf32_tflops is None:  # what may be computed in TF32 is computed in float32 there
         step = replace(step, conv_precision="ieee", matmul_precision="ieee")
-    found = [
-        (at, event.name, work)
-        for at, event in enumerate(step.events)
-        if isinstance(event, Operator)
-        for work in of_operator(event, step)
-    ]
-    if not found:
-        return []
-    times = seconds(Columns([work for *_, work in found]), gpu, constants())
+    events = [event for event in step.events if not isinstance(event, Allocate)]
+    works = [of_operator(event, step) if isinstance(event, Operator) else [] for event in events]
+    times = iter(seconds(Columns([work for some in works for work in some]), gpu, constants()).tolist())
     return [
-        Kernel(
-            name=f"{work.kind}{f' {work.precision}' if work.m else ''} ({operator.removeprefix('aten.')})",
-            kind=_coarse(work.kind.partition(".")[0]),
-            seconds=float(time), operator=at, flops=work.flops, nbytes=work.nbytes,
-            tensor_cores=_unit(work) != "float32" and work.m > 0,
-        )
-        for (at, operator, work), time in zip(found, times, strict=True)
-    ]  # fmt: skip
+        (event, [_kernel(event, work, next(times)) for work in some])
+        for event, some in zip(events, works, strict=True)
+    ]
+
+
+def _kernel(event: Any, work: Work, seconds: float) -> Kernel:
+    precision = f" {work.precision}" if work.m else ""
+    return Kernel(
+        name=f"{work.kind}{precision} ({event.name.removeprefix('aten.')})",
+        kind=_coarse(work.kind.partition(".")[0]),
+        seconds=seconds,
+        flops=work.flops,
+        nbytes=work.nbytes,
+        tensor_cores=_unit(work) != "float32" and work.m > 0,
+    )
 
 
 def _coarse(kind: str) -> str:

@@ -11,8 +11,8 @@ import msgspec
 
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
-from perfkit.simulate.queue import RUN_AHEAD, Action, Bar, Launch, Queue
-from perfkit.simulate.step import Copy, Fetch
+from perfkit.simulate.queue import RUN_AHEAD, Bar, Queue
+from perfkit.simulate.step import Action, Copy, Fetch
 
 GB = 1e9
 
@@ -151,7 +151,13 @@ class _Loader:
 
 
 def run(
-    actions: Sequence[Action], recipe: Recipe, host: Host, gpu_link_gbs: float, fetch_s: float, noted: int = 0
+    actions: Sequence[Action],
+    recipe: Recipe,
+    host: Host,
+    gpu_link_gbs: float,
+    fetch_s: float,
+    launching_s: tuple[float, float] = (0.0, 0.0),
+    noted: int = 0,
 ) -> Outcome:
     """A training in its steady state.
 
@@ -161,31 +167,36 @@ def run(
         host: the machine around the GPU.
         gpu_link_gbs: GB/s that the GPU's link reaches.
         fetch_s: core seconds that a sample takes under this recipe.
+        launching_s: what an operator, and what a launch, costs the host.
         noted: the number of steps at the end of which the bars are kept.
     """
-    queue = Queue(GB * (host.link_gbs or gpu_link_gbs), GB * host.pageable_gbs)
+    queue = Queue(GB * (host.link_gbs or gpu_link_gbs), GB * host.pageable_gbs, *launching_s)
     is_ideal = host == IDEAL
-    batch_bytes = sum(a.nbytes for a in actions if isinstance(a, Copy)) / max(1, recipe.accumulation)
-    pin_s = batch_bytes / (host.copy_gbs * GB) if recipe.pin_memory and not is_ideal else 0.0
+    if is_ideal:  # the data are on the device
+        actions = [action for action in actions if not isinstance(action[0], Copy)]
+    batch_bytes = sum(event.nbytes for event, _ in actions if isinstance(event, Copy)) / recipe.accumulation
+    pin_s = batch_bytes / (host.copy_gbs * GB) if recipe.pin_memory else 0.0
     loader = _Loader(queue, recipe, 0.0 if is_ideal else fetch_s * recipe.batch_size, host.cores, pin_s)
     marks: list[tuple[float, float]] = []
     # It is steady once all workers have delivered some rounds and the driver's queue is full; the average is
     # over whole rounds of all workers.
     workers = max(1, recipe.workers)
-    launches = sum(len(a.kernel_s) for a in actions if isinstance(a, Launch))
+    launches = sum(len(kernels) for _, kernels in actions)
     warm = 2 * workers * recipe.prefetch_factor + -(-RUN_AHEAD // max(1, launches)) + 2
     measured = workers * max(1, 16 // workers)
     for number in range(warm + measured + 1):
         if number == warm + measured + 1 - noted:
             queue.bars = []
         marks.append((max(queue.now, queue.ends()), loader.waited))
-        for queue.action, action in enumerate(actions):
+        first = queue.now
+        for event, kernels in actions:
             before = queue.now
-            if isinstance(action, Fetch):
+            if isinstance(event, Fetch):
                 loader.take()
-            elif not (isinstance(action, Copy) and is_ideal):
-                queue.issue(action)
-            queue.note("host", before)
-    first, last = marks[warm], marks[-1]
-    step_s, wait_s = ((b - a) / measured for a, b in zip(first, last, strict=True))
+            else:
+                queue.issue(event, kernels)
+            queue.note("host", event, before)
+        queue.note("step", None, first)
+    start, end = marks[warm], marks[-1]
+    step_s, wait_s = ((b - a) / measured for a, b in zip(start, end, strict=True))
     return Outcome(step_s, wait_s, queue.bars or [])

@@ -6,11 +6,11 @@ from functools import cached_property
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe
 from perfkit.results.run import Simulated
-from perfkit.simulate import bands, costs, host, queue
+from perfkit.simulate import bands, costs, host
 from perfkit.simulate.costs import constants
 from perfkit.simulate.gpus import Gpu
 from perfkit.simulate.host import Host, Outcome
-from perfkit.simulate.step import Allocate, Kernel, Step
+from perfkit.simulate.step import Action, Allocate, Step
 
 OUT_OF_MEMORY = "out of memory on the simulated GPU"
 """The kind of that failure: more memory of this machine would not help."""
@@ -55,7 +55,7 @@ class Prediction:
     gpu: Gpu
     recipe: Recipe
     step: Step
-    kernels: list[Kernel]
+    actions: list[Action]
     host: Host
     fetch_s: float
     """Core seconds that a sample takes under the recipe."""
@@ -63,7 +63,7 @@ class Prediction:
     @property
     def kernel_s(self) -> float:
         """Kernel time of a step."""
-        return sum(kernel.seconds for kernel in self.kernels)
+        return sum(kernel.seconds for _, kernels in self.actions for kernel in kernels)
 
     @cached_property
     def steady(self) -> Outcome:
@@ -78,9 +78,9 @@ class Prediction:
     def outcome(self, around: Host | None = None, noted: int = 0) -> Outcome:
         """The training in its steady state, on another host if one is given."""
         values = constants().values
-        costs_s = values["host.operator_us"] * 1e-6, values["host.launch_us"] * 1e-6
-        actions = queue.actions(self.step, self.kernels, *costs_s)
-        return host.run(actions, self.recipe, around or self.host, self.gpu.link_gbs, self.fetch_s, noted)
+        launching_s = values["host.operator_us"] * 1e-6, values["host.launch_us"] * 1e-6
+        link, fetch_s = self.gpu.link_gbs, self.fetch_s
+        return host.run(self.actions, self.recipe, around or self.host, link, fetch_s, launching_s, noted)
 
     @property
     def band(self) -> float:
@@ -111,4 +111,4 @@ def predict(gpu: Gpu, step: Step, recipe: Recipe, around: Host, fetch_s: float) 
         )
         problem.kind = OUT_OF_MEMORY
         raise problem
-    return Prediction(gpu, recipe, step, costs.kernels(step, gpu), around, fetch_s)
+    return Prediction(gpu, recipe, step, costs.actions(step, gpu), around, fetch_s)

@@ -119,8 +119,10 @@ class Kernel(Struct, frozen=True):
     kind: str
     """`conv`, `gemm`, `attention`, `norm`, `pool`, `pointwise`, `reduction`, `layout`, `optimizer` …"""
     seconds: float
-    operator: int
-    """Its operator: index into `Step.events`."""
     flops: float = 0.0
     nbytes: float = 0.0
     tensor_cores: bool = False
+
+
+Action = tuple[Operator | Fetch | Copy | Wait, list[Kernel]]
+"""What the host does, and the kernels that it launches with it."""

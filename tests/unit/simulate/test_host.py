@@ -7,27 +7,28 @@ from perfkit.recipe import Recipe
 from perfkit.simulate import bands, host
 from perfkit.simulate.gpus import GPUS
 from perfkit.simulate.host import ARTICLE, IDEAL, Host
-from perfkit.simulate.queue import RUN_AHEAD, Launch, Queue
-from perfkit.simulate.step import Copy, Fetch, Wait
+from perfkit.simulate.queue import RUN_AHEAD, Queue
+from perfkit.simulate.step import Copy, Fetch, Kernel, Operator, Wait
 
 HOST = Host(name="test", processors=4, cores=4, fetch_s=1e-3, pageable_gbs=1.0, link_gbs=10.0)
 
 
+def kernel(seconds, stream=0):
+    operator = Operator("aten.mm", "forward", [], [], stream=stream)
+    return operator, [Kernel("gemm", "gemm", seconds)]
+
+
 def training(recipe):
     copy = Copy(10_000_000, pinned=recipe.pin_memory, non_blocking=recipe.non_blocking)
-    return [Fetch(), copy, Launch(0.0, 0.0, [20e-3])]
+    return [(Fetch(), []), (copy, []), kernel(20e-3)]
 
 
-def done(*events):
+def done(*actions):
     """A queue that has issued some events."""
     queue = Queue(pinned=1e10, pageable=1e9)
-    for event in events:
-        queue.issue(event)
+    for action in actions:
+        queue.issue(*action if isinstance(action, tuple) else (action,))
     return queue
-
-
-def kernel(seconds, stream=0):
-    return Launch(0.0, 0.0, [seconds], stream=stream)
 
 
 def test_kernels_run_behind_the_host_and_reading_waits_for_its_own_stream():
@@ -79,7 +80,7 @@ def test_a_training_takes_what_its_slowest_part_takes(switches, step_s, wait_s):
 
 
 def test_more_workers_than_cores_do_not_load_faster():
-    loading = [Fetch(), Launch(0.0, 0.0, [1e-6])]
+    loading = [(Fetch(), []), kernel(1e-6)]
     four, eight = (
         host.run(loading, Recipe(batch_size=32, workers=workers), HOST, 12.0, 1e-3).step_s
         for workers in (4, 8)
