@@ -10,9 +10,11 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import FrameType
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from msgspec.structs import replace
 from torch import nn
@@ -20,6 +22,7 @@ from torch import nn
 from perfkit import train
 from perfkit.recipe import Recipe
 from perfkit.simulate import fake
+from perfkit.simulate.fake import Unpredictable
 from perfkit.simulate.fusion import fused
 from perfkit.simulate.step import (
     Allocate,
@@ -47,10 +50,6 @@ _BORN_IN: dict[Phase, MemoryKind] = {
 }  # fmt: skip
 
 
-class Unpredictable(Exception):
-    """The program asks for something that tensors without numbers cannot answer."""
-
-
 class Recorder:
     """The events of a step. Memory is followed from the beginning, everything else while `on`."""
 
@@ -74,14 +73,13 @@ class Recorder:
             # An optimizer's count of its steps lies in host memory.
             counts = self.phase == "optimizer" and name in ("add_", "_foreach_add_")
             if not counts or any(tensor.shape for tensor in inputs):
-                convolves = "convolution" in name
+                given = fake.arguments(func, args, kwargs) if "convolution" in name else {}
+                attributes = {k: v for k, v in given.items() if not isinstance(v, torch.Tensor)}
+                site = _site() if self.phase != "backward" else ""
+                about = self._modules[-1], site
                 self.events.append(
-                    Operator(
-                        f"{func.namespace}.{name}", self.phase, inputs, outputs,
-                        attributes=_attributes(func, args, kwargs) if convolves else {},
-                        module=self._modules[-1], site=_site() if self.phase != "backward" else "",
-                    )
-                )  # fmt: skip
+                    Operator(f"{func.namespace}.{name}", self.phase, inputs, outputs, attributes, *about)
+                )
         results = out if isinstance(out, list | tuple) else [out]
         for result, schema in zip(results, func._schema.returns, strict=False):
             if schema.alias_info is None:
@@ -101,9 +99,20 @@ class Recorder:
             return math.nan
         raise Unpredictable("it reads a whole number or a truth value from the device and goes on with it")
 
-    def to_host(self, tensor: torch.Tensor) -> None:
-        if self.on:
-            self.events.append(Copy(tensor.nbytes, "host", site=_site()))
+    def readers(self) -> dict[str, Any]:
+        """Methods of tensors that copy to the host."""
+
+        def cpu(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+            if self.on:
+                self.events.append(Copy(tensor.nbytes, "host", site=_site()))
+            return tensor
+
+        def numpy(tensor: torch.Tensor, **_: Any) -> Any:
+            if not cpu(tensor).is_floating_point():
+                raise Unpredictable("it reads whole numbers or truth values from the device")
+            return np.full(tensor.shape, math.nan, np.float32)
+
+        return {"cpu": cpu, "numpy": numpy, "tolist": lambda tensor: numpy(tensor).tolist()}
 
     # ------------------------------------------------------------ memory
 
@@ -175,18 +184,13 @@ class Recorder:
             module.register_forward_hook(leave, always_call=True)
 
 
-def _attributes(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """The arguments that are no tensors, by name."""
-    names = [argument.name for argument in func._schema.arguments]
-    values = {**dict(zip(names, args, strict=False)), **kwargs}
-    return {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
-
-
 def _site() -> str:
-    for frame, line in traceback.walk_stack(sys._getframe(1)):
+    frame: FrameType | None = sys._getframe(1)
+    while frame:
         file = frame.f_code.co_filename
         if not file.startswith(_NOT_THE_USERS) and file != contextlib.__file__:
-            return f"{file}:{line}"
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
     return ""
 
 
@@ -201,8 +205,9 @@ def record(workload: Any, recipe: Recipe) -> Step:
     """
     recorder = Recorder()
     plain = recipe.replace(compile=False, device_prefetch=False, pin_memory=False, workers=0)
-    built: dict[str, Any] = {}
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as running, contextlib.ExitStack() as building:
+        building.enter_context(uninitialised())
+        built: dict[str, Any] = {}
 
         def fresh(leaf: Any) -> Any:
             """A batch without numbers for a batch of one sample."""
@@ -211,28 +216,39 @@ def record(workload: Any, recipe: Recipe) -> Step:
 
         def endless(loader: Any) -> Iterator[Any]:
             built.update(losses.gi_frame.f_locals)
+            _must_be_modelled(built["model"])
             dataset = loader.dataset
             sample = loader.collate_fn(dataset.__getitems__([0]) if recipe.batched_fetch else [dataset[0]])
             copies = [
                 Copy(leaf.nbytes * recipe.batch_size, "device", recipe.pin_memory, recipe.non_blocking)
                 for leaf in fake.tensors(sample)
             ]
-            stack.enter_context(fake.listening(recorder))  # from here on: all is built, nothing has run
+            building.close()
+            running.enter_context(fake.listening(recorder))
             while True:
                 recorder.phase = "copy"
                 if recorder.on:
                     recorder.events += [Fetch(), *copies]
                 yield fake.tree_map(fresh, sample)
 
-        stack.enter_context(mock.patch.multiple(train, endless=endless, record_function=recorder.range))
-        losses: Any = train.train(plain, _WithoutNumbers(workload), torch.device("cpu"))
-        stack.callback(losses.close)
+        running.enter_context(mock.patch.multiple(train, endless=endless, record_function=recorder.range))
+        losses: Any = train.train(plain, workload, torch.device("cpu"))
+        running.callback(losses.close)
         next(losses)
         samples = recipe.batch_size * recipe.accumulation
         step = recorded(recorder, lambda: next(losses), built["model"], built["optimizer"], samples)
     if recipe.device_prefetch:
         step = _prefetched(step)
     return fused(step) if recipe.compile else step
+
+
+def _must_be_modelled(model: nn.Module) -> None:
+    for module in model.modules():
+        name = type(module).__name__
+        if getattr(module, "sparse", False):
+            raise Unpredictable(f"its {name} layers have sparse gradients, which are not modelled")
+        if isinstance(module, nn.RNNBase | nn.RNNCellBase):
+            raise Unpredictable(f"its {name} layers run in kernels of cuDNN that are not modelled")
 
 
 def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any, samples: int) -> Step:
@@ -266,27 +282,6 @@ def uninitialised() -> Iterator[None]:
         yield
 
 
-class _WithoutNumbers:
-    """A workload whose model is not initialised, and must be one that is modelled."""
-
-    def __init__(self, workload: Any) -> None:
-        self._workload = workload
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._workload, name)
-
-    def model(self) -> nn.Module:
-        with uninitialised():
-            model: nn.Module = self._workload.model()
-        for module in model.modules():
-            name = type(module).__name__
-            if getattr(module, "sparse", False):
-                raise Unpredictable(f"its {name} layers have sparse gradients, which are not modelled")
-            if isinstance(module, nn.RNNBase | nn.RNNCellBase):
-                raise Unpredictable(f"its {name} layers run in kernels of cuDNN that are not modelled")
-        return model
-
-
 def _prefetched(step: Step) -> Step:
     """The step with the copies on a second stream: the next batch's begin before this one is computed."""
     early: list[Event] = [Wait("wait_stream", streams=(0, 1))]
@@ -303,8 +298,4 @@ def reason(problem: Exception) -> str:
     name, lines = type(problem).__name__, str(problem).strip().splitlines() or [""]
     if isinstance(problem, Unpredictable):
         return lines[0]
-    if name in ("DynamicOutputShapeException", "DataDependentOutputException"):
-        return f"the result of {problem} depends on the values of tensors, which are not simulated"
-    if name == "UnsupportedOperatorException" or isinstance(problem, NotImplementedError):
-        return f"an operator is not known to the simulation: {lines[0][:200]}"
     return f"its own code fails on tensors without numbers ({name}: {lines[0][:200]})"

@@ -131,16 +131,83 @@ def test_attention_is_the_kernel_that_cuda_chooses(amp, kernel):
     assert names(recorded(Of(lambda: Attends(8, 8)), amp=amp))[f"_scaled_dot_product_{kernel}_attention"] == 1
 
 
-def refusal(model):
-    try:
-        return recorded(Of(model))
-    except Exception as problem:
-        return recording.reason(problem)
+class Block(nn.Module):
+    """Layers, and what is computed with them."""
 
+    def __init__(self, forward, *layers):
+        super().__init__()
+        self.layers, self.compute = nn.ModuleList(layers), forward
 
-class Branches(nn.Linear):
     def forward(self, x):
-        return super().forward(x.flatten(1) if (x > 0).any() else -x)
+        return self.compute(x, *self.layers)
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * ctx.saved_tensors[0] * gradient
+
+
+def attends(x, layer, head):
+    return head(layer(x.flatten(2), src_key_padding_mask=x[:, :, 0, 0] == 0)[:, 0])
+
+
+def mixes_experts(x, gate, *experts):
+    x = x.flatten(1)
+    weights, chosen = gate(x).softmax(-1).topk(1)
+    outputs = torch.stack([expert(x) for expert in experts], 1)
+    return weights * outputs.gather(1, chosen[..., None].expand(-1, -1, 4)).squeeze(1)
+
+
+def normed():
+    parametrizations = nn.utils.parametrizations
+    conv, linear = nn.Conv2d(3, 8, 3), nn.Linear(288, 4)
+    return nn.Sequential(
+        parametrizations.weight_norm(conv), nn.Flatten(), parametrizations.spectral_norm(linear)
+    )
+
+
+MODELS = {
+    "U-Net": (
+        lambda: Block(
+            lambda x, down, up, out: out(torch.cat([x, up(down(x))], 1)).mean((2, 3)),
+            nn.Conv2d(3, 8, 2, 2), nn.ConvTranspose2d(8, 3, 2, 2), nn.Conv2d(6, 4, 1),
+        ),
+        {"convolution": 3, "convolution_backward": 3, "cat": 1},
+    ),
+    "transformer": (
+        lambda: Block(attends, nn.TransformerEncoderLayer(64, 4, 64, batch_first=True), nn.Linear(64, 4)),
+        {"_scaled_dot_product_efficient_attention": 1, "native_layer_norm": 2},
+    ),
+    "experts": (
+        lambda: Block(mixes_experts, *(nn.Linear(192, width) for width in (2, 4, 4))),
+        {"topk": 1, "gather": 1, "addmm": 3},
+    ),
+    "Fourier": (
+        lambda: Block(lambda x, head: head(torch.fft.rfft2(x).abs().flatten(1)), nn.Linear(120, 4)),
+        {"_fft_r2c": 1, "abs": 1},
+    ),
+    "own backward": (
+        lambda: Block(lambda x, one, two: two(Square.apply(one(x.flatten(1)))), nn.Linear(192, 8), nn.Linear(8, 4)),
+        {"addmm": 2, "mul": 3},
+    ),
+    "parametrized weights": (normed, {"convolution": 1, "mv": 3}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_other_architectures_are_planned_with_the_kernels_they_call(name):
+    model, kernels = MODELS[name]
+    counted = names(recorded(Of(model)))
+    assert {kernel: counted[kernel] for kernel in kernels} == kernels
+
+
+SPARSE = torch.eye(192).to_sparse()
 
 
 @pytest.mark.parametrize(
@@ -148,9 +215,16 @@ class Branches(nn.Linear):
     [
         (lambda: nn.LSTM(8, 8), "its LSTM layers run in kernels of cuDNN that are not modelled"),
         (lambda: nn.Embedding(8, 8, sparse=True), "its Embedding layers have sparse gradients"),
-        (lambda: Branches(192, 4), "it reads a whole number or a truth value"),
+        (lambda: Block(lambda x, one: one(x.flatten(1) if (x > 0).any() else -x), nn.Linear(192, 4)),
+         "it reads a whole number or a truth value"),
+        (lambda: Block(lambda x, one: one(x[x > 0]), nn.Linear(192, 4)),
+         "the result of aten.index.Tensor depends on the values of tensors"),
+        (lambda: Block(lambda x, one: one((SPARSE @ x.flatten(1).T).T), nn.Linear(192, 4)),
+         "it computes with sparse or nested tensors"),
         (lambda: nn.Linear(7, 4), "its own code fails"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_planned_is_refused_in_words(model, words):
-    assert refusal(model).startswith(words)
+    with pytest.raises((recording.Unpredictable, RuntimeError)) as caught:
+        recorded(Of(model))
+    assert recording.reason(caught.value).startswith(words)
