@@ -69,13 +69,13 @@ def published(stage: str) -> Published | None:
 
 
 class _Pair(NamedTuple):
-    """A stage as it was predicted and as it was published."""
+    """A stage as it was predicted and as it was published, and both gains over the stage before."""
 
     run: Run
     published: Published
     rate: Estimate
-    before: "_Pair | None"
-    """The stage before, over which both gain."""
+    gain: float | None
+    published_gain: float | None
 
     @property
     def error(self) -> float:
@@ -87,12 +87,8 @@ _COLUMNS = (
     Col("predicted samples/s", lambda pair: sentences.rate(pair.run, pair.rate)),
     Col("published", lambda pair: Cell(pair.published.samples_per_s, lambda rate: f"{rate:,.0f}")),
     Col("error", lambda pair: Cell(pair.error, lambda error: f"{error:+.0%}")),
-    Col("gain predicted", lambda pair: pair.before and pair.rate.value / pair.before.rate.value, units.times),
-    Col(
-        "gain published",
-        lambda pair: pair.before and pair.published.samples_per_s / pair.before.published.samples_per_s,
-        units.times,
-    ),
+    Col("gain predicted", "gain", units.times),
+    Col("gain published", "published_gain", units.times),
     Col("kernels' share", lambda pair: pair.run.utilization, units.percent),
     Col("published share", lambda pair: pair.published.utilization, units.percent),
     Col("memory", lambda pair: pair.run.peak_memory_bytes, units.size),
@@ -108,7 +104,11 @@ def sections(runs: Sequence[Run]) -> list[Content]:
         if not (known and rate and figures and known.host == "article" and run.workload == WORKLOAD):
             continue
         if run.device == f"sim:{GPU}" and run.recipe["batch_size"] == figures.batch_size:
-            pairs.append(_Pair(run, figures, rate, pairs[-1] if pairs else None))
+            gains: tuple[float, float] | tuple[None, None] = None, None
+            if pairs:
+                _, before, rate_before, *_ = pairs[-1]
+                gains = rate.value / rate_before.value, figures.samples_per_s / before.samples_per_s
+            pairs.append(_Pair(run, figures, rate, *gains))
     if not pairs:
         return []
     errors = [pair.error for pair in pairs]

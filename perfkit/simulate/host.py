@@ -14,8 +14,6 @@ from perfkit.recipe import Recipe
 from perfkit.simulate.queue import RUN_AHEAD, Bar, Queue
 from perfkit.simulate.step import Action, Copy, Fetch
 
-GB = 1e9
-
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
     """The machine around a simulated GPU."""
@@ -151,13 +149,7 @@ class _Loader:
 
 
 def run(
-    actions: Sequence[Action],
-    recipe: Recipe,
-    host: Host,
-    gpu_link_gbs: float,
-    fetch_s: float,
-    launching_s: tuple[float, float] = (0.0, 0.0),
-    noted: int = 0,
+    actions: Sequence[Action], recipe: Recipe, host: Host, queue: Queue, fetch_s: float, noted: int = 0
 ) -> Outcome:
     """A training in its steady state.
 
@@ -165,17 +157,15 @@ def run(
         actions: of a step, in the host's order.
         recipe: its loader switches and batch size.
         host: the machine around the GPU.
-        gpu_link_gbs: GB/s that the GPU's link reaches.
+        queue: of the GPU; a new one.
         fetch_s: core seconds that a sample takes under this recipe.
-        launching_s: what an operator, and what a launch, costs the host.
         noted: the number of steps at the end of which the bars are kept.
     """
-    queue = Queue(GB * (host.link_gbs or gpu_link_gbs), GB * host.pageable_gbs, *launching_s)
     is_ideal = host == IDEAL
     if is_ideal:  # the data are on the device
         actions = [action for action in actions if not isinstance(action[0], Copy)]
     batch_bytes = sum(event.nbytes for event, _ in actions if isinstance(event, Copy)) / recipe.accumulation
-    pin_s = batch_bytes / (host.copy_gbs * GB) if recipe.pin_memory else 0.0
+    pin_s = batch_bytes / (host.copy_gbs * 1e9) if recipe.pin_memory else 0.0
     loader = _Loader(queue, recipe, 0.0 if is_ideal else fetch_s * recipe.batch_size, host.cores, pin_s)
     marks: list[tuple[float, float]] = []
     # It is steady once all workers have delivered some rounds and the driver's queue is full; the average is

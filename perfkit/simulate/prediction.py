@@ -10,6 +10,7 @@ from perfkit.simulate import bands, costs, host
 from perfkit.simulate.costs import constants
 from perfkit.simulate.gpus import Gpu
 from perfkit.simulate.host import Host, Outcome
+from perfkit.simulate.queue import Queue
 from perfkit.simulate.step import Action, Allocate, Step
 
 OUT_OF_MEMORY = "out of memory on the simulated GPU"
@@ -77,10 +78,10 @@ class Prediction:
 
     def outcome(self, around: Host | None = None, noted: int = 0) -> Outcome:
         """The training in its steady state, on another host if one is given."""
-        values = constants().values
-        launching_s = values["host.operator_us"] * 1e-6, values["host.launch_us"] * 1e-6
-        link, fetch_s = self.gpu.link_gbs, self.fetch_s
-        return host.run(self.actions, self.recipe, around or self.host, link, fetch_s, launching_s, noted)
+        values, around = constants().values, around or self.host
+        rates = 1e9 * (around.link_gbs or self.gpu.link_gbs), 1e9 * around.pageable_gbs
+        queue = Queue(*rates, values["host.operator_us"] * 1e-6, values["host.launch_us"] * 1e-6)
+        return host.run(self.actions, self.recipe, around, queue, self.fetch_s, noted)
 
     @property
     def band(self) -> float:

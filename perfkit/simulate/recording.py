@@ -8,8 +8,7 @@ import os
 import sys
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 from unittest import mock
@@ -59,8 +58,8 @@ class Recorder:
         self.phase: Phase = "prepare"
         self._modules = [""]
         self._numbers = itertools.count(1)
-        self._known: dict[int, tuple[Allocate, Any]] = {}
-        """By storage: its block, and what tells when it is given back."""
+        self._known: dict[int, Allocate] = {}
+        """By storage."""
         self._made: dict[int, Allocate] = {}
         """The blocks that were made by operators and are still in use."""
 
@@ -120,9 +119,9 @@ class Recorder:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._known:
-            block = Allocate(storage.nbytes(), _BORN_IN[self.phase], next(self._numbers))
-            self._known[key] = block, weakref.ref(storage, partial(self._free, key))
-        return self._known[key][0]
+            self._known[key] = Allocate(storage.nbytes(), _BORN_IN[self.phase], next(self._numbers))
+            weakref.finalize(storage, self._free, key).atexit = False
+        return self._known[key]
 
     def _follow(self, tensor: torch.Tensor) -> None:
         block = self._block(tensor)
@@ -131,27 +130,22 @@ class Recorder:
             if self.on:
                 self.events.append(block)
 
-    def _free(self, key: int, _: Any) -> None:
-        block, _ = self._known.pop(key)
+    def _free(self, key: int) -> None:
+        block = self._known.pop(key)
         if self._made.pop(block.block, None):
             if block.kind == "activations" and self.phase == "forward":
                 block.kind = "workspace"  # the backward pass does not need it
             if self.on:
                 self.events.append(replace(block, nbytes=-block.nbytes))
 
+    @property
+    def in_use(self) -> list[Allocate]:
+        return list(self._made.values())
+
     def label(self, values: Any, kind: MemoryKind) -> None:
         """Says what the memory of tensors is for."""
         for tensor in fake.tensors(values):
             self._block(tensor).kind = kind
-
-    def listen(self, take_step: Callable[[], Any]) -> list[Allocate]:
-        """Records a step; the memory that was in use before it."""
-        gc.collect()  # or what came before would be given back in the recorded step
-        resident = list(self._made.values())
-        self.on = True
-        take_step()
-        self.on = False
-        return resident
 
     def _described(self, tensor: torch.Tensor) -> Tensor:
         memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
@@ -215,6 +209,7 @@ def record(workload: Any, recipe: Recipe) -> Step:
             return leaf.new_empty(recipe.batch_size, *leaf.shape[1:]) if is_tensor else leaf
 
         def endless(loader: Any) -> Iterator[Any]:
+            building.close()
             built.update(losses.gi_frame.f_locals)
             _must_be_modelled(built["model"])
             dataset = loader.dataset
@@ -223,7 +218,6 @@ def record(workload: Any, recipe: Recipe) -> Step:
                 Copy(leaf.nbytes * recipe.batch_size, "device", recipe.pin_memory, recipe.non_blocking)
                 for leaf in fake.tensors(sample)
             ]
-            building.close()
             running.enter_context(fake.listening(recorder))
             while True:
                 recorder.phase = "copy"
@@ -263,7 +257,11 @@ def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any, sam
         optimizer.register_step_pre_hook(label_gradients)
         recorder.label([*optimizer.state.values()], "optimizer")
     recorder.name_modules(model)
-    resident = recorder.listen(take_step)
+    gc.collect()  # or what came before would be given back in the recorded step
+    resident = recorder.in_use
+    recorder.on = True
+    take_step()
+    recorder.on = False
     sizes = {tensor.data_ptr() or id(tensor): tensor.nbytes for tensor in [*weights, *model.buffers()]}
     constant = [Allocate(size, "weights", -1 - at) for at, size in enumerate(sizes.values())]
     return Step(

@@ -23,9 +23,13 @@ def training(recipe):
     return [(Fetch(), []), (copy, []), kernel(20e-3)]
 
 
+def idle():
+    return Queue(pinned=1e10, pageable=1e9)
+
+
 def done(*actions):
     """A queue that has issued some events."""
-    queue = Queue(pinned=1e10, pageable=1e9)
+    queue = idle()
     for action in actions:
         queue.issue(*action if isinstance(action, tuple) else (action,))
     return queue
@@ -74,7 +78,7 @@ def test_the_host_runs_no_further_ahead_than_the_drivers_queue():
 )
 def test_a_training_takes_what_its_slowest_part_takes(switches, step_s, wait_s):
     recipe = Recipe(batch_size=32).replace(**switches)
-    outcome = host.run(training(recipe), recipe, HOST, 12.0, 1e-3)
+    outcome = host.run(training(recipe), recipe, HOST, idle(), 1e-3)
     assert outcome.step_s == pytest.approx(step_s, rel=0.05)
     assert outcome.data_wait_s == pytest.approx(wait_s, abs=1.5e-3)
 
@@ -82,14 +86,14 @@ def test_a_training_takes_what_its_slowest_part_takes(switches, step_s, wait_s):
 def test_more_workers_than_cores_do_not_load_faster():
     loading = [(Fetch(), []), kernel(1e-6)]
     four, eight = (
-        host.run(loading, Recipe(batch_size=32, workers=workers), HOST, 12.0, 1e-3).step_s
+        host.run(loading, Recipe(batch_size=32, workers=workers), HOST, idle(), 1e-3).step_s
         for workers in (4, 8)
     )
     assert four == pytest.approx(eight, rel=0.02)
 
 
 def test_an_ideal_host_takes_the_kernels_time():
-    assert host.run(training(Recipe()), Recipe(), IDEAL, 12.0, 0.0).step_s == pytest.approx(20e-3)
+    assert host.run(training(Recipe()), Recipe(), IDEAL, idle(), 0.0).step_s == pytest.approx(20e-3)
 
 
 def test_hosts_by_name_and_by_numbers():
