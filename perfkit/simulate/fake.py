@@ -49,7 +49,7 @@ def listening(listener: Any) -> Iterator[None]:
 
 class _Operators(TorchDispatchMode):
     def __init__(self, listener: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._listener = listener
         self._known: dict[Any, Any] = {}
         """Results as meta tensors, by operator and kind of arguments."""
