@@ -84,7 +84,8 @@ def _suggestions(ideas: Sequence[Suggestion]) -> Table:
         Col("set", lambda idea: _WITHOUT_SWITCH.get(idea.state) or _settings(idea.settings)),
         Col("why", why),
     ]
-    return tabulate(columns, ideas)
+    note = "≤ is a bound: as if its part took no time; n/a: only measuring tells."
+    return tabulate(columns, ideas, note=note)
 
 
 def sides(result: Comparison, proofs: Sequence[Check]) -> list[Content]:

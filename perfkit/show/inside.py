@@ -141,4 +141,4 @@ def syncs(report: SyncReport) -> list[Content]:
     if report.device == "cpu":
         note = "This run is on the CPU. On a GPU, these places wait for it if their tensors are there."
     title = "Copies and waits between host and device"
-    return [tabulate(columns, report.places, title, note, "no copy and no wait between host and device")]
+    return [tabulate(columns, report.places, title, note)]
