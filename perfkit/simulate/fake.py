@@ -66,7 +66,7 @@ class _Operators(TorchDispatchMode):
         elif all(result.alias_info for result in returns):
             out = _changed(func, args, kwargs) if returns else None
         else:
-            key = func, _kind(args), _kind(kwargs)
+            key = func, _kind((args, *kwargs.items()))
             if key not in self._known:
                 self._known[key] = _on_meta(func, args, kwargs)
             out = tree_map(_without_numbers, self._known[key])
@@ -107,8 +107,6 @@ def _kind(value: Any) -> Any:
         return value.dtype, *_sides(value)
     if isinstance(value, list | tuple):
         return tuple(map(_kind, value))
-    if isinstance(value, dict):
-        return tuple((name, _kind(each)) for name, each in value.items())
     return type(value), value
 
 

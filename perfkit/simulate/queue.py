@@ -64,9 +64,12 @@ class Queue:
         self._elsewhere: list[_Busy] = []
         """Kernels that still have to slow another stream down."""
 
-    def wait_until(self, time: float) -> None:
-        """The host waits."""
-        self.now = max(self.now, time)
+    def wait_until(self, time: float, event: Event | None = None) -> None:
+        """The host waits: for an event, in a call of the runtime."""
+        start = self.now
+        self.now = max(start, time)
+        if event:
+            self.note("wait", event, start)
 
     def issue(self, event: Operator | Copy | Wait, kernels: Iterable[Kernel] = ()) -> None:
         """Does what the host does."""
@@ -80,7 +83,7 @@ class Queue:
             case Copy():
                 self._copy(event)
             case Wait(streams=None):
-                self._wait(event, self._free[event.stream])
+                self.wait_until(self._free[event.stream], event)
             case Wait(streams=(waiting, awaited)):
                 self._free[waiting] = max(self._free[waiting], self._free[awaited])
 
@@ -102,11 +105,6 @@ class Queue:
             self.wait_until(self._queued[0])
         self.now += seconds
         self.note("launch", event, start)
-
-    def _wait(self, event: Event, time: float) -> None:
-        start = self.now
-        self.wait_until(time)
-        self.note("wait", event, start)
 
     def _run(self, event: Operator, kernel: Kernel) -> None:
         stream = event.stream
@@ -139,4 +137,4 @@ class Queue:
         self._free[stream] = end
         self.note("copy", copy, start, end, stream)
         if copy.pinned and not copy.non_blocking:
-            self._wait(copy, end)
+            self.wait_until(end, copy)

@@ -17,7 +17,7 @@ from perfkit.recipe import Recipe
 from perfkit.results.pairing import Pairing, Role
 from perfkit.results.run import Raw, Run
 from perfkit.rules import Target
-from perfkit.simulate import article, bands, chrome, inspect, planning
+from perfkit.simulate import article, bands, chrome, planning
 from perfkit.simulate import host as hosts
 from perfkit.simulate.gpus import GPUS, Gpu, gpu
 from perfkit.simulate.host import Host
@@ -127,11 +127,11 @@ class Simulated(Source):
 
     def memory(self, recipe: Recipe) -> MemoryReport:
         """What holds memory in a step, from the plan."""
-        return inspect.memory(self.prediction(recipe))
+        return self.prediction(recipe).memory()
 
     def syncs(self, recipe: Recipe, steps: int) -> SyncReport:
         """Copies and waits in some steps, from the plan."""
-        return inspect.syncs(self.prediction(recipe), steps)
+        return self.prediction(recipe).syncs(steps)
 
     def prediction(self, recipe: Recipe) -> Prediction:
         """A step of a recipe, planned and predicted.

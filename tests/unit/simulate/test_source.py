@@ -5,7 +5,7 @@ import pytest
 from perfkit import trace
 from perfkit.ladder.catalogue import Stage
 from perfkit.recipe import Recipe
-from perfkit.simulate import chrome, inspect
+from perfkit.simulate import chrome
 from perfkit.simulate.bands import table
 from perfkit.simulate.costs import constants
 from perfkit.simulate.source import Simulated
@@ -64,10 +64,10 @@ def test_a_trace_reads_like_a_real_one_and_says_what_it_is(tmp_path):
 
 def test_reports_add_up():
     step = prediction(batch_size=64)
-    memory = inspect.memory(step)
+    memory = step.memory()
     assert memory.peak == sum(memory.parts.values()) == pytest.approx(memory.allocated, rel=0.05)
     assert memory.parts["weights"] > 0 and "Predicted" in memory.simulated
-    report = inspect.syncs(step, 4)
+    report = step.syncs(4)
     assert [(place.kind, place.memory, place.count) for place in report.places] == [
         ("host to device", "pageable", 8)
     ]
