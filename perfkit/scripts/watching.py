@@ -21,7 +21,7 @@ from perfkit.show import units
 from perfkit.studies import rungs
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import opened
-from perfkit.worker.messages import Block, Peak, ProfileReport, SyncReport
+from perfkit.worker.messages import Block, Peak, SyncReport
 
 A = TypeVar("A")
 
@@ -115,7 +115,7 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     folder = machine.runs_folder() / "profiles"
     folder.mkdir(parents=True, exist_ok=True)
     out = Path(tempfile.mkdtemp(prefix="watch-", dir=folder)) / "steps.pt.trace.json.gz"
-    profile = ask("a profile", "profile", ProfileReport, 0.85, path=str(out), **_PROFILED)
+    profile = ask("a profile", "profile", float, 0.85, path=str(out), **_PROFILED)
     analysis = traces.analyse(traces.load(out)) if profile else None
     seen = Seen(where, plain, machine.usable_cores(), ceiling, analysis, in_16_bits, facts.has_fused)
     script.stop()

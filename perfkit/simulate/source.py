@@ -25,7 +25,7 @@ from perfkit.simulate.prediction import Prediction, peak, predict
 from perfkit.simulate.step import Step
 from perfkit.studies.record import RunBuilder
 from perfkit.studies.sources import Plan, ProfilerOptions, Request, Source, StopRule
-from perfkit.worker.messages import Description, MemoryReport, ProfileReport, SyncReport
+from perfkit.worker.messages import Description, MemoryReport, SyncReport
 
 _ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator", "no_sync")
 
@@ -116,14 +116,12 @@ class Simulated(Source):
         """Forgets what was computed."""
         self._computed.clear()
 
-    def profile(
-        self, recipe: Recipe, path: Path, options: ProfilerOptions, batch_times: Path
-    ) -> ProfileReport:
+    def profile(self, recipe: Recipe, path: Path, options: ProfilerOptions) -> float:
         """Some steps as a Chrome trace that says that it is simulated."""
         prediction = self.prediction(recipe)
         outcome = prediction.outcome(noted=options.active)
         chrome.write(path, prediction, outcome)
-        return ProfileReport(outcome.step_s, [], [])
+        return outcome.step_s
 
     def memory(self, recipe: Recipe) -> MemoryReport:
         """What holds memory in a step, from the plan."""

@@ -30,7 +30,6 @@ from perfkit.worker.messages import (
     KernelReport,
     MemoryReport,
     ParityReport,
-    ProfileReport,
     SyncReport,
     Trained,
 )
@@ -113,16 +112,14 @@ class ThisMachine(Source):
         recipe: Recipe,
         loss_steps: int,
         warmup_s: float = 0.0,
-        batch_times: str = "",
         child: Conversation | None = None,
     ) -> Training:
         """A training that is built, checked and warm: in one process, or in one for each rank.
 
-        The losses of the first `loss_steps` are kept; `batch_times` is a folder for the times of the loader's
-        batches; `child` has loaded the workload (a fresh one if None).
+        The losses of the first `loss_steps` are kept; `child` has loaded the workload (a fresh one if None).
         """
         child = child or self._fresh_child(recipe)
-        how = {"seed": self.plan.seed, "warmup_s": warmup_s, "batch_times": batch_times}
+        how = {"seed": self.plan.seed, "warmup_s": warmup_s}
         with _stopped_on_error(child):
             trained = child.ask("train", Trained, recipe=recipe.to_dict(), loss_steps=loss_steps, **how)
         return Training(child, trained, self.plan.timeout_s)
@@ -163,11 +160,8 @@ class ThisMachine(Source):
     def noise(self) -> Noise:
         return noise.expected(self.plan.device)
 
-    def profile(
-        self, recipe: Recipe, path: Path, options: ProfilerOptions, batch_times: Path
-    ) -> ProfileReport:
-        place = str(path.absolute())
-        return self._look(recipe, "profile", ProfileReport, str(batch_times), path=place, **asdict(options))
+    def profile(self, recipe: Recipe, path: Path, options: ProfilerOptions) -> float:
+        return self._look(recipe, "profile", float, path=str(path.absolute()), **asdict(options))
 
     def memory(self, recipe: Recipe) -> MemoryReport:
         return self._look(recipe, "memory", MemoryReport, warm=False)
@@ -178,18 +172,10 @@ class ThisMachine(Source):
     def syncs(self, recipe: Recipe, steps: int) -> SyncReport:
         return self._look(recipe, "syncs", SyncReport, warm=False, steps=steps)
 
-    def _look(
-        self,
-        recipe: Recipe,
-        question: str,
-        kind: type[A],
-        batch_times: str = "",
-        warm: bool = True,
-        **arguments: Any,
-    ) -> A:
+    def _look(self, recipe: Recipe, question: str, kind: type[A], warm: bool = True, **arguments: Any) -> A:
         """Trains until it is warm, asks one question, and ends the training."""
         preset = self.plan.preset
-        training = self.train(recipe, preset.loss_steps, preset.warmup_s if warm else 0.0, batch_times)
+        training = self.train(recipe, preset.loss_steps, preset.warmup_s if warm else 0.0)
         try:
             return training.ask(question, kind, **arguments)
         finally:

@@ -21,7 +21,7 @@ from perfkit.results.parity import Parity
 from perfkit.results.run import Run
 from perfkit.rules import Target, why_not
 from perfkit.studies.progress import Progress
-from perfkit.worker.messages import Description, KernelReport, MemoryReport, ProfileReport, SyncReport
+from perfkit.worker.messages import Description, KernelReport, MemoryReport, SyncReport
 
 _RECORDED = {"recorded": "perfkit.studies.recorded:Recorded"}
 _HERE = "perfkit.studies.here:ThisMachine"
@@ -180,10 +180,8 @@ class Source:
         """Whether a recipe trains the same as the plain program."""
         raise self.not_here("parity")
 
-    def profile(
-        self, recipe: Recipe, path: Path, options: ProfilerOptions, batch_times: Path
-    ) -> ProfileReport:
-        """Records some steps into a trace file; the loader's workers write their times into a folder."""
+    def profile(self, recipe: Recipe, path: Path, options: ProfilerOptions) -> float:
+        """Records some steps into a trace file; seconds of a step without the profiler."""
         raise self.not_here("a profile")
 
     def memory(self, recipe: Recipe) -> MemoryReport:

@@ -38,7 +38,7 @@ def profile(
     where = training.look()
     result = profiling.profile(profiler=how, out=out, **where)
     sections = result.sections()
-    document = {**msgspec.to_builtins(result.analysis), "loading": msgspec.to_builtins(result.loading)}
+    document = msgspec.to_builtins(result.analysis)
     if syncs:
         waits = inspect.syncs(**where)
         sections.append(Section("Copies and waits by line", inside.syncs(waits)))

@@ -28,8 +28,6 @@ LOOKS = {
     "other": (_LIGHT, ""),
     "annotation": (_LIGHT, ""),
     "several kinds": (_LIGHT, ""),
-    "fetch": (style.GREEN, ""),
-    "collate": (style.SKY, ""),
 }
 _MOST = 12
 

@@ -32,7 +32,7 @@ class TraceView(Shown[trace.Analysis]):
         super().__init__(self.analysis, self.profile.sections())
 
     def timeline(self, step: int = 0) -> HTML:
-        """A step's threads, streams, copies and workers, to zoom and pan in."""
+        """A step's threads, streams and copies, to zoom and pan in."""
         return HTML(fragment([interactive(self.profile.lanes(step))]))
 
 

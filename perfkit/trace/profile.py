@@ -1,9 +1,7 @@
 """One recipe under the profiler, in a fresh process: the trace file, what it says, what the profiler cost."""
 
 import secrets
-import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,25 +16,18 @@ from perfkit.show.units import number
 from perfkit.studies.inspect import prepared
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import ProfilerOptions
-from perfkit.trace import loading as loads
 from perfkit.trace import report
-from perfkit.trace.loading import Loading
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A trace, and what it says; of a recipe that was profiled here, also what is beside the trace."""
+    """A trace, and what it says; of a recipe that was profiled here, also what the profiler cost."""
 
     trace: traces.Trace
     path: Path | None = None
     """The trace; chrome://tracing and ui.perfetto.dev open it."""
-    recipe: Recipe | None = None
     plain_step_s: float = 0.0
     """The median step without the profiler, of a few: rough."""
-    loading: Loading | None = None
-    """What the loader did for these steps; None without one, if the data set lies on the device."""
-    marks: Sequence[float] = ()
-    """Where each recorded step starts, on the clock of the loader's times."""
 
     @cached_property
     def analysis(self) -> traces.Analysis:
@@ -44,14 +35,13 @@ class Profile:
         return traces.analyse(self.trace)
 
     def lanes(self, step: int = 0) -> traces.Lanes:
-        """The timeline of a recorded step, with a row for each loader worker on top."""
-        window = traces.lanes(self.trace, step)
-        return loads.lanes(self.loading, window, self.marks[step]) if self.loading else window
+        """The timeline of a recorded step."""
+        return traces.lanes(self.trace, step)
 
     def sections(self) -> list[Content]:
         """Everything that is reported."""
         window = self.lanes() if self.analysis.steps else None
-        return report.sections(self.analysis, window, self.loading)
+        return report.sections(self.analysis, window)
 
     def describe(self) -> str:
         """Where the file is, and how much the profiler slowed the steps down."""
@@ -91,11 +81,6 @@ def profile(
     if not path.name.endswith((".json", ".json.gz")):
         raise InvalidValue(f"cannot write a trace to {path}", "Give a name that ends in .json or .json.gz")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(prefix="perfkit-") as folder,
-        prepared(workload, recipe, where, progress) as (source, used),
-    ):
-        made = source.profile(used, path, profiler or ProfilerOptions(), Path(folder))
-        fetches = list(loads.read_notes(Path(folder)))
-    loaded = loads.join(fetches, made.taken, used.batch_size, used.workers, made.marks)
-    return Profile(traces.load(path), path, used, made.plain_step_s, loaded, made.marks)
+    with prepared(workload, recipe, where, progress) as (source, used):
+        plain_step_s = source.profile(used, path, profiler or ProfilerOptions())
+    return Profile(traces.load(path), path, plain_step_s)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from perfkit.show import units
@@ -10,7 +9,6 @@ from perfkit.show.document import Cell, Col, Content, Section, Table, tabulate
 from perfkit.show.units import clean
 from perfkit.trace import figures
 from perfkit.trace.figures import reason, us
-from perfkit.trace.loading import Loading
 from perfkit.trace.model import Analysis, Bottleneck
 from perfkit.trace.timeline import Lanes
 
@@ -78,26 +76,14 @@ _IDLE = (
     Col("time/step", "us_per_step", us),
     Col("of the step", "share_of_step", units.percent),
 )
-_WAY = {
-    "fetch": "fetch (decode, transform)",
-    "collate": "collate",
-    "queue": "in the queue, until the loop takes it",
-    "wait": "the loop waits",
-}
-_LOADER = (
-    Col("part", lambda part: _WAY[part[0]]),
-    Col("mean", lambda part: fmean(part[1]), units.duration),
-    Col("longest", lambda part: max(part[1]), units.duration),
-)
 
 
-def sections(analysis: Analysis, window: Lanes | None = None, loader: Loading | None = None) -> list[Content]:
+def sections(analysis: Analysis, window: Lanes | None = None) -> list[Content]:
     """Everything that an analysis reports.
 
     Args:
         analysis: of a trace.
         window: the timeline.
-        loader: the loader's work during a profile of our own.
     """
     names, talk = ", ".join(Path(name).name for name in analysis.files), analysis.communication or {}
     device, on_gpu = analysis.device, analysis.has_accelerator
@@ -113,7 +99,7 @@ def sections(analysis: Analysis, window: Lanes | None = None, loader: Loading | 
         Section("What stands out", [health, diagnosis(analysis.diagnosis)]),
         Section("Figure", [figures.breakdown(analysis)]),
         Section("Timeline", [figures.interactive(window)] if window else []),
-        Section("Where a step goes", [_mean_step(analysis), *([loader_table(loader)] if loader else [])]),
+        Section("Where a step goes", [_mean_step(analysis)]),
         Section("How well the device is used", _use(analysis) if on_gpu else []),
         Section("Work", work),
         Section("Copies and waits", _waits(analysis) if on_gpu else []),
@@ -170,14 +156,3 @@ def _waits(analysis: Analysis) -> list[Content]:
         tabulate(_COPIES, analysis.transfers, "Copies", none="no copies were recorded", most=ROWS),
         tabulate(_SYNCS, analysis.syncs, "Synchronising calls", note, none, ROWS),
     ]
-
-
-def loader_table(loader: Loading) -> Table:
-    """The path of the batches, part by part, and supply against demand."""
-    note = (
-        f"{loader.workers} workers supply {units.number(loader.supply_samples_per_s)} samples/s, the loop "
-        f"can take {units.number(loader.demand_samples_per_s)}: {loader.verdict}."
-    )
-    return tabulate(
-        _LOADER, list(loader.parts.items()), f"Loader, {len(loader.parts['fetch'])} batches", note
-    )

@@ -17,8 +17,8 @@ from perfkit.trace.table import Kind, Trace, take
 
 MOST = 100_000
 """Bars of a timeline: at most 45 bytes each in a page, which stays below 5 MB."""
-PARTS = ("several kinds", *(kind.name.lower() for kind in Kind if kind), "fetch", "collate")
-"""What a bar shows: a kind by its number, or what a loader's worker does."""
+PARTS = ("several kinds", *(kind.name.lower() for kind in Kind if kind))
+"""What a bar shows: a kind by its number."""
 _SHOWN = [kind for kind in Kind if Kind.OTHER < kind < Kind.STEP]
 Columns = list[list[int]]
 """Bars in order of time: starts, durations and busy times in ns, then events, and
@@ -29,7 +29,7 @@ A bar of one event has no busy time; one of several has the name of the longest 
 
 
 class Lane(Struct, frozen=True, kw_only=True):
-    """Rows of bars by depth of nesting. `kind`: "thread", "stream", "copies" or "worker"."""
+    """Rows of bars by depth of nesting. `kind`: "thread", "stream" or "copies"."""
 
     label: str
     kind: str

@@ -217,17 +217,6 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
     """In words."""
 
 
-class ProfileReport(msgspec.Struct, frozen=True):
-    """What the trace file does not hold; seconds on the clock that all processes of a machine share."""
-
-    plain_step_s: float
-    """A step without the profiler."""
-    taken: list[tuple[int, float, float]]
-    """Each batch: its number, when it was requested, when it was received."""
-    marks: list[float]
-    """The start of each recorded step, and the end of the last."""
-
-
 class Place(msgspec.Struct):
     """One line of a program that copies or waits."""
 

@@ -20,7 +20,7 @@ import torch
 
 from perfkit.results.run import Communication
 from perfkit.worker.device import synchronize, world
-from perfkit.worker.messages import Block, ProfileReport, Progress
+from perfkit.worker.messages import Block, Progress
 
 Job = Generator[None, Any, Any]
 """Is sent steps, returns an answer."""
@@ -286,8 +286,12 @@ class Procedure:
 
     def profile(
         self, path: str, wait: int, warmup: int, active: int, stacks: bool
-    ) -> Generator[None, Any, ProfileReport]:
-        """Takes steps with and without the profiler, and writes a trace of the active ones for each rank."""
+    ) -> Generator[None, Any, float]:
+        """Takes steps with the profiler, and writes a trace of the active ones for each rank.
+
+        Returns:
+            Seconds of a step without the profiler.
+        """
         if rank := int(os.environ.get("RANK", "0")):
             path = path.replace(".json", f".rank{rank}.json")
         plain = yield from self.take(max(UNPROFILED, active), "profiling")
@@ -301,19 +305,14 @@ class Procedure:
             with_stack=stacks,
             on_trace_ready=lambda recorded: _write(recorded, path),
         )
-        total, marks = wait + warmup + active, list[float]()
+        total = wait + warmup + active
         with self._subject.phases(), recorder:
             for step in range(1, total + 1):
-                marks.append(self._clock())
                 yield
-                if step == total:
-                    synchronize(self._subject.device)
-                    marks.append(self._clock())  # the recorder now writes the trace, which is no training
                 with _workers_stopped(self._subject.iterator):
                     recorder.step()
                 self.tell("profiling", step, total)
-        plain_step_s = statistics.median(plain.device_step_s or plain.step_s)
-        return ProfileReport(plain_step_s, [], marks[wait + warmup :])
+        return statistics.median(plain.device_step_s or plain.step_s)
 
     def communication(self, samples: int, model: Any, times: int) -> Generator[None, Any, Communication]:
         """What averaging gradients between the ranks costs: steps with it and without, the collectives alone.

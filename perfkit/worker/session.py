@@ -1,6 +1,5 @@
 """The inside of a measuring process: one training, and the questions that it answers."""
 
-import functools
 import os
 import sys
 import time
@@ -12,7 +11,7 @@ import torch
 from perfkit import rules, workloads
 from perfkit.recipe import Recipe, switches
 from perfkit.results.run import Communication
-from perfkit.worker import device, kernels, loader, memory, messages, parity, syncs
+from perfkit.worker import device, kernels, memory, messages, parity, syncs
 from perfkit.worker.checks import bytes_per_sample, verify
 from perfkit.worker.device import facts
 from perfkit.worker.messages import Block, Peak, Progress, Trained
@@ -61,9 +60,7 @@ class Session:
             workloads.convolves(self._workload),
         )
 
-    def train(
-        self, recipe: dict[str, Any], seed: int, loss_steps: int, warmup_s: float, batch_times: str = ""
-    ) -> Trained:
+    def train(self, recipe: dict[str, Any], seed: int, loss_steps: int, warmup_s: float) -> Trained:
         """Builds a training, takes its first steps, checks its switches and warms up.
 
         Args:
@@ -71,14 +68,12 @@ class Session:
             seed: of weights and order.
             loss_steps: first steps, whose losses are kept.
             warmup_s: the most that the warm-up may take.
-            batch_times: a folder in which the loader's workers record the times of their batches.
         """
         self._report(Progress("building", 0, 1))
         if "LOCAL_WORLD_SIZE" in os.environ:
             torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["LOCAL_WORLD_SIZE"])))
         chosen = Recipe.from_dict(recipe)
-        timed = functools.partial(loader.time_loader, folder=batch_times)
-        training = Training(chosen, self._workload, self._device, seed, on_loader=timed)
+        training = Training(chosen, self._workload, self._device, seed)
         self._training, self._procedure = training, Procedure(training, self._report)
         self._first_graphs = device.compile_counters().graphs
         first = self._run(self._procedure.first_steps([training.first], loss_steps))
@@ -127,15 +122,10 @@ class Session:
         step_s = self._run(self._procedure.take(8, "measuring")).mean_s
         return kernels.measure(self._training, step_s)
 
-    def profile(self, **settings: Any) -> messages.ProfileReport:
+    def profile(self, **settings: Any) -> float:
         """Records some steps with the profiler into a trace file; see `Procedure.profile`."""
-        stamps = self._training.feed.stamps
         self._run(self._procedure.settle())
-        stamps.clear()
-        report = self._run(self._procedure.profile(**settings))
-        start, *_, end = report.marks
-        taken = [stamp for stamp in stamps if start <= stamp[2] <= end]
-        return messages.ProfileReport(report.plain_step_s, taken, report.marks)
+        return self._run(self._procedure.profile(**settings))  # type: ignore[no-any-return]
 
     def syncs(self, steps: int) -> messages.SyncReport:
         """Finds copies and waits between host and device."""

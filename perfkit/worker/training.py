@@ -47,8 +47,6 @@ class Feed:
         self.last: Any = None
         """The last batch, as the loader gave it, while `keeps_last`."""
         self.keeps_last = False
-        self.stamps: list[tuple[int, float, float]] = []
-        """Each batch: its number from 0, when it was requested, when it was received."""
         self.phase: OnPhase = contextlib.nullcontext
 
     def __iter__(self) -> Iterator[Any]:
@@ -60,9 +58,7 @@ class Feed:
         start = self._clock()
         with self.phase("data"):
             batch = next(self._batches)
-        end = self._clock()
-        self.waited += end - start
-        self.stamps.append((self.count, start, end))
+        self.waited += self._clock() - start
         self.count += 1
         if self.keeps_last:
             self.last = batch
@@ -72,8 +68,7 @@ class Feed:
 class Training:
     """The program for a recipe, started: it has taken its first step, which builds everything.
 
-    It is the subject of a `Procedure`. `batches` take the place of the loader's; `on_loader` is called with
-    the loader before its first batch.
+    It is the subject of a `Procedure`. `batches` take the place of the loader's.
     """
 
     def __init__(
@@ -83,14 +78,12 @@ class Training:
         device: torch.device,
         seed: int = 0,
         batches: Iterable[Any] | None = None,
-        on_loader: Callable[[Any], None] = lambda loader: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.recipe = recipe
         self._clock = clock
 
         def feed(loader: Any) -> Feed:
-            on_loader(loader)
             self.feed = Feed(_plain_endless(loader) if batches is None else iter(batches), clock)
             self.built_at = time.time()
             return self.feed

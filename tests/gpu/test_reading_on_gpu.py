@@ -22,9 +22,6 @@ def test_a_live_profile_has_kernels_copies_and_parts_that_sum(stage: str) -> Non
         assert sum(filter(None, step.breakdown_us.values())) == pytest.approx(step.duration_us)
     pinned = {copy.host_memory for copy in made.analysis.transfers if copy.direction == "HtoD"}
     assert ("pinned" in {str(memory).lower() for memory in pinned}) == (stage != "baseline")
-    if stage == "pinning":
-        assert made.loading
-        assert made.loading.parts["fetch"]
 
 
 @pytest.mark.parametrize("stage", ["pinning", "channels_last", "amp", "amp_fp16", "compile", "tf32"])

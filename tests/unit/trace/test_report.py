@@ -12,21 +12,18 @@ from perfkit.errors import TraceError
 from perfkit.show import document, html, terminal
 from perfkit.trace import report, timeline
 from perfkit.trace.figures import interactive
-from perfkit.trace.loading import Loading
 from perfkit.trace.timeline import Lanes
 from tests.unit.trace.recording import AUTOGRAD, LOADER, MAIN, Recording, bars, step
 
 RECORDED = Path(__file__).parents[3] / "data" / "recordings" / "traces" / "photos-baseline.pt.trace.json.gz"
-WAY = {"fetch": [0.2, 0.4], "collate": [0.1, 0.1], "queue": [0, 0], "wait": [0.3, 0.5]}
 ABOUT = {"duration": 2, "step": 0, "steps": ([0], [2], ["<step>"])}
-SUPPLY = Loading(workers=1, parts=WAY, fetches=[], supply_samples_per_s=10, demand_samples_per_s=20)
 
 
 def test_the_terminal_page_and_the_figure():
     """Golden: `PERFKIT_GOLDEN=1` writes it anew."""
     golden = Path(__file__).with_name("golden_report.txt")
     loaded = trace.load(RECORDED)
-    sections = report.sections(trace.analyse(loaded), trace.lanes(loaded), SUPPLY)
+    sections = report.sections(trace.analyse(loaded), trace.lanes(loaded))
     text = terminal.text(sections)
     if os.environ.get("PERFKIT_GOLDEN"):
         golden.write_text(text)

@@ -1,16 +1,13 @@
-"""What a look inside a training finds, against what can be counted by hand: memory, FLOPs, the loader."""
+"""What a look inside a training finds, against what can be counted by hand: memory, FLOPs."""
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
-from perfkit.trace import loading
 from perfkit.worker import device, kernels, memory
-from perfkit.worker.loader import time_loader
 from perfkit.worker.messages import StepWork
 from perfkit.worker.training import Training
 from tests.support.toy import Toy
@@ -85,18 +82,3 @@ def test_shares_of_the_roof_are_known_where_the_work_is():
     work, operators = StepWork(500, 200, "float32"), [(400, 50), (100, 100), (0, 50)]
     assert kernels.shares(work, operators, 20.0, {"float32": 100.0}, 50.0) == (5 / 20, (4 + 2 + 1) / 20)
     assert kernels.shares(StepWork(None, None, ""), [], 20.0, {}, 50.0) == (None, None)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_timed_loader_gives_the_same_batches_and_notes_each(workers, tmp_path):
-    data = TensorDataset(torch.arange(12))
-    plain = [batch.tolist() for (batch,) in DataLoader(data, batch_size=3)]
-    loader = DataLoader(data, batch_size=3, num_workers=workers)
-    time_loader(loader, str(tmp_path))
-    assert [batch.tolist() for _epoch in range(2) for (batch,) in loader] == 2 * plain
-    with (tmp_path / "cut.jsonl").open("w") as file:
-        file.write('{"number": 9, "wor')  # a process that was killed while it wrote
-    notes = list(loading.read_notes(tmp_path))
-    assert sorted(note.number for note in notes) == list(range(8))
-    assert {note.worker for note in notes} == ({0, 1} if workers else {-1})
-    assert all(note.start_s <= note.fetched_s <= note.collated_s for note in notes)

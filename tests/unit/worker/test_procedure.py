@@ -151,18 +151,6 @@ def test_steps_with_something_else_in_them_do_not_count_unless_every_step_has_it
     assert always.notes == ["every step has checkpoint in it, so that is part of a step here"]
 
 
-def test_writing_the_trace_is_no_part_of_the_profiled_steps(monkeypatch):
-    subject = Subject()
-
-    def slow(recorded, path):
-        subject.now += 500
-
-    monkeypatch.setattr(procedure, "_write", slow)
-    options = {"wait": 0, "warmup": 1, "active": 2, "stacks": False}
-    report = subject.run(subject.procedure.profile("x.json", **options))
-    assert (subject.now > 500, report.marks[-1] - report.marks[0], report.plain_step_s) == (True, 2.0, 1.0)
-
-
 def test_ranks_do_what_rank_0_decides(monkeypatch):
     """Each rank by itself would take other numbers of steps, and wait for the others for ever."""
     monkeypatch.setattr(procedure, "world", lambda: 2)

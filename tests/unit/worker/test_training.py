@@ -68,7 +68,7 @@ def test_a_held_batch_is_repeated_and_the_loader_rests():
 def test_waiting_is_what_the_loader_takes():
     ticks = itertools.count()
     measured = Training(Recipe(batch_size=4), Toy(), CPU, clock=lambda: next(ticks))
-    assert (measured.first.waited, measured.feed.stamps) == (1, [(0, 1, 2)])
+    assert measured.first.waited == 1
     assert measured.first.seconds == 3
 
 
