@@ -115,8 +115,8 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     folder = machine.runs_folder() / "profiles"
     folder.mkdir(parents=True, exist_ok=True)
     out = Path(tempfile.mkdtemp(prefix="watch-", dir=folder)) / "steps.pt.trace.json.gz"
-    profile = ask("a profile", "profile", float, 0.85, path=str(out), **_PROFILED)
-    analysis = traces.analyse(traces.load(out)) if profile else None
+    profile = ask("a profile", "profile", str, 0.85, path=str(out), **_PROFILED)
+    analysis = traces.analyse(profile) if profile else None
     seen = Seen(where, plain, machine.usable_cores(), ceiling, analysis, in_16_bits, facts.has_fused)
     script.stop()
     return Watched(
@@ -128,7 +128,7 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
         ceiling=ceiling,
         peak=peak,
         syncs=syncs,
-        trace=str(out) if analysis else None,
+        trace=profile,
         bottlenecks=[
             f"{each.bottleneck}, {each.message}"
             for each in (analysis.diagnosis if analysis else [])

@@ -116,12 +116,10 @@ class Simulated(Source):
         """Forgets what was computed."""
         self._computed.clear()
 
-    def profile(self, recipe: Recipe, path: Path, options: ProfilerOptions) -> float:
+    def profile(self, recipe: Recipe, path: Path, options: ProfilerOptions) -> None:
         """Some steps as a Chrome trace that says that it is simulated."""
         prediction = self.prediction(recipe)
-        outcome = prediction.outcome(noted=options.active)
-        chrome.write(path, prediction, outcome)
-        return outcome.step_s
+        chrome.write(path, prediction, prediction.outcome(noted=options.active))
 
     def memory(self, recipe: Recipe) -> MemoryReport:
         """What holds memory in a step, from the plan."""

@@ -160,8 +160,8 @@ class ThisMachine(Source):
     def noise(self) -> Noise:
         return noise.expected(self.plan.device)
 
-    def profile(self, recipe: Recipe, path: Path, options: ProfilerOptions) -> float:
-        return self._look(recipe, "profile", float, path=str(path.absolute()), **asdict(options))
+    def profile(self, recipe: Recipe, path: Path, options: ProfilerOptions) -> None:
+        self._look(recipe, "profile", str, path=str(path.absolute()), **asdict(options))
 
     def memory(self, recipe: Recipe) -> MemoryReport:
         return self._look(recipe, "memory", MemoryReport, warm=False)

@@ -180,8 +180,8 @@ class Source:
         """Whether a recipe trains the same as the plain program."""
         raise self.not_here("parity")
 
-    def profile(self, recipe: Recipe, path: Path, options: ProfilerOptions) -> float:
-        """Records some steps into a trace file; seconds of a step without the profiler."""
+    def profile(self, recipe: Recipe, path: Path, options: ProfilerOptions) -> None:
+        """Records some steps into a trace file."""
         raise self.not_here("a profile")
 
     def memory(self, recipe: Recipe) -> MemoryReport:

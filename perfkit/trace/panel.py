@@ -1,7 +1,5 @@
 """A trace in a notebook: what it says, and its timeline."""
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from IPython.display import HTML
@@ -11,32 +9,31 @@ from perfkit.notebook.shown import Output, Shown
 from perfkit.show.html import fragment
 from perfkit.trace import profile as profiling
 from perfkit.trace.figures import interactive
+from perfkit.trace.table import Paths
 
 
 class TraceView(Shown[trace.Analysis]):
     """What a trace says. Figure: `breakdown`.
 
     Args:
-        files: `*.pt.trace.json[.gz]`, one per rank.
+        files: `*.pt.trace.json[.gz]`, one per rank, or a folder of them.
         own: a profile that was just recorded, in the place of files.
 
     Raises:
         TraceError: a file is not a trace, or is damaged.
     """
 
-    def __init__(
-        self, files: str | Path | Sequence[str | Path] = (), own: profiling.Profile | None = None
-    ) -> None:
+    def __init__(self, files: Paths = (), own: profiling.Profile | None = None) -> None:
         self.profile = own or profiling.Profile(_load(files))
         self.analysis = self.profile.analysis
         super().__init__(self.analysis, self.profile.sections())
 
     def timeline(self, step: int = 0) -> HTML:
         """A step's threads, streams and copies, to zoom and pan in."""
-        return HTML(fragment([interactive(self.profile.lanes(step))]))
+        return HTML(fragment([interactive(trace.lanes(self.profile.trace, step))]))
 
 
-def _load(files: str | Path | Sequence[str | Path]) -> trace.Trace:
+def _load(files: Paths) -> trace.Trace:
     """Reads traces; the cell has a bar while that takes long."""
     output = Output()
 

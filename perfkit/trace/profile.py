@@ -1,4 +1,4 @@
-"""One recipe under the profiler, in a fresh process: the trace file, what it says, what the profiler cost."""
+"""One recipe under the profiler, in a fresh process: the trace file, and what it says."""
 
 import secrets
 import time
@@ -12,7 +12,6 @@ from perfkit import trace as traces
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.show.document import Content
-from perfkit.show.units import number
 from perfkit.studies.inspect import prepared
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import ProfilerOptions
@@ -21,37 +20,21 @@ from perfkit.trace import report
 
 @dataclass(frozen=True)
 class Profile:
-    """A trace, and what it says; of a recipe that was profiled here, also what the profiler cost."""
+    """A trace, and what it says."""
 
     trace: traces.Trace
     path: Path | None = None
     """The trace; chrome://tracing and ui.perfetto.dev open it."""
-    plain_step_s: float = 0.0
-    """The median step without the profiler, of a few: rough."""
 
     @cached_property
     def analysis(self) -> traces.Analysis:
         """What the trace says."""
         return traces.analyse(self.trace)
 
-    def lanes(self, step: int = 0) -> traces.Lanes:
-        """The timeline of a recorded step."""
-        return traces.lanes(self.trace, step)
-
     def sections(self) -> list[Content]:
         """Everything that is reported."""
-        window = self.lanes() if self.analysis.steps else None
+        window = traces.lanes(self.trace) if self.analysis.steps else None
         return report.sections(self.analysis, window)
-
-    def describe(self) -> str:
-        """Where the file is, and how much the profiler slowed the steps down."""
-        step_us = self.analysis.mean_step_us
-        if self.analysis.device["simulated"]:
-            cost = "simulated, no profiler ran"
-        else:
-            slower = number(step_us / 1e6 / self.plain_step_s if step_us else None)
-            cost = f"with the profiler a step takes about {slower}× the time of one without it"
-        return f"{self.path}: {cost}. Open it in https://ui.perfetto.dev"
 
 
 def profile(
@@ -82,5 +65,5 @@ def profile(
         raise InvalidValue(f"cannot write a trace to {path}", "Give a name that ends in .json or .json.gz")
     path.parent.mkdir(parents=True, exist_ok=True)
     with prepared(workload, recipe, where, progress) as (source, used):
-        plain_step_s = source.profile(used, path, profiler or ProfilerOptions())
-    return Profile(traces.load(path), path, plain_step_s)
+        source.profile(used, path, profiler or ProfilerOptions())
+    return Profile(traces.load(path), path)

@@ -38,8 +38,6 @@ HELD_FIRST = 3
 """Steps on a held batch before it is timed: some batches may have been fetched ahead."""
 ALL_MARKED = 20
 """After this many steps with something else in each of them, those are what a step is."""
-UNPROFILED = 8
-"""Steps without the profiler, at least, that estimate its overhead."""
 ROUNDS = 5
 PROGRESS_S = 0.1
 SMALL = 1 << 12
@@ -286,15 +284,10 @@ class Procedure:
 
     def profile(
         self, path: str, wait: int, warmup: int, active: int, stacks: bool
-    ) -> Generator[None, Any, float]:
-        """Takes steps with the profiler, and writes a trace of the active ones for each rank.
-
-        Returns:
-            Seconds of a step without the profiler.
-        """
+    ) -> Generator[None, Any, str]:
+        """Takes steps with the profiler, and writes a trace of the active ones for each rank: its path."""
         if rank := int(os.environ.get("RANK", "0")):
             path = path.replace(".json", f".rank{rank}.json")
-        plain = yield from self.take(max(UNPROFILED, active), "profiling")
         activities = [torch.profiler.ProfilerActivity.CPU]
         if self._subject.device.type == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -312,7 +305,7 @@ class Procedure:
                 with _workers_stopped(self._subject.iterator):
                     recorder.step()
                 self.tell("profiling", step, total)
-        return statistics.median(plain.device_step_s or plain.step_s)
+        return path
 
     def communication(self, samples: int, model: Any, times: int) -> Generator[None, Any, Communication]:
         """What averaging gradients between the ranks costs: steps with it and without, the collectives alone.

@@ -122,7 +122,7 @@ class Session:
         step_s = self._run(self._procedure.take(8, "measuring")).mean_s
         return kernels.measure(self._training, step_s)
 
-    def profile(self, **settings: Any) -> float:
+    def profile(self, **settings: Any) -> str:
         """Records some steps with the profiler into a trace file; see `Procedure.profile`."""
         self._run(self._procedure.settle())
         return self._run(self._procedure.profile(**settings))  # type: ignore[no-any-return]

@@ -7,6 +7,7 @@ import pytest
 from perfkit.results.run import Run
 from perfkit.studies import inspect, sources
 from perfkit.studies.rungs import climb
+from perfkit.trace import lanes
 from perfkit.trace.profile import profile
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
@@ -47,7 +48,7 @@ def test_roofs_and_share_of_a_gpu() -> None:
 
 def test_ranges_are_in_the_trace() -> None:
     made = profile(CIFAR, **CUDA)
-    assert {"data", "forward", "backward", "optimizer"} <= set(made.lanes().texts)
+    assert {"data", "forward", "backward", "optimizer"} <= set(lanes(made.trace).texts)
 
 
 def test_two_ranks_over_nccl() -> None:
