@@ -26,23 +26,26 @@ def analyse(trace: Trace | Paths) -> Analysis:
     """Everything of a trace; a mean is over all steps of all ranks."""
     if not isinstance(trace, Trace):
         trace = load(trace)
-    steps, health, has_device = trace.steps, check(trace), len(trace.device) > 0
+    steps, health, has_device = trace.steps, [*check(trace)], len(trace.device) > 0
     spoiled = {figure for problem in health for figure in problem.spoils}
+    known = () if "mean_us" in spoiled else PARTS if has_device else HOST_PARTS
 
     def parts(us: Floats) -> dict[str, float | None]:
-        known = () if "mean_us" in spoiled else PARTS if has_device else HOST_PARTS
-        values = dict(zip(PARTS, us.tolist(), strict=False))
-        return {part: value if part in known else None for part, value in values.items()}
+        values = zip(PARTS, us.tolist(), strict=False)
+        return {part: value if part in known else None for part, value in values}
 
     duration, count = (steps.end - steps.start) / 1e3, len(steps.names) or 1
     shares = partition(trace.layers, steps.start, steps.end)
     hidden = np.array([steps.common(layer) for layer in trace.layers])
-    mean_us = float(duration.mean()) if len(duration) else None
-    figures: dict[str, Any] = {"mean_step_us": mean_us, **_use(trace)}
-    figures |= dict.fromkeys(spoiled & figures.keys())
     heads = [file.head.distributedInfo.get("rank") for file in trace.files]
     numbers = [at if number is None else number for at, number in enumerate(heads)]
     ranks = trace.rank(steps.start)
+    figures = {
+        "mean_step_us": float(duration.mean()) if len(duration) else None,
+        "idle": _idle(trace) if has_device and len(duration) else [],
+        **_use(trace),
+    }
+    figures |= {name: [] if name == "idle" else None for name in spoiled & figures.keys()}
     analysis = Analysis(
         files=[str(file.path) for file in trace.files],
         device={**_device(trace), "ranks": numbers},
@@ -57,13 +60,12 @@ def analyse(trace: Trace | Paths) -> Analysis:
         ),
         mean_us=parts(shares.sum(axis=1) / 1e3 / count),
         exposed_and_hidden_us=parts(hidden / 1e3 / count),
-        **figures,
         operators=tables.operators(trace),
         kernels=tables.kernels(trace),
         transfers=tables.transfers(trace, count),
         syncs=tables.syncs(trace, count) if has_device else [],
-        idle=_idle(trace) if has_device and len(duration) and "idle" not in spoiled else [],
         communication=_communication(trace, count),
+        **figures,
     )
     return msgspec.structs.replace(analysis, diagnosis=diagnose(analysis))
 
@@ -75,7 +77,7 @@ def _use(trace: Trace) -> dict[str, Any]:
     Occupancy: a mean weighted by duration. Tensor Cores: shares of kernel time by `yes`, `no`, `unknown`.
     """
     steps, kernels = trace.steps, trace.table[trace.rows(*KERNELS)]
-    time = merge(steps.start, steps.end).within(kernels.start, kernels.end)
+    time = steps.within(kernels.start, kernels.end)
     kernels, time = kernels[time > 0], time[time > 0]
 
     def share(rows: Ints) -> float | None:
@@ -104,17 +106,15 @@ def _use(trace: Trace) -> dict[str, Any]:
 
 
 def _device(trace: Trace) -> dict[str, Any]:
-    """The device's description, and figures beside the main ones."""
+    """The device's description."""
     head, has_device = trace.files[0].head, len(trace.device) > 0
     gpu = next(iter(head.deviceProperties), Device())
     kind = "rocm" if len(trace.matching(trace.calls, "^hip")) else "cuda"
     known = has_device and kind == "cuda" and None not in (gpu.computeMajor, gpu.computeMinor)
-    loaders = np.unique(trace.table.name[trace.rows(Kind.DATALOADER)]).tolist()
     return {
         "kind": kind if has_device else "cpu",
         "name": gpu.name,
         "compute_capability": f"{gpu.computeMajor}.{gpu.computeMinor}" if known else None,
-        "loaders": sorted(trace.texts.each[name] for name in loaders),
         "reason": None if has_device else "no accelerator in this trace",
         "simulated": head.simulated,
     }
@@ -139,12 +139,12 @@ def _idle(trace: Trace) -> list[Idle]:
     last = np.searchsorted(busy.end, steps.end, "right")
     last_end = np.clip(np.concatenate((steps.start[:1], busy.end))[last], steps.start, steps.end)
     between = merge(steps.end[:-1], steps.start[1:])
-    start, end = gaps(union((busy, between)), steps.start[0], steps.end[-1])
+    idle = gaps(union(busy, between), steps.start[0], steps.end[-1])
     device = trace.device[np.argsort(table.start[trace.device], kind="stable")]
-    launch = np.append(trace.launch[device], -1)[np.searchsorted(table.start[device], end)]
-    queued = (launch >= 0) & (table.start[launch] <= start)
-    rest = partition([*map(trace.union, host), merge(steps.start, last_end)], start, end)
-    total = np.append((end - start)[queued].sum(), rest[:, ~queued].sum(axis=1))
+    launch = np.append(trace.launch[device], -1)[np.searchsorted(table.start[device], idle.end)]
+    queued = (launch >= 0) & (table.start[launch] <= idle.start)
+    rest = partition([*map(trace.union, host), merge(steps.start, last_end)], idle.start, idle.end)
+    total = np.append((idle.end - idle.start)[queued].sum(), rest[:, ~queued].sum(axis=1))
     rows = tables.structs(
         Idle,
         cause=CAUSES,

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfkit.trace.model import Analysis, Bottleneck, Health
-from perfkit.trace.reader import Reader
 from perfkit.trace.table import WHOLE, Kind, Trace
 
 _BOUNDED = 0.95
@@ -23,13 +22,14 @@ def diagnose(analysis: Analysis) -> list[Bottleneck]:
 
     Empty if nothing stands out, or if the trace is too damaged for a diagnosis (see `analysis.health`).
     """
-    if not analysis.mean_step_us or analysis.mean_us["other"] is None:
+    mean, step_us, found = analysis.mean_us, analysis.mean_step_us, []
+    if not step_us or mean["other"] is None:
         return []
-    found = []
-    cases = _on_gpu(analysis) if analysis.has_accelerator else _on_cpu(analysis)
-    for name, threshold, exposed, message, try_next in (_loading(analysis), *cases):
-        share = (exposed or 0.0) / analysis.mean_step_us
-        if exposed and share >= threshold:
+    try_next = ["workers", "batched_fetch", "device_resize"]
+    loading = "data-bound", 0.10, mean["dataloader"], "waiting for the next batch", try_next
+    for name, least, exposed, message, try_next in (loading, *_computing(analysis)):
+        share = (exposed or 0.0) / step_us
+        if exposed and share >= least:
             bottleneck = Bottleneck(
                 bottleneck=name,
                 message=f"{share:.0%} of a step: {message}",
@@ -42,52 +42,41 @@ def diagnose(analysis: Analysis) -> list[Bottleneck]:
     return sorted(found, key=lambda bottleneck: -bottleneck.exposed_us)
 
 
-def _loading(analysis: Analysis) -> _Case:
-    message = "waiting for the next batch"
-    if any("_SingleProcess" in name for name in analysis.device["loaders"]):
-        message += ", which the main process loads"
-    try_next = ["workers", "batched_fetch", "device_resize"]
-    return "data-bound", 0.10, analysis.mean_us["dataloader"], message, try_next
-
-
-def _on_cpu(analysis: Analysis) -> Iterator[_Case]:
-    mean, message = analysis.mean_us, "operators compute on the CPU, which is the device here"
-    yield "device-bound", 0.80, mean["cpu_op"], message, ["cpu_threads", "channels_last", "compile", "amp"]
-    message = "no operator runs: Python code, garbage collection or waiting"
-    yield "host-bound", 0.20, mean["other"], message, ["batch_size", "compile"]
-
-
-def _on_gpu(analysis: Analysis) -> Iterator[_Case]:
+def _computing(analysis: Analysis) -> Iterator[_Case]:
     mean, idle = analysis.mean_us, {row.cause: row.us_per_step for row in analysis.idle}
-    calls = sum(row.calls for row in analysis.kernels) / len(analysis.steps)
-    message = f"the device is idle because the host has not launched the next of {calls:,.0f} kernels"
+    if not analysis.has_accelerator:
+        message = "operators compute on the CPU, which is the device here"
+        try_next = ["cpu_threads", "channels_last", "compile", "amp"]
+        yield "device-bound", 0.80, mean["cpu_op"], message, try_next
+        message = "no operator runs: Python code, garbage collection or waiting"
+        yield "host-bound", 0.20, mean["other"], message, ["batch_size", "compile"]
+        return
+    message = "the device is idle because the host has not launched its next kernel"
     yield "host-bound", 0.15, idle.get("launch"), message, ["compile", "batch_size", "optimizer_impl"]
 
     exposed = (analysis.communication or {}).get("exposed_us_per_step")
     message = "collectives that do not overlap with computation"
     yield "communication-bound", 0.10, exposed, message, ["accumulation", "batch_size"]
 
-    cores = (analysis.tensor_core or {}).get("yes", 0.0)
     capability = float(analysis.device["compute_capability"] or 0)
-    faster = ["amp", "fp32_precision"] if capability >= 8 else ["amp"] if capability >= 7 else []
-    try_next = [*(faster if cores < 0.5 else ()), "channels_last", "compile", "cudnn_benchmark"]
+    has_slow_products = (analysis.tensor_core or {}).get("yes", 0.0) < 0.5
+    faster = (("amp", 7), ("fp32_precision", 8))
+    try_next = [name for name, least in faster if has_slow_products and capability >= least]
+    try_next += ["channels_last", "compile", "cudnn_benchmark"]
     yield "device-bound", 0.80, mean["kernel"], "kernels compute on the device", try_next
 
     across = [row for row in analysis.transfers if row.direction in ("HtoD", "DtoH")]
-    is_pageable = any(row.host_memory == "pageable" for row in across)
     exposed = min(mean["memcpy"] or 0.0, sum(row.us_per_step for row in across))
     exposed += idle.get("copy", 0.0) if across else 0.0
+    try_next = ["pin_memory"] if any(row.host_memory == "pageable" for row in across) else []
+    try_next += ["non_blocking", "uint8_copy", "device_prefetch"]
     message = "copies between host and device that do not overlap with kernels"
-    message += ", some from pageable memory" if is_pageable else ""
-    first = ["pin_memory", "non_blocking"] if is_pageable else ["non_blocking"]
-    yield "copy-bound", 0.05, exposed, message, [*first, "uint8_copy", "device_prefetch"]
+    yield "copy-bound", 0.05, exposed, message, try_next
 
-    message, try_next = "the device is idle while the host waits for it", []
+    message = "the device is idle while the host waits for it"
     for longest in [row for row in analysis.syncs if row.kind == "runtime"][:1]:
         message += f", the longest in {longest.call} ({longest.frame or longest.operator or 'no place'})"
-        if "copy" in (longest.operator or "") or "Memcpy" in longest.call:
-            try_next = ["pin_memory", "non_blocking"]
-    yield "sync-bound", 0.05, idle.get("synchronisation"), message, try_next
+    yield "sync-bound", 0.05, idle.get("synchronisation"), message, []
 
 
 # ---------------------------------------------------------------- health
@@ -101,26 +90,19 @@ _FEW = 0.01
 """A share of launches without a kernel that the edges of the recording explain."""
 
 
-def check(trace: Trace) -> list[Health]:
+def check(trace: Trace) -> Iterator[Health]:
     """Problems of a trace; `spoils` names the figures that the analysis then sets to None."""
-    return [*(problem for file in trace.files for problem in _file(file)), *_recording(trace)]
-
-
-def _file(file: Reader) -> Iterator[Health]:
-    if file.head.simulated:
-        facts = "".join(f"; {name}: {fact[:200]}" for name, fact in file.head.simulated.items())
-        message = f"this trace is simulated: no kernel ran, its times are predicted{facts}"
-        yield Health("simulated", "info", message)
-    if file.truncated:
-        message = "the file is cut off or damaged: an unknown number of events is missing"
-        yield Health("truncated", "error", message, ["mean_step_us", *_DEVICE])
-    if file.dropped:
-        message = f"left out {file.dropped} events that are damaged or have impossible values"
-        yield Health("bad_events", "warning", message)
-
-
-def _recording(trace: Trace) -> Iterator[Health]:
-    start, ids = trace.table.start, trace.table.correlation
+    for file in trace.files:
+        if file.head.simulated:
+            facts = "".join(f"; {name}: {fact[:200]}" for name, fact in file.head.simulated.items())
+            message = f"this trace is simulated: no kernel ran, its times are predicted{facts}"
+            yield Health("simulated", "info", message)
+        if file.truncated:
+            message = "the file is cut off or damaged: an unknown number of events is missing"
+            yield Health("truncated", "error", message, ["mean_step_us", *_DEVICE])
+        if file.dropped:
+            message = f"left out {file.dropped} events that are damaged or have impossible values"
+            yield Health("bad_events", "warning", message)
     marks = len(trace.rows(Kind.STEP))
     if not marks:
         message = f"no ProfilerStep marks: '{WHOLE}' stands for one step; call profiler.step() to get steps"
@@ -128,29 +110,28 @@ def _recording(trace: Trace) -> Iterator[Health]:
     elif left := marks - len(trace.steps.names):
         message = f"left out {left} of {marks} steps, which repeat or lie inside others"
         yield Health("duplicate_steps", "warning", message)
+    yield from _launches(trace)
+
+
+def _launches(trace: Trace) -> Iterator[Health]:
+    start, ids, tied = trace.table.start, trace.table.correlation, trace.launched
     launching = trace.matching(trace.calls, "^(?!.*(Graph|HostFunc)).*Launch")
     launching = launching[ids[launching] >= 0]
-    if not len(trace.device):
-        if len(launching):
-            message = (
-                "a GPU was used but no GPU event was recorded; profile in a fresh process (pytorch#175790)"
-            )
-            yield Health("no_gpu_events", "error", message, _DEVICE)
-        return
     without = launching[~np.isin(ids[launching], ids[trace.device])]
-    if len(without):
+    if len(without) and not len(trace.device):
+        message = "a GPU was used but no GPU event was recorded; profile in a fresh process (pytorch#175790)"
+        yield Health("no_gpu_events", "error", message, _DEVICE)
+    elif len(without):
         many = len(without) > _FEW * len(launching)
         message = f"{len(without)} of {len(launching)} launches have no kernel in the trace"
-        recorded = start[trace.launch[trace.launched]]
-        first = np.full(len(trace.files), np.iinfo(np.int64).max)  # of each rank
-        np.minimum.at(first, trace.rank(recorded), recorded)
-        if (start[without] < first[trace.rank(start[without])]).all():
+        recorded = np.sort(start[trace.launch[tied]])
+        rank_starts = trace.starts[trace.rank(start[without])]
+        if (np.searchsorted(recorded, start[without]) == np.searchsorted(recorded, rank_starts)).all():
             message += ", all before the first recorded kernel: CUPTI before 13.1 loses them when a session "
             message += "starts (pytorch#192021); give the profiler's schedule more warm-up steps"
         elif many:
             message += "; profile once, in a fresh process (pytorch#192021)"
         yield Health("dropped_kernels", "error" if many else "warning", message, _DEVICE if many else [])
-    tied = trace.launched
     early = int((start[tied] < start[trace.launch[tied]]).sum())
     if early:
         message = f"{early} of {len(tied)} device events start before their launch"

@@ -16,18 +16,18 @@ from perfkit.trace.timeline import PARTS, Lanes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-_LIGHT = "#bbbbbb"
+_OTHER = Look("other", "#bbbbbb")
 LOOKS = {
-    "kernel": (style.BLUE, ""),
-    "memcpy": (style.ORANGE, "//"),
-    "memset": (style.PURPLE, "xx"),
-    "communication": (style.VERMILLION, "\\\\"),
-    "runtime": (style.SKY, "--"),
-    "dataloader": (style.GREEN, "oo"),
-    "cpu_op": (style.YELLOW, ".."),
-    "other": (_LIGHT, ""),
-    "annotation": (_LIGHT, ""),
-    "several kinds": (_LIGHT, ""),
+    look.label: look
+    for look in (
+        Look("kernel", style.BLUE),
+        Look("memcpy", style.ORANGE, "//"),
+        Look("memset", style.PURPLE, "xx"),
+        Look("communication", style.VERMILLION, "\\\\"),
+        Look("runtime", style.SKY, "--"),
+        Look("dataloader", style.GREEN, "oo"),
+        Look("cpu_op", style.YELLOW, ".."),
+    )
 }
 _MOST = 12
 
@@ -60,26 +60,22 @@ def _breakdown(analysis: Analysis, drawing: "Drawing") -> None:
     lengths = [*(step.duration_us for step in steps), analysis.mean_step_us or 0.0]
     style.named(ax, names, [us(time) for time in lengths], "ms")
     for at, parts in enumerate([*(step.breakdown_us for step in steps), analysis.mean_us]):
-        style.stack(ax, at, [((time or 0.0) / 1e3, Look(part, *LOOKS[part])) for part, time in parts.items()])
+        pieces = (((time or 0.0) / 1e3, LOOKS.get(part, _OTHER)) for part, time in parts.items())
+        style.stack(ax, at, pieces)
     ax.set_xlim(0, max(lengths) * 1.03 / 1e3 or 1)
-    style.legend(ax, [Look(part, *LOOKS[part]) for part, time in analysis.mean_us.items() if time])
+    style.legend(ax, [LOOKS.get(part, _OTHER) for part, time in analysis.mean_us.items() if time])
 
 
 def interactive(window: Lanes) -> Interactive:
     """The timeline of a recording to zoom and pan in, opened at its step."""
-    colours = {part: LOOKS[part][0] if part in LOOKS else _LIGHT for part in PARTS}
-    used = {number for lane in window.lanes for row in lane.rows for number in row[5]}
-    legend = {part: colours[part] for number, part in enumerate(PARTS) if number in used}
-    data = {**msgspec.to_builtins(window), "parts": PARTS, "colours": list(colours.values())}
+    colours = [LOOKS.get(part, _OTHER).colour for part in PARTS]
+    used = sorted({number for lane in window.lanes for row in lane.rows for number in row[5]})
+    legend = {PARTS[number]: colours[number] for number in used}
+    data = {**msgspec.to_builtins(window), "parts": PARTS, "colours": colours}
     name = window.steps[2][window.step]
-    markup = _template().render(legend=legend, name=name, data=data)
+    environment = jinja2.Environment(loader=jinja2.PackageLoader("perfkit.trace", "."), autoescape=True)
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    markup = environment.get_template("timeline.jinja").render(legend=legend, name=name, data=data)
     script = Path(__file__).with_name("timeline.js").read_text(encoding="utf-8")
     height = 270 + sum(15 * len(lane.rows) + 7 for lane in window.lanes)
     return Interactive(f"Timeline of {name}", markup, script, height)
-
-
-@functools.cache
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(loader=jinja2.PackageLoader("perfkit.trace", "."), autoescape=True)
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    return environment.get_template("timeline.jinja")

@@ -1,6 +1,6 @@
 """Arithmetic on sets of half-open time intervals, in integer nanoseconds, so that sums are exact."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-_NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -50,14 +49,13 @@ def merge(start: Ints, end: Ints) -> Spans:
     keep = end > start
     order = np.argsort(start[keep], kind="stable")
     start, reach = start[keep][order], np.maximum.accumulate(end[keep][order])
-    first = np.flatnonzero(np.concatenate(([True], start[1:] > reach[:-1]))[: len(start)])
-    return Spans(start[first], reach[np.concatenate((first[1:], [len(start)]))[: len(first)] - 1])
+    is_first = np.append(True, start[1:] > reach[:-1])[: len(start)]
+    return Spans(start[is_first], reach[np.append(is_first[1:], True)[: len(start)]])
 
 
-def union(parts: Sequence[Spans]) -> Spans:
+def union(*parts: Spans) -> Spans:
     """The union of unions."""
-    starts, ends = [part.start for part in parts], [part.end for part in parts]
-    return merge(np.concatenate((_NONE, *starts)), np.concatenate((_NONE, *ends)))
+    return merge(np.concatenate([part.start for part in parts]), np.concatenate([part.end for part in parts]))
 
 
 def partition(layers: Iterable[Spans], start: Ints, end: Ints) -> Ints:
@@ -69,20 +67,18 @@ def partition(layers: Iterable[Spans], start: Ints, end: Ints) -> Ints:
     Returns:
         int64[L + 1, M] ns: a row per layer, and a last one for the rest.
     """
-    seen, covered = merge(_NONE, _NONE), [np.zeros(len(start), np.int64)]
+    seen, covered = merge(start[:0], end[:0]), [np.zeros(len(start), np.int64)]
     for layer in layers:
-        seen = union((seen, layer))
+        seen = union(seen, layer)
         covered.append(seen.within(start, end))
     return np.diff([*covered, end - start], axis=0)
 
 
-def gaps(busy: Spans, start: int, end: int) -> tuple[Ints, Ints]:
-    """The parts of the window [start, end) outside `busy`: starts and ends, ns."""
-    low, high = np.searchsorted(busy.end, start, "right"), np.searchsorted(busy.start, end, "left")
-    begin = np.concatenate(([start], np.minimum(busy.end[low:high], end)))
-    finish = np.concatenate((np.maximum(busy.start[low:high], start), [end]))
-    keep = finish > begin
-    return begin[keep], finish[keep]
+def gaps(busy: Spans, start: int, end: int) -> Spans:
+    """The parts of the window [start, end) outside `busy`."""
+    begin = np.append(start, np.clip(busy.end, start, end))
+    finish = np.append(np.clip(busy.start, start, end), end)
+    return Spans(begin[finish > begin], finish[finish > begin])
 
 
 def weighted(start: Ints, end: Ints, value: Floats) -> tuple[Ints, Floats]:

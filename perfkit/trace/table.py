@@ -53,12 +53,11 @@ _NAMES = (
     ((Kind.KERNEL,), r"(?i)nccl|rccl|oneccl|mscclpp", Kind.COLLECTIVE),
 )
 _COLUMNS = {
-    **dict.fromkeys(["kind"], "i1"),
+    "kind": "i1",
     **dict.fromkeys(["name", "thread", "inputs", "stack"], "i4"),
     **dict.fromkeys(["start", "end", "correlation", "external", "bytes"], "i8"),
     **dict.fromkeys(["blocks", "occupancy"], "f8"),
 }
-_EVENT = np.dtype(list(_COLUMNS.items()))
 
 
 @lru_cache(256)
@@ -95,24 +94,25 @@ class Trace:
         self.texts = Texts()
         self.threads: dict[tuple[int, str, str], str] = {}
         """Names of threads by rank, process and number."""
-        self.shifts, tables, end, began = list[int](), list[Any](), 0, time.monotonic()
+        self.shifts: list[int] = []
         """Of each rank: what was added to its times."""
+        tables, end, began = list[Any](), 0, time.monotonic()
 
         def follow(share: float) -> None:
             if time.monotonic() - began > _QUIET_S:
                 tell(f"reading {path.name}", (len(tables) + share) / len(paths))
 
         for path in paths:
-            file = Reader(path, follow)
-            self.files.append(file)
-            table = joined([self._rows(events) for events in file.pieces()])
+            self.files.append(Reader(path, follow))
+            table = joined([self._rows(events) for events in self.files[-1].pieces()])
             if not len(table):
                 raise TraceError(f"{path.name}: this file has no event of the profiler", ADVICE)
             self.shifts.append(end - int(table.start.min()) if tables else 0)
             table.start += self.shifts[-1]
             table.end += self.shifts[-1]
-            for ids in (table.correlation, table.external):
-                ids[:] = np.where(ids >= 0, ids * len(paths) + len(tables), -1)
+            for ids in (table.correlation, table.external):  # of another rank they mean something else
+                ids[ids >= 0] = ids[ids >= 0] * len(paths) + len(tables)
+                ids[ids < 0] = -1
             end = int(table.end.max()) + 1
             tables.append(table)
         self.starts = np.array([table.start.min() for table in tables])
@@ -166,7 +166,7 @@ class Trace:
                 args.occupancy,
             )
             rows.append(row)
-        return np.array(rows, _EVENT)
+        return np.array(rows, [*_COLUMNS.items()])
 
     def rank(self, times: Ints) -> Ints:
         """The position of the rank to which each of these times belongs."""
@@ -214,21 +214,22 @@ class Trace:
 
     @cached_property
     def parent(self) -> Ints:
-        """For each row the last one of its track that began before it and is open, or was when others began.
+        """For each row the last one of its track that began before it and is open at its start, or -1.
 
         Of rows with the same times, the operator is outside of the call.
         """
-        table, parent, stack = self.table, np.full(len(self.table), -1), list[tuple[int, int, int]]()
+        table = self.table
         order = np.lexsort((-table.kind, -table.end, table.start, self.track))
-        for chunk in np.array_split(order, 1 + len(order) // 100_000):  # lists of all would take much memory
-            above = []
-            columns = (column[chunk].tolist() for column in (self.track, table.start, table.end))
-            for row, track, start, end in zip(chunk.tolist(), *columns, strict=True):
-                while stack and (stack[-1][0] != track or stack[-1][1] <= start):
-                    stack.pop()
-                above.append(stack[-1][2] if stack else -1)
-                stack.append((track, max(end, start + 1), row))
-            parent[chunk] = above
+        start, is_first = table.start[order], np.diff(self.track[order], prepend=-1) > 0
+        end = np.maximum(table.end[order], start + 1)
+        above = np.where(is_first, -1, np.arange(-1, len(order) - 1))
+        rows = np.flatnonzero(~is_first)
+        while len(rows):  # all between a row and the one above it have ended before it starts
+            rows = rows[end[above[rows]] <= start[rows]]
+            above[rows] = above[above[rows]]
+            rows = rows[above[rows] >= 0]
+        parent = np.empty(len(order), np.int64)
+        parent[order] = take(order, above)
         return parent
 
     def _around(self, good: npt.NDArray[np.bool_]) -> Ints:

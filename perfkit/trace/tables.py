@@ -1,5 +1,6 @@
 """Tables of operators, kernels, copies and synchronising calls, over all ranks of a trace."""
 
+import operator
 import re
 from math import isnan
 from typing import Any, TypeVar
@@ -25,27 +26,19 @@ def structs(row: type[_Row], /, **columns: Any) -> list[_Row]:
 
 
 class Groups:
-    """Rows of the table by distinct keys, in order of appearance.
-
-    Args:
-        trace: with the texts.
-        rows: of its table.
-        keys: for each part of the key a column of numbers of texts.
-    """
+    """Rows of the table by distinct keys: for each part of a key, a column of numbers of texts."""
 
     def __init__(self, trace: Trace, rows: Ints, **keys: Ints) -> None:
-        number: Any = 0
+        number = np.zeros(len(rows), np.int64)
         for codes in keys.values():
-            number = number * (int(codes.max(initial=-1)) + 2) + codes + 1
+            number = number * (codes.max(initial=-1) + 2) + codes + 1
             _, first, number = np.unique(number, return_index=True, return_inverse=True)
-        order = np.argsort(first)
-        self._of = np.argsort(order)[number]
-        self.calls = np.bincount(self._of, minlength=len(first))
+        self.of, self.calls = number, np.bincount(number)
         self.time = trace.duration(rows) / 1e3
         """µs of each row."""
         self.total = self.sum(self.time)
         self.columns: dict[str, Any] = {
-            key: [trace.texts.each[code] if code >= 0 else None for code in codes[first[order]].tolist()]
+            key: [trace.texts.each[code] if code >= 0 else None for code in codes[first].tolist()]
             for key, codes in keys.items()
         }
         """The parts of the keys, and `calls`."""
@@ -53,13 +46,7 @@ class Groups:
 
     def sum(self, values: Any) -> Floats:
         """Sum per group; NaN counts as 0."""
-        return np.bincount(self._of, np.nan_to_num(values), len(self.calls)).astype(np.float64)
-
-    def longest(self, sign: int = 1) -> Floats:
-        """Longest time per group; with -1 the shortest."""
-        high = np.full(len(self.calls), -np.inf)
-        np.maximum.at(high, self._of, sign * self.time)
-        return sign * high
+        return np.bincount(self.of, np.nan_to_num(values), len(self.calls)).astype(np.float64)
 
     def mean(self, values: Floats) -> Floats:
         """Mean per group weighted by time (by count if all are zero); NaN where no value is known."""
@@ -71,16 +58,21 @@ class Groups:
 def operators(trace: Trace) -> list[Operator]:
     """By name, input shapes and types; sorted by self time on the device, else on the host."""
     ops, op, table = trace.ops, trace.op, trace.table
-    host = trace.duration(ops)
-    nested, tied = op[ops] >= 0, trace.device[op[trace.device] >= 0]
-    inner = np.bincount(op[ops[nested]], host[nested], len(table))[ops]
-    device = np.bincount(op[tied], trace.duration(tied), len(table))
     groups = Groups(trace, ops, name=table.name[ops], inputs=table.inputs[ops])
     inputs = groups.columns.pop("inputs")
-    unknown = 0 if len(trace.device) else np.nan
     dims, types = (
         [pair[at].decode("utf-8", "replace") or None if pair else None for pair in inputs] for at in (0, 1)
     )
+    host = trace.duration(ops)
+    nested, tied = op[ops] >= 0, trace.device[op[trace.device] >= 0]
+    inner = np.bincount(op[ops[nested]], host[nested], len(table))[ops]
+    device = np.bincount(op[tied], trace.duration(tied), len(table)).astype(np.float64)
+    inclusive, own, above = device.copy(), device[ops], op[ops]
+    while len(above):
+        own, above = own[above >= 0], above[above >= 0]
+        inclusive += np.bincount(above, own, len(table))
+        above = op[above]
+    unknown = 0 if len(trace.device) else np.nan
     rows = structs(
         Operator,
         **groups.columns,
@@ -88,20 +80,10 @@ def operators(trace: Trace) -> list[Operator]:
         input_dtypes=types,
         host_total_us=groups.sum(host) / 1e3,
         host_self_us=groups.sum(np.maximum(host - inner, 0)) / 1e3,
-        device_total_us=groups.sum(_inclusive(device, op, ops)) / 1e3 + unknown,
+        device_total_us=groups.sum(inclusive[ops]) / 1e3 + unknown,
         device_self_us=groups.sum(device[ops]) / 1e3 + unknown,
     )
     return sorted(rows, key=lambda row: (-(row.device_self_us or 0.0), -row.host_self_us, row.name))
-
-
-def _inclusive(own: Any, op: Ints, ops: Ints) -> Any:
-    """Each operator's value and those of all operators inside it."""
-    total, values, above = own.astype(np.float64), own[ops], op[ops]
-    while len(above):
-        values, above = values[above >= 0], above[above >= 0]
-        total += np.bincount(above, values, len(own))
-        above = op[above]
-    return total[ops]
 
 
 def _place(trace: Trace, rows: Ints) -> dict[str, Ints]:
@@ -114,23 +96,23 @@ def kernels(trace: Trace) -> list[Kernel]:
     rows = trace.rows(*KERNELS)
     table = trace.table[rows]
     places = Groups(trace, rows, name=table.name, **_place(trace, rows))
-    names, operators, frames, _ = places.columns.values()
-    by_time = np.argsort(places.total, kind="stable").tolist()
-    main = {names[at]: (operators[at], frames[at]) for at in by_time}
+    by_time = sorted(zip(places.total, *places.columns.values(), strict=True), key=operator.itemgetter(0))
+    main = {name: place for _, name, *place in by_time}
     groups = Groups(trace, rows, name=table.name)
-    names = groups.columns["name"]
+    names, last = groups.columns["name"], np.cumsum(groups.calls)
+    time = groups.time[np.lexsort((groups.time, groups.of))]
     kernels = structs(
         Kernel,
         **groups.columns,
         total_us=groups.total,
         mean_us=groups.total / groups.calls,
-        max_us=groups.longest(),
-        min_us=groups.longest(-1),
+        max_us=time[last - 1],
+        min_us=time[last - groups.calls],
         blocks_per_sm=groups.mean(table.blocks),
         occupancy=groups.mean(table.occupancy),
         tensor_core=map(tensor_core, names),
-        operator=(main[name][0] for name in names),
-        frame=(main[name][1] for name in names),
+        operator=[main[name][0] for name in names],
+        frame=[main[name][1] for name in names],
     )
     return sorted(kernels, key=lambda row: (-row.total_us, row.name))
 
@@ -139,16 +121,15 @@ def transfers(trace: Trace, steps: int) -> list[Transfer]:
     """Copies by direction, host memory and place, the longest in total first."""
     rows, sizes = trace.rows(Kind.MEMCPY), trace.table.bytes
     groups = Groups(trace, rows, name=trace.table.name[rows], **_place(trace, rows))
-    ways = [direction(name) for name in groups.columns.pop("name")]
+    names = groups.columns.pop("name")
     size = np.where(sizes[rows] >= 0, sizes[rows], take(sizes, trace.launch[rows]))  # ROCm: at the launch
-    moved = groups.sum(size)
-    moved[groups.sum(size < 0) > 0] = np.nan
+    moved = np.where(groups.sum(size < 0) > 0, np.nan, groups.sum(size))
     with np.errstate(all="ignore"):
         rate = np.where(groups.total > 0, moved / groups.total / 1e3, np.nan)
     transfers = structs(
         Transfer,
-        direction=[way for way, _ in ways],
-        host_memory=[memory for _, memory in ways],
+        direction=[match[0] if (match := _DIRECTION.search(name)) else name for name in names],
+        host_memory=[match[0].lower() if (match := _HOST_MEMORY.search(name)) else None for name in names],
         **groups.columns,
         bytes=[None if isnan(size) else int(size) for size in moved.tolist()],
         total_us=groups.total,
@@ -164,11 +145,10 @@ def syncs(trace: Trace, steps: int) -> list[Sync]:
     calls, ops = trace.matching(trace.calls, WAITS), trace.matching(trace.ops, WAITING_OPERATORS)
     rows = np.concatenate((calls, ops))
     groups = Groups(trace, rows, call=trace.table.name[rows], **_place(trace, rows))
-    names = groups.columns["call"]
     syncs = structs(
         Sync,
         **groups.columns,
-        kind=["operator" if name.startswith("aten::") else "runtime" for name in names],
+        kind=["operator" if call.startswith("aten::") else "runtime" for call in groups.columns["call"]],
         total_us=groups.total,
         calls_per_step=groups.calls / steps,
         ms_per_step=groups.total / 1e3 / steps,
@@ -202,7 +182,7 @@ _PLAIN = re.compile(
     r"|transpose|nchwtonhwc|nhwctonchw|adam|random|distribution|arange|upsample|embedding|loss|foreach|unrolled|op_tensor",
     re.IGNORECASE,
 )
-_COPY = re.compile(r"(HtoD|DtoH|DtoD|HtoH|PtoP)(?:.*\((\w+) -> (\w+)\))?")
+_DIRECTION, _HOST_MEMORY = re.compile("HtoD|DtoH|DtoD|HtoH|PtoP"), re.compile("(?i)pageable|pinned")
 WAITS = r"Synchronize|^(cudaMemcpy|hipMemcpy|cuMemcpy)(?!.*Async)(?!.*Peer)"
 """Runtime calls that make the host wait for the device."""
 WAITING_OPERATORS = "^aten::(item|_local_scalar_dense|nonzero|is_nonzero)$"
@@ -218,12 +198,3 @@ def tensor_core(name: str) -> str:
     if _YES.search(name):
         return "yes"
     return "no" if _PLAIN.search(name) and not _PRODUCT.search(name) else "unknown"
-
-
-def direction(copy: str) -> tuple[str, str | None]:
-    """Of a copy: `HtoD`, …, and whether host memory is `pinned`, `pageable` or not recorded."""
-    match = _COPY.search(copy)
-    if match is None:
-        return copy, None
-    ends = " ".join(filter(None, match.groups()[1:])).lower()
-    return match[1], next((word for word in ("pageable", "pinned") if word in ends), None)

@@ -5,7 +5,6 @@ short events that begin in the same cell of time share a bar, so that no time is
 """
 
 import itertools
-import operator
 
 import numpy as np
 from msgspec import Struct
@@ -19,7 +18,6 @@ MOST = 100_000
 """Bars of a timeline: at most 45 bytes each in a page, which stays below 5 MB."""
 PARTS = ("several kinds", *(kind.name.lower() for kind in Kind if kind))
 """What a bar shows: a kind by its number."""
-_SHOWN = [kind for kind in Kind if Kind.OTHER < kind < Kind.STEP]
 Columns = list[list[int]]
 """Bars in order of time: starts, durations and busy times in ns, then events, and
 numbers of the name, the part and the place among `texts`, `PARTS` and `texts`.
@@ -64,10 +62,10 @@ def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
     if not -count <= step < count:
         raise TraceError(f"there is no step {step}", f"The trace has {count} steps, counted from 0")
     step %= count
-    first_rank = trace.rank(table.start) == 0
-    zero, end = table.start[first_rank].min(), table.end[first_rank].max()
-    is_shown = np.isin(table.kind, _SHOWN)
-    rows = np.flatnonzero(is_shown & first_rank)
+    is_first_rank = trace.rank(table.start) == 0
+    zero, end = trace.starts[0], table.end[is_first_rank].max()
+    is_shown = (table.kind > Kind.OTHER) & (table.kind < Kind.STEP)
+    rows = np.flatnonzero(is_shown & is_first_rank)
     depth, above = np.zeros(len(rows), np.int64), trace.parent[rows]
     while (above >= 0).any():
         depth += (above >= 0) & is_shown[above]
@@ -85,40 +83,39 @@ def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
         short = (trace.duration(rows) < cell) & ~inside
         joins = short[1:] & short[:-1] & (np.diff(table.start[rows] // cell) == 0) & (np.diff(row) == 0)
         first = np.flatnonzero(np.concatenate(([True], ~joins)))
-    bars, texts = _bars(trace, rows, first, zero)
+    bars, texts = _bars(trace, rows, first)
     begins = np.flatnonzero(np.diff(row[first], prepend=-1))
-    tracks = trace.track[rows[first[begins]]].tolist()
-    numbered = zip(tracks, np.split(bars, begins[1:], axis=1), strict=False)
+    tracks, each = trace.track[rows[first[begins]]].tolist(), np.split(bars, begins[1:], axis=1)
+    starts, lengths = steps.start[:count] - zero, (steps.end - steps.start)[:count]
     names = [clean(name.replace("ProfilerStep#", "step "), 60) for name in steps.names[:count]]
-    starts, lengths = steps.start - zero, steps.end - steps.start
     return Lanes(
         duration=int(end - zero),
         step=step,
-        steps=(starts[:count].tolist(), lengths[:count].tolist(), names),
+        steps=(starts.tolist(), lengths.tolist(), names),
         lanes=[
             _lane(trace, track, [columns.tolist() for _, columns in group])
-            for track, group in itertools.groupby(numbered, key=operator.itemgetter(0))
+            for track, group in itertools.groupby(zip(tracks, each, strict=False), lambda pair: pair[0])
         ],
         texts=texts,
     )
 
 
-def _bars(trace: Trace, rows: Ints, first: Ints, zero: int) -> tuple[Ints, list[str]]:
+def _bars(trace: Trace, rows: Ints, first: Ints) -> tuple[Ints, list[str]]:
     """Bars that begin with these rows, int64[7, N], and the texts."""
     table, duration = trace.table, trace.duration(rows)
     events, kind = np.diff(np.append(first, len(rows))), table.kind[rows]
     by_length = np.lexsort((duration, np.repeat(np.arange(len(first)), events)))
     longest = rows[by_length[first + events - 1]]
-    names, places = table.name[longest], np.where(events == 1, trace.frame[longest], -1)
-    codes, numbers = np.unique(np.concatenate(([-1], names, places)), return_inverse=True)
+    places = np.where(events == 1, trace.frame[longest], -1)
+    codes, numbers = np.unique(np.concatenate(([-1], table.name[longest], places)), return_inverse=True)
     name, place = numbers[1:].reshape(2, -1)
-    same = np.minimum.reduceat(kind, first) == np.maximum.reduceat(kind, first)
+    is_one_kind = np.minimum.reduceat(kind, first) == np.maximum.reduceat(kind, first)
     part = np.where(kind == Kind.COLLECTIVE, Kind.COMMUNICATION, kind)[first]
     start = table.start[rows[first]]
     length = np.maximum.reduceat(table.end[rows], first) - start
     busy = np.where(events > 1, np.add.reduceat(duration, first), 0)
-    bars = np.stack((start - zero, length, busy, events, name, np.where(same, part, 0), place))
-    return bars, ["", *(clean(trace.texts.each[code], 120) for code in codes[1:].tolist())]
+    columns = start - trace.starts[0], length, busy, events, name, np.where(is_one_kind, part, 0), place
+    return np.stack(columns), ["", *(clean(trace.texts.each[code], 120) for code in codes[1:].tolist())]
 
 
 def _lane(trace: Trace, track: int, rows: list[Columns]) -> Lane:

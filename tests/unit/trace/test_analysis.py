@@ -85,15 +85,6 @@ def test_each_moment_goes_to_the_first_part_that_claims_it(tmp_path):
     assert (hidden["memcpy"], hidden["runtime"], hidden["cpu_op"]) == (10, 4, 60)
 
 
-def test_without_steps_and_without_an_accelerator(tmp_path):
-    analysis = Recording().op("aten::mm", 2, 8).analyse(tmp_path)
-    assert [(each.name, each.duration_us) for each in analysis.steps] == [("whole trace", 8)]
-    assert [problem.code for problem in analysis.health] == ["no_steps"]
-    unknown = [part for part, time in analysis.mean_us.items() if time is None]
-    assert unknown == ["kernel", "memcpy", "memset", "runtime"]
-    assert analysis.gpu_utilization is analysis.tensor_core is analysis.operators[0].device_total_us is None
-
-
 def test_launches_without_a_kernel_spoil_the_device_figures(tmp_path):
     def lost(trace, *others):
         trace.add("cuda_runtime", "cudaLaunchKernel", 50, 2, correlation=99)
@@ -210,13 +201,6 @@ def test_lines_come_from_python_frames_or_call_stacks(tmp_path):
     (copy,) = analysis.transfers
     assert (copy.frame, copy.operator) == ("/home/me/loop.py:44", "aten::copy_")
     assert (copy.direction, copy.host_memory, copy.bytes, copy.gb_per_s) == ("HtoD", "pageable", 10_000, 2.0)
-
-
-def test_what_rocm_says_at_the_launch_is_used(tmp_path):
-    trace = Recording().add("cuda_runtime", "hipMemcpyWithStream", 0, 9, correlation=3, size="2560")
-    analysis = trace.add("gpu_memcpy", "Memcpy HtoD", 2, 4, 0, 2, correlation=3).analyse(tmp_path)
-    assert (analysis.transfers[0].bytes, analysis.device["kind"]) == (2560, "rocm")
-    assert analysis.syncs[0].call == "hipMemcpyWithStream"
 
 
 def test_waits_are_found_by_call_and_by_operator(tmp_path):

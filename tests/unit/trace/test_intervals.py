@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfkit.trace.intervals import gaps, merge, partition, weighted
+from perfkit.trace.intervals import merge, partition, weighted
 
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12)
 
@@ -28,14 +28,6 @@ def test_a_partition_gives_each_cell_to_the_first_layer_and_sums_to_the_window(l
         left -= cells(layer)
     assert parts[-1] == len(left)
     assert sum(parts) == high - low
-
-
-@given(spans, st.integers(0, 60), st.integers(0, 60))
-def test_gaps_are_what_is_left_of_the_window(pairs, a, b):
-    low, high = sorted((a, b))
-    start, end = gaps(made(pairs), low, high)
-    found = {cell for x, y in zip(start.tolist(), end.tolist(), strict=True) for cell in range(x, y)}
-    assert found == set(range(low, high)) - cells(pairs)
 
 
 @given(spans)

@@ -15,28 +15,25 @@ from perfkit.trace.figures import interactive
 from perfkit.trace.timeline import Lanes
 from tests.unit.trace.recording import AUTOGRAD, LOADER, MAIN, Recording, bars, step
 
-RECORDED = Path(__file__).parents[3] / "data" / "recordings" / "traces" / "photos-baseline.pt.trace.json.gz"
+RECORDED = Path(__file__).parents[3] / "data" / "recordings" / "traces"
 ABOUT = {"duration": 2, "step": 0, "steps": ([0], [2], ["<step>"])}
 
 
-def test_the_terminal_page_and_the_figure():
+def test_the_pages_of_a_cpu_and_of_a_simulated_gpu():
     """Golden: `PERFKIT_GOLDEN=1` writes it anew."""
-    golden = Path(__file__).with_name("golden_report.txt")
-    loaded = trace.load(RECORDED)
-    sections = report.sections(trace.analyse(loaded), trace.lanes(loaded))
-    text = terminal.text(sections)
+    golden, pages = Path(__file__).with_name("golden_report.txt"), []
+    for name in ("photos-baseline", "sim-v100-data_loading"):
+        loaded = trace.load(RECORDED / f"{name}.pt.trace.json.gz")
+        pages.append(report.sections(trace.analyse(loaded), trace.lanes(loaded)))
+    text = "\n".join(map(terminal.text, pages))
     if os.environ.get("PERFKIT_GOLDEN"):
         golden.write_text(text)
     assert text == golden.read_text()
-    (axes,) = document.figure(sections, "breakdown").draw().axes
+    cpu, gpu = pages
+    (axes,) = document.figure(cpu, "breakdown").draw().axes
     assert len(axes.patches) == 3 * 4, "three steps and the mean: loader, operators, other"
-
-
-def test_a_simulated_trace_says_so_everywhere(tmp_path):
-    loaded = step(simulated={"device": "V100"}).launch("k", 0, (5, 20)).load(tmp_path)
-    contents = report.sections(trace.analyse(loaded), trace.lanes(loaded))
-    assert document.figure(contents, "breakdown").title == "Simulated: Where the steps' time goes"
-    assert "simulated GPU 0 stream 7" in html.page("x", contents)
+    assert document.figure(gpu, "breakdown").title == "Simulated: Where the steps' time goes"
+    assert "simulated GPU 0 stream 7" in html.page("x", gpu)
 
 
 # ---------------------------------------------------------------- findings
