@@ -44,6 +44,7 @@ def sections(analysis: Analysis, window: Lanes | None = None) -> list[Content]:
     exposed, total = (us(talk.get(f"{part}_us_per_step")) for part in ("exposed", "total"))
     ranks = f"Collectives take {total} of a step, of which {exposed} do not overlap with computation."
     health = _listed("Health of the trace", Health, analysis.health, "sound")
+    diagnosis = _listed("Diagnosis", Bottleneck, analysis.diagnosis, "nothing stands out")
     device, on_gpu = analysis.device, analysis.has_accelerator
     work, waits = [_listed("Operators", Operator, analysis.operators, "no operators were recorded")], []
     if on_gpu:
@@ -55,7 +56,7 @@ def sections(analysis: Analysis, window: Lanes | None = None) -> list[Content]:
         ]
     return [
         f"{names} · {device['name'] or device['kind']}",
-        Section("What stands out", [health, diagnosis(analysis.diagnosis)]),
+        Section("What stands out", [health, diagnosis]),
         Section("Figure", [figures.breakdown(analysis)]),
         Section("Timeline", [figures.interactive(window)] if window else []),
         Section("Where a step goes", [_mean_step(analysis)]),
@@ -64,11 +65,6 @@ def sections(analysis: Analysis, window: Lanes | None = None) -> list[Content]:
         Section("Copies and waits", waits),
         Section("Ranks", [ranks] if talk else []),
     ]
-
-
-def diagnosis(findings: Sequence[Bottleneck]) -> Table:
-    """What stands out, the switches to try and the bound of the gain."""
-    return _listed("Diagnosis", Bottleneck, findings, "nothing stands out")
 
 
 def _listed(title: str, kind: type, rows: Sequence[Any], none: str, note: str = "") -> Table:
