@@ -19,7 +19,7 @@ _CORE = {
     "recording": "perfkit.notebook.functions:recording",
     "source": "perfkit.notebook.functions:source",
     "training_loop": "perfkit.notebook.functions:training_loop",
-    "use": "perfkit.notebook.where:use",
+    "use": "perfkit.notebook.ladder:use",
 }
 
 

@@ -9,7 +9,7 @@ from IPython.core.getipython import get_ipython
 from IPython.display import HTML, Markdown
 
 from perfkit import workloads
-from perfkit.errors import InvalidValue, one_of
+from perfkit.errors import InvalidValue
 from perfkit.machine import Check, checkup, describe, facts
 from perfkit.notebook.ladder import Recipes
 from perfkit.notebook.shown import Output, Shown
@@ -18,7 +18,7 @@ from perfkit.results.run import Run
 from perfkit.show import html, inside, tables
 from perfkit.show.document import Bullets
 from perfkit.show.sentences import verdicts
-from perfkit.studies import inspect, rungs
+from perfkit.studies import inspect, rungs, sources
 from perfkit.studies.progress import Progress
 from perfkit.worker.messages import SyncReport as Syncs
 
@@ -74,23 +74,18 @@ def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
 
     Args:
         name: a recording that ships with perfkit, one of the user's, or a file.
-        stage: the stage to show, beside the measured one before it; all of them if None.
+        stage: the stage to show, beside the one that it was compared with; all of them if None.
 
     Raises:
-        InvalidValue: there is no such recording, or no such stage in it.
+        InvalidValue: there is no such recording, or no such stage.
         StoreError: the file is not a recording.
     """
     loaded = recordings.find(str(name))
     origin = loaded.provenance.describe()
     if stage is None:
         return Shown(loaded.runs, [origin, *tables.sections(loaded.runs)])
-    stages = [run.stage for run in loaded.runs]
-    if stage not in stages:
-        raise one_of(stage, stages, "stage of this recording")
-    at = stages.index(stage)
-    measured = [run for run in loaded.runs[:at] if run.status == "ok"]
-    pair = [*measured[-1:], loaded.runs[at]]
-    return Shown(pair, [Bullets(verdicts(pair)[-1:]), tables.ladder(pair), origin])
+    runs = rungs.climb(sources.plan(stages=[stage], device=f"{recordings.PREFIX}{name}", below=True))
+    return Shown(runs, [Bullets(verdicts(runs)[-1:]), tables.ladder(runs), origin])
 
 
 def training_loop(runs: Sequence[Run]) -> Markdown:

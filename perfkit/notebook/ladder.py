@@ -1,37 +1,61 @@
-"""A ladder of stages, or some recipes, in a notebook; results of earlier sessions are shown again."""
+"""A ladder of stages, or some recipes: measured here, on a simulated GPU, or played from a recording."""
 
-import json
+import html
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from perfkit.errors import PerfkitError, one_of
+import ipywidgets as widgets
+
+from perfkit import additions, machine
+from perfkit.errors import InvalidValue, PerfkitError, one_of
+from perfkit.notebook import widgets as pieces
+from perfkit.notebook.panel import Panel, check
 from perfkit.notebook.shown import Shown
-from perfkit.notebook.where import PlanPanel
 from perfkit.recipe import Recipe, Value
+from perfkit.results import recordings
 from perfkit.results.parity import Parity
 from perfkit.results.run import RUNG, Run
 from perfkit.results.store import RunStore
 from perfkit.show import figures, sentences, tables
 from perfkit.show.document import Bullets, Content, Notice, Section
 from perfkit.studies import compare, inspect, sources
+from perfkit.studies.rungs import climb
 from perfkit.studies.sources import Plan
 
 Recipes = Mapping[str, Mapping[str, Any]]
 """Titles, and the switches that differ from the plain loop."""
+_session: str | None = None
+"""The device that `use` was given last."""
 
 
-class LadderPanel(PlanPanel):
-    """A ladder of stages on a workload.
+def use(device: str | None = None) -> None:
+    """Where the panels that are made from now on run, if they name no device, until the kernel ends.
+
+    Args:
+        device: `sim:v100` …, `recorded:NAME`, `cuda`, `mps` or `cpu`; None: this machine's best device.
+    """
+    global _session  # noqa: PLW0603 - it belongs to the kernel
+    _session = device
+
+
+class LadderPanel(Panel):
+    """A ladder of stages on a workload, and a menu of the places where it can run, for this panel only.
 
     Args:
         stages: optimizations in their order; the whole default ladder if None.
         settings: switches set from the first stage on.
-        more: workload, preset, device, options and host, as for `PlanPanel`.
+        workload: a built-in one, or `package.module:name`; the preset's own if None.
+        preset: `smoke`, `quick` or `paper`; what `PERFKIT_PRESET` says, or what suits the machine, if None.
+        device: `cuda`, `mps`, `cpu`, `sim:v100` …, or `recorded:NAME`; the session's choice if None.
+        options: the workload's constructor arguments.
+        host: the host of a simulated GPU: `article`, `ideal`, or its numbers.
+        above: widgets between the question and the buttons.
+        more: other widgets, as for `Panel`.
 
     Raises:
-        InvalidValue: a name or value that is not allowed.
+        PerfkitError: a name or value that is not allowed, or the panel cannot run there.
     """
 
     question = "What does each stage add to the ones below it?"
@@ -39,11 +63,45 @@ class LadderPanel(PlanPanel):
     """Recipes to measure in the place of stages."""
 
     def __init__(
-        self, stages: Sequence[str] | None = None, settings: Mapping[str, Any] | None = None, **more: Any
+        self,
+        stages: Sequence[str] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        workload: str | None = None,
+        preset: str | None = None,
+        device: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        host: str | None = None,
+        above: Sequence[widgets.Widget] = (),
+        **more: Any,
     ) -> None:
-        self._stages = stages
-        self._settings: Mapping[str, Any] = dict(settings or {})
-        super().__init__((stages, self._settings, self.titles), **more)
+        _refuse_object(workload)
+        self._asked: dict[str, Any] = {"stages": stages, "workload": workload, "preset": preset}
+        self._asked["options"] = options
+        self._settings = dict(settings or {})
+        self._hosts, problem = {device: host}, None
+        key = (self._asked, self._settings, self.titles, self._hosts)
+        if device is None and _session:
+            try:
+                self._planned(_session)
+                device = _session
+            except PerfkitError as reason:
+                problem = reason
+        self.plan = self._planned(device)
+        self.device = device or self.plan.device
+        """What the plan was made for, such as `recorded:NAME`."""
+        here = {name: words for name, words in _places().items() if self._can(name)}
+        self._menu = widgets.Dropdown(
+            description="Where",
+            options=[(words, name) for name, words in ({self.device: self.device} | here).items()],
+            value=self.device,
+            _dom_classes=["pk-where"],
+        )
+        self._menu.observe(lambda change: self.choose(change["new"]), "value")
+        heading = pieces.text("pk-question", value=f"<h3>{html.escape(self.question)}</h3>")
+        super().__init__(key, [pieces.row([heading, self._menu], "pk-head"), *above], **more)
+        self.bar.tell(problem)
+
+    # ------------------------------------------------------------ what is measured, and where
 
     def set(self, **switches: Value) -> None:
         """Sets switches from the first stage on.
@@ -58,14 +116,38 @@ class LadderPanel(PlanPanel):
             self._settings = before
             raise
 
-    def _planned(self, device: str | None, host: str | None) -> Plan:
-        asked = {**self._asked, "stages": self._stages, "settings": self._settings}
-        plan = sources.plan(device=device, host=host, **asked)
-        base = Recipe(batch_size=plan.preset.batch_size).replace(**plan.settings)
-        recipes = tuple((title, base.replace(**changes)) for title, changes in self.titles.items())
-        return replace(plan, recipes=recipes)
+    def choose(self, device: str) -> None:
+        """Moves the panel; where it cannot run, and while it runs, it says why, and nothing changes."""
+        if device != self.device:
+            self.attempt(lambda: self.move(device))
+            self._menu.value = self.device
+
+    def move(self, device: str) -> None:
+        """Makes the plan again, as the panel was asked for something else.
+
+        Raises:
+            PerfkitError: the panel cannot do that there, or it is at work.
+        """
+        self.require_rest()
+        self.plan, self.device = self._planned(device), device
+        self._moved()
+
+    def _planned(self, device: str | None) -> Plan:
+        """The plan on a device. Raises a PerfkitError where there can be none."""
+        host = self._hosts.get(device)
+        plan = sources.plan(device=device, host=host, settings=self._settings, **self._asked)
+        recipes = {title: plain(plan).replace(**changes) for title, changes in self.titles.items()}
+        return replace(plan, recipes=tuple(recipes.items()))
+
+    def _can(self, device: str) -> bool:
+        try:
+            self._planned(device)
+        except PerfkitError:
+            return False
+        return True
 
     def _moved(self) -> None:
+        """There is another plan: what was shown belongs to the one before."""
         self._forget()
         self._recall()
         self.show()
@@ -77,7 +159,13 @@ class LadderPanel(PlanPanel):
         self._forget()
         self._climb(self.plan)
         if not self.plan.recorded:
-            RunStore().remember(_question(self.plan), self.runs[0].session)
+            RunStore().remember(repr(self.plan), self.runs[0].session)
+
+    def _climb(self, plan: Plan) -> None:
+        """Measures a plan. Raises what went wrong, also in a run."""
+        self.runs = []
+        self.runs = climb(plan, RunStore(), self.progress())
+        check(self.runs)
 
     # ------------------------------------------------------------ results of earlier sessions
 
@@ -87,8 +175,8 @@ class LadderPanel(PlanPanel):
         super()._ipython_display_()
 
     def _recall(self) -> None:
-        """Takes what was measured earlier for the same question."""
-        if runs := RunStore().remembered(_question(self.plan)):
+        """Takes what was measured earlier for the same plan."""
+        if runs := RunStore().remembered(repr(self.plan)):
             self.runs = runs
             when = runs[0].created[:16].replace("T", " ")
             self.bar.say(f"measured earlier, at {when} UTC; Run measures again")
@@ -109,10 +197,9 @@ class LadderPanel(PlanPanel):
         return [tables.ladder(self.runs), Bullets([*lines, *sentences.verdicts(self.runs)])]
 
     def _details(self) -> list[Content]:
-        losses = sentences.enumerated(sentences.stages(self.runs), figures.VIEWS["losses"].numbers)
         return [
             *self._evidence(),
-            f"Losses: {losses}",
+            figures.view("losses", self.runs).alt,
             Section("Warnings and facts", [Bullets(tables.notes(self.runs) or ["none"])]),
             *tables.summary(self.runs)[:2],
             f"Further pictures: panel.plot(name), with a name of {', '.join(figures.VIEWS)}.",
@@ -127,14 +214,31 @@ class LadderPanel(PlanPanel):
         Raises:
             InvalidValue: nothing was measured yet.
         """
-        return [*tables.sections(self.results()), *self.sections()]
+        return tables.sections(self.results())
 
 
-def _question(plan: Plan) -> str:
-    """What a plan asks, as text: the same for the same panel in another session."""
-    recipes = [(title, recipe.to_dict()) for title, recipe in plan.recipes]
-    where = [plan.workload, plan.preset.name, plan.device, plan.host, dict(plan.options)]
-    return json.dumps([*where, plan.stages, recipes, dict(plan.settings), dict(plan.changes)], sort_keys=True)
+def plain(plan: Plan) -> Recipe:
+    """The plain loop of a plan."""
+    return Recipe(batch_size=plan.preset.batch_size).replace(**plan.settings)
+
+
+def _places() -> dict[str, str]:
+    """The words of the menu by device."""
+    menu = {device: f"this machine ({device})" for device in (machine.check_device(None), "cpu")}
+    for place in additions.sources().values():
+        menu |= getattr(additions.load(place), "menu", dict)()
+    return menu | {f"{recordings.PREFIX}{name}": f"recorded: {name}" for name in recordings.available()}
+
+
+def _refuse_object(workload: Any) -> None:
+    """Refuses a class that was defined in a cell: it cannot reach the measuring process."""
+    if workload is not None and not isinstance(workload, str):
+        name = getattr(workload, "__name__", type(workload).__name__)
+        raise InvalidValue(
+            f"the workload is an object, {name}, not a name",
+            "Other processes build it, so it must be in a module: begin its cell with "
+            f"`%%writefile my_training.py`, then give workload='my_training:{name}'",
+        )
 
 
 class RecipePanel(LadderPanel):
@@ -178,9 +282,7 @@ class RecipePanel(LadderPanel):
         """Scaling efficiency of a recipe with several ranks over one with a single rank: 1 is perfect."""
         return compare.efficiency(self[single], self[many])
 
-    def forecast(
-        self, title: str, latency_s: float | None = None, bytes_per_s: float | None = None
-    ) -> Shown[dict[int, float]]:
+    def forecast(self, title: str, **link: Any) -> Shown[dict[int, float]]:
         """Predicted efficiency with more ranks, from what a recipe measured; see `studies.compare`."""
-        efficiency = compare.forecast(self[title], latency_s=latency_s, bytes_per_s=bytes_per_s)
+        efficiency = compare.forecast(self[title], **link)
         return Shown(efficiency, [tables.forecast(efficiency)])

@@ -12,7 +12,6 @@ import traceback
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
@@ -22,6 +21,7 @@ from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
 from perfkit.notebook import widgets as pieces
 from perfkit.notebook.shown import Output, Sectioned, current_cell, request
 from perfkit.results.run import Run
+from perfkit.studies.progress import Progress, Update
 
 STOPPED = "stopped; what was finished is kept"
 _INTERVAL_S = 0.4
@@ -104,15 +104,14 @@ class Panel(Sectioned):
         self._output = self._beside = Output()
         """Where the newest result is: beside the controls, or below the cell that called `run`."""
         tooltip = "Measure; other cells can run meanwhile"
-        run = pieces.button("Run", "pk-run", tooltip, lambda: self.start(self._measure), "primary")
-        self._stop = pieces.button("Stop", "pk-stop", "Stop; what is finished is kept", self.stop)
+        run = pieces.button("Run", tooltip, lambda: self.start(self._measure), "primary")
+        self._stop = pieces.button("Stop", "Stop; what is finished is kept", self.stop)
         self._stop.disabled = True
         self._idle_only = [run, *buttons]
         acts = pieces.row([*before, run, self._stop, *buttons, self.bar.line])
         style = widgets.HTML(pieces.STYLE)
         self.widget = pieces.box([style, *above, acts, self.bar.error, *below], "pk-panel")
-        cell = request().get("metadata", {}).get("cellId", "")
-        name = f"{type(self).__name__} {key} {cell}"
+        name = f"{type(self).__name__} {key} {request().get('metadata', {}).get('cellId', '')}"
         older, _newest[name] = _newest.get(name), self
         if older:
             older.stop()
@@ -137,20 +136,13 @@ class Panel(Sectioned):
         self.cancelled.set()
 
     def wait(self, work: Callable[[], None]) -> None:
-        """Does a piece of work in a cell: blocks, shows its results there, and raises what went wrong."""
+        """Does work in a cell, after that under way: blocks, shows its results, raises what went wrong."""
         output = self._place()
-        if not self._turn.acquire(blocking=False):
-            output.line("waiting for the work under way …", 0)
-            self._turn.acquire()
-        try:
+        with self._turn:
             self._do(work, output)
-        finally:
-            self._rest()
 
     def start(self, work: Callable[[], None]) -> None:
         """Does a piece of work in a thread, unless another is under way; the panel says what goes wrong."""
-        if not self._turn.acquire(blocking=False):
-            return
 
         def act() -> None:
             try:
@@ -158,9 +150,10 @@ class Panel(Sectioned):
             except (Exception, KeyboardInterrupt) as problem:
                 self.bar.tell(problem)
             finally:
-                self._rest()
+                self._turn.release()
 
-        threading.Thread(target=act, name="perfkit-run", daemon=True).start()
+        if self._turn.acquire(blocking=False):
+            threading.Thread(target=act, name="perfkit-run", daemon=True).start()
 
     def attempt(self, act: Callable[[], object]) -> None:
         """Does at once what a person asks for; the panel says why it cannot be done."""
@@ -170,15 +163,21 @@ class Panel(Sectioned):
         except PerfkitError as problem:
             self.bar.tell(problem)
 
-    def act(self, label: str, name: str, tooltip: str, act: Callable[[], object]) -> widgets.Button:
+    def act(self, label: str, tooltip: str, act: Callable[[], object]) -> widgets.Button:
         """A button for what takes no time."""
-        return pieces.button(label, name, tooltip, lambda: self.attempt(act))
+        return pieces.button(label, tooltip, lambda: self.attempt(act))
 
-    def follow(self, progress: Any) -> None:
-        """Takes what a study reports: its words, the part that is done, a run that has ended."""
-        self.bar.progress(progress.describe(), progress.fraction)
+    def progress(self) -> Progress:
+        """What a study reports to, and is stopped by."""
+        return Progress(self.follow, self.cancelled)
+
+    def follow(self, now: Update) -> None:
+        """Shows how far a study is, and keeps runs as they end: a person may stop the others."""
+        self.bar.progress(now.describe(), now.fraction)
         if self._output is not self._beside:
-            self._output.line(progress.describe(), progress.fraction)
+            self._output.line(now.describe(), now.fraction)
+        if now.run:
+            self.runs = [*self.runs, now.run]
 
     def require_rest(self) -> None:
         """Refuses a change while work is under way, with an InvalidValue."""
@@ -212,20 +211,15 @@ class Panel(Sectioned):
         finally:
             self.show()
             self.bar.say(words, fraction)
-
-    def _rest(self) -> None:
-        self._turn.release()
-        self._set_busy(self._turn.locked())
+            self._set_busy(False)
 
     def _place(self) -> Output:
         """The output for a piece of work in a cell; a panel that no cell has displayed yet appears there."""
-        output = Output()
-        if get_ipython() is None:
-            return output
-        if not self._beside.cell:
+        if get_ipython() and not self._beside.cell:
             display(self)
         if self._beside.cell == current_cell():
             return self._beside
+        output = Output()
         output.place()
         return output
 
@@ -253,22 +247,10 @@ class Panel(Sectioned):
 
 def check(runs: Sequence[Run]) -> None:
     """Raises RunFailed or Cancelled for runs that a study has returned though they have no result."""
-    failed = [f"{run.title} failed: {run.reason}" for run in runs if run.status == "failed"]
-    if failed:
+    if failed := [f"{run.title} failed: {run.reason}" for run in runs if run.status == "failed"]:
         raise RunFailed("; ".join(failed))
     if any(run.status == "cancelled" for run in runs):
         raise Cancelled(STOPPED)
-
-
-def refuse_object(workload: Any) -> None:
-    """Refuses a class that was defined in a cell: it cannot reach the measuring process."""
-    if workload is not None and not isinstance(workload, str):
-        name = getattr(workload, "__name__", type(workload).__name__)
-        raise InvalidValue(
-            f"the workload is an object, {name}, not a name",
-            "Other processes build it, so it must be in a module: begin its cell with "
-            f"`%%writefile my_training.py`, then give workload='my_training:{name}'",
-        )
 
 
 def _told(problem: BaseException) -> str:

@@ -3,12 +3,11 @@
 import html
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import ipywidgets as widgets
-from IPython.display import Markdown
 
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder import catalogue
@@ -17,11 +16,11 @@ from perfkit.notebook import widgets as pieces
 from perfkit.notebook.ladder import LadderPanel
 from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
+from perfkit.results.run import Run
 from perfkit.results.store import Entry, RunStore
-from perfkit.show import document, sentences, tables, units
-from perfkit.show.document import Bullets, Code, Content, Section
+from perfkit.show import sentences, tables, units
+from perfkit.show.document import Bullets, Code, Content, Markdown, Section
 from perfkit.studies import inspect, rungs, sources
-from perfkit.studies.progress import Progress
 from perfkit.studies.sources import Plan
 
 FIRST: dict[str, Value] = {"workers": 1, "wait_policy": "passive"}
@@ -57,10 +56,10 @@ class StagePanel(LadderPanel):
         )
         self._guess.observe(lambda change: self.attempt(lambda: self._take_guess(change["new"])), "value")
         self._line = pieces.text("pk-climb")
-        loop = "The panels of later rungs start from a loop"
+        about = "The panels of later rungs start from a loop with it, or without it"
         self._choices = {
-            "kept": self.act("Keep", "pk-keep", f"{loop} that has it", self.keep),
-            "dropped": self.act("Drop", "pk-drop", f"{loop} without it", self.drop),
+            "kept": self.act("Keep", about, self.keep),
+            "dropped": self.act("Drop", about, self.drop),
         }
         if stage != "baseline":  # nothing is below it that it could be faster than
             self.acts = pieces.row([*self._choices.values(), self._line], "pk-panel", "pk-acts")
@@ -83,10 +82,10 @@ class StagePanel(LadderPanel):
         if changes:
             self.controls.set(changes)
 
-    def _planned(self, device: str | None, host: str | None) -> Plan:
-        plan = replace(super()._planned(device, host), below=True)
+    def _planned(self, device: str | None) -> Plan:
+        plan = replace(super()._planned(device), below=True)
         if not plan.recorded:
-            climbed = _climbed(plan, self.optimization.name)
+            climbed = _switches(_decided(_stored(plan)), catalogue.below(self.optimization.name))
             plan = replace(plan, settings={**climbed, **plan.settings})
         rungs.planned(plan, rungs.expected(plan))  # raises where the loop below the rung cannot run
         return plan
@@ -105,10 +104,9 @@ class StagePanel(LadderPanel):
 
     def _offer(self) -> None:
         """Shows the switches as they can act there, as far as the workload's class declares it."""
-        description = rungs.expected(self.plan)
-        stage = rungs.planned(replace(self.plan, changes={}), description)[-1]
-        self.controls.set_rule(sources.described(self.plan, description).why_not_set)
-        self.controls.set_base(stage.recipe)
+        source = sources.described(self.plan, rungs.expected(self.plan))
+        stage = rungs.all_stages(source)[-1]
+        self.controls.offer(stage.recipe, source.why_not_set)
         self.plan = replace(self.plan, changes=self.controls.changes())
         elsewhere = f"n/a here: {stage.reason}. Choose another place at the top right"
         self.bar.say(elsewhere if stage.reason else "ready")
@@ -133,7 +131,7 @@ class StagePanel(LadderPanel):
 
     def _recall(self) -> None:
         super()._recall()
-        if self.runs and (guess := RunStore().guess(sentences.stages(self.runs)[-1].id)):
+        if self.runs and (guess := RunStore().guess(self._run.id)):
             self.guess, self._guess.value = guess, f"{guess:g}"
 
     # ------------------------------------------------------------ keep or drop
@@ -151,41 +149,42 @@ class StagePanel(LadderPanel):
         self._decide("dropped")
 
     def _decide(self, decision: str) -> None:
-        run = sentences.stages(self.results())[-1]
-        if self.plan.recorded or run.status != "ok":
+        self.results()
+        if not self._is_stored():
             raise InvalidValue("there is no result of this machine to decide on", "Run it")
-        RunStore().mark(run.id, note=decision)
+        RunStore().mark(self._run.id, note=decision)
         self._show_climb()
+
+    def _is_stored(self) -> bool:
+        return not self.plan.recorded and self._run.status == "ok"
 
     def _show_climb(self) -> None:
         """The line of the climb so far, and what comes next."""
-        decisions, own = _decisions(self.plan), self.optimization.name
-        run = sentences.stages(self.runs)[-1]
-        here = own in decisions and decisions[own].id == run.id and decisions[own].note
+        decided, own = _decided(_stored(self.plan)), self.optimization.name
         for decision, button in self._choices.items():
-            button.disabled = bool(self.plan.recorded) or run.status != "ok"
-            button.icon = "check" if here == decision else ""
-        climbed = [_told(decisions[name]) for name in LADDER if name in decisions]
+            is_taken = own in decided and (decided[own].id, decided[own].note) == (self._run.id, decision)
+            button.disabled, button.icon = not self._is_stored(), "check" * is_taken
+        climbed = [_told(decided[name]) for name in LADDER if name in decided]
         lines = [f"The climb so far: {' · '.join(climbed)}."] if climbed else []
-        if self.plan.recorded:
-            lines.append("A recording has decided already.")
         if own in LADDER[:-1]:
             lines.append(f"Next: pk.StagePanel('{LADDER[LADDER.index(own) + 1]}')")
         self._line.value = html.escape(" ".join(lines))
 
     # ------------------------------------------------------------ results
 
+    @property
+    def _run(self) -> Run:
+        """The run of the optimization, behind the one before it."""
+        return sentences.stages(self.runs)[-1]
+
     def _measure(self) -> None:
         super()._measure()
-        run = sentences.stages(self.runs)[-1]
-        if self.plan.recorded or run.status != "ok":
-            return
-        if self.guess is not None:
-            RunStore().mark(run.id, guess=self.guess)
-        if not run.simulated:
-            progress = Progress(lambda now: self.bar.progress(now.phase, 0.99), self.cancelled)
-            recipe = Recipe.from_dict(run.recipe)
-            self.parity = inspect.parity(self.plan, run.title, recipe, progress=progress)
+        if self.guess is not None and self._is_stored():
+            RunStore().mark(self._run.id, guess=self.guess)
+        if self._is_stored() and not self._run.simulated:
+            progress, recipe = self.progress(), Recipe.from_dict(self._run.recipe)
+            progress.reach(0.99)
+            self.parity = inspect.parity(self.plan, self._run.title, recipe, progress=progress)
 
     def sections(self) -> Sequence[Content]:
         """The result in one picture and a few sentences; details are folded."""
@@ -194,24 +193,22 @@ class StagePanel(LadderPanel):
         return super().sections()
 
     def _answers(self) -> list[Content]:
-        """Why, whether the training is still right, and how good the guess was."""
-        *_, run = sentences.stages(self.runs)
-        before, ratio, lines = run.previous(self.runs), run.speedup("previous"), []
+        """Why, whether the training is still right, and the guess beside it."""
+        run, before, lines = self._run, self._run.previous(self.runs), []
         if run.status == "not_applicable" or not all(check.ok for check in run.mechanism) or not before:
-            lines.append(sentences.verdict_sentence(run, before))
+            lines.append(sentences.verdict(run, before))
         if run.status == "ok" and before:
             lines.append(f"Why: {'; '.join(sentences.reasons(run, before))}.")
             lines.append(f"Training: {sentences.training(run, before, self.parity)}.")
-        if self.guess is not None and ratio:
-            told = f"Your guess: {units.times(self.guess)}, {sentences.judgement(self.guess, ratio)}."
+        if self.guess is not None and run.speedup("previous"):
             published = self.optimization.published
-            if published and published.times:
-                told += f" The article's V100: {units.times(published.times)}."
-            lines.append(told)
+            times = published.times if published else None
+            article = f" The article's V100: {units.times(times)}." if times else ""
+            lines.append(f"Your guess: {units.times(self.guess)}.{article}")
         return [Bullets(lines)]
 
     def _evidence(self) -> list[Content]:
-        card = document.Markdown(self.optimization.card())
+        card = Markdown(self.optimization.card())
         article = f"The article: {self.optimization.published or 'nothing of this by itself'}."
         return [
             tables.ladder(self.runs),
@@ -222,46 +219,22 @@ class StagePanel(LadderPanel):
 
     def _diffs(self) -> list[tuple[str, str]]:
         """What was changed in the script; where nothing was measured, what would be, here and on a GPU."""
-        *_, run = sentences.stages(self.runs)
+        run, before = self._run, self._run.previous(self.runs)
         try:
-            if run.status != "ok" or not (before := run.previous(self.runs)):
-                return rungs.stage_diffs(self.plan, rungs.expected(self.plan))
-            return [("What it changes", rungs.difference(before, run))]
+            if run.status == "ok" and before:
+                return [("What it changes", rungs.difference(before, run))]
+            return rungs.stage_diffs(self.plan, rungs.expected(self.plan))
         except PerfkitError:
             return []  # a workload that cannot be exported can be measured
 
-    def diff(self) -> Markdown:
-        """What the stage changes in the training script: a diff of two real scripts, here and on a GPU.
 
-        Raises:
-            PerfkitError: the workload cannot be loaded.
-        """
-        blocks = [
-            f"**{html.escape(title)}**" + f"\n\n```diff\n{text}```" * bool(text)
-            for title, text in rungs.stage_diffs(self.plan)
-        ]
-        return Markdown("\n\n".join(blocks))
+# ---------------------------------------------------------------- what was kept
 
 
-def _results(plan: Plan) -> list[Entry]:
+def _stored(plan: Plan) -> list[Entry]:
     """The stored runs of the same workload, preset and device, oldest first."""
     rows = RunStore().history(workload=plan.workload)
     return [row for row in reversed(rows) if (row.preset, row.device) == (plan.preset.name, plan.device)]
-
-
-def _decisions(plan: Plan) -> dict[str, Entry]:
-    """The newest decision on each rung, on the same workload, preset and device."""
-    return {row.stage: row for row in _results(plan) if row.note in _DECISIONS}
-
-
-def _climbed(plan: Plan, rung: str) -> dict[str, Value]:
-    """The switches of the rungs below another one: as they were kept, or were before a dropped one."""
-    decisions, settings = _decisions(plan), dict[str, Value]()
-    for name in catalogue.below(rung):
-        if row := decisions.get(name):
-            recipe = row.recipe if row.note == "kept" else RunStore().get(row.previous).recipe
-            settings |= {switch: recipe[switch] for switch in OPTIMIZATIONS[name].settings}
-    return settings
 
 
 def _told(row: Entry) -> str:
@@ -270,19 +243,31 @@ def _told(row: Entry) -> str:
     return f"{row.title}{gain if row.note == 'kept' else ' dropped'}"
 
 
+def _decided(rows: Iterable[Entry]) -> dict[str, Entry]:
+    """The newest decision on each rung."""
+    return {row.stage: row for row in rows if row.note in _DECISIONS}
+
+
+def _switches(rows: Mapping[str, Entry], rungs: Iterable[str]) -> dict[str, Value]:
+    """The switches of rungs, as they were measured, or before that where the rung was dropped."""
+    settings: dict[str, Value] = {}
+    for name in rungs:
+        if row := rows.get(name):
+            recipe = RunStore().get(row.previous).recipe if row.note == "dropped" else row.recipe
+            settings |= {switch: recipe[switch] for switch in OPTIMIZATIONS[name].settings}
+    return settings
+
+
 def kept() -> dict[str, Value]:
     """The switches of the rungs that you kept in their panels, or that were faster if you decided nothing.
 
-    Of each rung the newest result counts, on the session's device, workload and preset.
+    Of each rung the newest decision or result counts, on the session's device, workload and preset.
     """
-    rows = _results(LadderPanel().plan)
+    rows = _stored(LadderPanel().plan)
     rungs_of = Counter(row.session for row in rows if row.stage in LADDER[1:])
     newest = {row.stage: row for row in rows if rungs_of[row.session] == 1}  # no whole ladder
-    settings: dict[str, Value] = {}
-    for name in LADDER[1:]:
-        if name in newest and _is_kept(newest[name]):
-            settings |= {switch: newest[name].recipe[switch] for switch in OPTIMIZATIONS[name].settings}
-    return settings or FIRST
+    rows_kept = {name: row for name, row in (newest | _decided(rows)).items() if _is_kept(row)}
+    return _switches(rows_kept, LADDER[1:]) or FIRST
 
 
 def _is_kept(row: Entry) -> bool:

@@ -3,7 +3,6 @@
 import base64
 import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -38,8 +37,9 @@ def text(*classes: str, value: str = "") -> widgets.HTML:
     return widgets.HTML(value, _dom_classes=classes)
 
 
-def button(label: str, name: str, tooltip: str, act: Callable[[], None], kind: str = "") -> widgets.Button:
-    """A button; `name` is the CSS class that tests and styles know it by."""
+def button(label: str, tooltip: str, act: Callable[[], None], kind: str = "") -> widgets.Button:
+    """A button; tests and styles know it by the first word of its label: `pk-run`."""
+    name = f"pk-{label.partition(' ')[0].lower()}"
     widget = widgets.Button(description=label, tooltip=tooltip, button_style=kind, _dom_classes=[name])
     widget.on_click(lambda _: act())
     return widget
@@ -78,11 +78,10 @@ class Controls:
         self._why_not: Callable[[str, Recipe], str] = lambda name, recipe: ""
         self._on_change, self._quiet = on_change, False
         self.by_name = {name: _control(switches()[name]) for name in names}
-        for name, control in self.by_name.items():
-            control.observe(partial(self._changed, name), "value")
+        for control in self.by_name.values():
+            control.observe(self._changed, "value")
         self._fold = text("pk-n-a")
-        self.widget = box([box(list(self.by_name.values()), "pk-grid"), self._fold], "pk-controls")
-        self._refresh()
+        self.widget = box([box([*self.by_name.values()], "pk-grid"), self._fold], "pk-controls")
 
     def set(self, settings: Mapping[str, Value]) -> None:
         """Sets switches by name, as a hand does.
@@ -96,44 +95,42 @@ class Controls:
         self._on_change()
 
     def show(self, recipe: Recipe) -> None:
-        """Sets every control."""
+        """Sets every control, and decides what is offered: what is changed can always be put back."""
         self.recipe, self._quiet = recipe, True
+        changed = self.changes()
+        reasons = {name: self._reason(switches()[name]) for name in self.by_name if name not in changed}
+        self.reasons = {name: reason for name, reason in reasons.items() if reason}
         for name, control in self.by_name.items():
-            control.value = getattr(recipe, name)
+            style = ["pk-changed"] if name in changed else ["pk-off"] if name in self.reasons else []
+            control.value, control._dom_classes = getattr(recipe, name), [*_classes(name), *style]
+        stuck = {name: reason for name in changed if (reason := self._why_not(name, recipe))}
+        self._fold.value = message(joined(stuck)) + self._refused()
         self._quiet = False
-        self._refresh()
 
-    def set_base(self, base: Recipe) -> None:
-        """Another recipe to compare with; what was changed by hand stays changed."""
-        changes, self.base = self.changes(), base
+    def offer(self, base: Recipe, why_not: Callable[[str, Recipe], str]) -> None:
+        """Another recipe to compare with, and another place; what was changed by hand stays changed.
+
+        Args:
+            base: where nothing is changed.
+            why_not: why a switch cannot have a recipe's value there; empty where it can.
+        """
+        changes, self.base, self._why_not = self.changes(), base, why_not
         self.show(base.replace(**changes))
-
-    def set_rule(self, why_not: Callable[[str, Recipe], str]) -> None:
-        """Why a switch cannot have a recipe's value where it is to run; empty where it can."""
-        self._why_not = why_not
-        self._refresh()
 
     def changes(self) -> dict[str, Value]:
         """The shown switches that differ from the base."""
         differ = self.recipe.diff(self.base)
         return {name: pair[0] for name, pair in differ.items() if name in self.by_name}
 
-    def _changed(self, name: str, change: Mapping[str, Any]) -> None:
+    def _changed(self, _: object) -> None:
         if not self._quiet:
-            self.recipe = self.recipe.replace(**{name: change["new"]})
-            self._refresh()
-            self._on_change()
+            self.set({name: control.value for name, control in self.by_name.items()})
 
-    def _refresh(self) -> None:
-        """Decides what is offered: a switch that is changed can always be put back."""
-        changed = self.changes()
-        reasons = {name: self._reason(switches()[name]) for name in self.by_name if name not in changed}
-        self.reasons = {name: reason for name, reason in reasons.items() if reason}
-        for name, control in self.by_name.items():
-            for style, on in (("pk-changed", name in changed), ("pk-off", name in self.reasons)):
-                (control.add_class if on else control.remove_class)(style)
-        stuck = {name: reason for name in changed if (reason := self._why_not(name, self.recipe))}
-        self._fold.value = message(joined(stuck)) + self._refused()
+    def _reason(self, switch: Switch) -> str:
+        """Why no value of a switch but its present one can act; empty where one can."""
+        others = [level for level in switch.levels if level != getattr(self.base, switch.name)]
+        reasons = [self._why_not(switch.name, self.recipe.replace(**{switch.name: one})) for one in others]
+        return reasons[-1] if all(reasons) else ""
 
     def _refused(self) -> str:
         items = [
@@ -143,13 +140,9 @@ class Controls:
         title = f"{len(items)} switch{'es' * (len(items) > 1)} cannot act here"
         return f"<details><summary>{title}</summary><ul>{''.join(items)}</ul></details>" if items else ""
 
-    def _reason(self, switch: Switch) -> str:
-        """Why no value of a switch but its present one can act; empty where one can."""
-        present = getattr(self.base, switch.name)
-        others = [value for value in switch.levels or (switch.default, switch.high) if value != present]
-        trials = [self.recipe.replace(**{switch.name: value}) for value in others]
-        reasons = [self._why_not(switch.name, recipe) for recipe in trials]
-        return reasons[-1] if reasons and all(reasons) else ""
+
+def _classes(name: str) -> list[str]:
+    return ["pk-switch", f"pk-switch-{name}"]
 
 
 def _control(switch: Switch) -> Any:
@@ -157,7 +150,7 @@ def _control(switch: Switch) -> Any:
         "value": switch.default,
         "description": switch.label,
         "tooltip": switch.help,
-        "_dom_classes": ["pk-switch", f"pk-switch-{switch.name}"],
+        "_dom_classes": _classes(switch.name),
     }
     if switch.kind is bool:
         return widgets.Checkbox(indent=False, **traits)

@@ -11,17 +11,16 @@ import traitlets
 from perfkit import additions
 from perfkit.errors import InvalidValue
 from perfkit.notebook import widgets as pieces
-from perfkit.notebook.where import PlanPanel
+from perfkit.notebook.ladder import LadderPanel, plain
 from perfkit.recipe import Recipe, Value, switches
 from perfkit.results import recordings
 from perfkit.results.run import AGAIN, Run
 from perfkit.results.store import Entry, RunStore, entry
 from perfkit.show import figures, html, sentences, tables
-from perfkit.show.document import Bullets, Col, Content, Notice, Table, tabulate
+from perfkit.show.document import Bullets, Content, Notice
 from perfkit.studies import rungs, sources
 from perfkit.studies.compare import compare_stored
-from perfkit.studies.progress import Progress
-from perfkit.studies.sources import Plan
+from perfkit.studies.progress import Update
 
 BASELINE = "baseline"
 
@@ -34,30 +33,18 @@ class History(anywidget.AnyWidget):
     ticked: traitlets.List[str] = traitlets.List().tag(sync=True)
     """Ids of the runs to compare."""
 
-    def fill(self, entries: Iterable[Entry], ticked: Sequence[str] = ()) -> None:
-        """Shows these runs; some are ticked."""
-        with self.hold_sync():
-            self.rows = [tables.history_row(line) for line in entries]
-            self.ticked = list(ticked)
 
-
-def _is_shown(run: Run | Entry) -> bool:
-    """Failed runs have nothing to compare, and the baseline once more is no recipe of its own."""
-    return run.status == "ok" and run.stage != AGAIN
-
-
-class Workbench(PlanPanel):
+class Workbench(LadderPanel):
     """Toggle, run, see: all switches of the recipe on one workload.
 
     Args:
         workload: a built-in one, or `package.module:name`; the preset's own if None.
-        more: preset, device, options and host, as for `PlanPanel`.
+        more: settings, preset, device, options and host, as for `LadderPanel`.
 
     Raises:
-        InvalidValue: a name or value that is not allowed.
+        PerfkitError: a name or value that is not allowed.
     """
 
-    text = "perfkit workbench: run this cell for the controls"
     question = "Workbench"
 
     def __init__(self, workload: str | None = None, **more: Any) -> None:
@@ -69,23 +56,23 @@ class Workbench(PlanPanel):
         self._deleted: list[tuple[Run, Entry]] = []
         self.controls = pieces.Controls(switches(), lambda: self.bar.say("press Run to measure"))
         self.history = History(_dom_classes=["pk-history"])
-        self.history.observe(lambda _: self.attempt(self._compare), "ticked")
+        self.history.observe(lambda _: self._compare(), "ticked")
         self._link = pieces.text("pk-script")
         use = "Set the switches to those of the newest ticked run"
         export = "The newest ticked run's script; the ticked runs as a file and as a report"
-        self._undo = self.act("Undo delete", "pk-undo", "Bring back every deleted run", self._bring_back)
+        self._undo = self.act("Undo delete", "Bring back every deleted run", self._bring_back)
         self._undo.disabled = True
         acts = [
-            self.act("Use", "pk-use", use, self._use),
-            self.act("Export", "pk-export", export, self._export),
-            self.act("Delete", "pk-delete", "Remove the ticked runs", self._delete),
+            self.act("Use", use, self._use),
+            self.act("Export", export, self._export),
+            self.act("Delete", "Remove the ticked runs", self._delete),
             self._undo,
         ]
         about = "Some steps under the profiler"
-        profile = pieces.button("Profile", "pk-profile", about, lambda: self.start(self._record))
+        profile = pieces.button("Profile", about, lambda: self.start(self._record))
         super().__init__(
-            "Workbench",
-            workload,
+            [BASELINE],
+            workload=workload,
             above=[self.controls.widget],
             buttons=[profile] if "profile" in additions.notebook_names() else [],
             below=[self.history, pieces.row(acts), self._link],
@@ -103,40 +90,42 @@ class Workbench(PlanPanel):
         """
         self.controls.set(switches)
 
-    def _planned(self, device: str | None, host: str | None) -> Plan:
-        return sources.plan(stages=[BASELINE], device=device, host=host, **self._asked)
-
-    def _plain(self) -> Recipe:
-        return Recipe(batch_size=self.plan.preset.batch_size)
-
     def _moved(self) -> None:
         """Offers what the workload's class declares, and shows the runs of the place."""
         plan = self.plan
-        self.controls.set_base(self._plain())
-        self.controls.set_rule(sources.described(plan, rungs.expected(plan)).why_not_set)
+        source = sources.described(plan, rungs.expected(plan))
+        self.controls.offer(plain(plan), source.why_not_set)
         runs = recordings.played(recordings.find(plan.recorded)) if plan.recorded else []
-        self._played = {run.id: run for run in runs if _is_shown(run)}
-        stored = [] if runs else reversed(RunStore().history(workload=plan.workload))
-        lines = [*map(entry, runs), *stored]
-        self._entries = {line.id: line for line in lines if _is_shown(line)}
-        self.history.fill(self._entries.values(), [*self._played])
+        self._played = {run.id: run for run in runs}
+        stored = reversed(RunStore().history(workload=plan.workload))
+        self._entries = {}
+        self._list(map(entry, runs) if runs else stored, [*self._played])
         self._compare()
+
+    def _recall(self) -> None:
+        """Earlier runs stand in the history."""
+
+    def _list(self, more: Iterable[Entry] = (), ticked: Sequence[str] = ()) -> None:
+        """Shows the history with further lines: not of failed runs, nor of the baseline once more."""
+        self._entries |= {line.id: line for line in more if line.status == "ok" and line.stage != AGAIN}
+        with self.history.hold_sync():
+            self.history.rows = [tables.history_row(line) for line in self._entries.values()]
+            self.history.ticked = [name for name in ticked if name in self._entries]
 
     def _measure(self) -> None:
         """The recipe of the controls beside the baseline; the baseline itself is measured once."""
-        recipe, plain = self.controls.recipe, self._plain()
-        changed = ", ".join(tables.changes(recipe.to_dict(), plain.to_dict()))
-        recipes = {BASELINE: plain, changed[:60]: recipe} if changed else {BASELINE: plain}
+        recipe, base = self.controls.recipe, plain(self.plan)
+        recipes = {BASELINE: base}
+        if changed := ", ".join(tables.changes(recipe.to_dict(), base.to_dict())):
+            recipes[changed[:60]] = recipe
         self._profile = ()
         self._climb(replace(self.plan, recipes=tuple(recipes.items())))
 
-    def follow(self, progress: Any) -> None:
+    def follow(self, now: Update) -> None:
         """Adds runs to the history as they end."""
-        super().follow(progress)
-        if progress.run:
-            new = {run.id: entry(run) for run in self.runs if _is_shown(run)}
-            self._entries |= new
-            self.history.fill(self._entries.values(), [*new])
+        super().follow(now)
+        if now.run:
+            self._list(map(entry, self.runs), [run.id for run in self.runs])
 
     def profile(self) -> None:
         """Profiles some steps of the recipe, and shows what they do below the cell that called.
@@ -148,29 +137,28 @@ class Workbench(PlanPanel):
 
     def _record(self) -> None:
         plan, profile = self.plan, additions.load(additions.notebook_names()["profile"])
-        progress = Progress(lambda now: self.bar.progress(now.phase, now.fraction), self.cancelled)
         where = {"preset": plan.preset.name, "device": plan.device, "options": plan.options}
-        view = profile(plan.workload, self.controls.recipe, progress=progress, **where)
+        view = profile(plan.workload, self.controls.recipe, progress=self.progress(), **where)
         self._profile = view.sections()
 
     # ------------------------------------------------------------ results
 
     def sections(self) -> Sequence[Content]:
-        """The profile, if it is the newest; else the ticked runs beside each other."""
-        if self._profile:
-            return self._profile
+        """The profile, if it is the newest; else the ticked runs, each beside the first of them."""
         runs = self._ticked()
-        if not runs:
-            return ()
-        notices, sessions = [*map(Notice, sentences.notices(runs))], {run.session for run in runs}
-        if len(sessions) == 1:
-            words = Bullets(sentences.verdicts(runs))
-            return [*notices, figures.headline(runs), tables.ladder(runs), words]
-        drift = (
-            f"The runs are from {len(sessions)} sessions, not interleaved: their difference contains drift."
-        )
-        picture = figures.view("step_time", runs)
-        return [*notices, picture, tables.ladder(runs), Notice(drift), compared(runs)]
+        if self._profile or not runs:
+            return self._profile
+        first, *others = runs
+        notices, picture, words = sentences.notices(runs), figures.headline(runs), list[str]()
+        if count := len({run.session for run in runs} - {first.session}):
+            picture = figures.view("step_time", runs)
+            notices.append(f"Runs of {count + 1} sessions, not interleaved: their difference contains drift.")
+        try:
+            words = [sentences.verdict(run, first, compare_stored(first, run).ratio) for run in others]
+            words += [f"Training: {sentences.training(run, first)}." for run in others[-1:]]
+        except InvalidValue as problem:
+            notices.append(str(problem))
+        return [*map(Notice, notices), picture, tables.ladder(runs), Bullets(words)]
 
     def _compare(self) -> None:
         """Shows other ticked runs; the work under way shows its own at its end."""
@@ -212,35 +200,15 @@ class Workbench(PlanPanel):
         removed = RunStore().delete([run.id for run in self._chosen()])
         self._deleted += [(run, self._entries.pop(run.id)) for run in removed]
         self._undo.disabled = False
-        count = len(self._deleted)
-        self.bar.say(f"deleted; Undo delete brings back {count} run{'s' * (count > 1)}")
-        self.history.fill(self._entries.values())
+        self.bar.say(f"deleted; Undo delete brings back all {len(self._deleted)}")
+        self._list()
 
     def _bring_back(self) -> None:
         while self._deleted:
             run, line = self._deleted[-1]
             RunStore().add(run, line.guess)
             RunStore().mark(run.id, name=line.name, note=line.note)
+            self._list([line], self.history.ticked)
             self._deleted.pop()  # only once it is stored
-            self._entries[run.id] = line
         self._undo.disabled = True
         self.bar.say("the deleted runs are back")
-        self.history.fill(self._entries.values(), self.history.ticked)
-
-
-def compared(runs: Sequence[Run]) -> Table:
-    """Every run beside the first one: how many times as fast, and what differs in its recipe."""
-    first, *others = runs
-
-    def ratio(run: Run) -> str:
-        try:
-            return sentences.result(compare_stored(first, run).ratio)
-        except InvalidValue as problem:
-            return f"n/a: {problem.what}"
-
-    columns = (
-        Col("run", "title"),
-        Col(f"against {first.title}", ratio),
-        Col("what differs", lambda run: ", ".join(tables.changes(run.recipe, first.recipe)) or "no switch"),
-    )
-    return tabulate(columns, others, "Compared", none="one run is ticked")

@@ -56,15 +56,6 @@ class Ratio(msgspec.Struct, frozen=True):
         """Half the interval's width / ratio."""
         return (self.high - self.low) / 2 / self.ratio
 
-    def confirms(self, guess: float) -> bool | None:
-        """Whether a predicted ratio is within a fifth of this one; None where the rounds cannot tell."""
-        low, high = guess / 1.2, guess * 1.2
-        if self.verdict in ("disturbed", "too few rounds"):
-            return None
-        if low <= self.low and self.high <= high:
-            return True
-        return False if self.high < low or high < self.low else None
-
 
 def median(values: Values) -> Estimate | None:
     """Median and its 95% interval, whatever the distribution; None without values.

@@ -67,8 +67,8 @@ class ScriptPanel(Panel):
         about = "Some steps as they are: rate, waiting, profile, and what to try"
         edit = "The edit of your file that sets these switches"
         buttons = [
-            pieces.button("Watch", "pk-watch", about, lambda: self.start(self._watch)),
-            pieces.button("Patch", "pk-patch", edit, lambda: self.start(self._make_patch)),
+            pieces.button("Watch", about, lambda: self.start(self._watch)),
+            pieces.button("Patch", edit, lambda: self.start(self._make_patch)),
         ]
         self._save = pieces.text("pk-script")
         super().__init__(
@@ -109,8 +109,8 @@ class ScriptPanel(Panel):
         budget_s = _SMOKE_S if self.plan.preset.name == "smoke" else BUDGET_S
         self.watched = watch(self.launch, self._progress(), budget_s, tries)
         where = study.target(self.watched.script)
-        self._controls.set_base(Recipe().replace(**where.own))
-        self._controls.set_rule(lambda name, recipe: why_not(name, recipe, where))
+        rule = functools.partial(why_not, target=where)
+        self._controls.offer(Recipe().replace(**where.own), rule)
 
     def _measure(self) -> None:
         settings, preset = self._settings(), self.plan.preset

@@ -5,9 +5,9 @@ escapes what its page would take for markup.
 """
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from perfkit.errors import one_of
 from perfkit.results.stats import Estimate, Ratio
@@ -17,6 +17,7 @@ from perfkit.show.units import wrapped
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
+Part = TypeVar("Part")
 Tone: TypeAlias = Literal["", "ok", "warning", "problem"]
 
 
@@ -31,8 +32,6 @@ class Cell:
     format: Callable[[Any], str] = str
     absent: str = "n/a"
     """The text in place of a missing number."""
-    mark: str = ""
-    """A sign behind the text, such as that of a verdict."""
     tone: Tone = ""
     """The colour where a page has colours; the text alone must say the same."""
 
@@ -42,8 +41,7 @@ class Cell:
         return isinstance(self.value, int | float | Estimate | Ratio | None)
 
     def __str__(self) -> str:
-        text = self.absent if self.value is None else self.format(self.value)
-        return f"{text} {self.mark}" if self.mark else text
+        return self.absent if self.value is None else self.format(self.value)
 
 
 @dataclass(frozen=True)
@@ -131,11 +129,11 @@ class Figure:
         with style.theme():
             return style.to_svg(self._painted(), self.alt)
 
-    def png(self, dark: bool = False, dpi: int = 120) -> bytes:
+    def png(self, dark: bool = False) -> bytes:
         """A PNG file on its own paper."""
         buffer = io.BytesIO()
         with style.theme(dark):
-            self._painted().savefig(buffer, dpi=dpi)
+            self._painted().savefig(buffer, dpi=120)
         return buffer.getvalue()
 
     def _painted(self) -> "Drawing":
@@ -220,18 +218,16 @@ def table(contents: Iterable[Content], title: str = "") -> Table:
     Raises:
         InvalidValue: no such table.
     """
-    tables = [part for part in walk(contents) if isinstance(part, Table)]
-    return tables[_first([table.title for table in tables], title, "table")]
+    return _first({part.title: part for part in walk(contents) if isinstance(part, Table)}, title, "table")
 
 
 def figure(contents: Iterable[Content], name: str = "") -> Figure:
     """A figure by its name; otherwise as `table`."""
-    figures = [part for part in walk(contents) if isinstance(part, Figure)]
-    return figures[_first([figure.name for figure in figures], name, "figure")]
+    return _first({part.name: part for part in walk(contents) if isinstance(part, Figure)}, name, "figure")
 
 
-def _first(names: Sequence[str], start: str, word: str) -> int:
-    for at, name in enumerate(names):
+def _first(parts: Mapping[str, Part], start: str, kind: str) -> Part:
+    for name, part in parts.items():
         if name.lower().startswith(start.lower()):
-            return at
-    raise one_of(start, names, word)
+            return part
+    raise one_of(start, list(parts), kind)

@@ -5,8 +5,8 @@ is loaded when the first figure is drawn, so that a table costs none of its star
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -29,8 +29,7 @@ _DROPPED = Look("dropped", "none")
 _AGAIN = Look("the baseline again", style.GREY, "..")
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """One kind of picture."""
 
     title: str
@@ -76,12 +75,8 @@ def figure(name: str, runs: Sequence[Run], dark: bool = False) -> "Drawing":
     return view(name, runs).draw(dark)
 
 
-def _disturbed(run: Run) -> str:
-    return f" {sentences.SIGNS['disturbed']} disturbed" if run.disturbed is not None else ""
-
-
 def _unit(runs: Sequence[Run], unit: str) -> str:
-    return f"simulated {unit}" if sentences.any_simulated(runs) else unit
+    return f"simulated {unit}" if any(run.simulated for run in runs) else unit
 
 
 # ---------------------------------------------------------------- time of a step
@@ -133,9 +128,8 @@ def _lanes(run: Run, end: float) -> list[tuple[str, list[tuple[float, Look]], st
     if not run.step_s:
         return []
     wait, workers = (run.data_wait_share or 0.0) * end, run.recipe.get("workers")
-    loader = ("loader", [(wait, _LOADS)], "")
-    if workers:
-        loader = ("loader", [], f"{workers} worker{'s' * (workers > 1)} beside the step: not timed")
+    beside = f"{workers} worker{'s' * (workers != 1)} beside the step: not timed" if workers else ""
+    loader = ("loader", [] if workers else [(wait, _LOADS)], beside)
     lanes = [] if workers is None else [loader]
     host = [(wait, _WAITS), (end - wait, _REST)]
     if run.device == "cpu":
@@ -145,8 +139,7 @@ def _lanes(run: Run, end: float) -> list[tuple[str, list[tuple[float, Look]], st
         copied = units.size(run.h2d_bytes_per_sample * run.samples_per_step)
         lanes.append(("copies", [], f"{copied} a step to the device; only a profile times them"))
     busy = sentences.busy_share(run)
-    device = ("device", [(busy * end, _BUSY)], "") if busy is not None else ("device", [], "not timed")
-    return [*lanes, device]
+    return [*lanes, ("device", [((busy or 0.0) * end, _BUSY)], "not timed" if busy is None else "")]
 
 
 def _step_numbers(run: Run) -> str:
@@ -158,6 +151,10 @@ def _step_numbers(run: Run) -> str:
     facts += [] if share is None else [f"{units.percent(share)} waits for data"]
     facts += [] if busy is None else [f"device busy {units.percent(busy)} of it"]
     return ", ".join(facts)
+
+
+def _disturbed(run: Run) -> str:
+    return f" {sentences.SIGNS['disturbed']} disturbed" if run.disturbed is not None else ""
 
 
 # ---------------------------------------------------------------- throughput
@@ -231,7 +228,7 @@ def _loss_numbers(run: Run) -> str:
     return f"{units.number(losses[0])} → {units.number(losses[-1], losses[0])}"
 
 
-VIEWS: dict[str, View] = {
+VIEWS = {
     "step_time": View("Where a step's time goes", _step_numbers, _step_time, _step_height),
     "throughput": View(
         "Throughput, stage by stage",

@@ -1,6 +1,5 @@
 """What a step is made of, as sections with their figures: memory, kernels, copies and waits."""
 
-import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -31,14 +30,17 @@ _TYPES = {"float32": (style.BLUE, "o"), "bfloat16": (style.ORANGE, "D"), "float1
 def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:
     """Bytes at the peak by kind, and the largest places; a column for each recipe."""
     first = ledgers[0]
-    totals = {"all together": "peak"}
-    if first.allocated is not None:
-        totals |= {"allocator: allocated": "allocated", "allocator: reserved": "reserved"}
-
-    def held(ledger: MemoryReport, what: str) -> int:
-        return int(getattr(ledger, totals[what]) if what in totals else ledger.parts[what])
-
-    columns = [Col(ledger.recipe, functools.partial(held, ledger), units.size) for ledger in ledgers]
+    held = [
+        {
+            **ledger.parts,
+            "all together": ledger.peak,
+            "allocator: allocated": ledger.allocated,
+            "allocator: reserved": ledger.reserved,
+        }
+        for ledger in ledgers
+    ]
+    kinds = [kind for kind, size in held[0].items() if size is not None]
+    columns = [Col(ledger.recipe, sizes.get, units.size) for ledger, sizes in zip(ledgers, held, strict=True)]
     places = (
         Col("module", lambda place: place[0]),
         Col("what", lambda place: place[1]),
@@ -52,11 +54,10 @@ def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:
         lambda drawing: _held(ledgers, drawing),
         style.rows_height(len(ledgers)),
     )
-    kinds, title = [*first.parts, *totals], f"At the peak (in {first.peak_phase})"
     return [
         *([Notice(f"{first.simulated}.")] if first.simulated else []),
         picture,
-        tabulate([Col("what", str), *columns], kinds, title),
+        tabulate([Col("what", str), *columns], kinds, f"At the peak (in {first.peak_phase})"),
         *(tabulate(places, ledger.places, f"Largest at the peak: {ledger.recipe}") for ledger in ledgers),
     ]
 

@@ -1,7 +1,6 @@
 """What a run showed, in words computed from its numbers: no promises, no causes that they do not show.
 
-A simulated rate is `~1,250 ±15% sim.`: about this much, within the model's error, and simulated. Other values
-have the `~` alone.
+A value of a simulated run is `~1,250 (1,060–1,480)`: predicted, with the model's error as its interval.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,40 +51,19 @@ def enumerated(runs: Sequence[Run], numbers: Callable[[Run], str]) -> str:
     return "; ".join(": ".join(clause) for clause in clauses) + "."
 
 
-# ---------------------------------------------------------------- simulated values
-
-
-def any_simulated(runs: Sequence[Run]) -> bool:
-    """Whether there is a simulated run among these."""
-    return any(run.simulated for run in runs)
-
-
-def about(run: Run | Entry, text: str, band: float | None = None) -> str:
-    """A value of a run; of a simulated one with `~`, and with the model's error, a fraction."""
-    error = f" ±{units.percent(band)}" if band else ""
-    return f"~{text}{error}" if run.simulated and text != units.NOT_AVAILABLE else text
+def about(run: Run | Entry, text: str) -> str:
+    """A value of a run; of a simulated one with `~`."""
+    return f"~{text}" if run.simulated and text != units.NOT_AVAILABLE else text
 
 
 def rate(run: Run | Entry, value: Estimate | None) -> str:
-    """samples/s with the interval; of a simulated run, with the model's error and the scatter together."""
-    if value is None or not run.simulated:
-        return units.interval(value)
-    band = max(value.high / value.value, value.value / value.low) - 1
-    return f"{about(run, units.number(value.value), band)} sim."
+    """samples/s with the interval."""
+    return about(run, units.interval(value)) + " sim." * bool(run.simulated and value)
 
 
 def step_time(run: Run) -> str:
-    """Time of a step: a median with its interval, or simulated with the model's error."""
-    step = run.step_s
-    if step is None or not run.simulated:
-        return units.duration_interval(step)
-    return about(run, units.duration(step.value), run.simulated.band)
-
-
-def memory(run: Run) -> str:
-    """Peak memory."""
-    band = run.simulated.memory_band if run.simulated else None
-    return about(run, units.size(run.peak_memory_bytes), band)
+    """Time of a step: a median with its interval."""
+    return about(run, units.duration_interval(run.step_s))
 
 
 def busy_share(run: Run) -> float | None:
@@ -95,15 +73,6 @@ def busy_share(run: Run) -> float | None:
 
 
 # ---------------------------------------------------------------- verdicts
-
-
-def judgement(times: float, result: Ratio) -> str:
-    """A guess beside its result: within a fifth of it, off by a factor, or open."""
-    verdict = result.confirms(times)
-    if verdict is None:
-        return "open, the interval is too wide to tell"
-    factor = max(times / result.ratio, result.ratio / times)
-    return "within a fifth" if verdict else f"off by a factor of {factor:.2f}"
 
 
 def result(ratio: Ratio) -> str:
@@ -119,14 +88,13 @@ def pair(runs: Sequence[Run]) -> tuple[list[Run], Ratio | None]:
 
     Where none was compared, the last measured one alone; none where nothing was measured.
     """
-    measured = [run for run in stages(runs) if run.samples_per_s]
-    for run in reversed(measured):
+    measured = {run.id: run for run in stages(runs) if run.samples_per_s}
+    for run in reversed(measured.values()):
         for role in ("baseline", "previous"):
-            pairing = run.pairing(role)
-            before = [other for other in measured if pairing and other.id == pairing.against]
-            if before and (ratio := run.speedup(role)):
-                return [before[0], run], ratio
-    return measured[-1:], None
+            pairing, ratio = run.pairing(role), run.speedup(role)
+            if pairing and ratio and pairing.against in measured:
+                return [measured[pairing.against], run], ratio
+    return [*measured.values()][-1:], None
 
 
 def headline(runs: Sequence[Run]) -> str:
@@ -137,42 +105,50 @@ def headline(runs: Sequence[Run]) -> str:
     before, after = (clean(name(run), 40) for run in both)
     if ratio.is_faster or ratio.is_slower:
         return f"{after} is {result(ratio)} than {before}"
-    return f"{after} against {before}: {result(ratio)}{_precision(ratio)}"
+    return f"{after} against {before}: {result(ratio)}{_open(ratio)}"
 
 
 def verdicts(runs: Sequence[Run]) -> list[str]:
     """What each stage of a session showed."""
-    return [verdict_sentence(run, run.previous(runs)) for run in runs]
+    return [verdict(run, run.previous(runs)) for run in runs]
 
 
-def verdict_sentence(run: Run, previous: Run | None = None) -> str:
-    """Did it help here, compared with the previous run, and why?"""
-    against = run.speedup("baseline" if run.is_again else "previous")
+def verdict(run: Run, before: Run | None = None, ratio: Ratio | None = None) -> str:
+    """Did it help here, and why?
+
+    Args:
+        run: any run.
+        before: the run that it is compared with.
+        ratio: how they compare; as they were measured if None.
+    """
+    ratio = ratio or run.speedup("baseline" if run.is_again else "previous")
     broken = [f"{clean(check.switch)}: {clean(check.evidence)}" for check in run.mechanism if not check.ok]
     if run.samples_per_s is None:
         text = outcome(run).rstrip(".")
     elif broken:
         text = f"the switch is not in effect ({'; '.join(broken)}), so the numbers say nothing about it"
-    elif against is None:
+    elif ratio is None:
         share, ceiling = run.data_wait_share, run.ceiling_samples_per_s
         text = f"{rate(run, run.samples_per_s)} samples/s"
         text += f"; {units.percent(share)} of the step waits for data" if share is not None else ""
         text += f"; with free data it would reach {units.number(ceiling)} samples/s" if ceiling else ""
     elif run.is_again:
-        text = f"{units.ratio(against)} of the baseline, the same recipe in a second process"
-    elif against.verdict in ("disturbed", "too few rounds"):
-        text = f"{result(against)}; measure {'longer' if against.verdict != 'disturbed' else 'again'}"
+        text = f"{units.ratio(ratio)} of the baseline, the same recipe in a second process"
     else:
-        text = "; ".join([result(against) + _precision(against), *reasons(run, previous)])
+        text = "; ".join([result(ratio) + _open(ratio), *reasons(run, before)])
     return f"{name(run)}: {text}."
 
 
-def _precision(against: Ratio) -> str:
-    """How large an effect would show, where there is none."""
-    if against.verdict == "too close to predict":
-        return "; the model's error is larger than this"
-    shows = f"; an effect over {units.percent(max(against.half_width, MIN_EFFECT))} would show"
-    return shows * (against.verdict == "no measurable difference")
+def _open(ratio: Ratio) -> str:
+    """What would decide a verdict that is open, or how large an effect would show."""
+    shows = f"; an effect over {units.percent(max(ratio.half_width, MIN_EFFECT))} would show"
+    words = {
+        "no measurable difference": shows,
+        "too few rounds": "; measure longer",
+        "disturbed": "; measure again",
+        "too close to predict": "; the model's error is larger than this",
+    }
+    return words.get(ratio.verdict, "")
 
 
 def reasons(run: Run, before: Run | None) -> list[str]:
@@ -201,7 +177,7 @@ def _moved(was: float, now: float, whole: float, text: Callable[[float], str]) -
     return f"{'fell' if now < was else 'rose'} from {text(was)} to {text(now)}"
 
 
-def training(run: Run, before: Run | None, proof: Parity | None) -> str:
+def training(run: Run, before: Run | None, proof: Parity | None = None) -> str:
     """Whether a run trains as the one before: a parity check, their losses, or why there are neither."""
     if proof:
         return proof.describe().removeprefix(f"{proof.title}: ")
@@ -222,13 +198,10 @@ def notices(runs: Sequence[Run]) -> list[str]:
     origins = dict.fromkeys(clean(run.facts[ORIGIN]) for run in runs if ORIGIN in run.facts)
     lines = [f"{origin.partition(', by ')[0]}: played, not measured now." for origin in origins]
     if known := next((run.simulated for run in runs if run.simulated), None):
-        lines.append(f"Simulated {known.gpu}: no kernel ran. Values are ~predicted ±the model's error.")
-    disturbed = [run for run in runs if run.disturbed is not None]
-    if disturbed:
+        lines.append(f"Simulated {known.gpu}: no kernel ran. Intervals of ~predicted values hold its error.")
+    if disturbed := [run for run in runs if run.disturbed is not None]:
         worst = max(disturbed, key=lambda run: run.disturbed or 0.0)
-        measured = sum(run.samples_per_s is not None for run in runs)
-        which = "every stage" if len(disturbed) == measured else ", ".join(map(name, disturbed))
-        short = f"other programs took {units.percent(worst.disturbed)} of the cores: close them, repeat it"
-        text = clean(next((text for text in worst.warnings if "of the cores" in text), short))
+        text = next((clean(text) for text in worst.warnings if "of the cores" in text), "by other programs")
+        which = ", ".join(map(name, disturbed))
         lines.append(f"Disturbed ({SIGNS['disturbed']}): {text}. This concerns {which}.")
     return lines

@@ -1,16 +1,19 @@
 """Runs, histories and checks as tables and sections; a session's report is all of them on a page."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from perfkit import additions, machine
 from perfkit.recipe import Recipe, spoken, switches
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Comparison, Mechanism, Run
+from perfkit.results.stats import Ratio
 from perfkit.results.store import Entry
 from perfkit.show import figures, sentences, units
 from perfkit.show.document import Bullets, Cell, Code, Col, Content, Notice, Section, Table, tabulate
-from perfkit.show.sentences import SIGNS, name, outcome
+from perfkit.show.sentences import SIGNS, about, name, outcome
 from perfkit.show.units import clean
 
 _DEFAULTS = Recipe().to_dict()
@@ -40,11 +43,10 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
 def summary(runs: Sequence[Run]) -> list[str]:
     """Machine, settings and the overall result, one line each."""
     first = runs[0]
-    options = ", ".join(f"{name}={value}" for name, value in first.options.items())
-    settings = [f"workload {first.workload}", options, f"preset {first.preset}", f"device {first.device}"]
-    settings += [f"seed {first.seed}", f"session {first.session}", first.created]
-    lines = [machine.describe(first.machine), " · ".join(filter(None, settings)), sentences.headline(runs)]
-    return [line for line in lines if line]
+    fields = ("workload", "preset", "device", "seed", "session", "created")
+    settings = {name: getattr(first, name) for name in fields} | first.options
+    facts = " · ".join(f"{name} {value}" for name, value in settings.items() if value != "")
+    return [*filter(None, (machine.describe(first.machine), facts, sentences.headline(runs)))]
 
 
 # ---------------------------------------------------------------- the ladder
@@ -53,79 +55,57 @@ def summary(runs: Sequence[Run]) -> list[str]:
 def ladder(runs: Sequence[Run]) -> Table:
     """One row for each run.
 
-    Where every stage has the same one before it, a single column compares with that stage, and names it.
+    Where every one was compared with the first, a single column compares with that one, and names it.
     """
-    pairings = [[run.pairing(role) for role in ("previous", "baseline")] for run in sentences.stages(runs)]
-    others = [[pairing.against if pairing else "" for pairing in both] for both in pairings]
-    same = all(previous == baseline for previous, baseline in others)
+    same = all(pairing.against == runs[0].id for run in runs for pairing in run.pairings)
+    first = name(runs[0]) if runs else ""
+    roles = {f"× {first}": "baseline"} if same else {"× previous": "previous", "× baseline": "baseline"}
     columns = [
         Col("stage", name),
         Col("samples/s", rate),
-        *([] if same else [Col("× previous", lambda run: against(run, "previous"))]),
-        Col(f"× {name(runs[0])}" if same and runs else "× baseline", lambda run: against(run, "baseline")),
-        Col("waits for data", _waiting),
-        Col("peak memory", lambda run: _cell(run, run.peak_memory_bytes, lambda _: sentences.memory(run))),
-        Col("step time", lambda run: Cell(run.step_s, lambda _: sentences.step_time(run))),
-        Col("bytes/sample", _bytes_per_sample),
-        Col("note", _note),
+        *(Col(head, partial(_against, role)) for head, role in roles.items()),
+        _measured("waits for data", "data_wait_share", units.percent),
+        _measured("peak memory", "peak_memory_bytes", units.size),
+        _measured("step time", "step_s", units.duration_interval),
     ]
-    title = "The ladder, simulated" if sentences.any_simulated(runs) else "The ladder"
-    return tabulate(columns, runs, title, _legend(runs), none="nothing was measured")
+    ratios = [run.speedup(role) for run in runs for role in roles.values()]
+    used = {ratio.verdict for ratio in ratios if ratio} | {"disturbed" for run in runs if run.disturbed}
+    signs = [f"{sign} {verdict}" for verdict, sign in SIGNS.items() if verdict in used]
+    simulated = any(run.simulated for run in runs)
+    note = " · ".join([*signs, *["~ simulated"] * simulated])
+    title = "The ladder, simulated" if simulated else "The ladder"
+    return tabulate(columns, runs, title, note, none="nothing was measured")
+
+
+def _measured(head: str, attribute: str, text: Callable[[Any], str]) -> Col:
+    """A column of a value that only finished runs have."""
+
+    def cell(run: Run) -> Cell:
+        value = getattr(run, attribute) if run.status == "ok" else None
+        return Cell(value, lambda value: about(run, text(value)))
+
+    return Col(head, cell)
 
 
 def rate(run: Run | Entry) -> Cell:
     """samples/s with its interval; without it, how the run ended."""
     absent = run.status if run.status in ("failed", "cancelled") else units.NOT_AVAILABLE
-    disturbed = SIGNS["disturbed"] if run.samples_per_s and run.disturbed is not None else ""
-    return Cell(run.samples_per_s, lambda value: sentences.rate(run, value), absent, disturbed)
+    disturbed = f" {SIGNS['disturbed']}" if run.disturbed is not None else ""
+    return Cell(run.samples_per_s, lambda value: f"{sentences.rate(run, value)}{disturbed}", absent)
 
 
-def against(run: Run, role: str) -> Cell:
-    """`1.34× (1.28–1.41) ▲`; a dash for a stage with nothing before it."""
-    if ratio := run.speedup(role):
-        again = run.is_again and ratio.verdict != "disturbed"
-        return Cell(ratio, units.ratio, mark="=" if again else SIGNS[ratio.verdict])
-    alone = not run.pairings or run.is_again
-    return Cell(None, absent="–" if run.samples_per_s and alone else units.NOT_AVAILABLE)
+def against(ratio: Ratio | None) -> Cell:
+    """`1.34× (1.28–1.41) ▲`; a dash for a run that was compared with nothing."""
+    return Cell(ratio, lambda ratio: f"{units.ratio(ratio)} {SIGNS[ratio.verdict]}", "–")
 
 
-def _legend(runs: Sequence[Run]) -> str:
-    """What the signs in the ladder mean."""
-    ratios = [run.speedup(role) for run in runs for role in ("previous", "baseline")]
-    used = {ratio.verdict for ratio in ratios if ratio}
-    used |= {"disturbed" for run in runs if run.disturbed is not None}
-    signs = [f"{sign} {verdict}" for verdict, sign in SIGNS.items() if verdict in used]
-    signs += ["= the same recipe in a second process"] * any(run.is_again for run in runs)
-    signs += ["~ simulated, ± the model's error"] * sentences.any_simulated(runs)
-    return " · ".join(signs)
-
-
-def _cell(run: Run, value: Any, text: Callable[[Any], str]) -> Cell:
-    return Cell(value if run.status == "ok" else None, text)
-
-
-def _waiting(run: Run) -> Cell:
-    return _cell(run, run.data_wait_share, lambda share: sentences.about(run, units.percent(share)))
-
-
-def _bytes_per_sample(run: Run) -> Cell:
-    """Bytes of a sample in the loader's batch; and those copied to the device, where they differ."""
-    count, copied = run.batch_bytes_per_sample, run.h2d_bytes_per_sample
-    apart = "" if copied in (None, count) else f", {copied:,} B copied"
-    return _cell(run, count, lambda count: f"{count:,} B{apart}")
-
-
-def _note(run: Run) -> str:
-    """Why a row has no numbers, or what disturbed it and how many warnings it has."""
-    count = len(run.warnings)
-    texts = ["disturbed"] * (run.disturbed is not None)
-    texts += [f"{count} warning{'s' * (count > 1)}"] * bool(count)
-    return outcome(run) or "; ".join(texts)
+def _against(role: str, run: Run) -> Cell:
+    return against(run.speedup(role))
 
 
 def one_line(run: Run) -> str:
     """A run that has just ended."""
-    cells = [str(rate(run)), *(str(against(run, role)) for role in ("previous", "baseline"))]
+    cells = map(str, (rate(run), _against("previous", run), _against("baseline", run)))
     return f"  {name(run):<18} {outcome(run) or '  '.join(cells)}"
 
 
@@ -133,7 +113,7 @@ def notes(runs: Sequence[Run]) -> list[str]:
     """Warnings, then facts, each once, with the stages that it concerns."""
     stages: dict[str, list[str]] = {}
     for run in runs:
-        for text in [*run.warnings, *(f"{about}: {fact}" for about, fact in run.facts.items())]:
+        for text in [*run.warnings, *map(": ".join, run.facts.items())]:
             stages.setdefault(text, []).append(name(run))
     measured = sum(run.status == "ok" for run in runs)
     return [
@@ -168,25 +148,21 @@ def proof(runs: Sequence[Run], parity: Parity | None = None) -> Table:
         runs: of one session.
         parity: whether the last run still trains the same.
     """
-    rows, passed, before = list[list[Cell | str]](), 0, None
     measured = [run for run in sentences.stages(runs) if run.status == "ok"]
-    for run in measured:
-        old = (before or run).recipe
-        results: list[Check | Mechanism] = [*run.mechanism]
-        results += parity.checks if parity and run is measured[-1] else []
-        for check in results:
-            subject = _subject(check)
-            if check.ok and run.recipe.get(subject) == old.get(subject):
-                passed += 1
-            else:
-                rows.append([name(run), *(column.cell(check) for column in _CHECK)])
-        before = run
-    note = (
-        f"{passed} {'other ' * bool(rows)}checks, all passed"
-        if passed
-        else "nothing was checked" * (not rows)
-    )
-    return Table(["stage", *(column.head for column in _CHECK)], rows, "Proof", note)
+    every: list[tuple[Run, Run, Check | Mechanism]] = []
+    for before, run in pairwise([*measured[:1], *measured]):
+        every += [(before, run, check) for check in run.mechanism]
+    if parity and measured:
+        every += [(measured[-1], measured[-1], check) for check in parity.checks]
+    rows = [
+        [name(run), *(column.cell(check) for column in _CHECK)]
+        for before, run, check in every
+        if not check.ok or run.recipe.get(_subject(check)) != before.recipe.get(_subject(check))
+    ]
+    passed = len(every) - len(rows)
+    note = f"{passed} {'other ' * bool(rows)}checks, all passed" if passed else ""
+    heads = ["stage", *(column.head for column in _CHECK)]
+    return Table(heads, rows, "Proof", note if every else "nothing was checked")
 
 
 def parity(result: Parity) -> list[Content]:
@@ -215,26 +191,27 @@ def noise(pairs: Sequence[Comparison], device: str, bound: float | None) -> list
 
 def communication(runs: Sequence[Run]) -> Table:
     """Where a step of several ranks goes."""
+
+    def column(head: str, attribute: str, text: Callable[[Any], str] = units.duration) -> Col:
+        return Col(head, lambda run: getattr(run.communication, attribute), text)
+
     columns = (
-        Col("recipe", lambda pair: pair[0]),
-        Col("step", lambda pair: pair[1].step_s, units.duration),
-        Col("computing", lambda pair: pair[1].compute_s, units.duration),
-        Col("averaging alone", lambda pair: pair[1].alone_s, units.duration),
-        Col("of it exposed", lambda pair: pair[1].exposed_s, units.duration),
-        Col("bytes per step", lambda pair: pair[1].bytes_per_step, units.size),
-        Col("slowest rank / median", lambda pair: pair[1].straggling, units.times),
+        Col("recipe", name),
+        column("step", "step_s"),
+        column("computing", "compute_s"),
+        column("averaging alone", "alone_s"),
+        column("of it exposed", "exposed_s"),
+        column("bytes per step", "bytes_per_step", units.size),
+        column("slowest rank / median", "straggling", units.times),
     )
-    several = [(name(run), run.communication) for run in runs if run.communication]
+    several = [run for run in runs if run.communication]
     return tabulate(columns, several, "Communication", none="no run has several ranks")
 
 
 def forecast(efficiency: Mapping[int, float]) -> Table:
     """Predicted efficiency by number of ranks."""
-    columns = (
-        Col("ranks", lambda pair: str(pair[0])),
-        Col("efficiency", lambda pair: pair[1], units.percent),
-    )
-    return tabulate(columns, [*efficiency.items()], "Predicted efficiency with more ranks")
+    rows = [(str(ranks), Cell(share, units.percent)) for ranks, share in efficiency.items()]
+    return Table(("ranks", "efficiency"), rows, "Predicted efficiency with more ranks")
 
 
 # ---------------------------------------------------------------- the history
@@ -251,17 +228,16 @@ def changes(recipe: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
 
 def history_row(entry: Entry) -> dict[str, Any]:
     """A run as plain values for a grid: texts, and the numbers to sort by."""
-    rate_value, ratio = entry.samples_per_s, entry.against_baseline
+    ratio = entry.against_baseline
     return {
         "id": entry.id,
         "name": name(entry),
-        "rate": str(rate(entry)) + " disturbed" * (entry.disturbed is not None),
-        "rate_value": rate_value.value if rate_value else None,
-        "ratio": f"{units.ratio(ratio)} {SIGNS[ratio.verdict]}" if ratio else "–",
+        "rate": str(rate(entry)),
+        "rate_value": entry.samples_per_s.value if entry.samples_per_s else None,
+        "ratio": str(against(ratio)),
         "ratio_value": ratio.ratio if ratio else None,
         "changes": ", ".join(changes(entry.recipe, {})),
         "date": entry.created[:16].replace("T", " "),
-        "date_value": entry.created,
     }
 
 

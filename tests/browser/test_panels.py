@@ -22,8 +22,7 @@ from tests.unit.show.fake_runs import session
 for number in range(100):
     for run in session()[:2]:
         RunStore().add(plain(run, id=f"{run.id}-{number}", session=f"s{number}"))
-bench = pk.Workbench(workload=session()[0].workload)
-bench
+pk.Workbench(workload=session()[0].workload)
 """
 
 
@@ -99,7 +98,8 @@ def test_the_kernel_s_stop_button_ends_run_all(lab, data_dir, no_orphans):
 
 
 def test_the_workbench_by_keyboard(lab, data_dir):
-    bench = opened(lab, data_dir, f"bench = pk.Workbench(workload={TOY}, preset='smoke')\nbench")
+    bench = opened(lab, data_dir, f"bench = pk.Workbench(workload={TOY}, preset='smoke')\nbench", MANY)
+    rows = bench.locator(".pk-history tbody tr")
     status(bench, "ready")
     expect(bench.locator(".pk-n-a summary")).to_contain_text("cannot act here")
     workers = bench.locator(".pk-switch-workers input")
@@ -108,34 +108,25 @@ def test_the_workbench_by_keyboard(lab, data_dir):
     expect(bench.locator(".pk-switch-workers.pk-changed")).to_be_visible()
     bench.locator("button.pk-run").press("Enter")
     status(bench, "done")
-    expect(bench.locator(".pk-history tbody tr")).to_have_count(2)
-    expect(result(lab).locator("svg").first).to_be_visible()
+    expect(rows).to_have_count(2)
+    expect(result(lab)).to_contain_text("Training: the losses")
     bench.locator("button.pk-export").press("Enter")
     expect(bench.locator(".pk-script pre")).to_contain_text("num_workers=1")
     bench.locator(".pk-script button").press("Enter")
     expect(bench.locator(".pk-script button")).to_have_text(re.compile("Copied|Press"))
     bench.locator("button.pk-delete").press("Enter")
-    expect(bench.locator(".pk-history tbody tr")).to_have_count(0)
+    expect(rows).to_have_count(0)
     bench.locator("button.pk-undo").press("Enter")
-    expect(bench.locator(".pk-history tbody tr")).to_have_count(2)
+    expect(rows).to_have_count(2)
     assert violations(lab.page, ".pk-panel") == []
-
-
-def test_two_hundred_runs_stay_fluid(lab, data_dir):
-    bench = opened(lab, data_dir, MANY)
-    rows = bench.locator(".pk-history tbody tr:not([hidden])")
+    lab.run_cell(1)
+    history = lab.page.locator(".pk-history").last
+    rows = history.locator("tbody tr:not([hidden])")
     expect(rows).to_have_count(200, timeout=DONE)
-    heading = bench.locator(".pk-history th button", has_text="samples/s")
-    heading.press("Enter")
-    expect(bench.locator(".pk-history th[aria-sort=descending]")).to_contain_text("samples/s")
-    took = lab.page.evaluate(
-        """() => { const button = document.querySelector('.pk-history th button'), start = performance.now();
-        button.click(); document.querySelector('.pk-history').getBoundingClientRect();
-        return performance.now() - start; }"""
-    )
-    assert took < 200, "milliseconds to sort two hundred runs"
-    bench.locator(".pk-history input[type=search]").fill("data loading")
+    history.locator("th button", has_text="samples/s").press("Enter")
+    expect(history.locator("th[aria-sort=descending]")).to_contain_text("samples/s")
+    history.locator("input[type=search]").fill("data loading")
     expect(rows).to_have_count(100)
     for at in range(2):
         rows.nth(at).locator("input").press("Space")
-    expect(result(lab)).to_contain_text("not interleaved", timeout=DONE)
+    expect(result(lab, 1)).to_contain_text("not interleaved", timeout=DONE)

@@ -61,7 +61,6 @@ def test_the_simulated_ladder_says_so_and_is_of_todays_model():
     *_, row = tables.ladder(runs).rows
     texts = [*map(str, row)]
     assert any(text.startswith("~") for text in texts) and "~~" not in "".join(texts)
-    assert any(text.endswith(" B") and not text.startswith("~") for text in texts), "bytes are known"
 
 
 def test_the_traces_differ_by_the_wait_for_the_loader():

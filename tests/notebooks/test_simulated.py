@@ -7,7 +7,7 @@ import jupytext
 import pytest
 
 from perfkit import notebook as pk
-from perfkit.notebook import where
+from perfkit.notebook import ladder
 
 SOURCES = sorted((Path(__file__).parents[2] / "notebooks" / "src").glob("0[1-7]_*.py"))
 
@@ -15,7 +15,7 @@ SOURCES = sorted((Path(__file__).parents[2] / "notebooks" / "src").glob("0[1-7]_
 @pytest.fixture(autouse=True)
 def _on_a_simulated_gpu(data_dir, monkeypatch):
     """What the menu of a panel chooses; played from its recording, so that no process is started."""
-    monkeypatch.setattr(where, "_session", (None, None))
+    monkeypatch.setattr(ladder, "_session", None)
     pk.use("recorded:sim-v100")
 
 

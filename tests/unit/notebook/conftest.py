@@ -2,11 +2,11 @@
 
 import pytest
 
-from perfkit.notebook import where
+from perfkit.notebook import ladder
 from perfkit.show.document import Figure
 
 
 @pytest.fixture(autouse=True)
 def _apart(data_dir, monkeypatch):
-    monkeypatch.setattr(where, "_session", (None, None))
+    monkeypatch.setattr(ladder, "_session", None)
     monkeypatch.setattr(Figure, "svg", lambda figure: f"<svg><title>{figure.title}</title></svg>")

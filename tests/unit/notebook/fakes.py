@@ -5,7 +5,7 @@ import time
 import msgspec
 
 from perfkit.errors import Cancelled
-from perfkit.notebook import where
+from perfkit.notebook import ladder
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
 from perfkit.studies import inspect
@@ -18,7 +18,7 @@ class FakeStudy:
     def __init__(self, monkeypatch, does=None):
         self.plans = []
         self.does = does or (lambda progress: session()[:2])
-        monkeypatch.setattr(where, "climb", self)
+        monkeypatch.setattr(ladder, "climb", self)
         same = Parity("AMP", "bitwise", [Check("losses", True, "equal")], False, {})
         monkeypatch.setattr(inspect, "parity", lambda *args, **named: same)
 

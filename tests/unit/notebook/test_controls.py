@@ -1,5 +1,6 @@
 """One control for each switch; changed ones are bold, and those that cannot act are in one fold."""
 
+import ipywidgets
 import pytest
 
 from perfkit.errors import InvalidValue
@@ -14,7 +15,7 @@ CPU = Target(device="cpu", offers=frozenset({"uint8_copy"}))
 def controls():
     """Every switch, on a CPU."""
     made = Controls(switches())
-    made.set_rule(lambda name, recipe: why_not(name, recipe, CPU))
+    made.offer(Recipe(), lambda name, recipe: why_not(name, recipe, CPU))
     return made
 
 
@@ -38,7 +39,7 @@ def test_every_kind_of_switch_is_set_in_code_and_a_wrong_value_is_refused(contro
     for wrong in ({"turbo": 1}, {"amp": "fp8"}):
         with pytest.raises(InvalidValue, match=next(iter(wrong))):
             controls.set(wrong)
-    controls.set_base(Recipe(batch_size=128))
+    controls.offer(Recipe(batch_size=128), lambda name, recipe: "")
     assert (controls.recipe.batch_size, controls.recipe.amp) == (128, "bf16"), "changes survive another base"
 
 
@@ -54,3 +55,13 @@ def test_what_cannot_act_is_in_one_fold_with_its_reason_until_it_can(controls):
     controls.set({"pin_memory": True})
     assert "pin_memory" not in styled(controls, "pk-off"), "what is changed can be put back"
     assert 'role="alert"' in fold.value
+
+
+def test_a_toggle_sends_what_changes_and_nothing_else(controls, monkeypatch):
+    """Each message is work for kernel, server and page."""
+    sent = []
+    monkeypatch.setattr(ipywidgets.Widget, "_send", lambda *message, **more: sent.append(message))
+    controls.by_name["channels_last"].set_state({"value": True})  # as a click in a page does
+    assert len(sent) == 2, "an echo, and the bold label"
+    controls.by_name["workers"].set_state({"value": 2})
+    assert len(sent) == 6, "also: prefetch is offered now, and the fold names one switch less"

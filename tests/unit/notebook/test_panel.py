@@ -68,17 +68,6 @@ def test_an_error_that_nobody_expected_keeps_its_traceback_to_copy(monkeypatch):
         panel.run()
 
 
-def test_stop_keeps_what_was_finished(monkeypatch):
-    FakeStudy(monkeypatch, until_cancelled)
-    panel = pk.LadderPanel(["data_loading"])
-    press(panel, "pk-run")
-    wait_until(lambda: len(panel.runs) == 1)
-    press(panel, "pk-stop")
-    wait_until(lambda: not panel._turn.locked())
-    assert [run.title for run in panel.runs] == ["baseline"]
-    assert "what was finished is kept" in words(panel)
-
-
 def test_a_second_click_does_nothing_and_a_cell_waits(monkeypatch):
     started, go = threading.Event(), threading.Event()
 
@@ -95,6 +84,8 @@ def test_a_second_click_does_nothing_and_a_cell_waits(monkeypatch):
     panel.start(panel._measure)
     with pytest.raises(InvalidValue, match="at work"):
         panel.set(workers=1)
+    panel._menu.value = "recorded:cpu-quick"
+    assert panel._menu.value == "cpu" and "at work" in words(panel)
     cell = threading.Thread(target=panel.run)
     cell.start()
     go.set()
@@ -102,17 +93,19 @@ def test_a_second_click_does_nothing_and_a_cell_waits(monkeypatch):
     assert len(study.plans) == 2
 
 
-def test_panels_of_other_settings_do_not_stop_each_other_but_a_cell_run_again_does(monkeypatch):
+def test_stop_keeps_what_was_finished_and_a_cell_run_again_stops_the_panel_before(monkeypatch):
     FakeStudy(monkeypatch, until_cancelled)
-    two = pk.StagePanel("data_loading", settings={"batch_size": 2})
-    press(two, "pk-run")
-    wait_until(lambda: len(two.runs) == 1)
-    pk.StagePanel("data_loading", settings={"batch_size": 8})
-    pk.Workbench()
-    assert not two.cancelled.is_set()
-    pk.StagePanel("data_loading", settings={"batch_size": 2})
-    wait_until(lambda: not two._turn.locked())
-    assert "stopped" in words(two)
+    panel = pk.StagePanel("data_loading", settings={"batch_size": 2})
+    for stop in (panel.stop, lambda: pk.StagePanel("data_loading", settings={"batch_size": 2})):
+        panel.runs = []
+        press(panel, "pk-run")
+        wait_until(lambda: len(panel.runs) == 1)
+        others = pk.StagePanel("data_loading", settings={"batch_size": 8}), pk.Workbench()
+        assert not panel.cancelled.is_set(), others
+        newer = stop()
+        wait_until(lambda: not panel._turn.locked())
+        assert [run.title for run in panel.runs] == ["baseline"], newer
+        assert "what was finished is kept" in words(panel)
 
 
 def test_two_hundred_draws_leave_as_many_widgets_as_two(monkeypatch):

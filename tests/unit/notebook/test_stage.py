@@ -1,4 +1,4 @@
-"""One optimization: its switches, a guess, and the answer in the guess's unit."""
+"""One optimization: its switches, a guess beside the result, and what later panels start from."""
 
 import pytest
 
@@ -6,17 +6,27 @@ from perfkit import notebook as pk
 from perfkit.errors import InvalidValue
 from perfkit.results.store import RunStore
 from perfkit.show import html, terminal
-from tests.unit.notebook.fakes import FakeStudy, plain, until_cancelled, wait_until
+from tests.unit.notebook.fakes import FakeStudy, plain
 from tests.unit.show.fake_runs import session
+
+RUNS = {run.stage: run for run in session()}
 
 
 def shown(panel):
     return " ".join(terminal.text(panel.sections()).split())
 
 
-def stored():
-    """A session of two stages in the store."""
-    runs = [plain(run) for run in session()[:2]]
+def stored(*stages, number=0, **recipe):
+    """A session of these stages in the store, of the place where the panels of this test measure."""
+    plan = pk.LadderPanel().plan
+    where = {"workload": plan.workload, "preset": plan.preset.name, "device": plan.device, "options": {}}
+    runs = [
+        plain(
+            RUNS[stage], **where, id=RUNS[stage].id if number == 0 else f"{stage}-{number}", session=f"s{number}",
+            created=f"2026-11-{number + 1:02}T00:00:00+00:00", recipe={**RUNS[stage].recipe, **recipe},
+        )
+        for stage in ("baseline", *stages)
+    ]  # fmt: skip
     for run in runs:
         RunStore().add(run)
     return runs
@@ -32,39 +42,26 @@ def test_switches_of_the_rung_and_others_are_set_in_code(monkeypatch):
     with pytest.raises(InvalidValue):
         panel.set(turbo=1)
     assert panel.plan.settings == {"amp": "bf16"}
+    panel.controls.by_name["prefetch_factor"].value = 8
+    assert (panel.runs, shown(panel)) == ([], ""), "other switches are another question"
 
 
-def test_the_result_answers_the_guess_in_its_unit(monkeypatch):
-    FakeStudy(monkeypatch)
+def test_a_guess_stands_beside_its_result_now_and_later(monkeypatch):
+    runs = stored("data_loading")
+    FakeStudy(monkeypatch, lambda progress: runs)
     panel = pk.StagePanel("data_loading")
     panel._guess.value = "much"
     assert "no guess" in panel.bar.error.value
     panel._guess.value = "1,5x"
     panel.run()
     text = shown(panel)
-    assert "Your guess: 1.50×, within a fifth. The article's V100: 2.16×." in text
+    assert "Your guess: 1.50×. The article's V100: 2.16×." in text
     assert "bit for bit" in text, "whether the training is still right"
     assert "<h2>How it works</h2>" in html.fragment(panel.sections())
     assert "pk.StagePanel(" in panel._line.value, "what to click or write to go on"
-
-
-def test_other_switches_are_another_question(monkeypatch):
-    FakeStudy(monkeypatch)
-    panel = pk.StagePanel("data_loading")
-    panel.run()
-    panel.controls.by_name["prefetch_factor"].value = 8
-    assert (panel.runs, shown(panel)) == ([], "")
-
-
-def test_a_guess_is_shown_again_with_its_result(monkeypatch):
-    runs = stored()
-    FakeStudy(monkeypatch, lambda progress: runs)
-    panel = pk.StagePanel("data_loading")
-    panel._guess.value = "3"
-    panel.run()
     later = pk.StagePanel("data_loading")
     later._ipython_display_()
-    assert (later.guess, later.runs) == (3.0, runs)
+    assert (later.guess, later.runs) == (1.5, runs)
 
 
 def test_controls_offer_what_is_declared_before_a_process_has_loaded_the_workload():
@@ -75,22 +72,34 @@ def test_controls_offer_what_is_declared_before_a_process_has_loaded_the_workloa
 
 
 def test_later_panels_start_from_what_was_kept(monkeypatch):
-    runs = stored()
+    runs = stored("data_loading")
     FakeStudy(monkeypatch, lambda progress: runs)
-    panel = pk.StagePanel("data_loading", workload=runs[0].workload, preset=runs[0].preset)
+    panel = pk.StagePanel("data_loading")
     with pytest.raises(InvalidValue, match="nothing was measured"):
         panel.keep()
     panel.run()
-    later = {"workload": panel.plan.workload, "preset": panel.plan.preset.name}
     panel.keep()
-    assert "data loading 1.5" in panel._line.value and "pk.StagePanel(" in panel._line.value
-    kept = runs[-1].recipe["workers"]
-    assert pk.StagePanel("amp", **later).plan.settings["workers"] == kept > 0
+    assert "data loading 1.5" in panel._line.value
+    assert pk.StagePanel("amp").plan.settings["workers"] == runs[-1].recipe["workers"] > 0
     panel.drop()
     assert "data loading dropped" in panel._line.value
-    assert pk.StagePanel("amp", **later).plan.settings["workers"] == 0
-    assert pk.StagePanel("data_loading", **later).plan.settings == {}, "a rung does not change itself"
-    assert pk.StagePanel("amp", **later, settings={"workers": 3}).plan.settings["workers"] == 3
+    assert pk.StagePanel("amp").plan.settings["workers"] == 0
+    assert pk.StagePanel("data_loading").plan.settings == {}, "a rung does not change itself"
+    assert pk.StagePanel("amp", settings={"workers": 3}).plan.settings["workers"] == 3
+
+
+def test_kept_is_what_a_person_kept_or_what_was_faster():
+    assert pk.kept() == {"workers": 1, "wait_policy": "passive"}, "the first change of the course"
+    stored("data_loading", number=1, workers=3)
+    stored("data_loading", number=2, workers=2, prefetch_factor=4)
+    stored("channels_last", number=3, channels_last=True)
+    stored("data_loading", "channels_last", number=4, workers=9)
+    settings = pk.kept()
+    assert settings["workers"] == 2, "the newest result of a rung counts, and a whole ladder does not"
+    assert settings["channels_last"] is True
+    assert "amp" not in settings
+    RunStore().mark("channels_last-3", note="dropped")
+    assert "channels_last" not in pk.kept()
 
 
 def test_a_recording_is_played_without_a_process():
@@ -111,16 +120,8 @@ def test_the_menu_holds_for_one_panel_and_use_for_the_session(place):
     assert pk.StagePanel("data_loading").device == place
 
 
-def test_the_menu_says_why_it_does_not_move_a_panel(monkeypatch):
+def test_the_menu_says_why_it_does_not_move_a_panel():
     panel = pk.StagePanel("data_loading")
     panel.choose("recorded:none")
     assert (panel.device, panel._menu.value) == ("cpu", "cpu")
     assert "none" in panel.bar.error.value
-    FakeStudy(monkeypatch, until_cancelled)
-    panel.start(panel._measure)
-    wait_until(lambda: len(panel.runs) == 1)
-    panel._menu.value = "recorded:cpu-quick"
-    assert (panel.device, panel._menu.value) == ("cpu", "cpu")
-    assert "at work" in panel.bar.error.value
-    panel.stop()
-    wait_until(lambda: not panel._turn.locked())

@@ -42,11 +42,15 @@ def test_two_ticked_runs_are_compared(bench):
     tick(bench, *RUNS)
     text = terminal.text(bench.sections())
     assert "data loading" in text and "samples/s" in text
-    other = plain(RUNS[1], id="other", session="another")
-    RunStore().add(other)
+    other, elsewhere = (plain(RUNS[1], id=name, session=name, device=name) for name in ("cpu", "cuda"))
+    for run in (other, elsewhere):
+        RunStore().add(run)
     bench._moved()
     tick(bench, RUNS[0], other)
-    assert "not interleaved" in " ".join(terminal.text(bench.sections()).split())
+    text = " ".join(terminal.text(bench.sections()).split())
+    assert "not interleaved" in text and "1.53× (1.51–1.56) faster" in text and "Training: the losses" in text
+    tick(bench, RUNS[0], elsewhere)
+    assert "the runs differ in device" in terminal.text(bench.sections())
 
 
 def test_a_ticked_run_gives_its_switches_its_script_and_a_report(bench):

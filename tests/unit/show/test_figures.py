@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from perfkit.errors import InvalidValue
 from perfkit.results import recordings
 from perfkit.results.pairing import Pairing
 from perfkit.results.run import RUNG, Raw, Run
@@ -34,11 +33,6 @@ def bars(ax, at):
     """(left, width) of the bars in a row."""
     row = [patch for patch in ax.patches if abs(patch.get_y() + patch.get_height() / 2 - at) < 0.01]
     return [(patch.get_x(), patch.get_width()) for patch in row]
-
-
-def test_an_unknown_view_names_the_known_ones():
-    with pytest.raises(InvalidValue, match="Did you mean 'throughput'"):
-        view("troughput", session())
 
 
 @every_view
@@ -152,21 +146,14 @@ def test_a_simulated_step_says_so_and_has_no_losses():
     assert view("losses", simulated).nothing
 
 
-@pytest.mark.parametrize(
-    ("factor", "rounds", "words"),
-    [(1.0, 8, "against baseline: no measurable difference, 1.00× (1.00–1.00); an effect over 1% would show"),
-     (2.0, 8, "is 2.00× (2.00–2.00) faster than baseline"),
-     (0.5, 8, "is 2.00× (2.00–2.00) slower than baseline"),
-     (1.5, 2, "against baseline: too few rounds, 1.50× (1.50–1.50)")],
-)  # fmt: skip
-def test_the_headline_is_the_last_comparison_in_words(factor, rounds, words):
-    before, after = session()[:2]
-    rates = [16.0] * rounds
-    pairing = Pairing(
-        [factor * rate for rate in rates], rates, against=before.id, role="previous", interleaved=True
+def test_the_headline_is_the_last_comparison_in_words():
+    before, after, *_ = runs = session()
+    assert figures.headline(runs[:2]).title == "data loading is 1.53× (1.51–1.56) faster than baseline"
+    slow = msgspec.structs.replace(
+        after, pairings=[Pairing([8.0] * 2, [16.0] * 2, against=before.id, role="previous", interleaved=True)]
     )
-    runs = [before, msgspec.structs.replace(after, pairings=[pairing])]
-    assert figures.headline(runs).title == f"data loading {words}"
+    words = "data loading against baseline: too few rounds, 0.50× (0.50–0.50); measure longer"
+    assert figures.headline([before, slow]).title == words
     assert figures.headline(runs[:1]).title == "baseline: 1.97 s (1.94–2.00) a step"
     assert figures.headline([]).nothing
 
@@ -187,7 +174,7 @@ def test_svg_is_real_text_in_the_ink_of_its_page_and_acts_on_nothing_else():
 def test_threads_do_not_disturb_each_other():
     before, drawn = dict(matplotlib.rcParams), []
     picture = view("throughput", session()[:2])
-    draw = lambda dark: drawn.append(picture.png(dark=dark, dpi=40))
+    draw = lambda dark: drawn.append(picture.png(dark))
     threads = [threading.Thread(target=draw, args=(dark,)) for dark in (True, False) * 3]
     for thread in threads:
         thread.start()
