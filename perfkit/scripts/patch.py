@@ -86,8 +86,9 @@ class Verification(msgspec.Struct, frozen=True):
     def describe(self) -> str:
         ratio, is_verified = self.ratio, "verified" if self.ok else "NOT verified"
         speed = f"{ratio.ratio:.3g} times ({ratio.low:.3g} to {ratio.high:.3g}, {self.rounds} rounds) as fast"
-        of = f"as with the switches set from outside ({ratio.verdict})"
-        return f"{is_verified}: {speed} {of}; losses {self.losses.evidence}"
+        of = "as with the switches set from outside"
+        busy = "speed undecided, as other programs ran: " * (ratio.verdict == "disturbed")
+        return f"{is_verified}: losses {self.losses.evidence}; {busy}{speed} {of}"
 
 
 def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | None = None) -> Patch:
