@@ -46,7 +46,7 @@ def ladder(folder: Path) -> list[str]:
     disturbed = [f"{run.title} ({run.disturbed:.0%})" for run in runs if run.disturbed is not None]
     if disturbed:
         raise Refused(f"other programs disturbed {', '.join(disturbed)}", "Close them, then record again")
-    recordings.save(runs, folder / LADDER)
+    (folder / LADDER).write_bytes(recordings.text(runs))
     for name, dark in PICTURES.items():
         (folder / name).write_bytes(figures.view("throughput", runs).png(dark))
     return [LADDER, *PICTURES]
@@ -63,7 +63,8 @@ def traces(folder: Path) -> list[str]:
 
 def simulated(folder: Path) -> list[str]:
     """The article's ladder on its GPU, and a timeline: computed, not measured."""
-    recordings.save(measured(perfkit.plan(device="sim:v100", host="article")), folder / SIMULATED)
+    runs = measured(perfkit.plan(device="sim:v100", host="article"))
+    (folder / SIMULATED).write_bytes(recordings.text(runs))
     perfkit.profile(None, "data_loading", out=folder / TIMELINE, device="sim:v100", host="article")
     return [SIMULATED, TIMELINE]
 

@@ -24,21 +24,12 @@ COMMANDS = {
 }  # fmt: skip
 """Name → (`module:attribute`, the line for `perfkit --help`)."""
 
-_HEADINGS = {
-    "Measure": ("run", "runs", "show"),
-    "Compare": ("compare", "parity", "attribute", "tune"),
-    "Look inside": ("profile", "trace", "memory"),
-    "Your own script": ("watch", "patch"),
-    "The training program": ("export", "diff"),
-    "This machine": ("doctor",),
-}
-
 
 class _Commands(TyperGroup):
     """A group that knows its commands by name and imports one when it is used."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*COMMANDS, *additions.commands()]
+        return list(COMMANDS | additions.commands())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         from perfkit.cli.command import single
@@ -48,18 +39,12 @@ class _Commands(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The list of commands, without importing any."""
-        table = COMMANDS | additions.commands()
-        listed = {name for names in _HEADINGS.values() for name in names}
-        headings = _HEADINGS | {"More": tuple(name for name in table if name not in listed)}
+        lines = [(name, line) for name, (_, line) in (COMMANDS | additions.commands()).items()]
         formatter.write_usage("perfkit", "COMMAND [OPTIONS] …")
         formatter.write_paragraph()
         formatter.write_text(self.help or "")
-        for heading, names in headings.items():
-            if lines := [(name, table[name][1]) for name in names if name in table]:
-                with formatter.section(heading):
-                    formatter.write_dl(lines, col_max=12)
-        formatter.write_paragraph()
-        formatter.write_text("perfkit COMMAND --help lists the options of a command.")
+        with formatter.section("Commands (perfkit COMMAND --help lists the options of one)"):
+            formatter.write_dl(lines, col_max=12)
 
 
 app = typer.Typer(

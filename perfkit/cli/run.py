@@ -51,7 +51,7 @@ def run(
     if not runs:
         raise KeyboardInterrupt
     if out:
-        recordings.save(runs, out)
+        write(out, recordings.text(runs))
     _show_session(runs, output)
     if stopped:
         raise KeyboardInterrupt

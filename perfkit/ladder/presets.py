@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 
 from perfkit.errors import one_of
+from perfkit.machine import usable_cores
 from perfkit.rules import Target
 
 
@@ -76,13 +77,14 @@ class Sizing:
     """With loader workers: on a CPU that trains, threads that spin at barriers would take their cores."""
 
 
-def sizing(preset: Preset, target: Target, cores: int) -> Sizing:
+def sizing(preset: Preset, target: Target) -> Sizing:
     """Sizes for a machine.
 
     With an accelerator every usable core may load data, but no more than `MOST_WORKERS`: each one lengthens
     the queue, and with it the blocks. On a CPU the model needs the cores itself: one worker for every two
     cores, because more of them make it slower.
     """
+    cores = target.cores or usable_cores()
     workers = max(1, cores // 2 if target.device == "cpu" else min(cores, MOST_WORKERS))
     threads = max(1, cores - workers) if target.device == "cpu" else cores
     # On a simulated GPU, what a published figure vouches for.

@@ -8,11 +8,11 @@ import json
 import os
 import platform
 import re
+import secrets
 import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -164,14 +164,9 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    handle, temporary = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}-")
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)  # mkstemp makes it readable by its owner only
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -104,9 +104,7 @@ class CpuTimes(NamedTuple):
     capacity_s: float
     """The visible cores that this process may run on, busy or idle."""
     outside_s: float
-    """Used on them by everything but the measured processes."""
-    steal_s: float = 0.0
-    """Given to other guests by the hypervisor."""
+    """Taken of them by everything but the measured processes, the hypervisor's other guests included."""
     group_s: float | None = None
     """Used by other processes of the control group that limits this one; None without a limit."""
 
@@ -118,19 +116,17 @@ def cpu_times(pids: Collection[int] = ()) -> CpuTimes:
         with contextlib.suppress(psutil.Error):
             measured += sum(process.cpu_times()[:4])  # user, system, and both of children that have ended
     each = psutil.cpu_times(percpu=True)
-    capacity = idle = steal = 0.0
+    capacity = idle = 0.0
     for times in [each[core] for core in affinity() if core < len(each)] or each:
         # Linux counts a guest's time as user time, too.
         capacity += sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
         idle += times.idle + getattr(times, "iowait", 0.0)
-        steal += getattr(times, "steal", 0.0)
     group = _group_cpu_s()
-    outside = capacity - idle - steal - measured
-    return CpuTimes(capacity, outside, steal, None if group is None else group - measured)
+    return CpuTimes(capacity, capacity - idle - measured, None if group is None else group - measured)
 
 
 def taken_share(before: CpuTimes, after: CpuTimes) -> float:
-    """Share of the usable cores that others took between two moments, the hypervisor included (0 to 1).
+    """Share of the usable cores that others took between two moments (0 to 1).
 
     Where a quota grants a part of the cores only, programs outside the control group may use the rest without
     taking anything; programs inside use up the same quota.
@@ -140,8 +136,7 @@ def taken_share(before: CpuTimes, after: CpuTimes) -> float:
         return 0.0
     usable, visible = usable_cores(), len(affinity())
     core_s = capacity / visible
-    used_s = after.outside_s - before.outside_s + after.steal_s - before.steal_s
-    busy = used_s / core_s - (visible - usable)
+    busy = (after.outside_s - before.outside_s) / core_s - (visible - usable)
     if before.group_s is not None and after.group_s is not None:
         busy = max(busy, (after.group_s - before.group_s) / core_s)
     return min(1.0, max(0.0, busy) / usable)

@@ -1,12 +1,9 @@
 """The check-up of a machine: what it has, what is wrong with it, and how to fix it."""
 
 import os
-import platform
 import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any, Literal
 
 import psutil
@@ -15,7 +12,6 @@ from perfkit.machine import computer, cores, devices
 from perfkit.machine.computer import GIB, version
 from perfkit.machine.devices import Found
 
-_MIN_TORCH = "2.11"
 _ONE_CORE = "Loader workers and training share one core: give the container more (docker run --cpus)"
 _NO_JUPYTER = "Install it: pip install -e '.[notebook]'"
 _LITTLE_MEMORY = "Up to three processes train at once: close other programs"
@@ -42,8 +38,10 @@ class Check:
 def checkup() -> list[Check]:
     """Checks everything that decides what can be measured here; changes nothing."""
     found, machine, cpu = devices.ask_torch(), computer.facts(), computer.facts()["cpu"]
-    jupyter = {name: version(name) for name in ("jupyterlab", "ipywidgets", "ipykernel")}
-    versions = ", ".join(f"{name} {number or 'missing'}" for name, number in jupyter.items())
+    jupyter, torch = _versions("jupyterlab", "ipywidgets", "ipykernel"), _versions("torch", "torchvision")
+    built = ", ".join(f"{name} {number}" for name, number in computer.torch_build().items()) or "the CPU"
+    torch += f", built for {built}" if found.imported else f"; it cannot be imported: {found.error}"
+    has_torch = found.imported and "missing" not in torch
     available = min(psutil.virtual_memory().available, machine["memory_bytes"])
     memory = f"{machine['memory_bytes'] / GIB:.1f} GiB, {available / GIB:.1f} GiB available"
     shm = Check("/dev/shm", "n/a: this system has none")
@@ -56,9 +54,8 @@ def checkup() -> list[Check]:
     device = devices.check_device(None)
     problem, _, fix = devices.compiler_problem(device).partition(": ")
     return [
-        Check("Python", f"{platform.python_version()} at {sys.executable}"),
-        _torch(found),
-        Check("Jupyter", versions, "" if all(jupyter.values()) else _NO_JUPYTER),
+        Check("torch", torch, "" if has_torch else _OTHER_TORCH, blocking=not has_torch),
+        Check("Jupyter", jupyter, _NO_JUPYTER if "missing" in jupyter else ""),
         Check("cores", cores.core_report(), _ONE_CORE if cores.usable_cores() == 1 else ""),
         Check("memory", memory, _LITTLE_MEMORY if available < 3 * GIB else ""),
         shm,
@@ -69,26 +66,8 @@ def checkup() -> list[Check]:
     ]
 
 
-def _torch(found: Found) -> Check:
-    from packaging.requirements import Requirement  # 40 ms that only this check needs
-    from packaging.version import Version
-
-    torch, vision = version("torch"), version("torchvision")
-    detail = f"torch {torch or 'missing'}, torchvision {vision or 'missing'}"
-    if not torch or not vision:
-        return Check("torch", detail, _OTHER_TORCH, blocking=True)
-    build = ", ".join(f"{name} {number}" for name, number in computer.torch_build().items())
-    detail += f", built for {build or 'the CPU'}"
-    requirements = [Requirement(text) for text in metadata.requires("torchvision") or []]
-    unmet = [r for r in requirements if r.name == "torch" and not r.specifier.contains(torch, True)]
-    problem = ""
-    if Version(torch) < Version(_MIN_TORCH):
-        problem = f"; perfkit needs torch {_MIN_TORCH}"
-    elif unmet:
-        problem = f"; torchvision needs {unmet[0]}"
-    elif not found.imported:
-        problem = f"; it cannot be imported: {found.error}"
-    return Check("torch", detail + problem, _OTHER_TORCH if problem else "", blocking=bool(problem))
+def _versions(*packages: str) -> str:
+    return ", ".join(f"{name} {version(name) or 'missing'}" for name in packages)
 
 
 def _gpu(machine: Mapping[str, Any], found: Found) -> Check:

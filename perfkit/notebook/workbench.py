@@ -186,7 +186,7 @@ class Workbench(LadderPanel):
     def _export(self) -> None:
         runs = self._chosen()
         script = next(iter(rungs.scripts(runs[-1:]).values()))
-        recording = recordings.recording_text(runs).decode()
+        recording = recordings.text(runs).decode()
         report = html.session(runs, rungs.scripts(runs))
         links = [
             pieces.download(script, "train.py", "text/x-python"),

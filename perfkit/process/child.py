@@ -13,7 +13,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, wait
 from multiprocessing import Pipe
 from multiprocessing import connection as connections
 from multiprocessing.connection import Connection
@@ -25,8 +24,9 @@ import psutil
 
 from perfkit import machine
 from perfkit.errors import RunFailed
+from perfkit.machine import gpus
 from perfkit.process import server
-from perfkit.process.conversation import POLL_S, Conversation, OnProgress
+from perfkit.process.conversation import Conversation, OnProgress
 from perfkit.worker import failures, messages
 from perfkit.worker.messages import AnyEvent, Question
 
@@ -36,11 +36,10 @@ LOG_BYTES = 20_000
 
 
 class Rank(NamedTuple):
-    """A process, the connection to it, and when it has started."""
+    """A process, and the connection to it."""
 
     process: BaseProcess
     connection: Connection
-    started: Future[None]
 
 
 def serve(connection: Connection) -> None:
@@ -54,7 +53,7 @@ class Child(Conversation):
     """A measuring process for each rank, each with its loader workers in a process group of its own.
 
     Args:
-        on_progress, cancelled, deadline: as for a `Conversation`.
+        on_progress, cancelled, timeout_s: as for a `Conversation`.
         environment: variables besides those of this process, such as `Recipe.environment()`.
         ranks: how many train together.
         task: what it does; by default it answers questions about a training.
@@ -66,46 +65,40 @@ class Child(Conversation):
 
     def __init__(
         self,
-        on_progress: OnProgress = lambda phase, fraction: None,
+        on_progress: OnProgress = lambda phase: None,
         cancelled: threading.Event | None = None,
-        deadline: float | None = None,
+        timeout_s: float | None = None,
         environment: Mapping[str, str] | None = None,
         ranks: int = 1,
         task: Callable[[Connection], None] = serve,
     ) -> None:
-        super().__init__(on_progress, cancelled, deadline)
+        super().__init__(on_progress, cancelled, timeout_s)
         self.world, self._task, self._early = ranks, task, dict(environment or {})
         self.folder = Path(tempfile.mkdtemp(prefix="perfkit-"))
         """Its temporary files; removed with whatever a killed process leaves there."""
         self._ranks: list[Rank] = []
-        on_progress("importing torch", 0.0)
+        on_progress("importing torch")
         try:
             for variables in _rank_variables(ranks):
-                self._ranks.append(self._launch(variables))
-            self._wait_until_started()
+                self.check()
+                self._launch(variables)
         except BaseException:
             self.stop()
             raise
 
-    def _launch(self, late: dict[str, str]) -> Rank:
+    def _launch(self, variables: dict[str, str]) -> None:
         ours, theirs = Pipe()
-        cache = {"TORCHINDUCTOR_CACHE_DIR": str(machine.cache_folder().absolute() / "inductor")}
-        environment = {**cache, **server.variables(), **self._early, **late, "TMPDIR": str(self.folder)}
-        environment.pop("MPLBACKEND", None)  # a notebook's own
         log = str(self._log(len(self._ranks)))
-        process, started = server.start((self._task, theirs, environment, log), self._early)
-        started.add_done_callback(lambda _: theirs.close())
-        return Rank(process, ours, started)
-
-    def _wait_until_started(self) -> None:
-        starting = {rank.started for rank in self._ranks}
-        while starting:
-            self.check()
-            done, starting = wait(starting, POLL_S)
-            for future in done:
-                if problem := future.exception():
-                    what = f"no measuring process could be started: {problem!r}"
-                    raise RunFailed(what, "Run `perfkit doctor`: it says whether torch can be imported")
+        cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR", machine.cache_folder().absolute() / "inductor")
+        late = {**variables, "TMPDIR": str(self.folder), "TORCHINDUCTOR_CACHE_DIR": str(cache)}
+        try:
+            process = server.start(self._task, theirs, log, self._early, late)
+        except Exception as problem:
+            what = f"no measuring process could be started: {problem!r}"
+            raise RunFailed(what, "Run `perfkit doctor`: it says whether torch can be imported") from problem
+        finally:
+            theirs.close()
+        self._ranks.append(Rank(process, ours))
 
     def _log(self, rank: int) -> Path:
         return self.folder / f"rank{rank}.log"
@@ -143,17 +136,17 @@ class Child(Conversation):
 
     def log(self, rank: int = 0) -> list[str]:
         """The last lines that a rank printed."""
-        with contextlib.suppress(OSError), open(self._log(rank), "rb") as file:
-            file.seek(max(0, os.path.getsize(file.name) - LOG_BYTES))
-            return file.read().decode(errors="replace").splitlines()
-        return []
+        path = self._log(rank)
+        written = path.read_bytes()[-LOG_BYTES:] if path.is_file() else b""
+        return written.decode(errors="replace").splitlines()
 
     def stop(self) -> None:
         """Ends all processes and everything they started; returns when nothing of it is left."""
         for rank in self._ranks:
             rank.connection.close()
-            if not rank.started.cancel():
-                rank.started.add_done_callback(functools.partial(_end, rank.process))
+            if rank.process.pid:
+                end_tree(rank.process.pid)
+                rank.process.join(GRACE_S)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -175,9 +168,8 @@ def call(
         RunFailed: it raised, ended its process, or took too long.
         Cancelled: `cancelled` was set.
     """
-    deadline = time.monotonic() + timeout_s if timeout_s else None
     task = functools.partial(_answer_call, function, arguments)
-    with Child(cancelled=cancelled, deadline=deadline, task=task) as child:
+    with Child(cancelled=cancelled, timeout_s=timeout_s, task=task) as child:
         return pickle.loads(child.answer(bytes))
 
 
@@ -194,7 +186,7 @@ def _answer_call(function: Any, arguments: tuple[Any, ...], connection: Connecti
 
 def end_tree(pid: int) -> None:
     """Terminates a process group, then kills what is left of it and of what it started."""
-    tree = machine.process_tree(pid)
+    tree = gpus.process_tree(pid)
     for number, awaited in ((signal.SIGTERM, tree[:1]), (signal.SIGKILL, tree)):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, number)
@@ -204,12 +196,6 @@ def end_tree(pid: int) -> None:
         until = time.monotonic() + GRACE_S
         while any(_runs(process) for process in awaited) and time.monotonic() < until:
             time.sleep(0.002)
-
-
-def _end(process: BaseProcess, _: object) -> None:
-    if process.pid:
-        end_tree(process.pid)
-        process.join(GRACE_S)
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -1,6 +1,7 @@
 """Processes that train together, asked as one."""
 
 import abc
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -13,8 +14,8 @@ from perfkit.worker import failures
 from perfkit.worker.messages import Answer, AnyEvent, Failure, Progress, Question
 
 A = TypeVar("A")
-OnProgress = Callable[[str, float], None]
-"""Called with the phase and how much of it is done (0 to 1)."""
+OnProgress = Callable[[str], None]
+"""Called with the phase."""
 
 POLL_S = 0.1
 COLLECT_S = 1.5
@@ -25,9 +26,9 @@ class Conversation(abc.ABC):
     """Asks a process, or all ranks of a training: each gets the question, all must answer, rank 0 counts.
 
     Args:
-        on_progress: called from the thread that asks, with the phase and its fraction.
+        on_progress: called from the thread that asks.
         cancelled: set from any thread to end what is under way.
-        deadline: `time.monotonic()` at which waiting ends; None for no limit.
+        timeout_s: how long it may take; None for no limit.
     """
 
     world = 1
@@ -35,13 +36,17 @@ class Conversation(abc.ABC):
 
     def __init__(
         self,
-        on_progress: OnProgress = lambda phase, fraction: None,
+        on_progress: OnProgress = lambda phase: None,
         cancelled: threading.Event | None = None,
-        deadline: float | None = None,
+        timeout_s: float | None = None,
     ) -> None:
         self.on_progress = on_progress
         self.cancelled = cancelled or threading.Event()
-        self.deadline = deadline
+        self.limit(timeout_s)
+
+    def limit(self, timeout_s: float | None) -> None:
+        """From now on it may take so long."""
+        self.deadline = time.monotonic() + (timeout_s or math.inf)
 
     @property
     @abc.abstractmethod
@@ -85,18 +90,14 @@ class Conversation(abc.ABC):
                 elif not isinstance(event, Progress):
                     raise self._first_failure(rank, event)
                 elif rank == 0:
-                    self.on_progress(event.phase, event.done / max(1, event.total))
-        try:
-            return msgspec.convert(answers[0], kind)
-        except msgspec.ValidationError as problem:
-            what = f"a measuring process gave an unreadable answer: {problem}"
-            raise RunFailed(what, "Report it, with the command that caused it") from None
+                    self.on_progress(event.phase)
+        return msgspec.convert(answers[0], kind)
 
     def check(self) -> None:
         """Raises if it was cancelled or is too late."""
         if self.cancelled.is_set():
             raise Cancelled("stopped on request")
-        if self.deadline is not None and time.monotonic() > self.deadline:
+        if time.monotonic() > self.deadline:
             raise self.too_late()
 
     def too_late(self) -> RunFailed:

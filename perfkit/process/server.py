@@ -18,13 +18,12 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from perfkit import machine
+from perfkit.machine import computer, gpus
 from perfkit.worker import failures, messages
 
 ON_LINUX = sys.platform == "linux"
@@ -36,28 +35,42 @@ DIE_WITH_PARENT = 1
 _method: Any = multiprocessing.get_context("forkserver" if ON_LINUX else "spawn")
 _servers: dict[frozenset[tuple[str, str]], forkserver.ForkServer] = {}
 _lock = threading.Lock()
-_changing = threading.Lock()
 """Held while this process has the variables of another one that starts."""
 
 
-def start(arguments: tuple[Any, ...], environment: Mapping[str, str]) -> tuple[BaseProcess, Future[None]]:
-    """Starts a process in a thread, as its server may have to import torch first.
+def start(
+    task: Callable[[Connection], None],
+    connection: Connection,
+    log: str,
+    early: Mapping[str, str],
+    late: Mapping[str, str],
+) -> BaseProcess:
+    """Starts a process that carries out a task; the first one waits until its server has imported torch.
 
     Args:
-        arguments: of `run`; they are pickled.
-        environment: variables besides this process's own.
-
-    Returns:
-        The process, and when it has started; an error of the server is the future's.
+        task: gets the connection; both are pickled.
+        connection: to the process that asks.
+        log: the file for what it prints.
+        early: variables, besides this process's own, that an import may read.
+        late: variables that none reads.
     """
-    # A daemon is ended with this process, rather than waited for.
-    process = _method.Process(target=run, args=arguments, daemon=True)
-    started: Future[None] = Future()
-    # No pool: Ctrl-C while it makes its thread would leave one that this process waits for when it ends.
-    threading.Thread(
-        target=_start_unless_cancelled, args=(started, process, dict(environment)), daemon=True
-    ).start()
-    return process, started
+    with _lock, _main_hidden():
+        environment = {**os.environ, **early, **late}
+        environment.pop("MPLBACKEND", None)  # a notebook's own
+        # A daemon is ended with this process, rather than waited for.
+        process: BaseProcess = _method.Process(
+            target=run, args=(task, connection, environment, log), daemon=True
+        )
+        if not ON_LINUX:
+            with _set(early):
+                process.start()
+            return process
+        try:
+            _fork(process, early)
+        except (EOFError, OSError):  # somebody ended the server, which only the next call notices
+            time.sleep(0.5)
+            _fork(process, early)
+        return process
 
 
 def restart() -> None:
@@ -68,45 +81,19 @@ def restart() -> None:
         _servers.clear()
 
 
-def variables() -> dict[str, str]:
-    """The environment of this process, without what a thread sets for a process that starts just now."""
-    with _changing:
-        return dict(os.environ)
-
-
-def _start_unless_cancelled(started: Future[None], process: BaseProcess, environment: dict[str, str]) -> None:
-    # A server inherits it: Ctrl-C must not end it while it imports torch.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    if started.set_running_or_notify_cancel():
-        try:
-            _start(process, environment)
-        except BaseException as problem:
-            started.set_exception(problem)
-        else:
-            started.set_result(None)
-
-
-def _start(process: BaseProcess, environment: dict[str, str]) -> None:
-    with _lock, _main_hidden():
-        if not ON_LINUX:
-            with _set(environment):
-                process.start()
-            return
-        try:
-            _fork(process, environment)
-        except (EOFError, OSError):  # somebody ended the server, which only the next call notices
-            time.sleep(0.5)
-            _fork(process, environment)
-
-
-def _fork(process: BaseProcess, environment: dict[str, str]) -> None:
+def _fork(process: BaseProcess, environment: Mapping[str, str]) -> None:
     read_early = {name: value for name, value in os.environ.items() if not name.startswith(READ_LATE)}
-    key = frozenset((read_early | environment).items())
+    key = frozenset({**read_early, **environment}.items())
     if key not in _servers:
         _servers[key] = forkserver.ForkServer()
         _servers[key].set_forkserver_preload(["perfkit.worker.preload"])
-    with _set(environment | {"PYTHONPATH": machine.import_path()}):
-        _servers[key].ensure_running()
+    # A server inherits what is blocked: Ctrl-C must not end it.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with _set({**environment, "PYTHONPATH": computer.import_path()}):
+            _servers[key].ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     plain = forkserver.connect_to_new_process
     forkserver.connect_to_new_process = _servers[key].connect_to_new_process
     try:
@@ -118,17 +105,16 @@ def _fork(process: BaseProcess, environment: dict[str, str]) -> None:
 @contextlib.contextmanager
 def _set(changes: Mapping[str, str]) -> Iterator[None]:
     """Environment variables of a process that starts meanwhile."""
-    with _changing:
-        before = dict(os.environ)
-        os.environ.update(changes)
-        try:
-            yield
-        finally:
-            for name in changes:
-                if name in before:
-                    os.environ[name] = before[name]
-                else:
-                    del os.environ[name]
+    before = dict(os.environ)
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name in changes:
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                del os.environ[name]
 
 
 @contextlib.contextmanager
@@ -190,7 +176,7 @@ def end_group() -> None:
     """Ends this process and every process that it started, at once."""
     if os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGKILL)
-    for process in machine.process_tree()[1:]:
+    for process in gpus.process_tree()[1:]:
         process.kill()
     os._exit(1)
 

@@ -16,18 +16,20 @@ DISTURBED = 0.05
 """A block during which others took more than this share of the cores is disturbed (metrics §1)."""
 
 
-def undisturbed(shares: Sequence[float], count: int) -> Flags | None:
-    """Which of `count` rounds others did not disturb; None where too few are left.
+def counting(shares: Sequence[float], count: int) -> Flags:
+    """Which of `count` rounds count: those that others did not disturb, or all where too few are left.
 
-    Args:
-        shares: of the cores that others took, in each round; empty where it was not measured.
-        count: number of the rounds.
+    `shares` of the cores were taken by others, in each round; empty where it was not measured.
     """
-    taken = np.array(shares) if len(shares) == count else np.zeros(count)
-    clean: Flags = taken <= DISTURBED
+    clean: Flags = np.array(shares if len(shares) == count else [0.0] * count) <= DISTURBED
     # Half of fewer rounds will do: they give no verdict anyway.
     needed = stats.MIN_ROUNDS if count >= stats.MIN_ROUNDS else count / 2
-    return clean if clean.sum() >= needed else None
+    return clean if clean.sum() >= needed else np.ones(count, bool)
+
+
+def is_disturbed(shares: Sequence[float], count: int) -> bool:
+    """Whether too few of `count` rounds were undisturbed, so that all of them count."""
+    return len(shares) == count and any(np.array(shares)[counting(shares, count)] > DISTURBED)
 
 
 class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,13 +44,13 @@ class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
     def rates(self) -> tuple[Values, Values]:
         """Both as arrays, this run's first, in the rounds that count."""
         own, other = np.array(self.own_samples_per_s), np.array(self.other_samples_per_s)
-        counts = undisturbed(self.disturbed, own.size)
-        return (own, other) if counts is None or own.size != other.size else (own[counts], other[counts])
+        counts = counting(self.disturbed, own.size)
+        return (own[counts], other[counts]) if own.size == other.size else (own, other)
 
     @property
     def is_disturbed(self) -> bool:
         """Whether too few rounds were undisturbed, so that all of them count."""
-        return undisturbed(self.disturbed, len(self.own_samples_per_s)) is None
+        return is_disturbed(self.disturbed, len(self.own_samples_per_s))
 
 
 class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):

@@ -53,8 +53,8 @@ def provenance() -> Provenance:
     return Provenance(machine=facts, when=when, command=command, commit=facts["commit"])
 
 
-def recording_text(recorded: Sequence[Run]) -> bytes:
-    """Runs as the text of a recording.
+def text(recorded: Sequence[Run]) -> bytes:
+    """Runs as the content of a recording's file.
 
     Raises:
         InvalidValue: they were played from a recording, which has its own provenance.
@@ -63,18 +63,6 @@ def recording_text(recorded: Sequence[Run]) -> bytes:
         raise InvalidValue("these runs are of a recording already", "Copy its file instead")
     recording = Recording(provenance=provenance(), runs=list(recorded))
     return msgspec.json.format(msgspec.json.encode(recording), indent=1)
-
-
-def save(recorded: Sequence[Run], path: Path) -> None:
-    """Writes runs as a recording: the complete file or nothing; a missing folder is created.
-
-    Raises:
-        InvalidValue: they were played from a recording, which has its own provenance.
-        OSError: it cannot be written.
-    """
-    text = recording_text(recorded)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    machine.write_atomically(path, text)
 
 
 def available() -> Mapping[str, Path]:

@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeVar
 import msgspec
 import numpy as np
 
-from perfkit.errors import InvalidValue, StoreError
+from perfkit.errors import StoreError
 from perfkit.results import stats
-from perfkit.results.pairing import DISTURBED, Pairing, undisturbed
+from perfkit.results.pairing import DISTURBED, Pairing, counting, is_disturbed
 from perfkit.results.stats import Estimate, Ratio, Values
 
 T = TypeVar("T")
@@ -51,17 +51,6 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     """Error of the peak memory to expect, as a fraction."""
     kernel_s: float = 0.0
     """Kernel time of a step."""
-
-
-def same_basis(a: Simulated | None, b: Simulated | None) -> None:
-    """Refuses to compare what does not rest on the same model, with an InvalidValue."""
-    first, second = ([each.gpu, each.host, each.model, each.constants] if each else [] for each in (a, b))
-    if first != second:
-        how = " and ".join(", ".join(basis) or "measured" for basis in (first, second))
-        raise InvalidValue(
-            f"the runs do not rest on the same: {how}",
-            "Choose two measured runs, or two that are simulated in one way",
-        )
 
 
 class Raw(msgspec.Struct, frozen=True):
@@ -244,8 +233,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def disturbed(self) -> float | None:
         """The share of the cores that others took, where too few rounds were free of it."""
         shares = np.array(self.raw.disturbed)
-        free = undisturbed(self.raw.disturbed, len(self.raw.block_samples_per_s)) is not None
-        return None if free or self.status != "ok" else float(shares[shares > DISTURBED].mean())
+        if self.status != "ok" or not is_disturbed(self.raw.disturbed, len(self.raw.block_samples_per_s)):
+            return None
+        return float(shares[shares > DISTURBED].mean())
 
     def pairing(self, role: str) -> Pairing | None:
         """The rounds beside the `previous` stage or the `baseline`; None where they were not compared."""
@@ -276,14 +266,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def _in_rounds(self, values: Values | list[float]) -> Values:
         """The values (one a round) of the rounds that count."""
-        counts = undisturbed(self.raw.disturbed[: len(values)], len(values))
-        return np.array(values)[slice(None) if counts is None else counts]
+        return np.array(values)[counting(self.raw.disturbed[: len(values)], len(values))]
 
     def _measured(self, values: list[float]) -> Values:
         """The values (one a step) after the warm-up, in the rounds that count."""
         steps, blocks = np.array(values[self.raw.warmup_steps :]), self.raw.block_steps
-        counts = undisturbed(self.raw.disturbed, len(blocks))
-        return steps if counts is None or steps.size != sum(blocks) else steps[np.repeat(counts, blocks)]
+        counts = counting(self.raw.disturbed, len(blocks))
+        return steps[np.repeat(counts, blocks)] if steps.size == sum(blocks) else steps
 
 
 def break_even_steps(run: Run, runs: Sequence[Run]) -> int | None:

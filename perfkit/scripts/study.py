@@ -25,8 +25,7 @@ from perfkit.scripts.watched import WatchedScript
 from perfkit.studies.here import ThisMachine
 from perfkit.studies.loop import Training
 from perfkit.studies.progress import Progress
-from perfkit.studies.record import Noise
-from perfkit.studies.sources import Plan, StopRule, plan
+from perfkit.studies.sources import Noise, Plan, StopRule, plan
 from perfkit.worker.messages import Description
 
 LOSSES = 8
@@ -109,12 +108,11 @@ class ScriptSource(ThisMachine):
         is_plain = launch == self._launch and not toggles
         child = self.take() if is_plain else self._start(launch, toggles)
         self._children[stage.title] = child
-        training = self.train(stage.recipe, preset.loss_steps, preset.warmup_s, child=child)
-        facts = {**training.trained.facts, "command": launch.describe()}
+        _, trained = self.train(stage.recipe, preset.loss_steps, preset.warmup_s, child=child)
+        facts = {**trained.facts, "command": launch.describe()}
         if self.facts.random_data:
             facts["data"] = RANDOM_DATA
-        training.trained = msgspec.structs.replace(training.trained, facts=facts)
-        return training
+        return Training(child, msgspec.structs.replace(trained, facts=facts))
 
     def measure(self, stages: Sequence[Stage], stop: StopRule) -> list[Run]:
         """See `Source.measure`; then asks both sides of a comparison what their steps did."""

@@ -68,7 +68,7 @@ class WatchedScript(Conversation):
         seed: int = 0,
         loaders: Iterable[tuple[str, int, int]] = (),
         witness: bool = False,
-        on_progress: OnProgress = lambda phase, fraction: None,
+        on_progress: OnProgress = lambda phase: None,
         cancelled: threading.Event | None = None,
     ) -> None:
         if not hasattr(socket, "AF_UNIX"):
@@ -98,7 +98,7 @@ class WatchedScript(Conversation):
         }
         self._server = socket.socket(socket.AF_UNIX)
         self._sources: list[Any] = [self._server]
-        self.on_progress("importing torch", 0.0)
+        self.on_progress("importing torch")
         try:
             self._process = self._start(words, settings)
         except BaseException:

@@ -7,6 +7,7 @@ from typing import Any
 
 from perfkit import additions, machine
 from perfkit.recipe import Recipe, spoken, switches
+from perfkit.results import stats
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Comparison, Mechanism, Run
 from perfkit.results.stats import Ratio
@@ -183,10 +184,11 @@ def doctor(about: str, checks: Sequence[machine.Check], stages: Sequence[Any]) -
     return [tabulate(columns, checks, about), *([table] if stages else [])]
 
 
-def noise(pairs: Sequence[Comparison], device: str, bound: float | None) -> list[Content]:
+def noise(measured: Comparison, device: str, bound: float | None) -> list[Content]:
     """The ratios of pairs of identical processes, and the noise that follows from them."""
-    ratios = [f"{pair.ratio.ratio:.3f} ({pair.ratio.low:.3f}–{pair.ratio.high:.3f})" for pair in pairs]
-    return [Bullets(ratios), f"A/A noise of {device}: {bound or 0:.2%}, from {len(pairs)} pairs"]
+    ratios = [stats.ratio(*pair.rates, paired=True) for pair in measured.pairing.pairs]
+    lines = [f"{ratio.ratio:.3f} ({ratio.low:.3f}–{ratio.high:.3f})" for ratio in ratios]
+    return [Bullets(lines), f"A/A noise of {device}: {bound or 0:.2%}, from {measured.pairs} pairs"]
 
 
 def communication(runs: Sequence[Run]) -> Table:

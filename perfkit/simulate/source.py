@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from msgspec import structs
 
@@ -23,9 +23,9 @@ from perfkit.simulate.gpus import GPUS, Gpu, gpu
 from perfkit.simulate.host import Host
 from perfkit.simulate.prediction import Prediction, peak, predict
 from perfkit.simulate.step import Step
-from perfkit.studies.record import RunBuilder
-from perfkit.studies.sources import Plan, ProfilerOptions, Request, Source, StopRule
-from perfkit.worker.messages import Description, MemoryReport, SyncReport
+from perfkit.studies.record import begun, ended
+from perfkit.studies.sources import Plan, Request, Source, StopRule
+from perfkit.worker.messages import Description
 
 _ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator", "no_sync")
 
@@ -116,18 +116,17 @@ class Simulated(Source):
         """Forgets what was computed."""
         self._computed.clear()
 
-    def profile(self, recipe: Recipe, path: Path, options: ProfilerOptions) -> None:
-        """Some steps as a Chrome trace that says that it is simulated."""
+    def look(self, recipe: Recipe, question: str, kind: type[Any], **arguments: Any) -> Any:
+        """What the plan of a step says; a profile is a Chrome trace that says that it is simulated."""
+        if question == "kernels":
+            raise self.not_here("its kernels")
         prediction = self.prediction(recipe)
-        chrome.write(path, prediction, prediction.outcome(noted=options.active))
-
-    def memory(self, recipe: Recipe) -> MemoryReport:
-        """What holds memory in a step, from the plan."""
-        return self.prediction(recipe).memory()
-
-    def syncs(self, recipe: Recipe, steps: int) -> SyncReport:
-        """Copies and waits in some steps, from the plan."""
-        return self.prediction(recipe).syncs(steps)
+        if question == "memory":
+            return prediction.memory()
+        if question == "syncs":
+            return prediction.syncs(arguments["steps"])
+        chrome.write(Path(arguments["path"]), prediction, prediction.outcome(noted=arguments["active"]))
+        return arguments["path"]
 
     def prediction(self, recipe: Recipe) -> Prediction:
         """A step of a recipe, planned and predicted.
@@ -175,27 +174,27 @@ class Simulated(Source):
         known = self._computed.get(stage.name)
         if known and known[0].recipe == stage.recipe.to_dict():
             return known[0]
-        builder = RunBuilder(self._session, stage, self.plan, self.description)
+        run = begun(self._session, stage, self.plan, self.description)
         if stage.reason:
-            return builder.unmeasured("not_applicable", stage.reason)
+            return ended(run)
         try:
             prediction = self.prediction(stage.recipe)
         except Cancelled as person:
             self.stopped = person
-            return builder.unmeasured("cancelled", "stopped on request")
+            return ended(run, reason="stopped on request")
         except PerfkitError as problem:
-            return builder.unmeasured("failed", str(problem))
+            return ended(run, status="failed", reason=str(problem))
         outcome, ideal = prediction.steady, prediction.outcome(hosts.IDEAL)
         samples = stage.recipe.batch_size * stage.recipe.accumulation
         copied = sum(copy.nbytes for copy in prediction.step.copies if copy.to == "device") // samples
         rate = samples / outcome.step_s
-        facts = {"host": prediction.host.describe()}
+        facts = {**run.facts, "host": prediction.host.describe()}
         if outcome.data_wait_s > 0.5 * outcome.step_s:
             facts["pace"] = "the loader decides it: the rate says little about the GPU"
         earlier = [self._computed[each.name] for each in before if each.name in self._computed]
         others: list[tuple[Role, int]] = [("previous", -1), ("baseline", 0)] if earlier else []
-        run = builder.build(
-            facts=facts,
+        run = ended(
+            run, status="ok", reason="", facts=facts,
             raw=Raw(
                 step_s=[outcome.step_s], data_wait_s=[outcome.data_wait_s], block_steps=[1],
                 block_samples_per_s=[rate], ceiling_samples_per_s=[samples / ideal.step_s],

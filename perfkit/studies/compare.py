@@ -4,15 +4,17 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
+from perfkit.process import server
 from perfkit.recipe import Recipe, Value, parse_settings
 from perfkit.results import noise, stats
 from perfkit.results.pairing import Pairing, Rounds
-from perfkit.results.run import Comparison, Run, same_basis
+from perfkit.results.run import Comparison, Run
 from perfkit.results.store import RunStore
 from perfkit.studies import rungs
 from perfkit.studies.progress import Progress
@@ -144,9 +146,10 @@ def compare(
             if number >= stats.MIN_ROUNDS and time.monotonic() > until:
                 break
             is_swapped = number % 2 == 1
+            server.restart()
             with (
                 progress.part(number, count),
-                opened(replace(plan, seed=plan.seed + number), progress, fresh=True) as source,
+                opened(replace(plan, seed=plan.seed + number), progress) as source,
             ):
                 order = sides[::-1] if is_swapped else sides
                 titled = [(side.title, side.on(source)) for side in order]
@@ -197,12 +200,11 @@ def compare_stored(a: Run, b: Run) -> Comparison:
     Raises:
         InvalidValue: they are of different machines, devices or workloads, or were not measured.
     """
-    same_basis(a.simulated, b.simulated)
-    first, second = ({**msgspec.structs.asdict(run), "machine": run.machine.get("id")} for run in (a, b))
-    for name in ("workload", "options", "device", "machine"):
-        if first[name] != second[name]:
+    first, second = _basis(a), _basis(b)
+    for name, value in first.items():
+        if value != second[name]:
             raise InvalidValue(
-                f"the runs differ in {name}: {first[name]} and {second[name]}",
+                f"the runs differ in {name}: {value} and {second[name]}",
                 "Choose two runs of one workload on one device of one machine",
             )
     rates, others = b.raw.block_samples_per_s, a.raw.block_samples_per_s
@@ -227,9 +229,21 @@ def compare_stored(a: Run, b: Run) -> Comparison:
     return Comparison(a, b, apart)
 
 
+def _basis(run: Run) -> dict[str, Any]:
+    """What must be the same in runs that are compared."""
+    model = run.simulated
+    return {
+        "workload": run.workload,
+        "options": run.options,
+        "device": run.device,
+        "machine": run.machine.get("id"),
+        "simulation": model and [model.host, model.model, model.constants],
+    }
+
+
 def measure_noise(
     plan: Plan, pairs: int = 10, budget_s: float = 30.0, progress: Progress | None = None
-) -> list[Comparison]:
+) -> Comparison:
     """Compares a recipe with itself, in fresh processes each time, because equal processes differ too.
 
     What they differ by, beyond the scatter of their rounds, becomes this device's A/A noise. More rounds
@@ -240,19 +254,10 @@ def measure_noise(
     progress = progress or Progress()
     plan.source(plan, progress).require("A/A noise")
     same = Candidate("A"), Candidate("A again")
-    comparisons: list[Comparison] = []
-    for number in range(pairs):
-        seeded = replace(plan, seed=plan.seed + number)
-        try:
-            with progress.part(number, pairs):
-                comparisons.append(compare(*same, seeded, budget_s, 0.0, pairs=1, progress=progress))
-        except Cancelled:
-            if not comparisons:
-                raise
-            break
-    sides = [comparison.pairing.pairs[0].rates for comparison in comparisons]
+    result = compare(*same, plan, budget_s * pairs, 0.0, pairs, progress=progress)
+    sides = [pair.rates for pair in result.pairing.pairs]
     noise.add(plan.device, [stats.aa_pair(*rates) for rates in sides if len(rates[0]) > 1])
-    return comparisons
+    return result
 
 
 # ---------------------------------------------------------------- several ranks

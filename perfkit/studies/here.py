@@ -2,48 +2,35 @@
 
 import contextlib
 import platform
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from collections.abc import Iterator
+from typing import Any, ClassVar, Self
 
 from perfkit import machine, workloads
 from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue, presets
-from perfkit.ladder.catalogue import LADDER, Stage
-from perfkit.process import server
+from perfkit.ladder.catalogue import LADDER, Exactness, Stage
 from perfkit.process.child import Child
 from perfkit.process.conversation import Conversation
 from perfkit.process.lock import device_lock
 from perfkit.recipe import Recipe
 from perfkit.results import noise
 from perfkit.results.parity import Check, Parity
-from perfkit.results.run import Run
 from perfkit.rules import Target
-from perfkit.studies.loop import Loop, Training
+from perfkit.studies.loop import A, Loop, Training
 from perfkit.studies.progress import Progress
-from perfkit.studies.record import Noise
-from perfkit.studies.sources import Plan, ProfilerOptions, Request, Source, StopRule
-from perfkit.worker.messages import (
-    Description,
-    KernelReport,
-    MemoryReport,
-    ParityReport,
-    SyncReport,
-    Trained,
-)
+from perfkit.studies.sources import Noise, Plan, Request
+from perfkit.worker.messages import Description, ParityReport, Trained
 
-A = TypeVar("A")
+_Compared = tuple[Exactness, list[Check], dict[str, list[float]], Trained]
+_COLD = ("memory", "syncs")
+"""Looks that take the first steps."""
 
 
-class ThisMachine(Source):
+class ThisMachine(Loop):
     """Trains in child processes, while it has the device to itself."""
 
     locks: ClassVar[str] = ""
     """What it has to itself; the plan's device if empty."""
-    holds_batches = True
-    """Whether a step on a batch that is held can be measured."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         super().__init__(plan, progress)
@@ -70,7 +57,6 @@ class ThisMachine(Source):
             lock = device_lock(device, self.progress.cancelled, lambda: self.progress.phase(waiting))
             self._exit.enter_context(lock)
             self.load()
-            self._loop = Loop(self, self.start, self.holds_batches)
             self._exit = self._exit.pop_all()
         return self
 
@@ -121,8 +107,8 @@ class ThisMachine(Source):
         child = child or self._fresh_child(recipe)
         how = {"seed": self.plan.seed, "warmup_s": warmup_s}
         with _stopped_on_error(child):
-            trained = child.ask("train", Trained, recipe=recipe.to_dict(), loss_steps=loss_steps, **how)
-        return Training(child, trained, self.plan.timeout_s)
+            trained = self.ask(child, "train", Trained, recipe=recipe.to_dict(), loss_steps=loss_steps, **how)
+        return Training(child, trained)
 
     def _fresh_child(self, recipe: Recipe) -> Conversation:
         if self._spare and recipe.ranks == 1 and not recipe.environment():
@@ -132,74 +118,56 @@ class ThisMachine(Source):
 
     def _child(self, recipe: Recipe) -> tuple[Conversation, Description]:
         plan, progress = self.plan, self.progress
-        child = Child(progress.phase, progress.cancelled, self.deadline(), recipe.environment(), recipe.ranks)
+        child = Child(progress.phase, progress.cancelled, plan.timeout_s, recipe.environment(), recipe.ranks)
         self.keep(child)
         what = {"workload": plan.workload, "preset": plan.preset.name, "options": dict(plan.options)}
         with _stopped_on_error(child):
-            return child, child.ask("describe", Description, device=plan.device, **what)
+            return child, self.ask(child, "describe", Description, device=plan.device, **what)
 
     def keep(self, child: Conversation) -> None:
         """Has a child ended with this source."""
         self._exit.callback(child.stop)
 
-    def deadline(self) -> float | None:
-        """When the start of a process is too late."""
-        return time.monotonic() + self.plan.timeout_s if self.plan.timeout_s else None
-
     # ------------------------------------------------------------ answers
-
-    def measure(self, stages: Sequence[Stage], stop: StopRule) -> list[Run]:
-        return self._loop.measure(stages, stop)
-
-    def refresh(self) -> None:
-        server.restart()
-
-    def renew(self) -> None:
-        self._loop.renew()
 
     def noise(self) -> Noise:
         return noise.expected(self.plan.device)
 
-    def profile(self, recipe: Recipe, path: Path, options: ProfilerOptions) -> None:
-        self._look(recipe, "profile", str, path=str(path.absolute()), **asdict(options))
-
-    def memory(self, recipe: Recipe) -> MemoryReport:
-        return self._look(recipe, "memory", MemoryReport, warm=False)
-
-    def kernels(self, recipe: Recipe) -> KernelReport:
-        return self._look(recipe, "kernels", KernelReport)
-
-    def syncs(self, recipe: Recipe, steps: int) -> SyncReport:
-        return self._look(recipe, "syncs", SyncReport, warm=False, steps=steps)
-
-    def _look(self, recipe: Recipe, question: str, kind: type[A], warm: bool = True, **arguments: Any) -> A:
-        """Trains until it is warm, asks one question, and ends the training."""
+    def look(self, recipe: Recipe, question: str, kind: type[A], **arguments: Any) -> A:
         preset = self.plan.preset
-        training = self.train(recipe, preset.loss_steps, preset.warmup_s if warm else 0.0)
+        warmup_s = 0.0 if question in _COLD else preset.warmup_s
+        child, _ = self.train(recipe, preset.loss_steps, warmup_s)
         try:
-            return training.ask(question, kind, **arguments)
+            return self.ask(child, question, kind, **arguments)
         finally:
-            training.child.stop()
+            child.stop()
 
     # ------------------------------------------------------------ parity
 
     def parity(self, title: str, recipe: Recipe, steps: int) -> Parity:
-        if recipe.ranks > 1:
-            return self._parity_of_ranks(title, recipe, steps)
+        compare = self._with_plain if recipe.ranks == 1 else self._with_one_rank
+        exactness, checks, losses, trained = compare(recipe, steps)
+        off = [f"{proof.switch}: {proof.evidence}" for proof in trained.mechanisms if not proof.ok]
+        proven = f"{len(trained.mechanisms)} switches proven by the built objects"
+        mechanisms = Check("mechanisms", not off, "; ".join(off) or proven)
+        samples = recipe.batch_size * recipe.accumulation * recipe.ranks
+        is_other_batch = samples != self.plan.preset.batch_size
+        return Parity(title, exactness, [*checks, mechanisms], is_other_batch, losses)
+
+    def _with_plain(self, recipe: Recipe, steps: int) -> _Compared:
         plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
         exactness, child = catalogue.exactness(recipe, plain), self._fresh_child(recipe)
         how = {"exactness": exactness, "seed": self.plan.seed, "steps": steps}
-        report = child.ask("parity", ParityReport, recipe=recipe.to_dict(), **how)
+        report = self.ask(child, "parity", ParityReport, recipe=recipe.to_dict(), **how)
         trained = self.train(recipe, loss_steps=2, child=child).trained
-        checks = [*report.checks, _mechanisms(trained)]
-        return Parity(title, exactness, checks, self._is_other_batch(recipe), report.losses)
+        return exactness, report.checks, report.losses, trained
 
-    def _parity_of_ranks(self, title: str, recipe: Recipe, steps: int) -> Parity:
+    def _with_one_rank(self, recipe: Recipe, steps: int) -> _Compared:
         """Ranks with a batch each must have the losses of one rank with all of their batches."""
         batch_size = recipe.batch_size * recipe.ranks
-        alone = self.train(recipe.replace(ranks=1, no_sync=False, batch_size=batch_size), steps)
-        alone.child.stop()
-        trained, plain = self.train(recipe, steps).trained, alone.trained
+        child, plain = self.train(recipe.replace(ranks=1, no_sync=False, batch_size=batch_size), steps)
+        child.stop()
+        trained = self.train(recipe, steps).trained
         rounding = 1e-4 if recipe.amp == "off" else 2e-2
         pairs = zip(trained.losses, plain.losses, strict=True)
         difference = max(abs(a - b) / max(abs(b), 1.0) for a, b in pairs)
@@ -208,18 +176,8 @@ class ThisMachine(Source):
         )
         if difference > rounding and trained.batch_norm:
             evidence += ": batch normalisation sees each rank's own batch (nn.SyncBatchNorm would see all)"
-        checks = [Check("losses", difference <= rounding, evidence), _mechanisms(trained)]
         losses = {"candidate": trained.losses, "float32": plain.losses, "float64": list[float]()}
-        return Parity(title, "tolerance", checks, self._is_other_batch(recipe), losses)
-
-    def _is_other_batch(self, recipe: Recipe) -> bool:
-        return recipe.batch_size * recipe.accumulation * recipe.ranks != self.plan.preset.batch_size
-
-
-def _mechanisms(trained: Trained) -> Check:
-    off = [f"{proof.switch}: {proof.evidence}" for proof in trained.mechanisms if not proof.ok]
-    proven = f"{len(trained.mechanisms)} switches proven by the built objects"
-    return Check("mechanisms", not off, "; ".join(off) or proven)
+        return "tolerance", [Check("losses", difference <= rounding, evidence)], losses, trained
 
 
 @contextlib.contextmanager

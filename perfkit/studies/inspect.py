@@ -39,19 +39,19 @@ def syncs(
 ) -> SyncReport:
     """Copies and waits between host and device in a training's steps; arguments as for `prepared`."""
     with prepared(workload, recipe, where) as (source, used):
-        return source.syncs(used, steps)
+        return source.look(used, "syncs", SyncReport, steps=steps)
 
 
 def memory(workload: str | None = None, recipe: Recipe | str | None = None, **where: Any) -> MemoryReport:
     """What holds memory in a training step; arguments as for `prepared`."""
     with prepared(workload, recipe, where) as (source, used):
-        return source.memory(used)
+        return source.look(used, "memory", MemoryReport)
 
 
 def kernels(workload: str | None = None, recipe: Recipe | str | None = None, **where: Any) -> KernelReport:
     """What the device can do, by shape, and how much of it a training uses; arguments as for `prepared`."""
     with prepared(workload, recipe, where) as (source, used):
-        return source.kernels(used)
+        return source.look(used, "kernels", KernelReport)
 
 
 def parity(

@@ -6,25 +6,24 @@ together come from the same rounds. What memory does not hold beside all others 
 baseline alone.
 """
 
-import contextlib
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from perfkit import machine
 from perfkit.errors import Cancelled, PerfkitError, RunFailed
 from perfkit.ladder.catalogue import Stage
+from perfkit.machine import cores, gpus
 from perfkit.process.conversation import Conversation
 from perfkit.results import noise, stats
 from perfkit.results.pairing import DISTURBED
 from perfkit.results.run import AGAIN, Communication, Run
-from perfkit.studies.record import Measurement, Round, RunBuilder
-from perfkit.studies.sources import Source, StopRule
+from perfkit.studies.progress import Progress
+from perfkit.studies.record import Round, Trial, begun, ended
+from perfkit.studies.sources import Plan, Source, StopRule
 from perfkit.worker.messages import Block, Peak, Trained
 
 A = TypeVar("A")
@@ -35,70 +34,43 @@ MEMORY_MARGIN = 1.5
 """Another training needs as much memory as the largest so far, and some more for its batches."""
 
 
-@dataclass
-class Training:
-    """A process that trains a recipe and is warm; with several ranks, a process for each."""
+class Training(NamedTuple):
+    """A process that trains a recipe, with several ranks a process for each; and what it said once warm."""
 
     child: Conversation
     trained: Trained
-    timeout_s: float | None = None
-    """Time limit of each question."""
-
-    def ask(self, question: str, kind: type[A], **arguments: Any) -> A:
-        """The answer to a question; a `PerfkitError` if the training failed or took too long."""
-        if self.timeout_s:
-            self.child.deadline = time.monotonic() + self.timeout_s
-        return self.child.ask(question, kind, **arguments)
 
 
-@dataclass(eq=False, kw_only=True)
-class Trial(Measurement):
-    """A stage of a measurement."""
+class Loop(Source):
+    """A source that measures in processes, which stay alive from one call of `measure` to the next."""
 
-    stage: Stage
-    builder: RunBuilder
-    training: Training | None = None
-    failure: PerfkitError | None = None
-    gpu_bytes: int = 0
-    """What its process takes of the GPU's memory, seen from outside."""
+    holds_batches = True
+    """Whether a step on a batch that is held can be measured."""
 
-    @property
-    def is_open(self) -> bool:
-        return not self.stage.reason and self.failure is None
-
-    @property
-    def has_result(self) -> bool:
-        return self.is_open and bool(self.rounds)
-
-    def stop(self) -> None:
-        if self.training:
-            self.training.child.stop()
-        self.training = None
-
-
-class Loop:
-    """Measures stages for a source; processes stay alive from one call of `measure` to the next.
-
-    `start` starts a stage's process and returns once it is warm; `holds_batches`: a step on a held batch can
-    be measured. `source.stopped` is how a person has stopped it.
-    """
-
-    def __init__(self, source: Source, start: Callable[[Stage], Training], holds_batches: bool) -> None:
-        self._source = source
-        self._plan = source.plan
-        self._gpu = source.description.facts.uuid
-        self._start = start
-        self._holds_batches = holds_batches
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        super().__init__(plan, progress)
         self._session = secrets.token_hex(4)
-        self._random = random.Random(source.plan.seed)
+        self._random = random.Random(plan.seed)
         self._trials: dict[str, Trial] = {}
         self._reference: float | None = None
         """The rate of the baseline, in samples/s, when it was measured first."""
 
+    def start(self, stage: Stage) -> Training:
+        """Starts the process of a stage, and returns once it is warm."""
+        raise NotImplementedError
+
+    def ask(self, child: Conversation, question: str, kind: type[A], **arguments: Any) -> A:
+        """The answer of a process, which has the plan's time limit for it."""
+        if self.plan.timeout_s:
+            child.limit(self.plan.timeout_s)
+        return child.ask(question, kind, **arguments)
+
     def measure(self, stages: Sequence[Stage], stop: StopRule) -> list[Run]:
         trials = [self._trial(stage, is_base=stage is stages[0]) for stage in stages]
-        with self._until_stopped():
+        try:
             self._measure_together(trials, stop)
+        except (Cancelled, KeyboardInterrupt, RunFailed) as reason:  # a person, or the end of a training
+            self.stopped = reason
         base = next((trial for trial in trials if trial.has_result), trials[0])
         self._learn_noise(trials, base)
         return [self._run(trial, trials[:at], base) for at, trial in enumerate(trials)]
@@ -107,23 +79,16 @@ class Loop:
         for trial in self._trials.values():
             trial.stop()
 
-    @contextlib.contextmanager
-    def _until_stopped(self) -> Iterator[None]:
-        """A person who stops it, or the end of a training, ends this block; the complete rounds are kept."""
-        try:
-            yield
-        except (Cancelled, KeyboardInterrupt, RunFailed) as reason:
-            self._source.stopped = reason
-
     def _trial(self, stage: Stage, is_base: bool) -> Trial:
         """The trial of an earlier call, if its process is alive or it is the baseline; else a new one."""
         known = self._trials.get(stage.name)
-        if known and known.stage == stage and known.is_open and (known.training or is_base):
+        if known and known.stage == stage and known.is_open and (known.child or is_base):
             return known
         if known:
             known.stop()
-        builder = RunBuilder(self._session, stage, self._plan, self._source.description)
-        self._trials[stage.name] = trial = Trial(builder.id, stage=stage, builder=builder)
+        self._trials[stage.name] = trial = Trial(
+            stage, begun(self._session, stage, self.plan, self.description)
+        )
         return trial
 
     def _measure_together(self, trials: list[Trial], stop: StopRule) -> None:
@@ -146,12 +111,12 @@ class Loop:
     def _start_together(self, trials: Sequence[Trial]) -> list[Trial]:
         """Starts processes in the order of the trials, as many as memory holds, and returns these trials."""
         batch: list[Trial] = []
-        base, is_fresh = trials[0], not trials[0].training
+        base, is_fresh = trials[0], not trials[0].child
         for trial in trials:
-            if not trial.training:
+            if not trial.child:
                 if len(batch) > 1 and self._is_crowded(batch):
                     break
-                self._source.progress.reach(STARTING * len(batch) / len(trials), trial.stage.title)
+                self.progress.reach(STARTING * len(batch) / len(trials), trial.stage.title)
                 try:
                     self._start_one(trial)
                 except Cancelled:
@@ -165,32 +130,32 @@ class Loop:
         again = next((trial for trial in batch if trial.stage.name == AGAIN), None)
         if again and is_fresh and base in batch and self._random.random() < 0.5:
             # Of equal processes the one started first may be slower.
-            base.training, again.training = again.training, base.training
+            base.child, again.child = again.child, base.child
             base.trained, again.trained = again.trained, base.trained
         return batch
 
     def _start_one(self, trial: Trial) -> None:
         free = self._free_gpu_bytes()
-        training = self._start(trial.stage)
-        off = [f"{proof.switch} ({proof.evidence})" for proof in training.trained.mechanisms if not proof.ok]
+        child, trained = self.start(trial.stage)
+        off = [f"{proof.switch} ({proof.evidence})" for proof in trained.mechanisms if not proof.ok]
         if off:
-            training.child.stop()
+            child.stop()
             raise RunFailed(
                 f"the mechanism is not on: {'; '.join(off)}",
                 "The numbers would not be of this recipe, so it is not measured; check the workload's code",
             )
-        trial.training, trial.trained = training, training.trained
+        trial.child, trial.trained = child, trained
         trial.gpu_bytes = max(0, free - self._free_gpu_bytes())
 
     def _is_crowded(self, batch: Sequence[Trial]) -> bool:
         """Whether one more training may not fit into the memory of this machine or of its GPU."""
-        resident = [sum(map(machine.resident_bytes, _pids([trial]))) for trial in batch]
-        if machine.free_memory_bytes() < MEMORY_MARGIN * max(resident):
+        resident = [sum(map(cores.resident_bytes, _pids([trial]))) for trial in batch]
+        if cores.free_memory_bytes() < MEMORY_MARGIN * max(resident):
             return True
         return self._free_gpu_bytes() < MEMORY_MARGIN * max(trial.gpu_bytes for trial in batch)
 
     def _free_gpu_bytes(self) -> int:
-        return machine.free_gpu_bytes(self._gpu) or 0
+        return gpus.free_gpu_bytes(self.description.facts.uuid) or 0
 
     # ------------------------------------------------------------ rounds
 
@@ -203,9 +168,9 @@ class Loop:
         rounds: list[Round] = []
         started = time.monotonic()
         budget_s = min(stop.limit_s, stop.budget_s * max(1, len(members) - 1))
-        others = machine.OtherPrograms()
+        others = cores.OtherPrograms()
         try:
-            with machine.sample_utilization(self._gpu) as utilization:
+            with gpus.sample_utilization(self.description.facts.uuid) as utilization:
                 while members:
                     clean = [round for round in rounds if round.disturbed <= DISTURBED]
                     needed, spent_s = _rounds_needed(members, clean, stop), time.monotonic() - started
@@ -213,10 +178,10 @@ class Loop:
                         break
                     part = min(0.99, max(len(clean) / needed, spent_s / budget_s if budget_s else 0.0))
                     title = f"round {len(rounds) + 1} of {members[-1].stage.title}"
-                    self._source.progress.reach(STARTING + (1 - STARTING) * part, title)
+                    self.progress.reach(STARTING + (1 - STARTING) * part, title)
                     rounds.append(self._take_round(members, stop, utilization))
                     others.look()
-                    members = [trial for trial in members if trial.training]
+                    members = [trial for trial in members if trial.child]
         finally:
             if any(round.disturbed > DISTURBED for round in rounds):
                 disturber = others.busiest(_pids(members))
@@ -229,12 +194,12 @@ class Loop:
         """One block of every member, in random order."""
         round = Round()
         for trial in self._random.sample(members, len(members)):
-            if not trial.training:  # it left with another one
+            if not trial.child:  # it left with another one
                 continue
             start = len(utilization)  # what was sampled before belongs to other trials
-            wants_ceiling = stop.ceiling and self._holds_batches and len(trial.rounds) < stop.rounds
+            wants_ceiling = stop.ceiling and self.holds_batches and len(trial.rounds) < stop.rounds
             try:
-                self._take_block(trial, trial.training, _pids(members), wants_ceiling, round)
+                self._take_block(trial, _pids(members), wants_ceiling, round)
             except Cancelled:
                 raise
             except PerfkitError as problem:
@@ -244,33 +209,33 @@ class Loop:
                 continue
             trial.gpu_utilization += utilization[start:]
         for trial in members:
-            if trial.training:
+            if trial.child:
                 trial.rounds.append(round)
         return round
 
-    def _take_block(
-        self, trial: Trial, training: Training, pids: set[int], wants_ceiling: bool, round: Round
-    ) -> None:
+    def _take_block(self, trial: Trial, pids: set[int], wants_ceiling: bool, round: Round) -> None:
         """A block, the ceiling, and the share of the cores or of the GPU that others took meanwhile."""
-        preset = self._plan.preset
-        samples = preset.block_samples
-        since, before = time.time(), machine.cpu_times(pids)
-        block = training.ask("block", Block, samples=samples, seconds=preset.block_s, queues=preset.queues)
+        assert trial.child
+        preset, own = self.plan.preset, trial.run.id
+        size = {"samples": preset.block_samples}
+        since, before = time.time(), cores.cpu_times(pids)
+        least = {"seconds": preset.block_s, "queues": preset.queues}
+        block = self.ask(trial.child, "block", Block, **size, **least)
         if wants_ceiling:
-            round.ceilings[trial.id] = training.ask("ceiling", Block, samples=samples)
-        round.blocks[trial.id] = block
-        share = machine.taken_share(before, machine.cpu_times(pids))
-        if uuid := self._gpu:
-            share = max(share, machine.taken_gpu_share(uuid, since, machine.members(pids)))
+            round.ceilings[own] = self.ask(trial.child, "ceiling", Block, **size)
+        round.blocks[own] = block
+        share = cores.taken_share(before, cores.cpu_times(pids))
+        if uuid := self.description.facts.uuid:
+            share = max(share, gpus.taken_gpu_share(uuid, since, cores.members(pids)))
         round.disturbed = max(round.disturbed, share)
 
     def _ask_the_rest(self, trial: Trial) -> None:
-        assert trial.training
+        assert trial.child
         try:
-            trial.peak = trial.training.ask("peak", Peak)
+            trial.peak = self.ask(trial.child, "peak", Peak)
             if trial.stage.recipe.ranks > 1:
-                samples = self._plan.preset.block_samples
-                trial.communication = trial.training.ask("communication", Communication, samples=samples)
+                samples = self.plan.preset.block_samples
+                trial.communication = self.ask(trial.child, "communication", Communication, samples=samples)
         except Cancelled:
             raise
         except PerfkitError as problem:
@@ -285,25 +250,23 @@ class Loop:
         if again and base.has_result:
             pairing = again.pairing("baseline", base, base, (None, False))
             if pairing.interleaved and not pairing.is_disturbed and len(pairing.rates[0]) >= stats.MIN_ROUNDS:
-                noise.add(self._plan.device, [stats.aa_pair(*pairing.rates)])
+                noise.add(self.plan.device, [stats.aa_pair(*pairing.rates)])
 
     def _run(self, trial: Trial, before: Sequence[Trial], base: Trial) -> Run:
-        if trial.stage.reason:
-            return trial.builder.unmeasured("not_applicable", trial.stage.reason)
         if trial.failure:
-            return trial.builder.unmeasured("failed", str(trial.failure))
-        if not trial.rounds or not base.has_result:
-            return trial.builder.unmeasured("cancelled", "stopped before its first round")
+            return ended(trial.run, status="failed", reason=str(trial.failure))
+        if not (trial.has_result and base.has_result):
+            return ended(trial.run)
         if trial is base:
-            run = trial.builder.measured(trial, [])
+            run = trial.result([])
             self._reference = self._reference or (run.samples_per_s.value if run.samples_per_s else None)
             return run
-        known = self._source.noise()
+        known = self.noise()
         pairings = [trial.pairing("baseline", base, base, known)]
         previous = next((other for other in reversed(before) if other.has_result), None)
         if previous and trial.stage.name != AGAIN:
             pairings.insert(0, trial.pairing("previous", previous, base, known))
-        return trial.builder.measured(trial, pairings, self._reference)
+        return trial.result(pairings, self._reference)
 
 
 def _rounds_needed(members: Sequence[Trial], clean: Sequence[Round], stop: StopRule) -> float:
@@ -323,7 +286,7 @@ def _leave(members: Sequence[Trial], trial: Trial, problem: PerfkitError) -> Non
     are. The rounds of the baseline stay.
     """
     trial.stop()
-    if not _is_out_of_memory(problem) or not any(other.training for other in members):
+    if not _is_out_of_memory(problem) or not any(other.child for other in members):
         trial.failure = problem
         return
     for other in members[1:] if trial is members[0] else [trial]:
@@ -336,4 +299,4 @@ def _is_out_of_memory(problem: PerfkitError) -> bool:
 
 
 def _pids(trials: Sequence[Trial]) -> set[int]:
-    return {pid for trial in trials if trial.training for pid in trial.training.child.pids}
+    return {pid for trial in trials if trial.child for pid in trial.child.pids}

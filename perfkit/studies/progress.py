@@ -58,8 +58,8 @@ class Progress:
         self._done = max(self._done, low + (high - low) * min(1.0, fraction))
         self.title = title or self.title
 
-    def phase(self, phase: str, fraction: float = 0.0) -> None:
-        """A process is in a phase, of which `fraction` is done."""
+    def phase(self, phase: str) -> None:
+        """A process is in a phase."""
         self.tell(Update(self.title, phase, self._done))
 
     def share(self, phase: str, fraction: float) -> None:

@@ -1,26 +1,56 @@
-"""What a training has measured, and the `Run` that it leaves, with warnings about the quality of its data."""
+"""What a stage has measured, and the `Run` that it leaves, with warnings about the quality of its data."""
 
 import datetime
 import itertools
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
 import numpy as np
+from msgspec import structs, to_builtins
 
 from perfkit import machine
+from perfkit.errors import PerfkitError
 from perfkit.ladder.catalogue import Stage
+from perfkit.machine import cores
+from perfkit.process.conversation import Conversation
 from perfkit.results import stats
-from perfkit.results.pairing import Pairing, Role, undisturbed
+from perfkit.results.pairing import Pairing, Role, counting
 from perfkit.results.run import Communication, Raw, Run
 from perfkit.results.stats import Values
-from perfkit.studies.sources import Plan
+from perfkit.studies.sources import Noise, Plan
 from perfkit.worker.messages import Block, Description, Peak, Trained
 
-Noise = tuple[float | None, bool]
-"""The A/A noise of a device, and whether it is assumed."""
+
+def begun(session: str, stage: Stage, plan: Plan, description: Description) -> Run:
+    """The run of a stage before it starts: nothing is measured yet."""
+    now = datetime.datetime.now(datetime.UTC)
+    device = {name: str(value) for name, value in to_builtins(description.facts).items()}
+    conditions = {"before": cores.read_conditions()}
+    return Run(
+        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}",
+        session=session,
+        created=now.isoformat(timespec="seconds"),
+        stage=stage.name,
+        title=stage.title,
+        workload=description.reference,
+        options=description.options,
+        preset=plan.preset.name,
+        device=plan.device,
+        seed=plan.seed,
+        recipe=stage.recipe.to_dict(),
+        status="not_applicable" if stage.reason else "cancelled",
+        reason=stage.reason or "stopped before its first round",
+        machine={**machine.facts(), "device": device, "conditions": conditions},
+        facts={f"not applied: {name}": why for name, why in (stage.not_applied or {}).items()},
+    )
+
+
+def ended(run: Run, **fields: Any) -> Run:
+    """A run with what became of it, and with the conditions of the machine now."""
+    conditions = {**run.machine["conditions"], "after": cores.read_conditions()}
+    return structs.replace(run, machine={**run.machine, "conditions": conditions}, **fields)
 
 
 @dataclass
@@ -35,47 +65,49 @@ class Round:
 
 
 @dataclass(eq=False)
-class Measurement:
-    """What a training has measured so far."""
+class Trial:
+    """A stage that is measured, and what it has measured so far."""
 
-    id: str
-    """The id of its run."""
+    stage: Stage
+    run: Run
+    """As it began."""
+    child: Conversation | None = None
+    """The process that trains; with several ranks, a process for each."""
     trained: Trained | None = None
-    """What its process reported when it was warm."""
+    """What it reported when it was warm."""
+    failure: PerfkitError | None = None
     rounds: list[Round] = field(default_factory=list)
     peak: Peak = field(default_factory=lambda: Peak(None, None, 0))
     communication: Communication | None = None
     gpu_utilization: list[float] = field(default_factory=list)
-    disturber: machine.Program | None = None
+    gpu_bytes: int = 0
+    """What its process takes of the GPU's memory, seen from outside."""
+    disturber: cores.Program | None = None
     """The program that disturbed its rounds most."""
 
+    @property
+    def is_open(self) -> bool:
+        return not self.stage.reason and self.failure is None
+
+    @property
+    def has_result(self) -> bool:
+        return self.is_open and bool(self.rounds)
+
+    def stop(self) -> None:
+        if self.child:
+            self.child.stop()
+        self.child = None
+
     def rates(self, rounds: Sequence[Round]) -> Values:
-        """samples/s of this training in some rounds."""
-        return np.array([round.blocks[self.id].samples_per_s for round in rounds])
+        """samples/s of this stage in some rounds."""
+        return np.array([round.blocks[self.run.id].samples_per_s for round in rounds])
 
-    def common(self, other: "Measurement") -> list[Round]:
+    def common(self, other: "Trial") -> list[Round]:
         """The rounds in which both took part."""
-        return [round for round in self.rounds if other.id in round.blocks]
+        return [round for round in self.rounds if other.run.id in round.blocks]
 
-    def raw(self) -> Raw:
-        """Every value that was measured."""
-        warm = [self.trained.first, self.trained.warm] if self.trained else []
-        blocks = [round.blocks[self.id] for round in self.rounds]
-        ceilings = [round.ceilings[self.id] for round in self.rounds if self.id in round.ceilings]
-        return Raw(
-            step_s=[value for block in [*warm, *blocks] for value in block.step_s],
-            data_wait_s=[value for block in [*warm, *blocks] for value in block.data_wait_s],
-            device_step_s=[value for block in blocks for value in block.device_step_s],
-            warmup_steps=sum(len(block.step_s) for block in warm),
-            block_samples_per_s=[block.samples_per_s for block in blocks],
-            block_steps=[len(block.step_s) for block in blocks],
-            disturbed=_shares(self.rounds),
-            ceiling_samples_per_s=[ceiling.samples_per_s for ceiling in ceilings],
-            gpu_utilization_nvml=self.gpu_utilization,
-        )
-
-    def pairing(self, role: Role, other: "Measurement", baseline: "Measurement", noise: Noise) -> Pairing:
-        """The rounds beside those of another training.
+    def pairing(self, role: Role, other: "Trial", baseline: "Trial", noise: Noise) -> Pairing:
+        """The rounds beside those of another stage.
 
         If the two never shared a round, both are related to the baseline in the rounds that each shared with
         it; without such rounds they are compared as they are.
@@ -93,11 +125,59 @@ class Measurement:
             own.tolist(),
             others.tolist(),
             shares,
-            against=other.id,
+            against=other.run.id,
             role=role,
             interleaved=bool(together),
             noise=noise[0],
             assumed=noise[1],
+        )
+
+    def result(self, pairings: list[Pairing], reference: float | None = None) -> Run:
+        """The run; `reference` is the baseline's rate in samples/s."""
+        assert self.trained, "it has rounds"
+        trained, raw = self.trained, self._raw(self.trained.first + self.trained.warm)
+        facts, compile_s = {**self.run.facts, **trained.facts}, None
+        if trained.compile_counters.graphs:
+            facts["compile cache"] = "warm" if trained.compile_counters.cache_hits else "cold"
+            step_s = float(np.median(raw.step_s[raw.warmup_steps :]))
+            compile_s = max(0.0, trained.first.step_s[0] - step_s)
+        copied = None if self.run.device.startswith("cpu") else trained.batch_bytes_per_sample
+        run = ended(
+            self.run,
+            status="ok",
+            reason="",
+            facts=facts,
+            recipe=trained.recipe,
+            raw=raw,
+            samples_per_step=trained.samples_per_step,
+            mechanism=trained.mechanisms,
+            pairings=pairings,
+            reference_samples_per_s=reference,
+            losses=trained.losses,
+            communication=self.communication,
+            startup_s=trained.startup_s,
+            compile_s=compile_s,
+            peak_memory_bytes=self.peak.allocated,
+            peak_reserved_bytes=self.peak.reserved,
+            batch_bytes_per_sample=trained.batch_bytes_per_sample,
+            h2d_bytes_per_sample=copied,
+        )
+        return structs.replace(run, warnings=list(dict.fromkeys(_quality_warnings(run, self))))
+
+    def _raw(self, warm: Block) -> Raw:
+        blocks = [round.blocks[self.run.id] for round in self.rounds]
+        ceilings = [round.ceilings[self.run.id] for round in self.rounds if self.run.id in round.ceilings]
+        steps = sum(blocks, warm)
+        return Raw(
+            step_s=steps.step_s,
+            data_wait_s=steps.data_wait_s,
+            device_step_s=steps.device_step_s[len(warm.device_step_s) :],
+            warmup_steps=len(warm.step_s),
+            block_samples_per_s=[block.samples_per_s for block in blocks],
+            block_steps=[len(block.step_s) for block in blocks],
+            disturbed=_shares(self.rounds),
+            ceiling_samples_per_s=[ceiling.samples_per_s for ceiling in ceilings],
+            gpu_utilization_nvml=self.gpu_utilization,
         )
 
 
@@ -107,84 +187,14 @@ def _shares(rounds: Sequence[Round]) -> list[float]:
 
 def _counting(rounds: Sequence[Round]) -> list[Round]:
     """The undisturbed rounds; all of them if too few are left."""
-    counts = undisturbed(_shares(rounds), len(rounds))
-    return list(rounds if counts is None else itertools.compress(rounds, counts))
+    return list(itertools.compress(rounds, counting(_shares(rounds), len(rounds))))
 
 
-class RunBuilder:
-    """Builds the run of a stage: from what is known before it starts, and from what was measured."""
-
-    def __init__(self, session: str, stage: Stage, plan: Plan, description: Description) -> None:
-        now = datetime.datetime.now(datetime.UTC)
-        self.id = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-        self._device = description.facts
-        self._before = machine.read_conditions()
-        self._facts = {f"not applied: {name}": why for name, why in (stage.not_applied or {}).items()}
-        self._fields: dict[str, Any] = {
-            "id": self.id,
-            "session": session,
-            "created": now.isoformat(timespec="seconds"),
-            "stage": stage.name,
-            "title": stage.title,
-            "workload": description.reference,
-            "options": description.options,
-            "preset": plan.preset.name,
-            "device": plan.device,
-            "seed": plan.seed,
-            "recipe": stage.recipe.to_dict(),
-        }
-
-    def build(self, facts: Mapping[str, str] | None = None, **fields: Any) -> Run:
-        """A run with further fields."""
-        device = {name: str(value) for name, value in msgspec.to_builtins(self._device).items()}
-        conditions = {"before": self._before, "after": machine.read_conditions()}
-        here = {**machine.facts(), "device": device, "conditions": conditions}
-        return Run(**{**self._fields, **fields}, machine=here, facts={**self._facts, **(facts or {})})
-
-    def unmeasured(self, status: Literal["not_applicable", "failed", "cancelled"], reason: str) -> Run:
-        """The run of a stage that was not measured."""
-        return self.build(status=status, reason=reason)
-
-    def measured(
-        self, measurement: Measurement, pairings: list[Pairing], reference: float | None = None
-    ) -> Run:
-        """The run of a measured stage; `reference` is the baseline's rate in samples/s."""
-        trained, raw = measurement.trained, measurement.raw()
-        assert trained, "it has rounds"
-        facts, compile_s = dict(trained.facts), None
-        if trained.compile_counters.graphs:
-            facts["compile cache"] = "warm" if trained.compile_counters.cache_hits else "cold"
-            step_s = float(np.median(raw.step_s[raw.warmup_steps :]))
-            compile_s = max(0.0, trained.first.step_s[0] - step_s)
-        copied = None if self._fields["device"].startswith("cpu") else trained.batch_bytes_per_sample
-        run = self.build(
-            facts,
-            recipe=trained.recipe,
-            raw=raw,
-            samples_per_step=trained.samples_per_step,
-            mechanism=trained.mechanisms,
-            pairings=pairings,
-            reference_samples_per_s=reference,
-            losses=trained.losses,
-            communication=measurement.communication,
-            startup_s=trained.startup_s,
-            compile_s=compile_s,
-            peak_memory_bytes=measurement.peak.allocated,
-            peak_reserved_bytes=measurement.peak.reserved,
-            batch_bytes_per_sample=trained.batch_bytes_per_sample,
-            h2d_bytes_per_sample=copied,
-        )
-        warnings = [*_quality_warnings(run, measurement)]
-        for conditions in run.machine["conditions"].values():
-            warnings += machine.quality_warnings(conditions, own_processes=3, gpu=self._device.uuid)
-        return msgspec.structs.replace(run, warnings=list(dict.fromkeys(warnings)))
-
-
-def _quality_warnings(run: Run, measurement: Measurement) -> Iterator[str]:
+def _quality_warnings(run: Run, trial: Trial) -> Iterator[str]:
     """What makes these numbers doubtful, each with what to do."""
     rates, count = run.block_rates, len(run.raw.block_samples_per_s)
     if run.disturbed is not None:
-        who, program = "none that runs here: guests of the same host?", measurement.disturber
+        who, program = "none that runs here: guests of the same host?", trial.disturber
         if program and program.share > run.disturbed / 4:
             who = f"{program.name} {program.share:.0%}"
         yield f"other programs took {run.disturbed:.0%} of the cores ({who}): close them, then run it again"
@@ -198,5 +208,8 @@ def _quality_warnings(run: Run, measurement: Measurement) -> Iterator[str]:
         yield "measured one after the other, not interleaved: they did not fit in memory together"
     if run.ceiling_below_rate:
         yield "the ceiling came out below the rate, which cannot be: the machine was not steady; run it again"
-    if measurement.peak.recompiles:
+    if trial.peak.recompiles:
         yield "the model was recompiled while it was measured: keep its input shapes the same"
+    for conditions in run.machine["conditions"].values():
+        gpu = run.machine["device"].get("uuid")
+        yield from cores.quality_warnings(conditions, own_processes=3, gpu=gpu)

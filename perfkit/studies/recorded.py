@@ -1,21 +1,21 @@
 """A recording as a source of runs: the stored run of each stage, in the place of measuring."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Self
 
-from perfkit import workloads
 from perfkit.errors import InvalidValue
 from perfkit.ladder import presets
 from perfkit.ladder.catalogue import KEPT, optimization
-from perfkit.recipe import Recipe, Value
+from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.recordings import ORIGIN
 from perfkit.results.run import AGAIN, OF_SESSION, Run, slug
 from perfkit.rules import Target
 from perfkit.studies.sources import NotHere, Plan, Request, Source
 from perfkit.worker.messages import Description, DeviceFacts
+
+_AS_IT_IS = "a recording is played with the switches that it was recorded with"
 
 
 class Recorded(Source):
@@ -29,20 +29,15 @@ class Recorded(Source):
         """A plan with the workload, options and preset of the recording."""
         name = (request.device or "").removeprefix(recordings.PREFIX)
         runs = recordings.find(name).runs
-        first, workload = runs[0], request.workload
-        is_same = (
-            (workload is None or first.workload in (workload, workloads.reference(workload)))
-            and request.preset in (None, first.preset)
-            and {**first.options, **request.options} == first.options
-        )
-        if not is_same:
+        first = runs[0]
+        if request.workload or request.preset or request.options:
             options = ", ".join(f"{key}={value}" for key, value in first.options.items())
             raise InvalidValue(
                 f"the recording '{name}' is of {first.workload} ({options}), preset {first.preset or '–'}",
                 "Leave workload, preset and options out to play it, or choose another device",
             )
         sizes = presets.PRESETS.get(first.preset, presets.PRESETS["quick"])
-        size = replace(sizes, name=first.preset, batch_size=_recipe(first).batch_size)
+        size = replace(sizes, name=first.preset, batch_size=Recipe.from_dict(first.recipe).batch_size)
         names = [run.stage for run in runs if run.stage not in (AGAIN, KEPT)]
         stages = tuple(names if request.stages is None else request.stages)
         return Plan(first.workload, size, first.device, stages, cls, options=first.options, recorded=name)
@@ -73,58 +68,41 @@ class Recorded(Source):
             )
 
     def why_not_set(self, name: str, recipe: Recipe) -> str:
-        """A switch can be set if some run of the recording has it changed."""
-        is_there = any(name in _recipe(run).diff(Recipe()) for run in self._measured)
-        return "" if is_there else "not in this recording"
+        return _AS_IT_IS
 
     def stored(self) -> list[Run]:
         """The runs that the plan asks for, in its order; a missing one says what the recording has."""
         plan, runs = self.plan, self._runs
+        if plan.settings or plan.changes:
+            raise NotHere(_AS_IT_IS, "Leave its switches as they are, or choose another device")
         if plan.recipes:
-            return [self._of_recipe(slug(title), title, recipe) for title, recipe in plan.recipes]
+            return [self._of_recipe(title, recipe) for title, recipe in plan.recipes]
         first, stages = runs[0], {run.stage: run for run in runs}
         names = [name for name in plan.stages if name != first.stage]
-        rows = [self._with(stages.get(name) or self._missing(name), plan.changes) for name in names]
+        rows = [stages.get(name) or self._missing(name, optimization(name).title) for name in names]
         before, ends = first, list[Run]()
         if not plan.below:
             is_whole = stages.keys() <= {first.stage, *names, AGAIN, KEPT}
             ends = [run for run in runs if run.stage == AGAIN or (is_whole and run.stage == KEPT)]
         elif rows:
-            before = self._before(rows[0])
-        return [*(self._with(run, plan.settings) for run in (before, *rows)), *ends]
+            before = rows[0].previous(runs) or first
+        return [before, *rows, *ends]
 
-    def _with(self, run: Run, settings: Mapping[str, Value]) -> Run:
-        """The run, or one of the same stage with these switches."""
-        wanted = _recipe(run).replace(**settings)
-        return run if wanted == _recipe(run) else self._of_recipe(run.stage, run.title, wanted)
+    def _of_recipe(self, title: str, recipe: Recipe) -> Run:
+        matches = (run for run in self._measured if Recipe.from_dict(run.recipe) == recipe)
+        return next(matches, None) or self._missing(slug(title), title)
 
-    def _of_recipe(self, stage: str, title: str, recipe: Recipe) -> Run:
-        matches = (run for run in self._measured if _recipe(run) == recipe)
-        return next(matches, None) or self._missing(stage, title, recipe)
-
-    def _before(self, run: Run) -> Run:
-        """The run that this one was compared with; the last measured one ahead of it if there is none."""
-        at = self._runs.index(run) if run in self._runs else len(self._runs)
-        ahead = [
-            other for other in self._runs[:at] if other.status == "ok" and other.stage not in (AGAIN, KEPT)
-        ]
-        return run.previous(self._runs) or (ahead[-1] if ahead else self._runs[0])
-
-    def _missing(self, stage: str, title: str = "", recipe: Recipe | None = None) -> Run:
+    def _missing(self, stage: str, title: str) -> Run:
         """A run of the same session that was never measured."""
         first = self._runs[0]
         titles = ", ".join(run.title or run.stage for run in self._measured)
         return Run(
             id=f"not-recorded-{stage}",
             stage=stage,
-            title=title or optimization(stage).title,
-            recipe=recipe.to_dict() if recipe else first.recipe,
+            title=title,
+            recipe=first.recipe,
             status="not_applicable",
             reason=f"not in this recording, which has {titles}",
             facts={ORIGIN: first.facts[ORIGIN]},
             **{name: getattr(first, name) for name in OF_SESSION},
         )
-
-
-def _recipe(run: Run) -> Recipe:
-    return Recipe.from_dict(run.recipe)

@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 
-from perfkit import export, machine, workloads
+from perfkit import export, workloads
 from perfkit.errors import InvalidValue
-from perfkit.ladder import catalogue, presets
+from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import KEPT, Stage, optimization
-from perfkit.ladder.presets import Preset
+from perfkit.ladder.presets import Preset, sizing
+from perfkit.machine import devices
 from perfkit.recipe import Recipe, switches
 from perfkit.results import noise, stats
 from perfkit.results.run import AGAIN, RUNG, Run, slug
@@ -33,7 +34,7 @@ _MANY = 8
 def first(plan: Plan, target: Target) -> Stage:
     """The stage that a ladder starts from: the plain loop, or the default ladder below the first rung."""
     below = catalogue.below(plan.stages[0]) if plan.below and plan.stages else ()
-    recipe, sizes = Recipe(batch_size=plan.preset.batch_size), _sizes(plan, target)
+    recipe, sizes = Recipe(batch_size=plan.preset.batch_size), sizing(plan.preset, target)
     for name in below:
         recipe = catalogue.stage(optimization(name), recipe, sizes, target).recipe
     recipe, reasons = applicable(recipe.replace(**plan.settings), target)
@@ -45,15 +46,11 @@ def first(plan: Plan, target: Target) -> Stage:
 
 def rung(plan: Plan, target: Target, name: str, before: Recipe) -> Stage:
     """A rung on top of a recipe, with the plan's own values for its switches."""
-    stage = catalogue.stage(optimization(name), before, _sizes(plan, target), target)
+    stage = catalogue.stage(optimization(name), before, sizing(plan.preset, target), target)
     if stage.reason or not plan.changes:
         return stage
     recipe, reasons = applicable(stage.recipe.replace(**plan.changes), target)
     return replace(stage, recipe=recipe, not_applied={**(stage.not_applied or {}), **reasons})
-
-
-def _sizes(plan: Plan, target: Target) -> presets.Sizing:
-    return presets.sizing(plan.preset, target, target.cores or machine.usable_cores())
 
 
 def names(plan: Plan, target: Target) -> list[str]:
@@ -120,7 +117,7 @@ def expected(plan: Plan) -> Description:
     every = [name for name, switch in switches().items() if switch.needs == "workload"]
     offers, facts = workloads.declared(plan.workload), DeviceFacts(0, "")
     if plan.device.startswith("cuda"):
-        found = machine.accelerators()
+        found = devices.accelerators()
         facts = DeviceFacts(0, "", count=len(found.cuda), bf16=found.bf16)
     options = {**workloads.declared_options(plan.workload, plan.preset.name), **plan.options}
     known = every if offers is None else sorted(offers)  # a run says what is not there
@@ -252,11 +249,9 @@ def stage_diffs(plan: Plan, description: Description | None = None) -> list[tupl
     if source.target.device == "cuda":
         return diffs
     gpus = replace(source.target, device="cuda", bf16=True, compiler=True, count=_MANY, doubtful={})
-    other_reason, other = _last_diff(source, ladder_stages(plan, gpus), "cuda")
+    _, other = _last_diff(source, ladder_stages(plan, gpus), "cuda")
     if other and _changed(other) != _changed(text):
         diffs.append(("What it changes on a GPU", other))
-    elif reason and other_reason not in ("", reason):
-        diffs.append((f"n/a on a GPU too: {other_reason}", ""))
     return diffs
 
 

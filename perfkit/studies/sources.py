@@ -9,8 +9,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from perfkit import additions
 from perfkit.errors import InvalidValue
@@ -21,7 +20,11 @@ from perfkit.results.parity import Parity
 from perfkit.results.run import Run
 from perfkit.rules import Target, why_not
 from perfkit.studies.progress import Progress
-from perfkit.worker.messages import Description, KernelReport, MemoryReport, SyncReport
+from perfkit.worker.messages import Description
+
+Noise = tuple[float | None, bool]
+"""The A/A noise of a device, and whether it is assumed."""
+A = TypeVar("A")
 
 _RECORDED = {"recorded": "perfkit.studies.recorded:Recorded"}
 _HERE = "perfkit.studies.here:ThisMachine"
@@ -77,7 +80,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be measured: checked, but nothing started yet."""
+    """What is to be measured: checked, but nothing started yet. `plan` says what each field is."""
 
     workload: str
     preset: Preset
@@ -85,23 +88,17 @@ class Plan:
     stages: tuple[str, ...]
     source: Callable[["Plan", Progress], "Source"]
     settings: Mapping[str, Value] = field(default_factory=dict)
-    """Switches set from the baseline up."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The workload's constructor arguments, over those of the preset."""
     recipes: tuple[tuple[str, Recipe], ...] = ()
     """Titles and recipes to measure instead of stages; the first is the baseline of the others."""
     changes: Mapping[str, Value] = field(default_factory=dict)
     """Switches of the stages above the first, in place of the ladder's values."""
     below: bool = False
-    """Start from the default ladder as it stands below the first stage, not from the plain loop."""
     keep: tuple[str, ...] = ()
-    """Stages that are kept even if they are not faster."""
     keep_all: bool = False
     seed: int = 0
     timeout_s: float | None = None
-    """Time limit for the start of a stage, and for each of its blocks."""
     host: str | None = None
-    """The host of a simulated GPU, as it was named."""
     recorded: str = ""
     """The name of the recording that is played; `device` is then the recorded one."""
 
@@ -166,35 +163,23 @@ class Source:
         """
         raise self.not_here("measuring")
 
-    def refresh(self) -> None:
-        """Has later processes start from a server of their own; called before the source is entered."""
-
     def renew(self) -> None:
         """Ends the processes that are alive, so that the next call of `measure` starts fresh ones."""
 
-    def noise(self) -> tuple[float | None, bool]:
-        """The A/A noise that verdicts take into account, and whether it is assumed."""
+    def noise(self) -> Noise:
+        """The A/A noise that verdicts take into account."""
         return None, False
 
     def parity(self, title: str, recipe: Recipe, steps: int) -> Parity:
         """Whether a recipe trains the same as the plain program."""
         raise self.not_here("parity")
 
-    def profile(self, recipe: Recipe, path: Path, options: ProfilerOptions) -> None:
-        """Records some steps into a trace file."""
-        raise self.not_here("a profile")
+    def look(self, recipe: Recipe, question: str, kind: type[A], **arguments: Any) -> A:
+        """The answer to a question of `worker.session.Session` about the steps of a recipe.
 
-    def memory(self, recipe: Recipe) -> MemoryReport:
-        """What holds memory in a step."""
-        raise self.not_here("memory")
-
-    def kernels(self, recipe: Recipe) -> KernelReport:
-        """What the device can do, by shape, and how much of it a step uses."""
-        raise self.not_here("kernels")
-
-    def syncs(self, recipe: Recipe, steps: int) -> SyncReport:
-        """Copies and waits between host and device in some steps."""
-        raise self.not_here("syncs")
+        It is `profile`, `memory`, `kernels` or `syncs`; `arguments` are its own.
+        """
+        raise self.not_here(f"its {question}")
 
     def require(self, study: str) -> None:
         """Refuses a study that would claim more than these runs can, with a `NotHere`."""
@@ -274,16 +259,13 @@ def described(plan: Plan, description: Description) -> Source:
 
 
 @contextlib.contextmanager
-def opened(plan: Plan, progress: Progress, study: str = "", fresh: bool = False) -> Iterator[Source]:
-    """A plan's source, entered. If a person presses Ctrl-C, it is raised after every process has ended.
+def opened(plan: Plan, progress: Progress, study: str = "") -> Iterator[Source]:
+    """A plan's source, entered, which must allow the study (`Source.require`).
 
-    `study` must be allowed by the source (`Source.require`); `fresh`: the processes start from a server of
-    their own.
+    If a person presses Ctrl-C, it is raised after every process has ended.
     """
     source = plan.source(plan, progress)
     source.require(study)
-    if fresh:
-        source.refresh()
     with source:
         try:
             yield source

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -65,5 +65,6 @@ def profile(
         raise InvalidValue(f"cannot write a trace to {path}", "Give a name that ends in .json or .json.gz")
     path.parent.mkdir(parents=True, exist_ok=True)
     with prepared(workload, recipe, where, progress) as (source, used):
-        source.profile(used, path, profiler or ProfilerOptions())
+        how = asdict(profiler or ProfilerOptions())
+        source.look(used, "profile", str, path=str(path.absolute()), **how)
     return Profile(traces.load(path), path)

@@ -95,9 +95,9 @@ def test_cancelling_in_any_phase_ends_at_once_and_keeps_what_was_finished(phase)
 CHATTY = """
 import sys, perfkit.studies.progress as progress
 phase = progress.Progress.phase
-def chatty(self, name, fraction=0.0):
+def chatty(self, name):
     print("PHASE", self.title, name, flush=True)
-    phase(self, name, fraction)
+    phase(self, name)
 progress.Progress.phase = chatty
 from perfkit.cli import app
 app(sys.argv[1:])

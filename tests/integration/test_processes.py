@@ -96,7 +96,7 @@ def test_prints_go_to_the_log_and_not_into_messages():
 def test_ranks_are_asked_as_one_end_together_and_a_rank_that_hangs_is_too_late():
     stop = threading.Event()
 
-    def on_progress(phase, fraction):
+    def on_progress(phase):
         if phase == "measuring":
             stop.set()
 
@@ -108,7 +108,7 @@ def test_ranks_are_asked_as_one_end_together_and_a_rank_that_hangs_is_too_late()
             child.ask("block", Block, samples=10**9)
     with Child(ranks=2) as child, pytest.raises(RunFailed, match="time limit"):
         described(child)
-        child.deadline = time.monotonic() + 2
+        child.limit(2)
         trained(child, "tests.support.toy:HangingRank", ranks=2)
 
 

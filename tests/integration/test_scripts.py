@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,7 +72,7 @@ def test_a_script_is_counted_and_toggled(case: Case, tmp_path: Path, monkeypatch
 
     def start(toggles: dict[str, Any]) -> WatchedScript:
         script = WatchedScript(launch, toggles)
-        script.deadline = time.monotonic() + 200
+        script.limit(200)
         return script
 
     def train(script: WatchedScript) -> Trained:

@@ -3,7 +3,6 @@
 import json
 import os
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,7 +77,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def started(code: str, *arguments: str, program: str = "train.py", **more: Any) -> Iterator[WatchedScript]:
     Path("train.py").write_text(code)
     with WatchedScript(Launch(program, arguments), **more) as script:
-        script.deadline = time.monotonic() + 120
+        script.limit(120)
         yield script
     assert not script.folder.exists()
 

@@ -102,4 +102,3 @@ def test_a_recording_is_shown_as_a_session_is():
     text = run("show", file)
     assert text.startswith("Recorded 20")
     assert all(each.title in text for each in recordings.find(file).runs)
-    assert "none.json" in run("show", "none.json", code=2)

@@ -71,17 +71,17 @@ def test_only_cuda_gets_the_articles_size_unasked(device, name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("target", "cores", "expected"),
+    ("target", "expected"),
     [
-        (CPU, 8, (4, 4, "bf16")),
-        (CPU, 1, (1, 1, "bf16")),
-        (Target("cuda"), 8, (8, 8, "bf16")),
-        (Target("cuda"), 64, (16, 64, "bf16")),  # a longer queue needs longer blocks
-        (Target("cuda", bf16=False), 8, (8, 8, "fp16")),
+        (Target("cpu", cores=8), (4, 4, "bf16")),
+        (Target("cpu", cores=1), (1, 1, "bf16")),
+        (Target("cuda", cores=8), (8, 8, "bf16")),
+        (Target("cuda", cores=64), (16, 64, "bf16")),  # a longer queue needs longer blocks
+        (Target("cuda", cores=8, bf16=False), (8, 8, "fp16")),
     ],
 )
-def test_a_cpu_shares_its_cores_between_model_and_loader(target, cores, expected):
-    sizes = sizing(PRESETS["quick"], target, cores)
+def test_a_cpu_shares_its_cores_between_model_and_loader(target, expected):
+    sizes = sizing(PRESETS["quick"], target)
     assert (sizes.workers, sizes.threads, sizes.amp) == expected
 
 

@@ -57,9 +57,9 @@ def test_memory_is_what_the_control_group_grants(root):
         GROUP | {SLICE + "memory.max": "1048576\n", BOX + "memory.max": "max", BOX + "memory.current": "1"},
     )
     assert cores.memory_bytes() == 1048576 < physical
-    assert machine.free_memory_bytes() == 1048575
-    assert machine.resident_bytes(os.getpid()) > 1 << 20
-    assert machine.resident_bytes(2**22 + 1) == 0, "no such process"
+    assert cores.free_memory_bytes() == 1048575
+    assert cores.resident_bytes(os.getpid()) > 1 << 20
+    assert cores.resident_bytes(2**22 + 1) == 0, "no such process"
 
 
 class Times(NamedTuple):
@@ -70,11 +70,11 @@ class Times(NamedTuple):
     guest: float
 
 
-def test_only_the_cores_of_the_mask_count_a_guest_once_and_idle_and_steal_as_nobodys_use(root, monkeypatch):
+def test_only_the_cores_of_the_mask_count_a_guest_once_and_steal_as_taken(root, monkeypatch):
     each = [Times(40.0, 10.0, 45.0, 5.0, 8.0), Times(90.0, 0.0, 10.0, 0.0, 0.0)]
     monkeypatch.setattr(cores.psutil, "cpu_times", lambda percpu: each)
     monkeypatch.setattr(cores, "affinity", lambda: [0])
-    assert machine.cpu_times() == CpuTimes(capacity_s=100.0, outside_s=50.0, steal_s=5.0)
+    assert machine.cpu_times() == CpuTimes(capacity_s=100.0, outside_s=55.0)
 
 
 def test_a_group_of_processes_is_not_outside_also_where_a_child_has_ended():
@@ -91,24 +91,20 @@ def test_a_group_of_processes_is_not_outside_also_where_a_child_has_ended():
 
 
 @pytest.mark.parametrize(
-    ("visible", "usable", "outside_s", "steal_s", "group_s", "share"),
+    ("visible", "usable", "outside_s", "group_s", "share"),
     [
-        (2, 2, 10.0, 0.0, None, 0.5),  # one of two cores for ten seconds
-        (2, 2, 1.0, 1.0, None, 0.1),  # what the hypervisor gave away counts too
-        (2, 2, 40.0, 0.0, None, 1.0),
-        (2, 2, -1.0, 0.0, None, 0.0),  # clocks of processes and of the machine tick apart
-        (8, 2, 60.0, 0.0, 0.0, 0.0),  # six of eight cores are not granted: others may use them
-        (64, 8, 40.0, 0.0, 40.0, 0.5),  # half of the quota went to programs in the same container
+        (2, 2, 10.0, None, 0.5),  # one of two cores for ten seconds
+        (2, 2, 40.0, None, 1.0),
+        (2, 2, -1.0, None, 0.0),  # clocks of processes and of the machine tick apart
+        (8, 2, 60.0, 0.0, 0.0),  # six of eight cores are not granted: others may use them
+        (64, 8, 40.0, 40.0, 0.5),  # half of the quota went to programs in the same container
     ],
 )
-def test_the_share_that_others_took(
-    visible, usable, outside_s, steal_s, group_s, share,
-    monkeypatch
-):  # fmt: skip
+def test_the_share_that_others_took(visible, usable, outside_s, group_s, share, monkeypatch):
     monkeypatch.setattr(cores, "affinity", lambda: list(range(visible)))
     monkeypatch.setattr(cores, "usable_cores", lambda: usable)
-    before = CpuTimes(0.0, 5.0, 1.0, None if group_s is None else 7.0)
-    after = CpuTimes(10.0 * visible, 5.0 + outside_s, 1.0 + steal_s, group_s and 7.0 + group_s)
+    before = CpuTimes(0.0, 5.0, None if group_s is None else 7.0)
+    after = CpuTimes(10.0 * visible, 5.0 + outside_s, group_s and 7.0 + group_s)
     assert machine.taken_share(before, after) == pytest.approx(share)
     assert machine.taken_share(before, before) == 0.0
 
@@ -135,7 +131,7 @@ def test_the_busiest_other_program_is_named_with_all_its_processes(monkeypatch):
     monkeypatch.setattr(cores, "_spent", lambda: spent.pop(0))
     monkeypatch.setattr(cores, "usable_cores", lambda: 2)
     monkeypatch.setattr(cores.time, "monotonic", iter([100.0, 102.0]).__next__)
-    assert machine.OtherPrograms().busiest([6]) == ("chrome (2 processes)", pytest.approx(0.2))
+    assert cores.OtherPrograms().busiest([6]) == ("chrome (2 processes)", pytest.approx(0.2))
 
 
 IDLE = {"uuid": "GPU-1", "other_processes": None, "throttle_reasons": None, "temperature_c": None}
@@ -156,6 +152,6 @@ HOT = IDLE | {"throttle_reasons": ["hardware thermal slowdown"], "temperature_c"
 )
 def test_warnings_name_what_disturbs_a_measurement(gpu, pids_known, warning):
     now = {"pids_known": pids_known, "gpus": [gpu]}
-    warnings = list(machine.quality_warnings(now, own_processes=3, gpu="GPU-1"))
+    warnings = list(cores.quality_warnings(now, own_processes=3, gpu="GPU-1"))
     assert len(warnings) == bool(warning)
     assert "".join(warnings).startswith(warning)

@@ -13,28 +13,22 @@ def check(name):
 
 def test_every_check_says_something_and_every_fault_has_a_remedy():
     checks = checkup()
-    names = "Python|torch|Jupyter|cores|memory|/dev/shm|GPU|bf16 on the CPU|compiler|data folder"
+    names = "torch|Jupyter|cores|memory|/dev/shm|GPU|bf16 on the CPU|compiler|data folder"
     assert [check.name for check in checks] == names.split("|")
     assert all(check.detail and (check.remedy or check.status == "ok") for check in checks)
     assert check("torch").status == "ok"
 
 
 @pytest.mark.parametrize(
-    ("torch", "vision", "words"),
-    [
-        ("2.15.0", "0.29.2", "it cannot be imported: libcudart is missing"),
-        (None, "0.29.2", "torch missing"),
-        ("2.15.0", None, "torchvision missing"),
-        ("2.10.1", "0.29.2", "perfkit needs torch 2.11"),
-        ("2.13.0", "0.29.2", "torchvision needs torch"),
-    ],
+    ("vision", "error", "words"),
+    [(None, "", "torchvision missing"), ("0.29.2", "no libcudart", "it cannot be imported: no libcudart")],
 )
-def test_a_pair_of_torch_and_torchvision_that_does_not_fit(monkeypatch, torch, vision, words):
-    monkeypatch.setattr(doctor, "version", {"torch": torch, "torchvision": vision}.get)
-    monkeypatch.setattr(doctor.metadata, "requires", lambda name: ["numpy", "torch>=2.14.0"])
-    found = doctor._torch(Found(error="libcudart is missing"))
-    assert found.status == "problem"
-    assert words in found.detail
+def test_without_a_torch_that_works_nothing_can_be_measured(monkeypatch, accelerators, vision, error, words):
+    accelerators()
+    monkeypatch.setattr(doctor.devices, "ask_torch", lambda: Found(imported=not error, error=error))
+    monkeypatch.setattr(doctor, "version", {"torch": "2.15.0", "torchvision": vision}.get)
+    found = check("torch")
+    assert found.status == "problem" and words in found.detail
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfkit.errors import InvalidValue, StoreError
+from perfkit.errors import StoreError
 from perfkit.results.pairing import Pairing, Rounds
-from perfkit.results.run import Comparison, Mechanism, Raw, Run, Simulated, document, read, same_basis
+from perfkit.results.run import Comparison, Mechanism, Raw, Run, Simulated, document, read
 
 
 def run(run_id="r0", **changes):
@@ -152,42 +152,20 @@ def test_a_simulated_rate_holds_the_model_s_error():
     assert result.describe() == f"B / A: 1.500x (1.250-1.800), predicted faster; {words}"
 
 
-def test_what_does_not_rest_on_the_same_is_not_compared():
-    same_basis(None, None)
-    same_basis(KNOWN, msgspec.structs.replace(KNOWN, band=0.5))
-    with pytest.raises(InvalidValue, match="V100, article, 1, abc and measured"):
-        same_basis(KNOWN, None)
-    for name in ("gpu", "host", "model", "constants"):
-        with pytest.raises(InvalidValue, match="do not rest on the same: .* other"):
-            same_basis(KNOWN, msgspec.structs.replace(KNOWN, **{name: "other"}))
-
-
 several = st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=5)
 
 
 @given(st.builds(run, stage=st.text(), losses=several, raw=st.builds(Raw, step_s=several)))
 @settings(max_examples=10)
 def test_a_run_survives_its_text_exactly(kept):
-    assert decode(msgspec.json.encode(kept)) == kept
+    text = msgspec.json.encode(kept)
+    assert decode(text) == decode(text.replace(b"{", b'{"further": "fields",', 1)) == kept
 
 
-def test_further_fields_do_no_harm():
-    data = json.loads(msgspec.json.encode(run()))
-    assert decode(json.dumps(data | {"something": "new"})) == run()
+MANY = msgspec.json.encode(run(losses=[1.0])).replace(b"[1.0]", b'["many"]')
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        '{"schema": 2}',
-        b"\xff\xfe",
-        "[" * 100_000,
-        msgspec.json.encode(run())[:-1],
-        msgspec.json.encode(run(losses=[1.0])).replace(b"[1.0]", b'["many"]'),
-    ],
-)
+@pytest.mark.parametrize("text", ["", '{"schema": 2}', b"\xff\xfe", "[" * 100_000, MANY])
 def test_what_is_no_run_is_one_message(text):
     with pytest.raises(StoreError, match="not a run of this version of perfkit.*measure again"):
         decode(text)

@@ -32,8 +32,10 @@ def sql(store, statement, *values):
     database.close()
 
 
-def test_a_run_comes_back_as_it_went_in(store, data_dir):
+def test_a_run_comes_back_as_it_went_in_and_never_changes(store, data_dir):
     store.add(MEASURED)
+    with pytest.raises(StoreError, match="UNIQUE constraint failed: runs.id"):
+        store.add(run("measured", stage="amp"))
     assert store.get("measured") == MEASURED
     assert RunStore().runs() == [MEASURED]
     assert store.path == data_dir / "runs" / "runs.sqlite"
@@ -62,13 +64,6 @@ def test_a_run_is_found_by_a_beginning_that_no_other_has(store):
         store.get("2026")
     with pytest.raises(InvalidValue, match=r"no run '%'.*perfkit runs"):
         store.get("%")
-
-
-def test_a_run_never_changes(store):
-    store.add(run("r0"))
-    with pytest.raises(StoreError, match="UNIQUE constraint failed: runs.id"):
-        store.add(run("r0", stage="amp"))
-    assert store.get("r0").stage == "baseline"
 
 
 def test_a_line_of_the_history_has_the_derived_values_and_what_the_user_wrote(store):
@@ -110,7 +105,7 @@ def test_a_damaged_run_does_not_hide_the_others(store):
         store.get("r1")
 
 
-@pytest.mark.parametrize("damage", [b"not a database at all, but as long as one" * 20, b"SQLite f", None])
+@pytest.mark.parametrize("damage", [b"not a database at all, but as long as one" * 20, None])
 def test_a_damaged_file_is_one_error_and_is_left_as_it_is(store, damage):
     for number in range(50):
         store.add(run(f"r{number}", reason="x" * 2000))

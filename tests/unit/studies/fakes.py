@@ -1,6 +1,7 @@
 """A measuring machine without processes: children that answer at once, from a table of rates."""
 
 from perfkit.errors import Cancelled, RunFailed
+from perfkit.process import server
 from perfkit.recipe import Recipe
 from perfkit.studies import here, loop, record
 from perfkit.worker import messages
@@ -27,7 +28,7 @@ class FakeMachine:
         """Every answer to this question is a problem, where it applies to the child."""
         self.fails = lambda child, asked: problem if asked == question and when(child) else None
 
-    def start(self, on_progress=None, cancelled=None, deadline=None, environment=None, ranks=1):
+    def start(self, on_progress=None, cancelled=None, timeout_s=None, environment=None, ranks=1):
         self.children.append(FakeChild(self, len(self.children), on_progress, cancelled))
         return self.children[-1]
 
@@ -46,10 +47,13 @@ class FakeChild:
         self.recipe = Recipe()
         self.on_progress, self.cancelled = on_progress, cancelled
 
+    def limit(self, timeout_s):
+        pass
+
     def ask(self, question, kind, **arguments):
         assert not self.stopped, f"{question} was asked of a child that has ended"
         self.machine.asked.append((self.number, question))
-        self.on_progress(question, 0.0)
+        self.on_progress(question)
         if self.cancelled.is_set():
             raise Cancelled("stopped on request")
         if failure := self.machine.fails(self, question):
@@ -105,10 +109,10 @@ def out_of_memory():
 def install(monkeypatch, machine):
     """Every child of this machine is the fake machine's."""
     monkeypatch.setattr(here, "Child", machine.start)
-    monkeypatch.setattr(here.server, "restart", lambda: None)
+    monkeypatch.setattr(server, "restart", lambda: None)
     monkeypatch.setattr(record.machine, "facts", lambda: {"id": "m1", "gpus": [], "cpu": {"cores_usable": 2}})
-    monkeypatch.setattr(record.machine, "read_conditions", lambda: {})
-    monkeypatch.setattr(loop.machine, "taken_share", lambda before, after: machine.taken())
-    chrome = loop.machine.Program("chrome (process 7)", 0.38)
-    monkeypatch.setattr(loop.machine.OtherPrograms, "busiest", lambda self, pids: chrome)
+    monkeypatch.setattr(record.cores, "read_conditions", lambda: {})
+    monkeypatch.setattr(loop.cores, "taken_share", lambda before, after: machine.taken())
+    chrome = loop.cores.Program("chrome (process 7)", 0.38)
+    monkeypatch.setattr(loop.cores.OtherPrograms, "busiest", lambda self, pids: chrome)
     return machine

@@ -13,10 +13,9 @@ from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.recipe import Recipe
 from perfkit.results import noise as kept_noise
 from perfkit.results import stats
-from perfkit.results.run import Communication, Raw, Run
+from perfkit.results.run import Communication, Raw, Run, Simulated
 from perfkit.results.store import RunStore
 from perfkit.studies import compare as comparing
-from perfkit.studies import here
 from perfkit.studies.compare import Candidate, compare, compare_stored, pairs_for, target_half_width
 from perfkit.studies.progress import Progress
 
@@ -40,7 +39,7 @@ def test_a_pair_of_processes_is_compared_and_stored(machine, where):
 def test_either_side_starts_first_with_another_seed_in_every_pair(machine, where, monkeypatch):
     monkeypatch.setattr(kept_noise, "load", lambda device, further=(): 0.03)
     restart = Mock()
-    monkeypatch.setattr(here.server, "restart", restart)
+    monkeypatch.setattr(comparing.server, "restart", restart)
     result = compare(A, B, where, budget_s=1e9, precision=0.02)
     assert trained(machine)[:6] == [(8, 0), (64, 0), (64, 1), (8, 1), (8, 2), (64, 2)]
     assert (result.pairs, result.pairing.noise, restart.call_count) == (8, 0.03, 8)
@@ -87,8 +86,7 @@ def test_what_was_measured_until_a_person_stops_it_is_kept(machine, where, pair,
 
 
 def test_noise_is_what_equal_processes_differ_by(machine, where):
-    results = comparing.measure_noise(where, pairs=2, budget_s=0)
-    assert [result.ratio.ratio for result in results] == [1.0, 1.0]
+    assert comparing.measure_noise(where, pairs=2, budget_s=0).ratio.ratio == 1.0
     same = stats.AAPair(0.0, 0.0)
     assert kept_noise.load("cpu") == stats.aa_noise_bound([same, same])
     assert trained(machine) == [(8, 0), (8, 0), (8, 1), (8, 1)]
@@ -96,9 +94,11 @@ def test_noise_is_what_equal_processes_differ_by(machine, where):
 
 def test_runs_of_other_workloads_or_machines_are_not_compared(machine, where):
     result = compare(A, B, where, budget_s=0)
-    for other in ({"device": "mps"}, {"options": {"image_size": 64}}, {"machine": {"id": "m2"}}):
-        with pytest.raises(InvalidValue, match="differ"):
-            compare_stored(result.a, msgspec.structs.replace(result.b, **other))
+    model = Simulated(gpu="V100", host="article", model="1", constants="abc", band=0.15)
+    others = {"device": "mps", "options": {"image_size": 64}, "machine": {"id": "m2"}, "simulated": model}
+    for name, value in others.items():
+        with pytest.raises(InvalidValue, match="differ in"):
+            compare_stored(result.a, msgspec.structs.replace(result.b, **{name: value}))
 
 
 @pytest.mark.parametrize(
