@@ -60,8 +60,8 @@ class Recorder:
         self._numbers = itertools.count(1)
         self._known: dict[int, Allocate] = {}
         """By storage."""
-        self._made: dict[int, Allocate] = {}
-        """The blocks that were made by operators and are still in use."""
+        self.in_use: dict[int, Allocate] = {}
+        """The blocks that operators have made."""
 
     # ------------------------------------------------------------ what the listener is told
 
@@ -125,22 +125,18 @@ class Recorder:
 
     def _follow(self, tensor: torch.Tensor) -> None:
         block = self._block(tensor)
-        if block.nbytes and block.block not in self._made:
-            self._made[block.block] = block
+        if block.nbytes and block.block not in self.in_use:
+            self.in_use[block.block] = block
             if self.on:
                 self.events.append(block)
 
     def _free(self, key: int) -> None:
         block = self._known.pop(key)
-        if self._made.pop(block.block, None):
+        if self.in_use.pop(block.block, None):
             if block.kind == "activations" and self.phase == "forward":
                 block.kind = "workspace"  # the backward pass does not need it
             if self.on:
                 self.events.append(replace(block, nbytes=-block.nbytes))
-
-    @property
-    def in_use(self) -> list[Allocate]:
-        return list(self._made.values())
 
     def label(self, values: Any, kind: MemoryKind) -> None:
         """Says what the memory of tensors is for."""
@@ -258,7 +254,7 @@ def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any, sam
         recorder.label([*optimizer.state.values()], "optimizer")
     recorder.name_modules(model)
     gc.collect()  # or what came before would be given back in the recorded step
-    resident = recorder.in_use
+    resident = list(recorder.in_use.values())
     recorder.on = True
     take_step()
     recorder.on = False
