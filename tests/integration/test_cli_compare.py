@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from perfkit.process import server
 from perfkit.results import noise
 from perfkit.results.store import RunStore
-from perfkit.studies import here
 from tests.support.cli import ROOT, perfkit
 from tests.unit.scripts.test_behaviour import IMAGES
 
@@ -22,7 +22,7 @@ TOY = ("--workload", "tests.support.toy:Toy", "--device", "cpu")
 @pytest.fixture(autouse=True)
 def one_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """One fork server serves all comparisons, as a new one would import torch first."""
-    monkeypatch.setattr(here.server, "restart", lambda: None)
+    monkeypatch.setattr(server, "restart", lambda: None)
 
 
 def test_two_recipes_are_compared_in_turn_and_a_gate_fails() -> None:
