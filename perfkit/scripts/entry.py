@@ -65,7 +65,7 @@ class _AfterTorch:
             load(module)
             from perfkit.scripts.server import Server
 
-            Server(self._settings, self.outputs).install()
+            Server(self._settings, self.outputs)
 
         spec.loader.exec_module = exec_module
         return spec

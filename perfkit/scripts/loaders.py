@@ -6,7 +6,6 @@ import random
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,23 +35,17 @@ class Loaders:
 
     def __init__(self, script: Script) -> None:
         self._script = script
-        self.training: Any = None  # the loader whose batches were trained on last
-        self.iterator: Any = None  # its iterator, which holds the worker processes
-        self._drawn = mmap.mmap(-1, 1)  # shared with worker processes: whether a data set drew numbers
-        self._looks = 0
-        self.held_on: torch.device | None = None
-        """The device of the batch that is handed over again and again; None if batches are fetched."""
         self.bytes_per_sample = 0  # of a batch of the training loader
         self.copies: list[dict[str, Any]] = []
         """Keyword arguments of the calls that copied batches of the first steps."""
-        self.before_fetch: Callable[[], None] = lambda: None
+        self._drawn = mmap.mmap(-1, 1)  # shared with worker processes: whether a data set drew numbers
+        self._looks = 0
+        self._sites: dict[int, Site] = {}  # by the data set
         self._batch_ids: set[int] = set()
-        self._sites: dict[int, Site] = {}
         self._fetched: list[tuple[Any, int, int]] = []
         """Loader, samples and tokens of each batch since the last backward pass."""
         self._before_evaluation = 0
         """How many of them were fetched before a model was evaluated, and may have been for that."""
-        self._held: dict[int, tuple[Any, int, int]] = {}
         self._is_fetching = False
 
     def patch(self) -> None:
@@ -63,26 +56,25 @@ class Loaders:
         around(torchs._BaseDataLoaderIter, "__next__", self._fetch)
         for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
             around(kind, "fetch", self._look_for_drawing)
+        for name in ("to", "cuda"):
+            setattr(torch.Tensor, name, self._copying(getattr(torch.Tensor, name)))
 
     # ------------------------------------------------------------ making a loader
 
     def _make(self, plain: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        site = self._script.sites.describe("loader")
-        changes = {}
+        site, changes = self._script.sites.describe("loader"), dict[str, Any]()
         try:
             arguments = inspect.signature(plain).bind(loader, *args, **kwargs).arguments
         except TypeError:  # the constructor says so itself
-            arguments = {}
-        else:
-            is_first = self._sites.setdefault(id(arguments["dataset"]), site) is site
-            if self._is_for_training(arguments, site):
-                changes = self._changes(arguments, is_first)
-        if not changes:
             plain(loader, *args, **kwargs)
             return
+        is_first = self._sites.setdefault(id(arguments["dataset"]), site) is site
+        if self._is_for_training(arguments, site):
+            changes = self._changes(arguments, is_first)
         arguments |= changes
-        unused = () if arguments.get("num_workers") else _OF_WORKERS
-        plain(**{name: value for name, value in arguments.items() if name not in unused})
+        if changes and not arguments.get("num_workers"):
+            arguments = {name: value for name, value in arguments.items() if name not in _OF_WORKERS}
+        plain(**arguments)
 
     def _is_for_training(self, arguments: dict[str, Any], site: Site) -> bool:
         if known := self._script.settings["loaders"]:
@@ -118,53 +110,72 @@ class Loaders:
 
     def _fetch(self, plain: Any, iterator: Any) -> Any:
         """The next batch of a loader's iterator; the time it takes is waiting, if it is for training."""
-        steps, loader = self._script.steps, iterator._perfkit_loader
+        script, loader = self._script, iterator._perfkit_loader
         is_main = threading.current_thread() is threading.main_thread()
         if not is_main:
-            self._script.note("batches are fetched in a thread of the script's own: waiting is not seen")
+            script.note("batches are fetched in a thread of the script's own: waiting is not seen")
         if not is_main or self._is_fetching:
             return plain(iterator)
-        self.before_fetch()
-        steps.begin()
+        script.tell("fetch")
         may_train, start = _kind(loader) != "eval", clock()
         self._is_fetching = True
         try:
             batch, samples, tokens = self._held_or_next(plain, iterator, loader)
         except StopIteration:
-            steps.now.marks.add("new epoch")
+            script.steps.now.marks.add("new epoch")
             raise
         finally:
             self._is_fetching = False
             if may_train:
-                steps.now.waited += clock() - start
+                script.steps.now.waited += clock() - start
         self._fetched.append((loader, samples, tokens))
-        parts = list(tensors(batch)) if steps.are_first else []
+        parts = list(tensors(batch)) if script.steps.are_first else []
         self._batch_ids = {id(tensor) for tensor in parts}
         if may_train:
-            self.iterator = iterator
+            script.iterator = iterator
             if parts:
                 self.bytes_per_sample = sum(tensor.nbytes for tensor in parts) // max(1, samples)
         return batch
 
     def _held_or_next(self, plain: Any, iterator: Any, loader: Any) -> tuple[Any, int, int]:
-        holds = self.held_on is not None and id(loader) in self._held
+        script = self._script
+        holds = script.held_on is not None and id(loader) in script.held
         is_held = holds or iterator._perfkit_held
         if is_held and iterator._perfkit_handed >= (_length(loader) or float("inf")):
-            self.iterator = None  # its workers end with it
+            script.iterator = None  # its workers end with it
             raise StopIteration
         iterator._perfkit_handed += 1
         if holds:
             iterator._perfkit_held = True
-            batch, samples, tokens = self._held[id(loader)]
+            batch, samples, tokens = script.held[id(loader)]
             return tree_map(lambda leaf: leaf, batch), samples, tokens  # a script may empty its containers
         batch = plain(iterator)
         samples, tokens = size(first_tensor(batch))
         indices = iterator._perfkit_indices.popleft() if iterator._perfkit_indices else None
         if isinstance(indices, list | tuple) and list(indices[:1]) != [None]:
             samples = len(indices)
-        if self.held_on is not None and _kind(loader) == "train":
-            self._held[id(loader)] = _on(self.held_on, batch), samples, tokens
+        if script.held_on is not None and _kind(loader) == "train":
+            # On the device already, so that the script copies nothing.
+            held = tree_map(lambda leaf: leaf.to(script.held_on) if torch.is_tensor(leaf) else leaf, batch)
+            script.held[id(loader)] = held, samples, tokens
         return batch, samples, tokens
+
+    def _copying(self, plain: Any) -> Any:
+        """Sees where batches are copied; with `non_blocking` set, those from pinned memory do not wait.
+
+        It keeps its own name: `detect_syncs` would take a `.to(device)` on the CPU for a copy from a GPU.
+        """
+
+        def copy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if id(tensor) in self._batch_ids:
+                self.copies.append(kwargs)
+                self._script.sites.note("copy")
+            wanted = self._script.toggles.get("non_blocking")
+            if wanted and tensor.device.type == "cpu" and tensor.is_pinned():
+                kwargs = {"non_blocking": True, **kwargs}
+            return plain(tensor, *args, **kwargs)
+
+        return copy
 
     def _look_for_drawing(self, plain: Any, fetcher: Any, indices: Any) -> Any:
         """Fetches samples, in this process or in a worker, and sees whether random numbers are drawn."""
@@ -181,18 +192,12 @@ class Loaders:
         """Whether the data set draws random numbers."""
         return bool(self._drawn[0])
 
-    def release(self) -> None:
-        """Batches come from the loaders again."""
-        self.held_on = None
-        self._held.clear()
-
     # ------------------------------------------------------------ which batches are for training
 
-    def evaluated(self) -> None:
-        """A model was called without gradients."""
+    def on_evaluation(self) -> None:
         self._before_evaluation = len(self._fetched)
 
-    def backward_begins(self) -> None:
+    def on_backward(self) -> None:
         """Decides which of the batches since the last backward pass were for training."""
         now = self._script.steps.now
         for number, (loader, samples, tokens) in enumerate(self._fetched):
@@ -201,7 +206,7 @@ class Loaders:
                 loader.__dict__["_perfkit_kind"] = "train"
                 now.samples += samples
                 now.tokens += tokens
-                self.training = loader
+                self._script.loader = loader
             else:
                 loader.__dict__["_perfkit_kind"] = "eval"
                 now.marks.add("evaluation")
@@ -210,24 +215,19 @@ class Loaders:
 
     # ------------------------------------------------------------ what is asked
 
-    def is_batch(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is a part of the last batch, during the first steps."""
-        return id(tensor) in self._batch_ids
-
     def site(self) -> Site | None:
-        return self._sites.get(id(getattr(self.training, "dataset", None)))
+        return self._sites.get(id(getattr(self._script.loader, "dataset", None)))
 
     def why_not(self) -> dict[str, str]:
         """The loader's switches that cannot be set from outside, and why."""
-        loader = self.training
+        loader = self._script.loader
         if loader is None:
             return dict.fromkeys(ARGUMENTS, "the script has no DataLoader: change how it makes its batches")
         if not isinstance(loader, data.DataLoader):
             library = type(loader).__module__.split(".")[0]
             return dict.fromkeys(ARGUMENTS, f"{library} has a loader of its own: set it where that is made")
-        return _why_not(
-            loader.dataset, loader.num_workers, type(loader.batch_sampler) is not data.BatchSampler
-        )
+        own_batches = type(loader.batch_sampler) is not data.BatchSampler
+        return _why_not(loader.dataset, loader.num_workers, own_batches)
 
 
 def _why_not(dataset: Any, workers: int | None, own_batches: bool) -> dict[str, str]:
@@ -236,9 +236,8 @@ def _why_not(dataset: Any, workers: int | None, own_batches: bool) -> dict[str, 
     if own_batches:
         reasons["batch_size"] = "a batch sampler makes the batches: change it where that is made"
     if isinstance(dataset, data.IterableDataset) and not workers:
-        reasons["workers"] = (
-            "each worker would repeat an iterable data set: divide it by get_worker_info() first"
-        )
+        reason = "each worker would repeat an iterable data set: divide it by get_worker_info() first"
+        reasons["workers"] = reason
     return reasons
 
 
@@ -258,17 +257,11 @@ def _length(loader: Any) -> int | None:
         return None
 
 
-def _on(device: torch.device, batch: Any) -> Any:
-    """The batch as the model needs it: its script copies nothing then."""
-    return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, batch)
-
-
 def _random_state() -> int:
     """A hash of the state of Python's, torch's and NumPy's random numbers."""
     numpy: Any = sys.modules.get("numpy")
-    own, arrays = random.getstate(), [torch.get_rng_state().numpy()]
-    position = 0
+    states = [random.getstate(), torch.get_rng_state().numpy().tobytes()]
     if numpy:
         _, keys, position, *_ = numpy.random.get_state()
-        arrays.append(keys)
-    return hash((own, position, *(array.tobytes() for array in arrays)))
+        states += [keys.tobytes(), position]
+    return hash(tuple(states))

@@ -5,8 +5,7 @@ Nothing is set from outside here: model and loader exist already, so there is no
 
 import contextlib
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,8 @@ from torch.optim import optimizer
 from torch.utils.data import dataloader
 
 from perfkit.results import stats
-from perfkit.scripts.script import Step, first_tensor, size
+from perfkit.scripts.outputs import clock
+from perfkit.scripts.script import Step, Steps, first_tensor, size
 from perfkit.show import units
 from perfkit.show.document import Content, Notice, Table
 
@@ -24,36 +24,28 @@ _FIRST = 2
 
 
 @contextlib.contextmanager
-def observed(clock: Callable[[], float] = time.perf_counter) -> Iterator[list[Step]]:
-    """Notes the steps of any loop over a `DataLoader` while the context lasts; afterwards all is as before.
-
-    A step lasts from the request for its first batch to the step of an optimizer, the first of several.
-    """
-    steps, step = list[Step](), Step()
-    since: float | None = None
+def observed() -> Iterator[list[Step]]:
+    """Notes the steps of a loop over a `DataLoader` while the context lasts; afterwards all is as before."""
+    steps = list[Step]()
+    counted = Steps(steps.extend)
     base: Any = dataloader._BaseDataLoaderIter
     plain, here = base.__next__, threading.current_thread()
-    first: list[Any] = []
 
     def fetch(iterator: Any) -> Any:
-        nonlocal since
         if threading.current_thread() is not here:
             return plain(iterator)
+        counted.begin()
         start = clock()
         batch = plain(iterator)
-        step.waited += clock() - start
-        since = start if since is None else since
+        counted.now.waited += clock() - start
         samples, tokens = size(first_tensor(batch))
-        step.samples += samples
-        step.tokens += tokens
+        counted.now.samples += samples
+        counted.now.tokens += tokens
         return batch
 
     def stepped(which: Any, *_: Any) -> None:
-        nonlocal step, since
-        first[:] = first or [which]
-        if which is first[0] and since is not None:
-            steps.append(step.ended(clock() - since))
-            step, since = Step(), None
+        if counted.began_at:
+            counted.optimizer_stepped(which)
 
     handle = optimizer.register_optimizer_step_post_hook(stepped)
     base.__next__ = fetch
@@ -71,7 +63,7 @@ def observed(clock: Callable[[], float] = time.perf_counter) -> Iterator[list[St
 def contents(steps: Sequence[Step]) -> list[Content]:
     """The steps of a loop that was observed."""
     if not steps:
-        return [Notice("No step was seen: no batch of a loader was followed by an optimizer step.")]
+        return [Notice("Fewer than two steps were seen: batches of a loader, then an optimizer step.")]
     left_out = _FIRST if len(steps) > 2 * _FIRST else 0
     counted = steps[left_out:]
     samples, tokens, waited, seconds = (

@@ -2,14 +2,13 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from perfkit.scripts.loaders import Loaders
 from perfkit.scripts.script import Script, around, first_tensor, size, tensors
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -23,49 +22,28 @@ class Models:
     The way in is a module's own `_compiled_call_impl`, which torch calls in place of `_call_impl`: the
     module's class, hooks and parameters stay as they are. It is set through `__dict__`, because a module that
     torch.compile wraps around another one hands an attribute on.
-
-    `loaders` are told when a model is evaluated; `before_first` is called before the first call of each.
     """
 
-    def __init__(self, script: Script, loaders: Loaders, before_first: Callable[[], None]) -> None:
-        self._script, self._loaders, self._before_first = script, loaders, before_first
-        loaders.before_fetch = self.leave_autocast
-        self.called: list[nn.Module] = []
-        self.optimized: list[nn.Parameter] = []
-        """Parameters of the optimizers, where no call of a model was seen."""
+    def __init__(self, script: Script) -> None:
+        self._script = script
         self.is_compiled = False  # whether the script compiles a model itself
         self.inputs: torch.Tensor | None = None
         """Type and layout of a 4-D input of the first steps, or of the first input; without its data."""
         self.outputs: torch.Tensor | None = None
         """Type and layout of the model's output in the first steps, without its data."""
-        self.autocast_dtype: torch.dtype | None = None
-        """The type of an autocast that the script entered itself while it trained."""
-        self.before_forward: Callable[[], None] = lambda: None
-        """Called before each forward pass in training."""
-        self.on_input: Callable[[torch.Tensor | None], None] = lambda given: None
-        """Called with the first input, after the first forward pass before each backward pass."""
+        self._own_autocast: torch.dtype | None = None  # its type, where the script entered one in training
         self._autocast: Any = None
         self._batch = 0  # samples in a layer of the model that takes [sequence, batch, features]
-        self._forward_seen = False
+        self._forward_seen = False  # since the last backward pass
 
     def patch(self) -> None:
         around(nn.Module, "compile", self._compile_in_place)
         around(torch.autocast, "__enter__", self._enter_autocast)
         _module._compiled_call_impl = _Outermost(self)
 
-    def device(self) -> torch.device:
-        """The first parameter's; the CPU if there is none."""
-        return next((p.device for p in self.parameters()), torch.device("cpu"))
-
-    def parameters(self) -> list[nn.Parameter]:
-        return [p for model in self.called for p in model.parameters()] or self.optimized
-
-    def modules(self) -> Iterator[nn.Module]:
-        return (module for model in self.called for module in model.modules())
-
-    def backward_begins(self) -> None:
-        self.leave_autocast()
-        self._forward_seen = False
+    def autocast(self) -> torch.dtype | None:
+        """The type of the autocast around the models, the script's own or the one set from outside."""
+        return DTYPES.get(self._script.wants("amp"), self._own_autocast)
 
     def leave_autocast(self) -> None:
         """Ends the autocast that was set from outside: at backward, so that the loss is inside."""
@@ -73,26 +51,37 @@ class Models:
             self._autocast.__exit__(None, None, None)
             self._autocast = None
 
-    def why_not(self) -> dict[str, str]:
-        """The model's switches that cannot be set from outside, and why."""
-        if not self.called:
-            return dict.fromkeys(("amp", "channels_last", "compile"), _NO_CALL)
-        reasons = {}
-        if not any(p.dim() == 4 for p in self.parameters()):
-            reasons["channels_last"] = "the model has no 4-dimensional weights"
-        if self.is_compiled:
-            reasons["compile"] = "the script compiles the model already"
-        return reasons
+    on_fetch = on_evaluation = on_update = leave_autocast
 
-    # ------------------------------------------------------------ taking over a module's calls
+    def on_backward(self) -> None:
+        self.leave_autocast()
+        self._forward_seen = False
 
-    def stop_looking(self) -> None:
-        """Modules that have not been called yet are not looked for any more.
+    def on_steps(self, steps: Any) -> None:
+        """After the first steps, modules that have not been called yet are not looked for any more.
 
         Set once only: each time a class changes, Python forgets where the methods of its subclasses are.
         """
-        if _module.__dict__["_compiled_call_impl"] is not None:
+        if not self._script.steps.are_first and _module.__dict__["_compiled_call_impl"] is not None:
             _module._compiled_call_impl = None
+
+    def why_not(self) -> dict[str, str]:
+        """The model's switches that cannot be set from outside, and why."""
+        if not self._script.models:
+            return dict.fromkeys(("amp", "channels_last", "compile"), _NO_CALL)
+        reasons, kind = {}, self._script.wants("amp")
+        if not any(p.dim() == 4 for p in self._script.parameters()):
+            reasons["channels_last"] = "the model has no 4-dimensional weights"
+        if self.is_compiled:
+            reasons["compile"] = "the script compiles the model already"
+        if kind == "fp16" and not self._script.has_scaler:
+            why = "the script has no GradScaler, without which fp16 gradients vanish"
+            reasons["amp"] = f"{why}: use bf16, or add one"
+        elif kind in DTYPES and any(p.dtype != torch.float32 for p in self._script.parameters()):
+            reasons["amp"] = "the weights are not float32, so there is nothing for autocast to cast"
+        return reasons
+
+    # ------------------------------------------------------------ taking over a module's calls
 
     @contextlib.contextmanager
     def _ignoring_inner_calls(self) -> Iterator[None]:
@@ -104,28 +93,27 @@ class Models:
 
     def first_call(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """An outermost call of a module that is not known yet."""
-        if self._script.steps.in_backward:  # a part that is computed again
+        script = self._script
+        if script.steps.in_backward:  # a part that is computed again
             return module._call_impl(*args, **kwargs)
         with self._ignoring_inner_calls():
-            is_known = any(module is model for model in self.called)
             trains = any(p.requires_grad for p in module.parameters())
             call: Any = module._call_impl
-            if trains and not is_known and not isinstance(module, torch.jit.ScriptModule):
+            if trains and not isinstance(module, torch.jit.ScriptModule):
                 if torch.is_grad_enabled() and module.training:
                     self._adopt(module)
                     call = module._compiled_call_impl
                 else:
-                    self._loaders.evaluated()
+                    script.tell("evaluation")
             return call(*args, **kwargs)
 
     def _adopt(self, model: Any) -> None:
         """Takes over the calls of an outermost module, and sets its switches."""
-        self.called.append(model)
-        call = model.__dict__.get("_compiled_call_impl")
+        script, call = self._script, model.__dict__.get("_compiled_call_impl")
+        script.models.append(model)
         self.is_compiled |= call is not None or "_orig_mod" in model._modules
-        self._before_first()
-        script = self._script
-        reasons = {**self.why_not(), **_why_no_autocast(model, script.wants("amp"), script.has_scaler)}
+        script.set_process()
+        reasons = self.why_not()
         for switch in reasons.keys() & script.toggles.keys():
             script.refuse(switch, reasons[switch])
         call = call or model._call_impl
@@ -143,7 +131,7 @@ class Models:
 
     def _enter_autocast(self, plain: Any, autocast: Any) -> Any:
         if self._autocast is None and autocast._enabled and torch.is_grad_enabled():
-            self.autocast_dtype = autocast.fast_dtype
+            self._own_autocast = autocast.fast_dtype
         return plain(autocast)
 
     # ------------------------------------------------------------ a call
@@ -153,21 +141,19 @@ class Models:
         if steps.in_backward:  # computed again, by checkpointing
             return call(*args, **kwargs)
         if not (torch.is_grad_enabled() and model.training):
-            self.leave_autocast()
-            self._loaders.evaluated()
+            script.tell("evaluation")
             if not model.training:
                 steps.now.marks.add("evaluation")
                 steps.now.evaluated += size(first_tensor((args, kwargs)))[0]
             return call(*args, **kwargs)
-        steps.begin()
+        script.tell("forward")
         dtype = DTYPES.get(script.wants("amp"))
         if dtype and self._autocast is None:
-            self._autocast = torch.autocast(self.device().type, dtype=dtype)
+            self._autocast = torch.autocast(script.device.type, dtype=dtype)
             self._autocast.__enter__()
         if script.wants("channels_last"):
             args = tuple(map(_channels_last, args))
             kwargs = {name: _channels_last(value) for name, value in kwargs.items()}
-        self.before_forward()
         with script.phase("forward"):
             examined = functools.partial(self._examined, call) if steps.are_first else call
             output = examined(*args, **kwargs)
@@ -178,7 +164,7 @@ class Models:
 
     def _count(self, given: torch.Tensor | None) -> None:
         """Counts what went into the model; of [sequence, batch] the second dimension is the samples."""
-        self.on_input(given)
+        self._script.tell("input", given)
         now, (samples, tokens) = self._script.steps.now, size(given)
         is_sequence_first = given is not None and given.dim() > 1 and given.shape[1] == self._batch
         now.forward_samples += self._batch if is_sequence_first else samples
@@ -217,16 +203,6 @@ class _Outermost:
         if module is None or torch.compiler.is_compiling():
             return None
         return functools.partial(self._models.first_call, module)
-
-
-def _why_no_autocast(model: nn.Module, kind: str | None, has_scaler: bool) -> dict[str, str]:
-    if kind == "fp16" and not has_scaler:
-        return {
-            "amp": "the script has no GradScaler, without which fp16 gradients vanish: use bf16, or add one"
-        }
-    if kind in DTYPES and any(p.dtype != torch.float32 for p in model.parameters()):
-        return {"amp": "the weights are not float32, so there is nothing for autocast to cast"}
-    return {}
 
 
 def _outline(candidates: list[torch.Tensor]) -> torch.Tensor | None:

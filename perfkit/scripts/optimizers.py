@@ -8,8 +8,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from perfkit.scripts.loaders import Loaders
-from perfkit.scripts.models import Models
 from perfkit.scripts.outputs import clock
 from perfkit.scripts.script import Script, around
 
@@ -17,54 +15,69 @@ _MOST_COMPARISONS = 20
 """Backward passes after which weights that have not been seen to change are no longer compared."""
 
 
-class Gradients:
-    """Backward passes: what each starts from, and whether it is a step by itself."""
+class Updates:
+    """What changes the weights: backward passes, and the steps of optimizers."""
 
-    def __init__(self, script: Script, loaders: Loaders, models: Models) -> None:
-        self._script, self._loaders, self._models = script, loaders, models
-        self.count = 0
-        self.ended_at = 0.0
-        """By `clock`: when the last backward pass ended."""
-        self.losses: list[torch.Tensor] = []
-        """The mean of what each of the first backward passes started from, before any gradient scaling."""
-        self.on_backward: Callable[[Any], None] = lambda roots: None
-        """Called with what each backward pass starts from."""
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.sets_to_none: bool | None = None
+        """The argument of the last `zero_grad`; None if it was never called."""
         self._unscaled: torch.Tensor | None = None  # the loss that a gradient scaler has just scaled
+        self._backward_ended_at = 0.0
         self._weights: float | None = None
-        self._is_step = False
+        self._backward_is_step = False
+        self._last: Any = None  # the optimizer that made the last step
+        self._is_stepping = False
 
     def patch(self) -> None:
         around(torch.autograd, "backward", self._backward)
         around(torch.autograd, "grad", self._grad)
         around(torch.amp.GradScaler, "scale", self._scale)
+        around(torch.amp.GradScaler, "__init__", self._make_scaler)
+        around(torch.amp.GradScaler, "step", self._step_scaled)
+        around(Optimizer, "__init__", self._make)
+        around(Optimizer, "zero_grad", self._zero_grad)
+        around(nn.Module, "zero_grad", self._zero_grad)
+        # Not by torch's global hooks: they would cut the profiler's range of a step in two.
+        plain_hook = Optimizer.profile_hook_step
+
+        def profile_hook_step(function: Any) -> Any:
+            inner = plain_hook(function)
+
+            @functools.wraps(inner)
+            def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+                return self._step(functools.partial(inner, optimizer, *args, **kwargs), optimizer)
+
+            return step
+
+        Optimizer.profile_hook_step = staticmethod(profile_hook_step)  # type: ignore[assignment,method-assign]
+
+    # ------------------------------------------------------------ backward passes
 
     def _backward(self, plain: Callable[..., Any], roots: Any, *args: Any, **kwargs: Any) -> Any:
         script, steps = self._script, self._script.steps
-        self.on_backward(roots)
         if steps.in_backward:  # of a part that is computed again
+            script.tell("graph", roots)
             return plain(roots, *args, **kwargs)
-        steps.begin()
-        self._models.backward_begins()
-        self._loaders.backward_begins()
+        script.tell("backward")
+        script.tell("graph", roots)
         script.sites.note("backward")
         self._keep_loss(roots)
-        steps.in_backward += 1
+        steps.in_backward = True
         try:
             with script.phase("backward"):
                 return plain(roots, *args, **kwargs)
         finally:
-            steps.in_backward -= 1
-            self.count += 1
-            self.ended_at = clock()
+            steps.in_backward = False
+            script.backwards += 1
+            self._backward_ended_at = clock()
             self._look_for_changes()
 
     def _grad(self, plain: Any, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Gradients of parameters that no further gradient is taken of: a backward pass by another name."""
         inputs = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
-        is_backward = any(isinstance(each, nn.Parameter) for each in inputs) and not kwargs.get(
-            "create_graph"
-        )
-        if self._script.steps.in_backward or not is_backward:
+        of_parameters = any(isinstance(each, nn.Parameter) for each in inputs)
+        if self._script.steps.in_backward or kwargs.get("create_graph") or not of_parameters:
             return plain(outputs, inputs, *args, **kwargs)
         return self._backward(plain, outputs, inputs, *args, **kwargs)
 
@@ -76,55 +89,26 @@ class Gradients:
         root, self._unscaled = roots if self._unscaled is None else self._unscaled, None
         if isinstance(root, list | tuple) and len(root) == 1:
             root = root[0]
-        if len(self.losses) < self._script.settings["losses"] and isinstance(root, torch.Tensor):
-            self.losses.append(root.detach().float().mean())
+        losses = self._script.losses
+        if len(losses) < self._script.settings["losses"] and isinstance(root, torch.Tensor):
+            losses.append(root.detach().float().mean())
 
     def _look_for_changes(self) -> None:
         """Without an optimizer: weights that change between backward passes, updated by the script."""
-        script, models = self._script, self._models.called
-        if not self._is_step:
-            if script.has_optimizer or not models or self.count > _MOST_COMPARISONS:
+        script = self._script
+        if not self._backward_is_step:
+            if script.optimizers or not script.models or script.backwards > _MOST_COMPARISONS:
                 return
-            weights = sum(float(p.detach().double().sum()) for p in models[0].parameters())
+            weights = sum(float(p.detach().double().sum()) for p in script.models[0].parameters())
             if self._weights is None:
                 script.steps.first_may_end()
-            self._is_step, self._weights = self._weights not in (None, weights), weights
-        if self._is_step:
+            self._backward_is_step, self._weights = self._weights not in (None, weights), weights
+        if self._backward_is_step:
             script.note("no optimizer: the script changes its weights itself; a step is a backward pass")
             script.step_is = "a backward pass"
             script.steps.backward_is_step()
 
-
-class Optimizers:
-    """The optimizers of a script that have made a step."""
-
-    def __init__(self, script: Script, models: Models, gradients: Gradients) -> None:
-        self._script, self._models, self._gradients = script, models, gradients
-        self.stepped: list[Any] = []
-        self.sets_to_none: bool | None = None
-        """The argument of the last `zero_grad`; None if it was never called."""
-        self._last: Any = None  # the optimizer that made the last step
-        self._is_stepping = False
-
-    def patch(self) -> None:
-        around(Optimizer, "__init__", self._make)
-        # Not by torch's global hooks: they would cut the profiler's range of a step in two.
-        plain_hook = Optimizer.profile_hook_step
-
-        def profile_hook_step(function: Any) -> Any:
-            inner = plain_hook(function)
-
-            @functools.wraps(inner)
-            def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-                return self.run(inner, optimizer, args, kwargs)
-
-            return step
-
-        Optimizer.profile_hook_step = staticmethod(profile_hook_step)  # type: ignore[assignment,method-assign]
-        around(Optimizer, "zero_grad", self._zero_grad)
-        around(nn.Module, "zero_grad", self._zero_grad)
-        around(torch.amp.GradScaler, "__init__", self._make_scaler)
-        around(torch.amp.GradScaler, "step", self._step_scaled)
+    # ------------------------------------------------------------ optimizers
 
     def _make(self, plain: Any, *args: Any, **kwargs: Any) -> None:
         self._script.sites.note("optimizer")
@@ -149,39 +133,38 @@ class Optimizers:
             self._script.steps.optimizer_stepped(optimizer)
         return result
 
-    def run(self, step: Callable[..., Any], optimizer: Any, args: Any, kwargs: Any) -> Any:
+    def _step(self, step: Callable[[], Any], optimizer: Any) -> Any:
         """One step of one optimizer; an optimizer inside another one makes no step of its own."""
         self._know(optimizer)
         self._last = optimizer
         if self._is_stepping:
-            return step(optimizer, *args, **kwargs)
-        steps, start = self._script.steps, clock()
+            return step()
+        script, steps, start = self._script, self._script.steps, clock()
         self._is_stepping = True
         try:
-            result = step(optimizer, *args, **kwargs)
+            result = step()
         finally:
             self._is_stepping = False
             # A closure's forward and backward pass are not the optimizer's own work.
-            steps.now.updated += clock() - max(start, self._gradients.ended_at)
+            steps.now.updated += clock() - max(start, self._backward_ended_at)
         if steps.in_backward:  # one for each parameter
-            self._script.step_is = "a backward pass"
+            script.step_is = "a backward pass"
         else:
-            self._models.leave_autocast()
+            script.tell("update")
         steps.optimizer_stepped(optimizer)
         return result
 
     def _know(self, optimizer: Any) -> None:
         """Keeps an optimizer that makes a step, and sets its switch; a scaler may skip its first steps."""
-        if any(optimizer is known for known in self.stepped):
+        script = self._script
+        if any(optimizer is known for known in script.optimizers):
             return
-        self.stepped.append(optimizer)
-        self._models.optimized += [p for group in optimizer.param_groups for p in group["params"]]
-        self._script.has_optimizer = True
-        kind = self._script.toggles.get("optimizer_impl", "default")
+        script.optimizers.append(optimizer)
+        kind = script.toggles.get("optimizer_impl", "default")
         if kind == "default":
             return
         if reason := _why_not(optimizer, kind):
-            self._script.refuse("optimizer_impl", reason)
+            script.refuse("optimizer_impl", reason)
             return
         for group in [*optimizer.param_groups, optimizer.defaults]:
             group["foreach"] = kind == "foreach"
@@ -192,10 +175,10 @@ class Optimizers:
 
     def why_not(self) -> dict[str, str]:
         """The optimizer's switches that cannot be set from outside, and why."""
-        if not self.stepped:
+        if not self._script.optimizers:
             switches = ("optimizer_impl", "zero_grad_set_to_none")
             return dict.fromkeys(switches, "the script has no optimizer of torch")
-        reason = _why_not(self.stepped[-1], "foreach")
+        reason = _why_not(self._script.optimizers[-1], "foreach")
         return {"optimizer_impl": reason} if reason else {}
 
 

@@ -6,6 +6,7 @@ copy: its writes stay in the mirror, and all else is read where it is. A path ou
 
 import contextlib
 import errno
+import math
 import os
 import shutil
 import sys
@@ -70,12 +71,9 @@ class Outputs:
                 raise PermissionError(errno.EACCES, reason, place)
 
     def _may_write(self, place: str, event: str) -> bool:
-        leads_there = any(_is_within(folder, place) for folder in self._allowed)
-        if event == "os.mkdir" and (os.path.isdir(place) or leads_there):
-            return True
-        in_memory = event == "sqlite3.connect" and place.endswith(":memory:")
+        is_there = event == "os.mkdir" and os.path.isdir(place)
         is_allowed = any(_is_within(place, folder) for folder in self._allowed)
-        return in_memory or is_allowed or "__pycache__" in place.split(os.sep)
+        return is_there or is_allowed or "__pycache__" in place.split(os.sep)
 
     def _unfold(self, place: str, event: str, replaces: bool) -> None:
         """Makes the folders on the way real, and the file a copy."""
@@ -84,13 +82,13 @@ class Outputs:
         for name in folders:
             here = os.path.join(here, name)
             if os.path.islink(here) and os.path.isdir(here):
-                _make_real(here)
+                make_real(here, os.path.realpath(here))
         file = os.path.join(here, last)
         if not os.path.islink(file):
             return
         if os.path.isdir(file):
             if event in ("os.mkdir", "shutil.rmtree"):
-                _make_real(file)
+                make_real(file, os.path.realpath(file))
         elif event in _CHANGES_A_FILE:
             target = os.path.realpath(file)
             os.unlink(file)
@@ -116,11 +114,14 @@ def _is_within(place: str, folder: str) -> bool:
     return place == folder or place.startswith(folder.rstrip(os.sep) + os.sep)
 
 
-def _make_real(link: str) -> None:
-    """Replaces a link to a folder by a real folder with links to what that holds."""
-    target = os.path.realpath(link)
-    names = os.listdir(target)
-    os.unlink(link)
-    os.mkdir(link)
-    for name in names:
-        os.symlink(os.path.join(target, name), os.path.join(link, name))
+def make_real(place: str, folder: str, most: float = math.inf) -> None:
+    """Makes a folder, in place of a link, with links to what another one holds; empty if that is too much."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        names = []
+    if os.path.islink(place):
+        os.unlink(place)
+    os.mkdir(place)
+    for name in names if len(names) <= most else ():
+        os.symlink(os.path.join(folder, name), os.path.join(place, name))

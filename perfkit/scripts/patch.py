@@ -20,7 +20,7 @@ from perfkit.results.stats import Ratio
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import ScriptFacts
 from perfkit.scripts.patch_edits import Patcher
-from perfkit.scripts.patch_source import Refused
+from perfkit.scripts.patch_source import COMMAND_LINE, Refused
 from perfkit.scripts.study import ScriptSource, script_plan
 from perfkit.studies.compare import Candidate, compare
 from perfkit.studies.progress import Progress
@@ -53,10 +53,8 @@ class Patch:
 
     @property
     def root(self) -> Path:
-        """Where `patch -p1` applies the diff: the script's working directory, or a folder with all files."""
-        here = self.launch.where.resolve()
-        inside = all(change.path.is_relative_to(here) for change in self.changes)
-        return here if inside else Path(os.path.commonpath([change.path.parent for change in self.changes]))
+        """Where `patch -p1` applies the diff: the script's working directory, or the next folder above it."""
+        return Path(os.path.commonpath([self.launch.where.resolve(), *(each.path for each in self.changes)]))
 
     def diff(self) -> str:
         """A unified diff for `git apply` or `patch -p1` in `root`; empty without edits."""
@@ -101,7 +99,7 @@ def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | Non
 def edit(launch: Launch, settings: Mapping[str, Value], facts: ScriptFacts) -> Patch:
     """The edits of a script's files; they stay as they are."""
     main = _main_file(launch, facts)
-    patcher = Patcher(facts.sites, str(main), launch.arguments, facts.device)
+    patcher = Patcher(facts.sites, str(main), facts.device)
     edits: dict[str, list[str]] = {}
     already, refused = [], {}
     for name in (name for name in switches() if name in settings):
@@ -121,7 +119,8 @@ def edit(launch: Launch, settings: Mapping[str, Value], facts: ScriptFacts) -> P
         for source in patcher.sources.values()
         if (after := source.edited(patcher.edits)) != source.data
     ]
-    launch = replace(launch, arguments=tuple(patcher.arguments))
+    options = [word for edit in patcher.edits if edit.path == COMMAND_LINE for word in edit.text.split()]
+    launch = replace(launch, arguments=(*launch.arguments, *options))
     if changes:
         files = {change.path: change.after for change in changes}
         if launch.script:  # its folder is where it imports from, so it must be there itself

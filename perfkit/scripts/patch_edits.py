@@ -2,22 +2,29 @@
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from perfkit.recipe import Recipe, Value
-from perfkit.scripts.patch_source import Edit, Refused, Source, argument
+from perfkit.scripts.patch_source import COMMAND_LINE, Edit, Refused, Source, argument
 from perfkit.scripts.sites import Frame, Site
 
+Row = TypeVar("Row")
+
+# Tables have a row for a switch, or for one of its values.
 _ARGUMENTS = {
-    "batch_size": ("loader", "batch_size"),
-    "workers": ("loader", "num_workers"),
-    "prefetch_factor": ("loader", "prefetch_factor"),
-    "pin_memory": ("loader", "pin_memory"),
-    "non_blocking": ("copy", "non_blocking"),
-    "zero_grad_set_to_none": ("zero_grad", "set_to_none"),
+    "batch_size": ("loader", "batch_size={}"),
+    "workers": ("loader", "num_workers={}"),
+    "prefetch_factor": ("loader", "prefetch_factor={}"),
+    "pin_memory": ("loader", "pin_memory={}"),
+    "non_blocking": ("copy", "non_blocking={}"),
+    "zero_grad_set_to_none": ("zero_grad", "set_to_none={}"),
+    "optimizer_impl=fused": ("optimizer", "fused=True"),
+    "optimizer_impl=foreach": ("optimizer", "foreach=True"),
+    "optimizer_impl=loop": ("optimizer", "foreach=False"),
 }
-"""Switch → the call whose argument it is, and the argument."""
+"""The call whose argument it is, and the argument."""
 _ORDERS = {"loader": ["dataset", "batch_size"], "zero_grad": ["set_to_none"]}
 """The arguments that are given by their position."""
 _HUGGING_FACE = {
@@ -31,9 +38,8 @@ _HUGGING_FACE = {
     "optimizer_impl=fused": 'optim="adamw_torch_fused"',
     "compile": "torch_compile={}",
 }
-"""Switch, or switch=value → the training argument of Hugging Face's libraries."""
+"""The training argument of Hugging Face's libraries."""
 _TRAINING_ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig", "HfArgumentParser")
-_IMPLEMENTATIONS = {"fused": ("fused", "True"), "foreach": ("foreach", "True"), "loop": ("foreach", "False")}
 _ON_MODELS = {"compile": ".compile()", "channels_last": ".to(memory_format=torch.channels_last)"}
 """Calls of a model before its optimizer is made; a convolution takes over the layout of its weights."""
 _FP32 = [f"torch.backends.{part}.fp32_precision" for part in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")]
@@ -54,81 +60,48 @@ _PRECISION = {
 class Patcher:
     """Plans the edits of a script that trains on a device, switch by switch, at the calls that were seen."""
 
-    def __init__(
-        self,
-        sites: Sequence[Site],
-        script: str,
-        arguments: Sequence[str],
-        device: str,
-    ) -> None:
+    def __init__(self, sites: Sequence[Site], script: str, device: str) -> None:
         self._device = device
         self._sites = [site for site in sites if site.frames]
         files = dict.fromkeys([script, *(frame.file for site in self._sites for frame in site.frames)])
         self.sources = {path: Source(path, Path(path).read_bytes()) for path in files}
-        self.arguments = [*arguments]
         self.edits: list[Edit] = []
         self._main = self.sources[script]
         self._options = dict(_options(self.sources.values()))
-        self._words: list[str] = []
 
     def set(self, name: str, value: Value) -> list[str]:
         """Plans the edits of a switch, all or none; returns them in words, nothing if the script has it."""
-        edits, arguments, self._words = [*self.edits], self.arguments, []
-        try:
-            self._plan(name, value)
-            for source in self.sources.values():
-                source.edited(self.edits)
-        except Refused:
-            self.edits, self.arguments = edits, arguments
-            raise
-        return self._words
+        edits = list(dict.fromkeys([*self.edits, *self._plan(name, value)]))
+        for source in self.sources.values():
+            source.edited(edits)
+        new, self.edits = edits[len(self.edits) :], edits
+        return [edit.words for edit in new if edit.words]
 
-    def _plan(self, name: str, value: Value) -> None:
+    def _plan(self, name: str, value: Value) -> Iterator[Edit]:
         if variables := Recipe().replace(**{name: value}).environment():
             pairs = " ".join(f"{variable}={code}" for variable, code in variables.items())
             raise Refused(f"start the script with {pairs} in its environment")
-        if self._by_training_arguments(name, value):
-            pass
-        elif name in _ARGUMENTS:
-            role, keyword = _ARGUMENTS[name]
+        role, setting = _row(_ARGUMENTS, name, value) or ("backward", "")
+        libraries = {site.library for site in self._sites if site.role == role}
+        option = _row(_HUGGING_FACE, name, value)
+        if option and not libraries.isdisjoint({"transformers", "trl"}):
+            yield from self._training_argument(*option.format(value).split("=", 1))
+        elif setting:
+            keyword, code = setting.format(value).split("=")
             for site in self._seen(role):
-                self._set_argument(*self._call(site.frames[0]), keyword, str(value), _ORDERS.get(role, ()))
+                yield from self._argument(*self._call(site.frames[0]), keyword, code, _ORDERS.get(role, ()))
         elif name in _LINES:
-            self._after_imports(name, value)
+            yield from self._after_imports(name, value)
         elif name not in ("amp", "optimizer_impl", *_ON_MODELS):
             raise Refused(f"the script's own code has to change: see `perfkit diff {name}`")
         elif value in (False, "off", "default"):
             raise Refused("take it out of the script")
         elif value is True and name in self._options:
-            self._set_option(*self._options[name], str(value))
+            yield _option(*self._options[name], str(value))
         elif name == "amp":
-            self._amp(value)
-        elif name == "optimizer_impl":
-            for site in self._seen("optimizer"):
-                self._set_argument(*self._call(site.frames[0]), *_IMPLEMENTATIONS[str(value)])
+            yield from self._amp(value)
         else:
-            self._on_models(_ON_MODELS[name])
-
-    def _by_training_arguments(self, name: str, value: Value) -> bool:
-        """Plans a training argument, if a library of Hugging Face makes the steps and has it."""
-        role, _ = _ARGUMENTS.get(name, ("optimizer" if name == "optimizer_impl" else "backward", ""))
-        libraries = {site.library for site in self._sites if site.role == role}
-        row = _HUGGING_FACE.get(f"{name}={value}", _HUGGING_FACE.get(name))
-        if not row or libraries.isdisjoint({"transformers", "trl"}):
-            return False
-        keyword, code = row.format(value).split("=", 1)
-        calls = [
-            (source, call) for source in self.sources.values() for call in source.calls(*_TRAINING_ARGUMENTS)
-        ]
-        if len(calls) != 1:
-            places = " and ".join(source.where(call) for source, call in calls) or "the script"
-            raise Refused(f"{places}: set {keyword}={code} in the training arguments")
-        source, call = calls[0]
-        if source.calls("HfArgumentParser"):
-            self._set_option(f"--{keyword}", "", code)
-        else:
-            self._set_argument(source, call, keyword, code)
-        return True
+            yield from self._on_models(_ON_MODELS[name])
 
     def _seen(self, role: str) -> list[Site]:
         """The calls of a role in the script's own code."""
@@ -145,68 +118,63 @@ class Patcher:
         source = self.sources[frame.file]
         return source, source.call_at(frame)
 
-    def _add(self, source: Source, node: ast.AST, words: str, *edits: Edit) -> None:
-        if "torch." in words:
-            source.last_import()
-        new = [edit for edit in edits if edit not in self.edits]
-        if new:
-            self.edits += new
-            self._words.append(f"{source.where(node)}: {words}")
-
     # ------------------------------------------------------------ arguments and options
 
-    def _set_option(self, name: str, action: str, code: str) -> None:
-        """Plans an option of the script's command line, where the last one counts."""
-        if action and (action, code) != ("store_true", "True"):
-            raise Refused(f"start the script with {name} so that it is {code}")
-        words = [name] if action else [name, code.strip('"')]
-        self.arguments = [*self.arguments, *words]
-        self._words.append(f"command line: {' '.join(words)}")
+    def _training_argument(self, keyword: str, code: str) -> Iterator[Edit]:
+        calls = [
+            (source, call) for source in self.sources.values() for call in source.calls(*_TRAINING_ARGUMENTS)
+        ]
+        if len(calls) != 1:
+            places = " and ".join(source.where(call) for source, call in calls) or "the script"
+            raise Refused(f"{places}: set {keyword}={code} in the training arguments")
+        source, call = calls[0]
+        if source.calls("HfArgumentParser"):
+            yield _option(f"--{keyword}", "", code)
+        else:
+            yield from self._argument(source, call, keyword, code)
 
-    def _set_argument(
+    def _argument(
         self, source: Source, call: ast.Call, name: str, code: str, order: Sequence[str] = ()
-    ) -> None:
+    ) -> Iterator[Edit]:
         value = argument(call, name, order)
         if value is None:
-            self._add(source, call, f"{name}={code}", source.add_keyword(call, name, code))
+            yield source.add_keyword(call, name, code)
         else:
-            self._change(source, value, name, code)
+            yield from self._changed(source, value, name, code)
 
-    def _change(self, source: Source, value: ast.expr, name: str, code: str) -> None:
-        """Plans another value where it is set: a literal, a variable's only assignment, an option."""
+    def _changed(self, source: Source, value: ast.expr, name: str, code: str) -> Iterator[Edit]:
+        """Another value where it is set: a literal, a variable's only assignment, an option."""
         if source.code(value) == code:
             return
         match value:
             case ast.Constant():
-                self._add(source, value, f"{name}={code}", source.replace(value, code))
+                yield source.replace(value, name, code)
             case ast.Attribute(value=ast.Name(), attr=attribute) if attribute in self._options:
-                self._set_option(*self._options[attribute], code)
+                yield _option(*self._options[attribute], code)
             case ast.Name(id=variable) if assigned := source.value_of(variable):
-                self._change(source, assigned, name, code)
+                yield from self._changed(source, assigned, name, code)
             case _:
                 raise Refused(f"{source.where(value)}: {name} is {source.code(value)}; make that {code}")
 
-    def _after_imports(self, name: str, value: Value) -> None:
-        """Plans statements at the top of the main file, unless the script has such a setting itself."""
+    def _after_imports(self, name: str, value: Value) -> Iterator[Edit]:
+        """Statements at the top of the main file, unless the script has such a setting itself."""
         pattern, templates = _LINES[name]
         lines = [template.format(value) for template in templates]
         for source in self.sources.values():
             for node in ast.walk(source.tree):
                 if isinstance(node, ast.Assign | ast.Expr) and re.search(pattern, source.code(node)):
                     raise Refused(f"{source.where(node)}: make that `{'; '.join(lines)}`")
-        last = self._main.last_import()
         for line in lines:
-            self._add(self._main, last, line, self._main.line_after(last, line))
+            yield self._main.line_after_imports(line)
 
     # ------------------------------------------------------------ the model
 
-    def _on_models(self, suffix: str) -> None:
-        """Plans a statement on each model, before the optimizer that gets its parameters is made."""
+    def _on_models(self, suffix: str) -> Iterator[Edit]:
+        """A statement on each model, before the optimizer that gets its parameters is made."""
         for site in self._seen("optimizer"):
             source, call, model = self._model(site, suffix)
             block, at = next(source.blocks(call))
-            line = f"{model}{suffix}"
-            self._add(source, block[at], line, source.line_before(block[at], line))
+            yield source.line_before(block[at], f"{model}{suffix}")
 
     def _model(self, site: Site, suffix: str) -> tuple[Source, ast.Call, str]:
         """The call in whose arguments a model's parameters are, and the model's name there."""
@@ -219,7 +187,7 @@ class Patcher:
                     return source, call, name
         raise Refused(f"{source.where(call)}: add `{suffix}` to the model before this optimizer is made")
 
-    def _amp(self, value: Value) -> None:
+    def _amp(self, value: Value) -> Iterator[Edit]:
         if value != "bf16":
             raise Refused("only bf16 is set by lines around model and loss: see `perfkit diff amp_fp16`")
         header = f'with torch.autocast("{self._device}", dtype=torch.bfloat16)'
@@ -229,7 +197,7 @@ class Patcher:
                     raise Refused(f"{source.where(outer)}: make that `{header}:`")
         for site in self._seen("backward"):
             source, statements = self._model_to_loss(site, header)
-            self._add(source, statements[0], header, *source.wrap(statements, header))
+            yield from source.wrap(statements, header)
 
     def _frames(self, role: str) -> list[tuple[Source, ast.Call]]:
         """All calls under way in the user's files when one of a role was made."""
@@ -254,6 +222,10 @@ class Patcher:
         return [at for other, at in blocks if other is block]
 
 
+def _row(table: Mapping[str, Row], name: str, value: Value) -> Row | None:
+    return table.get(f"{name}={value}", table.get(name))
+
+
 def _options(sources: Iterable[Source]) -> Iterator[tuple[str, tuple[str, str]]]:
     """The options that files define: attribute → name, and the action of one that takes no value."""
     for source in sources:
@@ -262,3 +234,11 @@ def _options(sources: Iterable[Source]) -> Iterator[tuple[str, tuple[str, str]]]
             action = argument(call, "action")
             for name in [name for name in names if name.startswith("--")][:1]:
                 yield name[2:].replace("-", "_"), (name, ast.unparse(action).strip("'") if action else "")
+
+
+def _option(name: str, action: str, code: str) -> Edit:
+    """An option of the script's command line, where the last one counts."""
+    if action and (action, code) != ("store_true", "True"):
+        raise Refused(f"start the script with {name} so that it is {code}")
+    text = name if action else f"{name} {ast.literal_eval(code)}"
+    return Edit(COMMAND_LINE, 0, 0, text, f"command line: {text}")

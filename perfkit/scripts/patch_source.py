@@ -22,20 +22,27 @@ class Refused(Exception):
     """An edit that is left to the user: where it belongs, and the edit in words."""
 
 
+COMMAND_LINE = ""
+
+
 class Edit(NamedTuple):
-    """Bytes of a file that are replaced; nothing is removed where `start` is `end`."""
+    """Bytes of a file that are replaced by a text, or further words of the command line.
+
+    Nothing is removed where `start` is `end`. `words`: what a user reads of it, such as `train.py:12: lr=1`.
+    """
 
     path: str
     start: int
     end: int
-    text: bytes
+    text: str
+    words: str = ""
 
 
 class Source:
     """A parsed file. Its methods raise `Refused` for what they cannot find or place."""
 
     def __init__(self, path: str, data: bytes) -> None:
-        self.path, self.data = path, data
+        self.path, self.data, self.name = path, data, Path(path).name
         try:
             self.tree = ast.parse(data.decode())
         except (SyntaxError, ValueError) as problem:
@@ -59,7 +66,7 @@ class Source:
 
     def where(self, node: Any) -> str:
         """Such as `train.py:12`."""
-        return f"{Path(self.path).name}:{node.lineno}"
+        return f"{self.name}:{node.lineno}"
 
     def calls(self, *names: str) -> list[ast.Call]:
         """The calls of functions, methods and classes with these names."""
@@ -72,8 +79,8 @@ class Source:
         for call in self._parents:
             if isinstance(call, ast.Call) and (call.end_lineno, call.end_col_offset) == end:
                 return call
-        place = f"{Path(self.path).name}:{frame.line}"
-        raise Refused(f"the call seen at {place} is not in the file now; run it again")
+        where = f"{self.name}:{frame.line}"
+        raise Refused(f"the call seen at {where} is not in the file now; run it again")
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
         while node in self._parents:
@@ -97,44 +104,50 @@ class Source:
         is_only = len(holders) == 1 and isinstance(holders[0], ast.Assign)
         return holders[0].value if is_only else None  # type: ignore[attr-defined]
 
-    def last_import(self) -> ast.stmt:
-        """The last import at the top of the file."""
-        imports = [node for node in self.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-        if not any(re.match(r"import (.*, *)?torch\b(?! as)", self.code(node)) for node in imports):
-            raise Refused(f"{Path(self.path).name}:1: add `import torch`, then run it again")
-        return imports[-1]
-
     # ------------------------------------------------------------ editing
 
-    def insert(self, at: int, text: str) -> Edit:
-        return Edit(self.path, at, at, text.encode())
+    def _edit(self, node: ast.AST, start: int, end: int, text: str, words: str) -> Edit:
+        return Edit(self.path, start, end, text, f"{self.where(node)}: {words}")
 
-    def replace(self, node: ast.AST, code: str) -> Edit:
-        return Edit(self.path, *self.span(node), code.encode())
+    def replace(self, value: ast.expr, name: str, code: str) -> Edit:
+        return self._edit(value, *self.span(value), code, f"{name}={code}")
 
     def add_keyword(self, call: ast.Call, name: str, code: str) -> Edit:
         """A further argument."""
-        parts = [*call.args, *call.keywords]
-        for part in parts:
-            if isinstance(part, ast.keyword) and part.arg is None:
+        setting, parts = f"{name}={code}", [*call.args, *call.keywords]
+        for part in call.keywords:
+            if part.arg is None:
                 text = self.code(part.value)
-                raise Refused(f"{self.where(call)}: set {name}={code} in the dictionary given as **{text}")
+                raise Refused(f"{self.where(call)}: set {setting} in the dictionary given as **{text}")
         begin, end = self.span(call)
         if not parts:
-            return self.insert(end - 1, f"{name}={code}")
+            return self._edit(call, end - 1, end - 1, setting, setting)
         start, at = max(map(self.span, parts))
         after = _AFTER_ARGUMENT.match(self.data, at, end - 1)
         assert after
         before = self.data[: max(begin, start)].rpartition(b"\n")[2].decode()
         space = " " if before.strip() else self._end + before
-        text = f"{space}{name}={code}," if after[2] else f",{space}{name}={code}"
-        return self.insert(after.end(), text)
+        text = f"{space}{setting}," if after[2] else f",{space}{setting}"
+        return self._edit(call, after.end(), after.end(), text, setting)
 
     def line_before(self, statement: ast.stmt, line: str) -> Edit:
-        return self.insert(self._starts[statement.lineno - 1], self._indent(statement) + line + self._end)
+        return self._line(statement, self._starts[statement.lineno - 1], self._indent(statement), line)
 
-    def line_after(self, statement: ast.stmt, line: str) -> Edit:
-        return self.insert(self._starts[statement.end_lineno or 0], line + self._end)
+    def line_after_imports(self, line: str) -> Edit:
+        """A line after the last import at the top of the file, if there is one."""
+        last = (self._imports() or self.tree.body)[-1]
+        return self._line(last, self._starts[last.end_lineno or 0], "", line)
+
+    def _line(self, node: ast.stmt, at: int, indent: str, line: str) -> Edit:
+        is_named = any(
+            re.match(r"import (.*, *)?torch\b(?! as)", self.code(node)) for node in self._imports()
+        )
+        if "torch." in line and not is_named:
+            raise Refused(f"{self.name}:1: add `import torch`, then run it again")
+        return self._edit(node, at, at, indent + line + self._end, line.rstrip(":"))
+
+    def _imports(self) -> list[ast.stmt]:
+        return [node for node in self.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
 
     def wrap(self, statements: Sequence[ast.stmt], header: str) -> Iterator[Edit]:
         """A `with` around statements."""
@@ -149,7 +162,7 @@ class Source:
         unit = "\t" if "\t" in self._indent(first) else "    "
         for number in range(first.lineno - 1, stop):
             if self._lines[number].strip():
-                yield self.insert(self._starts[number], unit)
+                yield Edit(self.path, self._starts[number], self._starts[number], unit)
 
     def _indent(self, statement: ast.stmt) -> str:
         before = self._lines[statement.lineno - 1][: statement.col_offset]
@@ -163,7 +176,7 @@ class Source:
         for edit in sorted((edit for edit in edits if edit.path == self.path), key=lambda edit: edit[1:3]):
             if edit.start < end:
                 raise Refused("two edits of one expression")
-            result, end = result + self.data[end : edit.start] + edit.text, edit.end
+            result, end = result + self.data[end : edit.start] + edit.text.encode(), edit.end
         result += self.data[end:]
         try:
             ast.parse(result)

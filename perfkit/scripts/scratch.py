@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 from perfkit.errors import InvalidValue
+from perfkit.scripts.outputs import make_real
 
 _MOST_ENTRIES = 20_000
 """Entries of a folder that are linked; a folder above it with more is left out."""
@@ -31,9 +32,8 @@ class Mirror:
     """A mirror of the file system as far as it is needed; relative paths lead where they would."""
 
     def __init__(self, root: Path) -> None:
-        root.mkdir()
+        make_real(str(root), root.anchor, _MOST_ENTRIES)
         self._root = root.resolve()
-        _link_all(Path(self._root.anchor), self._root)
 
     def place(self, path: Path) -> Path:
         """The place of a real path in the mirror."""
@@ -73,9 +73,7 @@ class Mirror:
         for real in [*reversed(folder.parents), folder][1:]:
             here = self.place(real)
             if here.is_symlink() or not here.exists():
-                here.unlink(missing_ok=True)
-                here.mkdir()
-                _link_all(real, here)
+                make_real(str(here), str(real), _MOST_ENTRIES)
         return self.place(folder)
 
 
@@ -87,13 +85,3 @@ def _folders(folder: Path) -> list[Path]:
         return []
     names = sorted(entry.name for entry in entries if not entry.name.startswith((".", "__pycache__")))
     return [folder / name for name in names if not (folder / name / "pyvenv.cfg").exists()]
-
-
-def _link_all(real: Path, here: Path) -> None:
-    try:
-        names = os.listdir(real)
-    except OSError:
-        return
-    if len(names) <= _MOST_ENTRIES:
-        for name in names:
-            os.symlink(real / name, here / name)

@@ -1,22 +1,27 @@
-"""What is known of the script of this process: its steps, its switches, the sizes of its batches."""
+"""The script of this process: what is known of it, its steps, and what its parts tell each other."""
 
 import collections.abc
 import contextlib
 import copy
 import functools
+import operator
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
 from perfkit.scripts.outputs import Outputs, clock
 from perfkit.scripts.sites import Sites
-from perfkit.show import units
 
 _STEPS_FOR_TYPICAL_SIZE = 12
+
+
+class Unavailable(Exception):
+    """A question that this script cannot answer; the script goes on."""
 
 
 def around(holder: Any, name: str, function: Callable[..., Any]) -> None:
@@ -28,6 +33,9 @@ def around(holder: Any, name: str, function: Callable[..., Any]) -> None:
         return function(plain, *args, **kwargs)
 
     setattr(holder, name, call)
+
+
+# ---------------------------------------------------------------- steps
 
 
 @dataclass(eq=False)
@@ -51,9 +59,7 @@ class Step:
 
     def since(self, first: "Step") -> "Step":
         """What came after the first part."""
-        names = ("waited", "updated", "samples", "tokens", "forward_samples", "forward_tokens", "evaluated")
-        rest = {name: getattr(self, name) - getattr(first, name) for name in names}
-        return Step(marks=self.marks - first.marks, **rest)
+        return Step(*map(operator.sub, vars(self).values(), vars(first).values()))
 
     def ended(self, seconds: float) -> "Step":
         """This step, which took so long."""
@@ -66,36 +72,34 @@ class Step:
 class Steps:
     """Counts steps and hands each to a listener at its end; the first two are handed over together."""
 
-    FIRST = 3
-    """Steps in which more than their time is recorded."""
-
-    def __init__(self, on_steps: Callable[[list[Step]], None]) -> None:
-        self._on_steps = on_steps
+    def __init__(self, listener: Callable[[list[Step]], None]) -> None:
+        self._listener = listener
         self.count = 0
-        self.began_at: float | None = None
+        self.began_at = 0.0
         """`time.time()` at which the first step began."""
         self.now = Step()
-        self.optimizers: list[object] = []
-        """Those that have made a step, in their order."""
-        self.in_backward = 0
-        """Nested backward passes under way."""
-        self._since = clock()
+        self.in_backward = False
+        self.cycle: list[object] = []
+        """The optimizers that have made a step, in their order."""
         self._last_of_cycle: object = None
+        self._since = clock()
         self._first: Step | None = None
         self._backward_is_step = False
 
     @property
     def are_first(self) -> bool:
-        """Whether the first steps are under way."""
-        return self.count < self.FIRST
+        """Whether the steps are under way in which more than their time is recorded."""
+        return self.count < 3
 
     def begin(self) -> None:
         """A batch is fetched, or a forward or backward pass begins."""
         if self._backward_is_step and not self.in_backward:
             self._backward_is_step = False
             self.end()
-        if self.began_at is None:
+        if not self.began_at:
             self.began_at, self._since = time.time(), clock()
+
+    on_fetch = on_forward = on_backward = begin
 
     def backward_is_step(self) -> None:
         """The backward pass under way makes the step, which ends when something else begins.
@@ -118,10 +122,10 @@ class Steps:
         if self.in_backward:
             self.backward_is_step()
             return
-        if any(optimizer is known for known in self.optimizers):
-            self._last_of_cycle = self._last_of_cycle or self.optimizers[-1]
+        if any(optimizer is known for known in self.cycle):
+            self._last_of_cycle = self._last_of_cycle or self.cycle[-1]
         else:  # an optimizer that shows up later is rarer, and ends a step from then on
-            self.optimizers.append(optimizer)
+            self.cycle.append(optimizer)
             self._last_of_cycle = None
             self.first_may_end()
         if optimizer is self._last_of_cycle:
@@ -129,7 +133,7 @@ class Steps:
 
     def end(self) -> None:
         """A step has ended."""
-        seconds, steps = clock() - self._since, [self.now]
+        steps, seconds = [self.now], clock() - self._since
         if first := self._first:
             seconds -= first.seconds
             steps = [first, self.now.since(first)]
@@ -137,37 +141,55 @@ class Steps:
             self._first = None
         steps[-1].ended(seconds)
         self.count += len(steps)
-        self._on_steps(steps)
+        self._listener(steps)
         self.now, self._since = Step(), clock()
 
 
-class Script:
-    """The script: its steps, the switches that are set from outside, and why others cannot be."""
+# ---------------------------------------------------------------- the script
 
-    def __init__(
-        self, settings: dict[str, Any], outputs: Outputs, on_steps: Callable[[list[Step]], None]
-    ) -> None:
-        self.settings = settings
-        self.outputs = outputs
+
+class Script:
+    """What is known of the script, as its parts see it: the subject of a `Procedure`.
+
+    `parts` are told what happens: `fetch` (a batch), `evaluation`, `forward`, `graph` (what a backward pass
+    starts from), `backward`, `update` (by an optimizer) and `steps` (have ended). They react in their methods
+    `on_fetch` and so on.
+    """
+
+    def __init__(self, settings: dict[str, Any], outputs: Outputs) -> None:
+        self.settings, self.outputs = settings, outputs
         self.toggles: dict[str, Any] = dict(settings["toggles"])
-        self.notes: list[str] = []
+        """Switches that are set from outside."""
         self.refused: dict[str, str] = {}
+        self.notes: list[str] = []
         self.sites = Sites(settings["scratch"])
-        self.steps = Steps(self._count)
-        self.usual_samples = 0
-        """Of a typical step of this rank."""
-        self.usual_tokens = 0
-        self.step_is = ""
-        """What counts as a step, where it is not an optimizer's."""
-        self.has_optimizer = False
-        """Whether an optimizer of torch makes the steps, or has begun with the first one."""
+        self.steps = Steps(functools.partial(self.tell, "steps"))
+        self.parts: list[Any] = [self, self.steps]
+        self.loader: Any = None  # whose batches were trained on last
+        self.iterator: Any = None  # the loader's, which holds the worker processes
+        self.models: list[nn.Module] = []
+        self.optimizers: list[Any] = []
+        """Those that have made a step; a scaler may have left it out."""
         self.has_scaler = False
         """Whether the script has an enabled gradient scaler."""
-        self.profiling = False
-        """Whether the profiler records: forward and backward get their names then."""
-        self._on_steps = on_steps
+        self.backwards = 0
+        self.losses: list[torch.Tensor] = []
+        """The mean of what each of the first backward passes started from, before any gradient scaling."""
+        self.samples_per_step = self.tokens_per_step = 0
+        """Of a typical step."""
+        self.step_is = ""
+        """What counts as a step, where it is not an optimizer's."""
+        self.held_on: torch.device | None = None
+        """The device of the batch that is handed over again and again; None if batches are fetched."""
+        self.held: dict[int, Any] = {}
+        self._is_profiled = False
         self._seen: list[Step] = []
-        self._later, self._later_s, self._later_samples = 0, 0.0, 0
+
+    def tell(self, event: str, *facts: Any) -> None:
+        """Tells all parts what has happened."""
+        for part in self.parts:
+            if react := getattr(part, f"on_{event}", None):
+                react(*facts)
 
     def note(self, text: str) -> None:
         """Keeps a remark for the parent, once."""
@@ -182,34 +204,83 @@ class Script:
         """The value that is to be set from outside; None if there is none, or it is refused."""
         return None if switch in self.refused else self.toggles.get(switch)
 
-    def phase(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        """Names a part of the step in a profile."""
-        return torch.profiler.record_function(name) if self.profiling else contextlib.nullcontext()
+    def set_process(self) -> None:
+        """Sets the switches of the process; again before the first step, as the script may have set them."""
+        if threads := self.toggles.get("cpu_threads"):
+            torch.set_num_threads(threads)
+        precision = self.toggles.get("fp32_precision", "default")
+        if precision != "default":
+            for part in (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
+                part.fp32_precision = precision
+        if "cudnn_benchmark" in self.toggles:
+            torch.backends.cudnn.benchmark = self.toggles["cudnn_benchmark"]
+
+    def on_steps(self, steps: list[Step]) -> None:
+        if len(self._seen) < _STEPS_FOR_TYPICAL_SIZE:
+            self._seen += steps
+            self.samples_per_step = statistics.median_low(step.samples for step in self._seen)
+            self.tokens_per_step = statistics.median_low(step.tokens for step in self._seen)
 
     def step_in_words(self) -> str:
         """What counts as a step."""
-        names = dict.fromkeys(type(optimizer).__name__ for optimizer in self.steps.optimizers)
-        if self.step_is or not names:
-            return self.step_is
-        return f"a step of {', '.join(names)}"
+        names = dict.fromkeys(type(optimizer).__name__ for optimizer in self.steps.cycle)
+        return self.step_is or f"a step of {', '.join(names)}"
 
-    def pace(self) -> str:
-        """How fast its steps were, from the third on."""
-        if not self._later:
-            return ""
-        step, rate = self._later_s / self._later, self._later_samples / self._later_s
-        return f": {units.duration(step)} a step, {units.number(rate)} samples/s"
+    def step_s(self) -> float:
+        """Seconds of a typical step."""
+        return statistics.median(step.seconds for step in self._seen)
 
-    def _count(self, steps: list[Step]) -> None:
-        if not self.steps.are_first:
-            self._later += 1
-            self._later_s += steps[-1].seconds
-            self._later_samples += steps[-1].samples
-        if len(self._seen) < _STEPS_FOR_TYPICAL_SIZE:
-            self._seen += steps
-            self.usual_samples = statistics.median_low(step.samples for step in self._seen)
-            self.usual_tokens = statistics.median_low(step.tokens for step in self._seen)
-        self._on_steps(steps)
+    def parameters(self) -> list[nn.Parameter]:
+        """Those of the models; of the optimizers where no call of a model was seen."""
+        groups = [group["params"] for optimizer in self.optimizers for group in optimizer.param_groups]
+        return [p for model in self.models for p in model.parameters()] or [p for ps in groups for p in ps]
+
+    # ------------------------------------------------------------ what a procedure must know
+
+    @property
+    def device(self) -> torch.device:
+        """The first parameter's; the CPU if there is none."""
+        return next((p.device for p in self.parameters()), torch.device("cpu"))
+
+    @property
+    def batches_per_step(self) -> float:
+        return self.backwards / max(1, self.steps.count)
+
+    @property
+    def workers(self) -> int:
+        return getattr(self.loader, "num_workers", 0) or 0
+
+    @property
+    def prefetched(self) -> int:
+        return self.workers * (getattr(self.loader, "prefetch_factor", 0) or 0)
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """The script gets the same batch again and again."""
+        if self.loader is None:
+            raise Unavailable("the script has no DataLoader, whose batches could be held")
+        self.held_on = self.device
+        try:
+            yield
+        finally:
+            self.held_on = None
+            self.held.clear()
+
+    @contextlib.contextmanager
+    def phases(self) -> Iterator[None]:
+        """Forward and backward get names in the profile."""
+        self._is_profiled = True
+        try:
+            yield
+        finally:
+            self._is_profiled = False
+
+    def phase(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        """Names a part of the step in a profile."""
+        return torch.profiler.record_function(name) if self._is_profiled else contextlib.nullcontext()
+
+    def check(self, steps: Sequence[Any]) -> None:
+        """A script may train to any loss."""
 
 
 # ---------------------------------------------------------------- what passes through it

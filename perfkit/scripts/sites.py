@@ -3,13 +3,12 @@
 import collections
 import os
 import sys
-import sysconfig
 from types import FrameType
 
 import msgspec
 
-HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_LIBRARIES = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
+from perfkit.worker.failures import is_users
+
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _MOST_LOOKS = 16
 """Calls of a role that are examined: examining every one would slow the script down."""
@@ -85,16 +84,11 @@ class Sites:
         return Frame(path, line or frame.f_lineno, end_line or frame.f_lineno, column or 0, end_column or 0)
 
 
-def is_users(file: str) -> bool:
-    """Whether a file belongs to the script, not to an installed library, Python or this package."""
-    return not (file.startswith(("<", HERE, *_LIBRARIES)) or any(part in file for part in _INSTALLED))
-
-
 def _package(file: str) -> str:
     """The installed package of a file; empty for torch, Python and this package."""
     for part in _INSTALLED:
         _, is_installed, rest = file.rpartition(part)
         if is_installed:
             name = rest.split(os.sep)[0].removesuffix(".py")
-            return "" if name == "torch" else name
+            return "" if name in ("torch", "perfkit") else name
     return ""

@@ -17,10 +17,9 @@ import torch
 
 from perfkit.scripts.behaviour import Behaviour, Look
 from perfkit.scripts.loaders import Loaders
-from perfkit.scripts.models import DTYPES, Models
-from perfkit.scripts.optimizers import Gradients, Optimizers
+from perfkit.scripts.models import Models
 from perfkit.scripts.script import Script, Step
-from perfkit.scripts.sites import is_users
+from perfkit.worker.failures import is_users
 
 _LOOKED_AT, _MOST_APART = 4, 7
 """First steps whose graphs are looked at; then the most steps until the next one, a random number of them."""
@@ -39,14 +38,14 @@ _ASKS = re.compile(rb"\b(import|from)\s+perfkit|[\"']perfkit", re.IGNORECASE)
 
 
 class Witness:
-    """Notes what each step did. Checksums stay on the device until they are asked for: nothing waits."""
+    """Notes what each step did. Checksums stay on the device until they are asked for: nothing waits.
 
-    def __init__(self, script: Script, parts: tuple[Loaders, Models, Gradients, Optimizers]) -> None:
-        self._script = script
-        self._loaders, self._models, self._gradients, self._optimizers = parts
-        self._models.before_forward, self._models.on_input = self._see_forward, self._see_input
-        self._gradients.on_backward = self._see_graph
-        self._relied_on: dict[str, Any] = {}
+    It is made once everything is patched, and before the script's own code follows.
+    """
+
+    def __init__(self, script: Script, loaders: Loaders, models: Models) -> None:
+        self._script, self._loaders, self._models = script, loaders, models
+        self._relied_on = {name: pkgutil.resolve_name(name) for name in (*_RELIED_ON, *_own_functions())}
         self._facts = collections.defaultdict[str, list[Any]](list)
         self._formats: set[torch.dtype] = set()
         self._settings: dict[str, str] = {}
@@ -56,37 +55,28 @@ class Witness:
         self._look_at = 0
         self._begin_step()
 
-    def begin(self) -> None:
-        """Remembers the functions that measuring relies on, before the script's own code follows."""
-        self._relied_on = {name: pkgutil.resolve_name(name) for name in (*_RELIED_ON, *_own_functions())}
-
     def _begin_step(self) -> None:
         self._is_looked_at = len(self._facts["loaded"]) == self._look_at
-        self._values = 0
+        self._values = self._graph_values = 0
         self._batch: list[torch.Tensor] = []
         self._state, self._draws = b"", False
-        self._graph_values = 0
         self._leaves: dict[int, int] = {}
 
     # ------------------------------------------------------------ in a step
 
-    def _see_forward(self) -> None:
+    def on_forward(self) -> None:
         if self._is_looked_at:
-            self._state = self._random_state()
+            self._state = _random_state()
 
-    def _see_input(self, given: torch.Tensor | None) -> None:
+    def on_input(self, given: torch.Tensor | None) -> None:
+        """After the first forward pass before each backward pass."""
         if self._is_looked_at:
-            self._draws |= self._state != self._random_state()
+            self._draws |= self._state != _random_state()
         if given is not None:
             self._values += given.numel()
             self._batch += [_sum(given), _sum(given[:1])]  # the sums of a few tokens are often equal
 
-    def _random_state(self) -> bytes:
-        on_gpu = torch.cuda.is_initialized()
-        states = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if on_gpu else [])]
-        return b"".join(state.numpy().tobytes() for state in states)
-
-    def _see_graph(self, roots: Any) -> None:
+    def on_graph(self, roots: Any) -> None:
         """What a loss was computed from, and in which number formats; compiled parts are one node."""
         if not self._is_looked_at:
             return
@@ -106,13 +96,13 @@ class Witness:
 
     # ------------------------------------------------------------ at its end
 
-    def see(self, steps: Sequence[Step]) -> None:
+    def on_steps(self, steps: Sequence[Step]) -> None:
         """A step has ended; the first two end together, and count as one."""
-        facts, number, count = self._facts, len(self._facts["loaded"]), len(steps)
-        groups = [group for optimizer in self._optimizers.stepped for group in optimizer.param_groups]
+        script, facts, number, count = self._script, self._facts, len(self._facts["loaded"]), len(steps)
+        groups = [group for optimizer in script.optimizers for group in optimizer.param_groups]
         if not number:
             self._settings = _settings(groups)
-            for weight in self._models.parameters():
+            for weight in script.parameters():
                 if weight.requires_grad and weight.dim() > 1 and type(weight.data) is torch.Tensor:
                     self._weight = weight
         if self._is_looked_at:
@@ -126,10 +116,10 @@ class Witness:
                 facts[f"{mark}s"].append(number)
         # Batches of an evaluation may come from the same loader.
         loaded = sum(each.forward_samples if "evaluation" in each.marks else each.samples for each in steps)
-        handed = getattr(self._loaders.iterator, "_perfkit_handed", 0)
+        handed = getattr(script.iterator, "_perfkit_handed", 0)
         self._epoch, self._handed = (self._epoch if handed > self._handed else 0) + loaded, handed
-        losses = self._gradients.losses[self._backwards : self._gradients.count]
-        backwards = self._gradients.count - self._backwards
+        losses = script.losses[self._backwards : script.backwards]
+        backwards = script.backwards - self._backwards
         noted = {
             "loaded": loaded // count,
             "trained": sum(step.forward_samples for step in steps) // count,
@@ -145,17 +135,17 @@ class Witness:
             facts[name].append(value)
         if len(losses) == backwards:
             facts["losses"].append(sum(losses) / count)
-        self._backwards = self._gradients.count
+        self._backwards = script.backwards
         self._begin_step()
 
     # ------------------------------------------------------------ when it is asked
 
     def behaviour(self) -> Behaviour:
         """Everything that was seen until now."""
-        models, data = self._models, None
+        script, data = self._script, None
         with contextlib.suppress(AttributeError, TypeError, NotImplementedError):  # some have no length
-            data = len(self._loaders.training.batch_sampler.sampler)
-        parameters = models.parameters()
+            data = len(script.loader.batch_sampler.sampler)
+        parameters = script.parameters()
         facts: dict[str, Any] = {
             name: [float(each) if isinstance(each, torch.Tensor) else each for each in values]
             for name, values in self._facts.items()
@@ -168,8 +158,8 @@ class Witness:
             parameters=sum(p.numel() for p in parameters),
             weights=_narrowest({p.dtype for p in parameters}),
             activations=_narrowest(self._formats),
-            autocast=_narrowest({DTYPES.get(self._script.wants("amp"), models.autocast_dtype)}),
-            scaler=self._script.has_scaler,
+            autocast=_narrowest({self._models.autocast()}),
+            scaler=script.has_scaler,
             optimizer=self._settings,
             replaced=sorted(
                 name
@@ -206,6 +196,12 @@ def _asking_files() -> Iterator[str]:
         is_own = is_users(str(file)) and not name.startswith(("perfkit", "sitecustomize"))
         if is_own and file.is_file() and _ASKS.search(file.read_bytes()):
             yield file.name
+
+
+def _random_state() -> bytes:
+    on_gpu = torch.cuda.is_initialized()
+    states = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if on_gpu else [])]
+    return b"".join(state.numpy().tobytes() for state in states)
 
 
 def _sum(tensor: torch.Tensor) -> torch.Tensor:

@@ -19,8 +19,9 @@ from typing import Any, Protocol
 import torch
 
 from perfkit.results.run import Communication
-from perfkit.worker.device import synchronize, world
-from perfkit.worker.messages import Block, Progress
+from perfkit.worker.device import compile_counters, peak_bytes, synchronize, world
+from perfkit.worker.messages import Block, Peak, Progress, SyncReport
+from perfkit.worker.syncs import detect_syncs
 
 Job = Generator[None, Any, Any]
 """Is sent steps, returns an answer."""
@@ -149,6 +150,10 @@ class Procedure:
         self._counts_marked = False
         self.under_way = Steps()
         """The steps of the last `take`: all that is known of it if the training ends meanwhile."""
+
+    @property
+    def device(self) -> torch.device:
+        return self._subject.device
 
     def tell(self, phase: str, done: int, total: int) -> None:
         """Reports progress, not too often."""
@@ -366,6 +371,41 @@ class Procedure:
     def agreed(self, decision: bool) -> bool:
         """The decision of rank 0."""
         return bool(self.of_rank_0(float(decision)))
+
+
+class CommonQuestions:
+    """What every training can be asked, perfkit's own or a script: each public method is a question.
+
+    One that needs steps is a procedure, carried out by whoever has the steps.
+    """
+
+    _procedure: Procedure
+    _first_graphs = 0
+    """Graphs that torch.compile had made before further ones counted as recompilations."""
+
+    def block(self, **settings: Any) -> Job:
+        """A block of steps; see `Procedure.block`."""
+        return (yield from self._procedure.block(**settings)).block()
+
+    def ceiling(self, samples: int) -> Job:
+        """Steps on a batch that is already on the device, without the loader."""
+        return (yield from self._procedure.held(samples)).block()
+
+    def peak(self) -> Peak:
+        """Peak memory since the warm-up, and recompilations since the first steps."""
+        graphs = compile_counters().graphs - self._first_graphs
+        return Peak(*peak_bytes(self._procedure.device), graphs)
+
+    def syncs(self, steps: int) -> Job:
+        """Copies and waits between host and device in some steps."""
+        with detect_syncs() as syncs:
+            for _ in range(steps):
+                yield
+        return SyncReport(syncs.sorted(), steps, str(self._procedure.device))
+
+    def profile(self, **settings: Any) -> Job:
+        """Records some steps with the profiler into a trace file; see `Procedure.profile`."""
+        return self._procedure.profile(**settings)
 
 
 def _mark(ends: list[torch.cuda.Event], device: torch.device) -> None:

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from collections.abc import Generator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -10,12 +11,11 @@ import torch
 
 from perfkit import rules, workloads
 from perfkit.recipe import Recipe, switches
-from perfkit.results.run import Communication
-from perfkit.worker import device, kernels, memory, messages, parity, syncs
+from perfkit.worker import device, kernels, memory, messages, parity
 from perfkit.worker.checks import bytes_per_sample, verify
 from perfkit.worker.device import facts
-from perfkit.worker.messages import Block, Peak, Progress, Trained
-from perfkit.worker.procedure import Job, Procedure, drive
+from perfkit.worker.messages import Progress, Trained
+from perfkit.worker.procedure import CommonQuestions, Job, Procedure, drive
 from perfkit.worker.training import Training, distributed_model, losses, observe_step
 
 
@@ -28,18 +28,17 @@ def serve(connection: Connection) -> None:
         except EOFError:
             return
         answer = getattr(session, question.name)(**question.arguments)
+        if isinstance(answer, Generator):
+            answer = drive(answer, lambda: session._training.step())
         connection.send_bytes(messages.encode(messages.Answer(answer)))
 
 
-class Session:
-    """One training, and what can be asked of it: every public method is a question."""
+class Session(CommonQuestions):
+    """One training of perfkit's own program, and what can be asked of it."""
 
     _workload: Any
     _device: torch.device
     _training: Training
-    _procedure: Procedure
-    _first_graphs: int
-    """Graphs that torch.compile had made after the first step."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -60,8 +59,8 @@ class Session:
             workloads.convolves(self._workload),
         )
 
-    def train(self, recipe: dict[str, Any], seed: int, loss_steps: int, warmup_s: float) -> Trained:
-        """Builds a training, takes its first steps, checks its switches and warms up.
+    def train(self, recipe: dict[str, Any], seed: int, loss_steps: int, warmup_s: float) -> Job:
+        """`Trained`: builds a training, takes its first steps, checks its switches and warms up.
 
         Args:
             recipe: every switch.
@@ -76,10 +75,10 @@ class Session:
         training = Training(chosen, self._workload, self._device, seed)
         self._training, self._procedure = training, Procedure(training, self._report)
         self._first_graphs = device.compile_counters().graphs
-        first = self._run(self._procedure.first_steps([training.first], loss_steps))
+        first = yield from self._procedure.first_steps([training.first], loss_steps)
         view = observe_step(training, self._first_graphs)
         proofs = verify(view, wanted(chosen))
-        warm = self._run(self._procedure.warm_up(warmup_s))
+        warm = yield from self._procedure.warm_up(warmup_s)
         device.reset_peak(training.device)
         return Trained(
             recipe=recipe,
@@ -94,50 +93,29 @@ class Session:
             batch_norm=any("BatchNorm" in type(part).__name__ for part in training.model.modules()),
         )
 
-    def block(self, **settings: Any) -> Block:
-        """Measures steps; see `Procedure.block`."""
-        return self._run(self._procedure.block(**settings)).block()  # type: ignore[no-any-return]
-
-    def ceiling(self, samples: int) -> Block:
-        """Measures steps on a batch that is already on the device."""
-        return self._run(self._procedure.held(samples)).block()  # type: ignore[no-any-return]
-
-    def peak(self) -> Peak:
-        """The peak memory since the warm-up."""
-        recompiles = device.compile_counters().graphs - self._first_graphs
-        return Peak(*device.peak_bytes(self._training.device), recompiles)
-
-    def communication(self, samples: int) -> Communication:
+    def communication(self, samples: int) -> Job:
         """Measures what averaging gradients between the ranks costs."""
         recipe, ddp = self._training.recipe, distributed_model(self._training.model)
         times = 1 if recipe.no_sync else recipe.accumulation
-        return self._run(self._procedure.communication(samples, ddp, times))  # type: ignore[no-any-return]
+        return self._procedure.communication(samples, ddp, times)
 
     def memory(self) -> messages.MemoryReport:
         """Accounts for the memory of a step."""
         return memory.measure(self._training)
 
-    def kernels(self) -> messages.KernelReport:
+    def kernels(self) -> Job:
         """Measures the device's roofs and the work of a step."""
-        step_s = self._run(self._procedure.take(8, "measuring")).mean_s
+        step_s = (yield from self._procedure.take(8, "measuring")).mean_s
         return kernels.measure(self._training, step_s)
 
-    def profile(self, **settings: Any) -> str:
-        """Records some steps with the profiler into a trace file; see `Procedure.profile`."""
-        self._run(self._procedure.settle())
-        return self._run(self._procedure.profile(**settings))  # type: ignore[no-any-return]
-
-    def syncs(self, steps: int) -> messages.SyncReport:
-        """Finds copies and waits between host and device."""
-        return syncs.report(self._training, steps)
+    def profile(self, **settings: Any) -> Job:
+        yield from self._procedure.settle()
+        return (yield from super().profile(**settings))
 
     def parity(self, recipe: dict[str, Any], exactness: str, seed: int, steps: int) -> messages.ParityReport:
         """Compares a recipe with the plain program; see `parity.check`."""
         self._report(Progress("comparing losses and outputs", 0, 1))
         return parity.check(self._workload, Recipe.from_dict(recipe), self._device, exactness, seed, steps)
-
-    def _run(self, job: Job) -> Any:
-        return drive(job, self._training.step)
 
     def _report(self, progress: Progress) -> None:
         self._connection.send_bytes(messages.encode(progress))

@@ -23,8 +23,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from perfkit.worker.failures import is_program, is_users
-from perfkit.worker.messages import ITEM_REMEDY, TO_HOST_REMEDY, Place, SyncReport, copy_remedy
-from perfkit.worker.training import Training
+from perfkit.worker.messages import ITEM_REMEDY, TO_HOST_REMEDY, Place, copy_remedy
 
 LOADER = os.sep.join(("torch", "utils", "data", ""))
 OPTIMIZER = os.sep.join(("torch", "optim", ""))
@@ -97,14 +96,6 @@ def assert_no_sync(allow: int = 0) -> Iterator[None]:
     count = sum(place.count for place in syncs.places.values())
     if count > allow:
         raise AssertionError(f"{count} copies or waits between host and device:\n{syncs.table()}")
-
-
-def report(training: Training, steps: int) -> SyncReport:
-    """Copies and waits of some steps of a training."""
-    with detect_syncs() as syncs:
-        for _ in range(steps):
-            training.step()
-    return SyncReport(syncs.sorted(), steps, str(training.device))
 
 
 @contextlib.contextmanager

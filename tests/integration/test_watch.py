@@ -165,16 +165,16 @@ def test_what_cannot_be_set_is_refused_with_the_reason(folder: Path):
         (
             "class Wrong(list):\n    def __getitem__(self, _): raise ValueError('no')\n"
             "for i in range(5): step()\nnext(iter(torch.utils.data.DataLoader(Wrong([1]))))",
-            r"raised ValueError after \d+ steps: no.*:11",
+            r"after \d+ steps: the training raised ValueError: no.*:11",
         ),
         ("step()\nprint('bye')", "ended before its second step"),
         ("print('no training here')", "ended without training"),
         (
             "p = torch.zeros(2, requires_grad=True)\nfor i in range(20): p.sum().backward()",
-            "no step was seen in 20 backward passes",
+            "before its second step, after 20 backward passes",
         ),
         ("for i in range(4): step()\nos._exit(3)", "exit status 3 while it was measured"),
-        ("name = input('run name? ')", "raised EOFError before its second step.*train.py:10.*redirect"),
+        ("name = input('run name? ')", "before its second step: .*raised EOFError.*train.py:10.*redirect"),
     ],
 )
 def test_a_script_that_fails_says_so_in_its_own_words(folder: Path, ending: str, said: str):
@@ -230,7 +230,7 @@ def test_processes_that_a_script_forks_are_not_watched(folder: Path):
         "for child in children: child.start()\n"
         "for child in children: child.join()\n"
     )
-    not_watched = pytest.raises(ScriptFailed, match="processes that it started itself, which are not watched")
+    not_watched = pytest.raises(ScriptFailed, match="Processes that it starts itself are not watched")
     with started(starting) as script, not_watched:
         observe(script, 10**6)
 

@@ -49,17 +49,16 @@ def behaviour(file, steps=40):
 def _observe(file, steps):
     from perfkit.scripts.outputs import Outputs
     from perfkit.scripts.questions import Questions
-    from perfkit.scripts.server import attach
+    from perfkit.scripts.script import Script
 
-    class Observed(Questions):
-        def at_steps(self, ended):
-            if not self.script.steps.are_first:
-                self.models.stop_looking()
-            self.witness.see(ended)
-            if self.script.steps.count >= steps:
-                file.with_suffix(".json").write_bytes(msgspec.json.encode(self.behaviour()))
+    class Observer:
+        def on_steps(self, ended):
+            if script.steps.count >= steps:
+                file.with_suffix(".json").write_bytes(msgspec.json.encode(questions.behaviour()))
                 sys.exit()
 
     settings = {"toggles": {}, "scratch": "", "seed": 0, "loaders": [], "losses": 64, "witness": True}
-    attach(Observed(settings, Outputs(str(file.parent))))
+    script = Script(settings, Outputs(str(file.parent)))
+    questions = Questions(script, print)
+    script.parts.append(Observer())
     _run(file)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, dataloader
 
-from perfkit.scripts import loop
+from perfkit.scripts import loop, script
 from perfkit.scripts.script import Step
 
 
@@ -12,11 +12,13 @@ def test_the_figures_leave_out_the_first_steps():
     steps = [Step(seconds, waited=0.25, samples=8) for seconds in (6.0, 6.0, 1.0, 1.0, 1.0, 1.0)]
     (table,) = loop.contents(steps)
     assert dict(table.rows) | {"samples/s": "8.00", "waiting for data": "25%"} == dict(table.rows)
-    assert loop.contents([])[0].text.startswith("No step was seen")
+    assert loop.contents([])[0].text.startswith("Fewer than two steps")
 
 
-def test_any_loop_is_observed_and_nothing_is_left_behind():
+def test_any_loop_is_observed_and_nothing_is_left_behind(monkeypatch):
     plain, now = dataloader._BaseDataLoaderIter.__next__, [0.0]
+    for module in (loop, script):
+        monkeypatch.setattr(module, "clock", lambda: now[0])
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
@@ -32,12 +34,13 @@ def test_any_loop_is_observed_and_nothing_is_left_behind():
             now[0] += 0.5
             (model(first).sum() + model(second).sum()).backward()
             optimizer.step()
-            now[0] += 9.0  # between two steps
+            now[0] += 9.0  # belongs to the next step
 
-    with pytest.raises(ZeroDivisionError), loop.observed(lambda: now[0]) as steps:
+    with pytest.raises(ZeroDivisionError), loop.observed() as steps:
         train()
         _ = 1 / 0
-    assert [(step.samples, step.waited, step.seconds) for step in steps] == [(4, 0.5, 1.0)] * 3
+    assert [(step.samples, step.waited) for step in steps] == [(4, 0.5)] * 3
+    assert [step.seconds for step in steps] == [1.0, 10.0, 10.0]
     assert dataloader._BaseDataLoaderIter.__next__ is plain
     train()
     assert len(steps) == 3

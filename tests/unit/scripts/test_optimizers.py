@@ -1,8 +1,7 @@
 """What counts as an optimizer's own time; the clock goes on by one each time it is read."""
 
 import itertools
-from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 from perfkit.scripts import optimizers
 from perfkit.scripts.script import Step
@@ -10,19 +9,13 @@ from perfkit.scripts.script import Step
 
 def test_forward_and_backward_in_a_closure_are_not_the_work_of_an_optimizer_or_of_one_inside(monkeypatch):
     monkeypatch.setattr(optimizers, "clock", map(float, itertools.count()).__next__)
-    steps, gradients = SimpleNamespace(now=Step(), optimizer_stepped=Mock(), in_backward=0), Mock(ended_at=0)
-    script = SimpleNamespace(steps=steps, toggles={}, refuse=Mock())
-    models = SimpleNamespace(optimized=[], leave_autocast=Mock())
-    watched = optimizers.Optimizers(script, models, gradients)
-    inner, outer = Mock(param_groups=[]), Mock(param_groups=[])
+    script = MagicMock(optimizers=[], toggles={}, backwards=0, losses=[])
+    script.steps.now, script.steps.in_backward, script.settings = Step(), False, {"losses": 0}
+    watched, inner, outer = optimizers.Updates(script), Mock(), Mock()
 
     def closure():
-        gradients.ended_at = optimizers.clock()
-        return 0.5
+        return watched._backward(lambda roots: 0.5, None)
 
-    def hands_on(_, closure):
-        return watched.run(lambda _, closure: closure(), inner, (closure,), {})
-
-    assert watched.run(hands_on, outer, (closure,), {}) == 0.5
-    assert steps.now.updated == 2 - 1  # the step lasts from 0 to 2, the backward pass ends at 1
-    steps.optimizer_stepped.assert_called_once_with(outer)
+    assert watched._step(lambda: watched._step(closure, inner), outer) == 0.5
+    assert script.steps.now.updated == 2 - 1  # the step lasts from 0 to 2, the backward pass ends at 1
+    script.steps.optimizer_stepped.assert_called_once_with(outer)

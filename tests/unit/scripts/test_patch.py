@@ -67,7 +67,7 @@ def patched(
     folder: Path,
     text: str,
     wanted: dict[str, Value],
-    roles: dict[str, list[str]],
+    roles: dict[str, list[str]] | list[tuple[str, list[str]]],
     arguments: Sequence[str] = (),
     library: str = "",
     **facts: Any,
@@ -75,9 +75,8 @@ def patched(
     """The patch of `train.py`; `roles` names its calls, the innermost first."""
     path = folder / "train.py"
     path.write_bytes(text.encode())
-    sites = [
-        Site(role, [frame(path, text, call) for call in calls], library) for role, calls in roles.items()
-    ]
+    pairs = roles.items() if isinstance(roles, dict) else roles
+    sites = [Site(role, [frame(path, text, call) for call in calls], library) for role, calls in pairs]
     known = ScriptFacts(device="cpu", facts=DeviceFacts(1, "2.9"), sites=sites, **facts)
     return patching.edit(Launch("train.py", tuple(arguments), folder=folder), wanted, known)
 
@@ -225,10 +224,6 @@ def test_a_file_that_changed_meanwhile_is_refused(tmp_path):
 STEP = {"forward": ["model("], "backward": ["loss.backward("]}
 
 
-def step(folder: Path, body: str) -> Patch:
-    return patched(folder, f"import torch\nfor x, y in loader:\n{body}", {"amp": "bf16"}, STEP)
-
-
 def test_model_and_loss_in_functions_of_their_own(tmp_path):
     text = (
         "import torch\ndef loss_of(model, batch):\n    return f(model(batch))\n\n"
@@ -241,12 +236,9 @@ def test_model_and_loss_in_functions_of_their_own(tmp_path):
 
 def test_two_losses(tmp_path):
     body = "    a = f(model(x))\n    a.backward()\n    b = g(critic(x))\n    b.backward()\n"
-    path, text = tmp_path / "train.py", f"import torch\nfor x, y in loader:\n{body}"
-    path.write_text(text)
-    calls = [("forward", "model("), ("forward", "critic("), ("backward", "a.back"), ("backward", "b.back")]
-    sites = [Site(role, [frame(path, text, call)]) for role, call in calls]
-    facts = ScriptFacts(device="cpu", facts=DeviceFacts(1, "2.9"), sites=sites)
-    result = after(patching.edit(Launch("train.py", folder=tmp_path), {"amp": "bf16"}, facts))
+    roles = [("forward", "model("), ("forward", "critic("), ("backward", "a.back"), ("backward", "b.back")]
+    text = f"import torch\nfor x, y in loader:\n{body}"
+    result = after(patched(tmp_path, text, {"amp": "bf16"}, [(role, [call]) for role, call in roles]))
     assert result.count("16):\n        a = f(model(x))\n    a.backward()") == 1
     assert result.count("16):\n        b = g(critic(x))\n    b.backward()") == 1
 
@@ -263,7 +255,8 @@ def test_two_losses(tmp_path):
     ],
 )
 def test_autocast_that_cannot_be_placed(body, reason, tmp_path):
-    assert step(tmp_path, body).refused["amp"].startswith(reason)
+    result = patched(tmp_path, f"import torch\nfor x, y in loader:\n{body}", {"amp": "bf16"}, STEP)
+    assert result.refused["amp"].startswith(reason)
 
 
 @pytest.mark.parametrize(

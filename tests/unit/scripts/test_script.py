@@ -37,25 +37,3 @@ def test_an_optimizer_that_shows_up_later_ends_a_step_from_then_on():
         seen.step(0, generator)
     seen.step(1, critic, generator)
     assert seen.samples() == [1, 1, 1, 3, 1]
-
-
-def test_without_a_loader_the_model_s_input_counts_and_a_mark_stays_in_its_step():
-    seen, optimizer = Seen(), object()
-    for number in range(3):
-        seen.counter.now.forward_samples += 4
-        seen.counter.now.forward_tokens += 256
-        if number == 1:
-            seen.counter.now.marks.add("evaluation")
-        seen.step(0, optimizer)
-    assert [(step.samples, step.tokens) for step in seen.steps] == [(4, 256)] * 3
-    assert [step.marks for step in seen.steps] == [set(), {"evaluation"}, set()]
-
-
-def test_a_backward_pass_that_is_a_step_ends_when_something_else_begins():
-    seen = Seen()
-    for samples in (8, 9):
-        seen.step(samples)
-        seen.counter.backward_is_step()
-        assert len(seen.steps) == seen.counter.count
-        seen.counter.begin()
-    assert seen.samples() == [8, 9]

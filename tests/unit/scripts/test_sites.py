@@ -1,6 +1,5 @@
 """Whose call it was, and how much went in."""
 
-import sys
 from pathlib import Path
 
 import torch
@@ -27,12 +26,10 @@ def test_the_exact_expressions_of_the_user_s_calls():
     assert site.frames[0].file == str(Path(__file__).resolve())
 
 
-def test_libraries_are_not_the_user_s():
-    assert sites.is_users(__file__)
-    for file in (torch.__file__, sites.__file__, sys.modules["json"].__file__, "<string>"):
-        assert not sites.is_users(str(file))
-    assert sites._package("/x/lib/python3.11/site-packages/lightning/pytorch/trainer.py") == "lightning"
-    assert sites._package(torch.__file__) == ""
+def test_the_library_that_makes_a_call():
+    packages = "/x/lib/python3.11/site-packages/"
+    assert sites._package(f"{packages}lightning/pytorch/trainer.py") == "lightning"
+    assert sites._package(f"{packages}perfkit/scripts/loaders.py") == sites._package(torch.__file__) == ""
 
 
 def test_samples_and_tokens_in_any_container():
@@ -48,4 +45,3 @@ def test_samples_and_tokens_in_any_container():
 
 def test_every_switch_can_be_set_from_outside_or_has_its_edit():
     assert set(messages.SETTABLE) | set(messages.EDITS) == set(switches())
-    assert {"workers", "amp", "wait_policy", "allocator"} <= set(messages.SETTABLE)
