@@ -4,27 +4,25 @@
     python -m benchmarks.overhead watch
 
 Target: at least 0.99. Either is measured against the article's loop written by hand. Equal processes differ
-by about 2%: hence several pairs of fresh ones. The rounds of a pair are interleaved; a script that is not
-measured is stopped (SIGSTOP).
+by about 2%: hence several pairs of fresh ones. The rounds of a pair are interleaved; in a round each side
+takes the same number of steps, while the other waits.
 """
 
 import argparse
 import contextlib
-import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Listener
 from pathlib import Path
 
 import numpy as np
 
 from perfkit.errors import PerfkitError
-from perfkit.process.child import Child, end_tree
+from perfkit.process.child import Child
 from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.results.stats import Values
@@ -33,10 +31,11 @@ from perfkit.scripts.messages import Observation
 from perfkit.scripts.watched import WatchedScript
 from perfkit.worker.messages import Block, Description, Trained
 
-ROUNDS, SECONDS = 6, 1.0
-BATCH, SIZE, CHUNK = 8, 32, 5
+ROUNDS = 6
+BATCH, SIZE, STEPS = 8, 32, 50
 BY_HAND = f"""
 import sys, time
+from multiprocessing.connection import Client
 import numpy as np, torch, torchvision
 import torchvision.transforms as T
 from PIL import Image
@@ -57,57 +56,46 @@ model = torchvision.models.resnet18()
 criterion = torch.nn.CrossEntropyLoss()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
 model.train()
-steps, start = 0, time.perf_counter()
-while True:
-    for inputs, labels in loader:
-        loss = criterion(model(inputs), labels)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        steps += 1
-        if steps % {CHUNK} == 0:
-            now = time.perf_counter()
-            print(now - start, flush=True, file=open(sys.argv[1], "a"))
-            start = now
+
+def batches():
+    while True:
+        yield from loader
+
+source = batches()
+with Client(sys.argv[1]) as connection:
+    while steps := connection.recv():
+        start = time.perf_counter()
+        for _ in range(steps):
+            inputs, labels = next(source)
+            loss = criterion(model(inputs), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        connection.send({BATCH} * steps / (time.perf_counter() - start))
 """
 Rate = Callable[[], float]
-"""Lets a process train for a while: samples/s."""
+"""Lets a process take some steps: samples/s."""
 
 
-class Script:
-    """A process of the loop by hand, which is stopped unless it is measured."""
+@contextlib.contextmanager
+def asked(listener: Listener) -> Iterator[Rate]:
+    """The script that connects; it ends with the connection, and so with this process."""
+    with listener.accept() as connection:
 
-    def __init__(self, pid: int, file: Path) -> None:
-        self._pid, self._file = pid, file
-        while not self._chunks():
-            time.sleep(0.1)
-        os.killpg(pid, signal.SIGSTOP)
+        def rate() -> float:
+            connection.send(STEPS)
+            return float(connection.recv())
 
-    def _chunks(self) -> list[float]:
-        """Seconds of each chunk of steps until now, as the script has written them."""
-        return [float(line) for line in self._file.read_text().split()] if self._file.exists() else []
-
-    def rate(self) -> float:
-        """samples/s; the chunk with the pause in it is left out."""
-        before = len(self._chunks())
-        os.killpg(self._pid, signal.SIGCONT)
-        while len(self._chunks()) < before + 3:
-            time.sleep(SECONDS)
-        os.killpg(self._pid, signal.SIGSTOP)
-        own = self._chunks()[before + 1 :]
-        return BATCH * CHUNK * len(own) / sum(own)
+        yield rate
 
 
 @contextlib.contextmanager
 def by_hand(folder: Path) -> Iterator[Rate]:
     """The loop in a process of its own."""
-    file = folder / "by_hand"
-    command = [sys.executable, "train.py", str(file)]
-    process = subprocess.Popen(command, cwd=folder, start_new_session=True)
-    try:
-        yield Script(process.pid, file).rate
-    finally:
-        end_tree(process.pid)
+    with Listener(str(folder / "by_hand")) as listener:
+        command = [sys.executable, "train.py", str(listener.address)]
+        with subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL), asked(listener) as rate:
+            yield rate
 
 
 @contextlib.contextmanager
@@ -118,28 +106,25 @@ def harness(folder: Path) -> Iterator[Rate]:
         child.ask("describe", Description, device="cpu", **what)
         recipe = Recipe(batch_size=BATCH).to_dict()
         child.ask("train", Trained, recipe=recipe, seed=0, loss_steps=2, warmup_s=3)
-        samples = 10 * BATCH * CHUNK
-        yield lambda: child.ask("block", Block, samples=samples, settle=False).samples_per_s
+        yield lambda: child.ask("block", Block, samples=BATCH * STEPS, settle=False).samples_per_s
 
 
 @contextlib.contextmanager
 def watch(folder: Path) -> Iterator[Rate]:
     """The loop under `perfkit watch`."""
-    file = (folder / "watched").resolve()
-    watched = WatchedScript(Launch("train.py", (str(file),), folder=folder))
+    with Listener(str(folder / "watched")) as listener:
+        watched = WatchedScript(Launch("train.py", (str(listener.address),), folder=folder))
 
-    def observe() -> None:
-        with contextlib.suppress(PerfkitError):  # it is ended meanwhile
-            watched.ask("observe", tuple[Observation, Block | None], steps=10**9)
+        def observe() -> None:
+            with contextlib.suppress(PerfkitError):  # it is ended meanwhile
+                watched.ask("observe", tuple[Observation, Block | None], steps=10**9)
 
-    try:
-        threading.Thread(target=observe, daemon=True).start()
-        pid = watched.pids[0]
-        yield Script(pid, watched.folder.joinpath("files", *file.parts[1:])).rate
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGCONT)
-        watched.stop()
+        try:
+            threading.Thread(target=observe, daemon=True).start()
+            with asked(listener) as rate:
+                yield rate
+        finally:
+            watched.stop()
 
 
 def pair(side: Callable[[Path], contextlib.AbstractContextManager[Rate]]) -> tuple[Values, Values]:
@@ -148,6 +133,7 @@ def pair(side: Callable[[Path], contextlib.AbstractContextManager[Rate]]) -> tup
         folder = Path(name)
         Path(folder, "train.py").write_text(BY_HAND)
         with side(folder) as own, by_hand(folder) as other:
+            own(), other()  # warm-up
             measured: dict[Rate, list[float]] = {own: [], other: []}
             for _ in range(ROUNDS):
                 for rate in random.sample([own, other], 2):
