@@ -1,6 +1,6 @@
 """The standalone script of a recipe: `train.py` with the chosen branches only, and its workload.
 
-The source is edited at the positions of its syntax tree, so that comments and layout stay as they are.
+The training function is rewritten as a syntax tree; what it refers to is copied as it stands.
 """
 
 import ast
@@ -9,9 +9,8 @@ import itertools
 import json
 import re
 import sys
-import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,35 +22,20 @@ _HERE = Path(__file__).parent
 _SIBLINGS = ("prefetch", "ranks", "checkpointing")
 _SET_UP = {name: getattr(files, name) for name in ("photo_folder", "text_file")}
 """Functions of a workload that are evaluated when its script is written."""
-_DEFAULT = (
-    r"(collate_fn=None|enabled=True|mode=\"default\"|non_blocking=False|num_workers=0|persistent_workers=False|"
-    r"pin_memory=False|prefetch_factor=(None|2)|set_to_none=True)"
-)
-"""An argument that has torch's own default."""
-_FOLDED = {
-    "( ->|:) \0": "",
-    r"\n+( *)\0": r"\n\1",
-    rf"^ *{_DEFAULT},\n": "",
-    rf"(?<=\(){_DEFAULT}(?=\))": "",
-    rf", {_DEFAULT}(?=[,)])": "",
-    r", \*\*\{\}": "",
-    r"\*\*\{'(\w+)': (\w+)\}": r"\1=\2",
-}
-"""No annotations, no empty lines above what was put in (both are marked), no arguments that say nothing."""
+_DEFAULTS = {
+    "collate_fn=None", "enabled=True", 'mode="default"', "non_blocking=False", "num_workers=0",
+    "persistent_workers=False", "pin_memory=False", "prefetch_factor=None", "prefetch_factor=2",
+    "set_to_none=True",
+}  # fmt: skip
+"""Arguments that have torch's own defaults."""
 _WITHOUT_SCALER = {
     r"^ *scaler(\.update\(\)| = .*)\n": "",
     r"scaler\.scale\((\w+)\)": r"\1",
     r"scaler\.step\((\w+)\)": r"\1.step()",
 }
 """The gradient scaler does nothing without fp16."""
-_TIDY = {
-    r"  # (type|noqa)\b.*": "",
-    r"^ *(\w+) = \1\n": "",
-    r"[ \t]+\n": "\n",
-    r"\n{4,}": "\n\n\n",
-    r"\n{3,}(?=    )": "\n\n",
-}
-"""No comments for tools, no name that is given to itself, few empty lines."""
+_LONGEST = 100
+"""Characters of a line; of a longer call, each argument gets a line of its own."""
 _FURTHER = "import sys; from itertools import islice; from types import SimpleNamespace"
 
 
@@ -70,35 +54,35 @@ def script(
     """
     module, _, name = reference(workload).partition(":")
     sources = [_read(part) for part in ("train", *_SIBLINGS)]
-    chosen = {"recipe": SimpleNamespace(**recipe.to_dict())}
-    scope: dict[str, Any] = {**chosen, "seed": seed}
-    methods: dict[str, str] = {}
+    scope: dict[str, Any] = {"recipe": SimpleNamespace(**recipe.to_dict()), "seed": seed}
+    methods: dict[str, Any] = {}
     if is_ours := module.partition(".")[0] == "perfkit":
         sources.insert(0, _read(module.removeprefix("perfkit.").replace(".", "/")))
         methods, fields = _workload(sources[0], name)
         scope |= {**_SET_UP, "hasattr": hasattr, "self": SimpleNamespace(**fields | options)}
-    definitions: dict[str, str] = {}
+        scope["workload"] = SimpleNamespace(**methods)
+    nodes: dict[str, Any] = {}
+    texts: dict[str, str] = {}
     for source in sources:
-        definitions |= _texts(source, _nodes(ast.parse(source)))
-    tables = {"torch": SimpleNamespace(bfloat16=_Code("torch.bfloat16"), float16=_Code("torch.float16"))}
+        own = _nodes(ast.parse(source))
+        nodes |= own
+        texts |= {at: _text(source, node) for at, node in own.items()}
     for table in ("DTYPES", "IMPLEMENTATIONS"):
-        exec(definitions[table], tables)
-        scope[table] = tables[table]
-    functions = {"endless": definitions["endless"]} | {f"workload.{at}": text for at, text in methods.items()}
-    scope["workload"] = SimpleNamespace(**methods)
-    loop = _Fold(definitions.pop("train"), scope, functions).all()
-    loop = re.sub(r"^def train\(.*\)", "def train(device)", loop)
+        pairs = zip(nodes[table].value.keys, nodes[table].value.values, strict=True)
+        scope[table] = {key.value: value for key, value in pairs}
+    functions = {"endless": nodes["endless"]} | {f"workload.{at}": node for at, node in methods.items()}
+    loop = _laid_out(_Chosen(scope, functions).visit(nodes["train"]))
     if recipe.amp != "fp16":
-        loop = _replaced(loop, _WITHOUT_SCALER)
+        for pattern, replacement in _WITHOUT_SCALER.items():
+            loop = re.sub(pattern, replacement, loop, flags=re.MULTILINE)
     parts = [loop, _main(recipe, device, steps)]
-    definitions = {at: _Fold(text, chosen, {}).all() for at, text in definitions.items()}
-    needed = _needed(parts, definitions)
-    parts = [text for at, text in definitions.items() if at in needed] + parts
     if not is_ours:
         parts.insert(0, _built(name, options, recipe))
-    heading = f'"""Trains {name}: {_start(recipe)}"""\n'
-    text = "\n\n".join([f"{heading}\n{_imports(sources, parts, module, name)}", *parts])
-    return _replaced(text, _TIDY).rstrip("\n") + "\n"
+    del texts["train"]
+    needed = _needed(parts, texts)
+    parts = [text for at, text in texts.items() if at in needed] + parts
+    heading = f'"""Trains {name}: {_start(recipe)}"""\n\n{_imports(sources, parts, module, name)}'
+    return "\n\n\n".join(part.strip("\n") for part in [heading, *parts]) + "\n"
 
 
 def diff(before: str, after: str, names: tuple[str, str] = ("before", "after")) -> str:
@@ -110,18 +94,8 @@ def diff(before: str, after: str, names: tuple[str, str] = ("before", "after")) 
 # ---------------------------------------------------------------- the sources
 
 
-class _Code(str):
-    """The source of an expression, in the place of a value."""
-
-
 def _read(module: str) -> str:
     return (_HERE / f"{module}.py").read_text(encoding="utf-8")
-
-
-def _replaced(text: str, patterns: Mapping[str, str]) -> str:
-    for pattern, replacement in patterns.items():
-        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
-    return text
 
 
 def _names(tree: ast.AST) -> set[str]:
@@ -141,23 +115,19 @@ def _nodes(block: Any) -> dict[str, Any]:
     return nodes
 
 
-def _lines(node: Any) -> tuple[int, int]:
-    """The first line of a statement, from 1, and its last."""
-    return min(each.lineno for each in (node, *getattr(node, "decorator_list", ()))), node.end_lineno
+def _text(source: str, node: Any) -> str:
+    """A definition as it stands, without comments for tools."""
+    first = min(each.lineno for each in (node, *getattr(node, "decorator_list", ())))
+    lines = source.splitlines()[first - 1 : node.end_lineno]
+    return "\n".join(re.sub(r"  # (type|noqa)\b.*", "", line) for line in lines)
 
 
-def _texts(source: str, nodes: Mapping[str, Any]) -> dict[str, str]:
-    lines = source.splitlines()
-    spans = {at: _lines(node) for at, node in nodes.items()}
-    return {at: textwrap.dedent("\n".join(lines[first - 1 : last])) for at, (first, last) in spans.items()}
-
-
-def _workload(source: str, name: str) -> tuple[dict[str, str], dict[str, Any]]:
+def _workload(source: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The methods of a workload of perfkit's own, and its constructor's arguments with their defaults."""
     nodes = _nodes(_nodes(ast.parse(source))[name])
     methods = {at: node for at, node in nodes.items() if isinstance(node, ast.FunctionDef)}
-    fields: dict[str, Any] = {at: node for at, node in nodes.items() if isinstance(node, ast.AnnAssign)}
-    return _texts(source, methods), {at: ast.literal_eval(node.value) for at, node in fields.items()}
+    fields = {at: node for at, node in nodes.items() if isinstance(node, ast.AnnAssign)}
+    return methods, {at: ast.literal_eval(node.value) for at, node in fields.items() if node.value}
 
 
 def _needed(texts: Iterable[str], definitions: Mapping[str, str]) -> set[str]:
@@ -170,128 +140,119 @@ def _needed(texts: Iterable[str], definitions: Mapping[str, str]) -> set[str]:
     return wanted
 
 
-# ---------------------------------------------------------------- folding
+# ---------------------------------------------------------------- the training function
 
 
-class _Fold:
-    """A source with known values put in and only the chosen branches left; type annotations go.
+class _Text(str):
+    """A string in double quotes."""
+
+    def __repr__(self) -> str:
+        return json.dumps(str(self), ensure_ascii=False)
+
+
+class _Chosen(ast.NodeTransformer):
+    """Puts in what is known, and leaves only the chosen branches; type annotations go.
 
     Args:
-        text: the source.
-        scope: names with their values, or with the `_Code` that replaces them. An expression of nothing else
-            is replaced by its value if that is a literal.
+        scope: names with their values, or with the expression that replaces them.
         functions: by the name they are called by; their statements replace the call.
     """
 
-    def __init__(self, text: str, scope: Mapping[str, Any], functions: Mapping[str, str]) -> None:
-        self.text, self.scope, self.functions = f"{text}\n", dict(scope), functions
-        self.starts = [0, *itertools.accumulate(map(len, self.text.splitlines(keepends=True)))]
-        self.tree: Any = ast.parse(self.text)
-        self.written: dict[Any, str] = {}
-        """Nodes whose new source is known."""
-        for node in ast.walk(self.tree):
-            for name in ("annotation", "returns"):
-                self.written[getattr(node, name, None)] = "\0"
+    def __init__(self, scope: Mapping[str, Any], functions: Mapping[str, Any]) -> None:
+        self.scope, self.functions = scope, functions
+        self.before: list[Any] = []
+        """The statements of a function whose call was replaced: they precede the statement with the call."""
 
-    def all(self) -> str:
-        """The whole source."""
-        return _replaced(self.between(0, len(self.text), [self.tree]), _FOLDED)
+    def visit(self, node: Any) -> Any:
+        known = self.known(node) if isinstance(node, ast.expr) else None
+        return known or super().visit(node)
 
-    def between(self, start: int, end: int, nodes: Iterable[Any]) -> str:
-        """The source between two positions, with what becomes of the nodes that lie there."""
-        pieces = []
-        for node in sorted(_placed(nodes), key=self.bounds):
-            at, after = self.bounds(node)
-            pieces += [self.text[start:at], self.of(node)]
-            start = after
-        return "".join([*pieces, self.text[start:end]])
-
-    def bounds(self, node: Any) -> tuple[int, int]:
-        """Start and end of a node; of a statement, those of its lines."""
-        if isinstance(node, ast.stmt):
-            first, last = _lines(node)
-            return self.starts[first - 1], self.starts[last]
-        start = self.starts[node.lineno - 1] + node.col_offset
-        return start, self.starts[node.end_lineno - 1] + node.end_col_offset
-
-    def of(self, node: Any) -> str:
-        """The new source of a node."""
-        if node not in self.written:
-            self.written[node] = self.value(node) or self.rewritten(node)
-        return self.written[node]
-
-    def rewritten(self, node: Any) -> str:
-        """The new source of a node that is no known value: the chosen branch, the body of an idle `with`."""
-        if isinstance(node, ast.If | ast.IfExp):
-            chosen: Any = {"True": node.body, "False": node.orelse}.get(self.of(node.test))
-            if chosen is not None:
-                return self.block(chosen, node) if isinstance(node, ast.If) else self.of(chosen)
-        if isinstance(node, ast.With):
-            context = self.of(node.items[0].context_expr)
-            if context.startswith("record_function(") or "enabled=False" in context:
-                return self.block(node.body, node)
-        before = self.inlined(node) if isinstance(node, ast.Assign | ast.AnnAssign) else ""
-        return before + self.as_it_is(node)
-
-    def as_it_is(self, node: Any) -> str:
-        """The source of a node, but for its parts."""
-        return self.between(*self.bounds(node), ast.iter_child_nodes(node))
-
-    def value(self, node: Any) -> str:
-        """The literal that an expression stands for whose names are all known; empty where it is none."""
-        names = _names(node) if isinstance(node, ast.expr) else ()
+    def known(self, node: ast.expr) -> Any:
+        """The literal, or other expression, that an expression stands for; None where it is not known."""
+        names = _names(node)
         if not names or not names <= self.scope.keys():
-            return ""
-        codes = [self.scope[name] for name in names if isinstance(self.scope[name], _Code)]
-        if codes:
-            return str(codes[0]) if isinstance(node, ast.Name) else ""
+            return None
         try:  # perfkit's own source, never a user's
-            value = eval(ast.unparse(node), {"__builtins__": {}}, self.scope)
-        except (AttributeError, TypeError):  # a method of the workload, which is folded by itself
-            return ""
-        if isinstance(value, str) and not isinstance(value, _Code):
-            return json.dumps(value)
-        return str(value) if isinstance(value, _Code | bool | int | float | dict | None) else ""
+            value = eval(ast.unparse(node), {"__builtins__": {}}, dict(self.scope))
+        except (AttributeError, TypeError):  # a method of the workload, whose call is replaced
+            return None
+        if isinstance(value, bool | int | float | str | None):
+            return self.visit_Constant(ast.Constant(value))
+        return value if isinstance(value, ast.expr) else None
 
-    def block(self, statements: Sequence[Any], outer: Any) -> str:
-        """The statements of a block, with the comments above, in the place of the statement that held it."""
-        if not statements:
-            return ""
-        start, end = self.bounds(statements[0])[0], self.bounds(statements[-1])[1]
-        while (comment := self.text.rindex("\n", 0, start - 1) + 1) and (
-            self.text[comment:start].lstrip().startswith("#")
-        ):
-            start = comment
-        deeper = statements[0].col_offset - outer.col_offset
-        return re.sub(rf"^ {{{deeper}}}", "", self.between(start, end, statements), flags=re.MULTILINE)
+    def visit_Constant(self, node: ast.Constant) -> Any:
+        return ast.Constant(_Text(node.value)) if isinstance(node.value, str) else node
 
-    def inlined(self, statement: Any) -> str:
-        """The statements of a function that a statement calls, but the last: that is what the call gives."""
-        for call in ast.walk(statement):
-            if not isinstance(call, ast.Call) or ast.unparse(call.func) not in self.functions:
-                continue
-            fold = _Fold(self.functions[ast.unparse(call.func)], self.scope, {})
-            function = fold.tree.body[0]
-            names = [param.arg for param in function.args.args if param.arg != "self"]
-            names += [function.args.kwarg.arg for _ in call.keywords]
-            values = [*call.args, *(keyword.value for keyword in call.keywords)]
-            for name, value in zip(names, values, strict=True):
-                if name != "recipe":
-                    fold.scope[name] = _Code(self.of(value))
-            *body, end = function.body[ast.get_docstring(function) is not None :]
-            self.written[call] = fold.of(end.value)
-            before = fold.between(fold.bounds([*body, end][0])[0], fold.bounds(end)[0], body)
-            return re.sub("^    ", " " * statement.col_offset + "\0", before, flags=re.MULTILINE)
-        return ""
+    def visit_If(self, node: ast.If) -> Any:
+        test = self.visit(node.test)
+        if not isinstance(test, ast.Constant):
+            return self.generic_visit(node)
+        return self.all(node.body if test.value else node.orelse)
+
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
+        test = self.visit(node.test)
+        if not isinstance(test, ast.Constant):
+            return self.generic_visit(node)
+        return self.visit(node.body if test.value else node.orelse)
+
+    def visit_With(self, node: ast.With) -> Any:
+        context = ast.unparse(self.visit(node.items[0]))
+        if context.startswith("record_function(") or "enabled=False" in context:
+            return self.all(node.body)
+        return self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        node.args.args = [ast.arg(each.arg) for each in node.args.args if each.arg == "device"]
+        node.args.defaults, node.returns = [], None
+        node.body = self.all(node.body)
+        return node
+
+    def visit_AnnAssign(self, node: Any) -> Any:
+        return self.visit(ast.Assign([node.target], node.value, lineno=0))
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        self.before = []
+        self.generic_visit(node)
+        is_idle = ast.unparse(node.targets[0]) == ast.unparse(node.value)
+        return self.before + [node] * (not is_idle)
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        function = self.functions.get(ast.unparse(node.func))
+        if not function:
+            return node
+        names = [each.arg for each in function.args.args if each.arg != "self"]
+        scope = {**self.scope, **dict(zip(names, node.args, strict=True))}
+        if function.args.kwarg:
+            given: list[Any] = [ast.Constant(each.arg) for each in node.keywords]
+            scope[function.args.kwarg.arg] = ast.Dict(given, [each.value for each in node.keywords])
+        scope["recipe"] = self.scope["recipe"]
+        body = function.body[ast.get_docstring(function) is not None :]
+        *self.before, end = _Chosen(scope, {}).all(body)
+        return end.value
+
+    def visit_keyword(self, node: ast.keyword) -> Any:
+        self.generic_visit(node)
+        if node.arg is None and isinstance(node.value, ast.Dict):
+            pairs = zip(node.value.keys, node.value.values, strict=True)
+            return [ast.keyword(key.value, value) for key, value in pairs]  # type: ignore[union-attr]
+        return None if ast.unparse(node) in _DEFAULTS else node
+
+    def all(self, statements: list[ast.stmt]) -> list[Any]:
+        """What becomes of some statements."""
+        return self.generic_visit(ast.Module(statements, [])).body  # type: ignore[attr-defined, no-any-return]
 
 
-def _placed(nodes: Iterable[Any]) -> Iterator[Any]:
-    """Nodes that have a place in the source; of others, their parts."""
-    for node in nodes:
-        if hasattr(node, "lineno"):
-            yield node
-        else:
-            yield from _placed(ast.iter_child_nodes(node))
+def _laid_out(function: ast.FunctionDef) -> str:
+    """The source of a function; each argument of a call that would be too long has a line of its own."""
+    text = ast.unparse(function)
+    for node in function.body:
+        line = f"    {ast.unparse(node)}"
+        if len(line) > _LONGEST and isinstance(node, ast.Assign) and isinstance(call := node.value, ast.Call):
+            arguments = "".join(f"        {ast.unparse(each)},\n" for each in (*call.args, *call.keywords))
+            start = f"    {ast.unparse(node.targets[0])} = {ast.unparse(call.func)}("
+            text = text.replace(line, f"{start}\n{arguments}    )")
+    return text
 
 
 # ---------------------------------------------------------------- the parts of the script
