@@ -62,7 +62,7 @@ def batches():
         yield from loader
 
 source = batches()
-with Client(sys.argv[1]) as connection:
+with Client(("localhost", int(sys.argv[1]))) as connection:
     while steps := connection.recv():
         start = time.perf_counter()
         for _ in range(steps):
@@ -92,8 +92,8 @@ def asked(listener: Listener) -> Iterator[Rate]:
 @contextlib.contextmanager
 def by_hand(folder: Path) -> Iterator[Rate]:
     """The loop in a process of its own."""
-    with Listener(str(folder / "by_hand")) as listener:
-        command = [sys.executable, "train.py", str(listener.address)]
+    with Listener(("localhost", 0)) as listener:
+        command = [sys.executable, "train.py", str(listener.address[1])]
         with subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL), asked(listener) as rate:
             yield rate
 
@@ -112,8 +112,8 @@ def harness(folder: Path) -> Iterator[Rate]:
 @contextlib.contextmanager
 def watch(folder: Path) -> Iterator[Rate]:
     """The loop under `perfkit watch`."""
-    with Listener(str(folder / "watched")) as listener:
-        watched = WatchedScript(Launch("train.py", (str(listener.address),), folder=folder))
+    with Listener(("localhost", 0)) as listener:
+        watched = WatchedScript(Launch("train.py", (str(listener.address[1]),), folder=folder))
 
         def observe() -> None:
             with contextlib.suppress(PerfkitError):  # it is ended meanwhile
