@@ -244,11 +244,17 @@ class _Chosen(ast.NodeTransformer):
 
 
 def _laid_out(function: ast.FunctionDef) -> str:
-    """The source of a function; each argument of a call that would be too long has a line of its own."""
+    """The source of a function; each argument of a long call with keywords has a line of its own."""
     text = ast.unparse(function)
     for node in function.body:
-        line = f"    {ast.unparse(node)}"
-        if len(line) > _LONGEST and isinstance(node, ast.Assign) and isinstance(call := node.value, ast.Call):
+        line, call = f"    {ast.unparse(node)}", getattr(node, "value", None)
+        # A long path alone breaks no line: the layout would depend on where data lie.
+        if (
+            len(line) > _LONGEST
+            and isinstance(node, ast.Assign)
+            and isinstance(call, ast.Call)
+            and call.keywords
+        ):
             arguments = "".join(f"        {ast.unparse(each)},\n" for each in (*call.args, *call.keywords))
             start = f"    {ast.unparse(node.targets[0])} = {ast.unparse(call.func)}("
             text = text.replace(line, f"{start}\n{arguments}    )")
