@@ -93,6 +93,9 @@ class Recipe:
     batched_fetch: bool = _data(
         False, "Batched fetch", "fetch a batch in one call (`__getitems__`), without PIL", needs="workload"
     )
+    scaled_decode: bool = _data(
+        False, "Scaled decoding", "decode JPEG files at a fraction of their size", needs="workload"
+    )
     pin_memory: bool = _copy(False, "Pin memory", "batches in page-locked host memory", needs="cuda")
     non_blocking: bool = _copy(
         False, "Non-blocking copy", "the host does not wait for the copy to the device", needs="cuda"

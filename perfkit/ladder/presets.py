@@ -73,6 +73,7 @@ class Sizing:
     largest_batch: int
     amp: str
     threads: int
+    """Of a CPU that trains, beside its workers; 0, torch's own choice, beside an accelerator."""
     wait_policy: str = "default"
     """With loader workers: on a CPU that trains, threads that spin at barriers would take their cores."""
 
@@ -86,7 +87,7 @@ def sizing(preset: Preset, target: Target) -> Sizing:
     """
     cores = target.cores or usable_cores()
     workers = max(1, cores // 2 if target.device == "cpu" else min(cores, MOST_WORKERS))
-    threads = max(1, cores - workers) if target.device == "cpu" else cores
+    threads = max(1, cores - workers) if target.device == "cpu" else 0
     # On a simulated GPU, what a published figure vouches for.
     bf16 = target.bf16 and (target.anchored is None or "bfloat16" in target.anchored)
     amp = "bf16" if bf16 else "fp16"

@@ -55,7 +55,7 @@ def record(workload: str, options: dict[str, Any], switches: dict[str, Any]) -> 
         return recording.reason(problem)
 
 
-FETCH_SWITCHES = ("uint8_copy", "device_resize", "batched_fetch")
+FETCH_SWITCHES = ("uint8_copy", "device_resize", "batched_fetch", "scaled_decode")
 ARTICLE_SHARES = {
     (): 1.0, ("uint8_copy",): 0.42, ("device_resize",): 0.135, ("batched_fetch",): 0.34,
     ("uint8_copy", "device_resize"): 0.043, ("uint8_copy", "batched_fetch"): 0.125,

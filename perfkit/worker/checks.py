@@ -119,6 +119,18 @@ def _batched_fetch(view: View) -> Reading:
     return on, "a batch is one `__getitems__`" if on else "one sample at a time"
 
 
+def _scaled_decode(view: View) -> Reading:
+    from PIL import Image  # where there are photos, it is there
+
+    dataset = getattr(view.loader, "dataset", None)
+    if not hasattr(dataset, "loader"):
+        return False, "no photo is decoded"
+    file = dataset.samples[0][0]
+    with Image.open(file) as photo:
+        full, decoded = photo.size, dataset.loader(file).size
+    return decoded < full, f"a photo of {full[0]} × {full[1]} is decoded as {decoded[0]} × {decoded[1]}"
+
+
 def _pin_memory(view: View) -> Reading:
     pinned = bool(view.loader.pin_memory if view.batch is None else view.batch[0].is_pinned())
     return pinned, f"batches lie in {'page-locked' if pinned else 'pageable'} memory"

@@ -1,9 +1,11 @@
 """A folder of JPEG files, decoded and cropped one by one: a workload that waits for its data."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import nn
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
@@ -19,6 +21,13 @@ class BatchedImageFolder(ImageFolder):  # type: ignore[misc]
         files, labels = zip(*(self.samples[index] for index in indices), strict=True)
         photos = [self.transform(decode_jpeg(read_file(file))) for file in files]
         return torch.stack(photos), torch.tensor(labels)
+
+
+def scaled_photo(file: str, size: int) -> Image.Image:
+    """A photo, decoded at the smallest of a JPEG file's scales whose sides are no shorter than this."""
+    photo = Image.open(file)
+    photo.draft("RGB", (size, size))
+    return photo.convert("RGB")
 
 
 SHAPES = [(3, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]
@@ -49,7 +58,7 @@ class Photos:
     count: int = 512
     rounds: int = 40
 
-    offers = frozenset({"uint8_copy", "batched_fetch"})
+    offers = frozenset({"uint8_copy", "batched_fetch", "scaled_decode"})
     presets = {
         "smoke": {"image_size": 48, "count": 48},
         "quick": {"image_size": 96, "count": 256},
@@ -65,6 +74,8 @@ class Photos:
         else:
             convert = [T.PILToTensor()] if recipe.uint8_copy else [T.ToTensor(), T.Normalize(0.5, 0.5)]
             dataset = ImageFolder(photo_folder(self.count), T.Compose(crop + convert))
+        if recipe.scaled_decode:
+            dataset.loader = partial(scaled_photo, size=self.image_size)
         dataset.samples *= self.rounds  # longer epochs: workers start each one with an empty queue
         return dataset
 

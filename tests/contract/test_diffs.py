@@ -7,16 +7,16 @@ import pytest
 
 from perfkit import export
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
-from perfkit.recipe import switches
 from perfkit.results.run import Communication
 from perfkit.studies import rungs, sources
 from perfkit.studies.rungs import climb
 from perfkit.studies.sources import described
 from perfkit.worker.messages import Description, DeviceFacts
+from perfkit.workloads.cifar_resnet18 import CifarResNet18
 from tests.unit.studies import fakes
 
 WORKLOAD = "perfkit.workloads.cifar_resnet18:CifarResNet18"
-OFFERS = sorted(name for name, switch in switches().items() if switch.needs == "workload")
+OFFERS = sorted(CifarResNet18.offers)
 DESCRIPTION = Description(WORKLOAD, {"image_size": 32}, OFFERS, DeviceFacts(2, "2.15", count=8))
 RUNGS = sorted(set(OPTIMIZATIONS) - {"baseline"})
 WITHOUT_COMPILE = {"activation_checkpointing"}

@@ -75,9 +75,9 @@ def test_only_cuda_gets_the_articles_size_unasked(device, name, monkeypatch):
     [
         (Target("cpu", cores=8), (4, 4, "bf16")),
         (Target("cpu", cores=1), (1, 1, "bf16")),
-        (Target("cuda", cores=8), (8, 8, "bf16")),
-        (Target("cuda", cores=64), (16, 64, "bf16")),  # a longer queue needs longer blocks
-        (Target("cuda", cores=8, bf16=False), (8, 8, "fp16")),
+        (Target("cuda", cores=8), (8, 0, "bf16")),
+        (Target("cuda", cores=64), (16, 0, "bf16")),  # a longer queue needs longer blocks
+        (Target("cuda", cores=8, bf16=False), (8, 0, "fp16")),
     ],
 )
 def test_a_cpu_shares_its_cores_between_model_and_loader(target, expected):

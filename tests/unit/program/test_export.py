@@ -80,7 +80,8 @@ def test_a_rung_of_the_ladder_changes_its_own_lines_only(workload):
     for rung, (before, after) in zip(rungs[1:], itertools.pairwise(scripts), strict=True):
         lines = changed(before, after)
         added = [line for line in lines if line[0] == "+"]
-        assert not lines if rung.reason else 0 < len(added) <= 4, (rung.name, lines)
+        most = 12 if rung.name == "scaled_decode" else 4  # a function of its own, and what that imports
+        assert not lines if rung.reason else 0 < len(added) <= most, (rung.name, lines)
 
 
 def test_a_workload_of_one_s_own_is_imported_and_gets_the_recipe(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from perfkit.errors import InvalidValue, WorkloadError
 from perfkit.ladder.presets import PRESETS
 from perfkit.recipe import Recipe
 from perfkit.train import train
+from perfkit.worker import checks
 from perfkit.workloads import bottlenecks, files
 from perfkit.workloads.files import text_file
 from perfkit.workloads.photos import Photos
@@ -107,6 +109,19 @@ def test_uint8_and_batches_give_the_same_images():
     images, labels = batched.__getitems__([3, 0])
     assert labels.tolist() == [plain[3][1], plain[0][1]]
     assert float((images[0] - plain[3][0]).square().mean().sqrt()) < 0.05
+
+
+@pytest.mark.usefixtures("folder")
+def test_photos_that_are_decoded_at_a_smaller_scale_are_nearly_the_same():
+    workload, reader = Photos(image_size=96, count=8, rounds=2), checks.READERS["scaled_decode"]
+    plain, scaled = (workload.dataset(Recipe(scaled_decode=on)) for on in (False, True))
+    assert scaled[3][0].shape == plain[3][0].shape
+    assert 0 < float((scaled[3][0] - plain[3][0]).square().mean().sqrt()) < 0.05
+    seen = [
+        reader(checks.View(torch.device("cpu"), loader=SimpleNamespace(dataset=d))) for d in (plain, scaled)
+    ]
+    assert seen[0] == (False, "a photo of 500 × 375 is decoded as 500 × 375")
+    assert seen[1] == (True, "a photo of 500 × 375 is decoded as 250 × 188")
 
 
 @pytest.mark.parametrize("name", ["uint8_copy", "batched_fetch", "activation_checkpointing"])
