@@ -22,7 +22,10 @@ def watched(result: Watched) -> list[Content]:
         clean(result.command),
         Section("Its steps", [_steps(result)]),
         Section("What to try", [_suggestions(result.suggestions)]),
-        *_bullets("What stands out in a profile", result.bottlenecks),
+        *_bullets(
+            "What stands out in a profile",
+            [f"{each.bottleneck}, {each.message}" for each in result.bottlenecks],
+        ),
         *(syncs(result.syncs) if result.syncs else []),
         *_bullets("Take note", result.warnings),
     ]

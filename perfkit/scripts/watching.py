@@ -21,6 +21,7 @@ from perfkit.show import units
 from perfkit.studies import rungs
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import opened
+from perfkit.trace import Bottleneck
 from perfkit.worker.messages import Block, Peak, SyncReport
 
 A = TypeVar("A")
@@ -50,7 +51,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
     peak: Peak = Peak(None, None, 0)
     syncs: SyncReport | None = None
     trace: str | None = None
-    bottlenecks: list[str] = []
+    bottlenecks: list[Bottleneck] = []
     suggestions: list[Suggestion] = []
     warnings: list[str] = []
 
@@ -130,7 +131,7 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
         syncs=syncs,
         trace=profile,
         bottlenecks=[
-            f"{each.bottleneck}, {each.message}"
+            msgspec.structs.replace(each, gain_at_most=None)  # the suggestions say what can be gained
             for each in (analysis.diagnosis if analysis else [])
             if each.bottleneck != "data-bound"
         ],

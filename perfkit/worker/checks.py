@@ -122,7 +122,7 @@ def _batched_fetch(view: View) -> Reading:
 def _scaled_decode(view: View) -> Reading:
     from PIL import Image  # where there are photos, it is there
 
-    dataset = getattr(view.loader, "dataset", None)
+    dataset: Any = getattr(view.loader, "dataset", None)
     if not hasattr(dataset, "loader"):
         return False, "no photo is decoded"
     file = dataset.samples[0][0]
