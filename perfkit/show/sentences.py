@@ -145,7 +145,6 @@ def _open(ratio: Ratio) -> str:
     words = {
         "no measurable difference": shows,
         "too few rounds": "; measure longer",
-        "disturbed": "; measure again",
         "too close to predict": "; the model's error is larger than this",
     }
     return words.get(ratio.verdict, "")
