@@ -170,6 +170,8 @@ class Recorder:
             self._modules.pop()
 
         for name, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue  # it takes no hooks in Python
             module.register_forward_pre_hook(lambda *_, name=name: self._modules.append(name))
             module.register_forward_hook(leave, always_call=True)
 

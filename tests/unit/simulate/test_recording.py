@@ -196,6 +196,9 @@ MODELS = {
         lambda: Block(lambda x, one, two: two(Square.apply(one(x.flatten(1)))), nn.Linear(192, 8), nn.Linear(8, 4)),
         {"addmm": 2, "mul": 3},
     ),
+    "TorchScript": (
+        lambda: torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(192, 4))), {"addmm": 1},
+    ),
     "parametrized weights": (normed, {"convolution": 1, "mv": 3}),
 }  # fmt: skip
 
