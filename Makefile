@@ -27,7 +27,7 @@ NOTEBOOKS := $(patsubst notebooks/src/%.py,notebooks/%.ipynb,$(SOURCES))
 MISSING   := $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS))
 CODE      := $(wildcard perfkit tests benchmarks docs notebooks/src)
 
-.PHONY: help lab run test check lint types imports pytest format notebooks bench recordings outputs book slides bundle install install-dev chromium clean distclean
+.PHONY: help lab run test check checks lint types imports pytest format notebooks bench recordings outputs book slides bundle install install-dev chromium clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -39,10 +39,13 @@ lab: $(STAMPS)/install $(if $(MISSING),notebooks)  ## open the notebooks in Jupy
 run: $(STAMPS)/install  ## run the whole ladder in this terminal
 	$(BIN)/perfkit run $(ARGS)
 
-test: lint types imports pytest  ## every check and every test; what is missing gets installed
+test: checks pytest  ## every check and every test; what is missing gets installed
 
-check: lint types imports  ## the inner loop: every check, the unit and contract tests 
-	$(BIN)/python -m pytest -n 2 --dist worksteal tests/unit tests/contract $(ARGS)
+check: checks  ## the inner loop: every check, the unit and contract tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not integration" tests/unit tests/contract $(ARGS)
+
+checks: $(STAMPS)/dev  # two at a time: each is one process
+	@$(MAKE) --no-print-directory -j 2 types lint imports
 
 lint: $(STAMPS)/dev  ## ruff: rules and format; the size of every folder
 	$(BIN)/ruff check $(CODE)

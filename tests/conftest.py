@@ -49,7 +49,11 @@ def pytest_unconfigure(config):
         shutil.rmtree(os.environ["TORCHINDUCTOR_CACHE_DIR"], ignore_errors=True)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
+    for item in items:
+        if "no_orphans" in item.fixturenames:
+            item.add_marker("integration")
     on_gpu = [item for item in items if TESTS / "gpu" in item.path.parents or item.get_closest_marker("gpu")]
     if on_gpu:
         import torch

@@ -27,7 +27,7 @@ LAYOUT = {
 }
 
 
-def measure(text: str) -> Counter[str]:
+def measure(text):
     """Lines and tokens of one file."""
     nodes = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr))
     strings = (node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
@@ -37,7 +37,7 @@ def measure(text: str) -> Counter[str]:
     return Counter(lines=text.count("\n"), tokens=count, files=1)
 
 
-def rooms() -> dict[str, Counter[str]]:
+def rooms():
     """The sizes of every top folder, and of every folder of the package."""
     listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True)
     sizes: dict[str, Counter[str]] = {}
@@ -52,7 +52,7 @@ def rooms() -> dict[str, Counter[str]]:
     return sizes
 
 
-def main() -> int:
+def main():
     """Prints the table; 1 where a room is above its limit."""
     limits = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["perfkit"]["sizes"]
     above = False

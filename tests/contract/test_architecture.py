@@ -8,6 +8,8 @@ import tomllib
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import perfkit
 from perfkit import additions
 
@@ -35,6 +37,7 @@ def test_no_file_imports_itself_through_others():
     TopologicalSorter({module: imports(module) for module in FILES}).prepare()  # raises a CycleError
 
 
+@pytest.mark.integration
 def test_the_core_works_without_any_addition(tmp_path):
     """Their folders are removed in a copy: every module of the core is imported there, and the commands listed."""
     gone = shutil.ignore_patterns("__pycache__", *additions.NAMES)

@@ -1,15 +1,21 @@
-"""The command line as a person uses it: a ladder, its files, export, a simulated GPU; the documents' example."""
+"""The command line as a person uses it: a ladder, its files, export, a simulated GPU, traces."""
 
 import json
 import re
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
+from perfkit import trace
 from perfkit.simulate import article
+from perfkit.studies import inspect
 from perfkit.studies.rungs import climb
 from perfkit.studies.sources import plan
+from tests.support import scripts
 from tests.support.cli import ROOT, perfkit, perfkit_alone
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
@@ -63,9 +69,8 @@ def test_a_stored_run_is_shown_and_its_export_gives_its_losses(session, tmp_path
     script = perfkit("export", *CIFAR, "--stage", "data_loading", "--steps", "4").stdout
     assert "perfkit" not in script.split('"""', 2)[2]
     (tmp_path / "train.py").write_text(script)
-    command = [sys.executable, "train.py"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
-    assert [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines()] == stage["losses"]
+    lines = scripts.run(tmp_path / "train.py").splitlines()
+    assert [float(line.rpartition(" ")[2]) for line in lines] == stage["losses"]
 
 
 def test_diff_shows_what_a_stage_changes_here_or_on_a_gpu():
@@ -137,4 +142,78 @@ def test_the_workload_of_the_documents_works(tmp_path):
     document = json.loads((tmp_path / "out.json").read_text())
     assert [stage["status"] for stage in document["stages"]] == ["ok"] * 3
     perfkit_alone("export", *waves, "--stage", "uint8_copy", "-o", "train.py", cwd=tmp_path)
-    subprocess.run([sys.executable, "train.py"], check=True, capture_output=True, cwd=tmp_path)
+    scripts.run(tmp_path / "train.py")
+
+
+# ---------------------------------------------------------------- `trace` and `profile`
+
+BEFORE = str(ROOT / "data" / "recordings" / "traces" / "photos-baseline.pt.trace.json.gz")
+FIELDS = """
+    schema files device health steps mean_step_us mean_us exposed_and_hidden_us gpu_utilization
+    gpu_utilization_with_copies est_sm_efficiency est_achieved_occupancy tensor_core operators kernels transfers syncs idle communication
+    diagnosis
+""".split()
+
+
+def test_a_trace_gives_tables_and_json():
+    for title in ("Health of the trace", "Mean step", "Operators", "Diagnosis"):
+        assert title in perfkit("trace", BEFORE).stdout
+    document = json.loads(perfkit("trace", BEFORE, "--json", "-").stdout)
+    assert list(document) == FIELDS
+    for step in document["steps"]:
+        parts = [value for value in step["breakdown_us"].values() if value is not None]
+        assert sum(parts) == pytest.approx(step["duration_us"])
+
+
+def test_files_are_written_even_where_nobody_reads_on(tmp_path):
+    page, plain = tmp_path / "out.html", tmp_path / "out.json"
+    files = ["--html", str(page), "--json", str(plain)]
+    command = [sys.executable, "-m", "perfkit", "trace", BEFORE, *files]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()  # as `| head` does, at the earliest
+        assert process.stderr.read() == b""
+    assert "<canvas" in page.read_text()
+    assert list(json.loads(plain.read_text())) == FIELDS
+
+
+def test_a_read_is_stopped_by_ctrl_c_with_one_line(tmp_path):
+    event = b'{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1},'
+    path = tmp_path / "large.json"
+    path.write_bytes(b"[" + 1_000_000 * event + b"{}]")
+    command = [sys.executable, "-m", "perfkit", "trace", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        opened = Path(f"/proc/{process.pid}/fd")
+        while process.poll() is None and not any(link.resolve() == path for link in opened.iterdir()):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate()
+    assert (process.returncode, output) == (130, "")
+    assert re.fullmatch(r"stopped.*\n", errors)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x1f\x8bbroken", b'{"a": 1}'])
+def test_what_is_no_trace_gets_one_line(content, tmp_path):
+    (tmp_path / "x.json").write_bytes(content)
+    (_,) = perfkit("trace", str(tmp_path / "x.json"), code=1).stderr.strip().splitlines()
+
+
+def test_a_live_profile_keeps_its_trace(tmp_path):
+    out, record = tmp_path / "mine.pt.trace.json.gz", tmp_path / "p.json"
+    training = ("--workload", "tests.support.toy:Chatty", "--set", "workers=1", "--device", "cpu")
+    text = perfkit("profile", *training, "--steps", "2", "-o", str(out), "--json", str(record)).stdout
+    assert "open it in https://ui.perfetto.dev" in text
+    assert list(json.loads(record.read_text())) == FIELDS
+    assert len(trace.analyse(out).steps) == 2
+
+
+def test_a_look_inside_names_the_line_of_a_wait_and_the_roofs():
+    training = {"workload": "tests.support.toy:Chatty", "preset": "smoke", "device": "cpu"}
+    (place,) = inspect.syncs(**training).places
+    assert place.where.rpartition("/")[2].startswith("toy.py:")
+    assert (place.call, place.kind) == ("item", "wait")
+    assert inspect.kernels(**training).peaks["float32"] > 1e8
+
+
+def test_a_profile_of_what_cannot_be_is_refused(tmp_path):
+    assert "does not apply here" in perfkit("profile", "--stage", "pinning", "--device", "cpu", code=2).stderr
+    assert ".json" in perfkit("profile", "-o", str(tmp_path / "x.txt"), code=2).stderr

@@ -1,16 +1,14 @@
 """`perfkit compare`, `parity`, `doctor --noise`, `tune` as a person uses them."""
 
-from __future__ import annotations
-
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from perfkit.process import server
 from perfkit.results import noise
 from perfkit.results.store import RunStore
+from tests.support import scripts
 from tests.support.cli import ROOT, perfkit
 from tests.unit.scripts.test_behaviour import IMAGES
 
@@ -20,12 +18,12 @@ TOY = ("--workload", "tests.support.toy:Toy", "--device", "cpu")
 
 
 @pytest.fixture(autouse=True)
-def one_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_fork_server(monkeypatch):
     """One fork server serves all comparisons, as a new one would import torch first."""
     monkeypatch.setattr(server, "restart", lambda: None)
 
 
-def test_two_recipes_are_compared_in_turn_and_a_gate_fails() -> None:
+def test_two_recipes_are_compared_in_turn_and_a_gate_fails():
     sides = ("compare", "batch_size=64", "batch_size=8")
     done = perfkit(*sides, *TOY, "--budget", "3", "--json", "-", "--fail-if-slower", "3%", code=1)
     result = json.loads(done.stdout)
@@ -37,7 +35,7 @@ def test_two_recipes_are_compared_in_turn_and_a_gate_fails() -> None:
     assert len(RunStore().runs()) == 2
 
 
-def test_scripts_are_compared_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scripts_are_compared_as_they_stand(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # the scripts import the tests' own model
     plain, changed = tmp_path / "plain.py", tmp_path / "changed.py"
     perfkit("export", "--set", "batch_size=16", *TOY, "-o", str(plain))
@@ -55,7 +53,8 @@ def test_scripts_are_compared_as_they_stand(tmp_path: Path, monkeypatch: pytest.
     assert "is of a script" in perfkit("compare", last, "amp", *TOY, code=2).stderr
 
 
-def test_a_cheat_is_named_and_can_be_allowed(tmp_path: Path) -> None:
+def test_a_cheat_is_named_and_can_be_allowed(tmp_path, monkeypatch):
+    scripts.fork(monkeypatch)
     old, new = tmp_path / "old.py", tmp_path / "new.py"
     old.write_text(IMAGES)
     new.write_text(IMAGES.replace("out = model(x)", "x, y = x[:8], y[:8]; out = model(x)"))
@@ -69,7 +68,7 @@ def test_a_cheat_is_named_and_can_be_allowed(tmp_path: Path) -> None:
     assert [difference["allowed"] for difference in passed["differences"]] == [True, True]
 
 
-def test_a_script_that_cannot_be_compared_is_told(tmp_path: Path) -> None:
+def test_a_script_that_cannot_be_compared_is_told(tmp_path):
     other = tmp_path / "other.py"
     other.write_text("x = 1")
     assert "before its second step" in perfkit("compare", str(other), str(other), code=1).stderr
@@ -77,13 +76,13 @@ def test_a_script_that_cannot_be_compared_is_told(tmp_path: Path) -> None:
     assert "Name two scripts" in perfkit("compare", str(other), "amp", code=2).stderr
 
 
-def test_noise_is_measured_kept_and_shown() -> None:
+def test_noise_is_measured_kept_and_shown():
     done = perfkit("doctor", "--noise", *TOY, "--pairs", "2", "--budget", "0")
     bound = noise.load("cpu")
     assert bound and f"A/A noise of cpu: {bound:.2%}, from 2 pairs" in done.stdout
 
 
-def test_parity_of_a_stage_and_of_a_fault() -> None:
+def test_parity_of_a_stage_and_of_a_fault():
     done = perfkit("parity", "zero_grad_set_to_none=false", *TOY)
     assert "trains bit for bit the same" in done.stdout
     assert "✗" not in done.stdout
@@ -91,7 +90,7 @@ def test_parity_of_a_stage_and_of_a_fault() -> None:
     assert "NOT the same training" in perfkit(*wrong, code=1).stdout
 
 
-def test_the_tuner_picks_only_what_it_has_measured(tmp_path: Path) -> None:
+def test_the_tuner_picks_only_what_it_has_measured(tmp_path):
     page = tmp_path / "tried.html"
     done = perfkit("tune", *TOY, "--space", "batch_size=8,64", "--html", str(page))
     assert "Tried" in page.read_text()
@@ -112,6 +111,6 @@ def test_the_tuner_picks_only_what_it_has_measured(tmp_path: Path) -> None:
         (("attribute", "--stages", "zero_grad,pinning"), "Name two to 4"),
     ],
 )
-def test_bad_input_gets_one_line(arguments: tuple[str, ...], words: str) -> None:
+def test_bad_input_gets_one_line(arguments, words):
     (line,) = perfkit(*arguments, *TOY, code=2).stderr.strip().splitlines()
     assert words in line

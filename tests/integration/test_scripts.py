@@ -1,9 +1,9 @@
-"""Scripts of different make are watched as they stand: steps, samples, toggles, losses; nothing is left."""
+"""Scripts of different make: watched as they stand, toggled from outside, edited; nothing is left."""
 
 import os
 import shutil
+import subprocess
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,14 +11,19 @@ import pytest
 from perfkit.ladder.catalogue import exactness
 from perfkit.recipe import Recipe
 from perfkit.results import parity
+from perfkit.scripts import patch as patching
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import ScriptFacts
 from perfkit.scripts.watched import WatchedScript
 from perfkit.worker.messages import Block, Trained
+from tests.support import scripts
+from tests.support.cli import ROOT, perfkit
 
-ROOT = Path(__file__).parents[2]
 LOSS_STEPS = 6
 DATA = {"workers": 1, "prefetch_factor": 3}
+OFFLINE = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
 
 
 @dataclass(frozen=True)
@@ -30,21 +35,33 @@ class Case:
     """In a step of its optimizer."""
     exact: dict[str, Any] = field(default_factory=dict)
     """Switches after which every loss must be the same."""
-    rounded: dict[str, Any] = field(default_factory=dict)
-    """Switches after which losses may differ by rounding."""
+    other: dict[str, Any] = field(default_factory=dict)
+    """Switches after which losses may differ by rounding, or belong to other batches."""
     refused: dict[str, str] = field(default_factory=dict)
     """Switches that cannot be set, and a part of the reason."""
     arguments: tuple[str, ...] = ()
-    module: bool = False
     backwards: int = 1
     tokens: int = 0
+    edits: tuple[str, ...] = ()
+    """The lines that set `other` in the script itself."""
+    by_hand: dict[str, str] = field(default_factory=dict)
+    """Switches that no edit can set, and which one a person makes."""
 
 
 CASES = (
     Case(
-        "plain_loop.py", 8, {**DATA, "cpu_threads": 1}, {"amp": "bf16", "channels_last": True},
+        "plain_loop.py", 8, {**DATA, "cpu_threads": 1},
+        {"workers": 1, "amp": "bf16", "channels_last": True, "optimizer_impl": "fused"},
         {"uint8_copy": "data set", "pin_memory": "CPU"},
         ("--images", "80", "--batch-size", "8", "--size", "32"),
+        edits=(
+            "train_loader = DataLoader(Photos(args.images, args.size, seed=1), args.batch_size, shuffle=True, "
+            "num_workers=1)",
+            "model.to(memory_format=torch.channels_last)",
+            "optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9, fused=True)",
+            'with torch.autocast("cpu", dtype=torch.bfloat16):',
+            "loss = criterion(model(images), labels)",
+        ),
     ),
     Case(
         "trainer_style.py", 32, {"zero_grad_set_to_none": True}, {}, {"channels_last": "4-dimensional"},
@@ -56,30 +73,40 @@ CASES = (
     Case("gan.py", 16, DATA, backwards=3),
     Case("in_backward.py", 16),
     Case("iterable.py", 8, refused={"workers": "iterable"}),
-    Case("parcel.train", 4, {}, {"channels_last": True}, arguments=("--batch-size", "4"), module=True),
+    Case(
+        "parcel.train", 4, {}, {"zero_grad_set_to_none": True}, arguments=("--batch-size", "4"),
+        edits=("optimizer.zero_grad(set_to_none=True)",),
+        by_hand={"workers": "data.py:21: set num_workers=1 in the dictionary given as **options"},
+    ),
     Case("lightning_docs.py", 16, DATA),
-    Case("hf_docs.py", 16, {}, {"optimizer_impl": "foreach"}, backwards=2, tokens=16 * 32),
+    Case(
+        "hf_docs.py", 16, {}, {"amp": "bf16", "batch_size": 4}, backwards=2, tokens=16 * 32,
+        edits=("per_device_train_batch_size=4,", "bf16=True,"),
+    ),
 )  # fmt: skip
 
 
+def start(launch, toggles):
+    script = WatchedScript(launch, toggles)
+    script.limit(200)
+    return script
+
+
+def train(script):
+    return script.ask("train", Trained, loss_steps=LOSS_STEPS, warmup_s=0.0)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.program)
-def test_a_script_is_counted_and_toggled(case: Case, tmp_path: Path, monkeypatch: Any, no_orphans: Any):
-    for name, value in {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}.items():
+def test_a_script_is_counted_toggled_and_edited(case, tmp_path, monkeypatch):
+    scripts.fork(monkeypatch)
+    for name, value in OFFLINE.items():
         monkeypatch.setenv(name, value)
     for source in (ROOT / "tests/scripts", ROOT / "data/scripts"):
         shutil.copytree(source, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    environment, launch = dict(os.environ), Launch(case.program, case.arguments, case.module, tmp_path)
-
-    def start(toggles: dict[str, Any]) -> WatchedScript:
-        script = WatchedScript(launch, toggles)
-        script.limit(200)
-        return script
-
-    def train(script: WatchedScript) -> Trained:
-        return script.ask("train", Trained, loss_steps=LOSS_STEPS, warmup_s=0.0)
-
-    several = [toggles for toggles in (case.exact, case.rounded) if toggles]
-    plain, toggled = start({}), [start(toggles) for toggles in several]
+    launch = Launch(case.program, case.arguments, not case.program.endswith(".py"), tmp_path)
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*.py")}
+    environment, several = dict(os.environ), [toggles for toggles in (case.exact, case.other) if toggles]
+    plain, toggled = start(launch, {}), [start(launch, toggles) for toggles in several]
     try:
         facts, first = plain.ask("describe", ScriptFacts), train(plain)
         block = plain.ask("block", Block, samples=4 * case.samples, settle=False)
@@ -96,8 +123,48 @@ def test_a_script_is_counted_and_toggled(case: Case, tmp_path: Path, monkeypatch
             recipe, own = Recipe.from_dict(other.recipe), Recipe.from_dict(first.recipe)
             strict = "bitwise" if toggles == case.exact else exactness(recipe, own)
             check = parity.losses(other.losses, first.losses, strict, recipe.amp != "off")
-            assert check.ok, check.evidence
+            assert check.ok or "batch_size" in toggles, check.evidence
+        if case.edits:
+            patch = patching.make(launch, case.other | dict.fromkeys(case.by_hand, 1))
+            assert (patch.edits.keys(), patch.refused) == (case.other.keys(), case.by_hand)
+            lines = [line for line in patch.diff().splitlines() if line[0] == "+" and line[:3] != "+++"]
+            assert [line[1:].strip() for line in lines] == [*case.edits]
+            with start(patch.launch, {}) as edited:
+                assert train(edited).losses == other.losses
     finally:
         for script in (plain, *toggled):
             script.stop()
     assert dict(os.environ) == environment
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.py")} == files
+
+
+def test_the_command_prints_verifies_and_writes(tmp_path, monkeypatch):
+    scripts.fork(monkeypatch)
+    file = tmp_path / "train.py"
+    shutil.copy(ROOT / "data/scripts/plain_loop.py", file)
+    before = file.read_bytes()
+    switches = ("--set", "optimizer_impl=fused", "--set", "uint8_copy=true")
+    how = ("--budget", "0", "--write")
+    arguments = ("--images", "40", "--size", "16", "--batch-size", "4")
+    done = perfkit("patch", file.name, *switches, *how, "--", *arguments, code=None, cwd=tmp_path)
+    # Speed is not asserted: only whether a difference was measured decides over writing.
+    is_verified = "NOT verified" not in done.stderr
+    assert done.code == (0 if is_verified else 1), done.stderr
+    assert "losses equal bit for bit" in done.stderr
+    assert "uint8_copy needs an edit by hand" in done.stderr and ("edited" in done.stderr) == is_verified
+    after = file.read_bytes()
+    file.write_bytes(before)
+    subprocess.run(
+        ["patch", "-p1"], input=done.stdout.encode(), check=True, capture_output=True, cwd=tmp_path
+    )
+    edited = file.read_bytes()
+    assert b"momentum=0.9, fused=True)" in edited and (edited == after) == is_verified
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "reason"),
+    [((), 2, "nothing to set"), (("--set", "amp=bf16"), 1, "ended without training")],
+)
+def test_misuse_is_one_line(words, code, reason, tmp_path):
+    (tmp_path / "train.py").write_text("import torch\nprint('no training here')\n")
+    assert reason in perfkit("patch", "train.py", *words, code=code, cwd=tmp_path).stderr

@@ -3,21 +3,19 @@
 import json
 import os
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from perfkit.cli import app
 from perfkit.errors import Cancelled, InvalidValue
 from perfkit.scripts import watching
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import Observation, ScriptFacts
 from perfkit.scripts.watched import ScriptFailed, WatchedScript
 from perfkit.worker.messages import Block, Peak, SyncReport, Trained
+from tests.support import scripts
+from tests.support.cli import perfkit
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -64,7 +62,7 @@ def step():
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def alone(tmp_path, monkeypatch):
     """The folder in which scripts are started."""
     folder = tmp_path / "project"
     folder.mkdir()
@@ -73,8 +71,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture
+def folder(alone, monkeypatch):
+    """The same, for scripts that need no interpreter of their own."""
+    scripts.fork(monkeypatch)
+    return alone
+
+
 @contextmanager
-def started(code: str, *arguments: str, program: str = "train.py", **more: Any) -> Iterator[WatchedScript]:
+def started(code, *arguments, program="train.py", **more):
     Path("train.py").write_text(code)
     with WatchedScript(Launch(program, arguments), **more) as script:
         script.limit(120)
@@ -82,11 +87,11 @@ def started(code: str, *arguments: str, program: str = "train.py", **more: Any) 
     assert not script.folder.exists()
 
 
-def train(script: WatchedScript, steps: int = 6) -> Trained:
+def train(script, steps=6):
     return script.ask("train", Trained, loss_steps=steps, warmup_s=0.05)
 
 
-def observe(script: WatchedScript, steps: int) -> Observation:
+def observe(script, steps):
     return script.ask("observe", tuple[Observation, Block | None], steps=steps)[0]
 
 
@@ -95,11 +100,11 @@ def assert_refused(script, question, reason):
         script.ask(question, Block)
 
 
-def test_a_script_is_watched_from_its_first_step_to_its_clean_end(folder: Path):
+def test_a_script_is_watched_from_its_first_step_to_its_clean_end(alone):
     with started(PLAIN, "--lr", "1") as script:
         trained = train(script)
-        assert script.written("err")[0] == f"to stderr {folder}"
-        assert script.written("out")[0] == f"started __main__ ['--lr', '1'] {folder} None"  # not its mirror
+        assert script.written("err")[0] == f"to stderr {alone}"
+        assert script.written("out")[0] == f"started __main__ ['--lr', '1'] {alone} None"  # not its mirror
         assert (trained.samples_per_step, trained.first.samples, len(trained.losses)) == (16, 6 * 16, 6)
         assert trained.batch_bytes_per_sample == 3 * 8 * 8 * 4 + 8
         assert trained.recipe["batch_size"] == 16 and trained.recipe["workers"] == 0
@@ -117,7 +122,7 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(folder: Path):
         assert (script.ask("peak", Peak).allocated or 0) > 1e7
         places = script.ask("syncs", SyncReport, steps=3).places
         assert [(place.where, place.call, place.count) for place in places] == [("train.py:22", "item", 3)]
-        trace = folder / "steps.json"
+        trace = alone / "steps.json"
         options = {"wait": 0, "warmup": 1, "active": 2, "stacks": False}
         assert script.ask("profile", str, path=str(trace), **options) == str(trace)
         assert script.ask("try_amp", float, seconds=1.0) > 0
@@ -138,15 +143,15 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(folder: Path):
             "backward": "loss.backward()",
         }.items():
             frame = next(site.frames[0] for site in facts.sites if site.role == role)
-            assert frame.file == str(folder / "train.py")
+            assert frame.file == str(alone / "train.py")
             assert lines[frame.line - 1][frame.column : frame.end_column] == text
         assert_refused(script, "behaviour", "was not noted")
         assert_refused(script, "memory", "cannot be asked for memory")
         assert observe(script, 1).block.samples  # it goes on
-    assert {path.name for path in folder.iterdir()} == {"train.py", "steps.json"}
+    assert {path.name for path in alone.iterdir()} == {"train.py", "steps.json"}
 
 
-def test_what_cannot_be_set_is_refused_with_the_reason(folder: Path):
+def test_what_cannot_be_set_is_refused_with_the_reason(folder):
     toggles = {"channels_last": True, "workers": 2, "optimizer_impl": "fused"}
     loop = LOOP.replace("SGD(", "Rprop(") + "while True:\n    step()\n"
     with started(loop, toggles=toggles) as script:
@@ -177,15 +182,17 @@ def test_what_cannot_be_set_is_refused_with_the_reason(folder: Path):
         ("name = input('run name? ')", "before its second step: .*raised EOFError.*train.py:10.*redirect"),
     ],
 )
-def test_a_script_that_fails_says_so_in_its_own_words(folder: Path, ending: str, said: str):
+def test_a_script_that_fails_says_so_in_its_own_words(alone, ending, said, monkeypatch):
+    if "bye" not in ending:
+        scripts.fork(monkeypatch)
     with started(LOOP + ending + "\n") as script, pytest.raises(ScriptFailed, match=said) as failure:
         observe(script, 50)
     assert "perfkit" not in failure.value.output
     assert "raise" not in ending or "ValueError: no" in failure.value.output
 
 
-def test_the_way_in_leaves_the_interpreter_as_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    own = folder / "own"
+def test_the_way_in_leaves_the_interpreter_as_it_was(alone, monkeypatch):
+    own = alone / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("import builtins\nbuiltins.own_site = __file__\n")
     monkeypatch.setenv("PYTHONPATH", str(own))
@@ -208,7 +215,7 @@ def test_the_way_in_leaves_the_interpreter_as_it_was(folder: Path, monkeypatch: 
     assert facts == [theirs, str(own), None, "disabled", f"False False {theirs}\n"]
 
 
-def test_a_script_that_comes_to_its_end_meanwhile(folder: Path):
+def test_a_script_that_comes_to_its_end_meanwhile(folder):
     unseen = LOOP.replace("model(torch", "model.forward(torch")
     with started(unseen + "for i in range(9): step()\nsys.exit(0)\n") as script:
         seen = observe(script, 50)
@@ -221,7 +228,7 @@ def test_a_script_that_comes_to_its_end_meanwhile(folder: Path):
             train(script)
 
 
-def test_processes_that_a_script_forks_are_not_watched(folder: Path):
+def test_processes_that_a_script_forks_are_not_watched(folder):
     starting = LOOP + (
         "def work():\n"
         "    for i in range(9): step()\n"
@@ -235,7 +242,7 @@ def test_processes_that_a_script_forks_are_not_watched(folder: Path):
         observe(script, 10**6)
 
 
-def test_it_can_be_cancelled_while_a_step_takes_for_ever(folder: Path):
+def test_it_can_be_cancelled_while_a_step_takes_for_ever(folder):
     cancelled = threading.Event()
     slow = LOOP + "import time\nstep(); step(); step()\ntime.sleep(1000)\n"
     with started(slow, cancelled=cancelled) as script:
@@ -262,7 +269,7 @@ open("../../escaped.txt" if len(sys.argv) == 2 else sys.argv[2], "w").write("esc
 )
 
 
-def test_what_a_measured_script_writes_is_thrown_away(folder: Path):
+def test_what_a_measured_script_writes_is_thrown_away(folder):
     (folder / "out").mkdir()
     for name in ("out/old.txt", "out/model.pt", "log.txt", "../beside.txt"):
         (folder / name).write_text("before")
@@ -421,33 +428,28 @@ def test_what_does_not_fit_into_the_budget_is_left_out_and_named(folder):
     assert any("no time was left" in text and "a profile" in text for text in result.warnings)
 
 
-def test_the_command_says_where_the_time_goes_and_what_two_suggestions_gave(folder: Path, monkeypatch):
+def test_the_command_says_where_the_time_goes_and_what_two_suggestions_gave(folder, monkeypatch):
     monkeypatch.setattr(watching, "TRY_S", 1.0)
-    (folder / "train.py").write_text(PLAIN)
+    Path("train.py").write_text(PLAIN)
     before = dict(os.environ)
-    done = CliRunner().invoke(
-        app, ["watch", "train.py", "--budget", "9", "--try", "--json", "seen.json", "--", "x"]
-    )
-    assert done.exit_code == 0, done.output
+    command = ("watch", "train.py", "--budget", "9", "--try", "--json", "seen.json", "--", "x")
+    done = perfkit(*command, cwd=folder)
     for text in ("samples/s on a held batch", "waiting for data", "What to try", "train.py:22", "Sequential"):
-        assert text in done.output
-    document = json.loads((folder / "seen.json").read_text())
+        assert text in done.stdout
+    document = json.loads(Path("seen.json").read_text())
     assert document["command"] == "python train.py x"
     tried = [idea["measured"] for idea in document["suggestions"] if idea["measured"]]
     assert len(tried) == 2 and all(gave["low"] <= gave["ratio"] <= gave["high"] for gave in tried)
     assert dict(os.environ) == before
-    failed = CliRunner().invoke(app, ["watch", "train.pyy"])
-    assert failed.exit_code == 2 and "Did you mean 'train.py'?" in failed.output
+    assert "Did you mean 'train.py'?" in perfkit("watch", "train.pyy", cwd=folder, code=2).stderr
 
 
-def test_a_comparison_shows_what_was_measured_until_a_script_ended(folder: Path):
+def test_a_comparison_shows_what_was_measured_until_a_script_ended(folder):
     for name in ("a.py", "b.py"):
-        (folder / name).write_text(
-            LOOP + "import time\nfor _ in range(40):\n    step()\n    time.sleep(0.05)\n"
-        )
-    words = ["compare", "a.py", "b.py", "--budget", "60", "--precision", "0", "--json", "-"]
-    done = CliRunner().invoke(app, words)
+        Path(name).write_text(LOOP + "import time\nfor _ in range(40):\n    step()\n    time.sleep(0.05)\n")
+    how = ("--budget", "60", "--precision", "0", "--json", "-")
+    done = perfkit("compare", "a.py", "b.py", *how, code=None, cwd=folder)
     document = json.loads(done.stdout)
     assert document["outcome"] in ("undecided", "not faster") and document["rounds"] >= 3, "by its rounds"
-    assert done.exit_code == document["exit_code"]
+    assert done.code == document["exit_code"]
     assert "came to its end" in done.stderr

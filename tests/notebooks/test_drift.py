@@ -26,29 +26,29 @@ each_source = pytest.mark.parametrize(
 )
 
 
-def notebook_of(source: Path) -> Path:
+def notebook_of(source):
     """The notebook that is made of a source."""
     return (FOLDER / source.relative_to(FOLDER / "src")).with_suffix(".ipynb")
 
 
-def words(source: Path) -> int:
+def words(source):
     """Words of prose."""
     cells = jupytext.read(source).cells
     return sum(len(cell.source.split()) for cell in cells if cell.cell_type == "markdown")
 
 
-def test_the_chapters_are_those_of_the_syllabus_and_each_has_its_notebook() -> None:
+def test_the_chapters_are_those_of_the_syllabus_and_each_has_its_notebook():
     assert [path.stem for path in SOURCES] == CHAPTERS
     notebooks = [*FOLDER.glob("*.ipynb"), *FOLDER.glob("puzzles/*.ipynb")]
     assert sorted(map(notebook_of, [*SOURCES, *PUZZLES])) == sorted(notebooks)
 
 
-def test_the_course_is_short() -> None:
+def test_the_course_is_short():
     assert {source.stem: words(source) for source in SOURCES if words(source) > 700} == {}
     assert sum(map(words, SOURCES)) <= 10_000
 
 
-def test_the_first_gain_is_in_the_first_five_cells() -> None:
+def test_the_first_gain_is_in_the_first_five_cells():
     cells = jupytext.read(SOURCES[0]).cells[:5]
     runs = [at for at, cell in enumerate(cells) if ".run()" in cell.source]
     before = [cell for cell in cells[: runs[1]] if cell.cell_type == "markdown"]
@@ -57,7 +57,7 @@ def test_the_first_gain_is_in_the_first_five_cells() -> None:
 
 
 @each_source
-def test_a_notebook_is_its_source_and_its_outputs_are_those_of_its_code(source: Path) -> None:
+def test_a_notebook_is_its_source_and_its_outputs_are_those_of_its_code(source):
     made = jupytext.read(source)
     opened = nbformat.read(notebook_of(source), as_version=4)
     nbformat.validate(opened)
@@ -72,14 +72,14 @@ def test_a_notebook_is_its_source_and_its_outputs_are_those_of_its_code(source: 
         assert not any(cell.get("outputs") for cell in opened.cells)
 
 
-def test_outputs_need_no_script_and_are_small() -> None:
+def test_outputs_need_no_script_and_are_small():
     texts = [notebook_of(source).read_text(encoding="utf-8") for source in SOURCES]
     assert not any(part in text for part in ("<script", "<iframe", "<svg", "widget-view") for text in texts)
     assert sum(map(len, texts)) < 8e6
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_a_chapter_says_at_its_top_how_long_it_takes_and_what_it_needs(source: Path) -> None:
+def test_a_chapter_says_at_its_top_how_long_it_takes_and_what_it_needs(source):
     top = jupytext.read(source).cells[0].source
     minutes = re.search(r"\*(\d+) minutes", top)
     assert minutes and "Needs: " in top
@@ -92,7 +92,7 @@ def test_a_chapter_says_at_its_top_how_long_it_takes_and_what_it_needs(source: P
 
 
 @pytest.mark.parametrize("source", SOURCES[1:8], ids=lambda path: path.stem)
-def test_a_rung_has_a_loop_whose_line_the_reader_edits(source: Path) -> None:
+def test_a_rung_has_a_loop_whose_line_the_reader_edits(source):
     cells: dict[str, Any] = {
         tag: cell.source for cell in jupytext.read(source).cells for tag in cell.metadata.get("tags", [])
     }
@@ -104,7 +104,7 @@ def test_a_rung_has_a_loop_whose_line_the_reader_edits(source: Path) -> None:
 
 
 @pytest.mark.parametrize("plan", ["90-minutes", "half-a-day"])
-def test_a_plan_for_a_room_adds_up(plan: str) -> None:
+def test_a_plan_for_a_room_adds_up(plan):
     text = (ROOT / "docs" / "teaching" / f"{plan}.md").read_text(encoding="utf-8")
     rows = [
         (int(h) * 60 + int(m), int(n)) for h, m, n in re.findall(r"^\| (\d+):(\d+) \| (\d+) \|", text, re.M)

@@ -7,7 +7,6 @@ from pathlib import Path
 import jupytext
 import pytest
 import torch
-from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data import dataloader as loaders
 
@@ -113,14 +112,6 @@ def test_partial_sums_may_be_rounded_to_16_bits_by_default():
     assert torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
     assert torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
     assert "normally kept in float32" in prose("06_amp")
-
-
-def test_autocast_computes_the_loss_in_float32_and_the_product_in_16_bits():
-    layer = torch.nn.Linear(8, 4)
-    with torch.autocast("cpu", torch.bfloat16):
-        logits = layer(torch.randn(2, 8))
-        loss = functional.cross_entropy(logits, torch.zeros(2, dtype=torch.int64))
-    assert (logits.dtype, loss.dtype, layer.weight.dtype) == (torch.bfloat16, torch.float32, torch.float32)
 
 
 def test_the_profiler_has_the_columns_that_the_cheat_sheet_names():

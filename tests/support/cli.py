@@ -15,28 +15,33 @@ ROOT = Path(__file__).parents[2]
 
 
 class Done(NamedTuple):
-    """What a command has printed."""
+    """What a command has printed, and its exit code."""
 
     stdout: str
     stderr: str
+    code: int
 
 
-def perfkit(*arguments, code=0):
-    """A command in this process, which forks its measuring processes from one server for all commands."""
-    with contextlib.chdir(ROOT):
+def perfkit(*arguments, code=0, cwd=ROOT):
+    """A command in this process, which forks its measuring processes from one server for all commands.
+
+    It must end with `code`, if that is not None.
+    """
+    with contextlib.chdir(cwd):
         done = CliRunner().invoke(app, arguments, prog_name="perfkit")
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
-    assert done.exit_code == code, done.output
-    return Done(done.stdout, done.stderr)
+    assert code in (None, done.exit_code), done.output
+    assert "Traceback" not in done.output
+    return Done(done.stdout, done.stderr, done.exit_code)
 
 
-def perfkit_alone(*arguments, cwd=ROOT, code=0):
+def perfkit_alone(*arguments, cwd=ROOT):
     """A command in a process of its own, as it is started from a shell."""
     done = subprocess.run(
         [sys.executable, "-m", "perfkit", *arguments], check=False, capture_output=True, text=True, cwd=cwd,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    assert done.returncode == code, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
-    return Done(done.stdout, done.stderr)
+    return Done(done.stdout, done.stderr, done.returncode)

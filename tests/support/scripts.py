@@ -1,48 +1,118 @@
 """Runs scripts in processes that are forked from one that has imported torch: seconds less for each."""
 
+import atexit
+import json
 import multiprocessing
 import os
 import runpy
+import subprocess
 import sys
+import tempfile
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 
+from perfkit.scripts import entry, watched
 from perfkit.scripts.behaviour import Behaviour
 
 ROOT = Path(__file__).parents[2]
-_IMPORTED = ["torch", "torchvision.io", "torchvision.models", "torchvision.transforms.v2"]
+_IMPORTED = ["torch", "torch._dynamo", "torchvision.io", "torchvision.models", "torchvision.transforms.v2"]
 
 
-def run(file):
-    """What a script prints, as `python file` in its folder does; perfkit's own folder is not on its path."""
-    _fork(_run, file)
-    return file.with_suffix(".out").read_text()
+class Forked:
+    """What `subprocess.Popen` would start: `python train.py …` or `python -m train …`."""
+
+    def __init__(self, words, stdin, stdout, stderr, cwd, env, prepare=None, **_):
+        forks = multiprocessing.get_context("forkserver")
+        forks.set_forkserver_preload(_IMPORTED)
+        streams = [Connection(os.dup(stream.fileno())) for stream in (stdin, stdout, stderr)]
+        self._process = forks.Process(target=_run, args=(words[1:], streams, str(cwd), env, prepare))
+        self._process.start()
+        for stream in streams:
+            stream.close()
+        self.pid = self._process.pid
+
+    def poll(self):
+        return self._process.exitcode
+
+    def wait(self, timeout=None):
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("a forked script", timeout)
+        return self._process.exitcode
 
 
-def _fork(target, file, *more):
-    forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(_IMPORTED)
-    process = forks.Process(target=target, args=(file, *more))
-    process.start()
-    process.join()
-    assert process.exitcode == 0, file.with_suffix(".err").read_text()
+def fork(monkeypatch):
+    """Has perfkit watch scripts in forked processes; what differs is their beginning alone."""
+    forked = {**vars(subprocess), "Popen": lambda words, **how: Forked(words, prepare=_watch, **how)}
+    monkeypatch.setattr(watched, "subprocess", SimpleNamespace(**forked))
 
 
-def _run(file):
-    for stream, suffix in ((1, ".out"), (2, ".err")):
-        with file.with_suffix(suffix).open("w") as output:
-            os.dup2(output.fileno(), stream)
-    os.chdir(file.parent)
+def _run(words, streams, folder, environment, prepare):
+    """Does in a forked process what Python does with these words."""
+    os.setsid()
+    for number, stream in enumerate(streams):
+        os.dup2(stream.fileno(), number)
+    sys.stdin = os.fdopen(0)  # multiprocessing has closed it
+    sys.stdout.reconfigure(line_buffering=True)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    tempfile.tempdir = None
     multiprocessing.set_start_method("fork", force=True)  # of loader workers: they find the script in memory
-    sys.argv = [file.name]
-    sys.path[:] = [str(file.parent), *(path for path in sys.path if path not in ("", str(ROOT)))]
-    runpy.run_path(file.name, run_name="__main__")
+    sys.path[:] = [path for path in sys.path if path not in ("", str(ROOT))]
+    own = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:0] = [folder, *own]
+    code = 0
+    try:
+        if prepare:
+            prepare()
+        is_module = words[0] == "-m"
+        sys.argv = words[is_module:]
+        if is_module:
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException as problem:
+        sys.excepthook(type(problem), problem, problem.__traceback__)
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _watch():
+    """What `entry` does before a script, and once it has imported torch."""
+    from perfkit.scripts.outputs import Outputs
+    from perfkit.scripts.server import Server
+
+    way_in = os.environ.pop("PYTHONPATH").split(os.pathsep)[0]
+    sys.path.remove(way_in)
+    settings = json.loads(os.environ.pop(entry.VARIABLE))
+    outputs = Outputs(settings["scratch"])
+    outputs.watch()
+    Server(settings, outputs).install()
+
+
+def run(file, prepare=None):
+    """What a script prints, as `python file` in its folder does; perfkit's own folder is not on its path."""
+    out, err = file.with_suffix(".out"), file.with_suffix(".err")
+    with open(os.devnull, "rb") as given, out.open("wb") as output, err.open("wb") as errors:
+        process = Forked(["python", file.name], given, output, errors, file.parent, dict(os.environ), prepare)
+        code = process.wait()
+    assert code == 0, err.read_text()
+    return out.read_text()
 
 
 def behaviour(file, steps=40):
     """What the first steps of a script do."""
-    _fork(_observe, file, steps)
+    run(file, partial(_observe, file, steps))
     return msgspec.json.decode(file.with_suffix(".json").read_bytes(), type=Behaviour)
 
 
@@ -55,10 +125,10 @@ def _observe(file, steps):
         def on_steps(self, ended):
             if script.steps.count >= steps:
                 file.with_suffix(".json").write_bytes(msgspec.json.encode(questions.behaviour()))
-                sys.exit()
-
-    settings = {"toggles": {}, "scratch": "", "seed": 0, "loaders": [], "losses": 64, "witness": True}
     script = Script(settings, Outputs(str(file.parent)))
     questions = Questions(script, print)
     script.parts.append(Observer())
-    _run(file)
+                sys.exit()
+
+    settings = {"toggles": {}, "scratch": "", "seed": 0, "loaders": [], "losses": 64, "witness": True}
+    attach(Observed(settings, Outputs(str(file.parent))))

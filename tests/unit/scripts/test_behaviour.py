@@ -10,6 +10,8 @@ from perfkit.results import parity
 from perfkit.scripts.behaviour import NAMES, Behaviour, differences
 from tests.support import scripts
 
+pytestmark = pytest.mark.integration
+
 IMAGES = """\
 import torch
 from torch import nn

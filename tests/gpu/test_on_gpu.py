@@ -1,0 +1,159 @@
+"""What only a GPU can show. Run there with `python -m pytest tests/gpu`; skipped where there is none."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from perfkit import machine
+from perfkit.ladder.catalogue import LADDER
+from perfkit.recipe import Recipe
+from perfkit.results.run import Run
+from perfkit.results.store import RunStore
+from perfkit.studies import compare, inspect, sources
+from perfkit.studies.rungs import climb
+from perfkit.trace import lanes
+from perfkit.trace.profile import profile
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
+
+CIFAR = "cifar_resnet18"
+SEEDED = "perfkit.workloads.bottlenecks"
+CUDA: Any = {"preset": "smoke", "device": "cuda"}
+
+
+def plan(workload: str = CIFAR, **wanted: Any) -> sources.Plan:
+    return sources.plan(workload, **CUDA, **wanted)
+
+
+def measured(**wanted: Any) -> list[Run]:
+    return climb(plan(**wanted), RunStore())
+
+
+@pytest.fixture(scope="module")
+def ladder() -> dict[str, Run]:
+    """The whole default ladder at smoke size."""
+    return {run.stage: run for run in measured()}
+
+
+def evidence(run: Run, switch: str) -> str:
+    return next(proof.evidence for proof in run.mechanism if proof.switch == switch)
+
+
+def test_every_stage_of_the_ladder_is_real_on_a_gpu(ladder: dict[str, Run]) -> None:
+    assert ladder.keys() == {*LADDER}
+    reasons = {name: run.reason for name, run in ladder.items() if run.status != "ok"}
+    assert reasons.keys() == {"allocator"}, reasons  # it keeps the host's memory
+
+
+def test_pinning_is_proven(ladder: dict[str, Run]) -> None:
+    assert evidence(ladder["pinning"], "pin_memory") == "batches lie in page-locked memory"
+    assert evidence(ladder["pinning"], "non_blocking") == "the copies do not wait"
+    assert evidence(ladder["baseline"], "pin_memory") == "batches lie in pageable memory"
+
+
+def test_bytes_that_cross_are_counted(ladder: dict[str, Run]) -> None:
+    assert ladder["baseline"].h2d_bytes_per_sample == 3 * 48 * 48 * 4 + 8
+    assert ladder["device_resize"].h2d_bytes_per_sample == 3 * 32 * 32 + 8
+
+
+def test_device_times_memory_and_utilization_are_there(ladder: dict[str, Run]) -> None:
+    run = ladder["baseline"]
+    assert len(run.raw.device_step_s) == len(run.raw.step_s) - run.raw.warmup_steps
+    assert min(run.raw.device_step_s) > 0
+    assert run.peak_memory_bytes and run.peak_reserved_bytes
+    assert run.peak_reserved_bytes >= run.peak_memory_bytes
+    assert run.machine["device"]["uuid"] in {gpu["uuid"] for gpu in machine.facts()["gpus"]}
+
+
+@pytest.mark.parametrize(
+    "stage",
+    "device_prefetch tf32 zero_grad cudnn_benchmark fused_optimizer amp_fp16 accumulation".split(),
+)
+def test_a_further_optimization_is_real_on_a_gpu(stage: str) -> None:
+    baseline, run = measured(stages=[stage])
+    assert (baseline.status, run.status, run.reason) == ("ok", "ok", "")
+    assert all(mechanism.ok for mechanism in run.mechanism)
+
+
+def test_losses_with_exact_switches_are_those_of_the_baseline(ladder: dict[str, Run]) -> None:
+    for name in ("data_loading", "pinning"):
+        assert ladder[name].losses == pytest.approx(ladder["baseline"].losses, rel=1e-4)
+
+
+def test_sides_that_do_not_fit_beside_each_other_are_measured_one_after_the_other() -> None:
+    free = machine.facts()["gpus"][0]["memory_bytes"]
+    batch = 1 << ((free // 40_000_000).bit_length() - 1)  # about 25 MB a sample: over half of the memory
+    recipe = Recipe(batch_size=batch, uint8_copy=True, device_resize=True)
+    recipes = (("a", recipe), ("b", recipe.replace(zero_grad_set_to_none=False)))
+    large = plan(options={"image_size": 224, "samples": 2 * batch})
+    runs = climb(dataclasses.replace(large, recipes=recipes), RunStore())
+    assert [run.status for run in runs] == ["ok", "ok"]
+
+
+def test_the_notebook_s_process_gets_no_cuda_context() -> None:
+    assert machine.check_device("cuda") == "cuda"
+    assert not torch.cuda.is_initialized()
+
+
+@pytest.mark.parametrize("stage", ["baseline", "pinning", "amp"])
+def test_a_live_profile_has_kernels_copies_ranges_and_parts_that_sum(stage: str) -> None:
+    made = profile(CIFAR, stage, **CUDA)
+    assert made.analysis.kernels and made.analysis.gpu_utilization
+    for step in made.analysis.steps:
+        assert sum(filter(None, step.breakdown_us.values())) == pytest.approx(step.duration_us)
+    copied_from = {str(one.host_memory).lower() for one in made.analysis.transfers if one.direction == "HtoD"}
+    assert copied_from and ("pinned" in copied_from) == (stage != "baseline")
+    assert {"data", "forward", "backward", "optimizer"} <= set(lanes(made.trace).texts)
+
+
+@pytest.mark.parametrize("stage", ["pinning", "channels_last", "amp", "amp_fp16", "compile", "tf32"])
+def test_a_stage_trains_the_same(stage: str) -> None:
+    baseline = plan(stages=["baseline"])
+    side = compare.candidate(stage, baseline)
+    assert side.recipe
+    found = inspect.parity(baseline, side.title, side.recipe)
+    assert found.ok, found.describe()
+
+
+def test_the_sync_detective_judges_real_copies() -> None:
+    for stage, memory in (("baseline", "pageable"), ("pinning", "pinned")):
+        places = inspect.syncs(CIFAR, stage, **CUDA).places
+        assert {place.memory for place in places if place.kind == "host to device"} == {memory}
+    for clean in (False, True):
+        found = inspect.syncs(f"{SEEDED}:Chatty", device="cuda", options={"clean": clean}).places
+        waits = sum(place.kind == "wait" for place in found)
+        assert waits == 0 if clean else waits >= 3
+
+
+def test_the_account_of_memory_agrees_with_the_allocator() -> None:
+    found = inspect.memory(CIFAR, **CUDA)
+    assert sum(found.parts.values()) == found.peak
+    assert found.allocated and found.reserved
+    assert found.peak <= found.allocated <= found.reserved
+    assert found.allocated < 2 * found.peak, "the rest is what libraries take inside an operator"
+
+
+def test_checkpointing_gives_activations_up() -> None:
+    plain = inspect.memory(CIFAR, **CUDA, settings={"batch_size": 32})
+    saved = inspect.memory(CIFAR, **CUDA, settings={"batch_size": 32, "activation_checkpointing": True})
+    assert saved.parts["activations"] < plain.parts["activations"]
+    assert saved.peak < plain.peak
+
+
+def test_roofs_and_share_of_a_gpu() -> None:
+    found = inspect.kernels(CIFAR, **CUDA, settings={"amp": "bf16", "batch_size": 64})
+    assert found.peaks.keys() == {"float32", "bfloat16", "float16"}
+    assert found.peaks["bfloat16"] > 2 * found.peaks["float32"]
+    assert found.bytes_per_s > 1e11
+    assert found.mfu and 0 < found.mfu < 1
+
+
+def test_two_ranks_over_nccl() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    baseline, run = measured(workload=f"{SEEDED}:DeviceBound", stages=["ranks"])
+    assert (baseline.status, run.status, run.reason) == ("ok", "ok", "")
+    assert run.communication and run.communication.bytes_per_step > 0
+    assert "2 ranks by nccl" in evidence(run, "ranks")
