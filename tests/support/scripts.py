@@ -125,10 +125,9 @@ def _observe(file, steps):
         def on_steps(self, ended):
             if script.steps.count >= steps:
                 file.with_suffix(".json").write_bytes(msgspec.json.encode(questions.behaviour()))
-    script = Script(settings, Outputs(str(file.parent)))
-    questions = Questions(script, print)
-    script.parts.append(Observer())
                 sys.exit()
 
     settings = {"toggles": {}, "scratch": "", "seed": 0, "loaders": [], "losses": 64, "witness": True}
-    attach(Observed(settings, Outputs(str(file.parent))))
+    script = Script(settings, Outputs(str(file.parent)))
+    questions = Questions(script, print)
+    script.parts.append(Observer())
