@@ -97,7 +97,7 @@ def _watch():
     settings = json.loads(os.environ.pop(entry.VARIABLE))
     outputs = Outputs(settings["scratch"])
     outputs.watch()
-    Server(settings, outputs).install()
+    Server(settings, outputs)
 
 
 def run(file, prepare=None):
