@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 06 · Automatic mixed precision
 #
-# **Are 16-bit products faster here?** *15 minutes. Needs: to be faster, a GPU with Tensor Cores (Volta or newer) or a CPU with AMX.*
+# **Are 16-bit products faster here?** *15 minutes. Needs: to be faster, a GPU with Tensor Cores (Volta or newer) or a CPU with bf16 instructions.*
 #
 # The gap: by now the device is busy, but with slow kernels. The walk-through's kernel view showed Tensor Core time 0%: the fastest units of the GPU stood still. They multiply matrices in 16 bits. *Autocast* runs products and convolutions in 16 bits and keeps the loss, reductions and the statistics of norms in float32.
 #
@@ -29,9 +29,9 @@ panel
 panel.run()
 
 # %% [markdown]
-# **What to expect.** `channels_last`: 1.05 to 1.25 times on a CPU. AMP: on a CPU without AMX often *slower*, 0.5 to 0.9 times as fast. This is no fault: press *Drop*. Without any bf16 instructions it casts and gains nothing. With AMX, it is faster where convolutions dominate.
+# **What to expect.** `channels_last`: 1.05 to 1.25 times on a CPU. AMP: without bf16 instructions a CPU casts and gains nothing: press *Drop*. With AMX, or with AVX512-BF16 as on the recorded CPU, it is faster where convolutions dominate, and only if the loop lets it be.
 #
-# The recorded CPU lies between: it has AVX512-BF16. Computing alone, on a batch that is held, AMP was 1.57 times as fast; in the loop it was 0.86 times as fast. A held batch has no loader. In the loop, a worker decodes on the same two cores that compute. **A ceiling shows what the device can do, not what the loop gets**: believe the loop.
+# The recorded CPU first said *slower*, about 0.9 times, although AMP was much faster on a batch that is held. A held batch has no loader. In the loop, a worker decodes on one of the two cores that compute. Kernels in 16 bits are short, and each waited at its end for the thread whose core the worker had taken. Two changes made AMP 1.4 times as fast there. This rung leaves the worker a core of its own (`cpu_threads=1`), and scaled decoding, in [05](05_uint8_copy.ipynb), lets one core decode enough. **A ceiling shows what the device can do, not what the loop gets**: find what stands in the way, then measure again.
 #
 # On the walk-through's V100: 1,670 → 2,477 samples/s, and Tensor Core time 0 → 26.3%. That step also doubled the batch to 1,024, because 16-bit activations leave memory for it, so nobody can say how much AMP alone gave. Utilisation *fell* a little: the kernels were shorter.
 
