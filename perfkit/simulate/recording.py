@@ -274,7 +274,9 @@ def uninitialised() -> Iterator[None]:
     """Within, models are built without drawing numbers, which takes seconds for a large one."""
     names = ("normal_", "uniform_", "erfinv_", "exponential_")
     same: dict[str, Any] = dict.fromkeys(names, lambda tensor, *_, **__: tensor)
-    with mock.patch.multiple(torch.Tensor, **same):
+    # It would draw again and again until all numbers are within its bounds.
+    cut_off = mock.patch.object(nn.init, "_no_grad_trunc_normal_", same["normal_"])
+    with mock.patch.multiple(torch.Tensor, **same), cut_off:
         yield
 
 

@@ -210,6 +210,13 @@ def test_other_architectures_are_planned_with_the_kernels_they_call(name):
     assert {kernel: counted[kernel] for kernel in kernels} == kernels
 
 
+def test_models_are_built_without_drawing_numbers():
+    """Nor by drawing again until they are within bounds, which would never end."""
+    with recording.uninitialised():
+        weight = nn.init.trunc_normal_(torch.full((4,), 5.0))
+    assert weight.tolist() == 4 * [5.0]
+
+
 SPARSE = torch.eye(192).to_sparse()
 
 
