@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -63,13 +62,13 @@ def traces(folder: Path) -> list[str]:
 
 def simulated(folder: Path) -> list[str]:
     """The article's ladder on its GPU, and a timeline: computed, not measured."""
-    runs = measured(perfkit.plan(device="sim:v100", host="article"))
-    (folder / SIMULATED).write_bytes(recordings.text(runs))
+    plan = perfkit.plan(device="sim:v100", host="article")
+    (folder / SIMULATED).write_bytes(recordings.text(measured(plan)))
     perfkit.profile(None, "data_loading", out=folder / TIMELINE, device="sim:v100", host="article")
     return [SIMULATED, TIMELINE]
 
 
-PARTS: dict[str, Callable[[Path], list[str]]] = {"ladder": ladder, "traces": traces, "simulated": simulated}
+PARTS = {"ladder": ladder, "traces": traces, "simulated": simulated}
 
 
 def measured(plan: Plan) -> list[Run]:
@@ -99,13 +98,15 @@ def record(names: list[str], out: Path) -> None:
             before = machine.read_conditions()
             files = PARTS[name](stage)
             digests = {file: hashlib.sha256((stage / file).read_bytes()).hexdigest() for file in files}
-            about = msgspec.to_builtins(recordings.provenance())
-            conditions = {"before": before, "after": machine.read_conditions()}
-            parts[name] = {**about, "conditions": conditions, "sha256": digests}
+            parts[name] = {
+                **msgspec.to_builtins(recordings.provenance()),
+                "conditions": {"before": before, "after": machine.read_conditions()},
+                "sha256": digests,
+            }
             for file in files:
                 shutil.copyfile(stage / file, out / file)
-            text = msgspec.json.format(msgspec.json.encode({"schema": 1, "parts": parts}), indent=1)
-            machine.write_atomically(listing, text)
+            text = msgspec.json.encode({"schema": 1, "parts": parts})
+            machine.write_atomically(listing, msgspec.json.format(text, indent=1))
 
 
 def main() -> int:
