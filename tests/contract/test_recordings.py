@@ -42,12 +42,12 @@ def test_the_ladder_is_complete_and_undisturbed():
 
 
 def test_a_held_batch_does_not_show_what_a_loop_with_a_worker_gains():
-    """Chapter 06: AMP computes faster, and the loop is slower."""
+    """Chapter 06: one thread in bf16 computes as fast as two in float32, and the loop is faster."""
     runs = {run.stage: run for run in find("cpu-quick").runs}
-    before, after = runs["channels_last"], runs["amp"]
-    assert after.ceiling_samples_per_s > 1.3 * before.ceiling_samples_per_s
+    before, after = runs["scaled_decode"], runs["amp"]
+    assert after.ceiling_samples_per_s == pytest.approx(before.ceiling_samples_per_s, rel=0.1)
     ratio = after.speedup("previous")
-    assert (ratio.verdict, round(ratio.ratio, 2)) == ("slower", 0.86)
+    assert (ratio.verdict, round(ratio.ratio, 1)) == ("faster", 1.4)
 
 
 def test_the_simulated_ladder_says_so_and_is_of_todays_model():

@@ -35,6 +35,13 @@ def prefetch(batches, device):
 """
 
 
+@pytest.fixture(autouse=True)
+def _usual_autograd():
+    """The slow capstone leaves the detection of anomalies on, which a forked process would take over."""
+    yield
+    torch.autograd.set_detect_anomaly(False)
+
+
 def judged_as(name, answer):
     return judge.judge(tasks()[name].checks, answer, tasks()[name].starter)
 

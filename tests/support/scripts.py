@@ -12,6 +12,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 
@@ -62,6 +63,8 @@ def _run(words, streams, folder, environment, prepare):
     os.environ.update(environment)
     os.chdir(folder)
     tempfile.tempdir = None
+    torch: Any = sys.modules["torch"]  # it has read the variable where the server began
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     multiprocessing.set_start_method("fork", force=True)  # of loader workers: they find the script in memory
     sys.path[:] = [path for path in sys.path if path not in ("", str(ROOT))]
     own = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]

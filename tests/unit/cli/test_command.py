@@ -91,7 +91,7 @@ def test_stored_runs_are_listed_newest_first_and_shown_by_run_and_session(data_d
         RunStore().add(each)
     listed = run("runs")
     assert listed.index(runs[1].id) < listed.index(runs[0].id)
-    assert "1 worker process alive" in run("show", runs[1].id[:-1])
+    assert "worker processes alive: 1" in run("show", runs[1].id[:-1])
     newest = run("show")
     assert newest == run("show", runs[0].session)
     assert newest.index("\nbaseline  ") < newest.index("\ndata loading  ")
