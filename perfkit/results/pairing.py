@@ -76,13 +76,6 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
         return [Rounds(self.own_samples_per_s, self.other_samples_per_s, self.disturbed), *self.further_pairs]
 
     @property
-    def round_ratios(self) -> list[float]:
-        """This run's speed / the other's in each round; only the overall ratio if not interleaved."""
-        if not self.interleaved:
-            return [self.ratio.ratio]
-        return [float(own / other) for pair in self.pairs for own, other in zip(*pair.rates, strict=True)]
-
-    @property
     def ratio(self) -> Ratio:
         """How many times faster this run is than the other, with its interval and verdict."""
         pairs = [pair for pair in self.pairs if not pair.is_disturbed]

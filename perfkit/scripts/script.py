@@ -16,6 +16,7 @@ from torch import nn
 
 from perfkit.scripts.outputs import Outputs, clock
 from perfkit.scripts.sites import Sites
+from perfkit.worker.checks import FP32_PARTS
 
 _STEPS_FOR_TYPICAL_SIZE = 12
 
@@ -208,9 +209,8 @@ class Script:
         """Sets the switches of the process; again before the first step, as the script may have set them."""
         if threads := self.toggles.get("cpu_threads"):
             torch.set_num_threads(threads)
-        precision = self.toggles.get("fp32_precision", "default")
-        if precision != "default":
-            for part in (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
+        if (precision := self.toggles.get("fp32_precision", "default")) != "default":
+            for part in FP32_PARTS:
                 part.fp32_precision = precision
         if "cudnn_benchmark" in self.toggles:
             torch.backends.cudnn.benchmark = self.toggles["cudnn_benchmark"]

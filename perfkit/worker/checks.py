@@ -120,15 +120,17 @@ def _batched_fetch(view: View) -> Reading:
 
 
 def _scaled_decode(view: View) -> Reading:
-    from PIL import Image  # where there are photos, it is there
+    from PIL import Image  # where there are photos, both are there
+    from torchvision.datasets import ImageFolder
 
-    dataset: Any = getattr(view.loader, "dataset", None)
-    if not hasattr(dataset, "loader"):
+    dataset = view.loader.dataset
+    if not isinstance(dataset, ImageFolder):
         return False, "no photo is decoded"
     file = dataset.samples[0][0]
     with Image.open(file) as photo:
-        full, decoded = photo.size, dataset.loader(file).size
-    return decoded < full, f"a photo of {full[0]} × {full[1]} is decoded as {decoded[0]} × {decoded[1]}"
+        full, decoded = photo.size, dataset.loader(file)
+    own = decoded.size if isinstance(decoded, Image.Image) else full
+    return own < full, f"a photo of {full[0]} × {full[1]} is decoded as {own[0]} × {own[1]}"
 
 
 def _pin_memory(view: View) -> Reading:

@@ -106,7 +106,7 @@ def test_several_pairs_count_once_each_and_are_stored_with_the_run():
     pairs = [Rounds([factor * 100.0] * 5, [100.0] * 5) for factor in factors]
     several = pairing([110.0] * 5, [100.0] * 5, noise=0.01, further_pairs=pairs[1:])
     result = compared(several)
-    assert (result.pairs, result.rounds, len(several.round_ratios)) == (6, 30, 30)
+    assert (result.pairs, result.rounds) == (6, 30)
     assert math.log(result.ratio.ratio) == pytest.approx(sum(map(math.log, factors)) / 6)
     assert result.ratio.low < result.ratio.ratio < result.ratio.high
     fewer = msgspec.structs.replace(several, further_pairs=pairs[1:2])
