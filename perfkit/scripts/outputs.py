@@ -71,9 +71,10 @@ class Outputs:
                 raise PermissionError(errno.EACCES, reason, place)
 
     def _may_write(self, place: str, event: str) -> bool:
-        is_there = event == "os.mkdir" and os.path.isdir(place)
-        is_allowed = any(_is_within(place, folder) for folder in self._allowed)
-        return is_there or is_allowed or "__pycache__" in place.split(os.sep)
+        if any(_is_within(place, folder) for folder in self._allowed) or "__pycache__" in place.split(os.sep):
+            return True
+        on_the_way = any(_is_within(folder, place) for folder in self._allowed)
+        return event == "os.mkdir" and (on_the_way or os.path.isdir(place))
 
     def _unfold(self, place: str, event: str, replaces: bool) -> None:
         """Makes the folders on the way real, and the file a copy."""

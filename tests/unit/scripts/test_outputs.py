@@ -13,6 +13,7 @@ from perfkit.scripts.scratch import Mirror
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder as a user's."""
     (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "new" / "cache"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
     folder = tmp_path / "home" / "project"
@@ -52,6 +53,7 @@ def test_a_path_outside_is_refused(project: Path, scratch: Outputs, tmp_path: Pa
     scratch.before("/dev/null")
     scratch.before(str(project / "__pycache__" / "train.pyc"))
     scratch.before(str(project), "os.mkdir")  # there already: makedirs(exist_ok=True)
+    scratch.before(str(tmp_path / "new"), "os.mkdir")  # on the way to a cache
 
 
 def test_python_files_are_copies_so_that_a_path_made_from_one_leads_into_the_mirror(project, tmp_path):
