@@ -247,8 +247,9 @@ class Panel(Sectioned):
 
 def check(runs: Sequence[Run]) -> None:
     """Raises RunFailed or Cancelled for runs that a study has returned though they have no result."""
-    if failed := [f"{run.title} failed: {run.reason}" for run in runs if run.status == "failed"]:
-        raise RunFailed("; ".join(failed))
+    failed = {run.reason: run.title for run in reversed(runs) if run.status == "failed"}  # each reason once
+    if failed:
+        raise RunFailed("; ".join(f"{title} failed: {why}" for why, title in reversed(failed.items())))
     if any(run.status == "cancelled" for run in runs):
         raise Cancelled(STOPPED)
 

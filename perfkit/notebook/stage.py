@@ -166,7 +166,7 @@ class StagePanel(LadderPanel):
             button.disabled, button.icon = not self._is_stored(), "check" * is_taken
         climbed = [_told(decided[name]) for name in LADDER if name in decided]
         lines = [f"The climb so far: {' · '.join(climbed)}."] if climbed else []
-        if own in LADDER[:-1]:
+        if own in LADDER[:-1] and self._run.status in ("ok", "not_applicable"):
             lines.append(f"Next: pk.StagePanel('{LADDER[LADDER.index(own) + 1]}')")
         self._line.value = html.escape(" ".join(lines))
 

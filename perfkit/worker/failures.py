@@ -82,8 +82,7 @@ def explain(problem: BaseException) -> Failure:
     for kind, pattern, remedy in KNOWN:
         if re.search(pattern, f"{type(problem).__module__}.{name}: {text}", re.DOTALL):
             return Failure(kind, f"{kind}: {what}", remedy)
-    remedy = "Fix the error at that line; other stages are unaffected"
-    return Failure("exception", f"the training raised {name}: {what}", remedy)
+    return Failure("exception", f"the training raised {name}: {what}", "Fix the error at that line")
 
 
 def explain_exit(code: int | None, last_line: str = "") -> Failure:

@@ -42,16 +42,16 @@ def test_a_panel_that_no_cell_has_displayed_appears_below_the_cell_that_runs_it(
 
 @pytest.mark.parametrize(("status", "error"), [("failed", RunFailed), ("cancelled", Cancelled)])
 def test_a_run_without_a_result_raises_in_a_cell_and_stands_in_the_panel(monkeypatch, status, error):
-    ok, other = session()[:2]
-    runs = [ok, msgspec.structs.replace(other, status=status, reason="out of memory")]
+    ok, *others = session()[:3]
+    runs = [ok, *(msgspec.structs.replace(run, status=status, reason="out of memory") for run in others)]
     FakeStudy(monkeypatch, lambda progress: runs)
     panel = pk.LadderPanel(["data_loading"])
     with pytest.raises(error):
         panel.run()
-    assert len(panel.runs) == 2, "what was finished is kept"
+    assert len(panel.runs) == 3, "what was finished is kept"
     press(panel, "pk-run")
     wait_until(lambda: not panel._turn.locked())
-    assert ("out of memory" if status == "failed" else "stopped") in words(panel)
+    assert words(panel).count("out of memory" if status == "failed" else "stopped; what") == 1
 
 
 def test_an_error_that_nobody_expected_keeps_its_traceback_to_copy(monkeypatch):
