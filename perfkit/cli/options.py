@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # else a command that needs none of it would wait for numpy a
     from perfkit.studies.sources import Plan
 
 Texts = list[str] | None
-Minutes = Annotated[float, typer.Option(help="minutes of measuring", min=0)]
+Budget = Annotated[float, typer.Option(help="seconds of measuring", min=0)]
 Stages = Annotated[str | None, typer.Option(help="optimizations in order: a,b,c (default: the ladder)")]
 Out = Annotated[
     Path | None, typer.Option("-o", metavar="FILE", help="write the recording, trace or script here")

@@ -4,18 +4,18 @@ from typing import Annotated
 
 import typer
 
-from perfkit.cli.options import Minutes, Output, Stages, Texts, Training, names, pairs, progress
+from perfkit.cli.options import Budget, Output, Stages, Texts, Training, names, pairs, progress
 from perfkit.recipe import parse_settings
 from perfkit.search import attribute as attributing
 from perfkit.search import tables
 from perfkit.search import tune as tuning
 
 
-def attribute(training: Training, output: Output, stages: Stages = None, budget: Minutes = 10.0) -> None:
+def attribute(training: Training, output: Output, stages: Stages = None, budget: Budget = 600.0) -> None:
     """What is each optimization worth, whatever the order? Alone, after the others, on average (Shapley)."""
     plan = training.plan()
     with progress() as follow:
-        result = attributing.attribute(plan, names(stages), 60 * budget, follow)
+        result = attributing.attribute(plan, names(stages), budget, follow)
     output.show("what each optimization is worth", tables.attribution(result), result)
 
 
@@ -26,7 +26,7 @@ def tune(
         Texts, typer.Option(help="switch=value,value…; repeatable (default: the usual ones)")
     ] = None,
     memory: Annotated[float | None, typer.Option(help="cap in GB", min=0)] = None,
-    budget: Minutes = 10.0,
+    budget: Budget = 600.0,
 ) -> None:
     """Finds the recipe with the most samples/s under a memory cap that still trains the same."""
     plan = training.plan()
@@ -35,5 +35,5 @@ def tune(
         values[name] = [parse_settings([f"{name}={value}"])[name.strip()] for value in text.split(",")]
     cap = int(memory * 1e9) if memory else None
     with progress() as follow:
-        result = tuning.tune(plan, values or None, cap, 60 * budget, progress=follow)
+        result = tuning.tune(plan, values or None, cap, budget, progress=follow)
     output.show("the fastest recipe", tables.tuning(result), result)
