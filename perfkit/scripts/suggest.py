@@ -21,6 +21,8 @@ from perfkit.worker.messages import Block
 
 _WORTH_A_WORKER = 0.03
 """A smaller wait is left alone."""
+_UNKNOWN = 1.1
+"""The place in the order of a gain that is not known."""
 _CONVOLUTIONS = r"aten::(_?convolution|mkldnn_conv|cudnn_conv|slow_conv).*"
 _PRODUCTS = (
     rf"{_CONVOLUTIONS}|aten::(mm|addmm|bmm|baddbmm|linear|matmul|lstm|gru"
@@ -134,10 +136,15 @@ def suggest(seen: Seen) -> list[Suggestion]:
 
 
 def ranked(ideas: Iterable[Suggestion]) -> list[Suggestion]:
-    """By their states; those that were measured first, then the largest predicted gain."""
-    return sorted(
-        ideas, key=lambda idea: (_ORDER.index(idea.state), idea.measured is None, -(idea.gain or 0.0))
-    )
+    """By their states; those that were measured first, then the largest predicted gain.
+
+    Where only measuring tells, that is worth more than a small bound.
+    """
+
+    def key(idea: Suggestion) -> tuple[int, bool, float]:
+        return _ORDER.index(idea.state), idea.measured is None, -(idea.gain or _UNKNOWN)
+
+    return sorted(ideas, key=key)
 
 
 def tried(idea: Suggestion, gave: Ratio) -> Suggestion:
@@ -205,18 +212,9 @@ def _loading(seen: Seen) -> Iterator[Suggestion]:
         )
     else:
         more: dict[str, Value] = {} if seen.on_cpu else {"pin_memory": True, "non_blocking": True}
-        basis = "workers load while the model computes"
-        yield _idea(seen, title, why, {"workers": count, **more}, _with_workers(seen, count), basis)
-
-
-def _with_workers(seen: Seen, count: int) -> float:
-    """Seconds of a step beside so many workers, which on a CPU share its cores."""
-    if seen.own.workers:
-        return seen.work_s
-    load_s = seen.steps.waiting * seen.steps.step_s
-    threads = min(seen.own.cpu_threads or seen.cores, seen.cores)
-    on_cores = (load_s + seen.work_s * threads) / seen.cores if seen.on_cpu else 0.0
-    return max(seen.work_s, load_s / count, on_cores)
+        load_s = waiting * seen.steps.step_s
+        beside_s = seen.work_s if own.workers else max(seen.work_s, load_s / count)
+        yield _idea(seen, title, why, {"workers": count, **more}, beside_s, "as if workers took no core")
 
 
 def _computing(seen: Seen) -> Iterator[Suggestion]:
@@ -247,7 +245,9 @@ def _computing(seen: Seen) -> Iterator[Suggestion]:
         yield part("channels_last", what, share, False, channels_last=True)
         if on_cuda:
             yield part("cuDNN benchmark", what, share, False, cudnn_benchmark=True)
-    yield part("torch.compile", "operators that can be fused", seen.operators(_FUSIBLE), compile=True)
+    # No bound: a recurrent layer becomes other operators, and Python between small ones goes.
+    what, share = "operators that can be fused", seen.operators(_FUSIBLE)
+    yield part("torch.compile", what, share, False, compile=True)
     kind = "fused" if seen.has_fused else "foreach"
     yield part("Optimizer", "the optimizer's own work", seen.updating(), optimizer_impl=kind)
     if on_cuda:
