@@ -38,9 +38,8 @@ def pytest_configure(config):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="perfkit-inductor-")
     # Else every process that compiles starts another one for it, which imports torch first.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    # Two test processes and what they start share two cores: threads that spin at barriers would take them all.
-    # It is not the variable that the switch wait_policy sets, so that recipes stay as bare as they are.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    # Two test processes and what they start share two cores: threads would wait for each other all the time.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_unconfigure(config):
