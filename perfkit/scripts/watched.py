@@ -98,7 +98,7 @@ class WatchedScript(Conversation):
         }
         self._server = socket.socket(socket.AF_UNIX)
         self._sources: list[Any] = [self._server]
-        self.on_progress("importing torch")
+        self.on_progress("waiting for its second step")
         try:
             self._process = self._start(words, settings)
         except BaseException:
