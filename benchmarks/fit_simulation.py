@@ -13,8 +13,10 @@ import argparse
 import csv
 import hashlib
 import math
+import multiprocessing
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +84,26 @@ def cases(figures: Path, cache: Path, train: bool) -> Iterator[Case]:
     card, keys = ("rtx3090", ["model"]) if train else ("rtx4090", ["model", "infer_img_size"])
     tables = {name: rows(figures, f"{card}-{use}-amp-{name}.csv", keys) for name in conditions}
     common = set.intersection(*map(set, tables.values()))
-    for key in sorted(common, key=lambda key: hashlib.sha256(f"order{key[0]}".encode()).hexdigest())[:MODELS]:
-        for condition, table in tables.items():
-            row = table[key] if train else tables["eager"][key]
-            batch, image = int(row[f"{use}_batch_size"]), int(row[f"{use}_img_size"])
-            step = operators.step_of(key[0], batch, image, condition == "nhwc", train, cache)
-            if step and operators.is_the_model_of(step, row):
-                seconds = batch / float(table[key][f"{use}_samples_per_sec"])
-                planned = fused(step) if condition == "compiled" else step
-                yield case(planned, " ".join(key), operators.family(key[0]), condition, seconds)
+    ordered = sorted(common, key=lambda key: hashlib.sha256(f"order{key[0]}".encode()).hexdigest())
+    of_each = [{name: table[key] for name, table in tables.items()} for key in ordered[:MODELS]]
+    with multiprocessing.Pool(maxtasksperchild=20) as pool:
+        for found in pool.imap(partial(of_model, use, cache), of_each):
+            yield from found
+
+
+def of_model(use: str, cache: Path, published: dict[str, dict[str, str]]) -> list[Case]:
+    """A model's cases under the conditions that its figures were published for."""
+    found = []
+    for condition, figures in published.items():
+        row = figures if use == "train" else published["eager"]
+        name, batch, image = row["model"], int(row[f"{use}_batch_size"]), int(row[f"{use}_img_size"])
+        step = operators.step_of(name, batch, image, condition == "nhwc", use == "train", cache)
+        if step and operators.is_the_model_of(step, row):
+            seconds = batch / float(figures[f"{use}_samples_per_sec"])
+            planned = fused(step) if condition == "compiled" else step
+            about = name if use == "train" else f"{name} {image}"
+            found.append(case(planned, about, operators.family(name), condition, seconds))
+    return found
 
 
 # ---------------------------------------------------------------- errors: log(published / predicted)

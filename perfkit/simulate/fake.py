@@ -21,6 +21,12 @@ aten = torch.ops.aten
 tree_map = pytree.tree_map
 
 
+_VIEWS_BY_ANOTHER_NAME = (
+    aten._unsafe_view.default, aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default,
+)  # fmt: skip
+"""They share the memory of their argument, though their schemas do not say so."""
+
+
 class Unpredictable(Exception):
     """The program asks for something that tensors without numbers cannot answer."""
 
@@ -61,7 +67,7 @@ class _Operators(TorchDispatchMode):
         if func.namespace in ("prim", "profiler"):
             return func(*args, **kwargs)
         returns = func._schema.returns
-        if func.is_view or torch.Tag.inplace_view in func.tags:
+        if func.is_view or torch.Tag.inplace_view in func.tags or func in _VIEWS_BY_ANOTHER_NAME:
             out = func(*args, **kwargs)
         elif all(result.alias_info for result in returns):
             out = _changed(func, args, kwargs) if returns else None

@@ -39,8 +39,8 @@ from perfkit.simulate.step import (
 
 _NO_KERNEL = {
     "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted", "detach",
-    "_unsafe_view", "as_strided_", "lift_fresh", "set_", "resize_", "_reshape_alias", "view", "is_same_size",
-    "record_stream",
+    "_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "as_strided_", "lift_fresh", "set_", "resize_",
+    "_reshape_alias", "view", "is_same_size", "record_stream",
 }  # fmt: skip
 _NOT_THE_USERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<")
 _BORN_IN: dict[Phase, MemoryKind] = {

@@ -50,6 +50,16 @@ def test_channels_last_reaches_every_convolution():
     assert {op.outputs[0].layout for op in convolutions} == {"channels_last"}
 
 
+def test_a_product_of_three_dimensions_hands_on_its_own_memory():
+    """matmul gives its result another shape: were that other memory, nothing could be fused with it."""
+    model = nn.Sequential(
+        nn.Flatten(2), nn.Linear(64, 4, bias=False), nn.Softplus(), nn.Flatten(), nn.Linear(12, 4)
+    )
+    product, softplus = recorded(Of(lambda: model)).operators[:2]
+    assert (product.name, softplus.name) == ("aten.mm", "aten.softplus")
+    assert product.outputs[0].block == softplus.inputs[0].block
+
+
 def test_the_copies_and_the_fetch_stand_before_the_forward_pass():
     step = planned(pin_memory=True, non_blocking=True, accumulation=2)
     batch = [Fetch, Copy, Copy]
