@@ -106,7 +106,7 @@ def harness(folder: Path) -> Iterator[Rate]:
         child.ask("describe", Description, device="cpu", **what)
         recipe = Recipe(batch_size=BATCH).to_dict()
         child.ask("train", Trained, recipe=recipe, seed=0, loss_steps=2, warmup_s=3)
-        yield lambda: child.ask("block", Block, samples=BATCH * STEPS, settle=False).samples_per_s
+        yield lambda: child.ask("block", Block, samples=BATCH * STEPS, queues=0).samples_per_s
 
 
 @contextlib.contextmanager

@@ -26,8 +26,8 @@ from perfkit.scripts.outputs import clock
 from perfkit.scripts.script import Script, Step, Unavailable, around
 from perfkit.scripts.witness import Witness
 from perfkit.worker import checks, device
-from perfkit.worker.messages import Block, Progress, Trained
-from perfkit.worker.procedure import HELD_FIRST, CommonQuestions, Job, Procedure, Steps, Taking
+from perfkit.worker.messages import Block, Trained
+from perfkit.worker.procedure import HELD_FIRST, Job, Procedures, Steps, Taking
 
 _ROUNDS, _MANY = 3, 40
 """What is compared takes turns, so that both see the same machine, if so many steps fit in the time."""
@@ -44,13 +44,13 @@ class Ended(Exception):
     """The script has come to its end while a question was answered."""
 
 
-class Questions(CommonQuestions):
+class Questions(Procedures):
     """Makes loaders, models and optimizers of this process report; answers from what they have shown."""
 
-    def __init__(self, script: Script, tell: Callable[[Progress], None]) -> None:
-        self._script = script
+    def __init__(self, script: Script, report: Callable[[str], None]) -> None:
+        super().__init__(report, clock)
+        self.subject = self._script = script
         self._loaders, self._models, self._updates = Loaders(script), Models(script), Updates(script)
-        self._procedure = Procedure(script, tell, clock)
         self._early: list[Step] = []
         """The steps before the first question."""
         if (seed := script.settings["seed"]) is not None:
@@ -80,8 +80,8 @@ class Questions(CommonQuestions):
         The warm-up takes `warmup_s` at most; 0 for a single step. A script has its own recipe and seed.
         """
         script = self._script
-        first = yield from self._procedure.first_steps(self._early, loss_steps)
-        warm = yield from self._warm_up(warmup_s) if warmup_s else self._for(1, 0.0)
+        first = yield from self.first_steps(self._early, loss_steps)
+        warm = yield from self.warm_up(warmup_s) if warmup_s else self._for(1, 0.0)
         backwards = round(len(first.plain) * script.batches_per_step)
         facts = {"step": script.step_in_words()}
         return Trained(
@@ -98,12 +98,10 @@ class Questions(CommonQuestions):
             batch_norm=self._has(nn.modules.batchnorm._BatchNorm),
         )
 
-    def _warm_up(self, seconds: float) -> Taking:
+    def warm_up(self, budget_s: float) -> Taking:
         """Steps until their time is steady; peak memory and recompilations count from here."""
-        self._first_graphs = device.compile_counters().graphs
-        warm = yield from self._procedure.warm_up(seconds)
-        device.reset_peak(self._script.device)
-        return warm
+        self.first_graphs = device.compile_counters().graphs
+        return super().warm_up(budget_s)
 
     @property
     def _startup_s(self) -> float:
@@ -157,16 +155,16 @@ class Questions(CommonQuestions):
         parts, held = list[Steps](), list[Block]()
         try:
             if rounds > 1:
-                yield from self._warm_up(min(_WARMUP_S, seconds / 10))
+                yield from self.warm_up(min(_WARMUP_S, seconds / 10))
             for left in range(rounds, 0, -1):
                 if rounds > 1:
-                    yield from self._procedure.settle()
+                    yield from self.settle()
                 parts.append((yield from self._for(math.ceil(steps / rounds), (until - clock()) / left / 2)))
                 fit = int(min(len(parts[-1].plain), (until - clock()) / left / step_s - HELD_FIRST))
                 if self._script.loader is not None and fit > 0:
                     held.append((yield from self.ceiling(fit * self._script.samples_per_step)))
         except Ended:
-            last = self._procedure.under_way
+            last = self.under_way
             if not parts and not last.plain:
                 raise
             last.seconds = sum(step.seconds for step in last.plain)
@@ -176,7 +174,7 @@ class Questions(CommonQuestions):
     def _for(self, steps: int, seconds: float) -> Taking:
         """Takes so many steps, fewer if they take longer, and at least one."""
         until = clock() + seconds
-        return (yield from self._procedure.take(1, "measuring", steps, lambda: clock() > until))
+        return (yield from self.take(1, "measuring", steps, lambda: clock() > until))
 
     def _observation(self, parts: Sequence[Steps], ended: bool) -> Observation:
         steps = [step for part in parts for step in part.plain]

@@ -150,7 +150,7 @@ class Steps:
 
 
 class Script:
-    """What is known of the script, as its parts see it: the subject of a `Procedure`.
+    """What is known of the script, as its parts see it: the subject of `Procedures`.
 
     `parts` are told what happens: `fetch` (a batch), `evaluation`, `forward`, `graph` (what a backward pass
     starts from), `backward`, `update` (by an optimizer) and `steps` (have ended). They react in their methods
@@ -245,14 +245,6 @@ class Script:
     @property
     def batches_per_step(self) -> float:
         return self.backwards / max(1, self.steps.count)
-
-    @property
-    def workers(self) -> int:
-        return getattr(self.loader, "num_workers", 0) or 0
-
-    @property
-    def prefetched(self) -> int:
-        return self.workers * (getattr(self.loader, "prefetch_factor", 0) or 0)
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:

@@ -30,7 +30,7 @@ class Server:
 
     def __init__(self, settings: dict[str, Any], outputs: Outputs) -> None:
         self._script = script = Script(settings, outputs)
-        self._questions = Questions(script, self._send)
+        self._questions = Questions(script, lambda phase: self._send(messages.Progress(phase)))
         self._line: Connection | None = None
         self._job: Job | None = None
         self._is_silent = False

@@ -22,11 +22,9 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
-    """How much of a question is done."""
+    """A question has come to a phase."""
 
     phase: str
-    done: int
-    total: int
 
 
 class Failure(msgspec.Struct, frozen=True, tag=True):

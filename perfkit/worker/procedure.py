@@ -1,4 +1,4 @@
-"""How a training is measured, written once: warm-up, blocks, a held batch, a profile, ranks.
+"""How a training is measured, written once: warm-up, blocks, a held batch, a profile.
 
 Each procedure is a generator that is sent every step that ends, and returns its answer. `drive` pulls the
 steps of perfkit's program; a script sends its steps from where they end.
@@ -18,9 +18,8 @@ from typing import Any, Protocol
 
 import torch
 
-from perfkit.results.run import Communication
-from perfkit.worker.device import compile_counters, peak_bytes, synchronize, world
-from perfkit.worker.messages import Block, Peak, Progress, SyncReport
+from perfkit.worker.device import compile_counters, peak_bytes, reset_peak, synchronize, world
+from perfkit.worker.messages import Block, Peak, SyncReport
 from perfkit.worker.syncs import detect_syncs
 
 Job = Generator[None, Any, Any]
@@ -39,10 +38,6 @@ HELD_FIRST = 3
 """Steps on a held batch before it is timed: some batches may have been fetched ahead."""
 ALL_MARKED = 20
 """After this many steps with something else in each of them, those are what a step is."""
-ROUNDS = 5
-PROGRESS_S = 0.1
-SMALL = 1 << 12
-"""Bytes of the collective whose time is the latency."""
 
 
 @dataclass(frozen=True)
@@ -61,23 +56,21 @@ class Step:
 class Subject(Protocol):
     """The training to measure: a `Training`, or a script.
 
-    `samples_per_step` is over all ranks, `batches_per_step` of one. `prefetched` is the number of batches
-    that the loader's queue holds. `hold` repeats one batch on the device, `phases` names the parts of a step
-    for the profiler, `check` raises if steps do not train, `note` keeps a remark.
+    `iterator` is the loader's, with its worker processes; `samples_per_step` is over all ranks,
+    `batches_per_step` of one. `hold` repeats one batch on the device, `phases` names the parts of a step for
+    the profiler, `check` raises if steps do not train, `note` keeps a remark.
     """
 
+    loader: Any
+
+    @property
+    def iterator(self) -> Any: ...
+    @property
+    def device(self) -> torch.device: ...
     @property
     def samples_per_step(self) -> int: ...
     @property
     def batches_per_step(self) -> float: ...
-    @property
-    def workers(self) -> int: ...
-    @property
-    def prefetched(self) -> int: ...
-    @property
-    def device(self) -> torch.device: ...
-    @property
-    def iterator(self) -> Any: ...
     def hold(self) -> AbstractContextManager[None]: ...
     def phases(self) -> AbstractContextManager[None]: ...
     def check(self, steps: Sequence[Any]) -> None: ...
@@ -114,6 +107,7 @@ class Steps:
 
 
 Taking = Generator[None, Any, Steps]
+Measuring = Generator[None, Any, Block]
 
 
 def drive(job: Job, step: Callable[[], Any]) -> Any:
@@ -126,41 +120,27 @@ def drive(job: Job, step: Callable[[], Any]) -> Any:
         return done.value
 
 
-class Procedure:
-    """The measuring of one training.
+class Procedures:
+    """What every training can be asked, perfkit's own or a script: each method is a question.
 
     Args:
-        subject: the training.
-        report: called with progress, a few times a second.
+        report: called with the phase that begins.
         clock: gives seconds.
     """
 
-    def __init__(
-        self,
-        subject: Subject,
-        report: Callable[[Progress], None],
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._subject = subject
-        self._report = report
+    subject: Subject
+    """The training; set before anything is measured."""
+    first_graphs = 0
+    """Graphs that torch.compile had made before further ones counted as recompilations."""
+
+    def __init__(self, report: Callable[[str], None], clock: Callable[[], float] = time.perf_counter) -> None:
+        self.report = report
         self._clock = clock
-        self._reported_at = -math.inf
         self._step_s = math.inf
         """A step of the end of the warm-up."""
         self._counts_marked = False
         self.under_way = Steps()
         """The steps of the last `take`: all that is known of it if the training ends meanwhile."""
-
-    @property
-    def device(self) -> torch.device:
-        return self._subject.device
-
-    def tell(self, phase: str, done: int, total: int) -> None:
-        """Reports progress, not too often."""
-        now = self._clock()
-        if done == total or now - self._reported_at >= PROGRESS_S:
-            self._reported_at = now
-            self._report(Progress(phase, done, total))
 
     def take(
         self, count: int, phase: str, most: int = 0, enough: Callable[[], bool] = lambda: True
@@ -169,7 +149,8 @@ class Procedure:
 
         Steps in which something else happened are left out, with their time.
         """
-        device, ends = self._subject.device, list[torch.cuda.Event]()
+        self.report(phase)
+        device, ends = self.subject.device, list[torch.cuda.Event]()
         taken = self.under_way = Steps()
         synchronize(device)
         start = self._clock()
@@ -178,13 +159,11 @@ class Procedure:
             step = yield
             _mark(ends, device)
             self._add(step, taken)
-            done = len(taken.plain)
-            self.tell(phase, done, max(count, done))
         synchronize(device)
         marked = 0.0 if self._counts_marked else sum(step.seconds for step in taken.all if step.marks)
         taken.seconds = self._clock() - start - marked
         taken.device_step_s = [a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(ends)]
-        self._subject.check(taken.plain)
+        self.subject.check(taken.plain)
         return taken
 
     def _add(self, step: Any, taken: Steps) -> None:
@@ -194,7 +173,7 @@ class Procedure:
         elif not taken.plain and len(taken.all) >= ALL_MARKED:
             self._counts_marked = True
             marks = " and ".join(sorted(set().union(*(each.marks for each in taken.all))))
-            self._subject.note(f"every step has {marks} in it, so that is part of a step here")
+            self.subject.note(f"every step has {marks} in it, so that is part of a step here")
             taken.plain.extend(taken.all)
 
     def first_steps(self, early: list[Any], count: int) -> Taking:
@@ -202,42 +181,43 @@ class Procedure:
         steps = yield from self.take(max(0, count - len(early)), "first steps")
         steps.plain[:0] = early
         steps.seconds += sum(step.seconds for step in early)
-        self._subject.check(steps.plain)
+        self.subject.check(steps.plain)
         return steps
 
     def warm_up(self, budget_s: float) -> Taking:
-        """Steps until their time is steady, or until the budget is spent."""
-        window = max(WINDOW, self._subject.workers)
+        """Steps until their time is steady, or until the budget is spent; then a new memory peak begins."""
+        window = max(WINDOW, self._workers)
         until = self._clock() + budget_s
 
         def is_warm() -> bool:
             if len(self.under_way.plain) % window:
                 return False
-            synchronize(self._subject.device)  # else the host runs ahead of the budget
+            synchronize(self.subject.device)  # else the host runs ahead of the budget
             return self._clock() >= until or _is_steady(self.under_way.step_s, window)
 
         warm = yield from self.take(window, "warm-up", MAX_WARMUP_STEPS, is_warm)
         self._step_s = self.of_rank_0(statistics.median(warm.step_s[-window:]))
+        reset_peak(self.subject.device)
         return warm
 
-    def block(self, samples: int, seconds: float = 0.0, settle: bool = True, queues: int = 1) -> Taking:
-        """Measures one block of at least this many samples, for at least some seconds.
+    def block(self, samples: int, seconds: float = 0.0, queues: int = 1) -> Measuring:
+        """One block of at least this many samples, for at least some seconds.
 
-        On a CPU it continues, within limits, until the loader's queue is as full as at the start. Otherwise
-        it would contain the steps on some batches without the work of loading as many, which competes with
-        the model for the cores.
+        The training was idle: what was prefetched meanwhile is used up first. On a CPU the block continues,
+        within limits, until the loader's queue is as full as at the start. Otherwise it would contain the
+        steps on some batches without the work of loading as many, which competes with the model for the
+        cores.
 
         Args:
             samples: how many, rounded up to whole steps and, with workers, to one batch of each.
             seconds: how long, judged by the steps of the warm-up.
-            settle: the training was idle: first use up what was prefetched meanwhile.
             queues: with workers, on a CPU, at least this many times the batches that their queue holds; if 0,
                 the queue is left as it is. With an accelerator it is empty at the start, and the loader's
                 pace shows at once.
         """
-        subject = self._subject
+        subject = self.subject
         on_cpu = subject.device.type == "cpu"
-        if settle and (queues or not on_cpu):
+        if queues or not on_cpu:
             yield from self.settle()
         before, surplus = ready(subject.iterator), list[int]()
         steps = self.steps_for(samples, seconds, queues if on_cpu else 0)
@@ -250,13 +230,13 @@ class Procedure:
         taken = yield from self.take(steps, "measuring", most, is_as_full)
         self._step_s = self.of_rank_0(statistics.median(taken.step_s))  # those of a script may grow
         self._wait_for_workers()
-        return taken
+        return taken.block()
 
     def steps_for(self, samples: int, seconds: float = 0.0, queues: int = 1) -> int:
         """Steps of a block: a multiple of the number of workers, which deliver one batch each per round."""
-        needed = math.ceil(samples / max(1, self._subject.samples_per_step))
+        needed = math.ceil(samples / max(1, self.subject.samples_per_step))
         steps = max(1, needed, math.ceil(seconds / self._step_s), queues * self._queue_steps)
-        workers = max(1, self._subject.workers)
+        workers = max(1, self._workers)
         return int(self.of_rank_0(math.ceil(steps / workers) * workers))
 
     def settle(self) -> Job:
@@ -267,25 +247,25 @@ class Procedure:
         queue is empty and they wait, or until it is as full as workers that keep up leave it: batches left
         over from the pause would make a slow loader look fast.
         """
-        subject = self._subject
-        if not subject.prefetched:
+        subject = self.subject
+        if not self._prefetched:
             return
         yield from self.take(self._queue_steps, "settling")
 
         def is_settled() -> bool:
             last = self.under_way.plain[-1]
             waits = last.waited > WAITS * last.seconds
-            return waits or ready(subject.iterator) > subject.prefetched - subject.workers
+            return waits or ready(subject.iterator) > self._prefetched - self._workers
 
         if subject.device.type == "cpu":
             yield from self.take(1, "settling", MAX_SETTLING * self._queue_steps + 1, is_settled)
 
-    def held(self, samples: int) -> Taking:
-        """Measures steps on one batch that is already on the device, without a loader."""
-        with self._subject.hold():
+    def ceiling(self, samples: int) -> Measuring:
+        """Steps on one batch that is already on the device, without a loader."""
+        with self.subject.hold():
             yield from self.take(HELD_FIRST, "ceiling")
             self._wait_for_workers()
-            return (yield from self.take(self.steps_for(samples, queues=0), "ceiling"))
+            return (yield from self.take(self.steps_for(samples, queues=0), "ceiling")).block()
 
     def profile(
         self, path: str, wait: int, warmup: int, active: int, stacks: bool
@@ -294,7 +274,7 @@ class Procedure:
         if rank := int(os.environ.get("RANK", "0")):
             path = path.replace(".json", f".rank{rank}.json")
         activities = [torch.profiler.ProfilerActivity.CPU]
-        if self._subject.device.type == "cuda":
+        if self.subject.device.type == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         recorder = torch.profiler.profile(
             activities=activities,
@@ -303,109 +283,56 @@ class Procedure:
             with_stack=stacks,
             on_trace_ready=lambda recorded: _write(recorded, path),
         )
-        total = wait + warmup + active
-        with self._subject.phases(), recorder:
-            for step in range(1, total + 1):
+        self.report("profiling")
+        with self.subject.phases(), recorder:
+            for _ in range(wait + warmup + active):
                 yield
-                with _workers_stopped(self._subject.iterator):
+                with _workers_stopped(self.subject.iterator):
                     recorder.step()
-                self.tell("profiling", step, total)
         return path
 
-    def communication(self, samples: int, model: Any, times: int) -> Generator[None, Any, Communication]:
-        """What averaging gradients between the ranks costs: steps with it and without, the collectives alone.
+    def syncs(self, steps: int) -> Generator[None, Any, SyncReport]:
+        """Copies and waits between host and device in some steps."""
+        with detect_syncs() as syncs:
+            for _ in range(steps):
+                yield
+        return SyncReport(syncs.sorted(), steps, str(self.subject.device))
 
-        The exposed time is the difference of the two steps, which needs no profiler and holds for gloo and
-        NCCL alike; the rest of the collectives' own time was hidden behind the computation. Steps without it
-        let the weights of the ranks drift apart; they get those of rank 0 again.
+    def peak(self) -> Peak:
+        """Peak memory since the warm-up, and recompilations since the first steps."""
+        return Peak(*peak_bytes(self.subject.device), compile_counters().graphs - self.first_graphs)
 
-        Args:
-            samples: of each block.
-            model: the `DistributedDataParallel` module.
-            times: how often a step averages.
-        """
-        with_it, without = list[float](), list[float]()
-        steps = self.steps_for(samples)
-        for _ in range(ROUNDS):
-            with_it.append((yield from self.take(steps, "ranks")).mean_s)
-            with _without_averaging(model):
-                without.append((yield from self.take(steps, "ranks")).mean_s)
-        with torch.no_grad():
-            for value in itertools.chain(model.parameters(), model.buffers()):
-                torch.distributed.broadcast(value, 0)
-        gradients = sum(p.nbytes for p in model.parameters() if p.requires_grad)
-        full, rest = divmod(gradients, model.bucket_bytes_cap)
-        buckets = [model.bucket_bytes_cap] * full + [rest]
-        device, compute_s = self._subject.device, statistics.median(without)
-        start_s, alone_s = (_reduce_s(sizes, device) for sizes in ([SMALL], buckets))
-        rank_compute_s: list[Any] = [None] * world()
-        torch.distributed.all_gather_object(rank_compute_s, compute_s)
-        return Communication(
-            bytes_per_step=gradients * times,
-            step_s=statistics.median(with_it),
-            compute_s=compute_s,
-            alone_s=alone_s * times,
-            rank_compute_s=rank_compute_s,
-            start_s=start_s,
-        )
+    @property
+    def _workers(self) -> int:
+        return getattr(self.subject.loader, "num_workers", 0) or 0
+
+    @property
+    def _prefetched(self) -> int:
+        """The number of batches that the loader's queue holds."""
+        return self._workers * (getattr(self.subject.loader, "prefetch_factor", 0) or 0)
 
     @property
     def _queue_steps(self) -> int:
         """Steps for which the loader's queue holds batches."""
-        return math.ceil(self._subject.prefetched / max(1.0, self._subject.batches_per_step))
+        return math.ceil(self._prefetched / max(1.0, self.subject.batches_per_step))
 
     def _wait_for_workers(self) -> None:
         """Waits until the loader's queue is full: on a CPU its workers would slow down what comes next."""
-        until, iterator = time.monotonic() + FILLING_S, self._subject.iterator
-        while 0 < ready(iterator) < self._subject.prefetched and time.monotonic() < until:
+        until, iterator = time.monotonic() + FILLING_S, self.subject.iterator
+        while 0 < ready(iterator) < self._prefetched and time.monotonic() < until:
             time.sleep(0.01)
 
     def of_rank_0(self, value: float) -> float:
         """The value of rank 0: after different numbers of steps, ranks would wait for ever."""
         if world() == 1:
             return value
-        shared = torch.tensor([value], device=self._subject.device, dtype=torch.float64)
+        shared = torch.tensor([value], device=self.subject.device, dtype=torch.float64)
         torch.distributed.broadcast(shared, 0)
         return float(shared.item())
 
     def agreed(self, decision: bool) -> bool:
         """The decision of rank 0."""
         return bool(self.of_rank_0(float(decision)))
-
-
-class CommonQuestions:
-    """What every training can be asked, perfkit's own or a script: each public method is a question.
-
-    One that needs steps is a procedure, carried out by whoever has the steps.
-    """
-
-    _procedure: Procedure
-    _first_graphs = 0
-    """Graphs that torch.compile had made before further ones counted as recompilations."""
-
-    def block(self, **settings: Any) -> Job:
-        """A block of steps; see `Procedure.block`."""
-        return (yield from self._procedure.block(**settings)).block()
-
-    def ceiling(self, samples: int) -> Job:
-        """Steps on a batch that is already on the device, without the loader."""
-        return (yield from self._procedure.held(samples)).block()
-
-    def peak(self) -> Peak:
-        """Peak memory since the warm-up, and recompilations since the first steps."""
-        graphs = compile_counters().graphs - self._first_graphs
-        return Peak(*peak_bytes(self._procedure.device), graphs)
-
-    def syncs(self, steps: int) -> Job:
-        """Copies and waits between host and device in some steps."""
-        with detect_syncs() as syncs:
-            for _ in range(steps):
-                yield
-        return SyncReport(syncs.sorted(), steps, str(self._procedure.device))
-
-    def profile(self, **settings: Any) -> Job:
-        """Records some steps with the profiler into a trace file; see `Procedure.profile`."""
-        return self._procedure.profile(**settings)
 
 
 def _mark(ends: list[torch.cuda.Event], device: torch.device) -> None:
@@ -453,35 +380,3 @@ def _write(recorded: Any, path: str) -> None:
     part = f"{stem}.part{dot}{suffix}"
     recorded.export_chrome_trace(part)
     os.replace(part, path)
-
-
-# ---------------------------------------------------------------- ranks
-
-
-@contextlib.contextmanager
-def _without_averaging(model: Any) -> Iterator[None]:
-    """Keeps gradients on their rank, also where the program itself says when they are averaged."""
-    plain = type(model)
-    silent = property(lambda self: False, lambda self, value: None)
-    before = model.__dict__.pop("require_backward_grad_sync")
-    model.__class__ = type(plain.__name__, (plain,), {"require_backward_grad_sync": silent})
-    try:
-        yield
-    finally:
-        model.__class__ = plain
-        model.require_backward_grad_sync = before
-
-
-def _reduce_s(sizes: list[int], device: torch.device) -> float:
-    """Median seconds of collectives of these sizes, one after the other, with nothing else running."""
-    tensors = [torch.zeros(max(1, size // 4), device=device) for size in sizes]
-    seconds = []
-    for _ in range(ROUNDS + 1):
-        torch.distributed.barrier()
-        synchronize(device)
-        start = time.perf_counter()
-        for tensor in tensors:
-            torch.distributed.all_reduce(tensor)
-        synchronize(device)
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[1:])

@@ -1,22 +1,31 @@
 """The inside of a measuring process: one training, and the questions that it answers."""
 
+import contextlib
+import itertools
 import os
+import statistics
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+from torch import distributed
 
 from perfkit import rules, workloads
 from perfkit.recipe import Recipe, switches
-from perfkit.worker import device, kernels, memory, messages, parity
+from perfkit.results.run import Communication
+from perfkit.worker import kernels, memory, messages, parity
 from perfkit.worker.checks import bytes_per_sample, verify
-from perfkit.worker.device import facts
-from perfkit.worker.messages import Progress, Trained
-from perfkit.worker.procedure import CommonQuestions, Job, Procedure, drive
+from perfkit.worker.device import compile_counters, facts, synchronize
+from perfkit.worker.messages import Trained
+from perfkit.worker.procedure import Job, Procedures, drive
 from perfkit.worker.training import Training, distributed_model, losses, observe_step
+
+ROUNDS = 5
+SMALL = 1 << 12
+"""Bytes of the collective whose time is the latency."""
 
 
 def serve(connection: Connection) -> None:
@@ -29,20 +38,20 @@ def serve(connection: Connection) -> None:
             return
         answer = getattr(session, question.name)(**question.arguments)
         if isinstance(answer, Generator):
-            answer = drive(answer, lambda: session._training.step())
+            answer = drive(answer, lambda: session.subject.step())
         connection.send_bytes(messages.encode(messages.Answer(answer)))
 
 
-class Session(CommonQuestions):
+class Session(Procedures):
     """One training of perfkit's own program, and what can be asked of it."""
 
-    _workload: Any
-    _device: torch.device
-    _training: Training
+    workload: Any
+    device: torch.device
+    subject: Training
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._started = time.time() - getattr(sys.modules.get("perfkit.worker.preload"), "IMPORT_S", 0.0)
+        super().__init__(lambda phase: connection.send_bytes(messages.encode(messages.Progress(phase))))
+        self.started = time.time() - getattr(sys.modules.get("perfkit.worker.preload"), "IMPORT_S", 0.0)
         """When a process that imports everything itself would have started."""
 
     def describe(
@@ -50,13 +59,13 @@ class Session(CommonQuestions):
     ) -> messages.Description:
         """Loads a workload."""
         complete = workloads.options_for(workloads.find(workload), preset, options)
-        self._workload, self._device = workloads.load(workload, complete), torch.device(device)
+        self.workload, self.device = workloads.load(workload, complete), torch.device(device)
         return messages.Description(
             workloads.reference(workload),
             complete,
-            sorted(rules.offers(self._workload)),
-            facts(self._device),
-            workloads.convolves(self._workload),
+            sorted(rules.offers(self.workload)),
+            facts(self.device),
+            workloads.convolves(self.workload),
         )
 
     def train(self, recipe: dict[str, Any], seed: int, loss_steps: int, warmup_s: float) -> Job:
@@ -68,57 +77,80 @@ class Session(CommonQuestions):
             loss_steps: first steps, whose losses are kept.
             warmup_s: the most that the warm-up may take.
         """
-        self._report(Progress("building", 0, 1))
+        self.report("building")
         if "LOCAL_WORLD_SIZE" in os.environ:
             torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["LOCAL_WORLD_SIZE"])))
         chosen = Recipe.from_dict(recipe)
-        training = Training(chosen, self._workload, self._device, seed)
-        self._training, self._procedure = training, Procedure(training, self._report)
-        self._first_graphs = device.compile_counters().graphs
-        first = yield from self._procedure.first_steps([training.first], loss_steps)
-        view = observe_step(training, self._first_graphs)
+        self.subject = training = Training(chosen, self.workload, self.device, seed)
+        self.first_graphs = compile_counters().graphs
+        first = yield from self.first_steps([training.first], loss_steps)
+        view = observe_step(training, self.first_graphs)
         proofs = verify(view, wanted(chosen))
-        warm = yield from self._procedure.warm_up(warmup_s)
-        device.reset_peak(training.device)
+        warm = yield from self.warm_up(warmup_s)
         return Trained(
             recipe=recipe,
-            startup_s=training.built_at - self._started,
+            startup_s=training.built_at - self.started,
             first=first.block(),
             warm=warm.block(),
             losses=losses(first.plain),
             mechanisms=proofs,
             batch_bytes_per_sample=bytes_per_sample(view.batch),
             samples_per_step=training.samples_per_step,
-            compile_counters=device.compile_counters(),
+            compile_counters=compile_counters(),
             batch_norm=any("BatchNorm" in type(part).__name__ for part in training.model.modules()),
         )
 
-    def communication(self, samples: int) -> Job:
-        """Measures what averaging gradients between the ranks costs."""
-        recipe, ddp = self._training.recipe, distributed_model(self._training.model)
-        times = 1 if recipe.no_sync else recipe.accumulation
-        return self._procedure.communication(samples, ddp, times)
-
     def memory(self) -> messages.MemoryReport:
         """Accounts for the memory of a step."""
-        return memory.measure(self._training)
+        return memory.measure(self.subject)
 
     def kernels(self) -> Job:
         """Measures the device's roofs and the work of a step."""
-        step_s = (yield from self._procedure.take(8, "measuring")).mean_s
-        return kernels.measure(self._training, step_s)
+        step_s = (yield from self.take(8, "measuring")).mean_s
+        return kernels.measure(self.subject, step_s)
 
     def profile(self, **settings: Any) -> Job:
-        yield from self._procedure.settle()
+        yield from self.settle()
         return (yield from super().profile(**settings))
+
+    def communication(self, samples: int) -> Job:
+        """What averaging gradients between the ranks costs: steps with it and without, the collectives alone.
+
+        The exposed time is the difference of the two steps, which needs no profiler and holds for gloo and
+        NCCL alike; the rest of the collectives' own time was hidden behind the computation. Steps without it
+        let the weights of the ranks drift apart; they get those of rank 0 again.
+        """
+        recipe, model = self.subject.recipe, distributed_model(self.subject.model)
+        assert model
+        times = 1 if recipe.no_sync else recipe.accumulation
+        with_it, without, steps = list[float](), list[float](), self.steps_for(samples)
+        for _ in range(ROUNDS):
+            with_it.append((yield from self.take(steps, "ranks")).mean_s)
+            with without_averaging(model):
+                without.append((yield from self.take(steps, "ranks")).mean_s)
+        with torch.no_grad():
+            for value in itertools.chain(model.parameters(), model.buffers()):
+                distributed.broadcast(value, 0)
+        gradients = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+        full, rest = divmod(gradients, model.bucket_bytes_cap)
+        buckets = [model.bucket_bytes_cap] * full + [rest]
+        start_s, alone_s = (_reduce_s(sizes, self.subject.device) for sizes in ([SMALL], buckets))
+        compute_s = statistics.median(without)
+        rank_compute_s: list[Any] = [None] * recipe.ranks
+        distributed.all_gather_object(rank_compute_s, compute_s)
+        return Communication(
+            bytes_per_step=gradients * times,
+            step_s=statistics.median(with_it),
+            compute_s=compute_s,
+            alone_s=alone_s * times,
+            rank_compute_s=rank_compute_s,
+            start_s=start_s,
+        )
 
     def parity(self, recipe: dict[str, Any], exactness: str, seed: int, steps: int) -> messages.ParityReport:
         """Compares a recipe with the plain program; see `parity.check`."""
-        self._report(Progress("comparing losses and outputs", 0, 1))
-        return parity.check(self._workload, Recipe.from_dict(recipe), self._device, exactness, seed, steps)
-
-    def _report(self, progress: Progress) -> None:
-        self._connection.send_bytes(messages.encode(progress))
+        self.report("comparing losses and outputs")
+        return parity.check(self.workload, Recipe.from_dict(recipe), self.device, exactness, seed, steps)
 
 
 def wanted(recipe: Recipe) -> dict[str, Any]:
@@ -130,3 +162,32 @@ def wanted(recipe: Recipe) -> dict[str, Any]:
     if recipe.device_prefetch:
         del values["non_blocking"]  # the prefetcher's own copies never block
     return values
+
+
+@contextlib.contextmanager
+def without_averaging(model: Any) -> Iterator[None]:
+    """Keeps gradients on their rank, also where the program itself says when they are averaged."""
+    plain = type(model)
+    silent = property(lambda self: False, lambda self, value: None)
+    before = model.__dict__.pop("require_backward_grad_sync")
+    model.__class__ = type(plain.__name__, (plain,), {"require_backward_grad_sync": silent})
+    try:
+        yield
+    finally:
+        model.__class__ = plain
+        model.require_backward_grad_sync = before
+
+
+def _reduce_s(sizes: list[int], device: torch.device) -> float:
+    """Median seconds of collectives of these sizes, one after the other, with nothing else running."""
+    tensors = [torch.zeros(max(1, size // 4), device=device) for size in sizes]
+    seconds = []
+    for _ in range(ROUNDS + 1):
+        distributed.barrier()
+        synchronize(device)
+        start = time.perf_counter()
+        for tensor in tensors:
+            distributed.all_reduce(tensor)
+        synchronize(device)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[1:])

@@ -28,47 +28,10 @@ OnPhase = Callable[[str], AbstractContextManager[Any]]
 _plain_endless = train.endless
 
 
-class Feed:
-    """The batches of a training. It times how long each is waited for, and can repeat one.
-
-    Whatever reads ahead (a device prefetcher) reads from here too, so a step's wait is all the waiting that
-    happened during it.
-    """
-
-    def __init__(self, batches: Iterator[Any], clock: Callable[[], float]) -> None:
-        self._batches = batches
-        self._clock = clock
-        self.waited = 0.0
-        """Seconds since the training set it to 0."""
-        self.repeated: Any = None
-        """A batch that is given in the place of the loader's."""
-        self.count = 0
-        """Batches that were taken."""
-        self.last: Any = None
-        """The last batch, as the loader gave it, while `keeps_last`."""
-        self.keeps_last = False
-        self.phase: OnPhase = contextlib.nullcontext
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        if self.repeated is not None:
-            return self.repeated
-        start = self._clock()
-        with self.phase("data"):
-            batch = next(self._batches)
-        self.waited += self._clock() - start
-        self.count += 1
-        if self.keeps_last:
-            self.last = batch
-        return batch
-
-
 class Training:
     """The program for a recipe, started: it has taken its first step, which builds everything.
 
-    It is the subject of a `Procedure`. `batches` take the place of the loader's.
+    It is the subject of `Procedures`. `batches` take the place of the loader's.
     """
 
     def __init__(
@@ -78,15 +41,23 @@ class Training:
         device: torch.device,
         seed: int = 0,
         batches: Iterable[Any] | None = None,
-        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.recipe = recipe
-        self._clock = clock
+        self.held: Any = None
+        """A batch on the device that is trained on in the place of the loader's."""
+        self.fetched = 0
+        """Batches that were taken from the loader."""
+        self.last: Any = None
+        """The last of them, as the loader gave it, while `keeps_last`."""
+        self.keeps_last = False
+        self._waited = 0.0
+        self._on_phase: OnPhase = contextlib.nullcontext
 
-        def feed(loader: Any) -> Feed:
-            self.feed = Feed(_plain_endless(loader) if batches is None else iter(batches), clock)
+        def feed(loader: Any) -> Iterator[Any]:
+            self._batches = _plain_endless(loader) if batches is None else iter(batches)
             self.built_at = time.time()
-            return self.feed
+            while True:
+                yield self._fetch() if self.held is None else self.held
 
         self._program = train.train(recipe, workload, device, seed)
         train.endless = feed
@@ -103,12 +74,24 @@ class Training:
         if sys.version_info < (3, 13):
             names.clear()  # the frame keeps this dictionary, and with it the first batch
 
+    def _fetch(self) -> Any:
+        start = time.perf_counter()
+        with self._on_phase("data"):
+            batch = next(self._batches)
+        self._waited += time.perf_counter() - start
+        self.fetched += 1
+        if self.keeps_last:
+            self.last = batch
+        return batch
+
     def step(self) -> Step:
-        """Takes one optimizer step."""
-        start = self._clock()
+        """Takes one optimizer step.
+
+        Its wait is all the waiting for batches during it, whoever reads ahead (a device prefetcher).
+        """
+        start, self._waited = time.perf_counter(), 0.0
         loss = next(self._program)
-        waited, self.feed.waited = self.feed.waited, 0.0
-        return Step(self._clock() - start, waited, self.samples_per_step, loss)
+        return Step(time.perf_counter() - start, self._waited, self.samples_per_step, loss)
 
     # ------------------------------------------------------------ what a procedure asks
 
@@ -125,22 +108,14 @@ class Training:
     def batches_per_step(self) -> float:
         return self.recipe.accumulation
 
-    @property
-    def workers(self) -> int:
-        return self.recipe.workers
-
-    @property
-    def prefetched(self) -> int:
-        return self.recipe.workers * self.recipe.prefetch_factor
-
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
         """Trains on one batch that is already on the device, without the loader."""
-        self.feed.repeated = [part.to(self.device) for part in next(self.feed)]
+        self.held = [part.to(self.device) for part in self._fetch()]
         try:
             yield
         finally:
-            self.feed.repeated = None
+            self.held = None
 
     @contextlib.contextmanager
     def phases(self, on_phase: OnPhase = contextlib.nullcontext) -> Iterator[None]:
@@ -157,13 +132,13 @@ class Training:
         programs: Any = (train, prefetch)
         for module in programs:
             module.record_function = observed
-        self.feed.phase = observed
+        self._on_phase = observed
         try:
             yield
         finally:
             for module in programs:
                 module.record_function = record_function
-            self.feed.phase = contextlib.nullcontext
+            self._on_phase = contextlib.nullcontext
 
     def check(self, steps: Sequence[Step]) -> None:
         """Raises `RunFailed` where a loss is not finite."""
@@ -208,8 +183,8 @@ def observe_step(training: Training, first_graphs: int = 0) -> View:
     A hook on the outermost module is noticed neither by torch.compile nor by DistributedDataParallel, so
     nothing is compiled again. `first_graphs` are those that torch.compile had made after the first step.
     """
-    model, feed, ddp = training.model, training.feed, distributed_model(training.model)
-    kind, before = training.device.type, feed.count
+    model, ddp = training.model, distributed_model(training.model)
+    kind, before = training.device.type, training.fetched
     view = View(
         device=training.device,
         loader=training.loader,
@@ -243,15 +218,15 @@ def observe_step(training: Training, first_graphs: int = 0) -> View:
         block = blocks(inner_model(model))[0]
         leaf = next(part for part in block.modules() if not [*part.children()])
         hooks.append(leaf.register_forward_pre_hook(computed))
-    feed.keeps_last = True
+    training.keeps_last = True
     try:
         with training.phases(on_phase):
             training.step()
     finally:
         for hook in hooks:
             hook.remove()
-    view.batch, feed.last, feed.keeps_last = feed.last, None, False
-    view.batches = feed.count - before
+    view.batch, training.last, training.keeps_last = training.last, None, False
+    view.batches = training.fetched - before
     if compiled:
         view.graphs = compile_counters()
         view.recompiles = view.graphs.graphs - first_graphs

@@ -109,7 +109,7 @@ def test_a_script_is_counted_toggled_and_edited(case, tmp_path, monkeypatch):
     plain, toggled = start(launch, {}), [start(launch, toggles) for toggles in several]
     try:
         facts, first = plain.ask("describe", ScriptFacts), train(plain)
-        block = plain.ask("block", Block, samples=4 * case.samples, settle=False)
+        block = plain.ask("block", Block, samples=4 * case.samples, queues=0)
         assert block.samples == case.samples * len(block.step_s), "samples of each step"
         assert len(block.step_s) >= 4 and 0 < sum(block.step_s) <= block.seconds * 1.5
         assert (facts.backwards_per_step, facts.tokens_per_step) == (case.backwards, case.tokens)

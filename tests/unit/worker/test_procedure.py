@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from perfkit.worker import procedure
-from perfkit.worker.messages import Block, Progress
-from perfkit.worker.procedure import Procedure, Step, drive
+from perfkit.worker import procedure, session
+from perfkit.worker.messages import Block
+from perfkit.worker.procedure import Procedures, Step, drive
 
 NOTHING = frozenset()
 
@@ -17,16 +17,18 @@ NOTHING = frozenset()
 class Subject:
     """A training whose steps take known times."""
 
-    workers = prefetched = taken = 0
+    taken = 0
     samples_per_step, batches_per_step = 4, 1.0
     device, iterator = torch.device("cpu"), None
     now, is_held = 0.0, False
 
-    def __init__(self, wait=(0.0,), compute=(1.0,), marks=(NOTHING,), **settings):
+    def __init__(self, wait=(0.0,), compute=(1.0,), marks=(NOTHING,), workers=0, ahead=0, **settings):
         self.wait, self.compute, self.marks = map(itertools.cycle, (wait, compute, marks))
+        self.loader = SimpleNamespace(num_workers=workers, prefetch_factor=ahead)
         self.__dict__ |= settings
         self.notes, self.reports = [], []
-        self.procedure = Procedure(self, self.reports.append, lambda: self.now)
+        self.procedure = Procedures(self.reports.append, lambda: self.now)
+        self.procedure.subject = self
 
     def step(self):
         waited = 0.0 if self.is_held else next(self.wait)
@@ -54,13 +56,13 @@ class Subject:
         return drive(job, self.step)
 
     def block(self, **settings):
-        return self.run(self.procedure.block(**{"settle": False, **settings})).block()
+        return self.run(self.procedure.block(**settings))
 
 
 def queue(monkeypatch, states):
     """What the loader has ready, call by call."""
     monkeypatch.setattr(procedure, "ready", lambda iterator: next(states))
-    monkeypatch.setattr(Procedure, "_wait_for_workers", lambda self: None)
+    monkeypatch.setattr(Procedures, "_wait_for_workers", lambda self: None)
 
 
 def test_a_block_has_the_times_of_its_steps_and_of_the_device_s_end(monkeypatch):
@@ -73,8 +75,7 @@ def test_a_block_has_the_times_of_its_steps_and_of_the_device_s_end(monkeypatch)
     assert subject.block(samples=13) == Block(
         16, 5.5 + 4 * 0.5, [1.25, 1.5, 1.25, 1.5], [0.25, 0.5, 0.25, 0.5]
     )
-    assert [each.done for each in subject.reports] == [1, 2, 3, 4]
-    assert subject.reports[-1] == Progress("measuring", 4, 4)
+    assert subject.reports == ["measuring"]
 
 
 def test_steps_of_a_block_follow_from_samples_seconds_workers_and_their_queue():
@@ -85,9 +86,9 @@ def test_steps_of_a_block_follow_from_samples_seconds_workers_and_their_queue():
     assert len(subject.block(samples=4 * 50).step_s) == 50
     assert subject.procedure.steps_for(4, seconds=9.0) == 3, "steps have grown"
     assert Subject(workers=3).procedure.steps_for(4 * 13, queues=0) == 15
-    one = Subject(workers=1, prefetched=4).procedure
+    one = Subject(workers=1, ahead=4).procedure
     assert [one.steps_for(4, queues=queues) for queues in (0, 1, 2)] == [1, 4, 8]
-    assert Subject(workers=1, prefetched=4, batches_per_step=4.0).procedure.steps_for(4, queues=2) == 2
+    assert Subject(workers=1, ahead=4, batches_per_step=4.0).procedure.steps_for(4, queues=2) == 2
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,8 @@ def test_steps_of_a_block_follow_from_samples_seconds_workers_and_their_queue():
 def test_a_block_ends_with_the_queue_as_full_as_it_started(monkeypatch, device, states, steps):
     """With two workers and three batches for each."""
     queue(monkeypatch, iter(states))
-    subject = Subject(workers=2, prefetched=6, device=torch.device(device))
+    monkeypatch.setattr(Procedures, "settle", lambda self: ())
+    subject = Subject(workers=2, ahead=3, device=torch.device(device))
     assert len(subject.block(samples=8).step_s) == steps == subject.taken
 
 
@@ -112,19 +114,19 @@ def test_settling_ends_when_the_loader_is_waited_for_or_has_its_queue_full_again
     monkeypatch, full, waits, steps
 ):
     queue(monkeypatch, itertools.repeat(full))
-    subject = Subject(wait=[waits], workers=2, prefetched=6)
+    subject = Subject(wait=[waits], workers=2, ahead=3)
     subject.run(subject.procedure.settle())
     assert subject.taken == steps
 
 
 def test_a_queue_that_is_left_as_it_is_makes_a_block_as_short_as_its_samples():
-    subject = Subject(workers=1, prefetched=4)
-    assert len(subject.block(samples=8, settle=True, queues=0).step_s) == 2 == subject.taken
+    subject = Subject(workers=1, ahead=4)
+    assert len(subject.block(samples=8, queues=0).step_s) == 2 == subject.taken
 
 
 def test_a_held_batch_is_trained_on_before_it_is_timed_and_nothing_is_waited_for():
     subject = Subject(wait=[0.25])
-    held = subject.run(subject.procedure.held(16)).block()
+    held = subject.run(subject.procedure.ceiling(16))
     assert (held.step_s, held.data_wait_s, subject.taken) == ([1.0] * 4, [0.0] * 4, 4 + 3)
 
 
@@ -164,7 +166,7 @@ def test_gradients_stay_on_their_rank_also_where_the_program_says_when_they_are_
 
     model = Model(1, 1)
     model.require_backward_grad_sync = True
-    with procedure._without_averaging(model):
+    with session.without_averaging(model):
         model.require_backward_grad_sync = True
         assert model.require_backward_grad_sync is False
     assert (model.require_backward_grad_sync, type(model)) == (True, Model)

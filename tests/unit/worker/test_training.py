@@ -11,8 +11,9 @@ import torch
 from perfkit import prefetch, train
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe
+from perfkit.worker import training as training_module
 from perfkit.worker.device import compile_counters
-from perfkit.worker.procedure import Procedure, drive
+from perfkit.worker.procedure import Procedures, drive
 from perfkit.worker.training import Training, losses, observe_step
 from tests.support.toy import Blocks, NaNLoss, Toy
 
@@ -24,8 +25,9 @@ def training(workload=None, **switches):
 
 
 def first_losses(subject, count=4):
-    job = Procedure(subject, lambda progress: None).first_steps([subject.first], count)
-    return losses(drive(job, subject.step).plain)
+    procedures = Procedures(lambda phase: None)
+    procedures.subject = subject
+    return losses(drive(procedures.first_steps([subject.first], count), subject.step).plain)
 
 
 @pytest.mark.parametrize("switches", [{}, {"accumulation": 2, "workers": 1}, {"amp": "fp16"}])
@@ -34,7 +36,7 @@ def test_its_losses_are_those_of_the_program(switches):
     expected = [float(next(program)) for _ in range(4)]
     measured = training(**switches)
     assert first_losses(measured) == expected
-    assert train.endless(measured.loader) is not measured.feed
+    assert train.endless is training_module._plain_endless
 
 
 def test_a_loss_that_is_not_finite_is_an_error_with_a_remedy():
@@ -62,12 +64,13 @@ def test_a_held_batch_is_repeated_and_the_loader_rests():
         first, second = losses([measured.step(), measured.step()])
     assert second < first, "it learns the one batch"
     measured.step()
-    assert measured.feed.count == 3
+    assert measured.fetched == 3
 
 
-def test_waiting_is_what_the_loader_takes():
+def test_waiting_is_what_the_loader_takes(monkeypatch):
     ticks = itertools.count()
-    measured = Training(Recipe(batch_size=4), Toy(), CPU, clock=lambda: next(ticks))
+    monkeypatch.setattr(training_module.time, "perf_counter", lambda: next(ticks))
+    measured = training()
     assert measured.first.waited == 1
     assert measured.first.seconds == 3
 
@@ -102,7 +105,7 @@ def test_after_observing_the_program_is_as_it_was():
         measured.step()
     assert (train.record_function, prefetch.record_function, train.endless) == plain
     hooks = [h for part in measured.model.modules() for h in (*part._forward_hooks, *part._forward_pre_hooks)]
-    assert (hooks, measured.feed.last) == ([], None)
+    assert (hooks, measured.last) == ([], None)
 
 
 def test_a_step_is_seen_as_it_was_taken():
