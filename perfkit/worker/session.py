@@ -16,7 +16,7 @@ from torch import distributed
 from perfkit import rules, workloads
 from perfkit.recipe import Recipe, switches
 from perfkit.results.run import Communication
-from perfkit.worker import kernels, memory, messages, parity
+from perfkit.worker import inside, messages, parity
 from perfkit.worker.checks import bytes_per_sample, verify
 from perfkit.worker.device import compile_counters, facts, synchronize
 from perfkit.worker.messages import Trained
@@ -102,12 +102,12 @@ class Session(Procedures):
 
     def memory(self) -> messages.MemoryReport:
         """Accounts for the memory of a step."""
-        return memory.measure(self.subject)
+        return inside.memory(self.subject)
 
     def kernels(self) -> Job:
         """Measures the device's roofs and the work of a step."""
         step_s = (yield from self.take(8, "measuring")).mean_s
-        return kernels.measure(self.subject, step_s)
+        return inside.kernels(self.subject, step_s)
 
     def profile(self, **settings: Any) -> Job:
         yield from self.settle()

@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
-from perfkit.worker import device, kernels, memory
+from perfkit.worker import device, inside
 from perfkit.worker.messages import StepWork
 from perfkit.worker.training import Training
 from tests.support.toy import Toy
@@ -34,7 +34,7 @@ class Deep(Toy):
 
 
 def test_each_byte_is_of_one_kind():
-    report = memory.measure(training(Momentum(), zero_grad_set_to_none=False))
+    report = inside.memory(training(Momentum(), zero_grad_set_to_none=False))
     assert sum(report.parts.values()) == report.peak
     assert [report.parts[kind] for kind in ("weights", "optimizer", "gradients")] == [WEIGHTS] * 3
     assert report.parts["batch"] >= 8 * 16 * 4
@@ -44,7 +44,7 @@ def test_each_byte_is_of_one_kind():
 
 def test_checkpointing_gives_activations_up():
     plain, less = (
-        memory.measure(training(Deep(), activation_checkpointing=on, batch_size=64)) for on in (False, True)
+        inside.memory(training(Deep(), activation_checkpointing=on, batch_size=64)) for on in (False, True)
     )
     assert less.parts["activations"] < 0.5 * plain.parts["activations"]
     assert less.parts["weights"] == plain.parts["weights"]
@@ -56,8 +56,8 @@ def test_memory_of_a_compiled_model_is_refused_and_its_work_is_not_known():
     measured = training()
     measured.recipe = Recipe(compile=True)
     with pytest.raises(InvalidValue, match="compile=false"):
-        memory.measure(measured)
-    assert kernels.work(measured)[0].flops is None
+        inside.memory(measured)
+    assert inside.work(measured)[0].flops is None
 
 
 def test_a_peak_that_is_not_kept_is_not_known():
@@ -68,10 +68,10 @@ def test_a_peak_that_is_not_kept_is_not_known():
 
 def test_flops_of_a_step_are_those_of_its_products():
     """Forward 2·b·in·out for each layer; backward the same for weights, and for inputs but the first."""
-    step, operators = kernels.work(training())
+    step, operators = inside.work(training())
     assert step.flops == 2 * 8 * (3 * 32 * 2 + 2 * 16 * 32)
     assert step.bytes == sum(moved for _, moved in operators) > 0
-    assert kernels.work(training(amp="bf16"))[0].dtype == "bfloat16"
+    assert inside.work(training(amp="bf16"))[0].dtype == "bfloat16"
     with FlopCounterMode(display=False) as counter:
         training().step()
     assert step.flops == counter.get_total_flops() / 2, "the first step too"
@@ -80,5 +80,5 @@ def test_flops_of_a_step_are_those_of_its_products():
 def test_shares_of_the_roof_are_known_where_the_work_is():
     """An operator needs the longer of computing at 100 FLOP/s and moving at 50 B/s."""
     work, operators = StepWork(500, 200, "float32"), [(400, 50), (100, 100), (0, 50)]
-    assert kernels.shares(work, operators, 20.0, {"float32": 100.0}, 50.0) == (5 / 20, (4 + 2 + 1) / 20)
-    assert kernels.shares(StepWork(None, None, ""), [], 20.0, {}, 50.0) == (None, None)
+    assert inside.shares(work, operators, 20.0, {"float32": 100.0}, 50.0) == (5 / 20, (4 + 2 + 1) / 20)
+    assert inside.shares(StepWork(None, None, ""), [], 20.0, {}, 50.0) == (None, None)

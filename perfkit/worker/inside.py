@@ -1,0 +1,279 @@
+"""What is inside a step: what holds memory in it, its FLOPs and bytes, and what the device can do by shape.
+
+Memory is that of every tensor's storage, from its allocation until it is freed: the tensors that operators
+return, on a CPU as on a GPU. What a library allocates for itself inside one operator (cuDNN's workspace) and
+what the allocator keeps in reserve are not tensors: they are the difference to the allocator's own figures.
+
+Peaks are measured, not taken from a data sheet: the best of some large products, a copy of a large tensor.
+"""
+
+import contextlib
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import flop_registry
+
+from perfkit.errors import InvalidValue
+from perfkit.worker.checks import shown
+from perfkit.worker.device import peak_bytes, reset_peak, synchronize
+from perfkit.worker.messages import KernelReport, MemoryReport, ShapeTiming, StepWork
+from perfkit.worker.training import Training, inner_model
+
+
+class Operators(TorchDispatchMode):
+    """Shows every operator that computes meanwhile: the function, its arguments and what it returned."""
+
+    def __init__(self, show: Callable[[Any, Any, Any, Any], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._show = show
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        outputs = func(*args, **(kwargs or {}))
+        self._show(func, args, kwargs or {}, outputs)
+        return outputs
+
+
+def _tensors(*values: Any) -> Iterator[torch.Tensor]:
+    return (value for value in tree_iter(values) if isinstance(value, torch.Tensor))
+
+
+# ---------------------------------------------------------------- memory
+
+KIND_IN = {"forward": "activations", "data": "batch"}
+"""The kind of what a phase allocates, where nothing else is known of it; workspace in other phases."""
+
+Storage = list[Any]
+"""Where, kind, size. The kind of a gradient shows after its allocation, also for one that is in the peak."""
+
+
+class Ledger:
+    """Accounts for all storages of a training."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._model = inner_model(training.model)
+        self._phase = "data"
+        self._modules = [""]
+        """Those that compute, the innermost last."""
+        self._live: dict[int, Storage] = {}
+        self._bytes = self._peak = 0
+        self.at_peak: list[Storage] = []
+        self.peak_phase = ""
+
+    def note(self, tensor: torch.Tensor, kind: str = "", where: str = "") -> None:
+        """Records a tensor under this kind and place, or under those that the phase and the module imply."""
+        if tensor.device.type != self._training.device.type or tensor.layout != torch.strided:
+            return
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._live:
+            if kind:
+                self._live[key][:2] = where, kind
+            return
+        where = where or self._modules[-1] or self._phase
+        self._live[key] = [where, kind or KIND_IN.get(self._phase, "workspace"), size]
+        weakref.finalize(storage, self._freed, key)
+        self._bytes += size
+        if self._bytes > self._peak:
+            self._peak, self.at_peak, self.peak_phase = self._bytes, [*self._live.values()], self._phase
+
+    def _freed(self, key: int) -> None:
+        if freed := self._live.pop(key, None):
+            self._bytes -= freed[2]
+
+    def _note_lasting(self) -> None:
+        """Records weights, gradients and optimizer state as such, wherever they were allocated."""
+        for name, tensor in (*self._model.named_parameters(), *self._model.named_buffers()):
+            self.note(tensor.data, "weights", name)
+            if tensor.grad is not None:
+                self.note(tensor.grad, "gradients", name)
+            for value in _tensors(self._training.optimizer.state.get(tensor)):
+                self.note(value, "optimizer", name)
+
+    @contextlib.contextmanager
+    def in_phase(self, name: str) -> Iterator[None]:
+        """What is allocated inside belongs to this phase; copies count as data."""
+        before, self._phase = self._phase, "data" if name == "copy" else name
+        self._note_lasting()
+        try:
+            yield
+        finally:
+            self._phase = before
+
+    @contextlib.contextmanager
+    def modules_named(self) -> Iterator[None]:
+        """Knows the module that computes."""
+        names = {module: name for name, module in self._model.named_modules()}
+
+        def enter(module: Any, _: Any) -> None:
+            self._modules.append(names.get(module) or self._modules[-1])
+
+        def leave(*_: Any) -> None:
+            self._modules.pop()
+
+        hooks = (
+            register_module_forward_pre_hook(enter),
+            # Where activations are computed again, an exception ends the last module early.
+            register_module_forward_hook(leave, always_call=True),
+        )
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def memory(training: Training, steps: int = 2) -> MemoryReport:
+    """Takes some steps and accounts for their memory.
+
+    Raises:
+        InvalidValue: the model is compiled.
+    """
+    if training.recipe.compile:
+        raise InvalidValue(
+            "the memory of a compiled model cannot be followed, as its kernels allocate on their own",
+            "Use the recipe with compile=false",
+        )
+    ledger = Ledger(training)
+
+    def show(func: Any, args: Any, kwargs: Any, outputs: Any) -> None:
+        for tensor in _tensors(outputs):
+            ledger.note(tensor)
+
+    reset_peak(training.device)
+    with ledger.modules_named(), training.phases(ledger.in_phase), Operators(show):
+        for _ in range(steps):
+            training.step()
+    on_gpu = training.device.type == "cuda"
+    allocated, reserved = peak_bytes(training.device) if on_gpu else (None, None)
+    return MemoryReport.of(
+        ledger.at_peak,
+        peak_phase=ledger.peak_phase,
+        allocated=allocated,
+        reserved=reserved,
+        recipe=training.recipe.describe(),
+    )
+
+
+# ---------------------------------------------------------------- what the device can do
+
+REPEATS = 7
+DEPTHS = (1536, 1504, 1500, 1503)
+"""The k of the article's product (m × k × n) and its neighbours: multiples of 64, 8 and 4, and an odd one."""
+WIDTHS_ON_GPU, WIDTHS_ON_CPU = (10_048, 10_000, 9_996, 9_999), (2_560, 2_504, 2_500, 2_503)
+"""The same for n; on a CPU n and m are a quarter of the article's."""
+
+
+def kernels(training: Training, step_s: float) -> KernelReport:
+    """Roofs of the device, a sweep of shapes, and the work of this training's step."""
+    device = training.device
+    big = device.type != "cpu"
+    m, widths = (576, WIDTHS_ON_GPU) if big else (144, WIDTHS_ON_CPU)
+    shapes = [(m, k, n) for k in DEPTHS for n in widths]
+    shapes += [(each, DEPTHS[1], widths[1]) for each in (m - 1, 8)]  # an odd m, and a small one
+    rows, peaks = list[ShapeTiming](), dict[str, float]()
+    for dtype in (torch.float32, torch.bfloat16, *([torch.float16] if big else [])):
+        timed = _products(device, dtype, shapes)
+        squares = _products(device, dtype, [(n, n, n) for n in ((1024, 4096, 8192) if big else (512, 1024))])
+        peaks[shown(dtype)] = max(row.flops_per_s for row in timed + squares)
+        rows += timed
+    source = torch.empty(1 << (30 if big else 26), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    bytes_per_s = 2 * source.nbytes / _least_s(device, [lambda: target.copy_(source)])[0]  # read and written
+    step_work, operators = work(training)
+    mfu, light_share = shares(step_work, operators, step_s, peaks, bytes_per_s)
+    return KernelReport(
+        peaks=peaks,
+        bytes_per_s=bytes_per_s,
+        rows=rows,
+        work=step_work,
+        step_s=step_s,
+        mfu=mfu,
+        light_share=light_share,
+        recipe=training.recipe.describe(),
+    )
+
+
+def _least_s(device: torch.device, calls: Sequence[Callable[[], Any]]) -> list[float]:
+    """The least seconds of each call; they alternate, so that drift affects all of them alike.
+
+    Not the median: the question is what the device can do, and every disturbance adds time.
+    """
+
+    def seconds(call: Callable[[], Any]) -> float:
+        synchronize(device)
+        start = time.perf_counter()
+        call()
+        synchronize(device)
+        return time.perf_counter() - start
+
+    rounds = [[seconds(call) for call in calls] for _ in range(1 + REPEATS)]
+    return [min(times) for times in zip(*rounds[1:], strict=True)]  # the first call plans and allocates
+
+
+def _products(
+    device: torch.device, dtype: torch.dtype, shapes: Sequence[tuple[int, int, int]]
+) -> list[ShapeTiming]:
+    """Times a product of two matrices for each m, k and n."""
+
+    def product(m: int, k: int, n: int) -> Callable[[], Any]:
+        a, b = (torch.randn(*size, device=device).to(dtype) for size in ((m, k), (k, n)))
+        return lambda: a @ b
+
+    rows = []
+    timings = _least_s(device, [product(*shape) for shape in shapes])
+    for (m, k, n), seconds in zip(shapes, timings, strict=True):
+        flops, moved = 2 * m * k * n, (m * k + k * n + m * n) * dtype.itemsize
+        rows.append(ShapeTiming(f"{m} x {k} x {n}", shown(dtype), seconds, flops / seconds, flops / moved))
+    return rows
+
+
+# ---------------------------------------------------------------- a step
+
+Operator = tuple[int, int]
+"""FLOPs of one call (0 if it is no product or convolution), and the bytes that it reads and writes."""
+
+
+def work(training: Training) -> tuple[StepWork, list[Operator]]:
+    """FLOPs of a step (products and convolutions), the bytes it moves if nothing is fused; its operators."""
+    if training.recipe.compile:  # fusing changes the bytes, so they are counted without it
+        return StepWork(None, None, "", "counted on the recipe without compile"), []
+    operators: list[Operator] = []
+
+    def show(func: Any, args: Any, kwargs: Any, outputs: Any) -> None:
+        if not func.is_view:
+            count = flop_registry.get(func.overloadpacket)
+            flops = count(*args, **kwargs, out_val=outputs) if count else 0
+            tensors = {id(tensor): tensor for tensor in _tensors(args, kwargs, outputs)}
+            operators.append((flops, sum(tensor.nbytes for tensor in tensors.values())))
+
+    with Operators(show):
+        training.step()
+    amp = {"off": "float32", "bf16": "bfloat16", "fp16": "float16"}[training.recipe.amp]
+    flops, moved = map(sum, zip(*operators, strict=True))
+    return StepWork(flops, moved, amp), operators
+
+
+def shares(
+    step: StepWork,
+    operators: Sequence[Operator],
+    step_s: float,
+    peaks: Mapping[str, float],
+    bytes_per_s: float,
+) -> tuple[float | None, float | None]:
+    """MFU, and the least time of all operators / the step's; None where the work is not known.
+
+    An operator computes and moves data at the same time, so it needs the longer of the two (the roofline
+    model: Williams, Waterman and Patterson 2009, doi:10.1145/1498765.1498785).
+    """
+    if not step.flops or step.dtype not in peaks:
+        return None, None
+    peak = peaks[step.dtype]
+    least_s = sum(max(flops / peak, moved / bytes_per_s) for flops, moved in operators)
+    return step.flops / peak / step_s, least_s / step_s
