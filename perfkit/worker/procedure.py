@@ -267,10 +267,11 @@ class Procedures:
             self._wait_for_workers()
             return (yield from self.take(self.steps_for(samples, queues=0), "ceiling")).block()
 
-    def profile(
-        self, path: str, wait: int, warmup: int, active: int, stacks: bool
-    ) -> Generator[None, Any, str]:
-        """Takes steps with the profiler, and writes a trace of the active ones for each rank: its path."""
+    def profile(self, path: str, stacks: bool, **schedule: int) -> Generator[None, Any, str]:
+        """Takes steps with the profiler, and writes a trace of the active ones for each rank: its path.
+
+        `schedule` is that of `torch.profiler.schedule`: wait, warmup, active.
+        """
         if rank := int(os.environ.get("RANK", "0")):
             path = path.replace(".json", f".rank{rank}.json")
         activities = [torch.profiler.ProfilerActivity.CPU]
@@ -278,14 +279,14 @@ class Procedures:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         recorder = torch.profiler.profile(
             activities=activities,
-            schedule=torch.profiler.schedule(wait=wait, warmup=warmup, active=active, repeat=1),
+            schedule=torch.profiler.schedule(**schedule, repeat=1),
             record_shapes=True,
             with_stack=stacks,
             on_trace_ready=lambda recorded: _write(recorded, path),
         )
         self.report("profiling")
         with self.subject.phases(), recorder:
-            for _ in range(wait + warmup + active):
+            for _ in range(sum(schedule.values())):
                 yield
                 with _workers_stopped(self.subject.iterator):
                     recorder.step()

@@ -109,9 +109,9 @@ class Session(Procedures):
         step_s = (yield from self.take(8, "measuring")).mean_s
         return inside.kernels(self.subject, step_s)
 
-    def profile(self, **settings: Any) -> Job:
+    def profile(self, path: str, stacks: bool, **schedule: int) -> Job:
         yield from self.settle()
-        return (yield from super().profile(**settings))
+        return (yield from super().profile(path, stacks, **schedule))
 
     def communication(self, samples: int) -> Job:
         """What averaging gradients between the ranks costs: steps with it and without, the collectives alone.
