@@ -71,7 +71,7 @@ RULES: tuple[tuple[str, Callable[[Recipe, Target], bool], str], ...] = (
     ("amp", lambda r, t: r.amp != "off" and bool(not_anchored(r, t)),
      "this GPU is not simulated in {r.amp}: no published measurement can check it"),
     ("fp32_precision", lambda r, t: r.fp32_precision == "tf32" and t.device != "cuda",
-     "TF32 is a number format of CUDA devices (this run is on {t.device})"),
+     "TF32 is a format of CUDA devices (this run is on {t.device})"),
     ("fp32_precision", lambda r, t: r.fp32_precision == "tf32" and not t.bf16,
      "this GPU does not compute in TF32, which came with Ampere, as bfloat16 did"),
     ("fp32_precision", lambda r, t: r.amp == "off" and bool(not_anchored(r, t)),

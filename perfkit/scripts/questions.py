@@ -35,7 +35,7 @@ _WARMUP_S, _TRIED = 3.0, 20
 _ON_CUDA = {
     "pin_memory": "pinned memory speeds up copies to a GPU",
     "non_blocking": "only copies to a GPU can go on in the background",
-    "fp32_precision": "TF32 is a number format of CUDA devices",
+    "fp32_precision": "TF32 is a format of CUDA devices",
     "cudnn_benchmark": "cuDNN runs on CUDA devices",
 }
 

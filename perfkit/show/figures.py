@@ -168,7 +168,7 @@ def _throughput(runs: Sequence[Run], drawing: "Drawing") -> None:
     is_climb = any(RUNG in run.facts for run in runs)
     for at, run in enumerate(runs):
         if not (rate := run.samples_per_s):
-            style.words(ax, at, sentences.outcome(run), 0.42, 2, style="italic")
+            style.words(ax, at, sentences.outcome(run), 0.44, 2, style="italic")
             continue
         look = _AGAIN if run.is_again else _RATE
         if run.facts.get(RUNG, "").startswith("dropped"):

@@ -92,7 +92,7 @@ def test_a_cpu_shares_its_cores_between_model_and_loader(target, expected):
         ("pinning", Recipe(), CPU, "Pin memory, Non-blocking copy: needs a CUDA device"),
         ("device_prefetch", Recipe(), CPU, "needs a CUDA device"),  # it brings pinning: nothing is left of it
         ("compile", Recipe(compile=True), CPU, "nothing to change: the recipe has it already"),
-        ("tf32", Recipe(), CPU, "float32 precision: TF32 is a number format of CUDA devices"),
+        ("tf32", Recipe(), CPU, "float32 precision: TF32 is a format of CUDA devices"),
         ("tf32", Recipe(), Target("cuda", bf16=False), "came with Ampere"),
     ],
 )

@@ -59,7 +59,7 @@ def test_switches_with_one_reason_are_named_together():
     wanted = Recipe(pin_memory=True, non_blocking=True, fp32_precision="tf32")
     assert joined(applicable(wanted, CPU)[1]) == (
         "Pin memory, Non-blocking copy: needs a CUDA device (this run is on cpu); "
-        "float32 precision: TF32 is a number format of CUDA devices (this run is on cpu)"
+        "float32 precision: TF32 is a format of CUDA devices (this run is on cpu)"
     )
     assert joined({}) == ""
 
