@@ -1,7 +1,6 @@
 """Commands that compare and look: two recipes or scripts, the baseline's training, memory, this machine."""
 
 import contextlib
-import dataclasses
 from typing import Annotated
 
 import msgspec
@@ -128,14 +127,7 @@ def parity(
         raise typer.Exit(1)
 
 
-def memory(
-    training: Stage,
-    output: Output,
-    other: Annotated[
-        Texts, typer.Option("--compare", help="switch=value of a second recipe to show beside it; repeatable")
-    ] = None,
-) -> None:
+def memory(training: Stage, output: Output) -> None:
     """What holds memory in a training step: by kind and by module."""
-    second = dataclasses.replace(training, settings=[*(training.settings or []), *(other or [])])
-    ledgers = [inspect.memory(**side.look()) for side in ([training, second] if other else [training])]
-    output.show("memory of a step", inside.memory(ledgers), ledgers if other else ledgers[0])
+    ledger = inspect.memory(**training.look())
+    output.show("memory of a step", inside.memory([ledger]), ledger)

@@ -35,17 +35,11 @@ def run(
     output: Output,
     stages: Stages = None,
     keep: Annotated[str | None, typer.Option(help="stages to keep even if they are not faster: a,b")] = None,
-    keep_all: Annotated[bool, typer.Option("--keep-all", help="keep every stage, faster or not")] = False,
     timeout: Annotated[float | None, typer.Option(help="seconds for one stage")] = None,
     out: Out = None,
 ) -> None:
     """Climbs a ladder: each stage is measured on top of what was kept so far, and kept if it is faster."""
-    plan = training.plan(
-        names(stages),
-        timeout_s=timeout,
-        keep=names(keep) or [],
-        keep_all=keep_all,
-    )
+    plan = training.plan(names(stages), timeout_s=timeout, keep=names(keep) or [])
     check_writable(out)
     runs, stopped = _measure(plan)
     if not runs:
@@ -124,23 +118,15 @@ def show(
 def export(
     training: Stage,
     steps: Annotated[int, typer.Option(min=1, help="steps that the script trains")] = 8,
-    run_id: Annotated[str | None, typer.Option("--run", help="the recipe of this stored run instead")] = None,
     out: Out = None,
 ) -> None:
     """Writes the standalone training script of a recipe; it does not need perfkit."""
     check_writable(out)
-    if run_id:
-        texts = rungs.scripts([RunStore().get(run_id)])
-        if not texts:
-            why = "It was not measured, or it was a script already (see perfkit show ID)"
-            raise InvalidValue(f"run '{run_id}' has no recipe to export", why)
-        text = next(iter(texts.values()))
-    else:
-        plan = training.plan([training.stage or "baseline"], below=True)
-        described = rungs.describe(plan)
-        recipe = rungs.acting(rungs.planned(plan, described)[-1]).recipe
-        workload = described.reference, described.options
-        text = rungs.script(recipe, *workload, plan.device, training.seed, steps)
+    plan = training.plan([training.stage or "baseline"], below=True)
+    described = rungs.describe(plan)
+    recipe = rungs.acting(rungs.planned(plan, described)[-1]).recipe
+    workload = described.reference, described.options
+    text = rungs.script(recipe, *workload, plan.device, training.seed, steps)
     if out:
         write(out, text)
     else:

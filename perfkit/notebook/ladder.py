@@ -50,7 +50,6 @@ class LadderPanel(Panel):
         preset: `smoke`, `quick` or `paper`; what `PERFKIT_PRESET` says, or what suits the machine, if None.
         device: `cuda`, `mps`, `cpu`, `sim:v100` …, or `recorded:NAME`; the session's choice if None.
         options: the workload's constructor arguments.
-        host: the host of a simulated GPU: `article`, `ideal`, or its numbers.
         above: widgets between the question and the buttons.
         more: other widgets, as for `Panel`.
 
@@ -70,7 +69,6 @@ class LadderPanel(Panel):
         preset: str | None = None,
         device: str | None = None,
         options: Mapping[str, Any] | None = None,
-        host: str | None = None,
         above: Sequence[widgets.Widget] = (),
         **more: Any,
     ) -> None:
@@ -78,8 +76,7 @@ class LadderPanel(Panel):
         self._asked: dict[str, Any] = {"stages": stages, "workload": workload, "preset": preset}
         self._asked["options"] = options
         self._settings = dict(settings or {})
-        self._hosts, problem = {device: host}, None
-        key = (self._asked, self._settings, self.titles, self._hosts)
+        key, problem = (self._asked, self._settings, self.titles), None
         if device is None and _session:
             try:
                 self._planned(_session)
@@ -134,8 +131,7 @@ class LadderPanel(Panel):
 
     def _planned(self, device: str | None) -> Plan:
         """The plan on a device. Raises a PerfkitError where there can be none."""
-        host = self._hosts.get(device)
-        plan = sources.plan(device=device, host=host, settings=self._settings, **self._asked)
+        plan = sources.plan(device=device, settings=self._settings, **self._asked)
         recipes = {title: plain(plan).replace(**changes) for title, changes in self.titles.items()}
         return replace(plan, recipes=tuple(recipes.items()))
 

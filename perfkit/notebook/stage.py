@@ -2,7 +2,6 @@
 
 import html
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,7 +23,7 @@ from perfkit.studies import inspect, rungs, sources
 from perfkit.studies.sources import Plan
 
 FIRST: dict[str, Value] = {"workers": 1, "wait_policy": "passive"}
-"""For a reader who has measured no rung: the first change of the course."""
+"""For a reader who has kept no rung: the first change of the course."""
 _DECISIONS = ("kept", "dropped")
 """Notes of stored runs: what a person decided on the rung."""
 
@@ -259,19 +258,7 @@ def _switches(rows: Mapping[str, Entry], rungs: Iterable[str]) -> dict[str, Valu
 
 
 def kept() -> dict[str, Value]:
-    """The switches of the rungs that you kept in their panels, or that were faster if you decided nothing.
-
-    Of each rung the newest decision or result counts, on the session's device, workload and preset.
-    """
-    rows = _stored(LadderPanel().plan)
-    rungs_of = Counter(row.session for row in rows if row.stage in LADDER[1:])
-    newest = {row.stage: row for row in rows if rungs_of[row.session] == 1}  # no whole ladder
-    rows_kept = {name: row for name, row in (newest | _decided(rows)).items() if _is_kept(row)}
-    return _switches(rows_kept, LADDER[1:]) or FIRST
-
-
-def _is_kept(row: Entry) -> bool:
-    if row.note in _DECISIONS:
-        return row.note == "kept"
-    ratio = row.against_baseline
-    return ratio is not None and (ratio.is_faster or (ratio.verdict == "too few rounds" and ratio.low > 1))
+    """The switches of the rungs that you kept in their panels, for the session's device, workload, preset."""
+    decided = _decided(_stored(LadderPanel().plan))
+    rows = {name: row for name, row in decided.items() if row.note == "kept"}
+    return _switches(rows, LADDER[1:]) or FIRST

@@ -39,7 +39,7 @@ class Workbench(LadderPanel):
 
     Args:
         workload: a built-in one, or `package.module:name`; the preset's own if None.
-        more: settings, preset, device, options and host, as for `LadderPanel`.
+        more: settings, preset, device and options, as for `LadderPanel`.
 
     Raises:
         PerfkitError: a name or value that is not allowed.

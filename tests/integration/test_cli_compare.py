@@ -49,7 +49,6 @@ def test_scripts_are_compared_as_they_stand(tmp_path, monkeypatch):
     assert "slower than A by more than" in done.stderr, "a gate does not let it pass for a busy machine"
     last = RunStore().runs()[0].id
     assert "changed.py 1000000" in perfkit("show", last).stdout
-    assert "no recipe to export" in perfkit("export", "--run", last, code=2).stderr
     assert "is of a script" in perfkit("compare", last, "amp", *TOY, code=2).stderr
 
 

@@ -16,17 +16,11 @@ def shown(panel):
     return " ".join(terminal.text(panel.sections()).split())
 
 
-def stored(*stages, number=0, **recipe):
+def stored(*stages):
     """A session of these stages in the store, of the place where the panels of this test measure."""
     plan = pk.LadderPanel().plan
     where = {"workload": plan.workload, "preset": plan.preset.name, "device": plan.device, "options": {}}
-    runs = [
-        plain(
-            RUNS[stage], **where, id=RUNS[stage].id if number == 0 else f"{stage}-{number}", session=f"s{number}",
-            created=f"2026-11-{number + 1:02}T00:00:00+00:00", recipe={**RUNS[stage].recipe, **recipe},
-        )
-        for stage in ("baseline", *stages)
-    ]  # fmt: skip
+    runs = [plain(RUNS[stage], **where) for stage in ("baseline", *stages)]
     for run in runs:
         RunStore().add(run)
     return runs
@@ -78,28 +72,17 @@ def test_later_panels_start_from_what_was_kept(monkeypatch):
     with pytest.raises(InvalidValue, match="nothing was measured"):
         panel.keep()
     panel.run()
+    assert pk.kept() == {"workers": 1, "wait_policy": "passive"}, "the first change of the course"
     panel.keep()
     assert "data loading 1.5" in panel._line.value
+    assert pk.kept()["prefetch_factor"] == runs[-1].recipe["prefetch_factor"]
     assert pk.StagePanel("amp").plan.settings["workers"] == runs[-1].recipe["workers"] > 0
     panel.drop()
+    assert "prefetch_factor" not in pk.kept()
     assert "data loading dropped" in panel._line.value
     assert pk.StagePanel("amp").plan.settings["workers"] == 0
     assert pk.StagePanel("data_loading").plan.settings == {}, "a rung does not change itself"
     assert pk.StagePanel("amp", settings={"workers": 3}).plan.settings["workers"] == 3
-
-
-def test_kept_is_what_a_person_kept_or_what_was_faster():
-    assert pk.kept() == {"workers": 1, "wait_policy": "passive"}, "the first change of the course"
-    stored("data_loading", number=1, workers=3)
-    stored("data_loading", number=2, workers=2, prefetch_factor=4)
-    stored("channels_last", number=3, channels_last=True)
-    stored("data_loading", "channels_last", number=4, workers=9)
-    settings = pk.kept()
-    assert settings["workers"] == 2, "the newest result of a rung counts, and a whole ladder does not"
-    assert settings["channels_last"] is True
-    assert "amp" not in settings
-    RunStore().mark("channels_last-3", note="dropped")
-    assert "channels_last" not in pk.kept()
 
 
 def test_a_recording_is_played_without_a_process():
