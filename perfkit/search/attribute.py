@@ -15,9 +15,12 @@ from msgspec import Struct
 from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.recipe import Recipe
+from perfkit.results.stats import Estimate
 from perfkit.results.store import RunStore
 from perfkit.rules import applicable
-from perfkit.search.candidates import measure
+from perfkit.search.tune import measure
+from perfkit.show import units
+from perfkit.show.document import Bullets, Col, Content, tabulate
 from perfkit.studies import rungs
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import Plan, Source, opened
@@ -44,6 +47,13 @@ class Effect(Struct, frozen=True, kw_only=True):
     high: float | None
     """95% interval of the Shapley value."""
 
+    @property
+    def mean(self) -> Estimate | None:
+        """The Shapley value with its interval."""
+        if self.shapley is None or self.low is None or self.high is None:
+            return None
+        return Estimate(self.shapley, self.low, self.high)
+
 
 class Attribution(Struct, frozen=True, kw_only=True):
     """What each of some optimizations is worth."""
@@ -57,6 +67,20 @@ class Attribution(Struct, frozen=True, kw_only=True):
     """Whether these are all."""
     left_out: dict[str, str]
     """Optimizations that cannot act, and why."""
+
+    def sections(self) -> list[Content]:
+        """What each optimization is worth, and what is missing."""
+        columns = (
+            Col("optimization", "title"),
+            Col("alone", "alone", units.times),
+            Col("after the others", "last", units.times),
+            Col("mean over orders", "mean", lambda mean: units.interval(mean, unit="×")),
+        )
+        notes = [f"{name} is left out: {why}" for name, why in self.left_out.items()]
+        if not self.complete:
+            notes.append("The time was not enough for all sets: raise the budget for the rest.")
+        table = tabulate(columns, self.effects, "What each optimization is worth")
+        return [table, *([Bullets(notes)] if notes else [])]
 
 
 def attribute(
@@ -89,7 +113,7 @@ def attribute(
             recipes[members] = applicable(base.replace(**merged), source.target)[0]
         distinct = list(dict.fromkeys(recipes.values()))
         values, store = dict[Recipe, Value](), RunStore()
-        for run in measure(source, base, distinct, rungs.stop_rule(plan), until):
+        for run in measure(source, base, distinct, rungs.stop_rule(plan), until).values():
             store.add(run)
             if ratio := run.speedup("baseline"):
                 error = math.log(ratio.high / ratio.low) / 2 / 1.96

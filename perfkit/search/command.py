@@ -7,7 +7,6 @@ import typer
 from perfkit.cli.options import Budget, Output, Stages, Texts, Training, names, pairs, progress
 from perfkit.recipe import parse_settings
 from perfkit.search import attribute as attributing
-from perfkit.search import tables
 from perfkit.search import tune as tuning
 
 
@@ -16,7 +15,7 @@ def attribute(training: Training, output: Output, stages: Stages = None, budget:
     plan = training.plan()
     with progress() as follow:
         result = attributing.attribute(plan, names(stages), budget, follow)
-    output.show("what each optimization is worth", tables.attribution(result), result)
+    output.show("what each optimization is worth", result.sections(), result)
 
 
 def tune(
@@ -36,4 +35,4 @@ def tune(
     cap = int(memory * 1e9) if memory else None
     with progress() as follow:
         result = tuning.tune(plan, values or None, cap, budget, progress=follow)
-    output.show("the fastest recipe", tables.tuning(result), result)
+    output.show("the fastest recipe", result.sections(), result)

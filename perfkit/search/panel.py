@@ -7,7 +7,6 @@ from perfkit.notebook.functions import with_line
 from perfkit.notebook.shown import Shown
 from perfkit.recipe import Value
 from perfkit.search import attribute as attributing
-from perfkit.search import tables
 from perfkit.search import tune as tuning
 from perfkit.search.attribute import Attribution
 from perfkit.search.tune import Tuned
@@ -29,7 +28,7 @@ def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where
     """
     plan = sources.plan(stages=["baseline"], **where)
     worth = with_line(lambda progress: attributing.attribute(plan, names, 60 * minutes, progress=progress))
-    return Shown(worth, tables.attribution(worth))
+    return Shown(worth, worth.sections())
 
 
 def tune(
@@ -54,4 +53,4 @@ def tune(
     plan = sources.plan(stages=["baseline"], **where)
     cap = int(memory_gb * 1e9) if memory_gb else None
     best = with_line(lambda progress: tuning.tune(plan, space, cap, 60 * minutes, progress=progress))
-    return Shown(best, tables.tuning(best))
+    return Shown(best, best.sections())

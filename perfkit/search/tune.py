@@ -22,7 +22,8 @@ from perfkit.results.run import Run
 from perfkit.results.stats import Ratio
 from perfkit.results.store import RunStore
 from perfkit.rules import Target, applicable
-from perfkit.search.candidates import measure
+from perfkit.show import sentences, units
+from perfkit.show.document import Bullets, Col, Content, tabulate
 from perfkit.studies import rungs
 from perfkit.studies.progress import Progress
 from perfkit.studies.sources import PARITY_STEPS, Plan, Source, StopRule, opened
@@ -42,6 +43,8 @@ FIRST = ("workers", "batch_size")
 """Switches that are searched together."""
 ROUNDS = 5
 """Rounds of a recipe in its group."""
+TOGETHER = 4
+"""Recipes that are measured in the same rounds, beside the baseline."""
 
 
 class Tuned(Struct, frozen=True, kw_only=True):
@@ -60,17 +63,25 @@ class Tuned(Struct, frozen=True, kw_only=True):
     notes: Sequence[str] = ()
     """What went wrong without ending the search."""
 
-    def sentences(self) -> list[str]:
-        """What was picked, and whether it trains the same."""
-        gain = self.gain
-        over = f", {gain.ratio:.2f}x ({gain.low:.2f}-{gain.high:.2f}) the baseline" if gain else ""
-        picked = f"{self.settings}: {rate(self.best):.0f} samples/s{over}"
+    def sections(self) -> list[Content]:
+        """What was picked, and the last run of every recipe that was tried, the fastest first."""
+        picked = f"{self.settings}: {units.interval(self.best.samples_per_s)} samples/s"
         lines = [f"{picked}; {len(self.tried)} runs in {self.seconds:.0f} s"]
-        return [*lines, *([self.parity.describe()] if self.parity else []), *self.notes]
+        if self.gain:
+            lines.append(f"Beside the baseline: {sentences.result(self.gain)}")
+        if self.parity:
+            lines.append(f"Parity: {self.parity.describe().removeprefix(f'{self.parity.title}: ')}")
+        columns = (
+            Col("recipe", "title"),
+            Col("picked", lambda run: "✓" * (run.id == self.best.id)),
+            Col("samples/s", "samples_per_s", units.interval),
+            Col("peak memory", lambda run: run.peak_memory_bytes or None, units.size),
+        )
+        runs = sorted(_newest(self.tried).values(), key=_rate, reverse=True)
+        return [Bullets([*lines, *self.notes]), tabulate(columns, runs, "Tried")]
 
 
-def rate(run: Run) -> float:
-    """samples/s of a run; 0 if it was not measured, so that it ranks last."""
+def _rate(run: Run) -> float:
     return run.samples_per_s.value if run.samples_per_s else 0.0
 
 
@@ -110,12 +121,11 @@ def tune(
         if best not in fitting:
             what = "nothing that was measured fits under the memory cap"
             raise InvalidValue(what, "Raise it, or allow smaller batches")
-        run = fitting[best]
-        parity, note = None, ""
+        run, parity, note = fitting[best], None, ""
         if best == base:
-            note = "Nothing that was tried is faster than the baseline within the memory cap."
+            note = "Nothing that was tried is faster" + " within the memory cap" * bool(memory_cap_bytes)
         elif source.stopped:
-            note = "Stopped: whether it trains the same was not checked."
+            note = "Stopped: whether it trains the same was not checked"
         else:
             try:
                 parity = source.parity(run.title, best, PARITY_STEPS)
@@ -133,6 +143,28 @@ def tune(
     )
 
 
+def measure(
+    source: Source, base: Recipe, recipes: Sequence[Recipe], rule: StopRule, until: float
+) -> dict[str, Run]:
+    """The runs that succeeded by their ids, the baseline's among them, which grows from call to call.
+
+    The first recipes are measured in any case, the others until `time.monotonic()` is `until`.
+    """
+    runs: dict[str, Run] = {}
+    starts = range(0, len(recipes), TOGETHER)
+    for number, at in enumerate(starts):
+        if source.stopped or (number and time.monotonic() > until):
+            break
+        titled = [("baseline", base)]
+        titled += [(recipe.describe(base)[:120], recipe) for recipe in recipes[at : at + TOGETHER]]
+        with source.progress.part(number, len(starts)):
+            for run in source.measure(rungs.recipe_stages(titled, source.target), rule):
+                source.progress.finish(run)
+                if run.status == "ok":
+                    runs[run.id] = run
+    return runs
+
+
 def _search(
     source: Source,
     space: Mapping[str, Sequence[Value]],
@@ -141,13 +173,11 @@ def _search(
     tried: dict[str, Run],
 ) -> Recipe:
     """The fastest recipe that fits; `tried` gets every run by its id."""
-    progress, preset = source.progress, source.plan.preset
     base = best = source.baseline()
 
     def fastest(recipes: Sequence[Recipe], rule: StopRule) -> Recipe:
         """Measures recipes; the fastest that fits of them, the best until now and the baseline."""
-        recipes = [recipe for recipe in recipes if recipe != base]
-        tried.update((run.id, run) for run in measure(source, base, recipes, rule, until))
+        tried.update(measure(source, base, [each for each in recipes if each != base], rule, until))
         fitting = _newest(tried.values(), cap_bytes)
         known = [recipe for recipe in (base, best, *recipes) if recipe in fitting]
         return max(known, key=lambda recipe: _speedup(fitting[recipe]), default=best)
@@ -157,13 +187,14 @@ def _search(
     for number, group in enumerate(groups):
         if source.stopped or (tried and time.monotonic() > until):
             break
-        with progress.part(number, len(groups) + 1):
+        with source.progress.part(number, len(groups) + 1):
             recipes = _candidates(best, space, group, source.target)
             best = fastest(recipes, StopRule(ROUNDS, ceiling=False))
     if best != base and not source.stopped:
         source.renew()
-        with progress.part(len(groups), len(groups) + 1):
-            best = fastest([best], replace(rungs.stop_rule(source.plan), rounds=2 * preset.rounds))
+        with source.progress.part(len(groups), len(groups) + 1):
+            rule = replace(rungs.stop_rule(source.plan), rounds=2 * source.plan.preset.rounds)
+            best = fastest([best], rule)
     return best
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
-from perfkit.search.attribute import Names, Value, attribute, conclude
+from perfkit.search.attribute import Attribution, Effect, Names, Value, attribute, conclude
+from perfkit.show import document, terminal
 from perfkit.studies.sources import Plan
 from tests.unit.studies.conftest import machine, where
 from tests.unit.studies.fakes import FakeMachine
@@ -72,3 +73,20 @@ def test_when_the_time_is_over_the_most_informative_sets_are_known(machine, plan
 def test_one_optimization_is_no_attribution(machine, plan):
     with pytest.raises(InvalidValue, match="1 of these optimizations can act here"):
         attribute(plan, ["compile"])
+
+
+def effect(name, mean):
+    low, high = (None, None) if mean is None else (mean - 0.1, mean + 0.1)
+    return Effect(name=name, title=name, alone=1.2, last=None, shapley=mean, low=low, high=high)
+
+
+def test_worth_has_cells_and_says_what_is_missing():
+    worth = Attribution(
+        effects=[effect("amp", 1.5), effect("compile", None)], together=1.8, sets=2,
+        complete=False, left_out={"pinning": "needs a CUDA device"},
+    )  # fmt: skip
+    rows = [[*map(str, row)] for row in document.table(worth.sections(), "what each").rows]
+    assert rows == [["amp", "1.20×", "n/a", "1.50× (1.40–1.60)"], ["compile", "1.20×", "n/a", "n/a"]]
+    text = terminal.text(worth.sections())
+    assert "pinning is left out: needs a CUDA device" in text
+    assert "raise the budget for the rest" in text

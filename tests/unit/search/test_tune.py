@@ -11,6 +11,7 @@ from perfkit.recipe import Recipe
 from perfkit.results.parity import Parity
 from perfkit.results.store import RunStore
 from perfkit.search.tune import tune
+from perfkit.show import document, terminal
 from perfkit.studies.here import ThisMachine
 from perfkit.studies.progress import Progress, Update
 from perfkit.studies.sources import Plan
@@ -55,6 +56,11 @@ def test_the_fastest_recipe_is_found_and_measured_afresh(search, plan):
     assert tuned.gain.ratio == pytest.approx(2 * 1.2, rel=0.01)
     assert len(tuned.best.raw.block_samples_per_s) == 10, "the finals take twice the rounds"
     assert tuned.best in tuned.tried[-2:], "and fresh processes, which are the last"
+    rows = [[*map(str, row)][:2] for row in document.table(tuned.sections(), "tried").rows]
+    assert rows[0] == [best.describe(Recipe(batch_size=8)), "✓"], "the fastest first"
+    assert len(rows) == len({tuple(run.recipe.items()) for run in tuned.tried}), "one line for a recipe"
+    words = terminal.text(tuned.sections())
+    assert "Beside the baseline: 2.4" in words and "faster" in words and "Parity: on equal batches" in words
     stored = RunStore().runs()
     assert {run.id for run in tuned.tried} <= {run.id for run in stored}
     fractions = [update.fraction for update in seen]
@@ -83,7 +89,7 @@ def test_the_search_is_kept_if_parity_fails(search, plan, monkeypatch):
     monkeypatch.setattr(ThisMachine, "parity", fails)
     tuned = tune(plan, SPACE)
     assert tuned.parity is None
-    assert "could not be checked: out of memory in float64" in tuned.sentences()[-1]
+    assert "could not be checked: out of memory in float64" in tuned.notes[0]
 
 
 def test_where_nothing_can_be_measured_it_says_so(search, plan):
@@ -96,7 +102,7 @@ def test_a_search_that_is_stopped_keeps_what_it_has(search, plan):
     stop = threading.Event()
     search.fails = lambda child, question: stop.set() if len(search.children) == 8 else None
     tuned = tune(plan, SPACE, progress=Progress(cancelled=stop))
-    assert tuned.sentences()[-1] == "Stopped: whether it trains the same was not checked."
+    assert tuned.notes == ["Stopped: whether it trains the same was not checked"]
     assert tuned.parity is None
     assert search.alive() == []
 
