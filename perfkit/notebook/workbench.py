@@ -206,8 +206,8 @@ class Workbench(LadderPanel):
     def _bring_back(self) -> None:
         while self._deleted:
             run, line = self._deleted[-1]
-            RunStore().add(run, line.guess)
-            RunStore().mark(run.id, name=line.name, note=line.note)
+            RunStore().add(run)
+            RunStore().mark(run.id, name=line.name, note=line.note, guess=line.guess)
             self._list([line], self.history.ticked)
             self._deleted.pop()  # only once it is stored
         self._undo.disabled = True

@@ -73,7 +73,7 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def pairs(self) -> list[Rounds]:
         """The rounds of every pair of processes."""
-        return [Rounds(self.own_samples_per_s, self.other_samples_per_s, self.disturbed), *self.further_pairs]
+        return [self, *self.further_pairs]
 
     @property
     def ratio(self) -> Ratio:

@@ -21,11 +21,7 @@ CREATE TABLE IF NOT EXISTS runs (
 )
 """
 _ASKED = "CREATE TABLE IF NOT EXISTS asked (question TEXT PRIMARY KEY, session TEXT NOT NULL)"
-# Any dotted part of a reference names its workload: `photos` is `perfkit.workloads.photos:Photos`.
-_OF_WORKLOAD = """
-WHERE ?1 IS NULL OR instr('.' || replace(workload, ':', '.') || '.', '.' || replace(?1, ':', '.') || '.')
-ORDER BY created DESC, rowid DESC LIMIT ?2
-"""
+_OF_WORKLOAD = "WHERE ?1 IS NULL OR instr(workload, ?1) ORDER BY created DESC, rowid DESC LIMIT ?2"
 _OF_SESSION = "WHERE ?1 IS NULL OR session = ?1 ORDER BY created DESC, rowid DESC"
 
 
@@ -86,20 +82,17 @@ class RunStore:
         self._do(_TABLE)
         self._do(_ASKED)
 
-    def add(self, run: Run, guess: float | None = None) -> None:
+    def add(self, run: Run) -> None:
         """Keeps a run, completely or not at all.
-
-        Args:
-            run: measured here.
-            guess: the speed-up that the user predicted.
 
         Raises:
             StoreError: a run with this id is there already, or the file cannot be written.
         """
-        line = msgspec.json.encode(entry(run))
-        values = (run.id, run.created, run.session, run.workload, guess, line, msgspec.json.encode(run))
-        columns = "id, created, session, workload, guess, entry, body"
-        self._do(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+        texts = msgspec.json.encode(entry(run)), msgspec.json.encode(run)
+        values = (run.id, run.created, run.session, run.workload, *texts)
+        self._do(
+            "INSERT INTO runs (id, created, session, workload, entry, body) VALUES (?, ?, ?, ?, ?, ?)", values
+        )
 
     def mark(
         self, run_id: str, name: str | None = None, note: str | None = None, guess: float | None = None
@@ -132,7 +125,7 @@ class RunStore:
 
         Args:
             limit: at most this many.
-            workload: of this workload only, by its reference or any part of that between dots (`photos`).
+            workload: of this workload only, by its reference or any part of that (`photos`).
         """
 
         def line(text: bytes, name: str, note: str, guess: float | None) -> Entry:

@@ -43,6 +43,8 @@ FIRST = ("workers", "batch_size")
 """Switches that are searched together."""
 ROUNDS = 5
 """Rounds of a recipe in its group."""
+SEARCHING = 0.7
+"""The part of the budget after which no further recipe starts: the best one is still to be measured afresh."""
 TOGETHER = 4
 """Recipes that are measured in the same rounds, beside the baseline."""
 
@@ -98,7 +100,8 @@ def tune(
         plan: workload, preset, device, seed.
         space: values by switch; `SPACE` if None.
         memory_cap_bytes: runs above it are not picked.
-        budget_s: seconds after which no further recipe starts; the best one is still measured afresh.
+        budget_s: seconds of measuring; the first recipes, the least rounds of the best one and parity come in
+            any case.
         progress: follows and stops it.
 
     Raises:
@@ -174,10 +177,12 @@ def _search(
 ) -> Recipe:
     """The fastest recipe that fits; `tried` gets every run by its id."""
     base = best = source.baseline()
+    now = time.monotonic()
+    enough = now + SEARCHING * (until - now)
 
     def fastest(recipes: Sequence[Recipe], rule: StopRule) -> Recipe:
         """Measures recipes; the fastest that fits of them, the best until now and the baseline."""
-        tried.update(measure(source, base, [each for each in recipes if each != base], rule, until))
+        tried.update(measure(source, base, [each for each in recipes if each != base], rule, enough))
         fitting = _newest(tried.values(), cap_bytes)
         known = [recipe for recipe in (base, best, *recipes) if recipe in fitting]
         return max(known, key=lambda recipe: _speedup(fitting[recipe]), default=best)
@@ -185,16 +190,18 @@ def _search(
     first = [name for name in FIRST if name in space]
     groups = [first] * bool(first) + [[name] for name in space if name not in first]
     for number, group in enumerate(groups):
-        if source.stopped or (tried and time.monotonic() > until):
+        if source.stopped or (tried and time.monotonic() > enough):
             break
         with source.progress.part(number, len(groups) + 1):
             recipes = _candidates(best, space, group, source.target)
             best = fastest(recipes, StopRule(ROUNDS, ceiling=False))
     if best != base and not source.stopped:
         source.renew()
+        rule = rungs.stop_rule(source.plan)
+        left_s = max(0.0, until - time.monotonic())
         with source.progress.part(len(groups), len(groups) + 1):
-            rule = replace(rungs.stop_rule(source.plan), rounds=2 * source.plan.preset.rounds)
-            best = fastest([best], rule)
+            limit_s = min(rule.limit_s, left_s)
+            best = fastest([best], replace(rule, rounds=2 * source.plan.preset.rounds, limit_s=limit_s))
     return best
 
 

@@ -33,14 +33,13 @@ _ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "all
 class Simulated(Source):
     """A GPU of a data sheet beside a virtual host."""
 
-    why_not: ClassVar[str] = "nothing runs on a simulated GPU: its roofs are those of its data sheet"
-    noisy: ClassVar[bool] = False
     refused: ClassVar[Mapping[str, str]] = {
         "parity": "there are no numbers on a simulated device",
         "A/A noise": "two simulated runs of one recipe are equal",
         "attribution": "the model's errors of combined optimizations are not known",
         "tuning": "the winner of a prediction may be its largest error",
         "--fail-if-slower": "a prediction decides nothing",
+        "a look at kernels": "nothing runs there, and its roofs are those of its data sheet",
     }
 
     @classmethod
@@ -118,8 +117,6 @@ class Simulated(Source):
 
     def look(self, recipe: Recipe, question: str, kind: type[Any], **arguments: Any) -> Any:
         """What the plan of a step says; a profile is a Chrome trace that says that it is simulated."""
-        if question == "kernels":
-            raise self.not_here("its kernels")
         prediction = self.prediction(recipe)
         if question == "memory":
             return prediction.memory()

@@ -130,7 +130,7 @@ def compare(
     progress = progress or Progress()
     plan = replace(plan, preset=replace(plan.preset, budget_s=budget_s))
     aa_noise = noise.load(plan.device)
-    count = pairs or (pairs_for(aa_noise, precision) if plan.source(plan, progress).noisy else 1)
+    count = pairs or pairs_for(aa_noise, precision)
     rule = StopRule(
         max(stats.MIN_ROUNDS, plan.preset.rounds),
         precision=target_half_width(precision, count, aa_noise),
@@ -149,7 +149,7 @@ def compare(
             server.restart()
             with (
                 progress.part(number, count),
-                opened(replace(plan, seed=plan.seed + number), progress) as source,
+                opened(replace(plan, seed=plan.seed + number), progress, "a comparison") as source,
             ):
                 order = sides[::-1] if is_swapped else sides
                 titled = [(side.title, side.on(source)) for side in order]

@@ -13,12 +13,11 @@ from perfkit.process.child import Child
 from perfkit.process.conversation import Conversation
 from perfkit.process.lock import device_lock
 from perfkit.recipe import Recipe
-from perfkit.results import noise
 from perfkit.results.parity import Check, Parity
 from perfkit.rules import Target
 from perfkit.studies.loop import A, Loop, Training
 from perfkit.studies.progress import Progress
-from perfkit.studies.sources import Noise, Plan, Request
+from perfkit.studies.sources import Plan, Request
 from perfkit.worker.messages import Description, ParityReport, Trained
 
 _Compared = tuple[Exactness, list[Check], dict[str, list[float]], Trained]
@@ -129,9 +128,6 @@ class ThisMachine(Loop):
         self._exit.callback(child.stop)
 
     # ------------------------------------------------------------ answers
-
-    def noise(self) -> Noise:
-        return noise.expected(self.plan.device)
 
     def look(self, recipe: Recipe, question: str, kind: type[A], **arguments: Any) -> A:
         preset = self.plan.preset

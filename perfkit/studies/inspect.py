@@ -18,16 +18,19 @@ def prepared(
     recipe: Recipe | str | None,
     where: Mapping[str, Any],
     progress: Progress | None = None,
+    study: str = "a look at its steps",
 ) -> Iterator[tuple[Source, Recipe]]:
     """A source that has loaded a workload, and a recipe that can act there.
 
     The recipe is one of switches, or the name of a rung on top of the default ladder below it; the plain loop
-    if None. `where`: preset, settings, device, options, seed, host, as for `perfkit.plan`.
+    if None. `where`: preset, settings, device, options, seed, host, as for `perfkit.plan`. `study`: as for
+    `opened`.
     """
     switches = recipe.to_dict() if isinstance(recipe, Recipe) else {}
     stage = recipe if isinstance(recipe, str) else "baseline"
     more: dict[str, Any] = {**where, "settings": {**switches, **(where.get("settings") or {})}}
-    with opened(plan(workload, stages=[stage], below=True, **more), progress or Progress()) as source:
+    wanted = plan(workload, stages=[stage], below=True, **more)
+    with opened(wanted, progress or Progress(), study) as source:
         yield source, rungs.acting(rungs.all_stages(source)[-1]).recipe
 
 
@@ -50,7 +53,7 @@ def memory(workload: str | None = None, recipe: Recipe | str | None = None, **wh
 
 def kernels(workload: str | None = None, recipe: Recipe | str | None = None, **where: Any) -> KernelReport:
     """What the device can do, by shape, and how much of it a training uses; arguments as for `prepared`."""
-    with prepared(workload, recipe, where) as (source, used):
+    with prepared(workload, recipe, where, study="a look at kernels") as (source, used):
         return source.look(used, "kernels", KernelReport)
 
 

@@ -22,7 +22,7 @@ from perfkit.results import noise, stats
 from perfkit.results.pairing import DISTURBED
 from perfkit.results.run import AGAIN, Communication, Run
 from perfkit.studies.progress import Progress
-from perfkit.studies.record import Round, Trial, begun, ended
+from perfkit.studies.record import Noise, Round, Trial, begun, ended
 from perfkit.studies.sources import Plan, Source, StopRule
 from perfkit.worker.messages import Block, Peak, Trained
 
@@ -58,6 +58,10 @@ class Loop(Source):
     def start(self, stage: Stage) -> Training:
         """Starts the process of a stage, and returns once it is warm."""
         raise NotImplementedError
+
+    def noise(self) -> Noise:
+        """The A/A noise that verdicts take into account."""
+        return noise.expected(self.plan.device)
 
     def ask(self, child: Conversation, question: str, kind: type[A], **arguments: Any) -> A:
         """The answer of a process, which has the plan's time limit for it."""

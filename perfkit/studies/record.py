@@ -19,8 +19,11 @@ from perfkit.results import stats
 from perfkit.results.pairing import Pairing, Role, counting
 from perfkit.results.run import Communication, Raw, Run
 from perfkit.results.stats import Values
-from perfkit.studies.sources import Noise, Plan
+from perfkit.studies.sources import Plan
 from perfkit.worker.messages import Block, Description, Peak, Trained
+
+Noise = tuple[float | None, bool]
+"""The A/A noise of a device, and whether it is assumed."""
 
 
 def begun(session: str, stage: Stage, plan: Plan, description: Description) -> Run:

@@ -12,7 +12,7 @@ from perfkit.results import recordings
 from perfkit.results.recordings import ORIGIN
 from perfkit.results.run import AGAIN, OF_SESSION, Run, slug
 from perfkit.rules import Target
-from perfkit.studies.sources import NotHere, Plan, Request, Source
+from perfkit.studies.sources import Plan, Request, Source
 from perfkit.worker.messages import Description, DeviceFacts
 
 _AS_IT_IS = "a recording is played with the switches that it was recorded with"
@@ -20,9 +20,6 @@ _AS_IT_IS = "a recording is played with the switches that it was recorded with"
 
 class Recorded(Source):
     """Shows the runs of a recording; nothing is measured, and nothing is stored."""
-
-    why_not = "it is a recording, which is only played"
-    noisy = False
 
     @classmethod
     def checked(cls, request: Request) -> Plan:
@@ -62,7 +59,7 @@ class Recorded(Source):
     def require(self, study: str) -> None:
         """Refuses every study."""
         if study:
-            raise NotHere(
+            raise InvalidValue(
                 f"'{self.plan.recorded}' is a recording: it is played, and nothing can be measured on it",
                 "perfkit run, perfkit show and the panels play it; for this, choose another device",
             )
@@ -74,7 +71,7 @@ class Recorded(Source):
         """The runs that the plan asks for, in its order; a missing one says what the recording has."""
         plan, runs = self.plan, self._runs
         if plan.settings or plan.changes:
-            raise NotHere(_AS_IT_IS, "Leave its switches as they are, or choose another device")
+            raise InvalidValue(_AS_IT_IS, "Leave its switches as they are, or choose another device")
         if plan.recipes:
             return [self._of_recipe(title, recipe) for title, recipe in plan.recipes]
         first, stages = runs[0], {run.stage: run for run in runs}

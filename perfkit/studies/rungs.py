@@ -230,7 +230,7 @@ def _judged(run: Run, before: Sequence[Run], source: Source) -> Run:
 
 
 def _repeats(source: Source) -> bool:
-    return source.noisy and has_verdicts(source.plan.preset)
+    return "A/A noise" not in source.refused and has_verdicts(source.plan.preset)
 
 
 # ---------------------------------------------------------------- scripts

@@ -1,7 +1,7 @@
 """What is measured, and the sources of runs: this machine, a recording, a simulated GPU, a script.
 
-A study asks a source for what it needs and never for its kind. A source overrides what it can do; everything
-else raises `NotHere` with the reason. An addition registers its source by the prefix of its devices, such as
+A study asks a source for what it needs and never for its kind. What a source cannot answer is refused, with
+the reason, before anything starts. An addition registers its source by the prefix of its devices, such as
 `sim` for `sim:v100`.
 """
 
@@ -22,8 +22,6 @@ from perfkit.rules import Target, why_not
 from perfkit.studies.progress import Progress
 from perfkit.worker.messages import Description
 
-Noise = tuple[float | None, bool]
-"""The A/A noise of a device, and whether it is assumed."""
 A = TypeVar("A")
 
 _RECORDED = {"recorded": "perfkit.studies.recorded:Recorded"}
@@ -31,10 +29,6 @@ _HERE = "perfkit.studies.here:ThisMachine"
 
 PARITY_STEPS = 4
 """Steps that each side of a parity check trains."""
-
-
-class NotHere(InvalidValue):
-    """A source of runs cannot answer this question."""
 
 
 @dataclass(frozen=True)
@@ -106,12 +100,8 @@ class Plan:
 class Source:
     """Where runs come from. Entering it loads the workload; leaving it ends every process."""
 
-    why_not: ClassVar[str] = "this source has no process to ask"
-    """Why the questions that a source does not override cannot be answered."""
     refused: ClassVar[Mapping[str, str]] = {}
     """Studies that would claim more than these runs can, with the reason: `A/A noise`, `attribution` …"""
-    noisy: ClassVar[bool] = True
-    """Whether two runs of one recipe differ, so that an A/A row is worth measuring."""
     description: Description
     """What the workload and the device report; known once the source is entered."""
     stopped: BaseException | None = None
@@ -161,36 +151,27 @@ class Source:
         stage with a `reason` is not measured. A stage that fails does not stop the others. Processes stay
         alive until `renew` or a call without their stage; a stage is known by its name.
         """
-        raise self.not_here("measuring")
+        raise NotImplementedError
 
     def renew(self) -> None:
         """Ends the processes that are alive, so that the next call of `measure` starts fresh ones."""
 
-    def noise(self) -> Noise:
-        """The A/A noise that verdicts take into account."""
-        return None, False
-
     def parity(self, title: str, recipe: Recipe, steps: int) -> Parity:
         """Whether a recipe trains the same as the plain program."""
-        raise self.not_here("parity")
+        raise NotImplementedError
 
     def look(self, recipe: Recipe, question: str, kind: type[A], **arguments: Any) -> A:
         """The answer to a question of `worker.session.Session` about the steps of a recipe.
 
         It is `profile`, `memory`, `kernels` or `syncs`; `arguments` are its own.
         """
-        raise self.not_here(f"its {question}")
+        raise NotImplementedError
 
     def require(self, study: str) -> None:
-        """Refuses a study that would claim more than these runs can, with a `NotHere`."""
+        """Refuses a study that would claim more than these runs can, with an `InvalidValue`."""
         if study in self.refused:
             what = f"{study} is refused on {self.plan.device}: {self.refused[study]}"
-            raise NotHere(what, "Use --device cpu or a real GPU")
-
-    def not_here(self, what: str) -> NotHere:
-        """The error for a question that this source cannot answer."""
-        why = f"{self.plan.device} cannot show {what}, because {self.why_not}"
-        return NotHere(why, "Choose another device")
+            raise InvalidValue(what, "Use --device cpu or a real GPU")
 
 
 def source_of(device: str | None) -> type[Source]:
@@ -260,7 +241,7 @@ def described(plan: Plan, description: Description) -> Source:
 
 @contextlib.contextmanager
 def opened(plan: Plan, progress: Progress, study: str = "") -> Iterator[Source]:
-    """A plan's source, entered, which must allow the study (`Source.require`).
+    """A plan's source, entered, which must allow the study (`Source.require`); empty for the ladder.
 
     If a person presses Ctrl-C, it is raised after every process has ended.
     """

@@ -3,6 +3,7 @@
 import pytest
 
 from perfkit import trace
+from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import Stage
 from perfkit.recipe import Recipe
 from perfkit.simulate import chrome
@@ -10,7 +11,7 @@ from perfkit.simulate.bands import table
 from perfkit.simulate.costs import constants
 from perfkit.simulate.source import Simulated
 from perfkit.studies.progress import Progress
-from perfkit.studies.sources import NotHere, StopRule, plan
+from perfkit.studies.sources import StopRule, plan
 from tests.unit.simulate.plans import prediction
 
 
@@ -40,7 +41,7 @@ def test_what_cannot_be_computed_is_a_run_with_the_reason(no_orphans):
 
 
 def test_what_would_need_numbers_is_not_here():
-    with pytest.raises(NotHere, match="no numbers"):
+    with pytest.raises(InvalidValue, match="no numbers"):
         Simulated(plan(device="sim:v100"), Progress()).require("parity")
 
 
