@@ -44,7 +44,7 @@ FIRST = ("workers", "batch_size")
 ROUNDS = 5
 """Rounds of a recipe in its group."""
 SEARCHING = 0.7
-"""The part of the budget after which no further recipe starts: the best one is still to be measured afresh."""
+"""After this part of the budget no further recipe starts: the best one is still to be measured afresh."""
 TOGETHER = 4
 """Recipes that are measured in the same rounds, beside the baseline."""
 
