@@ -113,10 +113,9 @@ def held_out(problem: Problem, now: Constants, names: Sequence[str], folds: int 
     """Each case by constants that were fitted without its family."""
     families = {name: at % folds for at, name in enumerate(sorted({c.family for c in problem.cases}))}
     fold = np.array([families[c.family] for c in problem.cases])
-    predicted = np.zeros(len(fold))
-    for out in range(folds):
-        kept = fit(problem, now, names, rounds=5, keep=lambda c, out=out: families[c.family] != out)
-        predicted[fold == out] = problem.predicted(kept)[fold == out]
+    with multiprocessing.Pool() as pool:
+        kept = pool.starmap(fit, [(problem, now, names, 5, fold != out) for out in range(folds)])
+    predicted = np.choose(fold, [problem.predicted(each) for each in kept])
     return np.asarray(np.log(predicted / problem.measured))
 
 

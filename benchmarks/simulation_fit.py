@@ -1,6 +1,6 @@
 """Steps of many models as a regression problem: which constants predict the published times best."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,7 +52,8 @@ class Problem:
     """Cases of one GPU side by side."""
 
     def __init__(self, cases: Sequence[Case], gpu: Gpu) -> None:
-        self.cases, self.gpu = list(cases), gpu
+        self.gpu = gpu
+        self.cases = [c._replace(works=[]) for c in cases]  # their columns are all that is needed
         self.columns = costs.Columns([work for c in cases for work in c.works])
         rows = np.concatenate([at * BLOCKS + c.blocks for at, c in enumerate(cases)])
         ones = np.ones(len(rows)), (rows, np.arange(len(rows)))
@@ -99,14 +100,14 @@ def _bounds(name: str) -> tuple[float, float]:
 
 
 def fit(
-    problem: Problem, first: Constants, names: Sequence[str], *, ridge: float = 0.08, rounds: int = 14,
-    keep: Callable[[Case], bool] = lambda _: True,
+    problem: Problem, first: Constants, names: Sequence[str], rounds: int = 14, kept: Any = None,
 ) -> Constants:  # fmt: skip
-    """The constants that predict the measured times best; `ridge` keeps them near the first."""
+    """The constants that predict the measured times best, of the cases in the mask `kept`; all if None."""
+    ridge = 0.08  # what keeps them near the first
     low, high = np.log(np.array([_bounds(name) for name in names])).T
     values = [first.values.get(name) or _inherited(first, name) for name in names]
     start = np.clip(np.log(values), low + 1e-6, high - 1e-6)
-    mask = np.array([keep(c) for c in problem.cases])
+    mask = np.full(len(problem.cases), fill_value=True) if kept is None else kept
 
     def constants(x: Floats) -> Constants:
         changed = dict(zip(names, np.exp(x).tolist(), strict=True))

@@ -40,7 +40,7 @@ def _recorded(name: str, batch: int, image: int, channels_last: bool, train: boo
     # In inference, norms ran in 16 bits: in float32, the bytes of group norm would take the RTX 4090, at its
     # full bandwidth, twice as long as the published step took.
     timm.layers.set_fast_norm(not train)
-    with recording.uninitialised():
+    with fake.uninitialised():
         try:
             model = timm.create_model(name, img_size=image)
         except TypeError:

@@ -138,7 +138,7 @@ def syncs(report: SyncReport) -> list[Content]:
         Col("remedy", "fix"),
         Col("is", "kind"),
     )
-    note = f"{report.simulated}." if report.simulated else ""
+    note = ""
     if report.device == "cpu":
         note = "This run is on the CPU. On a GPU, these places wait for it if their tensors are there."
     title = "Copies and waits between host and device"

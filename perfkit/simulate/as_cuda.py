@@ -1,5 +1,7 @@
 """What CUDA runs where the CPU has other kernels: attention, and the casts of autocast."""
 
+import contextlib
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -30,22 +32,32 @@ def attention(
 _FLOAT32 = """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan
 pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm
 norm.Scalar norm.ScalarOpt_dim cosine_similarity nll_loss nll_loss2d l1_loss dist cdist renorm logsumexp"""
+_WIDEST = "addcdiv addcmul atan2 bilinear cross dot index_put scatter_add tensordot vdot"
 _FLOAT32_RESULT = "softmax.int log_softmax.int cumprod cumsum sum sum.dim_IntList prod prod.dim_int"
 
 
-def cast(library: Any) -> None:
-    """Gives the CPU's autocast CUDA's lists, as long as the library lives."""
-    library.impl("cross_entropy_loss", torch.library.fallthrough_kernel, allow_override=True)
-    for names, run in ((_FLOAT32, _in_float32), (_FLOAT32_RESULT, _with_float32_result)):
+@contextlib.contextmanager
+def kernels() -> Iterator[None]:
+    """Within, tensors on the CPU have CUDA's casts and CUDA's attention."""
+    casts, choices = (torch.library.Library("aten", "IMPL", f"Auto{kind}CPU") for kind in ("cast", "grad"))
+    choices.impl("scaled_dot_product_attention", attention)
+    casts.impl("cross_entropy_loss", torch.library.fallthrough_kernel, allow_override=True)
+    for names, run in _CASTS.items():
         for name in names.split():
             packet, _, overload = name.partition(".")
             operator = getattr(getattr(aten, packet), overload or "default")
-            library.impl(name, partial(_uncast, run, operator))
+            casts.impl(name, partial(_uncast, run, operator))
+    yield  # the libraries end with this frame
 
 
 def _uncast(run: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
     with torch.autocast("cpu", enabled=False):
         return run(operator, args, kwargs)
+
+
+def _in_widest(operator: Any, args: Any, kwargs: Any) -> Any:
+    wide = any(isinstance(arg, torch.Tensor) and arg.dtype == torch.float32 for arg in args)
+    return _in_float32(operator, args, kwargs) if wide else operator(*args, **kwargs)
 
 
 def _is_half(arg: Any) -> bool:
@@ -66,3 +78,6 @@ def _with_float32_result(operator: Any, args: Any, kwargs: Any) -> Any:
     if "softmax" in name and args[0].dtype == torch.float16 and kwargs["dtype"] == torch.float32:
         return getattr(aten, f"_{name}").default(*plain[:2], True)  # reads 16 bits, writes 32
     return operator(*plain, **kwargs)
+
+
+_CASTS = {_FLOAT32: _in_float32, _FLOAT32_RESULT: _with_float32_result, _WIDEST: _in_widest}

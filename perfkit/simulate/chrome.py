@@ -61,13 +61,12 @@ def _spans(bars: Sequence[Bar], loader: str) -> Iterator[Json]:
             case Bar("host", Fetch()):
                 yield _span(bar, "user_annotation", f"enumerate(DataLoader)#{loader}.__next__")
             case Bar("host", Operator() as operator):
-                about = _place(operator.site, operator.module)
-                about["Input Dims"] = [tensor.shape for tensor in operator.inputs]
+                about = {"Input Dims": [tensor.shape for tensor in operator.inputs]}
                 yield _span(bar, "cpu_op", operator.name.replace(".", "::", 1), about)
-            case Bar("host", Copy() as copy):
-                yield _span(bar, "cpu_op", "aten::copy_", _place(copy.site))
-            case Bar("host", Wait(streams=None) as wait):
-                yield _span(bar, "cpu_op", "aten::item", _place(wait.site))
+            case Bar("host", Copy()):
+                yield _span(bar, "cpu_op", "aten::copy_")
+            case Bar("host", Wait(streams=None)):
+                yield _span(bar, "cpu_op", "aten::item")
             case Bar("host" | "launch" | "wait"):
                 call += 1
                 yield _span(bar, "cuda_runtime", _call(bar), {"correlation": call})
@@ -107,9 +106,3 @@ def _span(bar: Bar, category: str, name: str, about: Json | None = None) -> Json
         "ph": "X", "cat": category, "name": name, "pid": process, "tid": thread, "args": about,
         "ts": 1e6 * bar.start, "dur": 1e6 * (bar.end - bar.start),
     }  # fmt: skip
-
-
-def _place(site: str, module: str = "") -> Json:
-    """Where in the program, as the profiler's stacks have it."""
-    file, _, line = site.rpartition(":")
-    return {"Call stack": f"{file}({line}): {module or '<module>'}"} if file else {}

@@ -11,19 +11,14 @@ from typing import Any
 from unittest import mock
 
 import torch
-import torch.utils._pytree as pytree
 from torch._prims_common import suggest_memory_format
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter, tree_map
 
 from perfkit.simulate import as_cuda
 
 aten = torch.ops.aten
-tree_map = pytree.tree_map
-
-
-_VIEWS_BY_ANOTHER_NAME = (
-    aten._unsafe_view.default, aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default,
-)  # fmt: skip
+_ALSO_VIEWS = (aten._unsafe_view.default, aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default)
 """They share the memory of their argument, though their schemas do not say so."""
 
 
@@ -33,24 +28,28 @@ class Unpredictable(Exception):
 
 def tensors(tree: Any) -> Iterator[torch.Tensor]:
     """The tensors in nested lists, tuples and dictionaries."""
-    return (leaf for leaf in pytree.tree_iter(tree) if isinstance(leaf, torch.Tensor))
+    return (leaf for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor))
+
+
+@contextlib.contextmanager
+def uninitialised() -> Iterator[None]:
+    """Within, models are built without drawing numbers, which takes seconds for a large one."""
+    names = ("normal_", "uniform_", "erfinv_", "exponential_")
+    same: dict[str, Any] = dict.fromkeys(names, lambda tensor, *_, **__: tensor)
+    # It would draw again and again until all numbers are within its bounds.
+    cut_off = mock.patch("torch.nn.init._no_grad_trunc_normal_", same["normal_"])
+    with mock.patch.multiple(torch.Tensor, **same), cut_off:
+        yield
 
 
 @contextlib.contextmanager
 def listening(listener: Any) -> Iterator[None]:
     """Within, no operator runs, and a `recording.Recorder` hears of each."""
     name = "torch.optim.optimizer._get_foreach_kernels_supported_devices"
-    devices = mock.patch(name, return_value=["cpu", "cuda"])
+    optimizers = mock.patch(name, return_value=["cpu", "cuda"])
     to_host = mock.patch.multiple(torch.Tensor, **listener.readers())
-    casts, choices = (torch.library.Library("aten", "IMPL", f"Auto{kind}CPU") for kind in ("cast", "grad"))
-    as_cuda.cast(casts)
-    choices.impl("scaled_dot_product_attention", as_cuda.attention)
-    try:
-        with devices, to_host, _Operators(listener):
-            yield
-    finally:
-        casts._destroy()
-        choices._destroy()
+    with optimizers, to_host, as_cuda.kernels(), _Operators(listener):
+        yield
 
 
 class _Operators(TorchDispatchMode):
@@ -66,59 +65,41 @@ class _Operators(TorchDispatchMode):
             return self._listener.number(args[0])
         if func.namespace in ("prim", "profiler"):
             return func(*args, **kwargs)
-        returns = func._schema.returns
-        if func.is_view or torch.Tag.inplace_view in func.tags or func in _VIEWS_BY_ANOTHER_NAME:
-            out = func(*args, **kwargs)
-        elif all(result.alias_info for result in returns):
-            out = _changed(func, args, kwargs) if returns else None
-        else:
-            key = func, _kind((args, *kwargs.items()))
+        if func.is_view or torch.Tag.inplace_view in func.tags or func in _ALSO_VIEWS:
+            return func(*args, **kwargs)
+        names = [argument.name for argument in func._schema.arguments]
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        returns, out, made = func._schema.returns, None, None
+        if not all(result.alias_info for result in returns):
+            key = func, _kind([*given.items()])
             if key not in self._known:
                 self._known[key] = _on_meta(func, args, kwargs)
-            out = tree_map(_without_numbers, self._known[key])
-        self._listener.operator(func, args, kwargs, out)
+            out = made = tree_map(_without_numbers, self._known[key])
+        elif returns:  # it changes arguments, and returns them
+            out = [given[each.name] for each in func._schema.arguments if each.alias_info]
+            out = out[0] if len(returns) == 1 else out
+        self._listener.operator(f"{func.namespace}.{func.overloadpacket.__name__}", given, out, made)
         return out
+
+
+def _kind(value: Any) -> Any:
+    """All that results depend on."""
+    if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided or value.is_nested:
+            raise Unpredictable("it computes with sparse or nested tensors, which are not modelled")
+        return value.dtype, value.shape, value.stride()
+    return tuple(map(_kind, value)) if isinstance(value, list | tuple) else (type(value), value)
 
 
 def _without_numbers(leaf: Any, device: str = "cpu") -> Any:
     """Another tensor of the same layout."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
-    return torch.empty_strided(*_sides(leaf), dtype=leaf.dtype, device=device)
-
-
-def _sides(tensor: torch.Tensor) -> tuple[Any, Any]:
-    """Sizes and strides."""
-    if tensor.layout != torch.strided or tensor.is_nested:
-        raise Unpredictable("it computes with sparse or nested tensors, which are not modelled")
-    return tensor.shape, tensor.stride()
-
-
-def arguments(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """The arguments of an operator by name."""
-    names = [argument.name for argument in func._schema.arguments]
-    return {**dict(zip(names, args, strict=False)), **kwargs}
-
-
-def _changed(func: Any, args: Any, kwargs: Any) -> Any:
-    """What an operator returns that only changes its arguments."""
-    given = arguments(func, args, kwargs)
-    changed = [given[each.name] for each in func._schema.arguments if each.alias_info]
-    return changed[0] if len(func._schema.returns) == 1 else changed
-
-
-def _kind(value: Any) -> Any:
-    """All that results depend on."""
-    if isinstance(value, torch.Tensor):
-        return value.dtype, *_sides(value)
-    if isinstance(value, list | tuple):
-        return tuple(map(_kind, value))
-    return type(value), value
+    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=device)
 
 
 def _on_meta(func: Any, args: Any, kwargs: Any) -> Any:
     """The results of an operator, as meta tensors."""
-    name = func.overloadpacket.__name__
     args, kwargs = tree_map(partial(_without_numbers, device="meta"), (args, kwargs))
     if any(argument.name == "device" for argument in func._schema.arguments):
         kwargs["device"] = "meta"
@@ -130,13 +111,10 @@ def _on_meta(func: Any, args: Any, kwargs: Any) -> Any:
         if not {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}.isdisjoint(func.tags):
             what = f"the result of {func} depends on the values of tensors, which are not simulated"
         raise Unpredictable(what) from None
-    if name == "native_batch_norm":  # as on the CPU, its statistics are as wide as its input
+    if func is aten.native_batch_norm.default:  # as on the CPU, its statistics are as wide as its input
         return tuple(tensor.to(found[0].dtype) for tensor in found)
-    if name.startswith("convolution"):
+    if func.overloadpacket in (aten.convolution, aten.convolution_backward):
         for layout in {*map(suggest_memory_format, tensors(args))} - {torch.contiguous_format}:
-            found = tree_map(partial(_in_layout, layout), found)
+            for image in (leaf for leaf in tensors(found) if leaf.dim() > 1):
+                image.data = image.to(memory_format=layout)
     return found
-
-
-def _in_layout(layout: torch.memory_format, leaf: Any) -> Any:
-    return leaf.to(memory_format=layout) if isinstance(leaf, torch.Tensor) and leaf.dim() > 1 else leaf

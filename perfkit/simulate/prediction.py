@@ -11,8 +11,8 @@ from perfkit.simulate.costs import constants
 from perfkit.simulate.gpus import Gpu
 from perfkit.simulate.host import Host, Outcome
 from perfkit.simulate.queue import Queue
-from perfkit.simulate.step import Action, Allocate, Copy, Event, Operator, Step, Wait
-from perfkit.worker.messages import ITEM_REMEDY, TO_HOST_REMEDY, MemoryReport, Place, SyncReport, copy_remedy
+from perfkit.simulate.step import Action, Allocate, Copy, Operator, Step
+from perfkit.worker.messages import MemoryReport
 
 OUT_OF_MEMORY = "out of memory on the simulated GPU"
 """The kind of that failure: more memory of this machine would not help."""
@@ -120,30 +120,6 @@ class Prediction:
         return MemoryReport.of(
             held.values(), peak_phase=phase, allocated=allocated, reserved=None, recipe=about, simulated=note
         )
-
-    def syncs(self, steps: int) -> SyncReport:
-        """Lines that copy or wait between host and device, in so many steps."""
-        places: dict[tuple[str, str], Place] = {}
-        for event in self.step.events:
-            if place := _place(event):
-                places.setdefault((place.call, place.where), place).count += steps
-        ordered = sorted(places.values(), key=lambda place: (-place.count, place.where))
-        note = f"Simulated {self.gpu.name}: these are the copies and waits of the step's plan; nothing ran"
-        return SyncReport(ordered, steps, "cuda", note)
-
-
-def _place(event: Event) -> Place | None:
-    where = getattr(event, "site", "").replace("\\", "/").rpartition("/")[2] or "the training loop"
-    match event:
-        case Wait(streams=None):
-            return Place(event.what, where, "wait", ITEM_REMEDY)
-        case Copy(to="host"):
-            return Place("cpu", where, "device to host", TO_HOST_REMEDY)
-        case Copy():
-            kind = "pinned" if event.pinned else "pageable"
-            fix = copy_remedy(kind, event.non_blocking)
-            return Place("to", where, "host to device", fix, kind)
-    return None
 
 
 def predict(gpu: Gpu, step: Step, recipe: Recipe, around: Host, fetch_s: float) -> Prediction:

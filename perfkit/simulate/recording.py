@@ -4,12 +4,10 @@ import contextlib
 import gc
 import itertools
 import math
-import os
 import sys
 import traceback
 import weakref
 from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -38,11 +36,9 @@ from perfkit.simulate.step import (
 )
 
 _NO_KERNEL = {
-    "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted", "detach",
-    "_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "as_strided_", "lift_fresh", "set_", "resize_",
-    "_reshape_alias", "view", "is_same_size", "record_stream",
+    "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted",
+    "is_same_size", "record_stream",
 }  # fmt: skip
-_NOT_THE_USERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<")
 _BORN_IN: dict[Phase, MemoryKind] = {
     "copy": "batch", "prepare": "batch", "forward": "activations", "backward": "workspace",
     "optimizer": "workspace",
@@ -65,25 +61,25 @@ class Recorder:
 
     # ------------------------------------------------------------ what the listener is told
 
-    def operator(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        name = func.overloadpacket.__name__
-        if self.on and not func.is_view and name not in _NO_KERNEL:
-            inputs, outputs = ([*map(self._described, fake.tensors(tree))] for tree in ((args, kwargs), out))
+    def operator(self, name: str, given: dict[str, Any], out: Any, made: Any) -> None:
+        """An operator that is no view, its arguments, and its results; `made` are those in new memory."""
+        short = name.removeprefix("aten.")
+        if self.on and short not in _NO_KERNEL:
+            inputs, outputs = ([*map(self._described, fake.tensors(tree))] for tree in (given, out))
             # An optimizer's count of its steps lies in host memory.
-            counts = self.phase == "optimizer" and name in ("add_", "_foreach_add_")
+            counts = self.phase == "optimizer" and short in ("add_", "_foreach_add_")
             if not counts or any(tensor.shape for tensor in inputs):
-                given = fake.arguments(func, args, kwargs) if "convolution" in name else {}
-                attributes = {k: v for k, v in given.items() if not isinstance(v, torch.Tensor)}
-                site = _site() if self.phase != "backward" else ""
-                about = self._modules[-1], site
-                self.events.append(
-                    Operator(f"{func.namespace}.{name}", self.phase, inputs, outputs, attributes, *about)
-                )
-        results = out if isinstance(out, list | tuple) else [out]
-        for result, schema in zip(results, func._schema.returns, strict=False):
-            if schema.alias_info is None:
-                for tensor in fake.tensors(result):
-                    self._follow(tensor)
+                attributes: dict[str, Any] = {}
+                if "convolution" in short:
+                    attributes = {k: v for k, v in given.items() if not isinstance(v, torch.Tensor)}
+                about = attributes, self._modules[-1]
+                self.events.append(Operator(name, self.phase, inputs, outputs, *about))
+        for tensor in fake.tensors(made):
+            block = self._block(tensor)
+            if block.nbytes and block.block not in self.in_use:
+                self.in_use[block.block] = block
+                if self.on:
+                    self.events.append(block)
 
     def number(self, tensor: torch.Tensor) -> Any:
         """A value is read: the host waits. There is no number to answer with."""
@@ -91,7 +87,7 @@ class Recorder:
         if any("/torch/optim/" in path for path in paths):
             return 1.0  # the step count, which lies in host memory
         if self.on:
-            self.events.append(Wait(".item()", site=_site()))
+            self.events.append(Wait(".item()"))
         if any(path.endswith("/grad_scaler.py") for path in paths):
             return 0.0  # no gradient was infinite: the optimizer steps, as it nearly always does
         if tensor.is_floating_point():
@@ -103,7 +99,7 @@ class Recorder:
 
         def cpu(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
             if self.on:
-                self.events.append(Copy(tensor.nbytes, "host", site=_site()))
+                self.events.append(Copy(tensor.nbytes, "host"))
             return tensor
 
         def numpy(tensor: torch.Tensor, **_: Any) -> Any:
@@ -117,18 +113,11 @@ class Recorder:
 
     def _block(self, tensor: torch.Tensor) -> Allocate:
         storage = tensor.untyped_storage()
-        key = storage._cdata
+        key = id(storage)
         if key not in self._known:
             self._known[key] = Allocate(storage.nbytes(), _BORN_IN[self.phase], next(self._numbers))
             weakref.finalize(storage, self._free, key).atexit = False
         return self._known[key]
-
-    def _follow(self, tensor: torch.Tensor) -> None:
-        block = self._block(tensor)
-        if block.nbytes and block.block not in self.in_use:
-            self.in_use[block.block] = block
-            if self.on:
-                self.events.append(block)
 
     def _free(self, key: int) -> None:
         block = self._known.pop(key)
@@ -176,16 +165,6 @@ class Recorder:
             module.register_forward_hook(leave, always_call=True)
 
 
-def _site() -> str:
-    frame: FrameType | None = sys._getframe(1)
-    while frame:
-        file = frame.f_code.co_filename
-        if not file.startswith(_NOT_THE_USERS) and file != contextlib.__file__:
-            return f"{file}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
-
-
 # ---------------------------------------------------------------- a training step
 
 
@@ -198,30 +177,27 @@ def record(workload: Any, recipe: Recipe) -> Step:
     recorder = Recorder()
     plain = recipe.replace(compile=False, device_prefetch=False, pin_memory=False, workers=0)
     with contextlib.ExitStack() as running, contextlib.ExitStack() as building:
-        building.enter_context(uninitialised())
+        building.enter_context(fake.uninitialised())
         built: dict[str, Any] = {}
-
-        def fresh(leaf: Any) -> Any:
-            """A batch without numbers for a batch of one sample."""
-            is_tensor = isinstance(leaf, torch.Tensor)
-            return leaf.new_empty(recipe.batch_size, *leaf.shape[1:]) if is_tensor else leaf
 
         def endless(loader: Any) -> Iterator[Any]:
             building.close()
             built.update(losses.gi_frame.f_locals)
-            _must_be_modelled(built["model"])
+            _must_be_modelled(built["model"], built["optimizer"])
             dataset = loader.dataset
             sample = loader.collate_fn(dataset.__getitems__([0]) if recipe.batched_fetch else [dataset[0]])
+            if [isinstance(leaf, torch.Tensor) for leaf in sample] != [True, True]:
+                raise Unpredictable("its data set does not give pairs of inputs and target, a tensor each")
             copies = [
                 Copy(leaf.nbytes * recipe.batch_size, "device", recipe.pin_memory, recipe.non_blocking)
-                for leaf in fake.tensors(sample)
+                for leaf in sample
             ]
             running.enter_context(fake.listening(recorder))
             while True:
                 recorder.phase = "copy"
                 if recorder.on:
                     recorder.events += [Fetch(), *copies]
-                yield fake.tree_map(fresh, sample)
+                yield [leaf.new_empty(recipe.batch_size, *leaf.shape[1:]) for leaf in sample]
 
         running.enter_context(mock.patch.multiple(train, endless=endless, record_function=recorder.range))
         losses: Any = train.train(plain, workload, torch.device("cpu"))
@@ -234,7 +210,9 @@ def record(workload: Any, recipe: Recipe) -> Step:
     return fused(step) if recipe.compile else step
 
 
-def _must_be_modelled(model: nn.Module) -> None:
+def _must_be_modelled(model: nn.Module, optimizer: Any) -> None:
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise Unpredictable("its optimizer LBFGS evaluates the model as often as its numbers ask for")
     for module in model.modules():
         name = type(module).__name__
         if getattr(module, "sparse", False):
@@ -267,17 +245,6 @@ def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any, sam
         conv_precision=torch.backends.cudnn.conv.fp32_precision,
         matmul_precision=torch.backends.cuda.matmul.fp32_precision,
     )  # fmt: skip
-
-
-@contextlib.contextmanager
-def uninitialised() -> Iterator[None]:
-    """Within, models are built without drawing numbers, which takes seconds for a large one."""
-    names = ("normal_", "uniform_", "erfinv_", "exponential_")
-    same: dict[str, Any] = dict.fromkeys(names, lambda tensor, *_, **__: tensor)
-    # It would draw again and again until all numbers are within its bounds.
-    cut_off = mock.patch.object(nn.init, "_no_grad_trunc_normal_", same["normal_"])
-    with mock.patch.multiple(torch.Tensor, **same), cut_off:
-        yield
 
 
 def _prefetched(step: Step) -> Step:

@@ -40,6 +40,7 @@ class Simulated(Source):
         "tuning": "the winner of a prediction may be its largest error",
         "--fail-if-slower": "a prediction decides nothing",
         "a look at kernels": "nothing runs there, and its roofs are those of its data sheet",
+        "a look at syncs": "nothing runs there; on a CPU they are found too",
     }
 
     @classmethod
@@ -120,8 +121,6 @@ class Simulated(Source):
         prediction = self.prediction(recipe)
         if question == "memory":
             return prediction.memory()
-        if question == "syncs":
-            return prediction.syncs(arguments["steps"])
         chrome.write(Path(arguments["path"]), prediction, prediction.outcome(noted=arguments["active"]))
         return arguments["path"]
 

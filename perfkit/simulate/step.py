@@ -50,8 +50,6 @@ class Operator(Struct, frozen=True, tag="operator"):
     """Of a convolution, the arguments that are no tensors; of a fused kernel, its `reduction`."""
     module: str = ""
     """The dotted name of the module that called it; empty in the backward pass."""
-    site: str = ""
-    """`file:line` in the user's code."""
     stream: int = 0
 
 
@@ -67,7 +65,6 @@ class Copy(Struct, frozen=True, tag="copy"):
     pinned: bool = False
     non_blocking: bool = False
     stream: int = 0
-    site: str = ""
 
 
 class Wait(Struct, frozen=True, tag="wait"):
@@ -77,7 +74,6 @@ class Wait(Struct, frozen=True, tag="wait"):
     stream: int = 0
     streams: tuple[int, int] | None = None
     """(waiting, awaited), where a stream waits and not the host."""
-    site: str = ""
 
 
 class Allocate(Struct, tag="allocate"):

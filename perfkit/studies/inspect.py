@@ -41,7 +41,7 @@ def syncs(
     **where: Any,
 ) -> SyncReport:
     """Copies and waits between host and device in a training's steps; arguments as for `prepared`."""
-    with prepared(workload, recipe, where) as (source, used):
+    with prepared(workload, recipe, where, study="a look at syncs") as (source, used):
         return source.look(used, "syncs", SyncReport, steps=steps)
 
 

@@ -249,8 +249,6 @@ class SyncReport(msgspec.Struct, frozen=True):
     places: list[Place]
     steps: int
     device: str
-    simulated: str = ""
-    """As in a `MemoryReport`."""
 
 
 class ParityReport(msgspec.Struct, frozen=True):
