@@ -61,7 +61,7 @@ def _spans(bars: Sequence[Bar], loader: str) -> Iterator[Json]:
             case Bar("host", Fetch()):
                 yield _span(bar, "user_annotation", f"enumerate(DataLoader)#{loader}.__next__")
             case Bar("host", Operator() as operator):
-                about = {"Input Dims": [tensor.shape for tensor in operator.inputs]}
+                about: Json = {"Input Dims": [tensor.shape for tensor in operator.inputs]}
                 yield _span(bar, "cpu_op", operator.name.replace(".", "::", 1), about)
             case Bar("host", Copy()):
                 yield _span(bar, "cpu_op", "aten::copy_")
