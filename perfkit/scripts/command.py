@@ -81,7 +81,7 @@ def patch(
     verification = None
     with showing_failures(), cli.progress() as follow:
         result = patching.make(launch, switches, follow)
-        if verify and result.edits:
+        if verify and result.edited:
             verification = patching.verify(result, launch, switches, budget, follow)
     sys.stdout.write(result.diff())
     terminal.show(list(_notes(result, launch, verification)), to_stderr=True)
@@ -89,7 +89,7 @@ def patch(
     if write and not failed:
         for path in patching.write(result):
             typer.echo(f"edited {path}", err=True)
-    if failed or (result.refused and not result.edits):
+    if failed or (result.refused and not result.edited):
         raise typer.Exit(1)
 
 

@@ -41,13 +41,13 @@ class Change(NamedTuple):
 class Patch:
     """What to change so that a script has switches by itself.
 
-    `launch`: how it is started from now on, for a measuring run with the edited files. `edits`: for each
-    switch that is set, what changes and where. `refused`: switches that need an edit by hand, and which.
+    `launch`: how it is started from now on, for a measuring run with the edited files. `refused`: switches
+    that need an edit by hand, and which.
     """
 
     launch: Launch
     changes: list[Change] = field(default_factory=list)
-    edits: dict[str, list[str]] = field(default_factory=dict)
+    edited: list[str] = field(default_factory=list)
     already: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
 
@@ -99,21 +99,14 @@ def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | Non
 def edit(launch: Launch, settings: Mapping[str, Value], facts: ScriptFacts) -> Patch:
     """The edits of a script's files; they stay as they are."""
     main = _main_file(launch, facts)
-    patcher = Patcher(facts.sites, str(main), facts.device)
-    edits: dict[str, list[str]] = {}
-    already, refused = [], {}
+    patcher = Patcher(facts, str(main))
+    result = Patch(launch)
     for name in (name for name in switches() if name in settings):
         try:
-            if facts.settings.get(name) == settings[name]:
-                already.append(name)
-            elif name in facts.refused:
-                refused[name] = facts.refused[name]
-            elif words := patcher.set(name, settings[name]):
-                edits[name] = words
-            else:
-                already.append(name)
+            is_edited = patcher.set(name, settings[name])
+            (result.edited if is_edited else result.already).append(name)
         except Refused as reason:
-            refused[name] = str(reason)
+            result.refused[name] = str(reason)
     changes = [
         Change(Path(source.path), source.data, after)
         for source in patcher.sources.values()
@@ -127,7 +120,7 @@ def edit(launch: Launch, settings: Mapping[str, Value], facts: ScriptFacts) -> P
             files.setdefault(main, main.read_bytes())
             launch = replace(launch, program=str(main))
         launch = replace(launch, replaced=tuple(sorted(files.items())))
-    return Patch(launch, changes, edits, already, refused)
+    return replace(result, launch=launch, changes=changes)
 
 
 def _main_file(launch: Launch, facts: ScriptFacts) -> Path:

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from perfkit.recipe import Recipe, Value
+from perfkit.scripts.messages import ScriptFacts
 from perfkit.scripts.patch_source import COMMAND_LINE, Edit, Refused, Source, argument
 from perfkit.scripts.sites import Frame, Site
 
 Row = TypeVar("Row")
 
 # Tables have a row for a switch, or for one of its values.
-_ARGUMENTS = {
+_FP32 = [f"torch.backends.{part}.fp32_precision" for part in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")]
+_WAYS = {
     "batch_size": ("loader", "batch_size={}"),
     "workers": ("loader", "num_workers={}"),
     "prefetch_factor": ("loader", "prefetch_factor={}"),
@@ -23,132 +25,138 @@ _ARGUMENTS = {
     "optimizer_impl=fused": ("optimizer", "fused=True"),
     "optimizer_impl=foreach": ("optimizer", "foreach=True"),
     "optimizer_impl=loop": ("optimizer", "foreach=False"),
+    "compile=True": ("model", ".compile()"),
+    "channels_last=True": ("model", ".to(memory_format=torch.channels_last)"),
+    "amp=bf16": ("backward", 'with torch.autocast("{device}", dtype=torch.bfloat16)'),
+    "cpu_threads": ("line", "torch.set_num_threads({})"),
+    "cudnn_benchmark": ("line", "torch.backends.cudnn.benchmark = {}"),
+    "fp32_precision": ("line", "\n".join(f'{name} = "{{0}}"' for name in _FP32)),
 }
-"""The call whose argument it is, and the argument."""
+"""How a switch is written: an argument of a call, a call of the model before its optimizer is made (a
+convolution takes over the layout of its weights), a context around model and loss, statements."""
+_OWN = {
+    "cpu_threads": "set_num_threads",
+    "cudnn_benchmark": r"cudnn\.benchmark",
+    "fp32_precision": "allow_tf32|set_float32_matmul_precision|fp32_precision",
+    "amp": "autocast",
+}
+"""The name by which a script sets such a switch itself."""
 _ORDERS = {"loader": ["dataset", "batch_size"], "zero_grad": ["set_to_none"]}
 """The arguments that are given by their position."""
-_HUGGING_FACE = {
+_TRAINING_ARGUMENTS = {
     "batch_size": "per_device_train_batch_size={}",
     "workers": "dataloader_num_workers={}",
     "prefetch_factor": "dataloader_prefetch_factor={}",
     "pin_memory": "dataloader_pin_memory={}",
     "amp=bf16": "bf16=True",
-    "amp=fp16": "fp16=True",
-    "fp32_precision=tf32": "tf32=True",
     "optimizer_impl=fused": 'optim="adamw_torch_fused"',
-    "compile": "torch_compile={}",
+    "compile=True": "torch_compile=True",
 }
-"""The training argument of Hugging Face's libraries."""
-_TRAINING_ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig", "HfArgumentParser")
-_ON_MODELS = {"compile": ".compile()", "channels_last": ".to(memory_format=torch.channels_last)"}
-"""Calls of a model before its optimizer is made; a convolution takes over the layout of its weights."""
-_FP32 = [f"torch.backends.{part}.fp32_precision" for part in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")]
-_LINES = {
-    "cpu_threads": ("set_num_threads", ["torch.set_num_threads({})"]),
-    "cudnn_benchmark": (r"cudnn\.benchmark", ["torch.backends.cudnn.benchmark = {}"]),
-    "fp32_precision": ("tf32|float32|fp32", [f'{name} = "{{}}"' for name in _FP32]),
+_LIBRARIES = {
+    "transformers": (("TrainingArguments", "Seq2SeqTrainingArguments"), _TRAINING_ARGUMENTS),
+    "trl": (("SFTConfig",), _TRAINING_ARGUMENTS),
+    "accelerate": (("Accelerator",), {"amp=bf16": 'mixed_precision="bf16"'}),
+    "lightning": (("Trainer",), {"amp=bf16": 'precision="bf16-mixed"'}),
 }
-"""Settings of the process: how a script that has its own may write it, and the statements."""
-_PRECISION = {
-    "accelerate": 'mixed_precision="bf16"',
-    "lightning": 'precision="bf16-mixed"',
-    "pytorch_lightning": 'precision="bf16-mixed"',
-}
-"""The option of a library that makes the backward pass."""
+"""For libraries that make the calls: where their options are given, and those of switches."""
 
 
 class Patcher:
-    """Plans the edits of a script that trains on a device, switch by switch, at the calls that were seen."""
+    """Plans the edits of a script, switch by switch, at the calls that were seen."""
 
-    def __init__(self, sites: Sequence[Site], script: str, device: str) -> None:
-        self._device = device
-        self._sites = [site for site in sites if site.frames]
+    def __init__(self, facts: ScriptFacts, script: str) -> None:
+        self._facts = facts
+        self._sites = [site for site in facts.sites if site.frames]
         files = dict.fromkeys([script, *(frame.file for site in self._sites for frame in site.frames)])
         self.sources = {path: Source(path, Path(path).read_bytes()) for path in files}
         self.edits: list[Edit] = []
         self._main = self.sources[script]
         self._options = dict(_options(self.sources.values()))
 
-    def set(self, name: str, value: Value) -> list[str]:
-        """Plans the edits of a switch, all or none; returns them in words, nothing if the script has it."""
+    def set(self, name: str, value: Value) -> bool:
+        """Plans the edits of a switch, all or none; whether there are any.
+
+        Raises:
+            Refused: the script has to be edited by hand, and where.
+        """
         edits = list(dict.fromkeys([*self.edits, *self._plan(name, value)]))
         for source in self.sources.values():
             source.edited(edits)
-        new, self.edits = edits[len(self.edits) :], edits
-        return [edit.words for edit in new if edit.words]
+        is_edited, self.edits = len(edits) > len(self.edits), edits
+        return is_edited
 
     def _plan(self, name: str, value: Value) -> Iterator[Edit]:
+        if self._facts.settings.get(name) == value:
+            return
+        if reason := self._facts.refused.get(name):
+            raise Refused(reason)
         if variables := Recipe().replace(**{name: value}).environment():
             pairs = " ".join(f"{variable}={code}" for variable, code in variables.items())
             raise Refused(f"start the script with {pairs} in its environment")
-        role, setting = _row(_ARGUMENTS, name, value) or ("backward", "")
-        libraries = {site.library for site in self._sites if site.role == role}
-        option = _row(_HUGGING_FACE, name, value)
-        if option and not libraries.isdisjoint({"transformers", "trl"}):
-            yield from self._training_argument(*option.format(value).split("=", 1))
-        elif setting:
-            keyword, code = setting.format(value).split("=")
-            for site in self._seen(role):
-                yield from self._argument(*self._call(site.frames[0]), keyword, code, _ORDERS.get(role, ()))
-        elif name in _LINES:
-            yield from self._after_imports(name, value)
-        elif name not in ("amp", "optimizer_impl", *_ON_MODELS):
+        way = _row(_WAYS, name, value)
+        if not way:
             raise Refused(f"the script's own code has to change: see `perfkit diff {name}`")
-        elif value in (False, "off", "default"):
-            raise Refused("take it out of the script")
-        elif value is True and name in self._options:
-            yield _option(*self._options[name], str(value))
-        elif name == "amp":
-            yield from self._amp(value)
-        else:
-            yield from self._on_models(_ON_MODELS[name])
+        role, code = way[0], way[1].format(value, device=self._facts.device)
+        if role in ("line", "model") and value is True and name in self._options:
+            yield _option(*self._options[name], "True")
+            return
+        sites = self._seen("optimizer" if role == "model" else role) if role != "line" else []
+        if sites and sites[0].library:
+            yield from self._of_library(sites[0], name, value)
+            return
+        if name in _OWN:
+            self._refuse_own(_OWN[name], code)
+        for line in code.splitlines() * (role == "line"):
+            yield self._main.line_after_imports(line)
+        for site in sites:
+            match role:
+                case "model":
+                    yield self._on_model(site, code)
+                case "backward":
+                    yield from self._around_loss(site, code)
+                case _:
+                    yield from self._argument(*self._call(site.frames[0]), code, _ORDERS.get(role, ()))
 
     def _seen(self, role: str) -> list[Site]:
         """The calls of a role in the script's own code."""
-        sites = [site for site in self._sites if site.role == role]
-        if not sites:
-            raise Refused(f"no {role} was seen in the script's own code")
-        if library := sites[0].library:
-            source, call = self._call(sites[0].frames[0])
-            option = _PRECISION.get(library, "it") if role == "backward" else "it"
-            raise Refused(f"{source.where(call)}: {library} makes the {role}: set {option} in its options")
-        return sites
+        if sites := [site for site in self._sites if site.role == role]:
+            return sites
+        raise Refused(f"no {role} was seen in the script's own code")
 
     def _call(self, frame: Frame) -> tuple[Source, ast.Call]:
         source = self.sources[frame.file]
         return source, source.call_at(frame)
 
-    # ------------------------------------------------------------ arguments and options
-
-    def _training_argument(self, keyword: str, code: str) -> Iterator[Edit]:
-        calls = [
-            (source, call) for source in self.sources.values() for call in source.calls(*_TRAINING_ARGUMENTS)
-        ]
-        if len(calls) != 1:
-            places = " and ".join(source.where(call) for source, call in calls) or "the script"
-            raise Refused(f"{places}: set {keyword}={code} in the training arguments")
-        source, call = calls[0]
-        if source.calls("HfArgumentParser"):
-            yield _option(f"--{keyword}", "", code)
-        else:
-            yield from self._argument(source, call, keyword, code)
+    def _of_library(self, site: Site, name: str, value: Value) -> Iterator[Edit]:
+        """The option of the library that makes a call."""
+        makers, options = _LIBRARIES.get(site.library, ((), {}))
+        calls = [(source, call) for source in self.sources.values() for call in source.calls(*makers)]
+        option = _row(options, name, value)
+        if option and len(calls) == 1:
+            yield from self._argument(*calls[0], option.format(value))
+            return
+        source, call = self._call(site.frames[0])
+        what = option.format(value) if option else "it"
+        where = f"{source.where(call)}: {site.library} makes the {site.role}"
+        raise Refused(f"{where}: set {what} in its options")
 
     def _argument(
-        self, source: Source, call: ast.Call, name: str, code: str, order: Sequence[str] = ()
+        self, source: Source, call: ast.Call, setting: str, order: Sequence[str] = ()
     ) -> Iterator[Edit]:
+        name, code = setting.split("=", 1)
         value = argument(call, name, order)
         if value is None:
-            yield source.add_keyword(call, name, code)
+            yield source.add_keyword(call, setting)
         else:
             yield from self._changed(source, value, name, code)
 
     def _changed(self, source: Source, value: ast.expr, name: str, code: str) -> Iterator[Edit]:
         """Another value where it is set: a literal, a variable's only assignment, an option."""
-        if source.code(value) == code:
-            return
         match value:
+            case _ if source.code(value) == code:
+                return
             case ast.Constant():
-                yield source.replace(value, name, code)
+                yield source.replace(value, code)
             case ast.Attribute(value=ast.Name(), attr=attribute) if attribute in self._options:
                 yield _option(*self._options[attribute], code)
             case ast.Name(id=variable) if assigned := source.value_of(variable):
@@ -156,55 +164,28 @@ class Patcher:
             case _:
                 raise Refused(f"{source.where(value)}: {name} is {source.code(value)}; make that {code}")
 
-    def _after_imports(self, name: str, value: Value) -> Iterator[Edit]:
-        """Statements at the top of the main file, unless the script has such a setting itself."""
-        pattern, templates = _LINES[name]
-        lines = [template.format(value) for template in templates]
+    def _refuse_own(self, name: str, code: str) -> None:
+        """A script that sets a switch itself is edited there."""
         for source in self.sources.values():
             for node in ast.walk(source.tree):
-                if isinstance(node, ast.Assign | ast.Expr) and re.search(pattern, source.code(node)):
-                    raise Refused(f"{source.where(node)}: make that `{'; '.join(lines)}`")
-        for line in lines:
-            yield self._main.line_after_imports(line)
+                is_name = isinstance(node, ast.Attribute | ast.Name)
+                if is_name and re.search(f"({name})$", source.code(node)):
+                    raise Refused(f"{source.where(node)}: make that `{code.replace(chr(10), '; ')}`")
 
-    # ------------------------------------------------------------ the model
-
-    def _on_models(self, suffix: str) -> Iterator[Edit]:
-        """A statement on each model, before the optimizer that gets its parameters is made."""
-        for site in self._seen("optimizer"):
-            source, call, model = self._model(site, suffix)
-            block, at = next(source.blocks(call))
-            yield source.line_before(block[at], f"{model}{suffix}")
-
-    def _model(self, site: Site, suffix: str) -> tuple[Source, ast.Call, str]:
-        """The call in whose arguments a model's parameters are, and the model's name there."""
+    def _on_model(self, site: Site, suffix: str) -> Edit:
+        """A statement on a model, before the optimizer that gets its parameters is made."""
         for frame in site.frames:
             source, call = self._call(frame)
             for inner in source.calls("parameters", "named_parameters", "configure_optimizers"):
                 name = source.code(inner.func).rpartition(".")[0]
                 is_model = name != "self" and re.fullmatch(r"(self\.)?\w+", name)
                 if is_model and call in (inner, *source.around(inner)):
-                    return source, call, name
+                    block, at = next(source.blocks(call))
+                    return source.line_before(block[at], f"{name}{suffix}")
         raise Refused(f"{source.where(call)}: add `{suffix}` to the model before this optimizer is made")
 
-    def _amp(self, value: Value) -> Iterator[Edit]:
-        if value != "bf16":
-            raise Refused("only bf16 is set by lines around model and loss: see `perfkit diff amp_fp16`")
-        header = f'with torch.autocast("{self._device}", dtype=torch.bfloat16)'
-        for source, call in self._frames("forward"):
-            for outer in source.around(call):
-                if isinstance(outer, ast.With) and "autocast" in source.code(outer).partition("\n")[0]:
-                    raise Refused(f"{source.where(outer)}: make that `{header}:`")
-        for site in self._seen("backward"):
-            source, statements = self._model_to_loss(site, header)
-            yield from source.wrap(statements, header)
-
-    def _frames(self, role: str) -> list[tuple[Source, ast.Call]]:
-        """All calls under way in the user's files when one of a role was made."""
-        return [self._call(frame) for site in self._sites if site.role == role for frame in site.frames]
-
-    def _model_to_loss(self, site: Site, header: str) -> tuple[Source, list[ast.stmt]]:
-        """The statements before a backward pass, in the innermost block that has a call of a model too."""
+    def _around_loss(self, site: Site, header: str) -> Iterator[Edit]:
+        """A context around what computes a loss, in the innermost block with a call of a model before it."""
         for frame in site.frames:
             source, call = self._call(frame)
             for block, end in source.blocks(call):
@@ -213,13 +194,14 @@ class Patcher:
                 if end in models:
                     raise Refused(f"{source.where(block[end])}: compute the loss before, in `{header}:`")
                 if models:
-                    return source, block[min(models) : end]
+                    return source.wrap(block[min(models) : end], header)
         raise Refused(f"{source.where(call)}: put `{header}:` around the call of the model and its loss")
 
     def _places(self, role: str, block: Sequence[ast.stmt]) -> list[int]:
         """The numbers of the statements of a block that contain a call of a role."""
-        blocks = [place for source, call in self._frames(role) for place in source.blocks(call)]
-        return [at for other, at in blocks if other is block]
+        frames = [frame for site in self._sites if site.role == role for frame in site.frames]
+        places = [place for source, call in map(self._call, frames) for place in source.blocks(call)]
+        return [at for other, at in places if other is block]
 
 
 def _row(table: Mapping[str, Row], name: str, value: Value) -> Row | None:
@@ -240,5 +222,4 @@ def _option(name: str, action: str, code: str) -> Edit:
     """An option of the script's command line, where the last one counts."""
     if action and (action, code) != ("store_true", "True"):
         raise Refused(f"start the script with {name} so that it is {code}")
-    text = name if action else f"{name} {ast.literal_eval(code)}"
-    return Edit(COMMAND_LINE, 0, 0, text, f"command line: {text}")
+    return Edit(COMMAND_LINE, 0, 0, name if action else f"{name} {ast.literal_eval(code)}")

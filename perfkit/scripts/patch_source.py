@@ -28,14 +28,13 @@ COMMAND_LINE = ""
 class Edit(NamedTuple):
     """Bytes of a file that are replaced by a text, or further words of the command line.
 
-    Nothing is removed where `start` is `end`. `words`: what a user reads of it, such as `train.py:12: lr=1`.
+    Nothing is removed where `start` is `end`.
     """
 
     path: str
     start: int
     end: int
     text: str
-    words: str = ""
 
 
 class Source:
@@ -106,45 +105,42 @@ class Source:
 
     # ------------------------------------------------------------ editing
 
-    def _edit(self, node: ast.AST, start: int, end: int, text: str, words: str) -> Edit:
-        return Edit(self.path, start, end, text, f"{self.where(node)}: {words}")
+    def replace(self, node: ast.expr, code: str) -> Edit:
+        return Edit(self.path, *self.span(node), code)
 
-    def replace(self, value: ast.expr, name: str, code: str) -> Edit:
-        return self._edit(value, *self.span(value), code, f"{name}={code}")
+    def _insert(self, at: int, text: str) -> Edit:
+        return Edit(self.path, at, at, text)
 
-    def add_keyword(self, call: ast.Call, name: str, code: str) -> Edit:
-        """A further argument."""
-        setting, parts = f"{name}={code}", [*call.args, *call.keywords]
+    def add_keyword(self, call: ast.Call, setting: str) -> Edit:
+        """A further argument, such as `lr=1`."""
         for part in call.keywords:
             if part.arg is None:
                 text = self.code(part.value)
                 raise Refused(f"{self.where(call)}: set {setting} in the dictionary given as **{text}")
         begin, end = self.span(call)
+        parts = [self.span(part) for part in (*call.args, *call.keywords)]
         if not parts:
-            return self._edit(call, end - 1, end - 1, setting, setting)
-        start, at = max(map(self.span, parts))
+            return self._insert(end - 1, setting)
+        start, at = max(parts)
         after = _AFTER_ARGUMENT.match(self.data, at, end - 1)
         assert after
         before = self.data[: max(begin, start)].rpartition(b"\n")[2].decode()
         space = " " if before.strip() else self._end + before
-        text = f"{space}{setting}," if after[2] else f",{space}{setting}"
-        return self._edit(call, after.end(), after.end(), text, setting)
+        return self._insert(after.end(), f"{space}{setting}," if after[2] else f",{space}{setting}")
 
     def line_before(self, statement: ast.stmt, line: str) -> Edit:
-        return self._line(statement, self._starts[statement.lineno - 1], self._indent(statement), line)
+        return self._line(self._starts[statement.lineno - 1], self._indent(statement) + line)
 
     def line_after_imports(self, line: str) -> Edit:
         """A line after the last import at the top of the file, if there is one."""
         last = (self._imports() or self.tree.body)[-1]
-        return self._line(last, self._starts[last.end_lineno or 0], "", line)
+        return self._line(self._starts[last.end_lineno or 0], line)
 
-    def _line(self, node: ast.stmt, at: int, indent: str, line: str) -> Edit:
-        is_named = any(
-            re.match(r"import (.*, *)?torch\b(?! as)", self.code(node)) for node in self._imports()
-        )
-        if "torch." in line and not is_named:
+    def _line(self, at: int, line: str) -> Edit:
+        named = (re.match(r"import (.*, *)?torch\b(?! as)", self.code(node)) for node in self._imports())
+        if "torch." in line and not any(named):
             raise Refused(f"{self.name}:1: add `import torch`, then run it again")
-        return self._edit(node, at, at, indent + line + self._end, line.rstrip(":"))
+        return self._insert(at, line + self._end)
 
     def _imports(self) -> list[ast.stmt]:
         return [node for node in self.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -162,7 +158,7 @@ class Source:
         unit = "\t" if "\t" in self._indent(first) else "    "
         for number in range(first.lineno - 1, stop):
             if self._lines[number].strip():
-                yield Edit(self.path, self._starts[number], self._starts[number], unit)
+                yield self._insert(self._starts[number], unit)
 
     def _indent(self, statement: ast.stmt) -> str:
         before = self._lines[statement.lineno - 1][: statement.col_offset]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -35,18 +35,27 @@ _FUSIBLE = (
     r"|(native_)?(batch|layer|group)_norm)(_|_backward|_backward_data)?"
 )
 """Whole names of operators: `aten::add` is not `aten::addmm`."""
+_NO_BOUND: tuple[tuple[str, bool, str, str, dict[str, Value]], ...] = (
+    ("TF32", True, "matrix products and convolutions", _PRODUCTS, {"fp32_precision": "tf32"}),
+    ("channels_last", False, "convolutions", _CONVOLUTIONS, {"channels_last": True}),
+    ("cuDNN benchmark", True, "convolutions", _CONVOLUTIONS, {"cudnn_benchmark": True}),
+    ("torch.compile", False, "operators that can be fused", _FUSIBLE, {"compile": True}),
+)
+"""What makes operators faster, on CUDA alone if so marked. There is no bound: compiled, a recurrent layer
+becomes other operators, and Python between small ones goes."""
 
 State = Literal["try", "edit", "refused", "on"]
-"""Set it from outside; edit the script; it cannot be had here, or does not help; the script has it."""
-_ORDER: tuple[State, ...] = ("try", "edit", "refused", "on")
+"""In the order in which they are shown: set it from outside; edit the script; it cannot be had here, or does
+not help; the script has it."""
+_ORDER = get_args(State)
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that may make a script faster, or why it will not.
 
     `why` is what was seen that speaks for it, or the reason against it. `gain` is the predicted ratio of
-    samples/s, None where nothing that was seen tells, and a bound if `at_most`; `basis`: how it follows from
-    what was seen. `measured`: what it gave, where it was tried.
+    samples/s, None where nothing that was seen tells, and a bound if `at_most`: as if its part took no time.
+    `measured`: what it gave, where it was tried.
     """
 
     title: str
@@ -55,7 +64,6 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     gain: float | None = None
     at_most: bool = False
-    basis: str = ""
     measured: Ratio | None = None
 
 
@@ -128,11 +136,7 @@ class Seen:
 
 def suggest(seen: Seen) -> list[Suggestion]:
     """What to try, the largest gain first; then edits; then what cannot be had, and what is on already."""
-    ideas = [*_loading(seen), *_computing(seen)]
-    if seen.on_cpu and seen.own.cpu_threads > seen.cores:
-        why = f"{seen.own.cpu_threads} compute threads on {seen.cores} cores"
-        ideas.append(_idea(seen, "CPU threads", why, {"cpu_threads": seen.cores}))
-    return ranked(ideas)
+    return ranked([*_loading(seen), *_computing(seen)])
 
 
 def ranked(ideas: Iterable[Suggestion]) -> list[Suggestion]:
@@ -159,39 +163,30 @@ def _idea(
     title: str,
     why: str,
     settings: dict[str, Value],
-    step_s: float | None = None,
-    basis: str = "",
+    left_s: float | None = None,
     at_most: bool = True,
 ) -> Suggestion:
     """A suggestion; refused if its first switch is on already, or cannot be set here, or gains nothing.
 
-    `step_s`: what a step would take, by its `basis`; None where only measuring tells.
+    `left_s`: what a step would take; None where only measuring tells.
     """
     name, value = next(iter(settings.items()))
     wanted = seen.own.replace(**settings)
-    gain = step_s and seen.steps.step_s / step_s
+    gain = left_s and seen.steps.step_s / left_s
     if getattr(seen.own, name) == value:
         return Suggestion(title=title, state="on", why=f"the script has {name}={shown(value)}")
     if reason := why_not(name, wanted, seen.target):
         return Suggestion(title=title, state="refused", why=reason)
     if gain and gain < 1.005:
-        return Suggestion(title=title, state="refused", why=f"{why}; no gain ({basis})")
-    return Suggestion(
-        title=title,
-        state="try",
-        settings={key: each for key, each in settings.items() if not why_not(key, wanted, seen.target)},
-        why=why,
-        gain=gain,
-        at_most=at_most and gain is not None,
-        basis=basis if gain else "",
-    )
+        return Suggestion(title=title, state="refused", why=f"{why}; no gain")
+    settings = {key: each for key, each in settings.items() if not why_not(key, wanted, seen.target)}
+    is_bound = at_most and gain is not None
+    return Suggestion(title=title, state="try", settings=settings, why=why, gain=gain, at_most=is_bound)
 
 
 def _loading(seen: Seen) -> Iterator[Suggestion]:
+    """As if workers took no core."""
     own, cores, waiting, title = seen.own, seen.cores, seen.steps.waiting, "Loader workers"
-    if reason := seen.target.refused.get("workers"):
-        yield Suggestion(title=title, state="refused", why=reason)
-        return
     count = max(1, cores // 2 if seen.on_cpu else cores)
     workers = f"{own.workers or 'no'} worker{'s' * (own.workers != 1)}"
     if seen.on_cpu and own.workers and own.workers + own.cpu_threads > cores:
@@ -200,56 +195,44 @@ def _loading(seen: Seen) -> Iterator[Suggestion]:
         yield _idea(seen, "Fewer workers", why, {"workers": fewer})
     why = f"{waiting:.0%} of a step is spent waiting for data, with {workers}"
     if waiting < _WORTH_A_WORKER:
+        why = seen.target.refused.get("workers", why)
         yield Suggestion(title=title, state="on" if own.workers else "refused", why=why)
     elif own.workers >= count:
-        yield Suggestion(
-            title="Cheaper samples",
-            state="edit",
-            why=f"{why} on {cores} cores: use smaller or decoded files, fewer transforms, or a cache",
-            gain=seen.steps.step_s / seen.work_s,
-            at_most=True,
-            basis="as if nothing were waited for",
-        )
+        advice = f"{why} on {cores} cores: use smaller or decoded files, fewer transforms, or a cache"
+        gain = seen.steps.step_s / seen.work_s
+        yield Suggestion(title="Cheaper samples", state="edit", why=advice, gain=gain, at_most=True)
     else:
         more: dict[str, Value] = {} if seen.on_cpu else {"pin_memory": True, "non_blocking": True}
-        load_s = waiting * seen.steps.step_s
-        beside_s = seen.work_s if own.workers else max(seen.work_s, load_s / count)
-        yield _idea(seen, title, why, {"workers": count, **more}, beside_s, "as if workers took no core")
+        load_s = 0.0 if own.workers else waiting * seen.steps.step_s
+        yield _idea(seen, title, why, {"workers": count, **more}, max(seen.work_s, load_s / count))
 
 
 def _computing(seen: Seen) -> Iterator[Suggestion]:
-    """Parts of the work that a switch makes faster; some it can save, but no more than all of it."""
-    on_cuda, step_s = seen.target.device == "cuda", seen.steps.step_s
+    """What makes parts of the work faster, or saves them."""
+    own, step_s, where = seen.own, seen.steps.step_s, seen.target
 
-    def part(title: str, what: str, share: float | None, saves: bool = True, **settings: Value) -> Suggestion:
-        why, left_s = what, None
-        if share is not None:
-            why = f"{what}: {share:.0%} of a step"
-            left_s = max(step_s - min(share * step_s, seen.work_s), 0.02 * step_s) if saves else None
-        return _idea(seen, title, why, settings, left_s, "as if it took no time")
+    def of_step(what: str, share: float | None) -> str:
+        return what if share is None else f"{what}: {share:.0%} of a step"
 
-    what, share = "matrix products and convolutions", seen.operators(_PRODUCTS)
-    if seen.own.amp != "off":
-        yield Suggestion(title="AMP", state="on", why=f"the script computes in {seen.own.amp}")
-    else:
-        if on_cuda:
-            yield part("TF32", what, share, False, fp32_precision="tf32")
-        idea = part("AMP", what, share, False, amp="bf16" if seen.target.bf16 else "fp16")
-        if speed := seen.in_16_bits:  # measured, not a bound
-            half_s = step_s - seen.work_s + seen.work_s / speed
-            basis = f"tried on a held batch: {speed:.2f}× as fast"
-            idea = _idea(seen, "AMP", idea.why, {"amp": "bf16"}, half_s, basis, at_most=False)
-        yield idea
-    if seen.target.convolves:
-        what, share = "convolutions", seen.operators(_CONVOLUTIONS)
-        yield part("channels_last", what, share, False, channels_last=True)
-        if on_cuda:
-            yield part("cuDNN benchmark", what, share, False, cudnn_benchmark=True)
-    # No bound: a recurrent layer becomes other operators, and Python between small ones goes.
-    what, share = "operators that can be fused", seen.operators(_FUSIBLE)
-    yield part("torch.compile", what, share, False, compile=True)
+    def saved(title: str, what: str, share: float | None, **settings: Value) -> Suggestion:
+        """At most all of the work."""
+        left_s = None if share is None else max(step_s - min(share * step_s, seen.work_s), 0.02 * step_s)
+        return _idea(seen, title, of_step(what, share), settings, left_s)
+
+    amp = own.amp if own.amp != "off" else "bf16" if where.bf16 else "fp16"
+    why, left_s = of_step("matrix products and convolutions", seen.operators(_PRODUCTS)), None
+    if speed := seen.in_16_bits:  # measured, not a bound
+        why += f" (tried on a held batch: {speed:.2f}× as fast)"
+        left_s = step_s - seen.work_s + seen.work_s / speed
+    yield _idea(seen, "AMP", why, {"amp": amp}, left_s, at_most=False)
+    for title, needs_cuda, what, operators, settings in _NO_BOUND:
+        if needs_cuda <= (where.device == "cuda") and (where.convolves or operators != _CONVOLUTIONS):
+            yield _idea(seen, title, of_step(what, seen.operators(operators)), settings)
     kind = "fused" if seen.has_fused else "foreach"
-    yield part("Optimizer", "the optimizer's own work", seen.updating(), optimizer_impl=kind)
-    if on_cuda:
+    yield saved("Optimizer", "the optimizer's own work", seen.updating(), optimizer_impl=kind)
+    if where.device == "cuda":
         what = "copying batches from pageable memory"
-        yield part("Pinned memory", what, seen.pageable(), pin_memory=True, non_blocking=True)
+        yield saved("Pinned memory", what, seen.pageable(), pin_memory=True, non_blocking=True)
+    if seen.on_cpu and own.cpu_threads > seen.cores:
+        why = f"{own.cpu_threads} compute threads on {seen.cores} cores"
+        yield _idea(seen, "CPU threads", why, {"cpu_threads": seen.cores})

@@ -75,17 +75,12 @@ def _suggestions(ideas: Sequence[Suggestion]) -> Table:
         gave = idea.measured
         return f"{units.ratio(gave)}, {gave.verdict}" if gave else ""
 
-    def why(idea: Suggestion) -> str:
-        # A bound follows from the part that it names.
-        is_plain = idea.at_most or not idea.basis
-        return clean(idea.why if is_plain else f"{idea.why} ({idea.basis})")
-
     columns = [
         Col("switch", lambda idea: clean(idea.title)),
         Col("predicted", gain),
         *([Col("measured", measured)] if any(idea.measured for idea in ideas) else []),
         Col("set", lambda idea: _WITHOUT_SWITCH.get(idea.state) or _settings(idea.settings)),
-        Col("why", why),
+        Col("why", lambda idea: clean(idea.why)),
     ]
     note = "≤ is a bound: as if its part took no time; n/a: only measuring tells."
     return tabulate(columns, ideas, note=note)

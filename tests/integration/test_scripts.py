@@ -126,7 +126,7 @@ def test_a_script_is_counted_toggled_and_edited(case, tmp_path, monkeypatch):
             assert check.ok or "batch_size" in toggles, check.evidence
         if case.edits:
             patch = patching.make(launch, case.other | dict.fromkeys(case.by_hand, 1))
-            assert (patch.edits.keys(), patch.refused) == (case.other.keys(), case.by_hand)
+            assert ({*patch.edited}, patch.refused) == ({*case.other}, case.by_hand)
             lines = [line for line in patch.diff().splitlines() if line[0] == "+" and line[:3] != "+++"]
             assert [line[1:].strip() for line in lines] == [*case.edits]
             with start(patch.launch, {}) as edited:

@@ -120,14 +120,14 @@ EDITS = {
 def test_a_switch_changes_only_its_own_lines(setting, tmp_path):
     name, value = setting.split("=")
     result = patched(tmp_path, LOOP, {name: eval(value)}, ROLES)
-    assert added(result) == EDITS[setting] and list(result.edits) == [name]
+    assert added(result) == EDITS[setting] and result.edited == [name]
 
 
 def test_every_switch_is_edited_or_refused_in_words(tmp_path):
     values = {name: [v for v in s.levels if v != s.default] for name, s in switches().items()}
     settings = {name: levels[0] for name, levels in values.items() if levels}
     result = patched(tmp_path, LOOP, settings, ROLES, refused={"non_blocking": "copies are to a GPU"})
-    assert {*result.edits, *result.already, *result.refused} == {*settings}
+    assert {*result.edited, *result.already, *result.refused} == {*settings}
     assert (
         result.refused["uint8_copy"] == "the script's own code has to change: see `perfkit diff uint8_copy`"
     )
@@ -208,7 +208,7 @@ REFUSED = {
 def test_what_cannot_be_placed_is_refused_in_words(case, tmp_path):
     text, settings, reason = REFUSED[case]
     result = patched(tmp_path, text, settings, LOADER)
-    assert list(result.refused.values()) == [reason] and not result.changes and not result.edits
+    assert list(result.refused.values()) == [reason] and not result.changes and not result.edited
 
 
 def test_a_file_that_changed_meanwhile_is_refused(tmp_path):
@@ -306,19 +306,30 @@ def test_the_edit_is_the_librarys_option(settings, line, tmp_path):
     assert added(patched(tmp_path, HUGGING_FACE, settings, **hugging_face)) == [line]
 
 
-def test_options_of_libraries_elsewhere(tmp_path):
-    text = HUGGING_FACE + "other = TrainingArguments()\n"
-    result = patched(tmp_path, text, {"amp": "bf16"}, **by("transformers", "trainer.train("))
-    assert result.refused["amp"] == "train.py:4 and train.py:10: set bf16=True in the training arguments"
-    text = HUGGING_FACE.replace("TrainingArguments(", "HfArgumentParser(")
-    result = patched(tmp_path, text, {"amp": "bf16"}, **by("transformers", "trainer.train("))
-    assert result.launch.arguments == ("--bf16", "True") and not result.changes
-    text = "trainer = L.Trainer(max_epochs=3)\ntrainer.fit(model)\n"
-    result = patched(tmp_path, text, {"amp": "bf16"}, **by("lightning", "trainer.fit("))
-    bf16 = 'train.py:2: lightning makes the backward: set precision="bf16-mixed" in its options'
-    assert result.refused["amp"] == bf16
-    result = patched(tmp_path, "fast(data)\n", {"workers": 2}, {"loader": ["fast("]}, library="fastai")
-    assert result.refused["workers"] == "train.py:1: fastai makes the loader: set it in its options"
+@pytest.mark.parametrize(
+    ("library", "text", "settings", "line"),
+    [
+        ("lightning", "trainer = L.Trainer(max_epochs=3)\n", {"amp": "bf16"},
+         'trainer = L.Trainer(max_epochs=3, precision="bf16-mixed")'),
+        ("accelerate", "a = Accelerator()\n", {"amp": "bf16"}, 'a = Accelerator(mixed_precision="bf16")'),
+    ],
+)  # fmt: skip
+def test_the_precision_of_libraries_that_make_the_backward_pass(library, text, settings, line, tmp_path):
+    assert added(patched(tmp_path, text + "run.fit(model)\n", settings, **by(library, "run.fit("))) == [line]
+
+
+@pytest.mark.parametrize(
+    ("library", "text", "settings", "reason"),
+    [
+        ("transformers", HUGGING_FACE + "other = TrainingArguments()\n", {"amp": "bf16"},
+         "train.py:9: transformers makes the backward: set bf16=True in its options"),
+        ("fastai", "trainer.train(model)\n", {"workers": 2},
+         "train.py:1: fastai makes the loader: set it in its options"),
+    ],
+)  # fmt: skip
+def test_options_of_libraries_that_are_not_plain_there(library, text, settings, reason, tmp_path):
+    result = patched(tmp_path, text, settings, **by(library, "trainer.train("))
+    assert result.refused == {next(iter(settings)): reason}
 
 
 # ---------------------------------------------------------------- the diff, the files, the verdict

@@ -82,7 +82,7 @@ def test_amp_follows_from_steps_that_were_tried_in_16_bits():
     # 10 ms a sample, 5 ms of it on a held batch: three times as fast
     found = idea("AMP", in_16_bits=3.0)
     assert found.gain == pytest.approx(10 / (5 + 5 / 3)) and not found.at_most
-    assert found.basis == "tried on a held batch: 3.00× as fast"
+    assert "tried on a held batch: 3.00× as fast" in found.why
     slower = idea("AMP", in_16_bits=0.5)
     assert slower.state == "refused" and "no gain" in slower.why
 
@@ -97,7 +97,7 @@ def test_the_largest_gain_comes_first_then_edits_then_what_is_refused_or_on():
         ("channels_last", "on"),
     ]  # fmt: skip
     assert idea("torch.compile", seen).why == "the script compiles it already"
-    assert idea("AMP", seen).why == "matrix products and convolutions: 50% of a step"
+    assert idea("AMP", seen).why.startswith("matrix products and convolutions: 50% of a step")
     assert "20% of a step" in idea("torch.compile", seen, target=Target("cpu")).why
 
 
