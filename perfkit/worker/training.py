@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from torch.overrides import TorchFunctionMode
 from torch.profiler import record_function
 
 from perfkit import prefetch, train
@@ -21,6 +20,7 @@ from perfkit.recipe import Recipe
 from perfkit.worker.checks import View, first_tensor
 from perfkit.worker.device import compile_counters, world
 from perfkit.worker.procedure import Step
+from perfkit.worker.syncs import Call, Calls
 
 OnPhase = Callable[[str], AbstractContextManager[Any]]
 """Called with the name of a part of a step (data, copy, forward, backward, optimizer); entered around it."""
@@ -210,7 +210,7 @@ def observe_step(training: Training, first_graphs: int = 0) -> View:
             view.averaged.append(ddp is None or ddp.require_backward_grad_sync)
         if name == "forward":
             view.compute_stream = _current_stream(view.device)
-        return _Copies(view) if name == "copy" else contextlib.nullcontext()
+        return _copies_noted(view) if name == "copy" else contextlib.nullcontext()
 
     hooks = [model.register_forward_hook(called), training.optimizer.register_step_post_hook(updated)]
     compiled = isinstance(model, torch._dynamo.eval_frame.OptimizedModule)
@@ -237,15 +237,12 @@ def _current_stream(device: torch.device) -> int | None:
     return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else None
 
 
-class _Copies(TorchFunctionMode):
+def _copies_noted(view: View) -> Calls:
     """Notes how and on which stream a batch is copied."""
 
-    def __init__(self, view: View) -> None:
-        super().__init__()
-        self.view = view
+    def show(call: Call) -> None:
+        if call.name == "to":
+            view.copies.append(call.kwargs)
+            view.copy_streams.append(_current_stream(view.device))
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.to:
-            self.view.copies.append(dict(kwargs or {}))
-            self.view.copy_streams.append(_current_stream(self.view.device))
-        return func(*args, **(kwargs or {}))
+    return Calls(show)
