@@ -1,7 +1,5 @@
 """A switch is in effect if the built objects and an observed step say so, not if the recipe does."""
 
-import os
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -56,43 +54,56 @@ def test_the_precision_of_float32_is_read_back(precision):
     assert (value, f"convolutions: {precision}" in evidence) == (precision, precision != "default")
 
 
+def noted(**changes):
+    """What `observe_step` would note on a GPU."""
+    pinned = [SimpleNamespace(is_pinned=lambda: True)]
+    return {"copy_streams": [7], "compute_stream": 0, "batch": pinned, **changes}
+
+
+def computed(dtype, **others):
+    return {"model": torch.nn.Linear(1, 1), "outputs": torch.zeros(1, dtype=dtype), **others}
+
+
+def scaler(is_on):
+    return SimpleNamespace(is_enabled=lambda: is_on, get_scale=lambda: 65536.0)
+
+
+EARLY = {"OMP_WAIT_POLICY": "PASSIVE", "MALLOC_TRIM_THRESHOLD_": "1"}
+"""What a process is started with, as it must be read before torch is imported."""
+
+
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("switch", "view", "value", "words"),
     [
-        ({}, "on a stream of its own; batches lie in page-locked memory"),
-        ({"copy_streams": [0]}, "on the stream of the kernels"),
-        ({"batch": [SimpleNamespace(is_pinned=lambda: False)]}, "in pageable memory"),
+        ("device_prefetch", noted(), True, "on a stream of its own; batches lie in page-locked memory"),
+        ("device_prefetch", noted(copy_streams=[0]), False, "on the stream of the kernels"),
+        (
+            "device_prefetch",
+            noted(batch=[SimpleNamespace(is_pinned=lambda: False)]),
+            None,
+            "in pageable memory",
+        ),
+        ("amp", computed(torch.float16, scaler=scaler(True)), "fp16", "loss scaled by 65536"),
+        ("amp", computed(torch.float16, scaler=scaler(False)), None, "logits are float16"),
+        ("amp", computed(torch.float32, autocast=torch.bfloat16), "bf16", "cast back from an autocast"),
+        ("wait_policy", {}, "passive", "started with OMP_WAIT_POLICY=PASSIVE"),
+        ("allocator", {}, "keep", "started with MALLOC_TRIM_THRESHOLD_=1"),
     ],
 )
-def test_device_prefetch_is_a_second_stream_and_pinned_memory(fault, words):
-    """Without a GPU: what `observe_step` would have noted on one."""
-    pinned = [SimpleNamespace(is_pinned=lambda: True)]
-    noted = {"copy_streams": [7], "compute_stream": 0, "batch": pinned}
-    value, evidence = READERS["device_prefetch"](View(CPU, **{**noted, **fault}))
-    assert (value is True, words in evidence) == (not fault, True)
+def test_what_needs_a_gpu_or_an_early_setting_is_read_from_what_a_step_shows(
+    monkeypatch, switch, view, value, words
+):
+    monkeypatch.setattr(checks, "first_environment", lambda: EARLY)
+    read, evidence = READERS[switch](View(CPU, **view))
+    assert read == value
+    assert words in evidence
 
 
-def test_fp16_without_a_scaler_is_not_what_the_switch_means():
-    model, half = torch.nn.Linear(1, 1), torch.zeros(1, dtype=torch.float16)
-    for on in (True, False):
-        scaler = SimpleNamespace(is_enabled=lambda on=on: on, get_scale=lambda: 65536.0)
-        value, _ = READERS["amp"](View(CPU, model=model, outputs=half, scaler=scaler))
-        assert value == ("fp16" if on else None)
-
-
-def test_an_output_that_is_cast_back_shows_the_autocast_around_the_model():
-    view = View(CPU, model=torch.nn.Linear(1, 1), outputs=torch.zeros(1), autocast=torch.bfloat16)
-    assert READERS["amp"](view) == ("bf16", "logits are float32, cast back from an autocast to bfloat16")
-
-
-def test_what_was_set_before_torch_was_imported_is_read_where_it_was_set():
-    code = (
-        "from perfkit.worker.checks import *;"
-        "print([READERS[name](View(torch.device('cpu')))[0] for name in ('wait_policy', 'allocator')])"
-    )
-    early = {"OMP_WAIT_POLICY": "PASSIVE", "MALLOC_TRIM_THRESHOLD_": "1"}
-    command = [sys.executable, "-c", code]
-    assert subprocess.check_output(command, text=True, env=os.environ | early) == "['passive', 'keep']\n"
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process keeps no record of it")
+def test_what_is_set_in_a_process_is_not_what_it_was_started_with(monkeypatch):
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1")
+    assert "MALLOC_TRIM_THRESHOLD_" not in checks.first_environment()
+    assert checks.first_environment()["PATH"]
 
 
 def test_switches_without_effect_beside_others_need_no_proof():
@@ -101,8 +112,8 @@ def test_switches_without_effect_beside_others_need_no_proof():
 
 
 def test_what_a_recipe_leaves_to_the_environment_is_as_it_is(monkeypatch):
-    monkeypatch.setattr(checks, "first_environment", lambda: {"OMP_WAIT_POLICY": "PASSIVE"})
+    monkeypatch.setattr(checks, "first_environment", lambda: EARLY)
     (proof,) = verify(View(CPU), {"wait_policy": "default"})
-    assert (proof.ok, proof.evidence) == (True, "started with OMP_WAIT_POLICY=PASSIVE")
+    assert proof.ok
     monkeypatch.setattr(checks, "first_environment", dict)
     assert not verify(View(CPU), {"wait_policy": "passive"})[0].ok
