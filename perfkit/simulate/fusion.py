@@ -1,5 +1,7 @@
 """An approximation of torch.compile: neighbours of one size run in one kernel, and share its registers."""
 
+import collections
+
 from msgspec.structs import replace
 
 from perfkit.simulate.step import Allocate, Event, Operator, Step, Tensor
@@ -13,7 +15,7 @@ _REDUCTIONS = {
 
 
 class _Kernel:
-    """A fused kernel: the operators in it, and the memory that it reads and writes."""
+    """A fused kernel: what its operators read and write, by block."""
 
     def __init__(self, size: int, first: Operator) -> None:
         self.size, self.first = size, first
@@ -38,21 +40,23 @@ class _Kernel:
 def fused(step: Step) -> Step:
     """The step as torch.compile would run it, about: bytes come out within a few percent of Inductor's."""
     before = _decomposed(step.events)
-    kernels = _kernels(before)
-    inside = _never_written(before, kernels)
+    kernels, inside = _kernels(before)
     events: list[Event] = []
     for event, kernel in zip(before, kernels, strict=True):
-        match event:
-            case Allocate():
-                if event.block not in inside:
-                    events.append(event)
-            case Operator() if kernel:
-                if event is kernel.first:
-                    events += _launched(kernel, inside)
-            case Operator():
-                events.append(_in_channels_last(event))
-            case _:
-                events.append(event)
+        if kernel and event is kernel.first:
+            inputs, outputs = (
+                [tensor for block, tensor in side.items() if block not in inside]
+                for side in (kernel.read, kernel.written)
+            )
+            about = {"reduction": kernel.reduces}
+            if inputs or outputs:
+                events.append(
+                    replace(kernel.first, name="fused", inputs=inputs, outputs=outputs, attributes=about)
+                )
+        elif isinstance(event, Operator) and not kernel:
+            events.append(_in_channels_last(event))
+        elif not kernel and not (isinstance(event, Allocate) and event.block in inside):
+            events.append(event)
     return replace(step, events=events, compiled=True)
 
 
@@ -87,65 +91,41 @@ def _decomposed(events: list[Event]) -> list[Event]:
     return result
 
 
-def _kernels(events: list[Event]) -> list[_Kernel | None]:
-    """The kernel of each event; None for what is not fused."""
+def _kernels(events: list[Event]) -> tuple[list[_Kernel | None], set[int]]:
+    """The kernel of each event, None for what is not fused; and the blocks that stay in registers."""
     kernels: list[_Kernel | None] = []
-    order: dict[int, int] = {}
-    """The position of the event that wrote a block last."""
-    latest: dict[int, _Kernel] = {}
-    """The kernel that did, unless it is a library's."""
+    written: dict[int, tuple[int, _Kernel | None]] = {}
+    """Where a block was written last, and by which kernel; None: a library's."""
+    users: dict[int, set[_Kernel | None]] = collections.defaultdict(set)
+    freed = set()
     for at, event in enumerate(events):
         kernel = None
         if isinstance(event, Operator):
             if event.phase in ("forward", "backward") and not _is_library(event):
-                kernel = _joined(event, order, latest)
+                kernel = _joined(event, written)
                 kernel.add(at, event)
-            for tensor in event.outputs:
-                order[tensor.block] = at
-                latest.pop(tensor.block, None)
-                if kernel:
-                    latest[tensor.block] = kernel
+            written.update((tensor.block, (at, kernel)) for tensor in event.outputs)
+            for tensor in event.inputs + event.outputs:
+                users[tensor.block].add(kernel)
+        elif isinstance(event, Allocate) and event.nbytes < 0:
+            freed.add(event.block)
         kernels.append(kernel)
-    return kernels
+    alone = {block for block in freed if len(users[block]) == 1 and None not in users[block]}
+    return kernels, alone
 
 
-def _joined(operator: Operator, order: dict[int, int], latest: dict[int, _Kernel]) -> _Kernel:
+def _joined(operator: Operator, written: dict[int, tuple[int, _Kernel | None]]) -> _Kernel:
     """The kernel that an operator joins or begins."""
     size = max((tensor.numel for tensor in operator.inputs + operator.outputs), default=1)
-    ready = max((order.get(tensor.block, -1) for tensor in operator.inputs), default=-1)
-    near = (latest[tensor.block] for tensor in operator.inputs if tensor.block in latest)
-    joined = (k for k in near if not k.closed and k.size == size and k.last >= ready)
+    sources = [written[tensor.block] for tensor in operator.inputs if tensor.block in written]
+    ready = max((at for at, _ in sources), default=-1)
+    joined = (k for _, k in sources if k and not k.closed and k.size == size and k.last >= ready)
     return next(joined, None) or _Kernel(size, operator)
 
 
 def _is_library(operator: Operator) -> bool:
     name = operator.name.removeprefix("aten.").removesuffix("_backward")
     return name in _LIBRARY or "attention" in name
-
-
-def _never_written(events: list[Event], kernels: list[_Kernel | None]) -> set[int]:
-    """The blocks that only one kernel uses: they stay in registers."""
-    users: dict[int, set[_Kernel | None]] = {}
-    freed = set()
-    for event, kernel in zip(events, kernels, strict=True):
-        if isinstance(event, Operator):
-            for tensor in event.inputs + event.outputs:
-                users.setdefault(tensor.block, set()).add(kernel)
-        elif isinstance(event, Allocate) and event.nbytes < 0:
-            freed.add(event.block)
-    return {block for block in freed & users.keys() if len(users[block]) == 1 and None not in users[block]}
-
-
-def _launched(kernel: _Kernel, inside: set[int]) -> list[Event]:
-    """The operator `fused`; nothing if none of it reaches memory."""
-    inputs, outputs = (
-        [tensor for block, tensor in tensors.items() if block not in inside]
-        for tensors in (kernel.read, kernel.written)
-    )
-    attributes = {"reduction": kernel.reduces}
-    if not inputs and not outputs:
-        return []
-    return [replace(kernel.first, name="fused", inputs=inputs, outputs=outputs, attributes=attributes)]
 
 
 def _in_channels_last(operator: Operator) -> Operator:
