@@ -48,12 +48,8 @@ class Queue:
     def __init__(
         self, pinned: float, pageable: float, operator_s: float = 0.0, launch_s: float = 0.0
     ) -> None:
-        self._pinned, self._pageable, self._operator_s, self._launch_s = (
-            pinned,
-            pageable,
-            operator_s,
-            launch_s,
-        )
+        self._pinned, self._pageable = pinned, pageable
+        self._operator_s, self._launch_s = operator_s, launch_s
         self.now = 0.0
         """The host's time, which passes only because it waits or works."""
         self.bars: list[Bar] | None = None
