@@ -112,10 +112,6 @@ class Simulated(Source):
             runs.append(self._run(stage, stages[:number]))
         return runs
 
-    def renew(self) -> None:
-        """Forgets what was computed."""
-        self._computed.clear()
-
     def look(self, recipe: Recipe, question: str, kind: type[Any], **arguments: Any) -> Any:
         """What the plan of a step says; a profile is a Chrome trace that says that it is simulated."""
         prediction = self.prediction(recipe)
