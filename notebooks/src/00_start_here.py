@@ -32,7 +32,7 @@ panel.run()
 # %% [markdown]
 # The orange part shrinks, and samples/s rises. Press **Keep**. The panel measured both loops in turns, so a slow moment of the machine hits both. It says *faster* only if the interval of the ratio lies above 1.
 #
-# (On a CPU, two more things are set, and [02](02_data_loading.ipynb) explains them. *Host memory is kept* is a rung below this one, so both loops have it. With the worker, waiting threads sleep; otherwise it would gain little.)
+# (On a CPU the panel sets two more things, which [02](02_data_loading.ipynb) explains. Both loops keep the memory that they have freed, so the first one is faster than the loop above. And with the worker, waiting threads sleep; otherwise it would gain little.)
 #
 # This is the method of the whole course: **look at the step, name the gap, change one line, look again.**
 #
@@ -42,14 +42,14 @@ panel.run()
 #
 # | chapter | question | minutes |
 # |---|---|---|
-# | [01 baseline](01_baseline.ipynb) | where does a step's time go? | 20 |
-# | [02 data loading](02_data_loading.ipynb) | does the loop wait for data? | 20 |
-# | [03 pinning](03_pinning.ipynb) | can the copy be shorter, or hidden? | 15 |
-# | [04 batch size](04_batch_size.ipynb) | does a larger batch use the device better, and what does it cost? | 15 |
-# | [05 uint8 copy](05_uint8_copy.ipynb) | how many bytes does a sample need? | 15 |
-# | [06 AMP](06_amp.ipynb) | are 16-bit products faster here? | 15 |
-# | [07 compile](07_compile.ipynb) | what do fused kernels gain, and when is compiling paid back? | 15 |
-# | [08 the whole ladder](08_the_whole_ladder.ipynb) | how much together? | 15 |
+# | [01 baseline](01_baseline.ipynb) | where does a step's time go? | 10 |
+# | [02 data loading](02_data_loading.ipynb) | does the loop wait for data? | 12 |
+# | [03 pinning](03_pinning.ipynb) | can the copy be shorter, or hidden? | 8 |
+# | [04 batch size](04_batch_size.ipynb) | does a larger batch use the device better, and what does it cost? | 8 |
+# | [05 uint8 copy](05_uint8_copy.ipynb) | how many bytes does a sample need? | 10 |
+# | [06 AMP](06_amp.ipynb) | are 16-bit products faster here? | 10 |
+# | [07 compile](07_compile.ipynb) | what do fused kernels gain, and when is compiling paid back? | 8 |
+# | [08 the whole ladder](08_the_whole_ladder.ipynb) | how much together? | 6 |
 # | [09 your own script](09_your_own_script.ipynb) | where does *your* step's time go? | 20 |
 # | [10 workbench](10_workbench.ipynb) | what do you want to try? | 10 |
 # | [11 hidden transfers](11_hidden_transfers.ipynb) | which lines make the host wait? | 20 |

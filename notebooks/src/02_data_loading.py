@@ -9,11 +9,11 @@
 # %% [markdown]
 # # 02 · Data loading
 #
-# **Does the loop wait for data?** *20 minutes. Needs: two cores.*
+# **Does the loop wait for data?** *12 minutes. Needs: two cores.*
 #
 # The gap: the training process fetches each batch itself, and the model stands still meanwhile. Worker processes load the next batches while the model trains. Finished batches come through shared memory (`/dev/shm`, which is small in many containers).
 #
-# Guess how many times as fast it will be, enter it in the panel, then press *Run*. Afterwards press *Keep* if it was faster, *Drop* if not: the next chapters start from what you kept. Where you decide nothing, they start from all rungs below.
+# Guess how many times as fast it will be, enter it in the panel, then press *Run*. Afterwards press *Keep* if it was faster, *Drop* if not: the next chapters start from what you kept. A change on which you decide nothing counts as kept.
 
 # %%
 from perfkit import notebook as pk
@@ -78,7 +78,7 @@ waiting = pk.RecipePanel(
 waiting.run()
 
 # %% [markdown]
-# So this rung sets both on a CPU. Sleep has a price: threads take time to wake, and computing alone gets slower (the panel's *Why*). The panel's *before* also has an allocator that keeps freed memory, the first rung of the CPU's ladder. On a GPU neither matters much.
+# So on a CPU the panel sets both. Sleep has a price: threads take time to wake, and computing alone gets slower (the panel's *Why*). The loop *before* the worker is not quite the plain one: its allocator keeps memory that was freed, in place of handing it back to the system and asking again. On a GPU neither matters much.
 #
 # ## Your line
 #
@@ -101,7 +101,8 @@ photos = photo_folder(256)  # JPEG files, made once
 torch.manual_seed(0)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 layers = []
-for inputs, outputs, stride in [(3, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]:
+shapes = [(3, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]
+for inputs, outputs, stride in shapes:
     layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
 model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 8)).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 03 · Pinning
 #
-# **Can the copy be shorter, or hidden?** *15 minutes. Needs: a CUDA GPU to measure; without one, the simulated V100 shows it.*
+# **Can the copy be shorter, or hidden?** *8 minutes. Needs: a CUDA GPU to measure; without one, the simulated V100 shows it.*
 #
 # The gap: the batch is copied to the GPU while no kernel runs. In the walk-through, 10 of 37 ms of a step were this copy. Three switches act on it, and they do three things:
 #
@@ -96,7 +96,8 @@ photos = photo_folder(256)  # JPEG files, made once
 torch.manual_seed(0)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 layers = []
-for inputs, outputs, stride in [(3, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]:
+shapes = [(3, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]
+for inputs, outputs, stride in shapes:
     layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
 model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 8)).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 04 · Batch size
 #
-# **Does a larger batch use the device better, and what does it cost in memory?** *15 minutes. Needs: nothing special.*
+# **Does a larger batch use the device better, and what does it cost in memory?** *8 minutes. Needs: nothing special.*
 #
 # The gap: each operator costs some microseconds of Python and dispatch, whatever the batch. On a GPU, small kernels also leave part of the device idle while they run. With a larger batch, the same number of launches does more work. It **changes the training**: fewer, larger steps for the same samples.
 #
@@ -30,7 +30,7 @@ panel.plot("losses")
 # %% [markdown]
 # The losses are drawn over *samples*, because the steps differ. They differ too: this is the first rung that changes the training.
 #
-# **What to expect.** A CPU: 1.0 to 1.25 times as fast, because its cores are busy with 32 samples already. The walk-through's V100: 1,200 → 1,584 samples/s with batch 512 (324 ms a step), and utilisation hardly moved. Utilisation counts the time in which *a* kernel runs, not how much of the GPU it fills.
+# **What to expect.** A CPU: 1.0 to 1.25 times as fast, because its cores are busy with 32 samples already. The walk-through's V100: 1,200 → 1,584 samples/s with batch 512 (324 ms a step), and utilisation hardly moved. Utilisation counts the time in which *a* kernel runs, not how much of the GPU it fills. The simulation expects a smaller gain, and says that its own error is larger than that.
 
 # %%
 pk.recording("sim-v100", "batch_size")
@@ -81,7 +81,8 @@ photos = photo_folder(256)  # JPEG files, made once
 torch.manual_seed(0)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 layers = []
-for inputs, outputs, stride in [(3, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]:
+shapes = [(3, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]
+for inputs, outputs, stride in shapes:
     layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
 model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 8)).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

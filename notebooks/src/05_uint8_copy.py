@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 05 · uint8 copy
 #
-# **How many bytes does a sample need?** *15 minutes. Needs: nothing special; only a GPU has a copy to shorten.*
+# **How many bytes does a sample need?** *10 minutes. Needs: nothing special; only a GPU has a copy to shorten.*
 #
 # The gap: what is left of the copy, and the loader's work on floats. A decoded image is bytes. `ToTensor` makes four bytes of each before the batch is collated, queued and copied. Send the bytes, and convert on the device.
 
@@ -42,7 +42,7 @@ scaled = pk.StagePanel("scaled_decode")
 scaled.run()
 
 # %% [markdown]
-# Expect 1.0 to 1.2 times where a worker keeps up either way: it gives back some time of a core that the model shares. Expect far more where the loop still waits. The pixels are slightly other ones, so *Details* compares the inputs.
+# (The loop *before* it may have `channels_last`, a memory layout that [06](06_amp.ipynb) explains.) Expect 1.0 to 1.2 times where a worker keeps up either way: it gives back some time of a core that the model shares. Expect far more where the loop still waits. The pixels are slightly other ones, so *Details* compares the inputs.
 #
 # Where samples are small, or lie in one array, most of their cost is Python: a data set with `__getitems__` gets all indices of a batch in one call (`batched_fetch`, a puzzle below). If images are small and the model enlarges them, send them small and resize on the device (`device_resize`). The walk-through's 32 × 32 images have 49 times fewer pixels than the 224 × 224 that it copies. Photos of different sizes cannot form a batch before they are resized, so it is n/a for them.
 #
@@ -67,7 +67,8 @@ photos = photo_folder(256)  # JPEG files, made once
 torch.manual_seed(0)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 layers = []
-for inputs, outputs, stride in [(3, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]:
+shapes = [(3, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]
+for inputs, outputs, stride in shapes:
     layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
 model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 8)).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

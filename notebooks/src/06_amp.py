@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 06 · Automatic mixed precision
 #
-# **Are 16-bit products faster here?** *15 minutes. Needs: to be faster, a GPU with Tensor Cores (Volta or newer) or a CPU with bf16 instructions.*
+# **Are 16-bit products faster here?** *10 minutes. Needs: to be faster, a GPU with Tensor Cores (Volta or newer) or a CPU with bf16 instructions.*
 #
 # The gap: by now the device is busy, but with slow kernels. The walk-through's kernel view showed Tensor Core time 0%: the fastest units of the GPU stood still. They multiply matrices in 16 bits. *Autocast* runs products and convolutions in 16 bits and keeps the loss, reductions and the statistics of norms in float32.
 #
@@ -31,7 +31,7 @@ panel.run()
 # %% [markdown]
 # **What to expect.** `channels_last`: 1.05 to 1.25 times on a CPU. AMP: without bf16 instructions a CPU casts and gains nothing: press *Drop*. With AMX, or with AVX512-BF16 as on the recorded CPU, it is faster where convolutions dominate, and only if the loop lets it be.
 #
-# The recorded CPU has two cores. On a batch that is held, this rung gains nothing there: one thread in bf16 computes as fast as two in float32. In the loop it is 1.4 times as fast. A held batch has no loader. In the loop a worker decodes on one of the cores, and every kernel waits at its end for the thread whose core the worker has taken. So the rung leaves the worker a core of its own (`cpu_threads=1`), and scaled decoding, in [05](05_uint8_copy.ipynb), lets one core decode enough. **A ceiling shows what the device can do, not what the loop gets**: believe the loop.
+# On the recorded CPU, *computing alone* hardly gains, yet the loop is 1.4 times as fast. The machine has two cores, and one thread in bf16 computes as fast as two in float32. So here AMP also sets `cpu_threads=1`, which leaves the other core to the worker. Before, every kernel waited at its end for the thread whose core the worker had taken; computing alone has no worker, and does not show it. **A ceiling shows what the device can do, not what the loop gets**: believe the loop.
 #
 # On the walk-through's V100: 1,670 → 2,477 samples/s, and Tensor Core time 0 → 26.3%. That step also doubled the batch to 1,024, because 16-bit activations leave memory for it, so nobody can say how much AMP alone gave. Utilisation *fell* a little: the kernels were shorter.
 
@@ -82,7 +82,8 @@ photos = photo_folder(256)  # JPEG files, made once
 torch.manual_seed(0)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 layers = []
-for inputs, outputs, stride in [(3, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]:
+shapes = [(3, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]
+for inputs, outputs, stride in shapes:
     layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
 model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 8)).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

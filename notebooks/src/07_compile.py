@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 07 · Compile
 #
-# **What do fused kernels gain, and when is compiling paid back?** *15 minutes. Needs: a C++ compiler on a CPU; Triton and a C compiler on a GPU.*
+# **What do fused kernels gain, and when is compiling paid back?** *8 minutes. Needs: a C++ compiler on a CPU; Triton and a C compiler on a GPU.*
 #
 # The gap: between convolutions and products stand small operators: norms, activations, sums. Each reads all of its input from memory and writes all of its output. `torch.compile` captures the model as a graph and *fuses* such chains into single kernels. The host also launches fewer of them.
 #
@@ -74,7 +74,8 @@ photos = photo_folder(256)  # JPEG files, made once
 torch.manual_seed(0)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 layers = []
-for inputs, outputs, stride in [(3, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]:
+shapes = [(3, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]
+for inputs, outputs, stride in shapes:
     layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
 model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 8)).to(device)
 model = model.train()  # edit

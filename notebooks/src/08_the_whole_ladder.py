@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 08 · The whole ladder
 #
-# **How much together, and what is each worth?** *15 minutes. Needs: rungs that you kept in the chapters before; without them it takes a loader worker and threads that sleep.*
+# **How much together, and what is each worth?** *6 minutes. Needs: rungs that you kept in the chapters before; without them it takes a loader worker and threads that sleep.*
 #
 # The walk-through ended at 3,268 samples/s, from 400: 8.2 times. Your number is the recipe that you kept, against the plain loop, measured afresh. It must be measured afresh: a rung that was kept because it looked fast may have been lucky.
 

@@ -71,7 +71,7 @@ def contents(steps: Sequence[Step]) -> list[Content]:
     )
     rows = [
         ["samples/s", units.number(samples / seconds or None)],
-        ["tokens/s", units.number(tokens / seconds or None)],
+        *([["tokens/s", units.number(tokens / seconds)]] if tokens else []),
         ["step (median)", units.duration_interval(stats.median(np.array([s.seconds for s in counted])))],
         ["waiting for data", units.percent(waited / seconds)],
         ["steps", str(len(steps))],

@@ -186,7 +186,9 @@ def training(run: Run, before: Run | None, proof: Parity | None = None) -> str:
         return f"{units.NOT_AVAILABLE}: there are no losses of both sides"
     exact = exactness(Recipe.from_dict(run.recipe), Recipe.from_dict(before.recipe))
     check = parity.losses(run.losses, before.losses, exact, run.recipe.get("amp", "off") != "off")
-    return f"the losses: {check.evidence}"
+    if exact == "changes training":
+        return check.evidence
+    return f"{'the same' if check.ok else 'not the same'} (losses {check.evidence})"
 
 
 # ---------------------------------------------------------------- before any number

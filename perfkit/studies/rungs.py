@@ -187,6 +187,8 @@ def _climbed(source: Source) -> Iterator[Run]:
     rungs, whole = names(plan, target), stop_rule(plan)
     if plan.recipes or len(rungs) < 2:
         rows = all_stages(source)
+        if plan.below and rows[-1].reason:  # nothing to compare: nobody need wait for the loop below it
+            rows = rows[-1:]
         is_compared = sum(not stage.reason for stage in rows) > 1
         repeat = [again(rows[0])] if is_compared and _repeats(source) else []
         yield from source.measure([*rows, *repeat], whole)

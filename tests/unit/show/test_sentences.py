@@ -74,7 +74,7 @@ def test_whether_it_trains_the_same_is_a_proof_or_the_losses_or_n_a():
     first, same = make(losses=[2.0, 1.5]), make(before=make(), losses=[2.0, 1.5])
     proof = Parity("it", "bitwise", [Check("losses", True, "equal")], False, {})
     assert sentences.training(same, first, proof) == "on equal batches it trains bit for bit the same"
-    assert sentences.training(same, first) == "the losses: equal bit for bit for the first 2"
+    assert sentences.training(same, first) == "the same (losses equal bit for bit for the first 2)"
     apart = msgspec.structs.replace(same, losses=[2.0, 1.0])
     assert "though these switches should leave them equal" in sentences.training(apart, first)
     assert sentences.training(same, make()).startswith("n/a: ")

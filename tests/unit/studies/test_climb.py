@@ -105,6 +105,11 @@ def test_one_rung_is_measured_beside_the_baseline_and_its_repetition(machine, la
     assert len({tuple(sorted(machine.blocks()[at : at + 3])) for at in range(0, 15, 3)}) == 1
 
 
+def test_nobody_waits_for_the_loop_below_a_rung_that_cannot_act(machine, ladder):
+    (run,) = climb(replace(ladder, stages=("pinning",), below=True))
+    assert run.status == "not_applicable" and not machine.blocks()
+
+
 def test_runs_are_stored_and_told_in_the_order_of_the_ladder(machine, ladder):
     seen = []
     runs = climb(replace(ladder, stages=("pinning", *NAMES)), RunStore(), Progress(seen.append))
