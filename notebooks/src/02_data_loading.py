@@ -13,7 +13,7 @@
 #
 # The gap: the training process fetches each batch itself, and the model stands still meanwhile. Worker processes load the next batches while the model trains. Finished batches come through shared memory (`/dev/shm`, which is small in many containers).
 #
-# Guess how many times as fast it will be, enter it in the panel, then press *Run*. Afterwards press *Keep* if it was faster, *Drop* if not: the next chapters start from what you kept. A change on which you decide nothing counts as kept.
+# Guess how many times as fast it will be, enter it in the panel, then press *Run*. Afterwards press *Keep* if it was faster, *Drop* if not: the next chapters start from what you kept. A change on which you decide nothing stays in their loops, but [08](08_the_whole_ladder.ipynb) leaves it out.
 
 # %%
 from perfkit import notebook as pk
