@@ -13,7 +13,7 @@
 #
 # The gap: the training process fetches each batch itself, and the model stands still meanwhile. Worker processes load the next batches while the model trains. Finished batches come through shared memory (`/dev/shm`, which is small in many containers).
 #
-# Guess how many times as fast it will be, enter it in the panel, then press *Run*. Afterwards press *Keep* if it was faster, *Drop* if not: the next chapters start from what you kept. A change on which you decide nothing stays in their loops, but [08](08_the_whole_ladder.ipynb) leaves it out.
+# Enter a guess in the panel, then press *Run*. Afterwards press *Keep* if it was faster, *Drop* if not: the next chapters start from what you kept. A change on which you decide nothing stays in their loops, but [08](08_the_whole_ladder.ipynb) leaves it out.
 
 # %%
 from perfkit import notebook as pk
@@ -78,7 +78,7 @@ waiting = pk.RecipePanel(
 waiting.run()
 
 # %% [markdown]
-# So on a CPU the panel sets both. Sleep has a price: threads take time to wake, and computing alone gets slower (the panel's *Why*). The loop *before* the worker is not quite the plain one: its allocator keeps memory that was freed, in place of handing it back to the system and asking again. On a GPU neither matters much.
+# So on a CPU the panel sets both. Sleep has a price: threads take time to wake, and computing alone gets slower (the panel's *Why*). The loop *before* already keeps freed memory, in place of handing it back and asking again. On a GPU neither matters much.
 #
 # ## Your line
 #
