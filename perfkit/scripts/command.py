@@ -1,10 +1,8 @@
 """The commands that watch a script as it stands, and that edit it so that it has switches by itself."""
 
 import contextlib
-import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -17,9 +15,9 @@ from perfkit.scripts import tables, watching
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.watched import ScriptFailed
 from perfkit.show import terminal
-from perfkit.show.document import Content, Notice
+from perfkit.show.document import Notice
 
-Program = Annotated[str, typer.Argument(help="train.py, or an installed command", metavar="SCRIPT")]
+Program = Annotated[str, typer.Argument(help="train.py", metavar="SCRIPT")]
 Arguments = Annotated[
     list[str] | None,
     typer.Argument(help="its own arguments, after --", metavar="[-- ARGS]", show_default=False),
@@ -65,9 +63,6 @@ def patch(
     *,
     module: Module = False,
     settings: Annotated[cli.Texts, typer.Option("--set", help="switch=value; repeatable")] = None,
-    write: Annotated[
-        bool, typer.Option("--write", help="edit the files themselves, once that is verified")
-    ] = False,
     verify: Annotated[
         bool, typer.Option(help="measure the edited script against the switches set from outside")
     ] = True,
@@ -84,27 +79,11 @@ def patch(
         if verify and result.edited:
             verification = patching.verify(result, launch, switches, budget, follow)
     sys.stdout.write(result.diff())
-    terminal.show(list(_notes(result, launch, verification)), to_stderr=True)
+    notes = tables.patched(result, launch)
+    if verification:
+        said = verification.describe()
+        notes.append(said if verification.ok else Notice(said))
+    terminal.show(notes, to_stderr=True)
     failed = verification is not None and not verification.ok
-    if write and not failed:
-        for path in patching.write(result):
-            typer.echo(f"edited {path}", err=True)
     if failed or (result.refused and not result.edited):
         raise typer.Exit(1)
-
-
-def _notes(
-    result: patching.Patch, launch: Launch, verification: patching.Verification | None
-) -> Iterator[Content]:
-    """What a reader must know beside the diff."""
-    if result.changes and result.root != launch.where.resolve():
-        yield f"Apply it with: patch -p1 -d {shlex.quote(str(result.root))}"
-    if result.launch.arguments != launch.arguments:
-        arguments = tuple(map(shlex.quote, result.launch.arguments))
-        yield f"Start it with: {replace(launch, arguments=arguments).describe()}"
-    if result.already:
-        yield f"The script has {', '.join(result.already)} already."
-    for name, why in result.refused.items():
-        yield Notice(f"{name} needs an edit by hand: {why}")
-    if verification:
-        yield verification.describe() if verification.ok else Notice(verification.describe())

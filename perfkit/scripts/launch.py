@@ -1,9 +1,7 @@
 """How a script is started: as the user would, in its own folder, with its own arguments."""
 
 import difflib
-import shutil
 import sys
-import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ class Launch:
     """A command line that trains.
 
     Args:
-        program: a script, a module (with `module`), or an installed command.
+        program: a script, or a module (with `module`).
         arguments: those of the program.
         module: whether it is started as `python -m program`.
         folder: where it is started; the current folder if None.
@@ -52,25 +50,13 @@ class Launch:
         if self.script is None and Path(self.program).name in _LAUNCHERS:
             what = f"{self.program} starts several processes, and a script is watched in one"
             raise InvalidValue(what, "Name the script itself, and let it train as a single rank")
-        if self.module:
-            return [sys.executable, "-m", self.program, *self.arguments]
-        if self.script:
-            return [sys.executable, self.program, *self.arguments]
-        if "/" not in self.program and not self.program.endswith(".py"):
-            scripts = sysconfig.get_path("scripts")
-            path = shutil.which(self.program, path=scripts) or shutil.which(self.program)
-            if path:
-                return [path, *self.arguments]
-        raise InvalidValue(f"there is no script '{self.program}' in {self.where}", self._hint())
-
-    def _hint(self) -> str:
+        if self.module or self.script:
+            return [sys.executable, *["-m"] * self.module, self.program, *self.arguments]
         names = [path.name for path in self.where.glob("*.py")]
         near = difflib.get_close_matches(Path(self.program).name, names, n=1)
-        if near:
-            return f"Did you mean '{near[0]}'?"
-        return "Name a Python file, a module with -m, or an installed command"
+        hint = f"Did you mean '{near[0]}'?" if near else "Name a Python file, or a module with -m"
+        raise InvalidValue(f"there is no script '{self.program}' in {self.where}", hint)
 
     def describe(self) -> str:
         """The command as one types it."""
-        start = "python -m" if self.module else "python" if self.script else ""
-        return " ".join(filter(None, [start, self.program, *self.arguments]))
+        return " ".join(["python", *["-m"] * self.module, self.program, *self.arguments])

@@ -7,13 +7,10 @@ from typing import Any
 from IPython.display import display
 
 from perfkit.notebook.shown import Shown
-from perfkit.show.document import Bullets, Content, Section
 
-_WAYS = (
-    "Switches are set for scripts: File > Save and Export Notebook As makes one of this notebook.",
-    "See what to try: !perfkit watch train.py",
-    "Compare it with a switch set: !perfkit compare --script train.py --set amp=bf16",
-    "Get the edit of your code: !perfkit patch train.py --set amp=bf16",
+_WAY = (
+    "Switches are set for scripts: save this notebook as one (File > Save and Export Notebook As), then "
+    "`!perfkit watch train.py` says what to try, and `!perfkit patch train.py --set amp=bf16` edits it."
 )
 
 
@@ -28,8 +25,7 @@ def watch(shell: Any, cell: str) -> None:
 
     with loop.observed() as steps, _without_traceback(shell):
         result = shell.run_cell(cell)
-    sections: list[Content] = loop.contents(steps)
-    display(Shown(steps, [*sections, Section("To set switches", [Bullets(list(_WAYS))])]))
+    display(Shown(steps, [*loop.contents(steps), _WAY]))
     result.raise_error()
 
 

@@ -19,12 +19,8 @@ from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import SETTABLE
 from perfkit.scripts.watching import BUDGET_S, Watched, watch
 from perfkit.show import figures, sentences
-from perfkit.show.document import Bullets, Code, Content, Notice, Section
+from perfkit.show.document import Code, Content, Notice, Section
 from perfkit.studies import compare as comparing
-from perfkit.studies.progress import Progress
-
-_SMOKE_S = 15.0
-"""The budget of watching in a smoke test."""
 
 
 class ScriptPanel(Panel):
@@ -34,7 +30,6 @@ class ScriptPanel(Panel):
         script: the file, also one of perfkit's own in `data/scripts`; with `module`, a module.
         args: the script's own arguments.
         module: whether it is started as `python -m script`.
-        folder: where it is started; the notebook's folder if None.
         preset: `smoke`, `quick` or `paper`: how large blocks are, and how long they are measured.
 
     Raises:
@@ -48,14 +43,12 @@ class ScriptPanel(Panel):
         script: str | Path,
         args: Sequence[object] = (),
         module: bool = False,
-        folder: str | Path | None = None,
         preset: str | None = None,
     ) -> None:
-        where = Path(folder) if folder else None
         shipped = Path(perfkit.__file__).parents[1] / script
-        if shipped.is_file() and not ((where or Path()) / script).exists():
+        if shipped.is_file() and not Path(script).exists():
             script = shipped
-        self.launch = Launch(str(script), tuple(map(str, args)), module, where)
+        self.launch = Launch(str(script), tuple(map(str, args)), module)
         self.plan = study.script_plan(self.launch, preset)
         self.comparison: Comparison | None = None
         """What was compared last."""
@@ -91,9 +84,6 @@ class ScriptPanel(Panel):
             raise InvalidValue("no switch is set", "Set one, or press Watch for what to try")
         return settings
 
-    def _progress(self) -> Progress:
-        return Progress(self.follow, self.cancelled)
-
     def watch(self, tries: bool = False) -> None:
         """Watches some steps as they are: where their time goes, and what to try.
 
@@ -106,25 +96,24 @@ class ScriptPanel(Panel):
         self.wait(functools.partial(self._watch, tries))
 
     def _watch(self, tries: bool = False) -> None:
-        budget_s = _SMOKE_S if self.plan.preset.name == "smoke" else BUDGET_S
-        self.watched = watch(self.launch, self._progress(), budget_s, tries)
+        budget_s = min(BUDGET_S, self.plan.preset.budget_s or 15.0)
+        self.watched = watch(self.launch, self.progress(), budget_s, tries)
         where = study.target(self.watched.script)
         rule = functools.partial(why_not, target=where)
         self._controls.offer(Recipe().replace(**where.own), rule)
 
     def _measure(self) -> None:
         settings, preset = self._settings(), self.plan.preset
-        title = ", ".join(f"{name}={value}" for name, value in settings.items()).lower()
         self.edit = None
         result = comparing.compare(
             comparing.Candidate("as it is"),
-            comparing.Candidate(title, changes=settings),
+            comparing.Candidate(tables.settings(settings), changes=settings),
             self.plan,
             max(5.0, preset.budget_s),
             preset.precision,
             pairs=1,
             part=preset.part,
-            progress=self._progress(),
+            progress=self.progress(),
         )
         self.runs = [result.a, result.b]
         check(self.runs)
@@ -139,16 +128,15 @@ class ScriptPanel(Panel):
         self.wait(self._make_patch)
 
     def _make_patch(self) -> None:
-        self.edit = patching.make(self.launch, self._settings(), self._progress())
+        self.edit = patching.make(self.launch, self._settings(), self.progress())
         self._save.value = pieces.download(self.edit.diff(), "perfkit.diff", "text/x-diff")
 
     def sections(self) -> list[Content]:
         """The edit, what was compared last, and what watching has shown."""
         sections: list[Content] = []
         if edit := self.edit:
-            refused = [f"{name}: {why}" for name, why in edit.refused.items()]
-            text = edit.diff() or "No line of the script has to change."
-            sections += [Code(text, "diff"), Bullets(refused)]
+            sections += [Code(edit.diff() or "No line of the script has to change.", "diff")]
+            sections += tables.patched(edit, self.launch)
         if result := self.comparison:
             runs = [result.a, result.b]
             sections += map(Notice, sentences.notices(runs))

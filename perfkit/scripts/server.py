@@ -130,13 +130,10 @@ def _why_no_step(backwards: int) -> tuple[str, str]:
     """What a script did that has ended without two training steps, and what to do about it."""
     if backwards:
         what = f"the script ended before its second step, after {backwards} backward passes"
-        seen = "what is seen are steps of torch's optimizers, and weights of an nn.Module that change"
+        seen = "steps of torch's optimizers are seen, and weights of an nn.Module that change"
         return what, f"Let it train for some dozen steps; {seen}"
     what = "the script ended without training: no backward pass and no optimizer's step was seen"
-    remedy = (
-        "Is it the right script, with the right arguments? Processes that it starts itself are not watched"
-    )
-    return what, remedy
+    return what, "Check the script and its arguments: processes that it starts itself are not watched"
 
 
 def leave() -> None:

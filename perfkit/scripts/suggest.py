@@ -233,6 +233,3 @@ def _computing(seen: Seen) -> Iterator[Suggestion]:
     if where.device == "cuda":
         what = "copying batches from pageable memory"
         yield saved("Pinned memory", what, seen.pageable(), pin_memory=True, non_blocking=True)
-    if seen.on_cpu and own.cpu_threads > seen.cores:
-        why = f"{own.cpu_threads} compute threads on {seen.cores} cores"
-        yield _idea(seen, "CPU threads", why, {"cpu_threads": seen.cores})

@@ -1,10 +1,14 @@
 """What watching a script has shown, as sections: its steps, what it waits for, what to try."""
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from perfkit.recipe import shown, switches
+from perfkit.recipe import Value, shown, switches
 from perfkit.results.parity import Check
 from perfkit.results.run import Comparison
+from perfkit.scripts.launch import Launch
+from perfkit.scripts.patch import Patch
 from perfkit.scripts.suggest import Suggestion
 from perfkit.scripts.watching import Watched
 from perfkit.show import units
@@ -35,7 +39,8 @@ def _bullets(title: str, texts: Sequence[str]) -> list[Content]:
     return [Section(title, [Bullets([clean(text) for text in texts])])] if texts else []
 
 
-def _settings(values: dict[str, bool | int | str]) -> str:
+def settings(values: Mapping[str, Value]) -> str:
+    """Settings as one types them."""
     return ", ".join(f"{name}={shown(value)}" for name, value in values.items())
 
 
@@ -57,7 +62,7 @@ def _steps(result: Watched) -> Table:
     for name, (count, seconds) in sorted(seen.outside.items()):
         each = f"{count} ({units.duration(seconds / count)} each, not counted above)"
         rows.append([f"steps with {name}", each])
-    rows += [["trains", trains.strip()], ["is set", _settings(changed) or "torch's defaults"]]
+    rows += [["trains", trains.strip()], ["is set", settings(changed) or "torch's defaults"]]
     count = len(seen.block.step_s)
     title = f"{count} plain step{'s' * (count > 1)}, no profiler"
     return Table(("what", "how much"), [row for row in rows if row[1] != units.NOT_AVAILABLE], title)
@@ -79,7 +84,7 @@ def _suggestions(ideas: Sequence[Suggestion]) -> Table:
         Col("switch", lambda idea: clean(idea.title)),
         Col("predicted", gain),
         *([Col("measured", measured)] if any(idea.measured for idea in ideas) else []),
-        Col("set", lambda idea: _WITHOUT_SWITCH.get(idea.state) or _settings(idea.settings)),
+        Col("set", lambda idea: _WITHOUT_SWITCH.get(idea.state) or settings(idea.settings)),
         Col("why", lambda idea: clean(idea.why)),
     ]
     note = "≤ is a bound: as if its part took no time; n/a: only measuring tells."
@@ -97,3 +102,16 @@ def sides(result: Comparison, proofs: Sequence[Check]) -> list[Content]:
     if "ended" in facts:
         notices.append(Notice(facts["ended"]))
     return [*notices, checks("Checks", [*result.b.mechanism, *proofs])]
+
+
+def patched(result: Patch, launch: Launch) -> list[Content]:
+    """What a reader must know beside the diff."""
+    notes: list[Content] = []
+    if result.changes and result.root != launch.where.resolve():
+        notes.append(f"Apply it with: patch -p1 -d {shlex.quote(str(result.root))}")
+    if result.launch.arguments != launch.arguments:
+        arguments = tuple(map(shlex.quote, result.launch.arguments))
+        notes.append(f"Start it with: {replace(launch, arguments=arguments).describe()}")
+    if result.already:
+        notes.append(f"The script has {', '.join(result.already)} already.")
+    return notes + [Notice(f"{name} needs an edit by hand: {why}") for name, why in result.refused.items()]

@@ -237,7 +237,7 @@ def test_processes_that_a_script_forks_are_not_watched(folder):
         "for child in children: child.start()\n"
         "for child in children: child.join()\n"
     )
-    not_watched = pytest.raises(ScriptFailed, match="Processes that it starts itself are not watched")
+    not_watched = pytest.raises(ScriptFailed, match="processes that it starts itself are not watched")
     with started(starting) as script, not_watched:
         observe(script, 10**6)
 

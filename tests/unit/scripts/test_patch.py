@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from perfkit.errors import InvalidValue
 from perfkit.recipe import Value, switches
 from perfkit.results.parity import Check
 from perfkit.results.stats import Ratio
@@ -342,18 +341,6 @@ def test_a_diff_has_no_path_above_its_root(tmp_path):
     assert result.root == tmp_path and "--- a/train.py\n+++ b/train.py\n" in result.diff()
     elsewhere = Patch(launch, result.changes)
     assert elsewhere.root == tmp_path and elsewhere.diff() == result.diff()
-
-
-def test_files_are_written_with_their_modes_and_links(tmp_path):
-    result = patched(tmp_path, LOOP, {"workers": 2}, ROLES)
-    script = tmp_path / "train.py"
-    script.chmod(0o750)
-    script.rename(tmp_path / "real.py")
-    script.symlink_to(tmp_path / "real.py")
-    assert patching.write(result) == [script] and script.is_symlink()
-    assert script.read_bytes() == result.changes[0].after and script.stat().st_mode & 0o777 == 0o750
-    with pytest.raises(InvalidValue, match="has changed meanwhile"):
-        patching.write(result)
 
 
 @pytest.mark.parametrize(
