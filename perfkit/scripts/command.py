@@ -81,8 +81,7 @@ def patch(
     sys.stdout.write(result.diff())
     notes = tables.patched(result, launch)
     if verification:
-        said = verification.describe()
-        notes.append(said if verification.ok else Notice(said))
+        notes.append(verification.evidence if verification.ok else Notice(verification.evidence))
     terminal.show(notes, to_stderr=True)
     failed = verification is not None and not verification.ok
     if failed or (result.refused and not result.edited):

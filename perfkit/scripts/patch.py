@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Value, switches
 from perfkit.results import parity
@@ -67,26 +65,6 @@ class Patch:
         )
 
 
-class Verification(msgspec.Struct, frozen=True):
-    """A patched script against the same switches set from outside: the ratio of samples/s, and the losses."""
-
-    ratio: Ratio
-    rounds: int
-    losses: Check
-
-    @property
-    def ok(self) -> bool:
-        """Whether the losses agree and no difference in speed was measured."""
-        return self.losses.ok and self.ratio.verdict not in ("faster", "slower")
-
-    def describe(self) -> str:
-        ratio, is_verified = self.ratio, "verified" if self.ok else "NOT verified"
-        speed = f"{ratio.ratio:.3g} times ({ratio.low:.3g} to {ratio.high:.3g}, {self.rounds} rounds) as fast"
-        of = "as with the switches set from outside"
-        busy = "speed undecided, as other programs ran: " * (ratio.verdict == "disturbed")
-        return f"{is_verified}: losses {self.losses.evidence}; {busy}{speed} {of}"
-
-
 def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | None = None) -> Patch:
     """Runs a script for its first steps, and edits its files, in memory, at the calls that were seen."""
     with ScriptSource(script_plan(launch), progress or Progress(), launch) as source:
@@ -138,10 +116,11 @@ def verify(
     settings: Mapping[str, Value],
     budget_s: float = BUDGET_S,
     progress: Progress | None = None,
-) -> Verification:
+) -> Check:
     """Measures the patched script against the script of `launch` with the switches set from outside.
 
-    Both train the same, so that they are as fast, and their losses are equal. `budget_s`: seconds of rounds.
+    Both train the same: their losses are equal, and no difference in speed is measured. `budget_s`: seconds
+    of rounds.
     """
     changes = {name: value for name, value in settings.items() if name not in result.refused}
     outside, inside = Candidate("set from outside", changes=changes), Candidate("patched")
@@ -152,4 +131,13 @@ def verify(
     # From outside the model's call is compiled, in the patch the model: other kernels, other rounding.
     is_amp = changes.get("amp", "off") != "off"
     losses = parity.losses(comparison.b.losses, comparison.a.losses, "tolerance", is_amp)
-    return Verification(comparison.ratio, comparison.rounds, losses)
+    return verdict(comparison.ratio, comparison.rounds, losses)
+
+
+def verdict(ratio: Ratio, rounds: int, losses: Check) -> Check:
+    """Whether a patch does what its switches do from outside: `ratio` of samples/s, and the losses."""
+    ok = losses.ok and ratio.verdict not in ("faster", "slower")
+    busy = "speed undecided, as other programs ran: " * (ratio.verdict == "disturbed")
+    speed = f"{ratio.ratio:.3g} times ({ratio.low:.3g} to {ratio.high:.3g}, {rounds} rounds) as fast"
+    text = f"losses {losses.evidence}; {busy}{speed} as with the switches set from outside"
+    return Check("patch", ok, f"{'verified' if ok else 'NOT verified'}: {text}")

@@ -40,6 +40,7 @@ _NO_BOUND: tuple[tuple[str, bool, str, str, dict[str, Value]], ...] = (
     ("channels_last", False, "convolutions", _CONVOLUTIONS, {"channels_last": True}),
     ("cuDNN benchmark", True, "convolutions", _CONVOLUTIONS, {"cudnn_benchmark": True}),
     ("torch.compile", False, "operators that can be fused", _FUSIBLE, {"compile": True}),
+    ("Pinned memory", True, "batches are in pageable memory", "", {"pin_memory": True, "non_blocking": True}),
 )
 """What makes operators faster, on CUDA alone if so marked. There is no bound: compiled, a recurrent layer
 becomes other operators, and Python between small ones goes."""
@@ -122,17 +123,6 @@ class Seen:
         # A loop over parameters is made of operators that the model uses as well: they do not tell its share.
         return self.operators(_UPDATES) or None
 
-    def pageable(self) -> float | None:
-        """The share of a profiled step in copies to the GPU from pageable memory."""
-        if self.analysis is None or not self.analysis.mean_step_us:
-            return None
-        copies = (
-            copy.us_per_step
-            for copy in self.analysis.transfers
-            if (copy.direction, copy.host_memory) == ("HtoD", "pageable")
-        )
-        return float(sum(copies) / self.analysis.mean_step_us)
-
 
 def suggest(seen: Seen) -> list[Suggestion]:
     """What to try, the largest gain first; then edits; then what cannot be had, and what is on already."""
@@ -211,25 +201,22 @@ def _computing(seen: Seen) -> Iterator[Suggestion]:
     """What makes parts of the work faster, or saves them."""
     own, step_s, where = seen.own, seen.steps.step_s, seen.target
 
-    def of_step(what: str, share: float | None) -> str:
+    def of_step(what: str, operators: str) -> str:
+        share = seen.operators(operators) if operators else None
         return what if share is None else f"{what}: {share:.0%} of a step"
 
-    def saved(title: str, what: str, share: float | None, **settings: Value) -> Suggestion:
-        """At most all of the work."""
-        left_s = None if share is None else max(step_s - min(share * step_s, seen.work_s), 0.02 * step_s)
-        return _idea(seen, title, of_step(what, share), settings, left_s)
-
     amp = own.amp if own.amp != "off" else "bf16" if where.bf16 else "fp16"
-    why, left_s = of_step("matrix products and convolutions", seen.operators(_PRODUCTS)), None
+    why, left_s = of_step("matrix products and convolutions", _PRODUCTS), None
     if speed := seen.in_16_bits:  # measured, not a bound
         why += f" (tried on a held batch: {speed:.2f}× as fast)"
         left_s = step_s - seen.work_s + seen.work_s / speed
     yield _idea(seen, "AMP", why, {"amp": amp}, left_s, at_most=False)
     for title, needs_cuda, what, operators, settings in _NO_BOUND:
         if needs_cuda <= (where.device == "cuda") and (where.convolves or operators != _CONVOLUTIONS):
-            yield _idea(seen, title, of_step(what, seen.operators(operators)), settings)
+            yield _idea(seen, title, of_step(what, operators), settings)
+    why, left_s = "the optimizer's own work", None
+    if (share := seen.updating()) is not None:  # at most all of the work
+        why += f": {share:.0%} of a step"
+        left_s = max(step_s - min(share * step_s, seen.work_s), 0.02 * step_s)
     kind = "fused" if seen.has_fused else "foreach"
-    yield saved("Optimizer", "the optimizer's own work", seen.updating(), optimizer_impl=kind)
-    if where.device == "cuda":
-        what = "copying batches from pageable memory"
-        yield saved("Pinned memory", what, seen.pageable(), pin_memory=True, non_blocking=True)
+    yield _idea(seen, "Optimizer", why, {"optimizer_impl": kind}, left_s)

@@ -14,7 +14,7 @@ from perfkit.results.stats import Ratio
 from perfkit.scripts import patch as patching
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import ScriptFacts
-from perfkit.scripts.patch import Patch, Verification
+from perfkit.scripts.patch import Patch
 from perfkit.scripts.sites import Frame, Site
 from perfkit.worker.messages import DeviceFacts
 
@@ -353,5 +353,5 @@ def test_a_diff_has_no_path_above_its_root(tmp_path):
 )
 def test_the_verdict_on_a_patch(verdict, losses, ok, start):
     check = Check("losses", losses, "equal" if losses else "differ")
-    result = Verification(Ratio(0.9, 0.8, 1.0, verdict), 10, check)
-    assert result.ok is ok and result.describe().startswith(start)
+    result = patching.verdict(Ratio(0.9, 0.8, 1.0, verdict), 10, check)
+    assert result.ok is ok and result.evidence.startswith(start)
