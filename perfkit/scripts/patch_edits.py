@@ -79,7 +79,11 @@ class Patcher:
         Raises:
             Refused: the script has to be edited by hand, and where.
         """
-        edits = list(dict.fromkeys([*self.edits, *self._plan(name, value)]))
+        plan = [*self._plan(name, value)]
+        for path in {edit.path for edit in plan if "torch." in edit.text}:
+            if not self.sources[path].names_torch():
+                plan.insert(0, self.sources[path].line_after_imports("import torch"))
+        edits = list(dict.fromkeys([*self.edits, *plan]))
         for source in self.sources.values():
             source.edited(edits)
         is_edited, self.edits = len(edits) > len(self.edits), edits
@@ -194,7 +198,9 @@ class Patcher:
                 if end in models:
                     raise Refused(f"{source.where(block[end])}: compute the loss before, in `{header}:`")
                 if models:
-                    return source.wrap(block[min(models) : end], header)
+                    zeroed = self._places("zero_grad", block)
+                    last = max(at for at in range(end) if at not in zeroed)
+                    return source.wrap(block[min(models) : last + 1], header)
         raise Refused(f"{source.where(call)}: put `{header}:` around the call of the model and its loss")
 
     def _places(self, role: str, block: Sequence[ast.stmt]) -> list[int]:

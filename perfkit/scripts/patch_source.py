@@ -129,29 +129,25 @@ class Source:
         return self._insert(after.end(), f"{space}{setting}," if after[2] else f",{space}{setting}")
 
     def line_before(self, statement: ast.stmt, line: str) -> Edit:
-        return self._line(self._starts[statement.lineno - 1], self._indent(statement) + line)
+        return self._insert(self._starts[statement.lineno - 1], self._indent(statement) + line + self._end)
 
     def line_after_imports(self, line: str) -> Edit:
         """A line after the last import at the top of the file, if there is one."""
         last = (self._imports() or self.tree.body)[-1]
-        return self._line(self._starts[last.end_lineno or 0], line)
+        return self._insert(self._starts[last.end_lineno or 0], line + self._end)
 
-    def _line(self, at: int, line: str) -> Edit:
-        named = (re.match(r"import (.*, *)?torch\b(?! as)", self.code(node)) for node in self._imports())
-        if "torch." in line and not any(named):
-            raise Refused(f"{self.name}:1: add `import torch`, then run it again")
-        return self._insert(at, line + self._end)
-
-    def _imports(self) -> list[ast.stmt]:
+    def _imports(self) -> list[ast.Import | ast.ImportFrom]:
         return [node for node in self.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+
+    def names_torch(self) -> bool:
+        """Whether `torch` is imported at the top of the file by its own name."""
+        plain = [alias for node in self._imports() if isinstance(node, ast.Import) for alias in node.names]
+        return any(alias.name.split(".")[0] == "torch" and not alias.asname for alias in plain)
 
     def wrap(self, statements: Sequence[ast.stmt], header: str) -> Iterator[Edit]:
         """A `with` around statements."""
-        first, last = statements[0], statements[-1]
-        stop = last.end_lineno or 0
+        first, stop = statements[0], statements[-1].end_lineno or 0
         yield self.line_before(first, f"{header}:")
-        if not re.match(rb"\s*(#|$)", self._lines[stop - 1][last.end_col_offset :]):
-            raise Refused(f"{self.where(last)}: put each statement on a line of its own")
         for node in itertools.chain(*map(ast.walk, statements)):
             if isinstance(node, ast.Constant | ast.JoinedStr) and node.lineno != node.end_lineno:
                 raise Refused(f"{self.where(node)}: a text spans several lines; put it above the loop")

@@ -134,6 +134,13 @@ def test_every_switch_is_edited_or_refused_in_words(tmp_path):
     assert result.refused["non_blocking"] == "copies are to a GPU"
 
 
+def test_torch_is_imported_where_its_name_is_not_known(tmp_path):
+    text = "import torch.nn as nn\nDataLoader(d)\n"
+    result = patched(tmp_path, text, {"cpu_threads": 2, "cudnn_benchmark": True}, LOADER)
+    lines = ["import torch", "torch.set_num_threads(2)", "torch.backends.cudnn.benchmark = True"]
+    assert sorted(added(result)) == sorted(lines) and added(result)[0] == "import torch"
+
+
 def test_what_the_script_has_already(tmp_path):
     result = patched(tmp_path, LOOP, {"workers": 2}, ROLES, settings={"workers": 2})
     assert result.already == ["workers"] and result.diff() == ""
@@ -196,8 +203,6 @@ REFUSED = {
                        {"pin_memory": True}, "start the script with --pin so that it is True"),
     "set elsewhere": ("import torch\nif x:\n    torch.backends.cudnn.benchmark = False\nDataLoader(d)\n",
                       {"cudnn_benchmark": True}, "train.py:3: make that `torch.backends.cudnn.benchmark = True`"),
-    "no import": ("from torch import x\nDataLoader(d)\n", {"cpu_threads": 2},
-                  "train.py:1: add `import torch`, then run it again"),
     "no copy": ("DataLoader(d)\n", {"non_blocking": True},
                 "no copy was seen in the script's own code"),
 }  # fmt: skip
@@ -231,6 +236,13 @@ def test_model_and_loss_in_functions_of_their_own(tmp_path):
     roles = {"forward": ["model(", "loss_of(", "step("], "backward": ["loss.backward(", "step("]}
     result = after(patched(tmp_path, text, {"amp": "bf16"}, roles))
     assert "bfloat16):\n        if x:\n            loss = loss_of(net, batch)\n    loss.backward()" in result
+
+
+def test_gradients_are_zeroed_outside(tmp_path):
+    body = "    loss = f(model(x))\n    optimizer.zero_grad()\n    loss.backward()\n"
+    roles = {"forward": ["model("], "zero_grad": ["optimizer.zero_grad("], "backward": ["loss.backward("]}
+    result = after(patched(tmp_path, f"import torch\nfor x in loader:\n{body}", {"amp": "bf16"}, roles))
+    assert "16):\n        loss = f(model(x))\n    optimizer.zero_grad()\n" in result
 
 
 def test_two_losses(tmp_path):
