@@ -200,8 +200,17 @@ class Patcher:
                 if models:
                     zeroed = self._places("zero_grad", block)
                     last = max(at for at in range(end) if at not in zeroed)
+                    header = header.replace(f'"{self._facts.device}"', self._device_in(source, block))
                     return source.wrap(block[min(models) : last + 1], header)
         raise Refused(f"{source.where(call)}: put `{header}:` around the call of the model and its loss")
+
+    def _device_in(self, source: Source, block: Sequence[ast.stmt]) -> str:
+        """The type of the device as code: the script may choose another one elsewhere."""
+        for call in source.calls("to"):
+            name = source.code(call.args[0]) if call.args else ""
+            if name.endswith("device") and any(block is other for other, _ in source.blocks(call)):
+                return f"torch.device({name}).type"
+        return f'"{self._facts.device}"'
 
     def _places(self, role: str, block: Sequence[ast.stmt]) -> list[int]:
         """The numbers of the statements of a block that contain a call of a role."""

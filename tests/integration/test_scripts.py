@@ -59,7 +59,7 @@ CASES = (
             "num_workers=1)",
             "model.to(memory_format=torch.channels_last)",
             "optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9, fused=True)",
-            'with torch.autocast("cpu", dtype=torch.bfloat16):',
+            "with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):",
             "loss = criterion(model(images), labels)",
         ),
     ),

@@ -108,7 +108,7 @@ EDITS = {
         for part in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
     ],
     "amp='bf16'": [
-        'with torch.autocast("cpu", dtype=torch.bfloat16):',
+        "with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):",
         "out = net(x)  # forward",
         "loss = nn.functional.cross_entropy(out, y)",
     ],
