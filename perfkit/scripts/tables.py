@@ -114,4 +114,4 @@ def patched(result: Patch, launch: Launch) -> list[Content]:
         notes.append(f"Start it with: {replace(launch, arguments=arguments).describe()}")
     if result.already:
         notes.append(f"The script has {', '.join(result.already)} already.")
-    return notes + [Notice(f"{name} needs an edit by hand: {why}") for name, why in result.refused.items()]
+    return notes + [Notice(f"{name} is not in the patch: {why}") for name, why in result.refused.items()]
