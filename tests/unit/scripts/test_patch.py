@@ -228,30 +228,35 @@ def test_a_file_that_changed_meanwhile_is_refused(tmp_path):
 STEP = {"forward": ["model("], "backward": ["loss.backward("]}
 
 
-def test_model_and_loss_in_functions_of_their_own(tmp_path):
-    text = (
-        "import torch\ndef loss_of(model, batch):\n    return f(model(batch))\n\n"
-        "def step(net, batch):\n    if x:\n        loss = loss_of(net, batch)\n    loss.backward()\n\nstep(net, batch)\n"
-    )
-    roles = {"forward": ["model(", "loss_of(", "step("], "backward": ["loss.backward(", "step("]}
-    result = after(patched(tmp_path, text, {"amp": "bf16"}, roles))
-    assert "bfloat16):\n        if x:\n            loss = loss_of(net, batch)\n    loss.backward()" in result
+AUTOCAST = {
+    "model and loss in functions of their own": (
+        "def loss_of(model, batch):\n    return f(model(batch))\n\ndef step(net, batch):\n    if x:\n"
+        "        loss = loss_of(net, batch)\n    loss.backward()\n\nstep(net, batch)\n",
+        [("forward", "model(", "loss_of(", "step("), ("backward", "loss.backward(", "step(")],
+        ["16):\n        if x:\n            loss = loss_of(net, batch)\n    loss.backward()"],
+    ),
+    "two losses": (
+        "for x, y in loader:\n    a = f(model(x))\n    a.backward()\n    b = g(critic(x))\n    b.backward()\n",
+        [("forward", "model("), ("forward", "critic("), ("backward", "a.back"), ("backward", "b.back")],
+        [
+            "16):\n        a = f(model(x))\n    a.backward()",
+            "16):\n        b = g(critic(x))\n    b.backward()",
+        ],
+    ),
+    "gradients are zeroed outside": (
+        "for x in loader:\n    loss = f(model(x))\n    optimizer.zero_grad()\n    loss.backward()\n",
+        [("forward", "model("), ("zero_grad", "optimizer.zero_grad("), ("backward", "loss.backward(")],
+        ["16):\n        loss = f(model(x))\n    optimizer.zero_grad()\n"],
+    ),
+}
 
 
-def test_gradients_are_zeroed_outside(tmp_path):
-    body = "    loss = f(model(x))\n    optimizer.zero_grad()\n    loss.backward()\n"
-    roles = {"forward": ["model("], "zero_grad": ["optimizer.zero_grad("], "backward": ["loss.backward("]}
-    result = after(patched(tmp_path, f"import torch\nfor x in loader:\n{body}", {"amp": "bf16"}, roles))
-    assert "16):\n        loss = f(model(x))\n    optimizer.zero_grad()\n" in result
-
-
-def test_two_losses(tmp_path):
-    body = "    a = f(model(x))\n    a.backward()\n    b = g(critic(x))\n    b.backward()\n"
-    roles = [("forward", "model("), ("forward", "critic("), ("backward", "a.back"), ("backward", "b.back")]
-    text = f"import torch\nfor x, y in loader:\n{body}"
-    result = after(patched(tmp_path, text, {"amp": "bf16"}, [(role, [call]) for role, call in roles]))
-    assert result.count("16):\n        a = f(model(x))\n    a.backward()") == 1
-    assert result.count("16):\n        b = g(critic(x))\n    b.backward()") == 1
+@pytest.mark.parametrize("case", AUTOCAST)
+def test_autocast_is_around_model_and_loss(case, tmp_path):
+    text, calls, parts = AUTOCAST[case]
+    roles = [(role, [*frames]) for role, *frames in calls]
+    result = after(patched(tmp_path, "import torch\n" + text, {"amp": "bf16"}, roles))
+    assert all(result.count(part) == 1 for part in parts)
 
 
 @pytest.mark.parametrize(
@@ -305,28 +310,19 @@ def by(library: str, call: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("settings", "line"),
-    [
-        ({"amp": "bf16"}, "bf16=True,"),
-        ({"workers": 4}, "dataloader_num_workers=4,"),
-        ({"optimizer_impl": "fused"}, 'optim="adamw_torch_fused",'),
-    ],
-)
-def test_the_edit_is_the_librarys_option(settings, line, tmp_path):
-    hugging_face = by("transformers", "trainer.train(")
-    assert added(patched(tmp_path, HUGGING_FACE, settings, **hugging_face)) == [line]
-
-
-@pytest.mark.parametrize(
     ("library", "text", "settings", "line"),
     [
-        ("lightning", "trainer = L.Trainer(max_epochs=3)\n", {"amp": "bf16"},
+        ("transformers", HUGGING_FACE, {"amp": "bf16"}, "bf16=True,"),
+        ("transformers", HUGGING_FACE, {"workers": 4}, "dataloader_num_workers=4,"),
+        ("transformers", HUGGING_FACE, {"optimizer_impl": "fused"}, 'optim="adamw_torch_fused",'),
+        ("lightning", "trainer = L.Trainer(max_epochs=3)\ntrainer.train()\n", {"amp": "bf16"},
          'trainer = L.Trainer(max_epochs=3, precision="bf16-mixed")'),
-        ("accelerate", "a = Accelerator()\n", {"amp": "bf16"}, 'a = Accelerator(mixed_precision="bf16")'),
+        ("accelerate", "a = Accelerator()\ntrainer.train()\n", {"amp": "bf16"},
+         'a = Accelerator(mixed_precision="bf16")'),
     ],
 )  # fmt: skip
-def test_the_precision_of_libraries_that_make_the_backward_pass(library, text, settings, line, tmp_path):
-    assert added(patched(tmp_path, text + "run.fit(model)\n", settings, **by(library, "run.fit("))) == [line]
+def test_the_edit_is_the_librarys_option(library, text, settings, line, tmp_path):
+    assert added(patched(tmp_path, text, settings, **by(library, "trainer.train("))) == [line]
 
 
 @pytest.mark.parametrize(
