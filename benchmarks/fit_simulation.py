@@ -5,8 +5,8 @@ r"""Fits the constants of simulated GPUs to published measurements, and states e
 FOLDER holds four tables of pytorch-image-models (github.com/huggingface/pytorch-image-models, revision
 aa4b5850, results/), named in `FILES` with their checksums. The constants of Ada are fitted here, by inference
 on an RTX 4090; those of the RTX 3090 and the V100 are kept, and checked. Errors of timm's models are those of
-families that were left out of a fit; the ladder article takes part in none. Needs timm; recording a model
-takes seconds the first time, the rest some minutes.
+families that were left out of a fit; the ladder article takes part in none. Needs timm. One core takes 13
+minutes for all, half of them to record the models the first time; the work is shared between cores.
 """
 
 import argparse
