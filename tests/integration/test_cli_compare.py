@@ -36,6 +36,7 @@ def test_two_recipes_are_compared_in_turn_and_a_gate_fails():
 
 
 def test_scripts_are_compared_as_they_stand(tmp_path, monkeypatch):
+    scripts.fork(monkeypatch)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # the scripts import the tests' own model
     plain, changed = tmp_path / "plain.py", tmp_path / "changed.py"
     perfkit("export", "--set", "batch_size=16", *TOY, "-o", str(plain))
