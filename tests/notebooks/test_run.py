@@ -48,31 +48,67 @@ def answered(notebook):
             lines.append(line)
         was_marked = is_marked
     assert next(groups, None) is None, "the answer has more parts than the loop has marked lines"
-    # The compiler's backend is tested elsewhere; here it would take longer than the chapter.
+    # The panel of the chapter has compiled; once more would take longer than the chapter.
     return "\n".join(lines).replace("torch.compile(model", "torch.compile(backend='eager', model=model")
 
 
-def execute(notebook, folder, monkeypatch):
-    """Runs all cells; a cell that fails, such as one whose panel fails, raises."""
-    monkeypatch.setenv("PERFKIT_PRESET", "smoke")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
-    resources = {"metadata": {"path": str(folder)}}
-    NotebookClient(
-        notebook, timeout=500, kernel_name="python3", store_widget_state=False, resources=resources
-    ).execute()
-    for cell in notebook.cells:  # what a thread or a callback has printed
-        assert "Traceback" not in text(cell), f"{cell.source}\n{text(cell)}"
+ANEW = """
+import sys
+from ipywidgets import Widget
+from perfkit.process import server
+Widget.close_all()
+servers = dict(server._servers)
+for name in [name for name in sys.modules if name.partition(".")[0] in ("perfkit", "tests")]:
+    del sys.modules[name]
+from perfkit.process import server
+server._servers.update(servers)
+server.restart = lambda: None
+get_ipython().magics_manager.magics["cell"].pop("watch", None)
+get_ipython().extension_manager.loaded.clear()
+%reset -f
+__spec__ = None
+"""
+"""Leaves nothing in a kernel that a notebook could miss in a new one, but the processes that have imported torch."""
+
+SMALLER = 'Panel("compile"', 'Panel("compile", workload="tests.support.toy:Toy"'
+"""Compiling the chapter's own model takes a minute."""
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    """Executes notebooks one after the other in one kernel, as each new one would import torch three times."""
+    folder = tmp_path_factory.mktemp("notebooks")
+    client = NotebookClient(
+        nbformat.v4.new_notebook(), timeout=500, kernel_name="python3", store_widget_state=False,
+        resources={"metadata": {"path": str(folder)}},
+    )  # fmt: skip
+
+    def execute(notebook):
+        """Runs all cells; a cell that fails, such as one whose panel fails, raises."""
+        anew = nbformat.v4.new_code_cell(ANEW)
+        client.nb = nbformat.v4.new_notebook(cells=[anew, *notebook.cells], metadata=notebook.metadata)
+        client.execute(cleanup_kc=False)
+        for cell in notebook.cells:  # what a thread or a callback has printed
+            assert "Traceback" not in text(cell), f"{cell.source}\n{text(cell)}"
+        assert not list(folder.iterdir()), "a notebook leaves nothing beside it"
+
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", path)
+        yield execute
+        client._cleanup_kernel()
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
+def test_a_notebook_runs_from_top_to_bottom(path, kernel):
     notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        cell.source = cell.source.replace(*SMALLER)
     exercise = tagged(notebook, "exercise")
     if exercise:
         check = tagged(notebook, "check").source
         notebook.cells += [nbformat.v4.new_code_cell(source) for source in (answered(notebook), check)]
-    execute(notebook, tmp_path, monkeypatch)
-    assert not list(tmp_path.iterdir()), "a notebook leaves nothing beside it"
+    kernel(notebook)
     for cell in notebook.cells:
         if cell.cell_type == "code" and re.search(r"pk\.puzzle\(.*\)\.check\(", cell.source):
             assert "still the starter" in text(cell)
@@ -82,11 +118,19 @@ def test_a_notebook_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
         assert "Right" in text(notebook.cells[-1])
 
 
-def test_a_chapter_whose_panel_fails_fails(tmp_path, monkeypatch):
-    cells = [
-        "from perfkit import notebook as pk",
-        "pk.StagePanel('amp', workload='tests.support.toy:RaisingData').run()",
-    ]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    with pytest.raises(CellExecutionError, match="sample 7 is broken"):
-        execute(notebook, tmp_path, monkeypatch)
+@pytest.mark.parametrize(
+    ("cells", "error"),
+    [
+        (
+            ["from perfkit import notebook as pk",
+             "pk.StagePanel('amp', workload='tests.support.toy:RaisingData').run()"],
+            "sample 7 is broken",
+        ),
+        (["%load_ext perfkit", "%%watch\npk"], "'pk' is not defined"),
+        (["%%watch\n1"], "%%watch` not found"),
+    ],
+)  # fmt: skip
+def test_a_cell_that_fails_fails_and_one_notebook_leaves_nothing_to_the_next(cells, error, kernel):
+    notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, cells)])
+    with pytest.raises(CellExecutionError, match=error):
+        kernel(notebook)
