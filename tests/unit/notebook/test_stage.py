@@ -90,7 +90,7 @@ def test_a_recording_is_played_without_a_process():
     panel.run()
     text = shown(panel)
     assert "played, not measured now" in text
-    assert "Training: the losses: equal bit for bit" in text, "the recording's own evidence"
+    assert "Training: the same (losses equal bit for bit" in text, "the recording's own evidence"
 
 
 @pytest.mark.parametrize("place", ["recorded:cpu-quick", "sim:v100"])
