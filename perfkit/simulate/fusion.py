@@ -101,7 +101,9 @@ def _kernels(events: list[Event]) -> tuple[list[_Kernel | None], set[int]]:
     for at, event in enumerate(events):
         kernel = None
         if isinstance(event, Operator):
-            if event.phase in ("forward", "backward") and not _is_library(event):
+            name = event.name.removeprefix("aten.").removesuffix("_backward")
+            is_library = name in _LIBRARY or "attention" in name
+            if event.phase in ("forward", "backward") and not is_library:
                 kernel = _joined(event, written)
                 kernel.add(at, event)
             written.update((tensor.block, (at, kernel)) for tensor in event.outputs)
@@ -121,11 +123,6 @@ def _joined(operator: Operator, written: dict[int, tuple[int, _Kernel | None]]) 
     ready = max((at for at, _ in sources), default=-1)
     joined = (k for _, k in sources if k and not k.closed and k.size == size and k.last >= ready)
     return next(joined, None) or _Kernel(size, operator)
-
-
-def _is_library(operator: Operator) -> bool:
-    name = operator.name.removeprefix("aten.").removesuffix("_backward")
-    return name in _LIBRARY or "attention" in name
 
 
 def _in_channels_last(operator: Operator) -> Operator:

@@ -6,9 +6,6 @@ from msgspec import Struct
 
 from perfkit.errors import InvalidValue, one_of
 
-Precision = Literal["float32", "tf32", "float16"]
-"""What convolutions and products work in: float32 without Tensor Cores, `tf32`, or AMP in half precision."""
-
 
 class Gpu(Struct, frozen=True, kw_only=True):
     """A GPU as its data sheet describes it. Rates are dense peaks at boost clock, accumulating in float32."""
@@ -28,8 +25,8 @@ class Gpu(Struct, frozen=True, kw_only=True):
     multiprocessors: int
     link_gbs: float
     """Host to device from pinned memory, in 10^9 bytes/s: about 0.8 of the link's nominal rate."""
-    anchored: tuple[Precision, ...]
-    """Precisions whose predictions are checked against published figures."""
+    anchored: tuple[Literal["float32", "tf32", "float16"], ...]
+    """Precisions that are checked against published figures; `float32` without Tensor Cores."""
 
 
 # Anchors: ResNet-50 training (NVIDIA DeepLearningExamples; Lambda's deeplearning-benchmark 0551cb70), a trace

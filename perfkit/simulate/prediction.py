@@ -45,11 +45,6 @@ def _rounded(nbytes: int) -> int:
     return -(-nbytes // 512) * 512 if nbytes > 0 else nbytes // 512 * 512
 
 
-def memory_band(step: Step) -> float:
-    """The error of the peak to expect, as a fraction."""
-    return _COMPILED_BAND if step.compiled else _BAND
-
-
 @dataclass(frozen=True)
 class Prediction:
     """A step of a recipe on a GPU beside a virtual host."""
@@ -85,6 +80,11 @@ class Prediction:
         return host.run(self.actions, self.recipe, around, queue, self.fetch_s, noted)
 
     @property
+    def memory_band(self) -> float:
+        """The error of the peak to expect, as a fraction."""
+        return _COMPILED_BAND if self.step.compiled else _BAND
+
+    @property
     def band(self) -> float:
         """The error of samples/s to expect, as a fraction."""
         return bands.of_rate(self.gpu, self.host, self.kernel_share, self.step.compiled)
@@ -93,7 +93,7 @@ class Prediction:
         """What a run of it rests on."""
         return Simulated(
             gpu=self.gpu.name, host=self.host.name, model=str(constants().version),
-            constants=constants().digest, band=self.band, memory_band=memory_band(self.step),
+            constants=constants().digest, band=self.band, memory_band=self.memory_band,
             kernel_s=self.kernel_s,
         )  # fmt: skip
 
@@ -115,7 +115,7 @@ class Prediction:
                     held[event.block] = where, event.kind, event.nbytes
                 case Allocate():
                     held.pop(event.block, None)
-        note = f"Simulated {self.gpu.name}: no kernel ran. Predicted, ±{memory_band(self.step):.0%}"
+        note = f"Simulated {self.gpu.name}: no kernel ran. Predicted, ±{self.memory_band:.0%}"
         about = self.recipe.describe()
         return MemoryReport.of(
             held.values(), peak_phase=phase, allocated=allocated, reserved=None, recipe=about, simulated=note

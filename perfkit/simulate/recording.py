@@ -69,11 +69,10 @@ class Recorder:
             # An optimizer's count of its steps lies in host memory.
             counts = self.phase == "optimizer" and short in ("add_", "_foreach_add_")
             if not counts or any(tensor.shape for tensor in inputs):
-                attributes: dict[str, Any] = {}
-                if "convolution" in short:
-                    attributes = {k: v for k, v in given.items() if not isinstance(v, torch.Tensor)}
-                about = attributes, self._modules[-1]
-                self.events.append(Operator(name, self.phase, inputs, outputs, *about))
+                about = given if "convolution" in short else {}
+                attributes = {k: v for k, v in about.items() if not isinstance(v, torch.Tensor)}
+                module = self._modules[-1]
+                self.events.append(Operator(name, self.phase, inputs, outputs, attributes, module))
         for tensor in fake.tensors(made):
             block = self._block(tensor)
             if block.nbytes and block.block not in self.in_use:
@@ -159,10 +158,9 @@ class Recorder:
             self._modules.pop()
 
         for name, module in model.named_modules():
-            if isinstance(module, torch.jit.ScriptModule):
-                continue  # it takes no hooks in Python
-            module.register_forward_pre_hook(lambda *_, name=name: self._modules.append(name))
-            module.register_forward_hook(leave, always_call=True)
+            if not isinstance(module, torch.jit.ScriptModule):  # which takes no hooks in Python
+                module.register_forward_pre_hook(lambda *_, name=name: self._modules.append(name))
+                module.register_forward_hook(leave, always_call=True)
 
 
 # ---------------------------------------------------------------- a training step

@@ -35,36 +35,26 @@ def done(*actions):
     return queue
 
 
-def test_kernels_run_behind_the_host_and_reading_waits_for_its_own_stream():
-    kernels = kernel(1.0), kernel(5.0, stream=1)
-    assert done(*kernels).now == 0.0
-    assert 1.0 <= done(*kernels, Wait(".item()")).now < 5.0
+ITEM, ORDER = Wait(".item()"), Wait("wait_stream", streams=(0, 1))
+QUEUED = {
+    "kernels run behind the host": ([kernel(1.0)], 0.0),
+    "reading waits for its own stream": ([kernel(1.0), kernel(5.0, stream=1), ITEM], 1.0),
+    "a stream waits for another": ([kernel(3.0, stream=1), ORDER, kernel(1.0), ITEM], 4.0),
+    "a pageable copy waits for the kernels": ([kernel(1.0), Copy(10**9)], 2.0),
+    "a pinned copy has the link's speed": ([kernel(1.0), Copy(10**9, pinned=True)], 1.1),
+    "one that blocks nothing overlaps": ([kernel(1.0), Copy(10**9, pinned=True, non_blocking=True)], 0.0),
+    "the driver's queue is finite": ((RUN_AHEAD + 10) * [kernel(1e-3)], 10e-3),
+}
+
+
+@pytest.mark.parametrize(("actions", "now"), QUEUED.values(), ids=QUEUED)
+def test_the_hosts_time_passes_where_it_must_wait(actions, now):
+    assert done(*actions).now == pytest.approx(now, abs=1e-4)
 
 
 def test_two_streams_share_the_gpu():
     queue = done(*10 * [kernel(1.0, stream=1), kernel(1.0)])
     assert queue.ends() == pytest.approx(20.0, rel=0.1), "as much work as on one stream"
-
-
-def test_a_stream_waits_for_another():
-    waits = Wait("wait_stream", streams=(0, 1)), kernel(1.0), Wait(".item()")
-    assert done(kernel(3.0, stream=1), *waits).now == pytest.approx(4.0)
-
-
-@pytest.mark.parametrize(
-    ("copy", "ends"),
-    [
-        (Copy(10**9), 2.0),  # after the kernel, at 1 GB/s
-        (Copy(10**9, pinned=True), 1.1),  # after the kernel, at 10 GB/s
-        (Copy(10**9, pinned=True, non_blocking=True), 0.0),
-    ],
-)
-def test_copies_wait_block_or_overlap(copy, ends):
-    assert done(kernel(1.0), copy).now == pytest.approx(ends, abs=1e-4)
-
-
-def test_the_host_runs_no_further_ahead_than_the_drivers_queue():
-    assert done(*(RUN_AHEAD + 10) * [kernel(1e-3)]).now == pytest.approx(10e-3)
 
 
 @pytest.mark.parametrize(
