@@ -21,7 +21,11 @@ CREATE TABLE IF NOT EXISTS runs (
 )
 """
 _ASKED = "CREATE TABLE IF NOT EXISTS asked (question TEXT PRIMARY KEY, session TEXT NOT NULL)"
-_OF_WORKLOAD = "WHERE ?1 IS NULL OR instr(workload, ?1) ORDER BY created DESC, rowid DESC LIMIT ?2"
+# Any dotted part of a reference names its workload: `photos` is `perfkit.workloads.photos:Photos`.
+_OF_WORKLOAD = """
+WHERE ?1 IS NULL OR instr('.' || replace(workload, ':', '.') || '.', '.' || replace(?1, ':', '.') || '.')
+ORDER BY created DESC, rowid DESC LIMIT ?2
+"""
 _OF_SESSION = "WHERE ?1 IS NULL OR session = ?1 ORDER BY created DESC, rowid DESC"
 
 
@@ -125,7 +129,7 @@ class RunStore:
 
         Args:
             limit: at most this many.
-            workload: of this workload only, by its reference or any part of that (`photos`).
+            workload: of this workload only, by its reference or any part of that between dots (`photos`).
         """
 
         def line(text: bytes, name: str, note: str, guess: float | None) -> Entry:

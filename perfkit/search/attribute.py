@@ -91,7 +91,7 @@ def attribute(
     Args:
         plan: workload, preset, device, seed.
         names: two to four optimizations; `USUAL` if None.
-        budget_s: seconds after which no further sets are measured.
+        budget_s: seconds of measuring; the first sets are measured in any case.
         progress: follows and stops it; what was measured until then counts.
 
     Raises:

@@ -79,12 +79,8 @@ class Tuned(Struct, frozen=True, kw_only=True):
             Col("samples/s", "samples_per_s", units.interval),
             Col("peak memory", lambda run: run.peak_memory_bytes or None, units.size),
         )
-        runs = sorted(_newest(self.tried).values(), key=_rate, reverse=True)
+        runs = sorted(_newest(self.tried).values(), key=_speedup, reverse=True)
         return [Bullets([*lines, *self.notes]), tabulate(columns, runs, "Tried")]
-
-
-def _rate(run: Run) -> float:
-    return run.samples_per_s.value if run.samples_per_s else 0.0
 
 
 def tune(
@@ -108,41 +104,43 @@ def tune(
         Cancelled: before anything was measured.
         InvalidValue: an unknown switch or value, or nothing could be measured, or nothing fits.
     """
-    progress, started, tried = progress or Progress(), time.monotonic(), dict[str, Run]()
+    progress, started = progress or Progress(), time.monotonic()
     with opened(plan, progress, "tuning") as source:
         base, store = source.baseline(), RunStore()
-        try:
-            best = _search(source, space or SPACE, memory_cap_bytes, started + budget_s, tried)
-        finally:
-            for each in tried.values():
-                store.add(each)
-        if base not in _newest(tried.values()):
+        best, tried, left = _search(source, space or SPACE, memory_cap_bytes, started + budget_s)
+        for each in tried:
+            store.add(each)
+        if base not in _newest(tried):
             if source.stopped:
                 raise Cancelled("stopped before anything was measured")
             raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
-        fitting = _newest(tried.values(), memory_cap_bytes)
+        fitting = _newest(tried, memory_cap_bytes)
         if best not in fitting:
             what = "nothing that was measured fits under the memory cap"
             raise InvalidValue(what, "Raise it, or allow smaller batches")
-        run, parity, note = fitting[best], None, ""
+        run, parity, notes = fitting[best], None, list[str]()
+        if left and not source.stopped:
+            notes.append(f"No time was left to try {', '.join(left)}: raise the budget")
         if best == base:
-            note = "Nothing that was tried is faster" + " within the memory cap" * bool(memory_cap_bytes)
+            notes.append(
+                "Nothing that was tried is faster" + " within the memory cap" * bool(memory_cap_bytes)
+            )
         elif source.stopped:
-            note = "Stopped: whether it trains the same was not checked"
+            notes.append("Stopped: whether it trains the same was not checked")
         else:
             try:
                 parity = source.parity(run.title, best, PARITY_STEPS)
             except PerfkitError as problem:
-                note = f"Whether it trains the same could not be checked: {problem}"
+                notes.append(f"Whether it trains the same could not be checked: {problem}")
     return Tuned(
         best=run,
         settings="the baseline" if best == base else best.describe(base),
         gain=run.speedup("baseline"),
         parity=parity,
-        tried=list(tried.values()),
+        tried=tried,
         cap_bytes=memory_cap_bytes,
         seconds=time.monotonic() - started,
-        notes=[note] if note else [],
+        notes=notes,
     )
 
 
@@ -151,17 +149,20 @@ def measure(
 ) -> dict[str, Run]:
     """The runs that succeeded by their ids, the baseline's among them, which grows from call to call.
 
-    The first recipes are measured in any case, the others until `time.monotonic()` is `until`.
+    The first recipes are measured in any case, the others until `time.monotonic()` is `until`; they share the
+    time until then.
     """
     runs: dict[str, Run] = {}
     starts = range(0, len(recipes), TOGETHER)
     for number, at in enumerate(starts):
-        if source.stopped or (number and time.monotonic() > until):
+        left_s = max(0.0, until - time.monotonic())
+        if source.stopped or (number and not left_s):
             break
+        limited = replace(rule, limit_s=min(rule.limit_s, left_s / (len(starts) - number)))
         titled = [("baseline", base)]
         titled += [(recipe.describe(base)[:120], recipe) for recipe in recipes[at : at + TOGETHER]]
         with source.progress.part(number, len(starts)):
-            for run in source.measure(rungs.recipe_stages(titled, source.target), rule):
+            for run in source.measure(rungs.recipe_stages(titled, source.target), limited):
                 source.progress.finish(run)
                 if run.status == "ok":
                     runs[run.id] = run
@@ -169,40 +170,36 @@ def measure(
 
 
 def _search(
-    source: Source,
-    space: Mapping[str, Sequence[Value]],
-    cap_bytes: int | None,
-    until: float,
-    tried: dict[str, Run],
-) -> Recipe:
-    """The fastest recipe that fits; `tried` gets every run by its id."""
+    source: Source, space: Mapping[str, Sequence[Value]], cap_bytes: int | None, until: float
+) -> tuple[Recipe, list[Run], list[str]]:
+    """The fastest recipe that fits, every run, and the switches for which no time was left."""
     base = best = source.baseline()
-    now = time.monotonic()
+    tried, now = dict[str, Run](), time.monotonic()
     enough = now + SEARCHING * (until - now)
 
-    def fastest(recipes: Sequence[Recipe], rule: StopRule) -> Recipe:
+    def fastest(recipes: Sequence[Recipe], rule: StopRule, until: float) -> Recipe:
         """Measures recipes; the fastest that fits of them, the best until now and the baseline."""
-        tried.update(measure(source, base, [each for each in recipes if each != base], rule, enough))
+        tried.update(measure(source, base, [each for each in recipes if each != base], rule, until))
         fitting = _newest(tried.values(), cap_bytes)
         known = [recipe for recipe in (base, best, *recipes) if recipe in fitting]
         return max(known, key=lambda recipe: _speedup(fitting[recipe]), default=best)
 
     first = [name for name in FIRST if name in space]
     groups = [first] * bool(first) + [[name] for name in space if name not in first]
+    left: list[str] = []
     for number, group in enumerate(groups):
         if source.stopped or (tried and time.monotonic() > enough):
-            break
+            left += group
+            continue
         with source.progress.part(number, len(groups) + 1):
             recipes = _candidates(best, space, group, source.target)
-            best = fastest(recipes, StopRule(ROUNDS, ceiling=False))
+            best = fastest(recipes, StopRule(ROUNDS, ceiling=False), enough)
     if best != base and not source.stopped:
         source.renew()
-        rule = rungs.stop_rule(source.plan)
-        left_s = max(0.0, until - time.monotonic())
         with source.progress.part(len(groups), len(groups) + 1):
-            limit_s = min(rule.limit_s, left_s)
-            best = fastest([best], replace(rule, rounds=2 * source.plan.preset.rounds, limit_s=limit_s))
-    return best
+            rule = replace(rungs.stop_rule(source.plan), rounds=2 * source.plan.preset.rounds)
+            best = fastest([best], rule, until)
+    return best, list(tried.values()), left
 
 
 def _candidates(

@@ -20,7 +20,6 @@ from perfkit.studies.progress import Progress
 from perfkit.studies.sources import Plan, Request
 from perfkit.worker.messages import Description, ParityReport, Trained
 
-_Compared = tuple[Exactness, list[Check], dict[str, list[float]], Trained]
 _COLD = ("memory", "syncs")
 """Looks that take the first steps."""
 
@@ -141,24 +140,23 @@ class ThisMachine(Loop):
     # ------------------------------------------------------------ parity
 
     def parity(self, title: str, recipe: Recipe, steps: int) -> Parity:
-        compare = self._with_plain if recipe.ranks == 1 else self._with_one_rank
-        exactness, checks, losses, trained = compare(recipe, steps)
+        if recipe.ranks > 1:
+            exactness: Exactness = "tolerance"
+            report, trained = self._beside_one_rank(recipe, steps)
+        else:
+            plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
+            exactness, child = catalogue.exactness(recipe, plain), self._fresh_child(recipe)
+            how = {"exactness": exactness, "seed": self.plan.seed, "steps": steps}
+            report = self.ask(child, "parity", ParityReport, recipe=recipe.to_dict(), **how)
+            trained = self.train(recipe, loss_steps=2, child=child).trained
         off = [f"{proof.switch}: {proof.evidence}" for proof in trained.mechanisms if not proof.ok]
         proven = f"{len(trained.mechanisms)} switches proven by the built objects"
         mechanisms = Check("mechanisms", not off, "; ".join(off) or proven)
         samples = recipe.batch_size * recipe.accumulation * recipe.ranks
         is_other_batch = samples != self.plan.preset.batch_size
-        return Parity(title, exactness, [*checks, mechanisms], is_other_batch, losses)
+        return Parity(title, exactness, [*report.checks, mechanisms], is_other_batch, report.losses)
 
-    def _with_plain(self, recipe: Recipe, steps: int) -> _Compared:
-        plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
-        exactness, child = catalogue.exactness(recipe, plain), self._fresh_child(recipe)
-        how = {"exactness": exactness, "seed": self.plan.seed, "steps": steps}
-        report = self.ask(child, "parity", ParityReport, recipe=recipe.to_dict(), **how)
-        trained = self.train(recipe, loss_steps=2, child=child).trained
-        return exactness, report.checks, report.losses, trained
-
-    def _with_one_rank(self, recipe: Recipe, steps: int) -> _Compared:
+    def _beside_one_rank(self, recipe: Recipe, steps: int) -> tuple[ParityReport, Trained]:
         """Ranks with a batch each must have the losses of one rank with all of their batches."""
         batch_size = recipe.batch_size * recipe.ranks
         child, plain = self.train(recipe.replace(ranks=1, no_sync=False, batch_size=batch_size), steps)
@@ -173,7 +171,7 @@ class ThisMachine(Loop):
         if difference > rounding and trained.batch_norm:
             evidence += ": batch normalisation sees each rank's own batch (nn.SyncBatchNorm would see all)"
         losses = {"candidate": trained.losses, "float32": plain.losses, "float64": list[float]()}
-        return "tolerance", [Check("losses", difference <= rounding, evidence)], losses, trained
+        return ParityReport([Check("losses", difference <= rounding, evidence)], losses), trained
 
 
 @contextlib.contextmanager

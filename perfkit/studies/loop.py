@@ -251,7 +251,7 @@ class Loop(Source):
     def _learn_noise(self, trials: Sequence[Trial], base: Trial) -> None:
         """Keeps how far the baseline differs from itself."""
         again = next((trial for trial in trials if trial.stage.name == AGAIN and trial.has_result), None)
-        if again and base.has_result:
+        if again:
             pairing = again.pairing("baseline", base, base, (None, False))
             if pairing.interleaved and not pairing.is_disturbed and len(pairing.rates[0]) >= stats.MIN_ROUNDS:
                 noise.add(self.plan.device, [stats.aa_pair(*pairing.rates)])
@@ -259,7 +259,7 @@ class Loop(Source):
     def _run(self, trial: Trial, before: Sequence[Trial], base: Trial) -> Run:
         if trial.failure:
             return ended(trial.run, status="failed", reason=str(trial.failure))
-        if not (trial.has_result and base.has_result):
+        if not trial.has_result:
             return ended(trial.run)
         if trial is base:
             run = trial.result([])

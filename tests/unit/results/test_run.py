@@ -5,8 +5,6 @@ import math
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from perfkit.errors import StoreError
 from perfkit.results.pairing import Pairing, Rounds
@@ -152,14 +150,9 @@ def test_a_simulated_rate_holds_the_model_s_error():
     assert result.describe() == f"B / A: 1.500x (1.250-1.800), predicted faster; {words}"
 
 
-several = st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=5)
-
-
-@given(st.builds(run, stage=st.text(), losses=several, raw=st.builds(Raw, step_s=several)))
-@settings(max_examples=10)
-def test_a_run_survives_its_text_exactly(kept):
-    text = msgspec.json.encode(kept)
-    assert decode(text) == decode(text.replace(b"{", b'{"further": "fields",', 1)) == kept
+def test_fields_of_a_later_version_are_passed_over():
+    text = msgspec.json.encode(MEASURED)
+    assert decode(text.replace(b"{", b'{"further": "fields",', 1)) == MEASURED
 
 
 MANY = msgspec.json.encode(run(losses=[1.0])).replace(b"[1.0]", b'["many"]')
