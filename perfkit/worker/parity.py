@@ -89,6 +89,7 @@ class Side:
         again = itertools.cycle(batches) if batches else None
         training = Training(recipe, self, device, seed, batches=again)
         self.losses = losses([training.first, *(training.step() for _ in range(steps - 1))])
+        training.stop()
         return self
 
 
