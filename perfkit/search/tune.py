@@ -63,7 +63,7 @@ class Tuned(Struct, frozen=True, kw_only=True):
     cap_bytes: int | None
     seconds: float
     notes: Sequence[str] = ()
-    """What went wrong without ending the search."""
+    """What was not tried, and what went wrong without ending the search."""
 
     def sections(self) -> list[Content]:
         """What was picked, and the last run of every recipe that was tried, the fastest first."""
