@@ -153,6 +153,8 @@ class Patcher:
             yield source.add_keyword(call, setting)
         else:
             yield from self._changed(source, value, name, code)
+        if name == "num_workers":
+            yield from _persistent(source, call, code != "0")
 
     def _changed(self, source: Source, value: ast.expr, name: str, code: str) -> Iterator[Edit]:
         """Another value where it is set: a literal, a variable's only assignment, an option."""
@@ -221,6 +223,16 @@ class Patcher:
 
 def _row(table: Mapping[str, Row], name: str, value: Value) -> Row | None:
     return table.get(f"{name}={value}", table.get(name))
+
+
+def _persistent(source: Source, call: ast.Call, has_workers: bool) -> Iterator[Edit]:
+    """Workers outlive an epoch, as they do when they are set from outside."""
+    count, own = argument(call, "num_workers"), argument(call, "persistent_workers")
+    if isinstance(own, ast.Constant):
+        yield source.replace(own, str(has_workers))
+    elif own is None and has_workers and all(keyword.arg for keyword in call.keywords):
+        code = "True" if count is None or isinstance(count, ast.Constant) else f"{source.code(count)} > 0"
+        yield source.add_keyword(call, f"persistent_workers={code}")
 
 
 def _options(sources: Iterable[Source]) -> Iterator[tuple[str, tuple[str, str]]]:

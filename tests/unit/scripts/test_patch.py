@@ -92,7 +92,9 @@ def after(result: Patch) -> str:
 
 
 EDITS = {
-    "workers=4": ["loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=4)"],
+    "workers=4": [
+        "loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=4, persistent_workers=True)"
+    ],
     "pin_memory=True": ["loader = DataLoader(data, batch_size=32, shuffle=True, pin_memory=True)"],
     "batch_size=64": ["loader = DataLoader(data, batch_size=64, shuffle=True)"],
     "zero_grad_set_to_none=False": ["optimizer.zero_grad(set_to_none=False)"],
@@ -166,7 +168,11 @@ PARSER = (
     ("text", "settings", "line"),
     [
         ("loader = DataLoader(data, 32, True, num_workers=2)\n", {"workers": 4, "batch_size": 8},
-         "loader = DataLoader(data, 8, True, num_workers=4)"),
+         "loader = DataLoader(data, 8, True, num_workers=4, persistent_workers=True)"),
+        ("loader = DataLoader(data, num_workers=2, persistent_workers=True)\n", {"workers": 0},
+         "loader = DataLoader(data, num_workers=0, persistent_workers=False)"),
+        ('p.add_argument("--j", type=int)\nloader = DataLoader(data, num_workers=args.j)\n', {"workers": 2},
+         "loader = DataLoader(data, num_workers=args.j, persistent_workers=args.j > 0)"),
         ("SIZE = 32\nloader = DataLoader(data, batch_size=SIZE)\n", {"batch_size": 8}, "SIZE = 8"),
     ],
 )  # fmt: skip
