@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from IPython.core.getipython import get_ipython
 from IPython.display import HTML, Markdown
 
 from perfkit import workloads
@@ -28,8 +27,6 @@ _Result = TypeVar("_Result")
 def with_line(study: Callable[[Progress], _Result]) -> _Result:
     """Does a study while its progress is shown in the cell; the line is gone afterwards."""
     output = Output()
-    if get_ipython():
-        output.place()
     try:
         return study(Progress(lambda now: output.line(now.describe(), now.fraction)))
     finally:

@@ -100,8 +100,10 @@ class Output:
     def line(self, words: str, fraction: float) -> None:
         """Shows what is done, at most once a second: a browser lays out the notebook for each."""
         now = time.monotonic()
-        if self._parts and now - self._shown_at >= 1:
+        if get_ipython() and now - self._shown_at >= 1:
             self._shown_at = now
+            if not self._parts:
+                self.place()
             self._update(next(iter(self._parts)), {"text/plain": f"{words}, {fraction:.0%}"})
 
     def _update(self, name: str, bundle: dict[str, Any]) -> None:

@@ -49,8 +49,6 @@ class Workbench(LadderPanel):
 
     def __init__(self, workload: str | None = None, **more: Any) -> None:
         self._profile: Sequence[Content] = ()
-        self._entries: dict[str, Entry] = {}
-        """The lines of the history by id, oldest first."""
         self._played: dict[str, Run] = {}
         """The runs of a recording by id; they are in no store."""
         self._deleted: list[tuple[Run, Entry]] = []
@@ -97,20 +95,22 @@ class Workbench(LadderPanel):
         self.controls.offer(plain(plan), source.why_not_set)
         runs = recordings.played(recordings.find(plan.recorded)) if plan.recorded else []
         self._played = {run.id: run for run in runs}
-        stored = reversed(RunStore().history(workload=plan.workload))
-        self._entries = {}
-        self._list(map(entry, runs) if runs else stored, [*self._played])
+        self._list(self._played)
         self._compare()
 
     def _recall(self) -> None:
         """Earlier runs stand in the history."""
 
-    def _list(self, more: Iterable[Entry] = (), ticked: Sequence[str] = ()) -> None:
-        """Shows the history with further lines: not of failed runs, nor of the baseline once more."""
-        self._entries |= {line.id: line for line in more if line.status == "ok" and line.stage != AGAIN}
+    def _list(self, ticked: Iterable[str] = ()) -> None:
+        """Shows the history as it is now, oldest first: no failed runs, nor the baseline once more."""
+        lines = [entry(run) for run in self._played.values()] or self._stored()[::-1]
+        rows = [tables.history_row(line) for line in lines if line.status == "ok" and line.stage != AGAIN]
         with self.history.hold_sync():
-            self.history.rows = [tables.history_row(line) for line in self._entries.values()]
-            self.history.ticked = [name for name in ticked if name in self._entries]
+            self.history.rows, ids = rows, [row["id"] for row in rows]
+            self.history.ticked = [name for name in ticked if name in ids]
+
+    def _stored(self) -> list[Entry]:
+        return RunStore().history(workload=self.plan.workload)
 
     def _measure(self) -> None:
         """The recipe of the controls beside the baseline; the baseline itself is measured once."""
@@ -125,7 +125,7 @@ class Workbench(LadderPanel):
         """Adds runs to the history as they end."""
         super().follow(now)
         if now.run:
-            self._list(map(entry, self.runs), [run.id for run in self.runs])
+            self._list(run.id for run in self.runs)
 
     def profile(self) -> None:
         """Profiles some steps of the recipe, and shows what they do below the cell that called.
@@ -170,9 +170,8 @@ class Workbench(LadderPanel):
 
     def _ticked(self) -> list[Run]:
         """The ticked runs, oldest first."""
-        ids = [name for name in self._entries if name in self.history.ticked]
-        runs = [self._played.get(name) or RunStore().get(name) for name in ids]
-        return sorted(runs, key=lambda run: run.created)
+        ids = [row["id"] for row in self.history.rows if row["id"] in self.history.ticked]
+        return [self._played.get(name) or RunStore().get(name) for name in ids]
 
     def _chosen(self) -> list[Run]:
         if runs := self._ticked():
@@ -197,8 +196,9 @@ class Workbench(LadderPanel):
 
     def _delete(self) -> None:
         """Takes the ticked runs away; the runs of a recording are in no store."""
+        lines = {line.id: line for line in self._stored()}
         removed = RunStore().delete([run.id for run in self._chosen()])
-        self._deleted += [(run, self._entries.pop(run.id)) for run in removed]
+        self._deleted += [(run, lines[run.id]) for run in removed]
         self._undo.disabled = False
         self.bar.say(f"deleted; Undo delete brings back all {len(self._deleted)}")
         self._list()
@@ -208,7 +208,7 @@ class Workbench(LadderPanel):
             run, line = self._deleted[-1]
             RunStore().add(run)
             RunStore().mark(run.id, name=line.name, note=line.note, guess=line.guess)
-            self._list([line], self.history.ticked)
             self._deleted.pop()  # only once it is stored
+        self._list(self.history.ticked)
         self._undo.disabled = True
         self.bar.say("the deleted runs are back")

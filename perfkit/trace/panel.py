@@ -5,7 +5,8 @@ from typing import Any
 from IPython.display import HTML
 
 from perfkit import trace
-from perfkit.notebook.shown import Output, Shown
+from perfkit.notebook.functions import with_line
+from perfkit.notebook.shown import Shown
 from perfkit.show.html import fragment
 from perfkit.trace import profile as profiling
 from perfkit.trace.figures import interactive
@@ -24,27 +25,13 @@ class TraceView(Shown[trace.Analysis]):
     """
 
     def __init__(self, files: Paths = (), own: profiling.Profile | None = None) -> None:
-        self.profile = own or profiling.Profile(_load(files))
+        self.profile = own or with_line(lambda now: profiling.Profile(trace.load(files, now.share)))
         self.analysis = self.profile.analysis
         super().__init__(self.analysis, self.profile.sections())
 
     def timeline(self, step: int = 0) -> HTML:
         """A step's threads, streams and copies, to zoom and pan in."""
         return HTML(fragment([interactive(trace.lanes(self.profile.trace, step))]))
-
-
-def _load(files: Paths) -> trace.Trace:
-    """Reads traces; the cell has a bar while that takes long."""
-    output = Output()
-
-    def tell(what: str, share: float) -> None:
-        if not output.cell:
-            output.place()
-        output.line(what, share)
-
-    loaded = trace.load(files, tell)
-    output.show([])
-    return loaded
 
 
 def profile(*which: Any, **how: Any) -> TraceView:
