@@ -18,7 +18,6 @@ _PUBLIC = {
     "detect_syncs": "perfkit.worker.syncs",
     "assert_no_sync": "perfkit.worker.syncs",
     "climb": "perfkit.studies.rungs",
-    "figure": "perfkit.show.figures",
     "html": "perfkit.show.html:session",
 }
 

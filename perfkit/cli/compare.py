@@ -8,7 +8,7 @@ import typer
 
 from perfkit import additions
 from perfkit import recipe as recipes
-from perfkit.cli.command import complain
+from perfkit.cli import complain
 from perfkit.cli.options import Output, Recipe, Script, Stage, Texts, Training, progress
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.show import inside, tables

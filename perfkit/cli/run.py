@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from perfkit.cli.command import complain
+from perfkit.cli import complain
 from perfkit.cli.options import (
     Out,
     Output,
@@ -76,13 +76,10 @@ def _show_session(runs: list[Run], output: Output, opening: tuple[Content, ...] 
     output.show(title, [*opening, *tables.sections(runs, scripts)], document(runs))
 
 
-def runs(
-    limit: Annotated[int, typer.Option(min=1, help="how many, newest first")] = 20,
-    workload: Annotated[str | None, typer.Option(help="only of this workload")] = None,
-) -> None:
+def runs(limit: Annotated[int, typer.Option(min=1, help="how many, newest first")] = 20) -> None:
     """Lists the stored runs, newest first."""
     store = RunStore()
-    terminal.show([tables.stored(store.history(limit, workload))])
+    terminal.show([tables.stored(store.history(limit))])
     for problem in store.problems:
         complain(problem)
 

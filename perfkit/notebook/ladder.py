@@ -12,7 +12,7 @@ from perfkit import additions, machine
 from perfkit.errors import InvalidValue, PerfkitError, one_of
 from perfkit.notebook import widgets as pieces
 from perfkit.notebook.panel import Panel, check
-from perfkit.notebook.shown import Shown
+from perfkit.notebook.shown import Recipes, Shown
 from perfkit.recipe import Recipe, Value
 from perfkit.results import recordings
 from perfkit.results.parity import Parity
@@ -24,8 +24,6 @@ from perfkit.studies import compare, inspect, sources
 from perfkit.studies.rungs import climb
 from perfkit.studies.sources import Plan
 
-Recipes = Mapping[str, Mapping[str, Any]]
-"""Titles, and the switches that differ from the plain loop."""
 _session: str | None = None
 """The device that `use` was given last."""
 
@@ -185,21 +183,19 @@ class LadderPanel(Panel):
             return ()
         picture = [figures.headline(self.runs)] if any(run.status == "ok" for run in self.runs) else []
         notices = map(Notice, sentences.notices(self.runs))
-        return [*notices, *picture, *self._answers(), Section("Details", self._details(), folded=True)]
-
-    def _answers(self) -> list[Content]:
-        kept = [run.title for run in self.runs if run.facts.get(RUNG) == "kept"]
-        lines = [f"Kept: {', '.join(kept)}."] if kept else []
-        return [tables.ladder(self.runs), Bullets([*lines, *sentences.verdicts(self.runs)])]
-
-    def _details(self) -> list[Content]:
-        return [
+        details = [
             *self._evidence(),
             figures.view("losses", self.runs).alt,
             Section("Warnings and facts", [Bullets(tables.notes(self.runs) or ["none"])]),
             *tables.summary(self.runs)[:2],
             f"Further pictures: panel.plot(name), with a name of {', '.join(figures.VIEWS)}.",
         ]
+        return [*notices, *picture, *self._answers(), Section("Details", details, folded=True)]
+
+    def _answers(self) -> list[Content]:
+        kept = [run.title for run in self.runs if run.facts.get(RUNG) == "kept"]
+        lines = [f"Kept: {', '.join(kept)}."] if kept else []
+        return [tables.ladder(self.runs), Bullets([*lines, *sentences.verdicts(self.runs)])]
 
     def _evidence(self) -> list[Content]:
         return [tables.proof(self.runs)]

@@ -18,8 +18,7 @@ from IPython.core.getipython import get_ipython
 from IPython.display import Markdown
 
 from perfkit.errors import InvalidValue, RunFailed, one_of
-from perfkit.notebook.functions import with_line
-from perfkit.notebook.shown import Shown
+from perfkit.notebook.shown import Shown, with_line
 from perfkit.process.child import call
 from perfkit.puzzles import Verdict, folder
 from perfkit.puzzles import capstone as capstones

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfkit.notebook.functions import with_line
-from perfkit.notebook.shown import Shown
+from perfkit.notebook.shown import Shown, with_line
 from perfkit.recipe import Value
 from perfkit.search import attribute as attributing
 from perfkit.search import tune as tuning

@@ -70,11 +70,6 @@ def headline(runs: Sequence[Run]) -> Figure:
     return replace(picture, title=title, alt=f"{title} · {picture.alt}") if title else picture
 
 
-def figure(name: str, runs: Sequence[Run], dark: bool = False) -> "Drawing":
-    """A view as a matplotlib figure; see `view`."""
-    return view(name, runs).draw(dark)
-
-
 def _unit(runs: Sequence[Run], unit: str) -> str:
     return f"simulated {unit}" if any(run.simulated for run in runs) else unit
 

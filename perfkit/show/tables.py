@@ -126,12 +126,8 @@ def notes(runs: Sequence[Run]) -> list[str]:
 # ---------------------------------------------------------------- checks
 
 
-def _subject(check: Check | Mechanism) -> str:
-    return check.name if isinstance(check, Check) else check.switch
-
-
 _CHECK = (
-    Col("check", _subject),
+    Col("check", lambda check: check.name if isinstance(check, Check) else check.switch),
     Col("holds", lambda check: Cell("✓", tone="ok") if check.ok else Cell("✗", tone="problem")),
     Col("evidence", "evidence"),
 )
@@ -150,15 +146,16 @@ def proof(runs: Sequence[Run], parity: Parity | None = None) -> Table:
         parity: whether the last run still trains the same.
     """
     measured = [run for run in sentences.stages(runs) if run.status == "ok"]
-    every: list[tuple[Run, Run, Check | Mechanism]] = []
+    every: list[tuple[str, Check | Mechanism, bool]] = []
     for before, run in pairwise([*measured[:1], *measured]):
-        every += [(before, run, check) for check in run.mechanism]
+        changed = {switch for switch, value in run.recipe.items() if value != before.recipe.get(switch)}
+        every += [(name(run), check, check.switch in changed) for check in run.mechanism]
     if parity and measured:
-        every += [(measured[-1], measured[-1], check) for check in parity.checks]
+        every += [(name(measured[-1]), check, False) for check in parity.checks]
     rows = [
-        [name(run), *(column.cell(check) for column in _CHECK)]
-        for before, run, check in every
-        if not check.ok or run.recipe.get(_subject(check)) != before.recipe.get(_subject(check))
+        [stage, *(column.cell(check) for column in _CHECK)]
+        for stage, check, is_changed in every
+        if is_changed or not check.ok
     ]
     passed = len(every) - len(rows)
     note = f"{passed} {'other ' * bool(rows)}checks, all passed" if passed else ""

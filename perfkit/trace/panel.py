@@ -5,8 +5,7 @@ from typing import Any
 from IPython.display import HTML
 
 from perfkit import trace
-from perfkit.notebook.functions import with_line
-from perfkit.notebook.shown import Shown
+from perfkit.notebook.shown import Shown, with_line
 from perfkit.show.html import fragment
 from perfkit.trace import profile as profiling
 from perfkit.trace.figures import interactive

@@ -16,12 +16,12 @@ SLOW = "'tests.support.toy:Slow'"
 DONE = 90_000
 STAGE = f"panel = pk.StagePanel('data_loading', workload={TOY})\npanel"
 MANY = """
+from msgspec.structs import replace
 from perfkit.results.store import RunStore
-from tests.unit.notebook.fakes import plain
 from tests.unit.show.fake_runs import session
 for number in range(100):
     for run in session()[:2]:
-        RunStore().add(plain(run, id=f"{run.id}-{number}", session=f"s{number}"))
+        RunStore().add(replace(run, id=f"{run.id}-{number}", session=f"s{number}"))
 pk.Workbench(workload=session()[0].workload)
 """
 

@@ -10,7 +10,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from perfkit import additions
-from perfkit.cli import COMMANDS, app, command, options
+from perfkit.cli import COMMANDS, app, options, single
 from perfkit.errors import InvalidValue
 from perfkit.results import recordings
 from perfkit.results.store import RunStore
@@ -65,7 +65,7 @@ def test_a_command_describes_itself_and_each_option(name):
 @pytest.mark.parametrize(("problem", "code", "text"), ERRORS)
 def test_an_error_is_one_line_and_an_exit_code(problem, code, text, monkeypatch):
     monkeypatch.setattr(os, "dup2", lambda *_: None)  # stdout is pytest's
-    result = CliRunner().invoke(command.single("fail", failing(problem)), [])
+    result = CliRunner().invoke(single("fail", failing(problem)), [])
     assert (result.exit_code, result.output) == (code, text)
 
 

@@ -2,12 +2,9 @@
 
 import time
 
-import msgspec
-
 from perfkit.errors import Cancelled
 from perfkit.notebook import ladder
 from perfkit.results.parity import Check, Parity
-from perfkit.results.run import Run
 from perfkit.studies import inspect
 from tests.unit.show.fake_runs import session
 
@@ -39,10 +36,3 @@ def wait_until(true):
     while not true():
         assert time.monotonic() < until
         time.sleep(0.01)
-
-
-def plain(run, **changes):
-    """A made-up run as it comes out of the store: without NumPy's numbers."""
-    return msgspec.json.decode(
-        msgspec.json.encode(msgspec.structs.replace(run, **changes), enc_hook=float), type=Run
-    )

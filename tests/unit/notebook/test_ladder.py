@@ -1,19 +1,20 @@
-"""A ladder or some recipes: results of earlier sessions are found again, however many came after them."""
+"""What a notebook calls by name; a ladder or some recipes: results of earlier sessions are found again."""
 
 import pytest
+from msgspec.structs import replace
 
 from perfkit import notebook as pk
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.results.store import RunStore
 from perfkit.show import document
-from tests.unit.notebook.fakes import FakeStudy, plain
+from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.show.fake_runs import session
 
 
 def test_what_was_measured_for_a_question_is_shown_again_and_for_no_other(monkeypatch):
     def measured(number, **settings):
-        runs = [plain(run, id=f"{run.id}-{number}", session=f"s{number}") for run in session()[:2]]
+        runs = [replace(run, id=f"{run.id}-{number}", session=f"s{number}") for run in session()[:2]]
         for run in runs:
             RunStore().add(run)
         FakeStudy(monkeypatch, lambda progress: runs)
@@ -49,7 +50,7 @@ def test_the_result_is_one_picture_one_table_and_folded_details(monkeypatch):
 
 
 def test_recipes_are_measured_together_and_picked_by_title(monkeypatch):
-    runs = [plain(run, title=title) for run, title in zip(session(), ("plain", "AMP"), strict=False)]
+    runs = [replace(run, title=title) for run, title in zip(session(), ("plain", "AMP"), strict=False)]
     study = FakeStudy(monkeypatch, lambda progress: runs)
     panel = pk.RecipePanel({"plain": {}, "AMP": {"amp": "bf16"}})
     panel.set(workers=1)
@@ -60,3 +61,22 @@ def test_recipes_are_measured_together_and_picked_by_title(monkeypatch):
     assert panel["AMP"].title == "AMP"
     with pytest.raises(InvalidValue, match="plain, AMP"):
         panel["fp8"]
+
+
+def test_every_name_is_there_and_an_unknown_one_says_which_there_are():
+    assert len(dir(pk)) <= 25
+    assert all(getattr(pk, name) for name in dir(pk))
+    with pytest.raises(AttributeError, match="StagePanel"):
+        pk.StagePane
+
+
+def test_a_recording_and_a_stage_of_it():
+    assert [run.stage for run in pk.recording("cpu-quick", "data_loading").found][-1] == "data_loading"
+    with pytest.raises(InvalidValue, match="unknown stage 'turbo'"):
+        pk.recording("cpu-quick", "turbo")
+
+
+def test_commands_and_code_to_read():
+    assert pk.source("perfkit.workloads.photos:Photos").startswith("class Photos")
+    with pytest.raises(InvalidValue):
+        pk.source("perfkit.workloads.photos:Nothing")

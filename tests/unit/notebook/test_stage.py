@@ -1,12 +1,13 @@
 """One optimization: its switches, a guess beside the result, and what later panels start from."""
 
 import pytest
+from msgspec.structs import replace
 
 from perfkit import notebook as pk
 from perfkit.errors import InvalidValue
 from perfkit.results.store import RunStore
 from perfkit.show import html, terminal
-from tests.unit.notebook.fakes import FakeStudy, plain
+from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.show.fake_runs import session
 
 RUNS = {run.stage: run for run in session()}
@@ -20,7 +21,7 @@ def stored(*stages):
     """A session of these stages in the store, of the place where the panels of this test measure."""
     plan = pk.LadderPanel().plan
     where = {"workload": plan.workload, "preset": plan.preset.name, "device": plan.device, "options": {}}
-    runs = [plain(RUNS[stage], **where) for stage in ("baseline", *stages)]
+    runs = [replace(RUNS[stage], **where) for stage in ("baseline", *stages)]
     for run in runs:
         RunStore().add(run)
     return runs

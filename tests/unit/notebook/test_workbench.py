@@ -1,17 +1,18 @@
 """The workbench: a recipe beside the baseline, the history, what becomes of ticked runs."""
 
 import pytest
+from msgspec.structs import replace
 
 from perfkit import additions
 from perfkit import notebook as pk
 from perfkit.notebook.shown import Shown
 from perfkit.results.store import RunStore
 from perfkit.show import terminal
-from tests.unit.notebook.fakes import FakeStudy, plain
+from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.notebook.test_panel import press, words
 from tests.unit.show.fake_runs import session
 
-RUNS = [plain(run) for run in session()[:2]]
+RUNS = session()[:2]
 WORKLOAD = RUNS[0].workload
 
 
@@ -42,7 +43,7 @@ def test_two_ticked_runs_are_compared(bench):
     tick(bench, *RUNS)
     text = terminal.text(bench.sections())
     assert "data loading" in text and "samples/s" in text
-    other, elsewhere = (plain(RUNS[1], id=name, session=name, device=name) for name in ("cpu", "cuda"))
+    other, elsewhere = (replace(RUNS[1], id=name, session=name, device=name) for name in ("cpu", "cuda"))
     for run in (other, elsewhere):
         RunStore().add(run)
     bench._moved()

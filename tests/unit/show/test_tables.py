@@ -40,10 +40,11 @@ WAIT = Place("item", "toy.py:7", "wait", "read it later", count=8)
 PAGES = {
     "gpu": [tables.ladder(session(gpu=True))],
     "simulated": [*sentences.notices(SIM := recordings.find("sim-v100").runs[:3]), tables.ladder(SIM)],
-    "recipes": [
-        tables.ladder([msgspec.structs.replace(RUNS[0], title="eager attention"), *again(RUNS)[1::9]])
+    "recipes": [tables.ladder([msgspec.structs.replace(RUNS[0], title="eager attention"), *again()[1::9]])],
+    "disturbed": [
+        *sentences.notices(disturbed(RUNS[:2])),
+        tables.ladder(disturbed([*RUNS[:2], again()[-1]])),
     ],
-    "disturbed": [*sentences.notices(disturbed(RUNS[:2])), tables.ladder(disturbed(again(RUNS[:2])))],
     "proof": [tables.proof([RUNS[0], msgspec.structs.replace(RUNS[4], mechanism=WRONG)], PARITY)],
     "parity": tables.parity(PARITY),
     "ranks": [

@@ -6,7 +6,7 @@ import pytest
 
 from perfkit.show import tables, terminal
 from perfkit.show.document import Bullets, Cell, Code, Section, Table
-from tests.unit.show.fake_runs import again, disturbed, session
+from tests.unit.show.fake_runs import again, disturbed
 from tests.unit.show.test_document import BOTH, TABLE
 
 Golden = Callable[[str, str], None]
@@ -14,13 +14,13 @@ Golden = Callable[[str, str], None]
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_report_of_a_session(width, golden):
-    golden(f"session_{width}", terminal.text(tables.sections(again(session())), width))
+    golden(f"session_{width}", terminal.text(tables.sections(again()), width))
 
 
 @pytest.mark.parametrize("width", [30, 60, 100])
 def test_no_line_is_longer_than_the_terminal(width):
     kernels = Table(("kernel", "time"), [["void at::native::" + 60 * "k", Cell(1.5)]])
-    text = terminal.text([tables.ladder(disturbed(again(session()))), kernels], width)
+    text = terminal.text([tables.ladder(disturbed(again())), kernels], width)
     assert max(map(len, text.splitlines())) <= width
 
 

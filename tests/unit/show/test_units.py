@@ -9,14 +9,18 @@ from hypothesis import strategies as st
 from perfkit.results.stats import Estimate, Ratio
 from perfkit.show import units
 
+TEXTS = {
+    units.number: {0: "0", 0.01234: "0.0123", 1.234: "1.23", 12.34: "12.3", 1234.4: "1,234", math.nan: "NaN",
+                   math.inf: "∞", -math.inf: "-∞", -1.5: "-1.50", None: "n/a"},
+    units.size: {0: "0 B", 999: "999 B", 3072: "3.07 kB", 999_999: "1.00 MB", 11.3e9: "11.3 GB", 2e12: "2.00 TB"},
+    units.percent: {0: "0%", 0.001: "<1%", 0.41: "41%", 0.999: ">99%", 1: "100%"},
+    units.duration: {12e-6: "12.0 µs", 0.0801: "80.1 ms", 1.5: "1.50 s"},
+}  # fmt: skip
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0"), (0.01234, "0.0123"), (1.234, "1.23"), (12.34, "12.3"), (1234.4, "1,234"), (math.nan, "NaN"),
-     (math.inf, "∞"), (-math.inf, "-∞"), (-1.5, "-1.50")],
-)  # fmt: skip
-def test_number_has_sensible_digits(value, text):
-    assert units.number(value) == text
+
+@pytest.mark.parametrize("unit", TEXTS)
+def test_a_number_has_sensible_digits_and_a_unit(unit):
+    assert [unit(value) for value in TEXTS[unit]] == [*TEXTS[unit].values()]
 
 
 @given(st.floats(allow_nan=True, allow_infinity=True))
@@ -25,40 +29,16 @@ def test_every_float_has_a_text(value):
     assert units.duration(value)
 
 
-def test_interval_has_the_digits_of_its_middle():
+def test_an_interval_has_the_digits_of_its_middle():
     assert units.interval(Estimate(80.14, 79.5, 101.3)) == "80.1 (79.5–101.3)"
     assert units.duration_interval(Estimate(0.08014, 0.0795, 0.081)) == "80.1 ms (79.5–81.0)"
     assert units.duration_interval(Estimate(1.5, 1.4, 1.6)) == "1.50 s (1.40–1.60)"
-    assert units.duration(12e-6) == "12.0 µs"
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (3072, "3.07 kB"),
-        (999_999, "1.00 MB"),
-        (11.3e9, "11.3 GB"),
-        (2e12, "2.00 TB"),
-    ],
-)
-def test_size(count, text):
-    assert units.size(count) == text
-
-
-@pytest.mark.parametrize(
-    ("share", "text"), [(0, "0%"), (0.001, "<1%"), (0.41, "41%"), (0.999, ">99%"), (1, "100%")]
-)
-def test_percent_never_rounds_something_to_nothing(share, text):
-    assert units.percent(share) == text
-
-
-def test_ratio():
-    assert units.ratio(Ratio(1.338, 1.28, 1.41, "faster")) == "1.34× (1.28–1.41)"
-    assert units.ratio(Ratio(0.99, 0.96, 1.02, "no measurable difference")) == "0.99× (0.96–1.02)"
-    assert units.ratio(Ratio(65.14, 64.2, 66.0, "faster")) == "65.1× (64.2–66.0)"
-    assert units.ratio(Ratio(0.01234, 0.012, 0.013, "slower")) == "0.0123× (0.0120–0.0130)"
+    for value, text in {
+        (1.338, 1.28, 1.41): "1.34× (1.28–1.41)",
+        (65.14, 64.2, 66.0): "65.1× (64.2–66.0)",
+        (0.01234, 0.012, 0.013): "0.0123× (0.0120–0.0130)",
+    }.items():
+        assert units.ratio(Ratio(*value, "faster")) == text
 
 
 def test_text_from_outside_is_one_clean_line():
