@@ -1,12 +1,16 @@
-"""An empty store for each test of a panel, and no pictures: they take most of a panel's time."""
+"""An empty store for each test of a panel; no pictures and no photos: they take most of a panel's time."""
+
+from pathlib import Path
 
 import pytest
 
 from perfkit.notebook import ladder
 from perfkit.show.document import Figure
+from perfkit.workloads import files
 
 
 @pytest.fixture(autouse=True)
 def _apart(data_dir, monkeypatch):
     monkeypatch.setattr(ladder, "_session", None)
+    monkeypatch.setattr(files, "_make_photos", lambda folder, count: Path(folder).mkdir(parents=True))
     monkeypatch.setattr(Figure, "svg", lambda figure: f"<svg><title>{figure.title}</title></svg>")
