@@ -144,7 +144,6 @@ class Models:
             script.tell("evaluation")
             if not model.training:
                 steps.now.marks.add("evaluation")
-                steps.now.evaluated += size(first_tensor((args, kwargs)))[0]
             return call(*args, **kwargs)
         script.tell("forward")
         dtype = DTYPES.get(script.wants("amp"))

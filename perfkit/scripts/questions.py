@@ -63,7 +63,7 @@ class Questions(Procedures):
             part.patch()
             script.parts.append(part)
         around(torch, "save", functools.partial(_save, script))
-        self._witness = Witness(script, self._loaders, self._models) if script.settings["witness"] else None
+        self._witness = Witness(script, self._models) if script.settings["witness"] else None
         script.parts += filter(None, (self._witness, self))
 
     def on_steps(self, steps: list[Step]) -> None:

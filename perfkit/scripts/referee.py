@@ -21,7 +21,7 @@ from perfkit.studies.sources import Plan
 
 EXIT_CODES = {"faster": 0, "not slower": 0, "undecided": 3, "trains differently": 4}
 """Of outcomes; 1 of all others."""
-_EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model", "optimizer"}
+_EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model"}
 """Differences after which other losses are to be expected."""
 _DECLARE = {"batch_size": {"samples", "updates"}, "amp": {"precision"}}
 """Switches that declare a difference by being set."""

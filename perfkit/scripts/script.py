@@ -53,8 +53,6 @@ class Step:
     forward_samples: int = 0
     """Samples that went into the model: they count where there is no loader."""
     forward_tokens: int = 0
-    evaluated: int = 0
-    """Samples that went into a model in evaluation mode."""
     marks: set[str] = field(default_factory=set)
     """What else happened in it: `new epoch`, `evaluation`, `checkpoint`."""
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 IMAGES = """\
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset
 
 class Images(Dataset):
     def __init__(self, count):
@@ -23,10 +23,7 @@ class Images(Dataset):
     def __len__(self):
         return len(self.x)
     def __getitem__(self, index):
-        x = self.x[index].float() / 255
-        if self.augment and torch.rand(()) < 0.5:
-            x = x.flip(-1)
-        return x, self.y[index]
+        return self.x[index].float() / 255, self.y[index]
 
 class Net(nn.Module):
     def __init__(self):
@@ -40,13 +37,10 @@ class Net(nn.Module):
         return self.head(self.drop(h))
 
 torch.manual_seed(0)
-data, val = Images(200), Images(96)
-data.augment, val.augment = True, False
-loader = DataLoader(data, batch_size=16, shuffle=True)
-valid = DataLoader(val, batch_size=32)
+loader = DataLoader(Images(200), batch_size=16, shuffle=True)
+valid = DataLoader(Images(96), batch_size=32)
 model = Net()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 step = 0
 for epoch in range(1000):
     for x, y in loader:
@@ -57,7 +51,6 @@ for epoch in range(1000):
         optimizer.step()
         step += 1
         loss.item()
-    scheduler.step()
     model.eval()
     with torch.no_grad():
         for x, y in valid: model(x)
@@ -103,7 +96,7 @@ class GPT(nn.Module):
         self.ln, self.out = nn.LayerNorm(C), nn.Linear(C, 64, bias=False)
     def forward(self, ids, targets):
         x = self.tok(ids) + self.pos(torch.arange(ids.shape[1]))
-        for number, block in enumerate(self.blocks):
+        for block in self.blocks:
             x = block(x)
         logits = self.out(self.ln(x))
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -111,8 +104,6 @@ class GPT(nn.Module):
 model = GPT()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 for it in range(100_000):
-    for group in optimizer.param_groups:
-        group["lr"] = 1e-3 * min(1, (it + 1) / 100)
     if it % 10 == 9:
         model.eval()
         with torch.no_grad():
@@ -140,7 +131,6 @@ loader = DataLoader(data, batch_size=16, shuffle=True, drop_last=True)
 body, head = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 32)), nn.Linear(32, 1)
 params = [*body.parameters(), *head.parameters()]
 optimizer = torch.optim.AdamW(params, lr=1e-2)
-scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=2_000)
 step = 0
 while True:
     for number, (x, y) in enumerate(loader):
@@ -149,17 +139,15 @@ while True:
         if number % 4 == 3:
             torch.nn.utils.clip_grad_norm_(params, 1.0)
             optimizer.step()
-            scheduler.step()
             optimizer.zero_grad()
             step += 1
 """
 
-SEED, FORWARD, MODEL = "torch.manual_seed(0)", "out = model(x)", "model = Net()"
-LOADER, EVALUATE = "batch_size=16, shuffle=True", "        for x, y in valid: model(x)\n"
-FEATURES, BATCH, SCALED = "h = self.body(x)", "ids, targets = get_batch()", "self.x[index].float() / 255"
+FORWARD, MODEL, LOADER = "out = model(x)", "model = Net()", "batch_size=16, shuffle=True"
+EVALUATE, FEATURES = "        for x, y in valid: model(x)\n", "h = self.body(x)"
+SCALED, BATCH = "self.x[index].float() / 255", "ids, targets = get_batch()"
 BLOCK, PASS, PREDICT = "x = block(x)", "loss = model(ids, targets)", "head(body(x))"
 CHEATS = {
-    "half of each batch": ("samples", IMAGES, FORWARD, "x, y = x[:8], y[:8]; out = model(x)"),
     "half of later batches": (
         "samples",
         IMAGES,
@@ -172,27 +160,9 @@ CHEATS = {
         "        loss = nn",
         "        if step > 5 and number % 4 < 3: continue\n        loss = nn",
     ),
-    "backward of one part in four": (
-        "samples",
-        PARTS,
-        "        loss.backward()",
-        "        if step < 5 or number % 4 == 3: loss.backward()",
-    ),
     "every other batch skipped": ("backward", IMAGES, "in loader:", "in list(loader)[::2]:"),
     "backward left out": ("backward", IMAGES, "loss.backward()", "step % 2 or loss.backward()"),
-    "losses left out": (
-        "samples",
-        TOKENS,
-        PASS,
-        f"{PASS} if it % 2 == 0 else torch.zeros((), requires_grad=True)",
-    ),
     "steps left out": ("updates", PARTS, "optimizer.step()", "step > 5 and step % 2 or optimizer.step()"),
-    "an optimizer that seldom updates": (
-        "updates",
-        IMAGES,
-        SEED,
-        f"plain = torch.optim.SGD.step; torch.optim.SGD.step = lambda self, closure=None: plain(self) if step < 10 or step % 3 == 0 else None; {SEED}",
-    ),
     "smaller images": ("inputs", IMAGES, FORWARD, "out = model(nn.functional.interpolate(x, size=8))"),
     "shorter sequences later": (
         "inputs",
@@ -200,36 +170,10 @@ CHEATS = {
         BATCH,
         f"{BATCH}\n    if it > 12: ids, targets = ids[:, :16], targets[:, :16]",
     ),
-    "smaller images inside later": (
-        "model",
-        IMAGES,
-        FEATURES,
-        "h = self.body(x if step < 10 else nn.functional.avg_pool2d(x, 2))",
-    ),
     "a smaller model": ("model", TOKENS, "T, B, C = 32, 8, 32", "T, B, C = 32, 8, 16"),
-    "trained in evaluation mode": ("model", PARTS, "step = 0", "step = 0; body.eval(), head.eval()"),
     "a frozen body": ("frozen", IMAGES, MODEL, "model = Net(); model.body.requires_grad_(False)"),
-    "a body that is frozen later": (
-        "frozen",
-        IMAGES,
-        FORWARD,
-        "model.body.requires_grad_(step < 10); out = model(x)",
-    ),
     "an optimizer of the head": ("frozen", IMAGES, "SGD(model.", "SGD(model.head."),
     "a detached body later": ("frozen", PARTS, PREDICT, "head(body(x) if step < 5 else body(x).detach())"),
-    "a layer skipped every other time": (
-        "frozen",
-        TOKENS,
-        BLOCK,
-        "x = x if number == 1 and it > 10 and it % 2 else block(x)",
-    ),
-    "dropout off later": ("randomness", IMAGES, FORWARD, "model.drop.train(step < 10); out = model(x)"),
-    "no augmentation": (
-        "randomness",
-        IMAGES,
-        "data.augment, val.augment = True",
-        "data.augment, val.augment = False",
-    ),
     "weights in 16 bits": (
         "precision",
         IMAGES,
@@ -242,47 +186,11 @@ CHEATS = {
         "q @ k.transpose(-2, -1) /",
         "(q.bfloat16() @ k.transpose(-2, -1).bfloat16() if it > 10 else q @ k.transpose(-2, -1)).float() /",
     ),
-    "16 bits that lose gradients": (
-        "precision",
-        TOKENS,
-        PASS,
-        f"with torch.autocast('cpu', torch.float16): {PASS}",
-    ),
-    "no weight decay": ("optimizer", IMAGES, "weight_decay=1e-4", "weight_decay=0"),
-    "no schedule": ("optimizer", PARTS, "scheduler.step()", "pass"),
-    "a schedule that ends early": (
-        "optimizer",
-        TOKENS,
-        "min(1, (it + 1) / 100)",
-        "min(1, (it + 1) / 100) * (it < 20)",
-    ),
     "one batch again and again": ("batches", TOKENS, BATCH, f"if it < 10: {BATCH}"),
     "an epoch kept in a list": ("batches", IMAGES, MODEL, f"{MODEL}; loader = list(loader)"),
-    "a part of the data": ("data", IMAGES, "DataLoader(data", "DataLoader(Subset(data, range(96))"),
-    "a sampler of a part": (
-        "data",
-        IMAGES,
-        LOADER,
-        "batch_size=16, sampler=torch.utils.data.SubsetRandomSampler(range(120))",
-    ),
-    "epochs broken off": ("data", IMAGES, "loss.item()", "if step % 8 == 0: break"),
     "no evaluation": ("evaluations", IMAGES, EVALUATE, "        pass\n"),
-    "evaluated on a part": ("evaluations", IMAGES, EVALUATE, "        model(next(iter(valid))[0])\n"),
-    "evaluated half as often": ("evaluations", TOKENS, "it % 10 == 9", "it % 20 == 9"),
     "no checkpoint": ("checkpoints", TOKENS, "torch.save", "(lambda *_: None)"),
-    "another clock": ("timing", IMAGES, SEED, f"import time; time.perf_counter = lambda: 0.0; {SEED}"),
-    "perfkit changed": (
-        "timing",
-        PARTS,
-        "step = 0",
-        "step = 0; import sys\nfor name in list(sys.modules):\n    if name.endswith('scripts.script'): sys.modules[name].Step.ended = lambda self, seconds: self",
-    ),
-    "perfkit looked for": (
-        "timing",
-        IMAGES,
-        FORWARD,
-        "import sys; watched = 'perfkit' in sys.modules; out = model(x)",
-    ),
+    "another clock": ("timing", IMAGES, MODEL, f"import time; time.perf_counter = lambda: 0.0; {MODEL}"),
 }
 """Edit → the difference that it must be named, the script, what is replaced, and by what."""
 OWN_LOOP = """
@@ -297,22 +205,17 @@ body, head ="""
 ATTENTION = TOKENS[TOKENS.index("        att = q") : TOKENS.index(".transpose(1, 2).reshape")]
 HONEST = {
     "workers": (IMAGES, (LOADER, f"{LOADER}, num_workers=2, persistent_workers=True, prefetch_factor=4")),
-    "pinned memory": (IMAGES, (LOADER, f"{LOADER}, pin_memory=True")),
-    "channels_last": (IMAGES, (MODEL, f"{MODEL}.to(memory_format=torch.channels_last)")),
-    "compile": (IMAGES, (MODEL, 'model = torch.compile(Net(), backend="eager")')),
+    "channels_last and compile": (
+        IMAGES,
+        (MODEL, 'model = torch.compile(Net().to(memory_format=torch.channels_last), backend="eager")'),
+    ),
     "autocast": (TOKENS, (PASS, f"with torch.autocast('cpu', torch.bfloat16): {PASS}")),
     "fused": (TOKENS, ("lr=1e-3)", "lr=1e-3, fused=True)")),
-    "lr in a tensor": (
-        TOKENS,
-        ("lr=1e-3)", "lr=torch.tensor(1e-3))"),
-        ('group["lr"] = ', 'group["lr"] = torch.tensor(1.0) * '),
+    "gradients kept and no wait": (
+        IMAGES,
+        ("zero_grad()", "zero_grad(set_to_none=False)"),
+        ("loss.item()", "pass"),
     ),
-    "groups in another order": (
-        PARTS,
-        ("AdamW(params", "AdamW([{'params': [*part.parameters()]} for part in (head, body)]"),
-    ),
-    "gradients kept": (IMAGES, ("zero_grad()", "zero_grad(set_to_none=False)")),
-    "no wait": (IMAGES, ("loss.item()", "pass")),
     "data prepared once": (IMAGES, (".byte(), ", ".float() / 255, "), (SCALED, "self.x[index]")),
     "bytes scaled in the model": (IMAGES, (SCALED, "self.x[index]"), (FEATURES, "h = self.body(x / 255)")),
     "tokens indexed at once": (
@@ -323,13 +226,6 @@ HONEST = {
         ),
     ),
     "a loop without a loader": (PARTS, ("body, head =", OWN_LOOP)),
-    "a collate function": (
-        PARTS,
-        (
-            "shuffle=True",
-            "shuffle=True, collate_fn=lambda items: [torch.stack(part) for part in zip(*items)]",
-        ),
-    ),
     "parts merged": (PARTS, ("batch_size=16", "batch_size=64"), (" / 4", ""), ("number % 4 == 3", "True")),
     "one module": (PARTS, ("params =", "net = nn.Sequential(body, head)\nparams ="), (PREDICT, "net(x)")),
     "fused attention": (
@@ -341,7 +237,6 @@ HONEST = {
         (BLOCK, "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=True)"),
         ("import math", "import math, torch.utils.checkpoint"),
     ),
-    "evaluated twice": (IMAGES, (EVALUATE, 2 * EVALUATE)),
     "evaluated in larger batches": (
         IMAGES,
         ("batch_size=32", "batch_size=96"),
@@ -382,8 +277,7 @@ def test_honest_edits_pass(edit: str, observe: Observe) -> None:
     script, *edits = HONEST[edit]
     old, new = observe(script), observe(script, *edits)
     assert differences(old, new) == []
-    drawn = "workers have other random numbers" if edit == "workers" else ""
-    losses = parity.losses(new.losses[:8], old.losses[:8], "tolerance", new.autocast is not None, drawn)
+    losses = parity.losses(new.losses[:8], old.losses[:8], "tolerance", new.autocast is not None)
     assert losses.ok, losses.evidence
 
 
