@@ -24,9 +24,9 @@ SETTABLE = tuple(name for name in switches() if name not in EDITS)
 class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A script after its first steps: what trains, what is set, what can be set from outside.
 
-    `loader` is the class of the training loader's data set, empty without a `DataLoader`. `tokens_per_step`
-    counts the elements of integer inputs with two dimensions. `settings`: the switches as they are, as far as
-    they can be read. `refused`: switches that cannot be set from outside here, and the reason.
+    `loader` is the class of the training loader's data set, empty without a `DataLoader`. `settings`: the
+    switches as they are, as far as they can be read. `refused`: switches that cannot be set from outside here,
+    and the reason.
     """
 
     device: str
@@ -43,9 +43,7 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether each optimizer has a fused implementation."""
     loader: str = ""
     step_is: str = ""
-    backwards_per_step: float = 1.0
     samples_per_step: int = 0
-    tokens_per_step: int = 0
     convolves: bool = False
     random_data: bool = False
     """Whether the data set drew random numbers in this process: with workers they come from other seeds."""
@@ -58,7 +56,8 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Some steps: the plain ones as a block, the others by what happened in them.
 
-    `optimizer_s`: seconds of the plain steps in optimizers; None on a GPU, which works on by itself.
+    `tokens`: elements of integer inputs with two dimensions. `optimizer_s`: seconds of the plain steps in
+    optimizers; None on a GPU, which works on by itself.
     `outside`: steps with a new epoch, an evaluation or a checkpoint in them → how many, and their seconds.
     `steps`: all steps of the script until now.
     """

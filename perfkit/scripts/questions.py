@@ -8,8 +8,9 @@ import math
 import operator
 import os
 import random
+import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ from perfkit.worker.procedure import HELD_FIRST, Job, Procedures, Steps, Taking
 
 _ROUNDS, _MANY = 3, 40
 """What is compared takes turns, so that both see the same machine, if so many steps fit in the time."""
-_WARMUP_S, _TRIED = 3.0, 20
+_WARMUP_S = 3.0
 _ON_CUDA = {
     "pin_memory": "pinned memory speeds up copies to a GPU",
     "non_blocking": "only copies to a GPU can go on in the background",
@@ -128,9 +129,7 @@ class Questions(Procedures):
             has_fused=all("fused" in group for group in groups),
             loader="" if loader is None else type(getattr(loader, "dataset", loader)).__name__,
             step_is=script.step_in_words(),
-            backwards_per_step=script.batches_per_step,
             samples_per_step=script.samples_per_step,
-            tokens_per_step=script.tokens_per_step,
             convolves=self._has(nn.modules.conv._ConvNd),
             random_data=self._loaders.random_data,
             settings=self._settings(),
@@ -148,28 +147,52 @@ class Questions(Procedures):
     def observe(self, steps: int, seconds: float = math.inf) -> Job:
         """Plain steps (an `Observation`) and, in turn, as many on a held batch (a `Block`, or None).
 
-        There are fewer of them if the script ends before, or if they take longer than `seconds` in all.
+        The third of the answer is how many times as fast those are under autocast to bfloat16, or None. There
+        are fewer steps if the script ends before, or if they take longer than `seconds` in all.
         """
         until, step_s, ended = clock() + seconds, self._early[-1].seconds, False
         rounds = _ROUNDS if _MANY * step_s < seconds else 1
-        parts, held = list[Steps](), list[Block]()
+        parts, held, half_s = list[Steps](), list[Block](), list[float]()
         try:
             if rounds > 1:
                 yield from self.warm_up(min(_WARMUP_S, seconds / 10))
             for left in range(rounds, 0, -1):
+                part_s = (until - clock()) / left / 3
                 if rounds > 1:
                     yield from self.settle()
-                parts.append((yield from self._for(math.ceil(steps / rounds), (until - clock()) / left / 2)))
-                fit = int(min(len(parts[-1].plain), (until - clock()) / left / step_s - HELD_FIRST))
+                parts.append((yield from self._for(math.ceil(steps / rounds), part_s)))
+                fit = int(min(len(parts[-1].plain), part_s / step_s - HELD_FIRST))
                 if self._script.loader is not None and fit > 0:
                     held.append((yield from self.ceiling(fit * self._script.samples_per_step)))
+                    if rounds > 1 and self._may_autocast():
+                        half_s.append((yield from self._in_16_bits(fit, part_s)))
         except Ended:
             last = self.under_way
             if not parts and not last.plain:
                 raise
             last.seconds = sum(step.seconds for step in last.plain)
             parts, ended = parts or [last], True
-        return self._observation(parts, ended), functools.reduce(operator.add, held) if held else None
+        as_fast = [block.seconds / len(block.step_s) / half for block, half in zip(held, half_s, strict=False)]
+        ceiling = functools.reduce(operator.add, held) if held else None
+        return self._observation(parts, ended), ceiling, statistics.fmean(as_fast) if as_fast else None
+
+    def _may_autocast(self) -> bool:
+        """Whether autocast to bfloat16 can be set for some steps only."""
+        script, models = self._script, self._models
+        in_float32 = {p.dtype for p in script.parameters()} == {torch.float32} and models.autocast() is None
+        return in_float32 and not models.is_compiled and device.facts(script.device).bf16 is not False
+
+    def _in_16_bits(self, steps: int, seconds: float) -> Generator[None, Any, float]:
+        """Seconds of a step on a held batch under autocast to bfloat16."""
+        toggles = self._script.toggles
+        toggles["amp"] = "bf16"
+        try:
+            with self._script.hold():
+                yield from self._for(HELD_FIRST, seconds)
+                return (yield from self._for(steps, seconds)).mean_s
+        finally:
+            self._models.leave_autocast()
+            del toggles["amp"]
 
     def _for(self, steps: int, seconds: float) -> Taking:
         """Takes so many steps, fewer if they take longer, and at least one."""
@@ -192,27 +215,6 @@ class Questions(Procedures):
             steps=self._script.steps.count,
             ended=ended,
         )
-
-    def try_amp(self, seconds: float) -> Job:
-        """How many times as fast steps on a held batch are under autocast to bfloat16; both in turn."""
-        toggles, until, plain_s, half_s = self._script.toggles, clock() + seconds, 0.0, 0.0
-        if self._models.is_compiled or {p.dtype for p in self._script.parameters()} != {torch.float32}:
-            raise Unavailable("autocast cannot be set for some steps only")
-        part_s = seconds / _ROUNDS / 2
-        with self._script.hold():
-            yield from self._for(HELD_FIRST, part_s)
-            for _ in range(_ROUNDS):
-                plain_s += (yield from self._for(_TRIED, part_s)).mean_s
-                toggles["amp"] = "bf16"
-                try:
-                    yield from self._for(1, 0.0)
-                    half_s += (yield from self._for(_TRIED, part_s)).mean_s
-                finally:
-                    self._models.leave_autocast()
-                    del toggles["amp"]
-                if clock() > until:
-                    break
-        return plain_s / half_s
 
     # ------------------------------------------------------------ reading switches
 

@@ -174,7 +174,7 @@ class Script:
         self.backwards = 0
         self.losses: list[torch.Tensor] = []
         """The mean of what each of the first backward passes started from, before any gradient scaling."""
-        self.samples_per_step = self.tokens_per_step = 0
+        self.samples_per_step = 0
         """Of a typical step."""
         self.step_is = ""
         """What counts as a step, where it is not an optimizer's."""
@@ -217,7 +217,6 @@ class Script:
         if len(self._seen) < _STEPS_FOR_TYPICAL_SIZE:
             self._seen += steps
             self.samples_per_step = statistics.median_low(step.samples for step in self._seen)
-            self.tokens_per_step = statistics.median_low(step.tokens for step in self._seen)
 
     def step_in_words(self) -> str:
         """What counts as a step."""

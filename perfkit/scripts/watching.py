@@ -28,7 +28,7 @@ A = TypeVar("A")
 
 BUDGET_S, TRY_S = 60.0, 30.0
 """Seconds for watching once the script trains, and for each suggestion that is tried."""
-_STEPS, _TRIED, _SYNC_STEPS = 60, 2, 4
+_STEPS, _OBSERVING, _TRIED, _SYNC_STEPS = 60, 0.6, 2, 4
 _PROFILED = {"wait": 1, "warmup": 2, "active": 3, "stacks": False}
 _COSTS = 20
 """How many plain steps a further question takes, at most."""
@@ -85,39 +85,35 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     script, until, missing = source.take(), time.monotonic() + budget_s, list[str]()
     before = machine.cpu_times(script.pids)
     progress.reach(0.3)
-    observed = {"steps": _STEPS, "seconds": budget_s / 2}
-    plain, ceiling = script.ask("observe", tuple[Observation, Block | None], **observed)
+    observed = {"steps": _STEPS, "seconds": budget_s * _OBSERVING}
+    kind = tuple[Observation, Block | None, float | None]
+    plain, ceiling, in_16_bits = script.ask("observe", kind, **observed)
     taken = machine.taken_share(before, machine.cpu_times(script.pids))
-    peak = script.ask("peak", Peak)
-    facts = script.ask("describe", ScriptFacts)
+    peak, facts = script.ask("peak", Peak), script.ask("describe", ScriptFacts)
     script.deadline = until
 
     def ask(what: str, question: str, kind: type[A], part: float, **arguments: Any) -> A | None:
-        """The answer, or None: the script cannot give one, has ended, or it would take too long."""
+        """The answer, or None: the script has ended, or it would take too long."""
         nonlocal plain
         progress.reach(part)
-        if not plain.ended and _COSTS * plain.step_s < until - time.monotonic():
+        if _COSTS * plain.step_s < until - time.monotonic():
             try:
                 return script.ask(question, kind, **arguments)
             except RunFailed as problem:
                 if problem.kind == "ended":
                     plain = msgspec.structs.replace(plain, ended=True)
-                elif problem.kind == "unavailable":
-                    return None
                 elif time.monotonic() < until:
                     raise
         missing.append(what)
         return None
 
-    where, in_16_bits = target(facts), None
-    if ceiling and where.bf16 and facts.settings.get("amp") == "off":
-        in_16_bits = ask("bfloat16", "try_amp", float, 0.6, seconds=budget_s / 10)
-    syncs = ask("hidden waits", "syncs", SyncReport, 0.75, steps=_SYNC_STEPS)
+    syncs = ask("hidden waits", "syncs", SyncReport, 0.7, steps=_SYNC_STEPS)
     folder = machine.runs_folder() / "profiles"
     folder.mkdir(parents=True, exist_ok=True)
     out = Path(tempfile.mkdtemp(prefix="watch-", dir=folder)) / "steps.pt.trace.json.gz"
-    profile = ask("a profile", "profile", str, 0.85, path=str(out), **_PROFILED)
+    profile = ask("a profile", "profile", str, 0.8, path=str(out), **_PROFILED)
     analysis = traces.analyse(profile) if profile else None
+    where = target(facts)
     seen = Seen(where, plain, machine.usable_cores(), ceiling, analysis, in_16_bits, facts.has_fused)
     script.stop()
     return Watched(

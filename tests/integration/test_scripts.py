@@ -13,7 +13,7 @@ from perfkit.recipe import Recipe
 from perfkit.results import parity
 from perfkit.scripts import patch as patching
 from perfkit.scripts.launch import Launch
-from perfkit.scripts.messages import ScriptFacts
+from perfkit.scripts.messages import Observation, ScriptFacts
 from perfkit.scripts.watched import WatchedScript
 from perfkit.worker.messages import Block, Trained
 from tests.support import scripts
@@ -112,7 +112,8 @@ def test_a_script_is_counted_toggled_and_edited(case, tmp_path, monkeypatch):
         block = plain.ask("block", Block, samples=4 * case.samples, queues=0)
         assert block.samples == case.samples * len(block.step_s), "samples of each step"
         assert len(block.step_s) >= 4 and 0 < sum(block.step_s) <= block.seconds * 1.5
-        assert (facts.backwards_per_step, facts.tokens_per_step) == (case.backwards, case.tokens)
+        seen, _, _ = plain.ask("observe", tuple[Observation, Block | None, float | None], steps=1, seconds=0.0)
+        assert seen.tokens == case.tokens * len(seen.block.step_s)
         assert first.samples_per_step == case.samples
         assert len(first.losses) == LOSS_STEPS * case.backwards
         for name, reason in case.refused.items():

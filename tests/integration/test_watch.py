@@ -92,7 +92,7 @@ def train(script, steps=6):
 
 
 def observe(script, steps):
-    return script.ask("observe", tuple[Observation, Block | None], steps=steps)[0]
+    return script.ask("observe", tuple[Observation, Block | None, float | None], steps=steps)[0]
 
 
 def assert_refused(script, question, reason):
@@ -125,11 +125,10 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(alone):
         trace = alone / "steps.json"
         options = {"wait": 0, "warmup": 1, "active": 2, "stacks": False}
         assert script.ask("profile", str, path=str(trace), **options) == str(trace)
-        assert script.ask("try_amp", float, seconds=1.0) > 0
-        tried = [line.split() for line in script.written("out")[-40:]]
-        assert {kind for kind, _ in tried} == {"torch.float32", "torch.bfloat16"}
-        assert len({at for _, at in tried}) == 1, "the same batch each time"
-        observe(script, 4)
+        steps = [line.split() for line in script.written("out")[1:]]
+        assert {kind for kind, _ in steps} == {"torch.float32", "torch.bfloat16"}
+        assert len({at for kind, at in steps if kind == "torch.bfloat16"}) <= 3, "held batches"
+        train(script)
         assert {line.split()[0] for line in script.written("out")[-4:]} == {"torch.float32"}
         facts = script.ask("describe", ScriptFacts)
         assert not facts.random_data
@@ -336,9 +335,8 @@ while True:
     torch.nn.init.normal_(model.weight)
 """
     with started(code) as script:
-        train(script)
-        facts = script.ask("describe", ScriptFacts)
-    assert facts.step_is == "a step of LBFGS" and facts.backwards_per_step > 2 and not facts.notes
+        trained, facts = train(script), script.ask("describe", ScriptFacts)
+    assert facts.step_is == "a step of LBFGS" and len(trained.losses) > 12 and not facts.notes
     assert "accumulation" not in facts.settings
 
 
