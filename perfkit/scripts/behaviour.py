@@ -37,7 +37,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     weight: list[float]
     """A checksum of one of the parameters."""
     reached: list[int | None]
-    """Parameters that the losses depend on and an optimizer updates; None in steps that were not looked at."""
+    """Parameters that the losses depend on and an optimizer updates; None in steps not looked at."""
     losses: list[float]
     """Sums over the backward passes of each of the first steps."""
     evaluations: list[int]

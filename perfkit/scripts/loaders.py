@@ -25,6 +25,8 @@ ARGUMENTS = {
     "batch_size": "batch_size",
 }
 """Switches that are arguments of `DataLoader`."""
+COPIES = ("to", "cuda")
+"""Methods of a tensor that copy it to another device."""
 _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
 _MOST_LOOKS = 16
 """Batches, of this process and of each worker, in which random numbers are looked for."""
@@ -56,8 +58,8 @@ class Loaders:
         around(torchs._BaseDataLoaderIter, "__next__", self._fetch)
         for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
             around(kind, "fetch", self._look_for_drawing)
-        for name in ("to", "cuda"):
-            setattr(torch.Tensor, name, self._copying(getattr(torch.Tensor, name)))
+        for name in COPIES:
+            around(torch.Tensor, name, self._copy)
 
     # ------------------------------------------------------------ making a loader
 
@@ -160,22 +162,15 @@ class Loaders:
             script.held[id(loader)] = held, samples, tokens
         return batch, samples, tokens
 
-    def _copying(self, plain: Any) -> Any:
-        """Sees where batches are copied; with `non_blocking` set, those from pinned memory do not wait.
-
-        It keeps its own name: `detect_syncs` would take a `.to(device)` on the CPU for a copy from a GPU.
-        """
-
-        def copy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if id(tensor) in self._batch_ids:
-                self.copies.append(kwargs)
-                self._script.sites.note("copy")
-            wanted = self._script.toggles.get("non_blocking")
-            if wanted and tensor.device.type == "cpu" and tensor.is_pinned():
-                kwargs = {"non_blocking": True, **kwargs}
-            return plain(tensor, *args, **kwargs)
-
-        return copy
+    def _copy(self, plain: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Sees where batches are copied; with `non_blocking` set, those from pinned memory do not wait."""
+        if id(tensor) in self._batch_ids:
+            self.copies.append(kwargs)
+            self._script.sites.note("copy")
+        wanted = self._script.toggles.get("non_blocking")
+        if wanted and tensor.device.type == "cpu" and tensor.is_pinned():
+            kwargs = {"non_blocking": True, **kwargs}
+        return plain(tensor, *args, **kwargs)
 
     def _look_for_drawing(self, plain: Any, fetcher: Any, indices: Any) -> Any:
         """Fetches samples, in this process or in a worker, and sees whether random numbers are drawn."""

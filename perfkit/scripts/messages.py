@@ -25,8 +25,8 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A script after its first steps: what trains, what is set, what can be set from outside.
 
     `loader` is the class of the training loader's data set, empty without a `DataLoader`. `settings`: the
-    switches as they are, as far as they can be read. `refused`: switches that cannot be set from outside here,
-    and the reason.
+    switches as they are, as far as they can be read. `refused`: switches that cannot be set from outside
+    here, and the reason.
     """
 
     device: str

@@ -19,9 +19,11 @@ clock = time.perf_counter
 """Taken here because this module is imported before any code of the script, which may replace it."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES_A_FILE = ("open", "os.truncate", "os.chmod", "os.utime", "sqlite3.connect")
-_ONE_PATH = (*_CHANGES_A_FILE, "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree")
-_TWO_PATHS = ("os.rename", "os.link", "os.symlink")
-"""Audit events before something is written, by how many of their arguments are paths."""
+_PATHS = {
+    **dict.fromkeys((*_CHANGES_A_FILE, "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"), 1),
+    **dict.fromkeys(("os.rename", "os.link", "os.symlink"), 2),
+}
+"""Audit events before something is written, and how many of their arguments are paths."""
 
 
 class Outputs:
@@ -46,13 +48,12 @@ class Outputs:
             self._ignoring = before
 
     def _hook(self, event: str, args: tuple[Any, ...]) -> None:
-        count = 1 if event in _ONE_PATH else 2 if event in _TWO_PATHS else 0
-        if not count or self._ignoring:
+        if event not in _PATHS or self._ignoring:
             return
         flags = args[2] if event == "open" and isinstance(args[2], int) else 0
         if event == "open" and not flags & _WRITES:
             return
-        for path in args[:count]:
+        for path in args[: _PATHS[event]]:
             if isinstance(path, str | bytes | os.PathLike):
                 self.before(os.fsdecode(path), event, bool(flags & os.O_TRUNC))
 

@@ -19,7 +19,7 @@ from torch import nn
 from perfkit.recipe import Recipe, allowed
 from perfkit.results.run import Mechanism
 from perfkit.scripts.behaviour import Behaviour
-from perfkit.scripts.loaders import ARGUMENTS, Loaders
+from perfkit.scripts.loaders import ARGUMENTS, COPIES, Loaders
 from perfkit.scripts.messages import EDITS, SETTABLE, Observation, ScriptFacts
 from perfkit.scripts.models import Models
 from perfkit.scripts.optimizers import Updates
@@ -152,7 +152,7 @@ class Questions(Procedures):
         """
         until, step_s, ended = clock() + seconds, self._early[-1].seconds, False
         rounds = _ROUNDS if _MANY * step_s < seconds else 1
-        parts, held, half_s = list[Steps](), list[Block](), list[float]()
+        parts, held, as_fast = list[Steps](), list[Block](), list[float]()
         try:
             if rounds > 1:
                 yield from self.warm_up(min(_WARMUP_S, seconds / 10))
@@ -165,16 +165,22 @@ class Questions(Procedures):
                 if self._script.loader is not None and fit > 0:
                     held.append((yield from self.ceiling(fit * self._script.samples_per_step)))
                     if rounds > 1 and self._may_autocast():
-                        half_s.append((yield from self._in_16_bits(fit, part_s)))
+                        half_s = yield from self._in_16_bits(fit, part_s)
+                        as_fast.append(held[-1].seconds / len(held[-1].step_s) / half_s)
         except Ended:
             last = self.under_way
             if not parts and not last.plain:
                 raise
             last.seconds = sum(step.seconds for step in last.plain)
             parts, ended = parts or [last], True
-        as_fast = [block.seconds / len(block.step_s) / half for block, half in zip(held, half_s, strict=False)]
         ceiling = functools.reduce(operator.add, held) if held else None
         return self._observation(parts, ended), ceiling, statistics.fmean(as_fast) if as_fast else None
+
+    def syncs(self, steps: int) -> Job:
+        """Copies and waits in some steps. On a CPU `.to(device)` must not stand for a copy from a GPU."""
+        for name in COPIES if self._script.device.type == "cpu" else ():
+            getattr(torch.Tensor, name).__name__ = "copy"
+        return super().syncs(steps)
 
     def _may_autocast(self) -> bool:
         """Whether autocast to bfloat16 can be set for some steps only."""

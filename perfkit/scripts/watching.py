@@ -86,8 +86,9 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     before = machine.cpu_times(script.pids)
     progress.reach(0.3)
     observed = {"steps": _STEPS, "seconds": budget_s * _OBSERVING}
-    kind = tuple[Observation, Block | None, float | None]
-    plain, ceiling, in_16_bits = script.ask("observe", kind, **observed)
+    plain, ceiling, in_16_bits = script.ask(
+        "observe", tuple[Observation, Block | None, float | None], **observed
+    )
     taken = machine.taken_share(before, machine.cpu_times(script.pids))
     peak, facts = script.ask("peak", Peak), script.ask("describe", ScriptFacts)
     script.deadline = until

@@ -37,7 +37,7 @@ def main():
             optimizer.zero_grad()
             out = model(x)
             print(out.dtype, x.data_ptr(), flush=True)
-            loss = nn.functional.cross_entropy(out, y)
+            loss = nn.functional.cross_entropy(out, y.to("cpu"))
             loss.backward()
             optimizer.step()
             loss.item()
