@@ -16,6 +16,7 @@ NAMES = (
     "checkpoints", "timing", "losses",
 )  # fmt: skip
 """Of all differences; `losses` are compared elsewhere."""
+_HALF = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 PER_STEP = ("loaded", "trained", "values", "backwards", "batches", "weight", "reached")
 
 
@@ -45,10 +46,8 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: list[int]
     """Numbers of the steps with a checkpoint in them."""
     parameters: int
-    weights: str | None
-    """The narrowest number format of the parameters."""
-    activations: str | None
-    """The narrowest one in which losses were computed."""
+    precision: str | None
+    """The narrowest number format in which losses were computed."""
     autocast: str | None
     """None where no autocast was entered in training."""
     replaced: list[str]
@@ -75,7 +74,7 @@ def differences(old: Behaviour, new: Behaviour) -> list[Difference]:
         msgspec.structs.replace(side, **{name: getattr(side, name)[:count] for name in PER_STEP})
         for side in (old, new)
     )
-    return [*_steps(old, new), *_less(old, new), *_precision(old, new), *_left_out(old, new, count)]
+    return [*_steps(old, new), *_less(old, new), *_other(old, new, count)]
 
 
 def _steps(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
@@ -134,20 +133,12 @@ def _less(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
             yield Difference(name, words.format(now, before))
 
 
-def _precision(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
-    if _is_half(new.weights) and not _is_half(old.weights):
-        yield Difference("precision", f"the weights are {new.weights}, not {old.weights}")
-    elif _is_half(new.activations) and not _is_half(old.activations) and not new.autocast:
-        text = f"it computes in {new.activations}, not {old.activations}, and no autocast says so"
+def _other(old: Behaviour, new: Behaviour, count: int) -> Iterator[Difference]:
+    """A lower precision; evaluations and checkpoints, over as many samples of both; what measuring needs."""
+    is_half, was_half = (side.precision in _HALF for side in (new, old))
+    if is_half and not was_half and not new.autocast:
+        text = f"it computes in {new.precision}, not {old.precision}, and no autocast says so"
         yield Difference("precision", text)
-
-
-def _is_half(kind: str | None) -> bool:
-    return kind in ("float16", "bfloat16") or "float8" in (kind or "")
-
-
-def _left_out(old: Behaviour, new: Behaviour, count: int) -> Iterator[Difference]:
-    """Evaluations and checkpoints, over as many samples of both; and what measuring relies on."""
     part = min(1.0, sum(new.trained) / max(1, sum(old.trained)))
     for name in ("evaluations", "checkpoints"):
         seen, before = (sum(step < count for step in getattr(side, name)) for side in (new, old))

@@ -37,7 +37,6 @@ class Loaders:
 
     def __init__(self, script: Script) -> None:
         self._script = script
-        self.bytes_per_sample = 0  # of a batch of the training loader
         self.copies: list[dict[str, Any]] = []
         """Keyword arguments of the calls that copied batches of the first steps."""
         self._drawn = mmap.mmap(-1, 1)  # shared with worker processes: whether a data set drew numbers
@@ -131,12 +130,9 @@ class Loaders:
             if may_train:
                 script.steps.now.waited += clock() - start
         self._fetched.append((loader, samples, tokens))
-        parts = list(tensors(batch)) if script.steps.are_first else []
-        self._batch_ids = {id(tensor) for tensor in parts}
+        self._batch_ids = {id(tensor) for tensor in tensors(batch)} if script.steps.are_first else set()
         if may_train:
             script.iterator = iterator
-            if parts:
-                self.bytes_per_sample = sum(tensor.nbytes for tensor in parts) // max(1, samples)
         return batch
 
     def _held_or_next(self, plain: Any, iterator: Any, loader: Any) -> tuple[Any, int, int]:

@@ -93,7 +93,6 @@ class Questions(Procedures):
             warm=warm.block(),
             losses=[float(loss) for loss in script.losses[:backwards]],
             mechanisms=self._mechanisms(),
-            batch_bytes_per_sample=self._loaders.bytes_per_sample,
             samples_per_step=script.samples_per_step,
             compile_counters=device.compile_counters(),
             batch_norm=self._has(nn.modules.batchnorm._BatchNorm),

@@ -69,25 +69,27 @@ def match(
         if name not in NAMES:
             raise one_of(name, NAMES, "difference")
     observed: dict[str, Behaviour] = {}
-    settings, size = training.settings or [], (training.preset, training.seed)
+    settings, declared, more = training.settings or [], set(allowed), dict[str, Launch]()
     if program := script.script:
         if not settings:
             raise InvalidValue("there is nothing to compare the script with", "Add --set switch=value")
         changes = parse_settings(settings)
-        plan = study.script_plan(Launch(program, tuple(named), script.module), *size, observed=observed)
-        declared = set(allowed).union(*(_DECLARE.get(switch, set()) for switch in changes))
-        sides = Candidate("as it is"), Candidate(", ".join(settings), changes=changes)
-        return plan, *sides, functools.partial(verdict, observed, declared)
-    if settings:
-        raise InvalidValue("--set goes with --script", "Compare one script: --script FILE --set switch=value")
-    files = [Path(side) for side in named[:2]]
-    if len(files) != 2 or any(file.suffix != ".py" for file in files):
-        raise InvalidValue("one side is a script and the other is not", "Name two scripts, or none")
-    first, second = (Launch(str(file), tuple(named[2:])) for file in files)
-    titles = named[:2] if files[0].name == files[1].name else [file.name for file in files]
-    plan = study.script_plan(first, *size, {titles[1]: second}, observed)
-    judge = functools.partial(verdict, observed, set(allowed))
-    return plan, Candidate(titles[0]), Candidate(titles[1]), judge
+        launch = Launch(program, tuple(named), script.module)
+        old, new = Candidate("as it is"), Candidate(", ".join(settings), changes=changes)
+        declared.update(*(_DECLARE.get(switch, set()) for switch in changes))
+    else:
+        files = [Path(side) for side in named[:2]]
+        if settings:
+            remedy = "Compare one script: --script FILE --set switch=value"
+            raise InvalidValue("--set goes with --script", remedy)
+        if len(files) != 2 or any(file.suffix != ".py" for file in files):
+            raise InvalidValue("one side is a script and the other is not", "Name two scripts, or none")
+        launch, second = (Launch(str(file), tuple(named[2:])) for file in files)
+        titles = named[:2] if files[0].name == files[1].name else [file.name for file in files]
+        old, new = map(Candidate, titles)
+        more[new.title] = second
+    plan = study.script_plan(launch, training.preset, training.seed, more, observed)
+    return plan, old, new, functools.partial(verdict, observed, declared)
 
 
 def verdict(

@@ -27,7 +27,7 @@ from perfkit.recipe import Recipe, Value
 from perfkit.scripts import entry
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import EDITS
-from perfkit.scripts.scratch import QUIET, Mirror
+from perfkit.scripts.outputs import Mirror
 from perfkit.worker import messages
 from perfkit.worker.messages import AnyEvent, Question
 
@@ -36,6 +36,16 @@ _ENDING_S = 3.0
 _LAST_WORDS_S = 1.0
 _LINES = 200
 """Of what a script that failed wrote, its last ones."""
+_QUIET = {
+    "WANDB_MODE": "disabled",
+    "MLFLOW_TRACKING_URI": "file:./mlruns",
+    "COMET_MODE": "disabled",
+    "NEPTUNE_MODE": "debug",
+    "CLEARML_OFFLINE_MODE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+"""Variables that keep experiment trackers from recording a run that only measures."""
 
 
 class ScriptFailed(RunFailed):
@@ -120,7 +130,7 @@ class WatchedScript(Conversation):
         environment = {
             **cache,
             **os.environ,
-            **QUIET,
+            **_QUIET,
             **Recipe().replace(**settings["toggles"]).environment(),
             "TMPDIR": str(self.folder),
             "PWD": str(folder),

@@ -114,7 +114,6 @@ class Witness:
 
     def behaviour(self) -> Behaviour:
         """Everything that was seen until now."""
-        parameters = self._script.parameters()
         facts: dict[str, Any] = {
             name: [float(each) if isinstance(each, torch.Tensor) else each for each in values]
             for name, values in self._facts.items()
@@ -124,9 +123,8 @@ class Witness:
         clocks = [name for name in _CLOCKS if not isinstance(pkgutil.resolve_name(name), BuiltinFunctionType)]
         return Behaviour(
             **facts,
-            parameters=sum(p.numel() for p in parameters),
-            weights=_narrowest({p.dtype for p in parameters}),
-            activations=_narrowest(self._formats),
+            parameters=sum(p.numel() for p in self._script.parameters()),
+            precision=_narrowest(self._formats),
             autocast=_narrowest({self._models.autocast()}),
             replaced=clocks + replaced,
         )

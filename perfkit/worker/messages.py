@@ -126,7 +126,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     warm: Block
     losses: list[float]
     mechanisms: list[Mechanism]
-    batch_bytes_per_sample: int
+    batch_bytes_per_sample: int | None = None
     samples_per_step: int
     compile_counters: CompileCounters
     batch_norm: bool

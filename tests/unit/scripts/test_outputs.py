@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.scripts.outputs import Outputs
-from perfkit.scripts.scratch import Mirror
+from perfkit.scripts.outputs import Mirror, Outputs
 
 
 @pytest.fixture
@@ -54,18 +53,3 @@ def test_a_path_outside_is_refused(project: Path, scratch: Outputs, tmp_path: Pa
     scratch.before(str(project / "__pycache__" / "train.pyc"))
     scratch.before(str(project), "os.mkdir")  # there already: makedirs(exist_ok=True)
     scratch.before(str(tmp_path / "new"), "os.mkdir")  # on the way to a cache
-
-
-def test_python_files_are_copies_so_that_a_path_made_from_one_leads_into_the_mirror(project, tmp_path):
-    package = project / "src" / "package"
-    package.mkdir(parents=True)
-    (package / "model.py").write_text("original")
-    (project / "data").mkdir()
-    root = tmp_path / "other"
-    mirror = Mirror(root)
-    here = mirror.add(project)
-    for name in ("train.py", "src/package/model.py"):
-        assert (here / name).resolve().is_relative_to(root.resolve())
-    assert (here / "data").is_symlink()
-    edited = mirror.put(package / "model.py", b"edited")
-    assert edited == mirror.place(package / "model.py") and (package / "model.py").read_text() == "original"

@@ -19,7 +19,7 @@ STEPS = 20
 PLAIN = Behaviour(
     loaded=[16] * STEPS, trained=[16] * STEPS, values=[1600] * STEPS, backwards=[1] * STEPS,
     batches=[1.0] * STEPS, weight=[1.0] * STEPS, reached=[10] * STEPS, losses=[1.0] * STEPS, evaluations=[9],
-    checkpoints=[], parameters=10, weights="float32", activations="float32", autocast=None, replaced=[],
+    checkpoints=[], parameters=10, precision="float32", autocast=None, replaced=[],
 )  # fmt: skip
 SMALLER = msgspec.structs.replace(PLAIN, trained=[8] * STEPS, values=[800] * STEPS)
 
