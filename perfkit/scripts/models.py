@@ -11,7 +11,6 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from perfkit.scripts.script import Script, around, first_tensor, size, tensors
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _NO_CALL = "no call of a model was seen: those of model.forward(x) and of scripted models are not"
 _module: Any = nn.Module
 
@@ -43,7 +42,7 @@ class Models:
 
     def autocast(self) -> torch.dtype | None:
         """The type of the autocast around the models, the script's own or the one set from outside."""
-        return DTYPES.get(self._script.wants("amp"), self._own_autocast)
+        return torch.bfloat16 if self._script.wants("amp") == "bf16" else self._own_autocast
 
     def leave_autocast(self) -> None:
         """Ends the autocast that was set from outside: at backward, so that the loss is inside."""
@@ -74,10 +73,9 @@ class Models:
             reasons["channels_last"] = "the model has no 4-dimensional weights"
         if self.is_compiled:
             reasons["compile"] = "the script compiles the model already"
-        if kind == "fp16" and not self._script.has_scaler:
-            why = "the script has no GradScaler, without which fp16 gradients vanish"
-            reasons["amp"] = f"{why}: use bf16, or add one"
-        elif kind in DTYPES and any(p.dtype != torch.float32 for p in self._script.parameters()):
+        if kind == "fp16":
+            reasons["amp"] = "fp16 gradients vanish without a GradScaler in the script: use bf16, or add both"
+        elif kind == "bf16" and any(p.dtype != torch.float32 for p in self._script.parameters()):
             reasons["amp"] = "the weights are not float32, so there is nothing for autocast to cast"
         return reasons
 
@@ -146,9 +144,8 @@ class Models:
                 steps.now.marks.add("evaluation")
             return call(*args, **kwargs)
         script.tell("forward")
-        dtype = DTYPES.get(script.wants("amp"))
-        if dtype and self._autocast is None:
-            self._autocast = torch.autocast(script.device.type, dtype=dtype)
+        if script.wants("amp") == "bf16" and self._autocast is None:
+            self._autocast = torch.autocast(script.device.type, dtype=torch.bfloat16)
             self._autocast.__enter__()
         if script.wants("channels_last"):
             args = tuple(map(_channels_last, args))

@@ -11,6 +11,8 @@ from torch.optim import Optimizer
 from perfkit.scripts.outputs import clock
 from perfkit.scripts.script import Script, around
 
+_LOSSES = 64
+"""First backward passes whose losses are kept."""
 _MOST_COMPARISONS = 20
 """Backward passes after which weights that have not been seen to change are no longer compared."""
 
@@ -33,7 +35,6 @@ class Updates:
         around(torch.autograd, "backward", self._backward)
         around(torch.autograd, "grad", self._grad)
         around(torch.amp.GradScaler, "scale", self._scale)
-        around(torch.amp.GradScaler, "__init__", self._make_scaler)
         around(torch.amp.GradScaler, "step", self._step_scaled)
         around(Optimizer, "__init__", self._make)
         around(Optimizer, "zero_grad", self._zero_grad)
@@ -90,7 +91,7 @@ class Updates:
         if isinstance(root, list | tuple) and len(root) == 1:
             root = root[0]
         losses = self._script.losses
-        if len(losses) < self._script.settings["losses"] and isinstance(root, torch.Tensor):
+        if len(losses) < _LOSSES and isinstance(root, torch.Tensor):
             losses.append(root.detach().float().mean())
 
     def _look_for_changes(self) -> None:
@@ -118,12 +119,6 @@ class Updates:
         self._script.sites.note("zero_grad")
         self.sets_to_none = bool(self._script.toggles.get("zero_grad_set_to_none", set_to_none))
         plain(holder, self.sets_to_none)
-
-    def _make_scaler(self, plain: Any, scaler: Any, *args: Any, **kwargs: Any) -> None:
-        if self._script.toggles.get("amp") == "fp16":
-            kwargs["enabled"] = True
-        plain(scaler, *args, **kwargs)
-        self._script.has_scaler |= scaler.is_enabled()
 
     def _step_scaled(self, plain: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         self._last = None

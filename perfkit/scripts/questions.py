@@ -54,11 +54,11 @@ class Questions(Procedures):
         self._loaders, self._models, self._updates = Loaders(script), Models(script), Updates(script)
         self._early: list[Step] = []
         """The steps before the first question."""
-        if (seed := script.settings["seed"]) is not None:
-            random.seed(seed)
-            torch.manual_seed(seed)
-            if numpy := sys.modules.get("numpy"):
-                numpy.random.seed(seed)
+        seed = script.settings["seed"]
+        random.seed(seed)
+        torch.manual_seed(seed)
+        if numpy := sys.modules.get("numpy"):
+            numpy.random.seed(seed)
         script.set_process()
         for part in (self._loaders, self._models, self._updates):
             part.patch()

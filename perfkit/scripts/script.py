@@ -169,8 +169,6 @@ class Script:
         self.models: list[nn.Module] = []
         self.optimizers: list[Any] = []
         """Those that have made a step; a scaler may have left it out."""
-        self.has_scaler = False
-        """Whether the script has an enabled gradient scaler."""
         self.backwards = 0
         self.losses: list[torch.Tensor] = []
         """The mean of what each of the first backward passes started from, before any gradient scaling."""

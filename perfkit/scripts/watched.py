@@ -100,7 +100,6 @@ class WatchedScript(Conversation):
             "loaders": list(loaders),
             "witness": witness,
             "seed": seed,
-            "losses": 64,
             "package": str(Path(perfkit.__file__).parent),
             "scratch": str(self._mirror),
             "socket": str(self.folder / "socket"),

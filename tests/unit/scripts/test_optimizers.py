@@ -10,7 +10,7 @@ from perfkit.scripts.script import Step
 def test_forward_and_backward_in_a_closure_are_not_the_work_of_an_optimizer_or_of_one_inside(monkeypatch):
     monkeypatch.setattr(optimizers, "clock", map(float, itertools.count()).__next__)
     script = MagicMock(optimizers=[], toggles={}, backwards=0, losses=[])
-    script.steps.now, script.steps.in_backward, script.settings = Step(), False, {"losses": 0}
+    script.steps.now, script.steps.in_backward = Step(), False
     watched, inner, outer = optimizers.Updates(script), Mock(), Mock()
 
     def closure():
