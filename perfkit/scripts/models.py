@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from perfkit.scripts.script import Script, around, first_tensor, size, tensors
+from perfkit.worker.device import facts
 
 _NO_CALL = "no call of a model was seen: those of model.forward(x) and of scripted models are not"
 _module: Any = nn.Module
@@ -73,8 +74,8 @@ class Models:
             reasons["channels_last"] = "the model has no 4-dimensional weights"
         if self.is_compiled:
             reasons["compile"] = "the script compiles the model already"
-        if kind == "fp16":
-            reasons["amp"] = "fp16 gradients vanish without a GradScaler in the script: use bf16, or add both"
+        if kind == "fp16" or facts(self._script.device).bf16 is False:
+            reasons["amp"] = "fp16 needs a GradScaler in the script itself: set bf16 where the device has it"
         elif kind == "bf16" and any(p.dtype != torch.float32 for p in self._script.parameters()):
             reasons["amp"] = "the weights are not float32, so there is nothing for autocast to cast"
         return reasons
