@@ -133,7 +133,7 @@ def test_the_articles_ladder():
     ]  # fmt: skip
 
 
-def test_the_workload_of_the_documents_works(tmp_path):
+def test_the_workload_of_the_documents_works(tmp_path, monkeypatch):
     page = (ROOT / "docs" / "workloads.md").read_text(encoding="utf-8")
     code = re.search(r"<!-- example: my_workload.py -->\n```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "my_workload.py").write_text(code.group(1))
@@ -141,7 +141,8 @@ def test_the_workload_of_the_documents_works(tmp_path):
     perfkit_alone("run", *waves, "--stages", "data_loading,uint8_copy", "--json", "out.json", cwd=tmp_path)
     document = json.loads((tmp_path / "out.json").read_text())
     assert [stage["status"] for stage in document["stages"]] == ["ok"] * 3
-    perfkit_alone("export", *waves, "--stage", "uint8_copy", "-o", "train.py", cwd=tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    perfkit("export", *waves, "--stage", "uint8_copy", "-o", "train.py", cwd=tmp_path)
     scripts.run(tmp_path / "train.py")
 
 
