@@ -25,7 +25,8 @@ Texts = list[str] | None
 Budget = Annotated[float, typer.Option(help="seconds of measuring", min=0)]
 Stages = Annotated[str | None, typer.Option(help="optimizations in order: a,b,c (default: the ladder)")]
 Out = Annotated[
-    Path | None, typer.Option("-o", metavar="FILE", help="write the recording, trace or script here")
+    Path | None,
+    typer.Option("-o", metavar="FILE", help="write the recording (.json), trace (.json.gz) or script here"),
 ]
 _WORKLOAD = "cifar_resnet18, photos, tiny_gpt, or your own as package.module:name"
 _DEVICE = "cuda, mps or cpu (default: the first available), sim:NAME to predict a GPU, recorded:NAME to play"

@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from perfkit import trace as traces
-from perfkit.cli.options import Output, Stage, check_writable, progress
+from perfkit.cli.options import Out, Output, Stage, check_writable, progress
 from perfkit.studies.sources import ProfilerOptions
 from perfkit.trace import profile as profiling
 
@@ -17,9 +17,7 @@ def profile(
     output: Output,
     steps: Annotated[int, typer.Option(min=1, max=100, help="steps to record")] = 3,
     stacks: Annotated[bool, typer.Option("--stacks", help="also Python frames around calls (slow)")] = False,
-    out: Annotated[
-        Path | None, typer.Option("-o", metavar="FILE", help="write the trace: FILE.json or FILE.json.gz")
-    ] = None,
+    out: Out = None,
 ) -> None:
     """Profiles some steps of a recipe in a process of its own, and says where the time went."""
     check_writable(out)
