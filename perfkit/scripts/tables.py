@@ -56,7 +56,7 @@ def _steps(result: Watched) -> Table:
         ["samples/s on a held batch", units.number(result.ceiling.samples_per_s if result.ceiling else None)],
         ["peak memory", units.size(peak.allocated)],
         ["reserved memory", units.size(peak.reserved)],
-        ["start to first batch", units.duration(result.startup_s)],
+        ["start to first batch", units.duration(script.startup_s)],
         ["profile", result.trace or units.NOT_AVAILABLE],
     ]
     for name, (count, seconds) in sorted(seen.outside.items()):

@@ -37,15 +37,12 @@ _COSTS = 20
 class Watched(msgspec.Struct, frozen=True, kw_only=True):
     """What watching a script has shown; a part that was not measured is None or empty.
 
-    `command`: as one types it. `own`: all switches as the script has them. `startup_s`: from the start of the
-    process to its first batch. `ceiling`: steps on a held batch. `trace`: the file with the profiled steps;
+    `command`: as one types it. `ceiling`: steps on a held batch. `trace`: the file with the profiled steps;
     `bottlenecks`: what stands out in them, besides waiting for data, which the plain steps tell.
     """
 
     command: str
     script: ScriptFacts
-    own: dict[str, Any]
-    startup_s: float
     seen: Observation
     ceiling: Block | None = None
     peak: Peak = Peak(None, None, 0)
@@ -120,8 +117,6 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     return Watched(
         command=script.launch.describe(),
         script=facts,
-        own=seen.own.to_dict(),
-        startup_s=facts.startup_s,
         seen=plain,
         ceiling=ceiling,
         peak=peak,

@@ -145,7 +145,7 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(alone):
             assert lines[frame.line - 1][frame.column : frame.end_column] == text
         assert_refused(script, "behaviour", "was not noted")
         assert_refused(script, "memory", "cannot be asked for memory")
-        assert observe(script, 1).block.samples  # it goes on
+        train(script)  # it goes on
     assert {path.name for path in alone.iterdir()} == {"train.py", "steps.json"}
 
 
@@ -272,7 +272,7 @@ def test_what_a_measured_script_writes_is_thrown_away(folder):
     for name in ("out/old.txt", "out/model.pt", "log.txt", "../beside.txt"):
         (folder / name).write_text("before")
     with started(WRITING, "1000", program=str(folder / "train.py")) as script:
-        observe(script, 5)
+        train(script)
         assert script.written("out") == ["['beforemore'] before ['model.pt', 'new', 'old.txt']"]
     outside = folder.parent / "escaped.txt"
     refused = pytest.raises(ScriptFailed, match="a copy of its folder")
@@ -375,7 +375,7 @@ def test_a_held_batch_makes_no_epoch_longer_and_torch_s_errors_stay(folder, work
             train(script)
             for _ in range(8):  # it begins at each batch of an epoch, the last one among them
                 assert script.ask("ceiling", Block, samples=96).samples >= 96
-                assert len(observe(script, 3).block.step_s) >= 3
+                assert script.ask("block", Block, samples=24, settle=False).samples >= 24
             assert script.written("out") == ["as in the file"]
             assert script.ask("describe", ScriptFacts).random_data
     finally:
