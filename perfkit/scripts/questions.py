@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from perfkit.recipe import Recipe, allowed
+from perfkit.recipe import Recipe, allowed, switches
 from perfkit.results.run import Mechanism
 from perfkit.scripts.behaviour import Behaviour
 from perfkit.scripts.loaders import ARGUMENTS, COPIES, Loaders
@@ -33,12 +33,6 @@ from perfkit.worker.procedure import HELD_FIRST, Job, Procedures, Steps, Taking
 _ROUNDS, _MANY = 3, 40
 """What is compared takes turns, so that both see the same machine, if so many steps fit in the time."""
 _WARMUP_S = 3.0
-_ON_CUDA = {
-    "pin_memory": "pinned memory speeds up copies to a GPU",
-    "non_blocking": "only copies to a GPU can go on in the background",
-    "fp32_precision": "TF32 is a format of CUDA devices",
-    "cudnn_benchmark": "cuDNN runs on CUDA devices",
-}
 
 
 class Ended(Exception):
@@ -273,9 +267,10 @@ class Questions(Procedures):
     def _why_not(self) -> dict[str, str]:
         """Switches that cannot be set from outside in this script, with the reason."""
         reasons = {name: f"needs the script's own code: {edit}" for name, edit in EDITS.items()}
-        reasons |= self._loaders.why_not()
         if self._script.device.type != "cuda":
-            reasons |= {name: f"{why}; this script trains on a CPU" for name, why in _ON_CUDA.items()}
+            on_cuda = [name for name, switch in switches().items() if switch.needs == "cuda"]
+            reasons |= dict.fromkeys(on_cuda, "needs a CUDA device, and this script does not train on one")
+        reasons |= self._loaders.why_not()
         return reasons | self._models.why_not() | self._updates.why_not() | self._script.refused
 
 

@@ -52,7 +52,7 @@ CASES = (
     Case(
         "plain_loop.py", 8, {**DATA, "cpu_threads": 1},
         {"workers": 1, "amp": "bf16", "channels_last": True, "optimizer_impl": "fused"},
-        {"uint8_copy": "data set", "pin_memory": "CPU"},
+        {"uint8_copy": "data set", "pin_memory": "CUDA"},
         ("--images", "80", "--batch-size", "8", "--size", "32"),
         edits=(
             "train_loader = DataLoader(Photos(args.images, args.size, seed=1), args.batch_size, shuffle=True, "
