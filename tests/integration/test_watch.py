@@ -375,7 +375,7 @@ def test_a_held_batch_makes_no_epoch_longer_and_torch_s_errors_stay(folder, work
             train(script)
             for _ in range(8):  # it begins at each batch of an epoch, the last one among them
                 assert script.ask("ceiling", Block, samples=96).samples >= 96
-                assert script.ask("block", Block, samples=24, settle=False).samples >= 24
+                assert script.ask("block", Block, samples=24, queues=0).samples >= 24
             assert script.written("out") == ["as in the file"]
             assert script.ask("describe", ScriptFacts).random_data
     finally:
