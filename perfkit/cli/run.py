@@ -35,11 +35,12 @@ def run(
     output: Output,
     stages: Stages = None,
     keep: Annotated[str | None, typer.Option(help="stages to keep even if they are not faster: a,b")] = None,
+    keep_all: Annotated[bool, typer.Option("--keep-all", help="keep every stage, faster or not")] = False,
     timeout: Annotated[float | None, typer.Option(help="seconds for one stage")] = None,
     out: Out = None,
 ) -> None:
     """Climbs a ladder: each stage is measured on top of what was kept so far, and kept if it is faster."""
-    plan = training.plan(names(stages), timeout_s=timeout, keep=names(keep) or [])
+    plan = training.plan(names(stages), timeout_s=timeout, keep=names(keep) or [], keep_all=keep_all)
     check_writable(out)
     runs, stopped = _measure(plan)
     if not runs:
