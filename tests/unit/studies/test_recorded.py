@@ -62,7 +62,7 @@ def test_what_the_recording_lacks_says_what_it_has():
     run = climb(planned("fused_optimizer"))[1]
     assert run.status == "not_applicable" and not run.raw.step_s
     assert run.reason.startswith(
-        "not in this recording, which has baseline, host memory is kept, data loading,"
+        "not in this recording, which has baseline, memory reuse, data loading,"
     )
 
 
