@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 RECORDINGS = {"03": "sim-v100"}
 """Of chapters whose stage the usual recording does not have."""
-RECIPES = {"03": "device='sim:v100', host='article'"}
+RECIPES = {"03": "device='sim:v100'"}
 """Where panels of recipes, which no recording has, get their runs; on the CPU, if a chapter is not named."""
 
 
