@@ -9,8 +9,9 @@ from IPython.display import display
 from perfkit.notebook.shown import Shown
 
 _WAY = (
-    "Switches are set for scripts: save this notebook as one (File > Save and Export Notebook As), then "
-    "`!perfkit watch train.py` says what to try, and `!perfkit patch train.py --set amp=bf16` prints the edit."
+    "Switches are set for scripts: save this notebook as one (File > Save and Export Notebook As), "
+    "then `!perfkit watch train.py` says what to try, "
+    "and `!perfkit patch train.py --set amp=bf16` prints the edit."
 )
 
 

@@ -61,9 +61,7 @@ def test_a_stage_that_could_not_be_measured_there_keeps_its_reason():
 def test_what_the_recording_lacks_says_what_it_has():
     run = climb(planned("fused_optimizer"))[1]
     assert run.status == "not_applicable" and not run.raw.step_s
-    assert run.reason.startswith(
-        "not in this recording, which has baseline, memory reuse, data loading,"
-    )
+    assert run.reason.startswith("not in this recording, which has baseline, memory reuse, data loading,")
 
 
 def test_a_recipe_is_played_only_if_it_was_recorded():
