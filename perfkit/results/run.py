@@ -161,9 +161,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         the others has the baseline's rate times its ratio to the baseline in their common rounds.
         """
         rates = self.block_rates
-        if self.status != "ok" or not rates.size:
+        if self.status != "ok" or not rates.size or not (rates > 0).all():
             return None
         estimate = stats.geometric_mean(rates)
+        if not math.isfinite(estimate.value):
+            return None
         if self.simulated:
             estimate = stats.widened(estimate, self.simulated.band)
         baseline = self.pairing("baseline")
@@ -176,7 +178,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def step_s(self) -> Estimate | None:
         """Time of a step, data wait included: median over the steps that count."""
         step = stats.median(self._measured(self.raw.step_s)) if self.status == "ok" else None
-        return stats.widened(step, self.simulated.band) if step and self.simulated else step
+        if step is None or not 0 < step.value < math.inf:
+            return None
+        return stats.widened(step, self.simulated.band) if self.simulated else step
 
     @property
     def data_wait_s(self) -> Estimate | None:
@@ -215,11 +219,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         None for simulated runs: the model's error of that change is not known.
         """
         own, other = (np.array(run.raw.ceiling_samples_per_s) for run in (self, before))
-        return (
-            None
-            if self.simulated or not own.size or not other.size
-            else stats.ratio(own, other, paired=False)
-        )
+        if self.simulated or not all(side.size and (side > 0).all() for side in (own, other)):
+            return None
+        return stats.ratio(own, other, paired=False)
 
     @property
     def utilization(self) -> float | None:
@@ -242,7 +244,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def speedup(self, role: str) -> Ratio | None:
         """Against the `previous` stage or the `baseline`; None where they were not compared."""
         pairing = self.pairing(role)
-        return pairing.ratio if pairing and self.status == "ok" else None
+        compared = pairing and pairing.own_samples_per_s and pairing.other_samples_per_s
+        return pairing.ratio if pairing and compared and self.status == "ok" else None
 
     def previous(self, runs: Sequence["Run"]) -> "Run | None":
         """The run that this one was compared with, if it is among `runs`."""

@@ -104,17 +104,19 @@ def tune(
         Cancelled: before anything was measured.
         InvalidValue: an unknown switch or value, or nothing could be measured, or nothing fits.
     """
-    progress, started = progress or Progress(), time.monotonic()
+    progress, started, tried = progress or Progress(), time.monotonic(), dict[str, Run]()
     with opened(plan, progress, "tuning") as source:
         base, store = source.baseline(), RunStore()
-        best, tried, left = _search(source, space or SPACE, memory_cap_bytes, started + budget_s)
-        for each in tried:
-            store.add(each)
-        if base not in _newest(tried):
+        try:
+            best, left = _search(source, space or SPACE, memory_cap_bytes, started + budget_s, tried)
+        finally:
+            for each in tried.values():
+                store.add(each)
+        if base not in _newest(tried.values()):
             if source.stopped:
                 raise Cancelled("stopped before anything was measured")
             raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
-        fitting = _newest(tried, memory_cap_bytes)
+        fitting = _newest(tried.values(), memory_cap_bytes)
         if best not in fitting:
             what = "nothing that was measured fits under the memory cap"
             raise InvalidValue(what, "Raise it, or allow smaller batches")
@@ -137,7 +139,7 @@ def tune(
         settings="the baseline" if best == base else best.describe(base),
         gain=run.speedup("baseline"),
         parity=parity,
-        tried=tried,
+        tried=list(tried.values()),
         cap_bytes=memory_cap_bytes,
         seconds=time.monotonic() - started,
         notes=notes,
@@ -170,11 +172,15 @@ def measure(
 
 
 def _search(
-    source: Source, space: Mapping[str, Sequence[Value]], cap_bytes: int | None, until: float
-) -> tuple[Recipe, list[Run], list[str]]:
-    """The fastest recipe that fits, every run, and the switches for which no time was left."""
+    source: Source,
+    space: Mapping[str, Sequence[Value]],
+    cap_bytes: int | None,
+    until: float,
+    tried: dict[str, Run],
+) -> tuple[Recipe, list[str]]:
+    """The fastest recipe that fits, and the switches for which no time was left; `tried` gets every run."""
     base = best = source.baseline()
-    tried, now = dict[str, Run](), time.monotonic()
+    now = time.monotonic()
     enough = now + SEARCHING * (until - now)
 
     def fastest(recipes: Sequence[Recipe], rule: StopRule, until: float) -> Recipe:
@@ -199,7 +205,7 @@ def _search(
         with source.progress.part(len(groups), len(groups) + 1):
             rule = replace(rungs.stop_rule(source.plan), rounds=2 * source.plan.preset.rounds)
             best = fastest([best], rule, until)
-    return best, list(tried.values()), left
+    return best, left
 
 
 def _candidates(

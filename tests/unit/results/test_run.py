@@ -86,6 +86,12 @@ def test_compiling_pays_after_so_many_steps_or_never():
     assert pays(0.2, 0.3) is None
 
 
+def test_values_of_a_file_that_cannot_be_are_not_available():
+    wrong = run(raw=Raw(step_s=[0.0], block_samples_per_s=[0.0, -1.0], ceiling_samples_per_s=[0.0]))
+    assert wrong.samples_per_s is wrong.step_s is wrong.ceiling_change(MEASURED) is None
+    assert run(pairings=[pairing([], [1.0])]).speedup("previous") is None
+
+
 def compared(rounds, **changes):
     return Comparison(run(title="A", **changes), run(title="B", pairings=[rounds], **changes), rounds)
 

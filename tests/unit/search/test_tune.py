@@ -108,6 +108,13 @@ def test_a_search_that_is_stopped_keeps_what_it_has(search, plan):
     assert search.alive() == []
 
 
+def test_what_was_measured_before_an_error_is_kept(search, plan):
+    search.fails = lambda child, question: 1 / 0 if len(search.children) == 8 else None
+    with pytest.raises(ZeroDivisionError):
+        tune(plan, SPACE)
+    assert RunStore().runs()
+
+
 def test_a_search_that_is_stopped_at_once_has_nothing(search, plan):
     stop = threading.Event()
     search.fails = lambda child, question: stop.set() if question == "train" else None
