@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 
@@ -170,10 +171,12 @@ class Questions(Procedures):
         return self._observation(parts, ended), ceiling, statistics.fmean(as_fast) if as_fast else None
 
     def syncs(self, steps: int) -> Job:
-        """Copies and waits in some steps. On a CPU `.to(device)` must not stand for a copy from a GPU."""
-        for name in COPIES if self._script.device.type == "cpu" else ():
-            getattr(torch.Tensor, name).__name__ = "copy"
-        return super().syncs(steps)
+        """Copies and waits in some steps. On a CPU `.to(device)` stands for no copy from a GPU."""
+        report = yield from super().syncs(steps)
+        if self._script.device.type != "cpu":
+            return report
+        places = [place for place in report.places if place.call not in COPIES]
+        return msgspec.structs.replace(report, places=places)
 
     def _may_autocast(self) -> bool:
         """Whether autocast to bfloat16 can be set for some steps only."""

@@ -144,12 +144,8 @@ def _judge(call: Call, on_gpu: bool) -> Place | None:
     """A call that copies or waits, with its kind, fix and host memory; None for any other."""
     name, args, result = call.name, call.args, call.result
     copied = isinstance(result, torch.Tensor)
-    if (
-        name in ("tensor", "as_tensor")
-        and copied
-        and result.device.type != "cpu"
-        and call.kwargs.get("device")
-    ):
+    is_made = name in ("tensor", "as_tensor") and copied and call.kwargs.get("device")
+    if is_made and result.device.type != "cpu":
         make_once = "make it once, before the loop, on the device"
         return Place(name, "", "host to device", make_once, "pageable")
     if not args or not isinstance(args[0], torch.Tensor):
