@@ -1,6 +1,8 @@
 """The A/A noise of a device, and whether the losses of a script are still the same."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -34,6 +36,16 @@ def test_processes_of_a_script_are_never_taken_to_differ_less_than_those_elsewhe
     assert noise.expected("cpu", script=True) == (0.05, True)
     noise.add("cpu", [AAPair(0.1, 0.0)] * 10)
     assert noise.expected("cpu", script=True) == (noise.load("cpu"), False)
+
+
+def test_two_kernels_that_add_at_once_lose_nothing(data_dir):
+    script = (
+        "import sys; from perfkit.results import noise\n"
+        "for n in range(200): noise.add(sys.argv[1], [noise.AAPair(n, 0.0)])"
+    )
+    kernels = [subprocess.Popen([sys.executable, "-c", script, device]) for device in ("cpu", "cuda")]
+    assert [kernel.wait() for kernel in kernels] == [0, 0]
+    assert len((data_dir / "runs" / "noise.jsonl").read_text().splitlines()) == 400
 
 
 @pytest.mark.parametrize(
