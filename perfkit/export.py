@@ -23,9 +23,8 @@ _SIBLINGS = ("prefetch", "ranks", "checkpointing")
 _SET_UP = {name: getattr(files, name) for name in ("photo_folder", "text_file")}
 """Functions of a workload that are evaluated when its script is written."""
 _DEFAULTS = {
-    "collate_fn=None", "enabled=True", 'mode="default"', "non_blocking=False", "num_workers=0",
-    "persistent_workers=False", "pin_memory=False", "prefetch_factor=None", "prefetch_factor=2",
-    "set_to_none=True",
+    "enabled=True", 'mode="default"', "non_blocking=False", "num_workers=0", "persistent_workers=False",
+    "pin_memory=False", "prefetch_factor=None", "prefetch_factor=2", "set_to_none=True",
 }  # fmt: skip
 """Arguments that have torch's own defaults."""
 _WITHOUT_SCALER = {

@@ -90,9 +90,6 @@ class Recipe:
     prefetch_factor: int = _data(
         2, "Prefetch", "batches that each worker loads ahead", low=1, high=64, idle_when=("workers", 0)
     )
-    batched_fetch: bool = _data(
-        False, "Batched fetch", "fetch a batch in one call (`__getitems__`), without PIL", needs="workload"
-    )
     scaled_decode: bool = _data(
         False, "Scaled decoding", "decode JPEG files at a fraction of their size", needs="workload"
     )

@@ -76,8 +76,6 @@ RULES: tuple[tuple[str, Callable[[Recipe, Target], bool], str], ...] = (
      "this GPU does not compute in TF32, which came with Ampere, as bfloat16 did"),
     ("fp32_precision", lambda r, t: r.amp == "off" and bool(not_anchored(r, t)),
      "this GPU is not simulated in {r.fp32_precision}: no published measurement can check it"),
-    ("scaled_decode", lambda r, t: r.batched_fetch,
-     "batches are decoded by torchvision, which decodes at full size only"),
     ("channels_last", lambda r, t: not t.convolves,
      "this model has no convolution; channels_last is a memory layout of images"),
     ("compile", lambda r, t: not t.compiler,

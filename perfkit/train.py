@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
-from torch.utils.data import DataLoader, RandomSampler, default_convert
+from torch.utils.data import DataLoader, RandomSampler
 
 from perfkit.checkpointing import checkpoint_blocks
 from perfkit.prefetch import prefetched
@@ -58,7 +58,6 @@ def train(recipe: Recipe, workload: Any, device: torch.device, seed: int = 0) ->
         num_workers=recipe.workers,
         prefetch_factor=recipe.prefetch_factor if recipe.workers > 0 else None,
         persistent_workers=recipe.workers > 0,
-        collate_fn=default_convert if recipe.batched_fetch else None,
         pin_memory=recipe.pin_memory,
     )
 

@@ -44,7 +44,7 @@ scaled.run()
 # %% [markdown]
 # (The loop *before* it may have `channels_last`, a memory layout that [06](06_amp.ipynb) explains.) Expect 1.0 to 1.2 times where a worker keeps up either way: it gives back some time of a core that the model shares. Expect far more where the loop still waits. The pixels are slightly other ones, so *Details* compares the inputs.
 #
-# Where samples are small, or lie in one array, most of their cost is Python: a data set with `__getitems__` gets all indices of a batch in one call (`batched_fetch`, a puzzle below). If images are small and the model enlarges them, send them small and resize on the device (`device_resize`). The walk-through's 32 × 32 images have 49 times fewer pixels than the 224 × 224 that it copies. Photos of different sizes cannot form a batch before they are resized, so it is n/a for them.
+# Where samples are small, or lie in one array, most of their cost is Python: a data set with `__getitems__` gets all indices of a batch in one call (a puzzle below). If images are small and the model enlarges them, send them small and resize on the device (`device_resize`). The walk-through's 32 × 32 images have 49 times fewer pixels than the 224 × 224 that it copies. Photos of different sizes cannot form a batch before they are resized, so it is n/a for them.
 #
 # ## Your line
 #

@@ -7,7 +7,6 @@ from perfkit.scripts.sites import Site
 from perfkit.worker.messages import Block, DeviceFacts
 
 EDITS = {
-    "batched_fetch": "write `__getitems__` in the data set, and a collate_fn that takes its result",
     "scaled_decode": 'call `photo.draft("RGB", size)` between `Image.open` and the first use of the photo',
     "device_prefetch": "copy the next batch on a second CUDA stream in the loop",
     "uint8_copy": "return uint8 from the data set; convert and normalise after `.to(device)`",

@@ -55,11 +55,9 @@ def record(workload: str, options: dict[str, Any], switches: dict[str, Any]) -> 
         return recording.reason(problem)
 
 
-FETCH_SWITCHES = ("uint8_copy", "device_resize", "batched_fetch", "scaled_decode")
+FETCH_SWITCHES = ("uint8_copy", "device_resize", "scaled_decode")
 ARTICLE_SHARES = {
-    (): 1.0, ("uint8_copy",): 0.42, ("device_resize",): 0.135, ("batched_fetch",): 0.34,
-    ("uint8_copy", "device_resize"): 0.043, ("uint8_copy", "batched_fetch"): 0.125,
-    ("device_resize", "batched_fetch"): 0.011, ("uint8_copy", "device_resize", "batched_fetch"): 0.005,
+    (): 1.0, ("uint8_copy",): 0.42, ("device_resize",): 0.135, ("uint8_copy", "device_resize"): 0.043,
 }  # fmt: skip
 """CPU time of a sample / that of the plain recipe, for CIFAR-10 at 224 × 224 in one thread (Xeon at 2.5 GHz,
 torch 2.15.0, 2026-11); two calls differed by up to a tenth."""
@@ -81,9 +79,6 @@ def fetch_s(workload: str, options: dict[str, Any], switches: dict[str, Any], ba
         first = (len(times) * batch) % max(1, len(dataset) - batch)
         indices = list(range(first, min(len(dataset), first + batch)))
         start = time.thread_time()
-        if recipe.batched_fetch:
-            dataset.__getitems__(indices)
-        else:
-            default_collate([dataset[index] for index in indices])
+        default_collate([dataset[index] for index in indices])
         times.append((time.thread_time() - start) / len(indices))
     return statistics.median(times[1:])

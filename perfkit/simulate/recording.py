@@ -183,7 +183,7 @@ def record(workload: Any, recipe: Recipe) -> Step:
             built.update(losses.gi_frame.f_locals)
             _must_be_modelled(built["model"], built["optimizer"])
             dataset = loader.dataset
-            sample = loader.collate_fn(dataset.__getitems__([0]) if recipe.batched_fetch else [dataset[0]])
+            sample = loader.collate_fn([dataset[0]])
             if [isinstance(leaf, torch.Tensor) for leaf in sample] != [True, True]:
                 raise Unpredictable("its data set does not give pairs of inputs and target, a tensor each")
             copies = [

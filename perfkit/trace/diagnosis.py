@@ -25,7 +25,7 @@ def diagnose(analysis: Analysis) -> list[Bottleneck]:
     mean, step_us, found = analysis.mean_us, analysis.mean_step_us, []
     if not step_us or mean["other"] is None:
         return []
-    try_next = ["workers", "batched_fetch", "device_resize"]
+    try_next = ["workers", "uint8_copy", "device_resize"]
     loading = "data-bound", 0.10, mean["dataloader"], "waiting for the next batch", try_next
     for name, least, exposed, message, try_next in (loading, *_computing(analysis)):
         share = (exposed or 0.0) / step_us

@@ -112,13 +112,6 @@ def _prefetch_factor(view: View) -> Reading:
     return factor, f"batches that each worker loads ahead: {factor}"
 
 
-def _batched_fetch(view: View) -> Reading:
-    collate = getattr(getattr(view.loader, "collate_fn", None), "__name__", "")
-    dataset = getattr(view.loader, "dataset", None)
-    on = hasattr(dataset, "__getitems__") and collate == "default_convert"
-    return on, "a batch is one `__getitems__`" if on else "one sample at a time"
-
-
 def _scaled_decode(view: View) -> Reading:
     from PIL import Image  # where there are photos, both are there
     from torchvision.datasets import ImageFolder

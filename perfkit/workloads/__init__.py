@@ -7,8 +7,8 @@ The protocol (`cifar_resnet18.py` is a full example); `recipe` is a `perfkit.Rec
 - `loss(outputs, targets)`: a scalar tensor
 - `optimizer(parameters, **implementation)`: `implementation` is empty, `foreach=…` or `fused=…`
 - `prepare(inputs, recipe)` (optional): work on the device between the copy and the model
-- `offers` (optional): the switches it honours, of `uint8_copy`, `device_resize`, `batched_fetch`,
-  `scaled_decode` (checked by `rules.py`)
+- `offers` (optional): the switches it honours, of `uint8_copy`, `device_resize`, `scaled_decode`
+  (checked by `rules.py`)
 - `presets` (optional, on the class): constructor arguments by preset name
 """
 

@@ -30,14 +30,6 @@ class FakeCIFAR(Dataset):  # type: ignore[type-arg]
         return self.transform(Image.fromarray(self.images[index])), self.labels[index]
 
 
-class BatchedFakeCIFAR(FakeCIFAR):
-    """The same images, a whole batch at a time, without PIL."""
-
-    def __getitems__(self, indices: list[int]) -> Any:
-        images = torch.from_numpy(self.images[indices]).permute(0, 3, 1, 2).contiguous()
-        return self.transform(images), torch.tensor([self.labels[index] for index in indices])
-
-
 @dataclass
 class CifarResNet18:
     """Data set, model, loss and optimizer of the article.
@@ -50,7 +42,7 @@ class CifarResNet18:
     image_size: int = 224
     samples: int = 10_000
 
-    offers = frozenset({"uint8_copy", "device_resize", "batched_fetch"})
+    offers = frozenset({"uint8_copy", "device_resize"})
     presets = {
         "smoke": {"image_size": 48, "samples": 256},
         "quick": {"image_size": 64, "samples": 10_000},
@@ -60,13 +52,8 @@ class CifarResNet18:
     def dataset(self, recipe: Any) -> Any:
         """The images, with the transforms that the recipe does on the host."""
         resize = [] if recipe.device_resize else [T.Resize(self.image_size)]
-        if recipe.batched_fetch:
-            convert = [] if recipe.uint8_copy else [T.ConvertImageDtype(torch.float32), T.Normalize(0.5, 0.5)]
-            dataset: FakeCIFAR = BatchedFakeCIFAR(self.samples, T.Compose(resize + convert))
-        else:
-            convert = [T.PILToTensor()] if recipe.uint8_copy else [T.ToTensor(), T.Normalize(0.5, 0.5)]
-            dataset = FakeCIFAR(self.samples, T.Compose(resize + convert))
-        return dataset
+        convert = [T.PILToTensor()] if recipe.uint8_copy else [T.ToTensor(), T.Normalize(0.5, 0.5)]
+        return FakeCIFAR(self.samples, T.Compose(resize + convert))
 
     def prepare(self, images: torch.Tensor, recipe: Any) -> torch.Tensor:
         """The transforms that the recipe does on the device."""

@@ -9,18 +9,8 @@ from PIL import Image
 from torch import nn
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
-from torchvision.io import decode_jpeg, read_file
 
 from perfkit.workloads.files import photo_folder
-
-
-class BatchedImageFolder(ImageFolder):  # type: ignore[misc]
-    """A whole batch at a time, decoded to tensors without PIL."""
-
-    def __getitems__(self, indices: list[int]) -> Any:
-        files, labels = zip(*(self.samples[index] for index in indices), strict=True)
-        photos = [self.transform(decode_jpeg(read_file(file))) for file in files]
-        return torch.stack(photos), torch.tensor(labels)
 
 
 def scaled_photo(file: str, size: int) -> Image.Image:
@@ -58,7 +48,7 @@ class Photos:
     count: int = 512
     rounds: int = 40
 
-    offers = frozenset({"uint8_copy", "batched_fetch", "scaled_decode"})
+    offers = frozenset({"uint8_copy", "scaled_decode"})
     presets = {
         "smoke": {"image_size": 48, "count": 48},
         "quick": {"image_size": 96, "count": 256},
@@ -68,12 +58,8 @@ class Photos:
     def dataset(self, recipe: Any) -> Any:
         """The folder, with the transforms on the host."""
         crop = [T.Resize(self.image_size), T.CenterCrop(self.image_size)]
-        if recipe.batched_fetch:
-            convert = [] if recipe.uint8_copy else [T.ConvertImageDtype(torch.float32), T.Normalize(0.5, 0.5)]
-            dataset: Any = BatchedImageFolder(photo_folder(self.count), T.Compose(crop + convert))
-        else:
-            convert = [T.PILToTensor()] if recipe.uint8_copy else [T.ToTensor(), T.Normalize(0.5, 0.5)]
-            dataset = ImageFolder(photo_folder(self.count), T.Compose(crop + convert))
+        convert = [T.PILToTensor()] if recipe.uint8_copy else [T.ToTensor(), T.Normalize(0.5, 0.5)]
+        dataset = ImageFolder(photo_folder(self.count), T.Compose(crop + convert))
         if recipe.scaled_decode:
             dataset.loader = partial(scaled_photo, size=self.image_size)
         dataset.samples *= self.rounds  # longer epochs: workers start each one with an empty queue

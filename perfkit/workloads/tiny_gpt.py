@@ -14,13 +14,6 @@ from torch.utils.data import TensorDataset
 from perfkit.workloads.files import text_file
 
 
-class BatchedTensors(TensorDataset):
-    """A whole batch at a time."""
-
-    def __getitems__(self, indices: list[int]) -> Any:
-        return self[indices]
-
-
 class GPT(nn.Module):
     """Characters, int64[N, context], to the logits of the next ones, float32[N, context, 256]."""
 
@@ -56,7 +49,7 @@ class TinyGPT:
     heads: int = 6
     text: str = "texts/workbook.txt"
 
-    offers = frozenset({"uint8_copy", "batched_fetch"})
+    offers = frozenset({"uint8_copy"})
     presets = {
         "smoke": {"context": 32, "width": 32, "layers": 2, "heads": 2},
         "quick": {"context": 64, "width": 128, "layers": 4, "heads": 4},
@@ -68,11 +61,7 @@ class TinyGPT:
         text = np.fromfile(text_file(self.text), np.uint8)
         kind = torch.uint8 if recipe.uint8_copy else torch.int64
         pieces = torch.from_numpy(text).to(kind).unfold(0, self.context + 1, 16)
-        if recipe.batched_fetch:
-            dataset: Any = BatchedTensors(pieces[:, :-1], pieces[:, 1:])
-        else:
-            dataset = TensorDataset(pieces[:, :-1], pieces[:, 1:])
-        return dataset
+        return TensorDataset(pieces[:, :-1], pieces[:, 1:])
 
     def prepare(self, text: torch.Tensor, recipe: Any) -> torch.Tensor:
         """Bytes become indices on the device."""

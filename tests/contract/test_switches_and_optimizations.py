@@ -19,7 +19,7 @@ from perfkit.worker.checks import READERS
 # Every member, so that the tests below cannot pass over fewer. An optimization that is called what its own
 # switch is called is not listed again.
 SWITCHES = """
-    batch_size workers prefetch_factor batched_fetch scaled_decode pin_memory
+    batch_size workers prefetch_factor scaled_decode pin_memory
     non_blocking device_prefetch uint8_copy device_resize zero_grad_set_to_none channels_last
     amp fp32_precision cudnn_benchmark optimizer_impl compile compile_mode cpu_threads accumulation
     activation_checkpointing wait_policy allocator ranks no_sync

@@ -105,4 +105,4 @@ def test_a_stage_is_its_change_of_the_recipe_or_says_why_it_cannot_act(name, rec
 def test_below_a_rung_are_those_before_it_and_below_another_all():
     assert catalogue.below("pinning") == ("allocator", "data_loading")
     assert catalogue.below("baseline") == ()
-    assert catalogue.below("batched_fetch") == LADDER[1:]
+    assert catalogue.below("accumulation") == LADDER[1:]

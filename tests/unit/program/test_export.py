@@ -28,8 +28,8 @@ SIZES = Sizing(workers=2, batch_size=8, large_batch=16, largest_batch=32, amp="b
 ON_CPU = [
     {"zero_grad_set_to_none": False, "optimizer_impl": "foreach", "activation_checkpointing": True},
     {"workers": 1, "prefetch_factor": 4, "uint8_copy": True, "channels_last": True, "amp": "bf16"},
-    {"batched_fetch": True, "device_resize": True, "optimizer_impl": "fused", "accumulation": 2},
-    {"batched_fetch": True, "uint8_copy": True, "optimizer_impl": "loop", "fp32_precision": "ieee"},
+    {"device_resize": True, "scaled_decode": True, "optimizer_impl": "fused", "accumulation": 2},
+    {"uint8_copy": True, "optimizer_impl": "loop", "fp32_precision": "ieee"},
     {"cpu_threads": 1},
 ]
 

@@ -77,7 +77,7 @@ def test_what_remains_can_act_and_what_was_taken_away_has_a_reason(recipe, targe
 def test_a_workload_may_offer_only_what_depends_on_it():
     assert offers(SimpleNamespace(offers={"uint8_copy"})) == {"uint8_copy"}
     assert offers(SimpleNamespace()) == frozenset()
-    with pytest.raises(WorkloadError, match="the workload offers compile. Allowed: batched_fetch, "):
+    with pytest.raises(WorkloadError, match="the workload offers compile. Allowed: device_resize, "):
         offers(SimpleNamespace(offers={"uint8_copy", "compile"}))
 
 

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import default_collate
 
 from perfkit import export, rules, workloads
 from perfkit.errors import InvalidValue, WorkloadError
@@ -97,18 +96,13 @@ def test_a_folder_that_cannot_be_written_is_one_clear_message(tmp_path):
 
 
 @pytest.mark.usefixtures("folder")
-def test_uint8_and_batches_give_the_same_images():
+def test_uint8_gives_the_same_images():
     workload = Photos(image_size=16, count=8, rounds=2)
-    plain, raw, batched = (
-        workload.dataset(Recipe(**on)) for on in ({}, {"uint8_copy": True}, {"batched_fetch": True})
-    )
+    plain, raw = (workload.dataset(Recipe(uint8_copy=on)) for on in (False, True))
     assert len(plain) == 16
     assert raw[3][0].dtype == torch.uint8
     prepared = workload.prepare(raw[3][0][None], Recipe(uint8_copy=True))[0]
     torch.testing.assert_close(prepared, plain[3][0])
-    images, labels = batched.__getitems__([3, 0])
-    assert labels.tolist() == [plain[3][1], plain[0][1]]
-    assert float((images[0] - plain[3][0]).square().mean().sqrt()) < 0.05
 
 
 @pytest.mark.usefixtures("folder")
@@ -128,7 +122,7 @@ def test_photos_that_are_decoded_at_a_smaller_scale_are_nearly_the_same():
     assert seen(SimpleNamespace(loader=str)) == (False, "no photo is decoded")
 
 
-@pytest.mark.parametrize("name", ["uint8_copy", "batched_fetch", "activation_checkpointing"])
+@pytest.mark.parametrize("name", ["uint8_copy", "activation_checkpointing"])
 def test_a_switch_leaves_the_training_as_it_is(name):
     gpt = TinyGPT(**SMALL)
     assert losses(gpt, **{name: True}) == pytest.approx(losses(gpt), rel=1e-6)
@@ -142,16 +136,13 @@ def test_a_character_sees_only_those_before_it():
     torch.testing.assert_close(model(text)[:, :9], model(other)[:, :9])
 
 
-@pytest.mark.parametrize("switches", [{}, {"uint8_copy": True}, {"batched_fetch": True}])
-def test_a_target_is_the_next_character(tmp_path, switches):
+@pytest.mark.parametrize(("raw", "kind"), [(False, torch.int64), (True, torch.uint8)])
+def test_a_target_is_the_next_character(tmp_path, raw, kind):
     (tmp_path / "own.txt").write_bytes(bytes(range(65)))
-    data = TinyGPT(**SMALL, text=str(tmp_path / "own.txt")).dataset(Recipe(**switches))
+    data = TinyGPT(**SMALL, text=str(tmp_path / "own.txt")).dataset(Recipe(uint8_copy=raw))
     assert len(data) == 4
-    fetched = (
-        data.__getitems__([0, 1]) if switches.get("batched_fetch") else default_collate([data[0], data[1]])
-    )
-    inputs, targets = (part[-1] for part in fetched)
-    assert inputs.dtype == targets.dtype == (torch.uint8 if "uint8_copy" in switches else torch.int64)
+    inputs, targets = data[1]
+    assert inputs.dtype == targets.dtype == kind
     assert (inputs.tolist(), targets.tolist()) == ([*range(16, 32)], [*range(17, 33)])
 
 
