@@ -16,7 +16,6 @@ _PUBLIC = {
     "plan": "perfkit.studies.sources",
     "profile": "perfkit.trace.profile",
     "detect_syncs": "perfkit.worker.syncs",
-    "assert_no_sync": "perfkit.worker.syncs",
     "climb": "perfkit.studies.rungs",
     "html": "perfkit.show.html:session",
 }

@@ -38,9 +38,14 @@ class WorkloadError(PerfkitError):
 
 
 class RunFailed(PerfkitError):
-    """A measuring process that ended without a result (crash, out of memory, time-out …)."""
+    """A measuring process that ended without a result (crash, out of memory, time-out …).
 
-    kind = "failed"
+    `kind` is a code for programs: `failed`, `out of memory` …
+    """
+
+    def __init__(self, what: str, remedy: str = "", kind: str = "failed") -> None:
+        super().__init__(what, remedy)
+        self.kind = kind
 
 
 class StoreError(PerfkitError):

@@ -49,7 +49,7 @@ kernels.table("By shape")
 #
 # ## Your step
 #
-# *Utilisation of the peak* is the step's FLOP/s divided by the peak measured here. Published *MFU* divides by the data sheet's peak: do not compare the two. *Speed of light* also counts bytes, as if nothing were fused or cached, so a fused step can exceed 100%.
+# *Utilisation of the peak* is the step's FLOP/s divided by the peak measured here. Published *MFU* divides by the data sheet's peak: do not compare the two.
 
 # %%
 kernels.table("A step of")

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib
+import math
 import os
 import pickle
 import shutil
@@ -12,27 +13,135 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing import Pipe
 from multiprocessing import connection as connections
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, TypeVar
 
+import msgspec
 import psutil
 
 from perfkit import machine
-from perfkit.errors import RunFailed
+from perfkit.errors import Cancelled, RunFailed
 from perfkit.machine import gpus
 from perfkit.process import server
-from perfkit.process.conversation import Conversation, OnProgress
 from perfkit.worker import failures, messages
-from perfkit.worker.messages import AnyEvent, Question
+from perfkit.worker.messages import Answer, AnyEvent, Failure, Progress, Question
 
+A = TypeVar("A")
+OnProgress = Callable[[str], None]
+"""Called with the phase."""
+
+POLL_S = 0.1
+COLLECT_S = 1.5
+"""How long the failures of other ranks are waited for, to find the one that caused them."""
 GRACE_S = 3.0
 LOG_BYTES = 20_000
 """How much of the end of a log is read."""
+
+
+class Conversation:
+    """Asks a process, or all ranks of a training: each gets the question, all must answer, rank 0 counts.
+
+    Args:
+        on_progress: called from the thread that asks.
+        cancelled: set from any thread to end what is under way.
+        timeout_s: how long it may take; None for no limit.
+    """
+
+    world = 1
+    """How many answer."""
+
+    def __init__(
+        self,
+        on_progress: OnProgress = lambda phase: None,
+        cancelled: threading.Event | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        self.on_progress = on_progress
+        self.cancelled = cancelled or threading.Event()
+        self.pids: list[int] = []
+        """The leaders of its process groups."""
+        self.limit(timeout_s)
+
+    def limit(self, timeout_s: float | None) -> None:
+        """From now on it may take so long."""
+        self.deadline = time.monotonic() + (timeout_s or math.inf)
+
+    def send(self, question: Question) -> None:
+        """Gives a question to every rank."""
+        raise NotImplementedError
+
+    def events(self, wait_s: float) -> Iterable[tuple[int, AnyEvent | None]]:
+        """What ranks have sent, waiting for at most some time; None for one that has ended."""
+        raise NotImplementedError
+
+    def death(self, rank: int) -> RunFailed:
+        """Why a rank has ended."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Ends all processes and everything they started; returns when nothing of it is left."""
+        raise NotImplementedError
+
+    def ask(self, question: str, kind: type[A], **arguments: Any) -> A:
+        """The answer to a question, a method of `worker.session.Session`; progress goes to `on_progress`.
+
+        Raises:
+            RunFailed: a process failed, died, or took too long.
+            Cancelled: `cancelled` was set.
+        """
+        self.send(Question(question, arguments))
+        return self.answer(kind)
+
+    def answer(self, kind: type[A]) -> A:
+        """The answer to the question that was sent last; raises as `ask` does."""
+        answers: dict[int, object] = {}
+        while len(answers) < self.world:
+            self.check()
+            for rank, event in self.events(POLL_S):
+                if isinstance(event, Answer):
+                    answers[rank] = event.value
+                elif not isinstance(event, Progress):
+                    raise self._first_failure(rank, event)
+                elif rank == 0:
+                    self.on_progress(event.phase)
+        return msgspec.convert(answers[0], kind)
+
+    def check(self) -> None:
+        """Raises if it was cancelled or is too late."""
+        if self.cancelled.is_set():
+            raise Cancelled("stopped on request")
+        if time.monotonic() > self.deadline:
+            what = "the run took longer than its time limit"
+            raise RunFailed(what, "Raise --timeout, or use a smaller preset")
+
+    def _failure(self, rank: int, event: Failure | None) -> RunFailed:
+        return RunFailed(event.what, event.remedy, event.kind) if event else self.death(rank)
+
+    def _first_failure(self, rank: int, event: Failure | None) -> RunFailed:
+        """The failure that caused the others: when a rank ends, those that lose it fail too."""
+        if self.world == 1:
+            return self._failure(rank, event)
+        failed, until = {rank: self._failure(rank, event)}, time.monotonic() + COLLECT_S
+        while time.monotonic() < until and len(failed) < self.world:
+            for other, more in self.events(POLL_S):
+                if other not in failed and not isinstance(more, Answer | Progress):
+                    failed[other] = self._failure(other, more)
+        self.stop()
+        causes = {rank: error for rank, error in failed.items() if not failures.is_lost_rank(error.what)}
+        rank, error = min((causes or failed).items())
+        error.what = f"rank {rank} of {self.world}: {error.what}"
+        return error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 class Rank(NamedTuple):
@@ -99,23 +208,17 @@ class Child(Conversation):
         finally:
             theirs.close()
         self._ranks.append(Rank(process, ours))
+        self.pids.append(process.pid or 0)
 
     def _log(self, rank: int) -> Path:
         return self.folder / f"rank{rank}.log"
 
-    @property
-    def pids(self) -> list[int]:
-        """The leaders of its process groups."""
-        return [rank.process.pid or 0 for rank in self._ranks]
-
     def send(self, question: Question) -> None:
-        """Gives a question to every rank."""
         for rank in self._ranks:
             with contextlib.suppress(OSError):  # it has ended: `events` says so
                 rank.connection.send_bytes(messages.encode(question))
 
     def events(self, wait_s: float) -> Iterator[tuple[int, AnyEvent | None]]:
-        """What ranks have sent, waiting for at most some time; None for one that has ended."""
         sources = [source for rank in self._ranks for source in (rank.connection, rank.process.sentinel)]
         ready = connections.wait(sources, wait_s)
         for number, rank in enumerate(self._ranks):
@@ -128,11 +231,10 @@ class Child(Conversation):
                 yield number, None
 
     def death(self, rank: int) -> RunFailed:
-        """Why a rank has ended."""
         process = self._ranks[rank].process
         process.join(GRACE_S)
         last = next((line.strip() for line in reversed(self.log(rank)) if line.strip()), "")
-        return failures.as_error(failures.explain_exit(process.exitcode, last))
+        return failures.explain_exit(process.exitcode, last)
 
     def log(self, rank: int = 0) -> list[str]:
         """The last lines that a rank printed."""
@@ -141,7 +243,6 @@ class Child(Conversation):
         return written.decode(errors="replace").splitlines()
 
     def stop(self) -> None:
-        """Ends all processes and everything they started; returns when nothing of it is left."""
         for rank in self._ranks:
             rank.connection.close()
             if rank.process.pid:
@@ -178,7 +279,7 @@ def _answer_call(function: Any, arguments: tuple[Any, ...], connection: Connecti
         module, _, name = function.partition(":")
         function = getattr(importlib.import_module(module), name)
     result = function(*arguments)
-    connection.send_bytes(messages.encode(messages.Answer(pickle.dumps(result))))
+    connection.send_bytes(messages.encode(Answer(pickle.dumps(result))))
 
 
 # ---------------------------------------------------------------- the end

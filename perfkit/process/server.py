@@ -13,7 +13,6 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 import traceback
 import types
 import warnings
@@ -61,15 +60,11 @@ def start(
         process: BaseProcess = _method.Process(
             target=run, args=(task, connection, environment, log), daemon=True
         )
-        if not ON_LINUX:
+        if ON_LINUX:
+            _fork(process, early)
+        else:
             with _set(early):
                 process.start()
-            return process
-        try:
-            _fork(process, early)
-        except (EOFError, OSError):  # somebody ended the server, which only the next call notices
-            time.sleep(0.5)
-            _fork(process, early)
         return process
 
 
@@ -105,16 +100,16 @@ def _fork(process: BaseProcess, environment: Mapping[str, str]) -> None:
 @contextlib.contextmanager
 def _set(changes: Mapping[str, str]) -> Iterator[None]:
     """Environment variables of a process that starts meanwhile."""
-    before = dict(os.environ)
+    before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
         yield
     finally:
-        for name in changes:
-            if name in before:
-                os.environ[name] = before[name]
-            else:
+        for name, value in before.items():
+            if value is None:
                 del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager

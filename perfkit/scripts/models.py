@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from perfkit.scripts.script import Script, around, first_tensor, size, tensors
-from perfkit.worker.device import facts
+from perfkit.worker.checks import facts
 
 _NO_CALL = "no call of a model was seen: those of model.forward(x) and of scripted models are not"
 _module: Any = nn.Module

@@ -27,7 +27,7 @@ from perfkit.scripts.optimizers import Updates
 from perfkit.scripts.outputs import clock
 from perfkit.scripts.script import Script, Step, Unavailable, around
 from perfkit.scripts.witness import Witness
-from perfkit.worker import checks, device
+from perfkit.worker import checks
 from perfkit.worker.messages import Block, Trained
 from perfkit.worker.procedure import HELD_FIRST, Job, Procedures, Steps, Taking
 
@@ -89,13 +89,13 @@ class Questions(Procedures):
             losses=[float(loss) for loss in script.losses[:backwards]],
             mechanisms=self._mechanisms(),
             samples_per_step=script.samples_per_step,
-            compile_counters=device.compile_counters(),
+            compile_counters=checks.compile_counters(),
             batch_norm=self._has(nn.modules.batchnorm._BatchNorm),
         )
 
     def warm_up(self, budget_s: float) -> Taking:
         """Steps until their time is steady; peak memory and recompilations count from here."""
-        self.first_graphs = device.compile_counters().graphs
+        self.first_graphs = checks.compile_counters().graphs
         return super().warm_up(budget_s)
 
     @property
@@ -114,7 +114,7 @@ class Questions(Procedures):
         script.sites.keep(self._loaders.site())
         return ScriptFacts(
             device=script.device.type,
-            facts=device.facts(script.device),
+            facts=checks.facts(script.device),
             startup_s=self._startup_s,
             step_s=self._early[-1].seconds,
             models=[type(getattr(model, "_orig_mod", model)).__name__ for model in script.models],
@@ -182,7 +182,7 @@ class Questions(Procedures):
         """Whether autocast to bfloat16 can be set for some steps only."""
         script, models = self._script, self._models
         in_float32 = {p.dtype for p in script.parameters()} == {torch.float32} and models.autocast() is None
-        return in_float32 and not models.is_compiled and device.facts(script.device).bf16 is not False
+        return in_float32 and not models.is_compiled and checks.facts(script.device).bf16 is not False
 
     def _in_16_bits(self, steps: int, seconds: float) -> Generator[None, Any, float]:
         """Seconds of a step on a held batch under autocast to bfloat16."""
@@ -233,7 +233,7 @@ class Questions(Procedures):
             autocast=models.autocast(),
             set_to_none=self._updates.sets_to_none,
             copies=self._loaders.copies,
-            graphs=device.compile_counters(),
+            graphs=checks.compile_counters(),
         )
 
     def _read(self, name: str, view: checks.View) -> checks.Reading:

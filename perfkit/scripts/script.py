@@ -7,7 +7,7 @@ import functools
 import operator
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -265,9 +265,6 @@ class Script:
     def phase(self, name: str) -> contextlib.AbstractContextManager[Any]:
         """Names a part of the step in a profile."""
         return torch.profiler.record_function(name) if self._is_profiled else contextlib.nullcontext()
-
-    def check(self, steps: Sequence[Any]) -> None:
-        """A script may train to any loss."""
 
 
 # ---------------------------------------------------------------- what passes through it

@@ -21,15 +21,14 @@ import msgspec
 import perfkit
 from perfkit import machine
 from perfkit.errors import InvalidValue, RunFailed
-from perfkit.process.child import end_tree
-from perfkit.process.conversation import Conversation, OnProgress
+from perfkit.process.child import Conversation, OnProgress, end_tree
 from perfkit.recipe import Recipe, Value
 from perfkit.scripts import entry
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import EDITS
 from perfkit.scripts.outputs import Mirror
 from perfkit.worker import messages
-from perfkit.worker.messages import AnyEvent, Question
+from perfkit.worker.messages import AnyEvent, Failure, Question
 
 _ENDING_S = 3.0
 """How long the step may take in which the script is to end."""
@@ -110,6 +109,7 @@ class WatchedScript(Conversation):
         self.on_progress("waiting for its second step")
         try:
             self._process = self._start(words, settings)
+            self.pids = [self._process.pid]
         except BaseException:
             self._server.close()
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -173,10 +173,6 @@ class WatchedScript(Conversation):
 
     # ------------------------------------------------------------ asking
 
-    @property
-    def pids(self) -> list[int]:
-        return [self._process.pid]
-
     def send(self, question: Question) -> None:
         self._unsent.append(messages.encode(question))
         self._flush()
@@ -210,13 +206,13 @@ class WatchedScript(Conversation):
         remedy = "Does it train by itself with these arguments, and call no os._exit? Is there enough memory?"
         return RunFailed(f"the script {how} {when}{wrote}", remedy)
 
-    def _failure(self, rank: int, event: AnyEvent | None) -> RunFailed:
+    def _failure(self, rank: int, event: Failure | None) -> RunFailed:
         failure = super()._failure(rank, event)
         if failure.kind != "unavailable":  # its traceback may still come
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_LAST_WORDS_S)
-        error = ScriptFailed(failure.what, failure.remedy)
-        error.kind, error.output = failure.kind, "\n".join(self.written("err")[-_LINES:])
+        error = ScriptFailed(failure.what, failure.remedy, failure.kind)
+        error.output = "\n".join(self.written("err")[-_LINES:])
         return error
 
     def stop(self) -> None:

@@ -95,7 +95,6 @@ def kernels(result: KernelReport) -> list[Content]:
             ["FLOPs", f"{work.flops / 1e9:,.2f} GFLOP in {work.dtype}"],
             ["bytes of all operators, unfused", units.size(work.bytes)],
             ["share of the measured peak (FLOP/s)", f"{result.mfu:.1%}"],
-            ["speed of light (every operator at its roof) / step", f"{result.light_share:.1%}"],
         ]
     picture = Figure(
         "roofline",

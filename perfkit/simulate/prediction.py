@@ -130,11 +130,10 @@ def predict(gpu: Gpu, step: Step, recipe: Recipe, around: Host, fetch_s: float) 
     """
     needed = peak(step)[0] + _CONTEXT + _WORKSPACE
     if needed > gpu.memory_gib * 2**30:
-        problem = RunFailed(
+        raise RunFailed(
             f"{OUT_OF_MEMORY}: the step needs {needed / 2**30:.2f} GiB with context and workspaces, and a "
             f"{gpu.name} has {gpu.memory_gib:.2f} GiB",
             "Lower batch_size or raise accumulation; amp and activation_checkpointing save memory too",
+            OUT_OF_MEMORY,
         )
-        problem.kind = OUT_OF_MEMORY
-        raise problem
     return Prediction(gpu, recipe, step, costs.actions(step, gpu), around, fetch_s)

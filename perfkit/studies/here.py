@@ -9,8 +9,7 @@ from perfkit import machine, workloads
 from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue, presets
 from perfkit.ladder.catalogue import LADDER, Exactness, Stage
-from perfkit.process.child import Child
-from perfkit.process.conversation import Conversation
+from perfkit.process.child import Child, Conversation
 from perfkit.process.lock import device_lock
 from perfkit.recipe import Recipe
 from perfkit.results.parity import Check, Parity

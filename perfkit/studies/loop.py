@@ -17,7 +17,7 @@ import numpy as np
 from perfkit.errors import Cancelled, PerfkitError, RunFailed
 from perfkit.ladder.catalogue import Stage
 from perfkit.machine import cores, gpus
-from perfkit.process.conversation import Conversation
+from perfkit.process.child import Conversation
 from perfkit.results import noise, stats
 from perfkit.results.pairing import DISTURBED
 from perfkit.results.run import AGAIN, Communication, Run

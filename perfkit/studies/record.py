@@ -14,7 +14,7 @@ from perfkit import machine
 from perfkit.errors import PerfkitError
 from perfkit.ladder.catalogue import Stage
 from perfkit.machine import cores
-from perfkit.process.conversation import Conversation
+from perfkit.process.child import Conversation
 from perfkit.results import stats
 from perfkit.results.pairing import Pairing, Role, counting
 from perfkit.results.run import Communication, Raw, Run

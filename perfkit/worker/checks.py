@@ -1,20 +1,129 @@
-"""Whether each switch is in effect, read from live objects and an observed step, never from the recipe.
+"""What torch says of a device and of this process, and whether each switch is in effect.
 
-`READERS` has one reader for each switch, for perfkit's own program and for scripts alike.
+A switch is read from live objects and an observed step, never from the recipe. `READERS` has one reader for
+each switch, for perfkit's own program and for scripts alike.
 """
 
+import contextlib
 import os
+import resource
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import distributed, nn
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
 
 from perfkit.recipe import switches
 from perfkit.results.run import Mechanism
-from perfkit.worker.device import world
-from perfkit.worker.messages import CompileCounters
+from perfkit.worker.messages import CompileCounters, DeviceFacts
+
+
+def facts(device: torch.device) -> DeviceFacts:
+    """What the device is."""
+    threads, version = torch.get_num_threads(), str(torch.__version__)
+    if device.type != "cuda":
+        return DeviceFacts(threads, version)
+    properties = torch.cuda.get_device_properties(device)
+    return DeviceFacts(
+        threads,
+        version,
+        count=torch.cuda.device_count(),
+        name=properties.name,
+        uuid=f"GPU-{properties.uuid}",
+        bf16=torch.cuda.is_bf16_supported(including_emulation=False),
+        cuda=torch.version.cuda,
+        cudnn=str(torch.backends.cudnn.version()),
+    )
+
+
+def synchronize(device: torch.device) -> None:
+    """Waits until the device has finished its work; a CPU always has."""
+    if device.type in ("cuda", "mps"):
+        torch.accelerator.synchronize(device)
+
+
+def world() -> int:
+    """How many ranks train together."""
+    joined = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if joined else 1
+
+
+def compile_counters() -> CompileCounters:
+    """What torch.compile has done in this process."""
+    dynamo: Any = sys.modules.get("torch._dynamo.utils")
+    if dynamo is None:
+        return CompileCounters()
+    counters = dynamo.counters
+    return CompileCounters(
+        graphs=int(counters["stats"]["unique_graphs"]),
+        breaks=int(sum(counters["graph_break"].values())),
+        cache_hits=int(counters["inductor"]["fxgraph_cache_hit"]),
+    )
+
+
+def reset_peak(device: torch.device) -> None:
+    """Starts a new peak."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    # Not on Linux, or not allowed: the peak is then that of the process since its start.
+    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+
+
+def peak_bytes(device: torch.device) -> tuple[int | None, int | None]:
+    """Peak bytes since the last reset: allocated and reserved on CUDA; this process on a CPU.
+
+    MPS keeps no peak: it is not known.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+    return (None if device.type == "mps" else _peak_rss()), None
+
+
+def _peak_rss() -> int:
+    with contextlib.suppress(OSError), open("/proc/self/status") as file:
+        return int(next(line for line in file if line.startswith("VmHWM")).split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS
+
+
+# ---------------------------------------------------------------- models and tensors
+
+
+def inner_model(model: Any) -> Any:
+    """The workload's own module, inside of what compiles or distributes it."""
+    ddp = distributed_model(model)
+    return ddp.module if ddp else getattr(model, "_orig_mod", model)
+
+
+def distributed_model(model: Any) -> DistributedDataParallel | None:
+    """The module that averages gradients over the ranks; None with one rank."""
+    model = getattr(model, "_orig_mod", model)
+    return model if isinstance(model, DistributedDataParallel) else None
+
+
+def bytes_per_sample(batch: Any) -> int:
+    """Bytes of a sample in a batch, targets included."""
+    tensors = [part for part in batch if isinstance(part, torch.Tensor)]
+    return sum(tensor.nbytes for tensor in tensors) // max(1, len(tensors[0]))
+
+
+def first_tensor(outputs: Any) -> Any:
+    """The first tensor of what a model gives."""
+    while not isinstance(outputs, torch.Tensor):
+        outputs = next(iter(outputs.values() if isinstance(outputs, Mapping) else outputs))
+    return outputs
+
+
+def shown(dtype: torch.dtype) -> str:
+    """A type without `torch.`."""
+    return str(dtype).removeprefix("torch.")
+
+
+# ---------------------------------------------------------------- switches
 
 Reading = tuple[Any, str]
 """The value in the terms of the recipe's switch, None if it is neither, and the evidence in words."""
@@ -69,24 +178,6 @@ def verify(view: View, wanted: Mapping[str, Any]) -> list[Mechanism]:
         state, evidence = READERS[switch](view)
         proofs.append(Mechanism(switch, state == value or AS_IT_IS.get(switch) == value, evidence))
     return proofs
-
-
-def bytes_per_sample(batch: Any) -> int:
-    """Bytes of a sample in a batch, targets included."""
-    tensors = [part for part in batch if isinstance(part, torch.Tensor)]
-    return sum(tensor.nbytes for tensor in tensors) // max(1, len(tensors[0]))
-
-
-def first_tensor(outputs: Any) -> Any:
-    """The first tensor of what a model gives."""
-    while not isinstance(outputs, torch.Tensor):
-        outputs = next(iter(outputs.values() if isinstance(outputs, Mapping) else outputs))
-    return outputs
-
-
-def shown(dtype: torch.dtype) -> str:
-    """A type without `torch.`."""
-    return str(dtype).removeprefix("torch.")
 
 
 # ---------------------------------------------------------------- data
@@ -262,8 +353,7 @@ def _ranks(view: View) -> Reading:
     size = world()
     if size == 1:
         return 1, "one process trains"
-    model = getattr(view.model, "_orig_mod", view.model)
-    if not isinstance(model, nn.parallel.DistributedDataParallel):
+    if not distributed_model(view.model):
         return None, "the model is not in DistributedDataParallel"
     return size, f"{size} ranks by {distributed.get_backend()}, in DistributedDataParallel"
 

@@ -59,13 +59,6 @@ def is_program(filename: str) -> bool:
     return filename in PROGRAM
 
 
-def as_error(failure: Failure) -> RunFailed:
-    """The error to raise for a failure that a process reported."""
-    error = RunFailed(failure.what, failure.remedy)
-    error.kind = failure.kind
-    return error
-
-
 def is_lost_rank(text: str) -> bool:
     """Whether a rank failed because it lost another one, by what it says."""
     return bool(re.search(LOST_RANK, text))
@@ -85,7 +78,7 @@ def explain(problem: BaseException) -> Failure:
     return Failure("exception", f"the training raised {name}: {what}", "Fix the error at that line")
 
 
-def explain_exit(code: int | None, last_line: str = "") -> Failure:
+def explain_exit(code: int | None, last_line: str = "") -> RunFailed:
     """How a process ended that reported no failure itself.
 
     Args:
@@ -96,14 +89,13 @@ def explain_exit(code: int | None, last_line: str = "") -> Failure:
     if name == "SIGKILL":
         what = "the measuring process was killed, most likely because memory ran out"
         remedy = "Lower batch_size or workers, or give the machine (or container) more memory"
-        return Failure(OUT_OF_MEMORY, what, remedy)
+        return RunFailed(what, remedy, OUT_OF_MEMORY)
     if name == "SIGBUS":
-        what = "the measuring process died of a bus error: shared memory is full"
-        return Failure("failed", what, ENLARGE_SHM)
+        return RunFailed("the measuring process died of a bus error: shared memory is full", ENLARGE_SHM)
     how = f"was ended by {name}" if name else f"ended with exit status {code}"
     last = f" (last line of its log: {last_line})" if last_line else ""
     remedy = "Run `perfkit doctor`; try workers=0 to see the cause"
-    return Failure("failed", f"the measuring process {how}{last}", remedy)
+    return RunFailed(f"the measuring process {how}{last}", remedy)
 
 
 def _place(problem: BaseException, text: str) -> str:

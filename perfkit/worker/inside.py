@@ -10,7 +10,7 @@ Peaks are measured, not taken from a data sheet: the best of some large products
 import contextlib
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,10 +20,9 @@ from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
 
 from perfkit.errors import InvalidValue
-from perfkit.worker.checks import shown
-from perfkit.worker.device import peak_bytes, reset_peak, synchronize
+from perfkit.worker.checks import inner_model, peak_bytes, reset_peak, shown, synchronize
 from perfkit.worker.messages import KernelReport, MemoryReport, ShapeTiming, StepWork
-from perfkit.worker.training import Training, inner_model
+from perfkit.worker.training import Training
 
 
 class Operators(TorchDispatchMode):
@@ -56,8 +55,8 @@ class Ledger:
     """Accounts for all storages of a training."""
 
     def __init__(self, training: Training) -> None:
-        self._training = training
-        self._model = inner_model(training.model)
+        self._training, self._model = training, inner_model(training.model)
+        self._names = {module: name for name, module in self._model.named_modules()}
         self._phase = "data"
         self._modules = [""]
         """Those that compute, the innermost last."""
@@ -106,27 +105,18 @@ class Ledger:
         finally:
             self._phase = before
 
-    @contextlib.contextmanager
-    def modules_named(self) -> Iterator[None]:
-        """Knows the module that computes."""
-        names = {module: name for name, module in self._model.named_modules()}
+    def enter(self, module: Any, _: Any) -> None:
+        """A module begins to compute."""
+        self._modules.append(self._names.get(module) or self._modules[-1])
 
-        def enter(module: Any, _: Any) -> None:
-            self._modules.append(names.get(module) or self._modules[-1])
+    def leave(self, *_: Any) -> None:
+        """The innermost module has ended."""
+        self._modules.pop()
 
-        def leave(*_: Any) -> None:
-            self._modules.pop()
-
-        hooks = (
-            register_module_forward_pre_hook(enter),
-            # Where activations are computed again, an exception ends the last module early.
-            register_module_forward_hook(leave, always_call=True),
-        )
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+    def outputs(self, _: Any, args: Any, kwargs: Any, outputs: Any) -> None:
+        """An operator has returned."""
+        for tensor in _tensors(outputs):
+            self.note(tensor)
 
 
 def memory(training: Training, steps: int = 2) -> MemoryReport:
@@ -141,13 +131,14 @@ def memory(training: Training, steps: int = 2) -> MemoryReport:
             "Use the recipe with compile=false",
         )
     ledger = Ledger(training)
-
-    def show(func: Any, args: Any, kwargs: Any, outputs: Any) -> None:
-        for tensor in _tensors(outputs):
-            ledger.note(tensor)
-
     reset_peak(training.device)
-    with ledger.modules_named(), training.phases(ledger.in_phase), Operators(show):
+    with (
+        register_module_forward_pre_hook(ledger.enter),
+        # Where activations are computed again, an exception ends the last module early.
+        register_module_forward_hook(ledger.leave, always_call=True),
+        training.phases(ledger.in_phase),
+        Operators(ledger.outputs),
+    ):
         for _ in range(steps):
             training.step()
     on_gpu = training.device.type == "cuda"
@@ -186,16 +177,12 @@ def kernels(training: Training, step_s: float) -> KernelReport:
     source = torch.empty(1 << (30 if big else 26), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     bytes_per_s = 2 * source.nbytes / _least_s(device, [lambda: target.copy_(source)])[0]  # read and written
-    step_work, operators = work(training)
-    mfu, light_share = shares(step_work, operators, step_s, peaks, bytes_per_s)
     return KernelReport(
         peaks=peaks,
         bytes_per_s=bytes_per_s,
         rows=rows,
-        work=step_work,
+        work=work(training),
         step_s=step_s,
-        mfu=mfu,
-        light_share=light_share,
         recipe=training.recipe.describe(),
     )
 
@@ -234,46 +221,22 @@ def _products(
     return rows
 
 
-# ---------------------------------------------------------------- a step
-
-Operator = tuple[int, int]
-"""FLOPs of one call (0 if it is no product or convolution), and the bytes that it reads and writes."""
-
-
-def work(training: Training) -> tuple[StepWork, list[Operator]]:
-    """FLOPs of a step (products and convolutions), the bytes it moves if nothing is fused; its operators."""
+def work(training: Training) -> StepWork:
+    """FLOPs of a step (products and convolutions), and the bytes that it moves if nothing is fused."""
     if training.recipe.compile:  # fusing changes the bytes, so they are counted without it
-        return StepWork(None, None, "", "counted on the recipe without compile"), []
-    operators: list[Operator] = []
+        return StepWork(None, None, "", "counted on the recipe without compile")
+    flops = moved = 0
 
     def show(func: Any, args: Any, kwargs: Any, outputs: Any) -> None:
-        if not func.is_view:
-            count = flop_registry.get(func.overloadpacket)
-            flops = count(*args, **kwargs, out_val=outputs) if count else 0
-            tensors = {id(tensor): tensor for tensor in _tensors(args, kwargs, outputs)}
-            operators.append((flops, sum(tensor.nbytes for tensor in tensors.values())))
+        nonlocal flops, moved
+        if func.is_view:
+            return
+        if count := flop_registry.get(func.overloadpacket):
+            flops += count(*args, **kwargs, out_val=outputs)
+        tensors = {id(tensor): tensor for tensor in _tensors(args, kwargs, outputs)}
+        moved += sum(tensor.nbytes for tensor in tensors.values())
 
     with Operators(show):
         training.step()
     amp = {"off": "float32", "bf16": "bfloat16", "fp16": "float16"}[training.recipe.amp]
-    flops, moved = map(sum, zip(*operators, strict=True))
-    return StepWork(flops, moved, amp), operators
-
-
-def shares(
-    step: StepWork,
-    operators: Sequence[Operator],
-    step_s: float,
-    peaks: Mapping[str, float],
-    bytes_per_s: float,
-) -> tuple[float | None, float | None]:
-    """MFU, and the least time of all operators / the step's; None where the work is not known.
-
-    An operator computes and moves data at the same time, so it needs the longer of the two (the roofline
-    model: Williams, Waterman and Patterson 2009, doi:10.1145/1498765.1498785).
-    """
-    if not step.flops or step.dtype not in peaks:
-        return None, None
-    peak = peaks[step.dtype]
-    least_s = sum(max(flops / peak, moved / bytes_per_s) for flops, moved in operators)
-    return step.flops / peak / step_s, least_s / step_s
+    return StepWork(flops, moved, amp)

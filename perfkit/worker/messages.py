@@ -5,7 +5,7 @@ the asking side checks.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -45,33 +45,26 @@ AnyEvent = Progress | Failure | Answer
 
 encode = msgspec.msgpack.encode
 """A message as bytes. Not JSON: that has no NaN."""
-
-
-def decode_question(message: bytes) -> Question:
-    """A question from its bytes; raises `msgspec.DecodeError` if it is none."""
-    return msgspec.msgpack.decode(message, type=Question)
-
-
-def decode_event(message: bytes) -> AnyEvent:
-    """An event from its bytes; raises `msgspec.DecodeError` if it is none."""
-    return msgspec.msgpack.decode(message, type=AnyEvent)  # type: ignore[no-any-return]
+decode_question: Callable[[bytes], Question] = msgspec.msgpack.Decoder(Question).decode
+decode_event: Callable[[bytes], AnyEvent] = msgspec.msgpack.Decoder(AnyEvent).decode
+"""Both raise `msgspec.DecodeError` for other bytes."""
 
 
 # ---------------------------------------------------------------- a training
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Facts about a device; all but the first two are known for CUDA devices only."""
+    """Facts about a device; all but the first two are known for CUDA devices only.
+
+    `threads` of the CPU compute; `count` devices are of this kind; `bf16`: without emulation.
+    """
 
     threads: int
-    """CPU threads that torch computes with."""
     torch: str
     count: int | None = None
-    """Devices of this kind."""
     name: str | None = None
     uuid: str | None = None
     bf16: bool | None = None
-    """Whether it computes in bfloat16 without emulation."""
     cuda: str | None = None
     cudnn: str | None = None
 
@@ -148,21 +141,21 @@ KINDS = (*LASTING, "batch", "activations", "workspace")
 
 
 class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds memory in a training step; sizes in bytes."""
+    """What holds memory in a training step; sizes in bytes.
+
+    `parts` at the peak by kind; the largest `places` there: where, kind, size. `allocated` and `reserved` are
+    the allocator's own peaks (CUDA only). `simulated`: what the numbers of a simulated GPU rest on.
+    """
 
     peak: int
     peak_phase: str
     parts: dict[str, int]
-    """By kind, at the peak."""
     places: list[tuple[str, str, int]]
-    """The largest at the peak: where, kind, size."""
     allocated: int | None
-    """The allocator's own peaks (CUDA only)."""
     reserved: int | None
     recipe: str
     """In words."""
     simulated: str = ""
-    """For a simulated GPU: what the numbers rest on, and their error."""
 
     @classmethod
     def of(cls, held: Iterable[Sequence[Any]], **fields: Any) -> "MemoryReport":
@@ -188,59 +181,49 @@ class ShapeTiming(msgspec.Struct, frozen=True):
 
 
 class StepWork(msgspec.Struct, frozen=True):
-    """FLOPs (products and convolutions) and bytes (as if no operators were fused) of a step."""
+    """FLOPs (products and convolutions) and bytes (as if no operators were fused) of a step.
+
+    `dtype` is that of its products; `why` the counts are not known.
+    """
 
     flops: int | None
     bytes: int | None
     dtype: str
-    """The type of its products."""
     why: str = ""
-    """Why the counts are not known."""
 
 
 class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured roofs of a device, timings by shape, and the work of a training step."""
+    """Measured roofs of a device (`peaks` in FLOP/s by type), timings by shape, the work of a step."""
 
     peaks: dict[str, float]
-    """FLOP/s by type."""
     bytes_per_s: float
     rows: list[ShapeTiming]
     work: StepWork
     step_s: float
-    mfu: float | None
-    """FLOP/s of the step / the measured peak of its type."""
-    light_share: float | None
-    """The least time of its operators, each at the roof of its FLOPs or of its bytes / the step's."""
     recipe: str
     """In words."""
 
+    @property
+    def mfu(self) -> float | None:
+        """FLOP/s of the step / the measured peak of its type; None where they are not known."""
+        peak = self.peaks.get(self.work.dtype)
+        return self.work.flops / peak / self.step_s if self.work.flops and peak else None
+
 
 class Place(msgspec.Struct):
-    """One line of a program that copies or waits."""
+    """One line of a program that copies or waits.
+
+    `kind`: `wait`, `host to device` or `device to host`; of a copy `memory` is `pinned` or `pageable`.
+    """
 
     call: str
     where: str
     """`file:line` of the innermost frame that is neither torch's nor perfkit's."""
     kind: str
-    """`wait`, `host to device`, `device to host`."""
     fix: str
     memory: str = ""
-    """`pinned` or `pageable` host memory, for copies."""
     count: int = 0
     seconds: float = 0.0
-
-
-ITEM_REMEDY = "read it after the loop, or every N steps: losses can be kept on the device"
-TO_HOST_REMEDY = "keep it on the device, or read it every N steps"
-
-
-def copy_remedy(memory: str, asynchronous: bool) -> str:
-    """What to do about a copy to the device, from `pinned` or `pageable` memory."""
-    if memory == "pageable":
-        return "pin it in the loader (pin_memory), then copy with non_blocking"
-    if asynchronous:
-        return "it overlaps as it is"
-    return "copy with non_blocking: the memory is pinned already"
 
 
 class SyncReport(msgspec.Struct, frozen=True):

@@ -12,13 +12,12 @@ import signal
 import statistics
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from perfkit.worker.device import compile_counters, peak_bytes, reset_peak, synchronize, world
+from perfkit.worker.checks import compile_counters, peak_bytes, reset_peak, synchronize, world
 from perfkit.worker.messages import Block, Peak, SyncReport
 from perfkit.worker.syncs import detect_syncs
 
@@ -51,30 +50,6 @@ class Step:
     loss: torch.Tensor | None = None
     marks: frozenset[str] = frozenset()
     """What else happened in it, such as an evaluation."""
-
-
-class Subject(Protocol):
-    """The training to measure: a `Training`, or a script.
-
-    `iterator` is the loader's, with its worker processes; `samples_per_step` is over all ranks,
-    `batches_per_step` of one. `hold` repeats one batch on the device, `phases` names the parts of a step for
-    the profiler, `check` raises if steps do not train, `note` keeps a remark.
-    """
-
-    loader: Any
-
-    @property
-    def iterator(self) -> Any: ...
-    @property
-    def device(self) -> torch.device: ...
-    @property
-    def samples_per_step(self) -> int: ...
-    @property
-    def batches_per_step(self) -> float: ...
-    def hold(self) -> AbstractContextManager[None]: ...
-    def phases(self) -> AbstractContextManager[None]: ...
-    def check(self, steps: Sequence[Any]) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 @dataclass
@@ -128,8 +103,13 @@ class Procedures:
         clock: gives seconds.
     """
 
-    subject: Subject
-    """The training; set before anything is measured."""
+    subject: Any
+    """A `Training` or a script, set before anything is measured.
+
+    It has a `device`, a `loader` and the loader's `iterator`, which holds the worker processes,
+    `samples_per_step` over all ranks and `batches_per_step` of one. While entered, `hold` repeats one batch
+    on the device, and `phases` names the parts of a step for the profiler. `note` keeps a remark.
+    """
     first_graphs = 0
     """Graphs that torch.compile had made before further ones counted as recompilations."""
 
@@ -163,8 +143,11 @@ class Procedures:
         marked = 0.0 if self._counts_marked else sum(step.seconds for step in taken.all if step.marks)
         taken.seconds = self._clock() - start - marked
         taken.device_step_s = [a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(ends)]
-        self.subject.check(taken.plain)
+        self.check(taken.plain)
         return taken
+
+    def check(self, steps: Sequence[Any]) -> None:
+        """Raises if steps do not train."""
 
     def _add(self, step: Any, taken: Steps) -> None:
         taken.all.append(step)
@@ -181,7 +164,7 @@ class Procedures:
         steps = yield from self.take(max(0, count - len(early)), "first steps")
         steps.plain[:0] = early
         steps.seconds += sum(step.seconds for step in early)
-        self.subject.check(steps.plain)
+        self.check(steps.plain)
         return steps
 
     def warm_up(self, budget_s: float) -> Taking:
@@ -315,7 +298,8 @@ class Procedures:
     @property
     def _queue_steps(self) -> int:
         """Steps for which the loader's queue holds batches."""
-        return math.ceil(self._prefetched / max(1.0, self.subject.batches_per_step))
+        batches_per_step: float = self.subject.batches_per_step
+        return math.ceil(self._prefetched / max(1.0, batches_per_step))
 
     def _wait_for_workers(self) -> None:
         """Waits until the loader's queue is full: on a CPU its workers would slow down what comes next."""

@@ -2,11 +2,12 @@
 
 import contextlib
 import itertools
+import math
 import os
 import statistics
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -14,14 +15,21 @@ import torch
 from torch import distributed
 
 from perfkit import rules, workloads
+from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe, switches
 from perfkit.results.run import Communication
 from perfkit.worker import inside, messages, parity
-from perfkit.worker.checks import bytes_per_sample, verify
-from perfkit.worker.device import compile_counters, facts, synchronize
+from perfkit.worker.checks import (
+    bytes_per_sample,
+    compile_counters,
+    distributed_model,
+    facts,
+    synchronize,
+    verify,
+)
 from perfkit.worker.messages import Trained
-from perfkit.worker.procedure import Job, Procedures, drive
-from perfkit.worker.training import Training, distributed_model, losses, observe_step
+from perfkit.worker.procedure import Job, Procedures, Step, drive
+from perfkit.worker.training import Training, losses, observe_step
 
 ROUNDS = 5
 SMALL = 1 << 12
@@ -99,6 +107,14 @@ class Session(Procedures):
             compile_counters=compile_counters(),
             batch_norm=any("BatchNorm" in type(part).__name__ for part in training.model.modules()),
         )
+
+    def check(self, steps: Sequence[Step]) -> None:
+        for number, value in enumerate(losses(steps), 1):
+            if not math.isfinite(value):
+                raise RunFailed(
+                    f"the loss became {value} ({number} steps into a block)",
+                    "Lower the learning rate, or switch amp to bf16 (fp16 overflows without scaling)",
+                )
 
     def memory(self) -> messages.MemoryReport:
         """Accounts for the memory of a step."""

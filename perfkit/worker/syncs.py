@@ -23,7 +23,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from perfkit.worker.failures import is_program, is_users
-from perfkit.worker.messages import ITEM_REMEDY, TO_HOST_REMEDY, Place, copy_remedy
+from perfkit.worker.messages import Place
 
 LOADER = os.sep.join(("torch", "utils", "data", ""))
 OPTIMIZER = os.sep.join(("torch", "optim", ""))
@@ -31,15 +31,17 @@ UNKNOWN_SIZE = (
     "the size of the result is known only to the device: use torch.where(mask, a, b), or do it on the host"
 )
 FIXES = {
-    ITEM_REMEDY: ("item", "tolist", "numpy", "__float__"),
-    "decide on the device (torch.where), or read the value every N steps": ("__bool__",),
-    "keep it a tensor, or use a size that is known on the host": ("__int__", "__index__"),
-    "print every N steps, not each": ("__repr__", "__format__"),
-    UNKNOWN_SIZE: ("nonzero", "masked_select", "unique"),
-    "compare on the device, and read the result later": ("equal", "allclose"),
+    "item tolist numpy __float__": (
+        "read it after the loop, or every N steps: losses can be kept on the device"
+    ),
+    "__bool__": "decide on the device (torch.where), or read the value every N steps",
+    "__int__ __index__": "keep it a tensor, or use a size that is known on the host",
+    "__repr__ __format__": "print every N steps, not each",
+    "nonzero masked_select unique": UNKNOWN_SIZE,
+    "equal allclose": "compare on the device, and read the result later",
 }
 """What to do instead of calls that make the host wait for the device."""
-WAITS = {name: fix for fix, names in FIXES.items() for name in names}
+WAITS = {name: fix for names, fix in FIXES.items() for name in names.split()}
 
 
 class Call(NamedTuple):
@@ -109,20 +111,6 @@ def detect_syncs() -> Iterator[Syncs]:
 
 
 @contextlib.contextmanager
-def assert_no_sync() -> Iterator[None]:
-    """Fails if the block copies or waits; for your own tests.
-
-    Raises:
-        AssertionError: with the places.
-    """
-    with detect_syncs() as syncs:
-        yield
-    if syncs.places:
-        count = sum(place.count for place in syncs.places.values())
-        raise AssertionError(f"{count} copies or waits between host and device:\n{syncs.table()}")
-
-
-@contextlib.contextmanager
 def _driver_warnings(syncs: Syncs) -> Iterator[None]:
     """The driver's own warnings of synchronisation, with the line that torch names."""
     before = torch.cuda.get_sync_debug_mode()
@@ -166,10 +154,13 @@ def _copy(call: Call, on_gpu: bool) -> Place | None:
     if source.device.type == after and (on_gpu or name == "copy_" or not to_cpu):
         return None
     if after == "cpu":
-        return Place(name, "", "device to host", TO_HOST_REMEDY)
-    memory = "pinned" if source.is_pinned() else "pageable"
-    asynchronous = call.kwargs.get("non_blocking") or any(value is True for value in args[1:])
-    return Place(name, "", "host to device", copy_remedy(memory, bool(asynchronous)), memory)
+        return Place(name, "", "device to host", "keep it on the device, or read it every N steps")
+    memory, fix = "pageable", "pin it in the loader (pin_memory), then copy with non_blocking"
+    if source.is_pinned():
+        memory, fix = "pinned", "copy with non_blocking: the memory is pinned already"
+        if call.kwargs.get("non_blocking") or any(value is True for value in args[1:]):
+            fix = "it overlaps as it is"
+    return Place(name, "", "host to device", fix, memory)
 
 
 def _is_cpu(value: Any) -> bool:

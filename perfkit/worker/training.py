@@ -1,7 +1,6 @@
 """The training program, taken step by step and observed: what it has built, its batches, its parts."""
 
 import contextlib
-import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,16 +8,20 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
 from perfkit import prefetch, train
 from perfkit.checkpointing import blocks
-from perfkit.errors import RunFailed
 from perfkit.ranks import mean_over_ranks
 from perfkit.recipe import Recipe
-from perfkit.worker.checks import View, first_tensor
-from perfkit.worker.device import compile_counters, world
+from perfkit.worker.checks import (
+    View,
+    compile_counters,
+    distributed_model,
+    first_tensor,
+    inner_model,
+    world,
+)
 from perfkit.worker.procedure import Step
 from perfkit.worker.syncs import Call, Calls
 
@@ -145,18 +148,6 @@ class Training:
                 module.record_function = record_function
             self._on_phase = contextlib.nullcontext
 
-    def check(self, steps: Sequence[Step]) -> None:
-        """Raises `RunFailed` where a loss is not finite."""
-        for number, value in enumerate(losses(steps), 1):
-            if not math.isfinite(value):
-                raise RunFailed(
-                    f"the loss became {value} ({number} steps into a block)",
-                    "Lower the learning rate, or switch amp to bf16 (fp16 overflows without scaling)",
-                )
-
-    def note(self, text: str) -> None:
-        """The program's steps have nothing else in them."""
-
 
 def losses(steps: Sequence[Step]) -> list[float]:
     """The losses of steps as numbers, averaged over the ranks."""
@@ -165,18 +156,6 @@ def losses(steps: Sequence[Step]) -> list[float]:
     stacked = torch.stack([step.loss for step in steps if step.loss is not None]).float()
     values: list[float] = (mean_over_ranks(stacked) if world() > 1 else stacked).tolist()
     return values
-
-
-def inner_model(model: Any) -> Any:
-    """The workload's own module, inside of what compiles or distributes it."""
-    ddp = distributed_model(model)
-    return ddp.module if ddp else getattr(model, "_orig_mod", model)
-
-
-def distributed_model(model: Any) -> DistributedDataParallel | None:
-    """The module that averages gradients over the ranks; None with one rank."""
-    model = getattr(model, "_orig_mod", model)
-    return model if isinstance(model, DistributedDataParallel) else None
 
 
 # ---------------------------------------------------------------- observing

@@ -26,7 +26,7 @@ TIMES = Communication(
 )  # fmt: skip
 KERNELS = KernelReport(
     peaks={"float32": 2e9}, bytes_per_s=1e9, rows=[ShapeTiming("1 x 2 x 3", "float32", 0.001, 1e9, 4.0)],
-    work=StepWork(10**9, 10**8, "float32"), step_s=1.0, mfu=0.5, light_share=0.6, recipe="baseline",
+    work=StepWork(10**9, 10**8, "float32"), step_s=1.0, recipe="baseline",
 )  # fmt: skip
 PARTS = dict.fromkeys(("optimizer", "batch", "workspace"), 0)
 MEMORY = MemoryReport(

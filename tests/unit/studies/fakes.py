@@ -101,9 +101,7 @@ def trained(recipe, mechanisms=None, **more):
 
 
 def out_of_memory():
-    failure = RunFailed("no memory", "lower batch_size")
-    failure.kind = "out of memory"
-    return failure
+    return RunFailed("no memory", "lower batch_size", "out of memory")
 
 
 def install(monkeypatch, machine):

@@ -10,7 +10,7 @@ import torch
 import perfkit
 from perfkit import export, prefetch, train
 from perfkit.errors import InvalidValue
-from perfkit.worker.failures import as_error, explain, explain_exit, is_program, is_users
+from perfkit.worker.failures import explain, explain_exit, is_program, is_users
 from tests.support import toy
 
 PACKAGE = Path(perfkit.__file__).parent
@@ -41,8 +41,8 @@ def test_an_exception_has_a_kind_a_place_and_a_remedy(problem, kind):
 
 
 def test_an_error_of_our_own_keeps_its_words():
-    error = as_error(explain(InvalidValue("wrong", "right")))
-    assert (error.kind, str(error)) == ("InvalidValue", "wrong. right")
+    failure = explain(InvalidValue("wrong", "right"))
+    assert (failure.kind, failure.what, failure.remedy) == ("InvalidValue", "wrong", "right")
 
 
 def test_a_signal_is_named_with_a_remedy():

@@ -1,5 +1,6 @@
 """What a look inside a training finds, against what can be counted by hand: memory, FLOPs."""
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -7,8 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
-from perfkit.worker import device, inside
-from perfkit.worker.messages import StepWork
+from perfkit.worker import checks, inside
+from perfkit.worker.messages import KernelReport, StepWork
 from perfkit.worker.training import Training
 from tests.support.toy import Toy
 
@@ -57,28 +58,34 @@ def test_memory_of_a_compiled_model_is_refused_and_its_work_is_not_known():
     measured.recipe = Recipe(compile=True)
     with pytest.raises(InvalidValue, match="compile=false"):
         inside.memory(measured)
-    assert inside.work(measured)[0].flops is None
+    assert inside.work(measured).flops is None
 
 
 def test_a_peak_that_is_not_kept_is_not_known():
     """MPS knows what is allocated now, and that is no peak."""
-    assert device.peak_bytes(torch.device("mps")) == (None, None)
-    assert (device.peak_bytes(CPU)[0] or 0) > 1 << 20
+    assert checks.peak_bytes(torch.device("mps")) == (None, None)
+    assert (checks.peak_bytes(CPU)[0] or 0) > 1 << 20
 
 
 def test_flops_of_a_step_are_those_of_its_products():
     """Forward 2·b·in·out for each layer; backward the same for weights, and for inputs but the first."""
-    step, operators = inside.work(training())
+    step = inside.work(training())
     assert step.flops == 2 * 8 * (3 * 32 * 2 + 2 * 16 * 32)
-    assert step.bytes == sum(moved for _, moved in operators) > 0
-    assert inside.work(training(amp="bf16"))[0].dtype == "bfloat16"
+    assert step.bytes > 3 * WEIGHTS, "read forward and by the update, which also writes them"
+    assert inside.work(training(amp="bf16")).dtype == "bfloat16"
     with FlopCounterMode(display=False) as counter:
         training().step()
     assert step.flops == counter.get_total_flops() / 2, "the first step too"
 
 
-def test_shares_of_the_roof_are_known_where_the_work_is():
-    """An operator needs the longer of computing at 100 FLOP/s and moving at 50 B/s."""
-    work, operators = StepWork(500, 200, "float32"), [(400, 50), (100, 100), (0, 50)]
-    assert inside.shares(work, operators, 20.0, {"float32": 100.0}, 50.0) == (5 / 20, (4 + 2 + 1) / 20)
-    assert inside.shares(StepWork(None, None, ""), [], 20.0, {}, 50.0) == (None, None)
+def test_a_share_of_the_peak_is_known_where_the_work_is():
+    report = KernelReport(
+        peaks={"float32": 100.0},
+        bytes_per_s=1.0,
+        rows=[],
+        work=StepWork(500, 1, "float32"),
+        step_s=20.0,
+        recipe="",
+    )
+    assert report.mfu == 0.25
+    assert msgspec.structs.replace(report, work=StepWork(None, None, "", "compiled")).mfu is None

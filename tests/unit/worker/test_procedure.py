@@ -46,9 +46,6 @@ class Subject:
     def phases(self):
         return contextlib.nullcontext()
 
-    def check(self, steps):
-        pass
-
     def note(self, text):
         self.notes.append(text)
 

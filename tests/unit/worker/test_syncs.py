@@ -55,7 +55,7 @@ def test_a_clean_step_has_none_and_neither_has_a_loader():
 
     model, target = torch.nn.Linear(6, 2), torch.zeros(2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=True)
-    with perfkit.assert_no_sync():
+    with perfkit.detect_syncs() as detected:
         list(torch.utils.data.DataLoader(Data(), batch_size=2))
         for _ in range(3):
             loss = torch.nn.functional.mse_loss(model(X), target)
@@ -63,6 +63,7 @@ def test_a_clean_step_has_none_and_neither_has_a_loader():
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             torch.where(X > 2, X, -X)
+    assert not detected.places, detected.table()
 
 
 def test_the_detector_does_not_wait_itself(monkeypatch):
@@ -82,12 +83,6 @@ def test_a_place_costs_what_its_calls_do(monkeypatch):
     assert place.count == 4
     assert 0 < place.seconds < 0.1, "without finding it"
     assert "4x, " in detected.table()
-
-
-def test_the_assertion_lists_the_places():
-    place = r"2 copies or waits.*\n.*test_syncs.py:\d+  item"
-    with pytest.raises(AssertionError, match=place), perfkit.assert_no_sync():
-        X.sum().item(), X.mean().item()
 
 
 @pytest.mark.parametrize(

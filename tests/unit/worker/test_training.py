@@ -4,6 +4,7 @@ import contextlib
 import gc
 import itertools
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,8 +13,9 @@ from perfkit import prefetch, train
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe
 from perfkit.worker import training as training_module
-from perfkit.worker.device import compile_counters
-from perfkit.worker.procedure import Procedures, drive
+from perfkit.worker.checks import compile_counters
+from perfkit.worker.procedure import drive
+from perfkit.worker.session import Session
 from perfkit.worker.training import Training, losses, observe_step
 from tests.support.toy import Blocks, NaNLoss, Toy
 
@@ -25,9 +27,9 @@ def training(workload=None, **switches):
 
 
 def first_losses(subject, count=4):
-    procedures = Procedures(lambda phase: None)
-    procedures.subject = subject
-    return losses(drive(procedures.first_steps([subject.first], count), subject.step).plain)
+    session = Session(SimpleNamespace(send_bytes=lambda message: None))
+    session.subject = subject
+    return losses(drive(session.first_steps([subject.first], count), subject.step).plain)
 
 
 @pytest.mark.parametrize("switches", [{}, {"accumulation": 2, "workers": 1}, {"amp": "fp16"}])
