@@ -204,7 +204,7 @@ class Questions(Procedures):
     def _observation(self, parts: Sequence[Steps], ended: bool) -> Observation:
         steps = [step for part in parts for step in part.plain]
         outside: dict[str, tuple[int, float]] = {}
-        for step in (step for part in parts for step in part.all if step not in part.plain):
+        for step in (step for part in parts for step in part.marked):
             name = " + ".join(sorted(step.marks))
             count, spent = outside.get(name, (0, 0.0))
             outside[name] = count + 1, spent + step.seconds

@@ -31,6 +31,7 @@ DATA_TOLERANCE = 0.05
 BY_INDEX = ". A data set that augments at random must draw from the sample's index, not the order"
 
 Pair = tuple[torch.Tensor, torch.Tensor]
+"""Inputs and targets on the host, as a model got them."""
 
 
 class Side:
@@ -38,19 +39,17 @@ class Side:
 
     Args:
         workload: what is trained.
-        on_batch: called with inputs and targets on the host, as the model got them.
+        on_batch: called with each batch.
         dtype: computes on batches that were recorded, in this type.
     """
 
     def __init__(
         self,
         workload: Any,
-        on_batch: Callable[[torch.Tensor, torch.Tensor], None] = lambda inputs, targets: None,
+        on_batch: Callable[[Pair], None] = lambda pair: None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        self._workload = workload
-        self._on_batch = on_batch
-        self._dtype = dtype
+        self._workload, self._on_batch, self._dtype = workload, on_batch, dtype
         self._inputs: Any = None
         self.outputs: Any = None
         """Of the first batch, before any update: no difference has grown yet."""
@@ -64,7 +63,7 @@ class Side:
         for layer in model.modules():
             if isinstance(layer, nn.modules.dropout._DropoutNd):
                 layer.p = 0.0
-        return model.to(self._dtype) if self._dtype else model
+        return model.to(self._dtype)
 
     def prepare(self, inputs: Any, recipe: Recipe) -> Any:
         torch.manual_seed(0)  # what the workload draws on the device is the same on each side
@@ -78,49 +77,37 @@ class Side:
     def loss(self, outputs: Any, targets: Any) -> Any:
         if self.outputs is None:
             self.outputs = first_tensor(outputs).detach().double().cpu()
-        self._on_batch(self._inputs.detach().cpu(), targets.detach().cpu())
+        self._on_batch((self._inputs.detach().cpu(), targets.detach().cpu()))
         self._inputs = None
         return self._workload.loss(outputs, targets)
-
-    def train(
-        self, recipe: Recipe, device: torch.device, seed: int, steps: int, batches: list[Pair] | None = None
-    ) -> "Side":
-        """Trains some steps: on the workload's own data, or on `batches`."""
-        again = itertools.cycle(batches) if batches else None
-        training = Training(recipe, self, device, seed, batches=again)
-        self.losses = losses([training.first, *(training.step() for _ in range(steps - 1))])
-        training.stop()
-        return self
 
 
 def check(
     workload: Any, recipe: Recipe, device: torch.device, exactness: str, seed: int = 0, steps: int = 4
 ) -> ParityReport:
-    """Compares a recipe with the plain program of the same batch size.
+    """Compares a recipe with the plain program of the same batch size, some steps of each.
 
-    Args:
-        workload: what is trained.
-        recipe: the candidate.
-        device: where.
-        exactness: `bitwise`, or anything else for a tolerance.
-        seed: of weights, order and augmentation.
-        steps: how many are trained on each side.
+    `exactness` is `bitwise`, or anything else for a tolerance; `seed` is of weights, order and augmentation.
     """
     plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
-    strict = plain.replace(fp32_precision="ieee")
     # Of the candidate alone, in their own type: four steps of a large batch take gigabytes.
     batches: list[Pair] = []
-    differences: list[tuple[float, ...]] = []
+    differences: list[list[float]] = []
 
-    def compare(*own: torch.Tensor) -> None:
-        pairs = zip(own, batches[len(differences)], strict=True)
-        differences.append(tuple(_difference(one, other) for one, other in pairs))
+    def compare(pair: Pair) -> None:
+        differences.append([*map(_difference, pair, batches[len(differences)])])
+
+    def trained(side: Side, recipe: Recipe, batches: list[Pair] | None = None) -> Side:
+        training = Training(recipe, side, device, seed, batches and itertools.cycle(batches))
+        side.losses = losses([training.first, *(training.step() for _ in range(steps - 1))])
+        training.stop()
+        return side
 
     with _settings_kept():
-        candidate = Side(workload, lambda *pair: batches.append(pair)).train(recipe, device, seed, steps)
-        reference = Side(workload, compare).train(plain, device, seed, steps)
+        candidate = trained(Side(workload, batches.append), recipe)
+        reference = trained(Side(workload, compare), plain)
         float32, float64 = (
-            Side(workload, dtype=dtype).train(strict, device, seed, steps, batches)
+            trained(Side(workload, dtype=dtype), plain.replace(fp32_precision="ieee"), batches)
             for dtype in (torch.float32, torch.float64)
         )
     rounding, bitwise = _rounding(recipe, device), exactness == "bitwise"
@@ -128,14 +115,12 @@ def check(
     checks = [
         _same("the same inputs", inputs, 0.0 if bitwise else DATA_TOLERANCE, BY_INDEX),
         _same("the same targets", targets),
-    ]
-    if bitwise:
-        pairs = zip(candidate.losses, reference.losses, strict=True)
-        checks.append(_same("bitwise the same losses", [abs(one - other) for one, other in pairs]))
-    checks += [
         _outputs(candidate, float32, float64, rounding),
         _losses(candidate, float32, float64, rounding),
     ]
+    if bitwise:
+        apart = [abs(one - other) for one, other in zip(candidate.losses, reference.losses, strict=True)]
+        checks.insert(2, _same("bitwise the same losses", apart))
     sides = {"candidate": candidate, "float32": float32, "float64": float64}
     return ParityReport(checks, {name: side.losses for name, side in sides.items()})
 

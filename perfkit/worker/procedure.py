@@ -58,7 +58,8 @@ class Steps:
 
     plain: list[Any] = field(default_factory=list)
     """Those that count."""
-    all: list[Any] = field(default_factory=list)
+    marked: list[Any] = field(default_factory=list)
+    """Those with something else in them, which are left out with their time."""
     seconds: float = 0.0
     device_step_s: list[float] = field(default_factory=list)
     """By the device's own clock (CUDA only)."""
@@ -82,7 +83,6 @@ class Steps:
 
 
 Taking = Generator[None, Any, Steps]
-Measuring = Generator[None, Any, Block]
 
 
 def drive(job: Job, step: Callable[[], Any]) -> Any:
@@ -125,23 +125,19 @@ class Procedures:
     def take(
         self, count: int, phase: str, most: int = 0, enough: Callable[[], bool] = lambda: True
     ) -> Taking:
-        """Takes `count` steps, then continues until `enough()` or `most` steps.
-
-        Steps in which something else happened are left out, with their time.
-        """
+        """Takes `count` steps, then continues until `enough()` or `most` steps."""
         self.report(phase)
         device, ends = self.subject.device, list[torch.cuda.Event]()
         taken = self.under_way = Steps()
         synchronize(device)
         start = self._clock()
         _mark(ends, device)
-        while len(taken.plain) < count or (len(taken.plain) < most and not self.agreed(enough())):
+        while len(taken.plain) < count or (len(taken.plain) < most and not self.of_rank_0(enough())):
             step = yield
             _mark(ends, device)
             self._add(step, taken)
         synchronize(device)
-        marked = 0.0 if self._counts_marked else sum(step.seconds for step in taken.all if step.marks)
-        taken.seconds = self._clock() - start - marked
+        taken.seconds = self._clock() - start - sum(step.seconds for step in taken.marked)
         taken.device_step_s = [a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(ends)]
         self.check(taken.plain)
         return taken
@@ -150,14 +146,15 @@ class Procedures:
         """Raises if steps do not train."""
 
     def _add(self, step: Any, taken: Steps) -> None:
-        taken.all.append(step)
         if self._counts_marked or not step.marks:
             taken.plain.append(step)
-        elif not taken.plain and len(taken.all) >= ALL_MARKED:
+            return
+        taken.marked.append(step)
+        if not taken.plain and len(taken.marked) >= ALL_MARKED:
             self._counts_marked = True
-            marks = " and ".join(sorted(set().union(*(each.marks for each in taken.all))))
+            marks = " and ".join(sorted(set().union(*(each.marks for each in taken.marked))))
             self.subject.note(f"every step has {marks} in it, so that is part of a step here")
-            taken.plain.extend(taken.all)
+            taken.plain, taken.marked = taken.marked, []
 
     def first_steps(self, early: list[Any], count: int) -> Taking:
         """The first steps, whose losses are those of the exported script; `early` ones have been taken."""
@@ -183,7 +180,7 @@ class Procedures:
         reset_peak(self.subject.device)
         return warm
 
-    def block(self, samples: int, seconds: float = 0.0, queues: int = 1) -> Measuring:
+    def block(self, samples: int, seconds: float = 0.0, queues: int = 1) -> Job:
         """One block of at least this many samples, for at least some seconds.
 
         The training was idle: what was prefetched meanwhile is used up first. On a CPU the block continues,
@@ -243,7 +240,7 @@ class Procedures:
         if subject.device.type == "cpu":
             yield from self.take(1, "settling", MAX_SETTLING * self._queue_steps + 1, is_settled)
 
-    def ceiling(self, samples: int) -> Measuring:
+    def ceiling(self, samples: int) -> Job:
         """Steps on one batch that is already on the device, without a loader."""
         with self.subject.hold():
             yield from self.take(HELD_FIRST, "ceiling")
@@ -314,10 +311,6 @@ class Procedures:
         shared = torch.tensor([value], device=self.subject.device, dtype=torch.float64)
         torch.distributed.broadcast(shared, 0)
         return float(shared.item())
-
-    def agreed(self, decision: bool) -> bool:
-        """The decision of rank 0."""
-        return bool(self.of_rank_0(float(decision)))
 
 
 def _mark(ends: list[torch.cuda.Event], device: torch.device) -> None:
