@@ -42,6 +42,13 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     provenance: Provenance
     runs: Annotated[list[Run], msgspec.Meta(min_length=1)]
 
+    def __post_init__(self) -> None:
+        try:
+            for facts in (self.provenance.machine, *(run.machine for run in self.runs)):
+                machine.describe(facts)
+        except (AttributeError, TypeError) as problem:
+            raise ValueError(f"a machine is described in another way ({problem})") from None
+
 
 def provenance() -> Provenance:
     """The provenance of what this process's command records here and now."""

@@ -4,14 +4,14 @@ import math
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from perfkit.errors import StoreError
 from perfkit.results import stats
-from perfkit.results.pairing import DISTURBED, Pairing, counting, is_disturbed
 from perfkit.results.stats import Estimate, Ratio, Values
 
 T = TypeVar("T")
@@ -23,7 +23,22 @@ AGAIN = "baseline_again"
 RUNG = "rung"
 """The fact of a run that says whether its rung was kept: `kept`, or `dropped: ` with the reason."""
 
+DISTURBED = 0.05
+"""A block during which others took more than this share of the cores is disturbed (metrics §1)."""
+
 Status = Literal["ok", "not_applicable", "failed", "cancelled"]
+Role = Literal["previous", "baseline"]
+"""What a run is compared with: the stage before it, or the first one."""
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+# What a file from outside may hold: of other values nothing could be computed.
+Rate = Annotated[float, Meta(gt=1e-6, lt=1e12)]
+"""samples/s."""
+Seconds = Annotated[float, Meta(ge=0, lt=1e9)]
+Duration = Annotated[float, Meta(gt=0, lt=1e9)]
+"""Seconds that something divides by."""
+Share = Annotated[float, Meta(ge=0, lt=1e3)]
+Count = Annotated[int, Meta(ge=0)]
 
 
 class Mechanism(msgspec.Struct, frozen=True):
@@ -45,45 +60,49 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     """Version of the model."""
     constants: str
     """Digest of its constants."""
-    band: float
+    band: Share
     """Error of samples/s to expect, as a fraction: that of kernel time, as far as kernels decide it."""
-    memory_band: float | None = None
+    memory_band: Share | None = None
     """Error of the peak memory to expect, as a fraction."""
-    kernel_s: float = 0.0
+    kernel_s: Seconds = 0.0
     """Kernel time of a step."""
 
 
 class Raw(msgspec.Struct, frozen=True):
     """Every measured value in the order of time, warm-up included."""
 
-    step_s: list[float] = []
-    data_wait_s: list[float] = []
-    warmup_steps: int = 0
+    step_s: list[Duration] = []
+    data_wait_s: list[Seconds] = []
+    warmup_steps: Count = 0
     device_step_s: list[float] = []
     """CUDA only: device time between the ends of successive measured steps, within each block."""
-    block_samples_per_s: list[float] = []
+    block_samples_per_s: list[Rate] = []
     """One block in each round."""
-    ceiling_samples_per_s: list[float] = []
+    ceiling_samples_per_s: list[Rate] = []
     """The step on one batch that is already on the device, in the first of the same rounds."""
     gpu_utilization_nvml: list[float] = []
-    block_steps: list[int] = []
+    block_steps: list[Count] = []
     """Steps of each block."""
-    disturbed: list[float] = []
+    disturbed: list[Share] = []
     """For each round, the largest share of the cores that others took during one of its blocks."""
+
+    def __post_init__(self) -> None:
+        if len(self.ceiling_samples_per_s) > len(self.block_samples_per_s):
+            raise ValueError("it holds more ceilings than blocks")
 
 
 class Communication(msgspec.Struct, frozen=True, kw_only=True):
     """What averaging gradients between ranks costs an optimizer step; times in seconds."""
 
-    bytes_per_step: int
-    step_s: float
-    compute_s: float
+    bytes_per_step: Annotated[int, Meta(gt=0)]
+    step_s: Duration
+    compute_s: Duration
     """A step in which nothing is averaged."""
-    alone_s: float
+    alone_s: Duration
     """The collectives of a step, with nothing else running."""
-    rank_compute_s: list[float]
+    rank_compute_s: Annotated[list[Duration], Meta(min_length=1)]
     """`compute_s` of each rank: the others wait for the slowest one."""
-    start_s: float
+    start_s: Seconds
     """Time of a collective that moves almost no bytes."""
 
     @property
@@ -95,6 +114,85 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     def straggling(self) -> float:
         """`compute_s` of the slowest rank / of the median rank."""
         return max(self.rank_compute_s) / float(np.median(self.rank_compute_s))
+
+
+def counting(shares: Sequence[float], count: int) -> Flags:
+    """Which of `count` rounds count: those that others did not disturb, or all where too few are left.
+
+    `shares` of the cores were taken by others, in each round; empty where it was not measured.
+    """
+    clean: Flags = np.array(shares if len(shares) == count else [0.0] * count) <= DISTURBED
+    # Half of fewer rounds will do: they give no verdict anyway.
+    needed = stats.MIN_ROUNDS if count >= stats.MIN_ROUNDS else count / 2
+    return clean if clean.sum() >= needed else np.ones(count, bool)
+
+
+def is_disturbed(shares: Sequence[float], count: int) -> bool:
+    """Whether too few of `count` rounds were undisturbed, so that all of them count."""
+    return len(shares) == count and any(np.array(shares)[counting(shares, count)] > DISTURBED)
+
+
+class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
+    """samples/s of two runs, block by block, in one pair of processes."""
+
+    own_samples_per_s: Annotated[list[Rate], Meta(min_length=1)]
+    other_samples_per_s: Annotated[list[Rate], Meta(min_length=1)]
+    disturbed: list[Share] = []
+    """Share of the cores that others took in each round; empty where it was not measured."""
+
+    @property
+    def rates(self) -> tuple[Values, Values]:
+        """Both as arrays, this run's first, in the rounds that count."""
+        own, other = np.array(self.own_samples_per_s), np.array(self.other_samples_per_s)
+        counts = counting(self.disturbed, own.size)
+        return (own[counts], other[counts]) if own.size == other.size else (own, other)
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether too few rounds were undisturbed, so that all of them count."""
+        return is_disturbed(self.disturbed, len(self.own_samples_per_s))
+
+
+class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
+    """The blocks of two runs, round by round: what a comparison is computed from."""
+
+    against: str
+    """Id of the other run."""
+    role: Role
+    interleaved: bool
+    """Whether both were measured in the same rounds; if not, the rates may be relative to the baseline's."""
+    noise: Share | None = None
+    """The machine's A/A noise then: smaller effects are not called effects; None if unknown."""
+    assumed: bool = False
+    """Whether that noise was measured on another machine."""
+    band: Share | None = None
+    """Of simulated runs: the model's error of the ratio to expect, as a fraction; None for measured ones."""
+    further_pairs: list[Rounds] = []
+    """The same two recipes, measured again, each time in a pair of fresh processes."""
+
+    def __post_init__(self) -> None:
+        if self.interleaved and len(self.own_samples_per_s) != len(self.other_samples_per_s):
+            raise ValueError("its rates are interleaved, but not equally many")
+
+    @property
+    def pairs(self) -> list[Rounds]:
+        """The rounds of every pair of processes."""
+        return [self, *self.further_pairs]
+
+    @property
+    def ratio(self) -> Ratio:
+        """How many times faster this run is than the other, with its interval and verdict."""
+        pairs = [pair for pair in self.pairs if not pair.is_disturbed]
+        if len(pairs) < stats.MIN_ROUNDS:
+            pairs = self.pairs
+        rates = [pair.rates for pair in pairs]
+        if self.further_pairs:
+            ratio = stats.ratio_over_pairs(rates, noise=self.noise)
+        else:
+            ratio = stats.ratio(*rates[0], paired=self.interleaved, noise=self.noise)
+        if any(pair.is_disturbed for pair in pairs):
+            return msgspec.structs.replace(ratio, verdict="disturbed")
+        return ratio if self.band is None else stats.predicted(ratio, self.band)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -124,7 +222,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     samples_per_step: int = 0
     mechanism: list[Mechanism] = []
     pairings: list[Pairing] = []
-    reference_samples_per_s: float | None = None
+    reference_samples_per_s: Rate | None = None
     """The baseline's rate, for a run that was not measured in the same rounds as the others."""
     losses: list[float] = []
     startup_s: float | None = None
@@ -161,11 +259,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         the others has the baseline's rate times its ratio to the baseline in their common rounds.
         """
         rates = self.block_rates
-        if self.status != "ok" or not rates.size or not (rates > 0).all():
+        if self.status != "ok" or not rates.size:
             return None
         estimate = stats.geometric_mean(rates)
-        if not math.isfinite(estimate.value):
-            return None
         if self.simulated:
             estimate = stats.widened(estimate, self.simulated.band)
         baseline = self.pairing("baseline")
@@ -178,9 +274,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def step_s(self) -> Estimate | None:
         """Time of a step, data wait included: median over the steps that count."""
         step = stats.median(self._measured(self.raw.step_s)) if self.status == "ok" else None
-        if step is None or not 0 < step.value < math.inf:
-            return None
-        return stats.widened(step, self.simulated.band) if self.simulated else step
+        return stats.widened(step, self.simulated.band) if step and self.simulated else step
 
     @property
     def data_wait_s(self) -> Estimate | None:
@@ -219,9 +313,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         None for simulated runs: the model's error of that change is not known.
         """
         own, other = (np.array(run.raw.ceiling_samples_per_s) for run in (self, before))
-        if self.simulated or not all(side.size and (side > 0).all() for side in (own, other)):
-            return None
-        return stats.ratio(own, other, paired=False)
+        is_known = own.size and other.size and not self.simulated
+        return stats.ratio(own, other, paired=False) if is_known else None
 
     @property
     def utilization(self) -> float | None:
@@ -244,8 +337,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def speedup(self, role: str) -> Ratio | None:
         """Against the `previous` stage or the `baseline`; None where they were not compared."""
         pairing = self.pairing(role)
-        compared = pairing and pairing.own_samples_per_s and pairing.other_samples_per_s
-        return pairing.ratio if pairing and compared and self.status == "ok" else None
+        return pairing.ratio if pairing and self.status == "ok" else None
 
     def previous(self, runs: Sequence["Run"]) -> "Run | None":
         """The run that this one was compared with, if it is among `runs`."""

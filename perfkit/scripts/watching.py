@@ -12,7 +12,7 @@ import msgspec
 from perfkit import machine
 from perfkit import trace as traces
 from perfkit.errors import RunFailed
-from perfkit.results.pairing import DISTURBED
+from perfkit.results.run import DISTURBED
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import Observation, ScriptFacts
 from perfkit.scripts.study import ScriptSource, script_plan, target

@@ -14,8 +14,7 @@ from perfkit.ladder import presets
 from perfkit.ladder.catalogue import LADDER, Stage
 from perfkit.process.child import Child, call
 from perfkit.recipe import Recipe
-from perfkit.results.pairing import Pairing, Role
-from perfkit.results.run import Raw, Run
+from perfkit.results.run import Pairing, Raw, Role, Run
 from perfkit.rules import Target
 from perfkit.simulate import article, bands, chrome, planning
 from perfkit.simulate import host as hosts

@@ -13,8 +13,7 @@ from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
 from perfkit.process import server
 from perfkit.recipe import Recipe, Value, parse_settings
 from perfkit.results import noise, stats
-from perfkit.results.pairing import Pairing, Rounds
-from perfkit.results.run import Comparison, Run
+from perfkit.results.run import Comparison, Pairing, Rounds, Run
 from perfkit.results.store import RunStore
 from perfkit.studies import rungs
 from perfkit.studies.progress import Progress

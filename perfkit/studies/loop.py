@@ -19,8 +19,7 @@ from perfkit.ladder.catalogue import Stage
 from perfkit.machine import cores, gpus
 from perfkit.process.child import Conversation
 from perfkit.results import noise, stats
-from perfkit.results.pairing import DISTURBED
-from perfkit.results.run import AGAIN, Communication, Run
+from perfkit.results.run import AGAIN, DISTURBED, Communication, Run
 from perfkit.studies.progress import Progress
 from perfkit.studies.record import Noise, Round, Trial, begun, ended
 from perfkit.studies.sources import Plan, Source, StopRule

@@ -16,8 +16,7 @@ from perfkit.ladder.catalogue import Stage
 from perfkit.machine import cores
 from perfkit.process.child import Conversation
 from perfkit.results import stats
-from perfkit.results.pairing import Pairing, Role, counting
-from perfkit.results.run import Communication, Raw, Run
+from perfkit.results.run import Communication, Pairing, Raw, Role, Run, counting
 from perfkit.results.stats import Values
 from perfkit.studies.sources import Plan
 from perfkit.worker.messages import Block, Description, Peak, Trained

@@ -1,5 +1,6 @@
 """Recordings by name: what is there, what is not, and files that are none."""
 
+import msgspec
 import pytest
 
 from perfkit import machine
@@ -21,6 +22,7 @@ def test_a_recording_comes_back_with_where_it_is_from(tmp_path, monkeypatch):
     assert loaded.provenance.command == "perfkit run -o out.json"
 
 
+PLACE = {"machine": {"cpu": "x"}, "when": "w", "command": "c"}
 ORIGIN = '"provenance": {"machine": {}, "when": "w", "command": "c"}'
 
 
@@ -30,6 +32,7 @@ ORIGIN = '"provenance": {"machine": {}, "when": "w", "command": "c"}'
         ("", "not a recording"),
         ('{"schema": 1, ' + ORIGIN + ', "runs": []}', "length >= 1"),
         ('{"schema": 1, ' + ORIGIN + ', "runs": [{"schema": 1}]}', "missing required field `id`"),
+        (msgspec.json.encode({"provenance": PLACE, "runs": [run("r0")]}).decode(), "in another way"),
     ],
 )
 def test_a_file_that_is_no_recording_is_one_message(tmp_path, text, words):

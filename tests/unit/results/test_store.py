@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from perfkit.errors import InvalidValue, StoreError
-from perfkit.results.pairing import Pairing
-from perfkit.results.run import Mechanism, Raw
+from perfkit.results.run import Mechanism, Pairing, Raw
 from perfkit.results.store import RunStore
 from tests.unit.results.test_run import run
 

@@ -10,8 +10,7 @@ from perfkit.cli.options import Recipe as Training
 from perfkit.cli.options import Script
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
-from perfkit.results.pairing import Pairing
-from perfkit.results.run import Comparison, Run
+from perfkit.results.run import Comparison, Pairing, Run
 from perfkit.scripts import referee, study
 from perfkit.scripts.behaviour import Behaviour
 

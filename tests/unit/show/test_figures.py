@@ -13,8 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from perfkit.results import recordings
-from perfkit.results.pairing import Pairing
-from perfkit.results.run import RUNG, Raw, Run
+from perfkit.results.run import RUNG, Pairing, Raw, Run
 from perfkit.show import figures
 from perfkit.show.figures import VIEWS, view
 from tests.unit.show.fake_runs import again, disturbed, many, session

@@ -4,9 +4,8 @@ import msgspec
 import pytest
 
 from perfkit.results import recordings
-from perfkit.results.pairing import Pairing
 from perfkit.results.parity import Check, Parity
-from perfkit.results.run import Mechanism, Raw, Run
+from perfkit.results.run import Mechanism, Pairing, Raw, Run
 from perfkit.show import sentences
 from tests.unit.show.fake_runs import again, disturbed, session
 
@@ -19,7 +18,7 @@ def make(factor=1, wait=0.0, ceiling=102, rates=None, before=None, **more):
         step_s=[1.0] * 4, data_wait_s=[wait] * 4, block_samples_per_s=rates,
         ceiling_samples_per_s=[ceiling] * len(rates),
     )  # fmt: skip
-    other = before.raw.block_samples_per_s if before else []
+    other = before.raw.block_samples_per_s if before else rates
     pairing = Pairing(rates, other, against="a", role="previous", interleaved=True)
     return Run(
         id="b" if before else "a", session="s", created="", stage="it", workload="w", device="cpu", recipe={},
