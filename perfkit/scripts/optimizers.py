@@ -1,20 +1,23 @@
 """Backward passes and optimizers: losses, steps, gradient scalers, and the switches that act on them."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
+from torch._functorch import eager_transforms
 from torch.optim import Optimizer
 
 from perfkit.scripts.outputs import clock
-from perfkit.scripts.script import Script, around
+from perfkit.scripts.script import Script, around, tensors
 
 _LOSSES = 64
 """First backward passes whose losses are kept."""
 _MOST_COMPARISONS = 20
 """Backward passes after which weights that have not been seen to change are no longer compared."""
+_MOST_DERIVATIVES = 100
+"""Gradients by `torch.func` of a single tensor, without a step: after so many the tensor holds weights."""
 
 
 class Updates:
@@ -30,10 +33,13 @@ class Updates:
         self._backward_is_step = False
         self._last: Any = None  # the optimizer that made the last step
         self._is_stepping = False
+        self._is_functional = False  # inside a gradient by torch.func
+        self._derivatives = self._functionals = 0  # gradients by torch.func, and those of them of weights
 
     def patch(self) -> None:
         around(torch.autograd, "backward", self._backward)
         around(torch.autograd, "grad", self._grad)
+        around(eager_transforms, "grad_and_value_impl", self._functional)
         around(torch.amp.GradScaler, "scale", self._scale)
         around(torch.amp.GradScaler, "step", self._step_scaled)
         around(Optimizer, "__init__", self._make)
@@ -70,9 +76,12 @@ class Updates:
                 return plain(roots, *args, **kwargs)
         finally:
             steps.in_backward = False
-            script.backwards += 1
-            self._backward_ended_at = clock()
-            self._look_for_changes()
+            self._end_backward(p for model in script.models[:1] for p in model.parameters())
+
+    def _end_backward(self, weights: Iterable[torch.Tensor]) -> None:
+        self._script.backwards += 1
+        self._backward_ended_at = clock()
+        self._look_for_changes(weights)
 
     def _grad(self, plain: Any, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Gradients of parameters that no further gradient is taken of: a backward pass by another name."""
@@ -81,6 +90,33 @@ class Updates:
         if self._script.steps.in_backward or kwargs.get("create_graph") or not of_parameters:
             return plain(outputs, inputs, *args, **kwargs)
         return self._backward(plain, outputs, inputs, *args, **kwargs)
+
+    def _functional(self, plain: Any, function: Any, argnums: Any, aux: bool, args: Any, kwargs: Any) -> Any:
+        """A gradient by `torch.func`: a backward pass by another name, if it is one of weights.
+
+        Weights come in a container; a single tensor may be what a derivative in a loss is taken by. Once there
+        are other backward passes, this is a part of their step.
+        """
+        script = self._script
+        is_part = self._is_functional or script.steps.in_backward or script.backwards > self._functionals
+        if torch.compiler.is_compiling() or is_part:
+            return plain(function, argnums, aux, args, kwargs)
+        script.steps.begin()  # a step that ends here does not end within the function
+        self._is_functional = True
+        try:
+            gradients, value = plain(function, argnums, aux, args, kwargs)
+        finally:
+            self._is_functional = False
+        self._derivatives += 1
+        given = [args[number] for number in ([argnums] if isinstance(argnums, int) else argnums)]
+        are_weights = not all(map(torch.is_tensor, given)) or self._derivatives > _MOST_DERIVATIVES
+        weights = list(tensors(given))
+        if are_weights and all(each.is_leaf for each in weights):
+            script.tell("backward")
+            self._keep_loss(next(tensors(value)))
+            self._functionals += 1
+            self._end_backward(weights)
+        return gradients, value
 
     def _scale(self, plain: Any, scaler: Any, outputs: Any) -> Any:
         self._unscaled = outputs if isinstance(outputs, torch.Tensor) else None
@@ -94,13 +130,13 @@ class Updates:
         if len(losses) < _LOSSES and isinstance(root, torch.Tensor):
             losses.append(root.detach().float().mean())
 
-    def _look_for_changes(self) -> None:
+    def _look_for_changes(self, compared: Iterable[torch.Tensor]) -> None:
         """Without an optimizer: weights that change between backward passes, updated by the script."""
         script = self._script
         if not self._backward_is_step:
-            if script.optimizers or not script.models or script.backwards > _MOST_COMPARISONS:
+            if script.optimizers or script.backwards > _MOST_COMPARISONS:
                 return
-            weights = sum(float(p.detach().double().sum()) for p in script.models[0].parameters())
+            weights = sum(float(p.detach().double().sum()) for p in compared)
             if self._weights is None:
                 script.steps.first_may_end()
             self._backward_is_step, self._weights = self._weights not in (None, weights), weights

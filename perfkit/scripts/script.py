@@ -19,6 +19,7 @@ from perfkit.scripts.sites import Sites
 from perfkit.worker.checks import FP32_PARTS
 
 _STEPS_FOR_TYPICAL_SIZE = 12
+_functorch: Any = torch._C._functorch
 
 
 class Unavailable(Exception):
@@ -271,8 +272,10 @@ class Script:
 
 
 def tensors(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
-    """All tensors in nested containers and plain objects, in order."""
+    """All tensors in nested containers and plain objects, in order, as they are outside of `torch.func`."""
     if isinstance(value, torch.Tensor):
+        while _functorch.is_functorch_wrapped_tensor(value):
+            value = _functorch.get_unwrapped(value)
         yield value
     elif depth:
         parts: Any = ()

@@ -300,22 +300,55 @@ while True:
         assert script.ask("describe", ScriptFacts).step_is == "a backward pass"
 
 
-def test_gradients_without_backward_are_a_backward_pass(folder):
-    code = """
+GRADIENTS = """
 import torch
+from torch.func import functional_call, grad, vmap
 from torch.utils.data import DataLoader
 model = torch.nn.Linear(8, 4)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
+def loss(weights, x):
+    return functional_call(model, weights, (x,)).sum()
+weights = {name: p.detach() for name, p in model.named_parameters()}
 while True:
     for x in DataLoader(torch.randn(32, 8), 8):
+"""
+FUNCTIONAL = """
+        gradients = grad(loss)(weights, x)
+        weights = {name: p - 0.1 * gradients[name] for name, p in weights.items()}
+"""
+BY_SAMPLE = """
+        gradients = vmap(grad(loss), (None, 0))(dict(model.named_parameters()), x)
+        for name, p in model.named_parameters():
+            p.grad = gradients[name].detach().mean(0)
+        optimizer.step()
+"""
+IN_A_LOSS = """
+        slopes = vmap(grad(lambda x: model(x).sum()))(x)
+        (model(x) - 1).pow(2).mean().backward()
+        optimizer.step()
+"""
+AUTOGRAD = """
         gradients = torch.autograd.grad(model(x).sum(), model.parameters())
         for p, gradient in zip(model.parameters(), gradients):
             p.grad = gradient
         optimizer.step()
 """
-    with started(code) as script:
+
+
+@pytest.mark.parametrize(
+    ("code", "step"),
+    [
+        (FUNCTIONAL, "a backward pass"),
+        (BY_SAMPLE, "a step of SGD"),
+        (IN_A_LOSS, "a step of SGD"),
+        (AUTOGRAD, "a step of SGD"),
+    ],
+)
+def test_gradients_without_backward_are_a_backward_pass(folder, code, step):
+    with started(GRADIENTS + code) as script:
         trained, facts = train(script), script.ask("describe", ScriptFacts)
-    assert (trained.samples_per_step, len(trained.losses), facts.loader) == (8, 6, "Tensor")
+    assert (facts.step_is, trained.samples_per_step, len(trained.losses)) == (step, 8, 6)
+    assert facts.loader == "Tensor" and len(set(trained.losses)) == 6
 
 
 def test_a_closure_that_an_optimizer_calls_again_is_no_step(folder):
