@@ -94,8 +94,8 @@ class Updates:
     def _functional(self, plain: Any, function: Any, argnums: Any, aux: bool, args: Any, kwargs: Any) -> Any:
         """A gradient by `torch.func`: a backward pass by another name, if it is one of weights.
 
-        Weights come in a container; a single tensor may be what a derivative in a loss is taken by. Once there
-        are other backward passes, this is a part of their step.
+        Weights come in a container; a single tensor may be what a derivative in a loss is taken by. Once
+        there are other backward passes, this is a part of their step.
         """
         script = self._script
         is_part = self._is_functional or script.steps.in_backward or script.backwards > self._functionals
