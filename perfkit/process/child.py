@@ -1,8 +1,6 @@
 """Measuring processes: start, ask, cancel, time out, and end with everything they started."""
 
 import contextlib
-import functools
-import importlib
 import math
 import os
 import pickle
@@ -95,10 +93,6 @@ class Conversation:
             Cancelled: `cancelled` was set.
         """
         self.send(Question(question, arguments))
-        return self.answer(kind)
-
-    def answer(self, kind: type[A]) -> A:
-        """The answer to the question that was sent last; raises as `ask` does."""
         answers: dict[int, object] = {}
         while len(answers) < self.world:
             self.check()
@@ -151,13 +145,6 @@ class Rank(NamedTuple):
     connection: Connection
 
 
-def serve(connection: Connection) -> None:
-    """The task of a measuring process; only there is torch imported."""
-    from perfkit.worker import session
-
-    session.serve(connection)
-
-
 class Child(Conversation):
     """A measuring process for each rank, each with its loader workers in a process group of its own.
 
@@ -165,7 +152,6 @@ class Child(Conversation):
         on_progress, cancelled, timeout_s: as for a `Conversation`.
         environment: variables besides those of this process, such as `Recipe.environment()`.
         ranks: how many train together.
-        task: what it does; by default it answers questions about a training.
 
     Raises:
         RunFailed: no process can be started.
@@ -179,10 +165,9 @@ class Child(Conversation):
         timeout_s: float | None = None,
         environment: Mapping[str, str] | None = None,
         ranks: int = 1,
-        task: Callable[[Connection], None] = serve,
     ) -> None:
         super().__init__(on_progress, cancelled, timeout_s)
-        self.world, self._task, self._early = ranks, task, dict(environment or {})
+        self.world, self._early = ranks, dict(environment or {})
         self.folder = Path(tempfile.mkdtemp(prefix="perfkit-"))
         """Its temporary files; removed with whatever a killed process leaves there."""
         self._ranks: list[Rank] = []
@@ -201,7 +186,7 @@ class Child(Conversation):
         cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR", machine.cache_folder().absolute() / "inductor")
         late = {**variables, "TMPDIR": str(self.folder), "TORCHINDUCTOR_CACHE_DIR": str(cache)}
         try:
-            process = server.start(self._task, theirs, log, self._early, late)
+            process = server.start(theirs, log, self._early, late)
         except Exception as problem:
             what = f"no measuring process could be started: {problem!r}"
             raise RunFailed(what, "Run `perfkit doctor`: it says whether torch can be imported") from problem
@@ -252,7 +237,7 @@ class Child(Conversation):
 
 
 def call(
-    function: Callable[..., Any] | str,
+    place: str,
     *arguments: Any,
     timeout_s: float | None = None,
     cancelled: threading.Event | None = None,
@@ -260,7 +245,7 @@ def call(
     """Calls a function in a fresh process, which ends with the call.
 
     Args:
-        function: importable by its name; or `module:name`, which is then not imported here.
+        place: `module:name` of the function, which is not imported here.
         arguments: of the function; they are pickled, as is the result.
         timeout_s: how long it may take.
         cancelled: set from any thread to end it.
@@ -269,17 +254,8 @@ def call(
         RunFailed: it raised, ended its process, or took too long.
         Cancelled: `cancelled` was set.
     """
-    task = functools.partial(_answer_call, function, arguments)
-    with Child(cancelled=cancelled, timeout_s=timeout_s, task=task) as child:
-        return pickle.loads(child.answer(bytes))
-
-
-def _answer_call(function: Any, arguments: tuple[Any, ...], connection: Connection) -> None:
-    if isinstance(function, str):
-        module, _, name = function.partition(":")
-        function = getattr(importlib.import_module(module), name)
-    result = function(*arguments)
-    connection.send_bytes(messages.encode(Answer(pickle.dumps(result))))
+    with Child(cancelled=cancelled, timeout_s=timeout_s) as child:
+        return pickle.loads(child.ask("call", bytes, place=place, pickled=pickle.dumps(arguments)))
 
 
 # ---------------------------------------------------------------- the end

@@ -16,7 +16,7 @@ import threading
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -37,17 +37,10 @@ _lock = threading.Lock()
 """Held while this process has the variables of another one that starts."""
 
 
-def start(
-    task: Callable[[Connection], None],
-    connection: Connection,
-    log: str,
-    early: Mapping[str, str],
-    late: Mapping[str, str],
-) -> BaseProcess:
-    """Starts a process that carries out a task; the first one waits until its server has imported torch.
+def start(connection: Connection, log: str, early: Mapping[str, str], late: Mapping[str, str]) -> BaseProcess:
+    """Starts a process that answers questions; the first one waits until its server has imported torch.
 
     Args:
-        task: gets the connection; both are pickled.
         connection: to the process that asks.
         log: the file for what it prints.
         early: variables, besides this process's own, that an import may read.
@@ -57,9 +50,7 @@ def start(
         environment = {**os.environ, **early, **late}
         environment.pop("MPLBACKEND", None)  # a notebook's own
         # A daemon is ended with this process, rather than waited for.
-        process: BaseProcess = _method.Process(
-            target=run, args=(task, connection, environment, log), daemon=True
-        )
+        process: BaseProcess = _method.Process(target=run, args=(connection, environment, log), daemon=True)
         if ON_LINUX:
             _fork(process, early)
         else:
@@ -126,10 +117,8 @@ def _main_hidden() -> Iterator[None]:
 # ---------------------------------------------------------------- in the process
 
 
-def run(
-    task: Callable[[Connection], None], connection: Connection, environment: Mapping[str, str], log: str
-) -> None:
-    """Prepares this process, then carries out its task; a failure of the task goes to the parent.
+def run(connection: Connection, environment: Mapping[str, str], log: str) -> None:
+    """Prepares this process, then answers questions; a failure goes to the parent.
 
     It has a session and variables of its own, prints to the file `log`, and ends with its parent.
     """
@@ -158,7 +147,9 @@ def run(
         sys.path.insert(0, os.getcwd())
     warnings.simplefilter("ignore")
     try:
-        task(connection)
+        from perfkit.worker import session  # only here is torch imported
+
+        session.serve(connection)
     except BaseException as problem:  # whatever it is, the parent must hear of it
         traceback.print_exception(problem, file=sys.stderr)
         sys.stderr.flush()

@@ -152,7 +152,8 @@ class Simulated(Source):
                 if some not in self._measured:
                     self.progress.phase("measuring what a sample takes to fetch")
                     self._measured[some] = call(
-                        planning.fetch_s, self.description.reference, self.description.options,
+                        "perfkit.simulate.planning:fetch_s",
+                        self.description.reference, self.description.options,
                         Recipe().replace(**dict.fromkeys(some, True)).to_dict(),
                         cancelled=self.progress.cancelled,
                     )  # fmt: skip

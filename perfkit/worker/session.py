@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import math
 import os
+import pickle
 import statistics
 import sys
 import time
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from perfkit import rules, workloads
+from perfkit import additions, rules, workloads
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe, switches
 from perfkit.results.run import Communication
@@ -61,6 +62,10 @@ class Session(Procedures):
         super().__init__(lambda phase: connection.send_bytes(messages.encode(messages.Progress(phase))))
         self.started = time.time() - getattr(sys.modules.get("perfkit.worker.preload"), "IMPORT_S", 0.0)
         """When a process that imports everything itself would have started."""
+
+    def call(self, place: str, pickled: bytes) -> bytes:
+        """The result of a function at `module:name`, pickled as are its arguments."""
+        return pickle.dumps(additions.load(place)(*pickle.loads(pickled)))
 
     def describe(
         self, workload: str, preset: str, options: dict[str, Any], device: str

@@ -119,18 +119,18 @@ def test_of_ranks_that_fail_the_cause_is_told_not_that_the_others_lost_it():
 
 def test_a_call_gives_the_result_of_a_function_of_a_fresh_process():
     assert call("os:getpid") != os.getpid()
-    assert call(divmod, 7, 2) == (3, 1)
+    assert call("builtins:divmod", 7, 2) == (3, 1)
     method = call("multiprocessing:get_start_method")
     assert method == multiprocessing.get_start_method(), "loader workers are started as in any script"
 
 
 def test_a_call_that_raises_dies_or_does_not_end_says_so():
     with pytest.raises(RunFailed, match="ZeroDivisionError"):
-        call(divmod, 7, 0)
+        call("builtins:divmod", 7, 0)
     with pytest.raises(RunFailed, match="exit status 3"):
         call("os:_exit", 3)
     with pytest.raises(RunFailed, match="time limit"):
-        call(time.sleep, 60, timeout_s=1)
+        call("time:sleep", 60, timeout_s=1)
 
 
 @on_linux
