@@ -19,7 +19,7 @@ from perfkit.recipe import Recipe
 from perfkit.workloads import files, reference
 
 _HERE = Path(__file__).parent
-_SIBLINGS = ("prefetch", "ranks", "checkpointing")
+_SIBLINGS = ("prefetch", "ranks")
 _SET_UP = {name: getattr(files, name) for name in ("photo_folder", "text_file")}
 """Functions of a workload that are evaluated when its script is written."""
 _DEFAULTS = {

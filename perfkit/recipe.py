@@ -142,9 +142,6 @@ class Recipe:
     )
     cpu_threads: int = _compute(0, "CPU threads", "compute threads; 0 = one per usable core", high=1024)
     accumulation: int = _memory(1, "Accumulation", "batches per optimizer step", low=1, high=1024)
-    activation_checkpointing: bool = _memory(
-        False, "Checkpointing", "keep only the input of each block, recompute its activations in backward"
-    )
     wait_policy: str = _environment(
         "default",
         "Waiting threads",

@@ -85,8 +85,6 @@ RULES: tuple[tuple[str, Callable[[Recipe, Target], bool], str], ...] = (
     ("compile_mode",
      lambda r, t: r.compile_mode != "default" and t.anchored is not None,
      "no published figures say what another compile_mode than the default gains"),
-    ("activation_checkpointing", lambda r, t: r.compile,
-     "torch.compile decides itself what to recompute in backward; perfkit does not combine the two"),
     ("wait_policy", lambda r, t: t.device != "cpu",
      "the compute threads of the CPU do little beside a GPU"),
     ("allocator", lambda r, t: t.device != "cpu",

@@ -2,7 +2,7 @@
 
 Each `recipe.NAME` is a switch of `perfkit.Recipe`, and each `workload.NAME` belongs to what is trained (the
 protocol is in `perfkit/workloads/__init__.py`). Nothing else trains. What only few recipes need is in the
-siblings `prefetch.py`, `ranks.py` and `checkpointing.py`.
+siblings `prefetch.py` and `ranks.py`.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 from torch.utils.data import DataLoader, RandomSampler
 
-from perfkit.checkpointing import checkpoint_blocks
 from perfkit.prefetch import prefetched
 from perfkit.ranks import RankSampler, join_ranks
 from perfkit.recipe import Recipe
@@ -64,8 +63,6 @@ def train(recipe: Recipe, workload: Any, device: torch.device, seed: int = 0) ->
     model: Any = workload.model().to(device).train()
     if recipe.channels_last:
         model = model.to(memory_format=torch.channels_last)
-    if recipe.activation_checkpointing:
-        checkpoint_blocks(model)
     if recipe.ranks > 1:
         model = DistributedDataParallel(model)
     if recipe.compile:

@@ -47,7 +47,6 @@ ledger = pk.memory(
         "small batch": {"batch_size": size},
         "twice the batch": {"batch_size": 2 * size},
         "accumulated": {"batch_size": size, "accumulation": 2},
-        "recomputed": {"batch_size": 2 * size, "activation_checkpointing": True},
     }
 )
 ledger.plot("held")
@@ -56,7 +55,7 @@ ledger.plot("held")
 ledger.table("At the peak")
 
 # %% [markdown]
-# *Accumulated* sums the gradients of two small batches before a step: the effective batch without its memory, but also without larger kernels. *Recomputed* keeps only the input of each block and computes the rest again in backward, for about one forward pass more. A model of many blocks then holds the activations of one block at a time. This small net is a single block: backward computes all of it again, in *workspace* (what operators hold while they run), and nothing is saved.
+# *Accumulated* sums the gradients of two small batches before a step: the effective batch without its memory, but also without larger kernels. *Workspace* is what operators hold while they run. A model of many blocks can also keep only the input of each block and compute the rest again in backward (`torch.utils.checkpoint`, a puzzle below): it holds the activations of one block at a time, for about one forward pass more.
 #
 # If a run does not fit, the panel says so: set a smaller batch in it, also in the chapters that follow (`panel.set(batch_size=128)`).
 #

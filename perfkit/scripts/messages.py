@@ -12,7 +12,6 @@ EDITS = {
     "uint8_copy": "return uint8 from the data set; convert and normalise after `.to(device)`",
     "device_resize": "return small images from the data set; enlarge them after `.to(device)`",
     "accumulation": "call backward on several batches, each loss divided by their number, before the step",
-    "activation_checkpointing": "call the blocks through torch.utils.checkpoint.checkpoint",
     "ranks": "start the script with torchrun, with DistributedDataParallel in it",
     "no_sync": "enter model.no_sync() for all but the last batch of a step",
 }

@@ -133,7 +133,7 @@ def predict(gpu: Gpu, step: Step, recipe: Recipe, around: Host, fetch_s: float) 
         raise RunFailed(
             f"{OUT_OF_MEMORY}: the step needs {needed / 2**30:.2f} GiB with context and workspaces, and a "
             f"{gpu.name} has {gpu.memory_gib:.2f} GiB",
-            "Lower batch_size or raise accumulation; amp and activation_checkpointing save memory too",
+            "Lower batch_size or raise accumulation; amp saves memory too",
             OUT_OF_MEMORY,
         )
     return Prediction(gpu, recipe, step, costs.actions(step, gpu), around, fetch_s)

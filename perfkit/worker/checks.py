@@ -160,8 +160,6 @@ class View:
     compute_stream: int | None = None
     averaged: list[bool] = field(default_factory=list)
     """For each backward pass: whether the ranks averaged their gradients."""
-    block_calls: int = 0
-    """How often the first block of the model was computed; 0 where that cannot be counted."""
     graphs: CompileCounters = field(default_factory=CompileCounters)
     recompiles: int = 0
     """Graphs that were compiled after the first step: there should be none."""
@@ -332,13 +330,6 @@ def _compile_mode(view: View) -> Reading:
 def _cpu_threads(view: View) -> Reading:
     threads = torch.get_num_threads()
     return threads, f"compute threads: {threads}"
-
-
-def _activation_checkpointing(view: View) -> Reading:
-    if not view.block_calls:
-        return False, "compiled: the compiler chooses what backward computes again"
-    times = view.block_calls / max(1, view.batches)
-    return (times == 2 if times in (1, 2) else None), f"a block is computed {times:g}x per batch"
 
 
 def _accumulation(view: View) -> Reading:

@@ -11,7 +11,6 @@ import torch
 from torch.profiler import record_function
 
 from perfkit import prefetch, train
-from perfkit.checkpointing import blocks
 from perfkit.ranks import mean_over_ranks
 from perfkit.recipe import Recipe
 from perfkit.worker.checks import (
@@ -19,7 +18,6 @@ from perfkit.worker.checks import (
     compile_counters,
     distributed_model,
     first_tensor,
-    inner_model,
     world,
 )
 from perfkit.worker.procedure import Step
@@ -186,9 +184,6 @@ def observe_step(training: Training, first_graphs: int = 0) -> View:
     def updated(*_: Any) -> None:
         view.updates += 1
 
-    def computed(*_: Any) -> None:
-        view.block_calls += 1
-
     def on_phase(name: str) -> AbstractContextManager[Any]:
         if name == "backward":
             view.averaged.append(ddp is None or ddp.require_backward_grad_sync)
@@ -197,11 +192,6 @@ def observe_step(training: Training, first_graphs: int = 0) -> View:
         return _copies_noted(view) if name == "copy" else contextlib.nullcontext()
 
     hooks = [model.register_forward_hook(called), training.optimizer.register_step_post_hook(updated)]
-    compiled = isinstance(model, torch._dynamo.eval_frame.OptimizedModule)
-    if not compiled:  # a hook inside of the model would compile it again
-        block = blocks(inner_model(model))[0]
-        leaf = next(part for part in block.modules() if not [*part.children()])
-        hooks.append(leaf.register_forward_pre_hook(computed))
     training.keeps_last = True
     try:
         with training.phases(on_phase):
@@ -211,7 +201,7 @@ def observe_step(training: Training, first_graphs: int = 0) -> View:
             hook.remove()
     view.batch, training.last, training.keeps_last = training.last, None, False
     view.batches = training.fetched - before
-    if compiled:
+    if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
         view.graphs = compile_counters()
         view.recompiles = view.graphs.graphs - first_graphs
     return view

@@ -19,8 +19,6 @@ WORKLOAD = "perfkit.workloads.cifar_resnet18:CifarResNet18"
 OFFERS = sorted(CifarResNet18.offers)
 DESCRIPTION = Description(WORKLOAD, {"image_size": 32}, OFFERS, DeviceFacts(2, "2.15", count=8))
 RUNGS = sorted(set(OPTIMIZATIONS) - {"baseline"})
-WITHOUT_COMPILE = {"activation_checkpointing"}
-"""They cannot act on top of the whole ladder, on any device."""
 IN_THE_ENVIRONMENT = ("allocator", "wait_policy")
 LOSSES = [2.3] * 8
 SCRIPT, SCRIPTS = export.script, {}
@@ -102,12 +100,11 @@ def test_a_variable_of_the_process_stands_in_the_command_of_a_cpu_s_script_alone
     assert variable in on_cpu and variable not in on_gpu
 
 
-@pytest.mark.parametrize("name", ["amp", "activation_checkpointing", "batch_size", "pinning"])
+@pytest.mark.parametrize("name", ["amp", "batch_size", "pinning"])
 def test_on_a_machine_without_a_gpu_the_diff_on_one_is_shown_where_it_differs(name):
     shown = [text for _, text in rungs.stage_diffs(plan("cpu", (name,)), DESCRIPTION) if text]
     ((_, on_gpu),) = rungs.stage_diffs(plan("cuda", (name,)), DESCRIPTION)
-    assert bool(shown) == bool(on_gpu) == (name not in WITHOUT_COMPILE)
-    assert not shown or changed(shown[-1]) == changed(on_gpu)
+    assert changed(shown[-1]) == changed(on_gpu) != []
 
 
 def changed(diff):

@@ -135,13 +135,6 @@ def test_the_account_of_memory_agrees_with_the_allocator() -> None:
     assert found.allocated < 2 * found.peak, "the rest is what libraries take inside an operator"
 
 
-def test_checkpointing_gives_activations_up() -> None:
-    plain = inspect.memory(CIFAR, **CUDA, settings={"batch_size": 32})
-    saved = inspect.memory(CIFAR, **CUDA, settings={"batch_size": 32, "activation_checkpointing": True})
-    assert saved.parts["activations"] < plain.parts["activations"]
-    assert saved.peak < plain.peak
-
-
 def test_roofs_and_share_of_a_gpu() -> None:
     found = inspect.kernels(CIFAR, **CUDA, settings={"amp": "bf16", "batch_size": 64})
     assert found.peaks.keys() == {"float32", "bfloat16", "float16"}

@@ -26,7 +26,7 @@ OPTIONS = {
 }
 SIZES = Sizing(workers=2, batch_size=8, large_batch=16, largest_batch=32, amp="bf16", threads=1)
 ON_CPU = [
-    {"zero_grad_set_to_none": False, "optimizer_impl": "foreach", "activation_checkpointing": True},
+    {"zero_grad_set_to_none": False, "optimizer_impl": "foreach"},
     {"workers": 1, "prefetch_factor": 4, "uint8_copy": True, "channels_last": True, "amp": "bf16"},
     {"device_resize": True, "scaled_decode": True, "optimizer_impl": "fused", "accumulation": 2},
     {"uint8_copy": True, "optimizer_impl": "loop", "fp32_precision": "ieee"},

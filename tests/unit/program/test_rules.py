@@ -16,7 +16,6 @@ CPU, CUDA = Target("cpu", OFFERS), Target("cuda", OFFERS)
 OLD = Target("cuda", bf16=False)
 NO_COMPILER = Target("cpu", compiler=False)
 MODE, GRAPHS = "compile_mode", {"compile": True, "compile_mode": "reduce-overhead"}
-CHECKPOINTING = {"compile": True, "activation_checkpointing": True}
 
 targets = st.builds(
     Target,
@@ -40,7 +39,6 @@ targets = st.builds(
         ({"channels_last": True}, "channels_last", Target("cuda", convolves=False), "no conv"),
         ({"compile": True}, "compile", NO_COMPILER, "perfkit doctor"),
         (GRAPHS, MODE, CPU, "CUDA graphs"),
-        (CHECKPOINTING, "activation_checkpointing", CPU, "does not combine"),
         ({"wait_policy": "passive"}, "wait_policy", CUDA, "beside a GPU"),
         ({"allocator": "keep"}, "allocator", Target("cpu", glibc=False), "glibc"),
         ({"no_sync": True, "accumulation": 2}, "no_sync", CUDA, "there is only one"),

@@ -4,14 +4,11 @@ import itertools
 
 import pytest
 import torch
-import torchvision
-from torch import nn
 
 from perfkit import ranks
-from perfkit.checkpointing import blocks
 from perfkit.recipe import Recipe
 from perfkit.train import train
-from tests.support.toy import Blocks, Points, Toy
+from tests.support.toy import Points, Toy
 
 CPU = torch.device("cpu")
 
@@ -53,55 +50,6 @@ def test_accumulation_yields_the_mean_loss_of_its_batches_and_steps_once():
     split = losses(several, steps=2, batch_size=4, accumulation=2)
     assert split == pytest.approx(losses(one, steps=2), rel=1e-5)
     assert one.steps == several.steps == 2
-
-
-class Transformer(nn.Module):
-    """As a Hugging Face model: its layers lie two levels down, and are called with keywords."""
-
-    class Layer(nn.Module):
-        calls = 0
-
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(16, 16)
-
-        def forward(self, inputs, *, scale):
-            self.calls += 1
-            return torch.relu(self.linear(inputs)) * scale
-
-    def __init__(self):
-        super().__init__()
-        self.encoder = nn.ModuleDict({"layers": nn.ModuleList(self.Layer() for _ in range(3))})
-        self.head = nn.Linear(16, 2)
-
-    def forward(self, inputs):
-        for layer in self.encoder["layers"]:
-            inputs = layer(inputs, scale=0.5)
-        return self.head(inputs)
-
-
-@pytest.mark.parametrize("model", [Blocks().model, Transformer])
-def test_checkpointing_computes_blocks_twice_and_trains_the_same(model):
-    """Also blocks that are called with keywords; batch norm counts its batch once."""
-
-    class Kept(Toy):
-        def model(self):
-            self.net = model()
-            return self.net
-
-    plain, again = Kept(), Kept()
-    assert losses(plain) == losses(again, activation_checkpointing=True)
-    for name, value in plain.net.state_dict().items():
-        assert torch.equal(value, again.net.state_dict()[name]), name
-    if model is Transformer:
-        assert [layer.calls for layer in blocks(again.net)] == [8, 8, 8]
-
-
-def test_the_blocks_are_the_layers_of_the_outermost_lists():
-    resnet = torchvision.models.resnet18()
-    assert [type(block).__name__ for block in blocks(resnet)] == ["BasicBlock"] * 8
-    plain = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    assert blocks(plain) == [plain]
 
 
 def test_ranks_share_each_shuffle_and_draw_random_numbers_of_their_own(monkeypatch):

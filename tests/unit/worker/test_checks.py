@@ -39,7 +39,6 @@ def test_every_reader_tells_a_switch_that_is_on_from_one_that_is_off():
         "fp32_precision": "tf32",
         "optimizer_impl": "foreach",
         "accumulation": 2,
-        "activation_checkpointing": True,
         "non_blocking": True,
     }
     view = seen(**states)

@@ -43,14 +43,10 @@ def test_each_byte_is_of_one_kind():
     assert report.peak_phase in ("forward", "backward", "optimizer")
 
 
-def test_checkpointing_gives_activations_up():
-    plain, less = (
-        inside.memory(training(Deep(), activation_checkpointing=on, batch_size=64)) for on in (False, True)
-    )
-    assert less.parts["activations"] < 0.5 * plain.parts["activations"]
-    assert less.parts["weights"] == plain.parts["weights"]
-    assert any(kind == "activations" and size == 4 * 64 * 256 for _, kind, size in plain.places)
-    assert ("0.0.weight", "weights", 4 * 16 * 256) in plain.places
+def test_what_holds_memory_is_named():
+    report = inside.memory(training(Deep(), batch_size=64))
+    assert any(kind == "activations" and size == 4 * 64 * 256 for _, kind, size in report.places)
+    assert ("0.0.weight", "weights", 4 * 16 * 256) in report.places
 
 
 def test_memory_of_a_compiled_model_is_refused_and_its_work_is_not_known():
