@@ -155,12 +155,6 @@ class Recipe:
         ("default", "keep"),
     )
     ranks: int = _ranks(1, "Ranks", "processes that train together (DDP)", low=1, high=1024)
-    no_sync: bool = _ranks(
-        False,
-        "no_sync",
-        "average gradients once per optimizer step, not after every batch",
-        idle_when=("accumulation", 1),
-    )
 
     def __post_init__(self) -> None:
         """Checks every value, however the recipe was made."""

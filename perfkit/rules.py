@@ -91,8 +91,6 @@ RULES: tuple[tuple[str, Callable[[Recipe, Target], bool], str], ...] = (
      "a GPU's memory has an allocator of its own, which keeps what is freed"),
     ("allocator", lambda r, t: not t.glibc,
      "the variables are those of glibc, which this system does not use"),
-    ("no_sync", lambda r, t: r.ranks == 1,
-     "no_sync acts between ranks, and there is only one"),
     ("ranks", lambda r, t: t.anchored is not None,
      "a simulated GPU trains alone: communication is not simulated"),
     ("ranks", lambda r, t: t.device == "mps",

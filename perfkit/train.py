@@ -83,7 +83,7 @@ def train(recipe: Recipe, workload: Any, device: torch.device, seed: int = 0) ->
             inputs = workload.prepare(inputs, recipe)
         if recipe.channels_last:
             inputs = inputs.to(memory_format=torch.channels_last)
-        if recipe.no_sync:
+        if recipe.ranks > 1 and recipe.accumulation > 1:
             # As in `with model.no_sync()`: the ranks average their gradients with the last batch only.
             model.require_backward_grad_sync = len(losses) == recipe.accumulation - 1
         with record_function("forward"):

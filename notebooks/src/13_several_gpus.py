@@ -27,7 +27,6 @@ panel = pk.RecipePanel(
         "1 rank": {} if several else {"cpu_threads": 1},
         "2 ranks": both,
         "accumulate 4": both | {"accumulation": 4},
-        "accumulate 4, no_sync": both | {"accumulation": 4, "no_sync": True},
     },
     workload="tiny_gpt",
     device="cuda" if several else "cpu",
@@ -44,7 +43,7 @@ panel.communication()
 # %% [markdown]
 # *Alone* is an all-reduce with nothing else running. *Exposed* is how much longer the step became; on cores that ranks share it can be more than the averaging, because the ranks also slow each other. A *straggler* computes for longer than the others, and all wait for it.
 #
-# **What to expect.** Efficiency of 90% and more on two GPUs of one machine with a real model. On two CPU cores 50 to 95%, and below that if anything else runs. `no_sync` skips the averaging for all but the last of the accumulated batches.
+# **What to expect.** Efficiency of 90% and more on two GPUs of one machine with a real model. On two CPU cores 50 to 95%, and below that if anything else runs. *Accumulate 4* averages once for four batches (`no_sync` skips it for the first three), in a step of four times the samples.
 #
 # ## Is it the same training?
 #
@@ -88,7 +87,7 @@ panel.forecast("2 ranks", latency_s=5e-6, bytes_per_s=12.5e9)
 # | drop scopes, fetch results every 30 steps | tensors are freed at once; fetch rarely ([11](11_hidden_transfers.ipynb)) |
 # | RDMA with TCP to fall back on | `NCCL_DEBUG=INFO` says which; `NCCL_IB_DISABLE=1` forces TCP |
 # | normalise on the GPU, uint8 reader | [05](05_uint8_copy.ipynb) |
-# | batch merge | `accumulation` with `no_sync` |
+# | batch merge | `accumulation`; DDP's `no_sync` around all batches but the last |
 # | double buffer, pinned memory | [03](03_pinning.ipynb) |
 # | endless reader | [02](02_data_loading.ipynb): `persistent_workers`, an endless sampler |
 # | mixed precision, constant loss scale | [06](06_amp.ipynb): `GradScaler` adapts it |

@@ -13,7 +13,6 @@ EDITS = {
     "device_resize": "return small images from the data set; enlarge them after `.to(device)`",
     "accumulation": "call backward on several batches, each loss divided by their number, before the step",
     "ranks": "start the script with torchrun, with DistributedDataParallel in it",
-    "no_sync": "enter model.no_sync() for all but the last batch of a step",
 }
 """Switches that cannot be set from outside a script, each with the edit to make instead."""
 SETTABLE = tuple(name for name in switches() if name not in EDITS)

@@ -26,7 +26,7 @@ from perfkit.studies.record import begun, ended
 from perfkit.studies.sources import Plan, Request, Source, StopRule
 from perfkit.worker.messages import Description
 
-_ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator", "no_sync")
+_ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator")
 
 
 class Simulated(Source):

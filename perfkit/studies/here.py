@@ -158,7 +158,7 @@ class ThisMachine(Loop):
     def _beside_one_rank(self, recipe: Recipe, steps: int) -> tuple[ParityReport, Trained]:
         """Ranks with a batch each must have the losses of one rank with all of their batches."""
         batch_size = recipe.batch_size * recipe.ranks
-        child, plain = self.train(recipe.replace(ranks=1, no_sync=False, batch_size=batch_size), steps)
+        child, plain = self.train(recipe.replace(ranks=1, batch_size=batch_size), steps)
         child.stop()
         trained = self.train(recipe, steps).trained
         rounding = 1e-4 if recipe.amp == "off" else 2e-2

@@ -159,7 +159,7 @@ class View:
     """The CUDA stream that was current in each copy."""
     compute_stream: int | None = None
     averaged: list[bool] = field(default_factory=list)
-    """For each backward pass: whether the ranks averaged their gradients."""
+    """With several ranks, for each backward pass: whether they averaged their gradients."""
     graphs: CompileCounters = field(default_factory=CompileCounters)
     recompiles: int = 0
     """Graphs that were compiled after the first step: there should be none."""
@@ -334,7 +334,9 @@ def _cpu_threads(view: View) -> Reading:
 
 def _accumulation(view: View) -> Reading:
     evidence = f"{view.batches} batch(es), {view.updates} optimizer step(s)"
-    return view.batches if view.updates == 1 else None, evidence
+    if view.averaged:
+        evidence += f", gradients averaged over the ranks: {sum(view.averaged)}x"
+    return view.batches if view.updates == 1 and sum(view.averaged) <= 1 else None, evidence
 
 
 # ---------------------------------------------------------------- ranks and environment
@@ -347,13 +349,6 @@ def _ranks(view: View) -> Reading:
     if not distributed_model(view.model):
         return None, "the model is not in DistributedDataParallel"
     return size, f"{size} ranks by {distributed.get_backend()}, in DistributedDataParallel"
-
-
-def _no_sync(view: View) -> Reading:
-    *others, last = view.averaged
-    if last and all(others):
-        return False, "gradients are averaged with every batch"
-    return (last and not any(others)) or None, f"gradients are averaged, batch by batch: {view.averaged}"
 
 
 def _wait_policy(view: View) -> Reading:

@@ -143,7 +143,6 @@ class Session(Procedures):
         """
         recipe, model = self.subject.recipe, distributed_model(self.subject.model)
         assert model
-        times = 1 if recipe.no_sync else recipe.accumulation
         with_it, without, steps = list[float](), list[float](), self.steps_for(samples)
         for _ in range(ROUNDS):
             with_it.append((yield from self.take(steps, "ranks")).mean_s)
@@ -160,10 +159,10 @@ class Session(Procedures):
         rank_compute_s: list[Any] = [None] * recipe.ranks
         distributed.all_gather_object(rank_compute_s, compute_s)
         return Communication(
-            bytes_per_step=gradients * times,
+            bytes_per_step=gradients,
             step_s=statistics.median(with_it),
             compute_s=compute_s,
-            alone_s=alone_s * times,
+            alone_s=alone_s,
             rank_compute_s=rank_compute_s,
             start_s=start_s,
         )

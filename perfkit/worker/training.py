@@ -185,8 +185,8 @@ def observe_step(training: Training, first_graphs: int = 0) -> View:
         view.updates += 1
 
     def on_phase(name: str) -> AbstractContextManager[Any]:
-        if name == "backward":
-            view.averaged.append(ddp is None or ddp.require_backward_grad_sync)
+        if name == "backward" and ddp:
+            view.averaged.append(ddp.require_backward_grad_sync)
         if name == "forward":
             view.compute_stream = _current_stream(view.device)
         return _copies_noted(view) if name == "copy" else contextlib.nullcontext()

@@ -22,7 +22,7 @@ SWITCHES = """
     batch_size workers prefetch_factor scaled_decode pin_memory
     non_blocking device_prefetch uint8_copy device_resize zero_grad_set_to_none channels_last
     amp fp32_precision cudnn_benchmark optimizer_impl compile compile_mode cpu_threads accumulation
-    wait_policy allocator ranks no_sync
+    wait_policy allocator ranks
 """.split()
 OTHER_NAMES = {
     "data_loading": "workers", "pinning": "pin_memory", "zero_grad": "zero_grad_set_to_none",

@@ -25,12 +25,13 @@ def measured(workload, *recipes):
 
 
 def test_two_ranks_take_twice_the_samples_with_every_switch_proven():
-    every = {"accumulation": 2, "no_sync": True}
-    one, two, all_of_it = runs = measured("Toy", {"cpu_threads": 1}, TOGETHER, TOGETHER | every)
+    one, two, merged = runs = measured("Toy", {"cpu_threads": 1}, TOGETHER, TOGETHER | {"accumulation": 2})
     assert [(run.status, run.samples_per_step) for run in runs] == [("ok", 8), ("ok", 16), ("ok", 32)]
     assert "2 ranks by gloo" in {proof.switch: proof.evidence for proof in two.mechanism}["ranks"]
     assert one.communication is None
-    for run in (two, all_of_it):
+    accumulated = {proof.switch: proof for proof in merged.mechanism}["accumulation"]
+    assert accumulated.ok and "averaged over the ranks: 1x" in accumulated.evidence
+    for run in (two, merged):
         assert run.communication.bytes_per_step == 4 * (16 * 32 + 32 + 32 * 2 + 2)
         assert len(run.communication.rank_compute_s) == 2
         assert run.communication.step_s > 0
@@ -60,7 +61,7 @@ def test_each_rank_writes_a_trace(tmp_path):
 
 
 def test_an_exported_script_runs_under_torchrun_with_the_losses_of_the_run(tmp_path):
-    (run,) = measured("Toy", TOGETHER)
+    (run,) = measured("Toy", TOGETHER | {"accumulation": 2})
     file = tmp_path / "train_two.py"
     file.write_text(rungs.scripts([run])[run.title])
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

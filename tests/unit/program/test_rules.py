@@ -41,7 +41,6 @@ targets = st.builds(
         (GRAPHS, MODE, CPU, "CUDA graphs"),
         ({"wait_policy": "passive"}, "wait_policy", CUDA, "beside a GPU"),
         ({"allocator": "keep"}, "allocator", Target("cpu", glibc=False), "glibc"),
-        ({"no_sync": True, "accumulation": 2}, "no_sync", CUDA, "there is only one"),
         ({"ranks": 2}, "ranks", CUDA, "one GPU per rank, and this run has 1"),
         ({"ranks": 2}, "ranks", Target("cuda", count=2), ""),
         ({"workers": 2}, "workers", Target("cpu", refused={"workers": "a sampler"}), "a sampler"),
