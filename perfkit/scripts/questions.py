@@ -223,7 +223,6 @@ class Questions(Procedures):
     def _view(self) -> checks.View:
         script, models = self._script, self._models
         return checks.View(
-            script.device,
             loader=script.loader,
             iterator=script.iterator,
             model=nn.ModuleList(script.models),

@@ -131,23 +131,22 @@ Reading = tuple[Any, str]
 
 @dataclass
 class View:
-    """What a training shows of itself in a step. Whatever is None cannot be seen."""
+    """What a training shows of itself in a step. Whatever is None cannot be seen.
 
-    device: torch.device
+    The `iterator` is the loader's, with its worker processes. `batch` is the last one, as the loader gave it,
+    `inputs` as the model took it; `outputs` is the first tensor that the model gave, `autocast` the type of
+    the autocast around the model.
+    """
+
     loader: Any = None
     iterator: Any = None
-    """The loader's, with its worker processes."""
     model: Any = None
     optimizer: Any = None
     scaler: Any = None
     batch: Any = None
-    """The last one, as the loader gave it."""
     inputs: Any = None
-    """As the model took them."""
     outputs: Any = None
-    """The first tensor that the model gave."""
     autocast: torch.dtype | None = None
-    """The type of the autocast around the model, where there is one."""
     batches: int = 1
     updates: int = 0
     """Optimizer steps."""

@@ -14,20 +14,13 @@ from typing import Any
 
 import torch
 from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
 
 from perfkit import additions, rules, workloads
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe, switches
 from perfkit.results.run import Communication
-from perfkit.worker import inside, messages, parity
-from perfkit.worker.checks import (
-    bytes_per_sample,
-    compile_counters,
-    distributed_model,
-    facts,
-    synchronize,
-    verify,
-)
+from perfkit.worker import checks, inside, messages, parity
 from perfkit.worker.messages import Trained
 from perfkit.worker.procedure import Job, Procedures, Step, drive
 from perfkit.worker.training import Training, losses, observe_step
@@ -77,7 +70,7 @@ class Session(Procedures):
             workloads.reference(workload),
             complete,
             sorted(rules.offers(self.workload)),
-            facts(self.device),
+            checks.facts(self.device),
             workloads.convolves(self.workload),
         )
 
@@ -95,10 +88,10 @@ class Session(Procedures):
             torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["LOCAL_WORLD_SIZE"])))
         chosen = Recipe.from_dict(recipe)
         self.subject = training = Training(chosen, self.workload, self.device, seed)
-        self.first_graphs = compile_counters().graphs
+        self.first_graphs = checks.compile_counters().graphs
         first = yield from self.first_steps([training.first], loss_steps)
         view = observe_step(training, self.first_graphs)
-        proofs = verify(view, wanted(chosen))
+        proofs = checks.verify(view, wanted(chosen))
         warm = yield from self.warm_up(warmup_s)
         return Trained(
             recipe=recipe,
@@ -107,9 +100,9 @@ class Session(Procedures):
             warm=warm.block(),
             losses=losses(first.plain),
             mechanisms=proofs,
-            batch_bytes_per_sample=bytes_per_sample(view.batch),
+            batch_bytes_per_sample=checks.bytes_per_sample(view.batch),
             samples_per_step=training.samples_per_step,
-            compile_counters=compile_counters(),
+            compile_counters=checks.compile_counters(),
             batch_norm=any("BatchNorm" in type(part).__name__ for part in training.model.modules()),
         )
 
@@ -141,12 +134,12 @@ class Session(Procedures):
         NCCL alike; the rest of the collectives' own time was hidden behind the computation. Steps without it
         let the weights of the ranks drift apart; they get those of rank 0 again.
         """
-        recipe, model = self.subject.recipe, distributed_model(self.subject.model)
+        recipe, model = self.subject.recipe, checks.distributed_model(self.subject.model)
         assert model
         with_it, without, steps = list[float](), list[float](), self.steps_for(samples)
         for _ in range(ROUNDS):
             with_it.append((yield from self.take(steps, "ranks")).mean_s)
-            with without_averaging(model):
+            with without_averaging():
                 without.append((yield from self.take(steps, "ranks")).mean_s)
         with torch.no_grad():
             for value in itertools.chain(model.parameters(), model.buffers()):
@@ -185,17 +178,14 @@ def wanted(recipe: Recipe) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def without_averaging(model: Any) -> Iterator[None]:
+def without_averaging() -> Iterator[None]:
     """Keeps gradients on their rank, also where the program itself says when they are averaged."""
-    plain = type(model)
-    silent = property(lambda self: False, lambda self, value: None)
-    before = model.__dict__.pop("require_backward_grad_sync")
-    model.__class__ = type(plain.__name__, (plain,), {"require_backward_grad_sync": silent})
+    ddp: Any = DistributedDataParallel
+    ddp.require_backward_grad_sync = property(lambda model: False, lambda model, value: None)
     try:
         yield
     finally:
-        model.__class__ = plain
-        model.require_backward_grad_sync = before
+        del ddp.require_backward_grad_sync
 
 
 def _reduce_s(sizes: list[int], device: torch.device) -> float:
@@ -204,10 +194,10 @@ def _reduce_s(sizes: list[int], device: torch.device) -> float:
     seconds = []
     for _ in range(ROUNDS + 1):
         distributed.barrier()
-        synchronize(device)
+        checks.synchronize(device)
         start = time.perf_counter()
         for tensor in tensors:
             distributed.all_reduce(tensor)
-        synchronize(device)
+        checks.synchronize(device)
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[1:])

@@ -13,13 +13,7 @@ from torch.profiler import record_function
 from perfkit import prefetch, train
 from perfkit.ranks import mean_over_ranks
 from perfkit.recipe import Recipe
-from perfkit.worker.checks import (
-    View,
-    compile_counters,
-    distributed_model,
-    first_tensor,
-    world,
-)
+from perfkit.worker.checks import View, compile_counters, distributed_model, first_tensor, world
 from perfkit.worker.procedure import Step
 from perfkit.worker.syncs import Call, Calls
 
@@ -27,6 +21,10 @@ OnPhase = Callable[[str], AbstractContextManager[Any]]
 """Called with the name of a part of a step (data, copy, forward, backward, optimizer); entered around it."""
 
 _plain_endless = train.endless
+
+
+def ignore(batch: Any) -> None:
+    """What is done with each batch unless somebody looks at it."""
 
 
 class Training:
@@ -44,21 +42,19 @@ class Training:
         batches: Iterable[Any] | None = None,
     ) -> None:
         self.recipe = recipe
-        self.held: Any = None
+        self.samples_per_step = recipe.batch_size * recipe.accumulation * recipe.ranks
+        self.batches_per_step: float = recipe.accumulation
+        self._held: Any = None
         """A batch on the device that is trained on in the place of the loader's."""
-        self.fetched = 0
-        """Batches that were taken from the loader."""
-        self.last: Any = None
-        """The last of them, as the loader gave it, while `keeps_last`."""
-        self.keeps_last = False
         self._waited = 0.0
         self._on_phase: OnPhase = contextlib.nullcontext
+        self._on_batch: Callable[[Any], None] = ignore
 
         def feed(loader: Any) -> Iterator[Any]:
             self._batches = _plain_endless(loader) if batches is None else iter(batches)
             self.built_at = time.time()
             while True:
-                yield self._fetch() if self.held is None else self.held
+                yield self._fetch() if self._held is None else self._held
 
         self._program = train.train(recipe, workload, device, seed)
         train.endless = feed
@@ -80,9 +76,7 @@ class Training:
         with self._on_phase("data"):
             batch = next(self._batches)
         self._waited += time.perf_counter() - start
-        self.fetched += 1
-        if self.keeps_last:
-            self.last = batch
+        self._on_batch(batch)
         return batch
 
     def step(self) -> Step:
@@ -99,35 +93,28 @@ class Training:
         if self.iterator:
             self.iterator._shutdown_workers()
 
-    # ------------------------------------------------------------ what a procedure asks
-
     @property
     def iterator(self) -> Any:
         """The loader's iterator with its worker processes; None without."""
         return self.loader._iterator
 
-    @property
-    def samples_per_step(self) -> int:
-        return self.recipe.batch_size * self.recipe.accumulation * self.recipe.ranks
-
-    @property
-    def batches_per_step(self) -> float:
-        return self.recipe.accumulation
-
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
         """Trains on one batch that is already on the device, without the loader."""
-        self.held = [part.to(self.device) for part in self._fetch()]
+        self._held = [part.to(self.device) for part in self._fetch()]
         try:
             yield
         finally:
-            self.held = None
+            self._held = None
 
     @contextlib.contextmanager
-    def phases(self, on_phase: OnPhase = contextlib.nullcontext) -> Iterator[None]:
+    def phases(
+        self, on_phase: OnPhase = contextlib.nullcontext, on_batch: Callable[[Any], None] = ignore
+    ) -> Iterator[None]:
         """Enters what `on_phase` returns around each part of the steps that are taken meanwhile.
 
-        They have names in a profile: the program names all but the wait for a batch itself.
+        They have names in a profile: the program names all but the wait for a batch itself. `on_batch` is
+        called with each batch, as the loader gave it.
         """
 
         @contextlib.contextmanager
@@ -138,13 +125,13 @@ class Training:
         programs: Any = (train, prefetch)
         for module in programs:
             module.record_function = observed
-        self._on_phase = observed
+        self._on_phase, self._on_batch = observed, on_batch
         try:
             yield
         finally:
             for module in programs:
                 module.record_function = record_function
-            self._on_phase = contextlib.nullcontext
+            self._on_phase, self._on_batch = contextlib.nullcontext, ignore
 
 
 def losses(steps: Sequence[Step]) -> list[float]:
@@ -156,67 +143,56 @@ def losses(steps: Sequence[Step]) -> list[float]:
     return values
 
 
-# ---------------------------------------------------------------- observing
-
-
 def observe_step(training: Training, first_graphs: int = 0) -> View:
     """Takes one optimizer step and records what each switch does in it.
 
     A hook on the outermost module is noticed neither by torch.compile nor by DistributedDataParallel, so
     nothing is compiled again. `first_graphs` are those that torch.compile had made after the first step.
     """
-    model, ddp = training.model, distributed_model(training.model)
-    kind, before = training.device.type, training.fetched
+    model, device, ddp = training.model, training.device, distributed_model(training.model)
     view = View(
-        device=training.device,
         loader=training.loader,
         iterator=training.iterator,
         model=model,
         optimizer=training.optimizer,
         scaler=training.scaler,
+        batches=0,
     )
+
+    def stream() -> int | None:
+        return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else None
+
+    def fetched(batch: Any) -> None:
+        view.batch = batch
+        view.batches += 1
 
     def called(_: Any, inputs: Any, outputs: Any) -> None:
         view.inputs, view.outputs = inputs[0], first_tensor(outputs)
-        if torch.is_autocast_enabled(kind):
-            view.autocast = torch.get_autocast_dtype(kind)
+        if torch.is_autocast_enabled(device.type):
+            view.autocast = torch.get_autocast_dtype(device.type)
 
     def updated(*_: Any) -> None:
         view.updates += 1
+
+    def copied(call: Call) -> None:
+        if call.name == "to":
+            view.copies.append(call.kwargs)
+            view.copy_streams.append(stream())
 
     def on_phase(name: str) -> AbstractContextManager[Any]:
         if name == "backward" and ddp:
             view.averaged.append(ddp.require_backward_grad_sync)
         if name == "forward":
-            view.compute_stream = _current_stream(view.device)
-        return _copies_noted(view) if name == "copy" else contextlib.nullcontext()
+            view.compute_stream = stream()
+        return Calls(copied) if name == "copy" else contextlib.nullcontext()
 
-    hooks = [model.register_forward_hook(called), training.optimizer.register_step_post_hook(updated)]
-    training.keeps_last = True
-    try:
-        with training.phases(on_phase):
-            training.step()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    view.batch, training.last, training.keeps_last = training.last, None, False
-    view.batches = training.fetched - before
+    with (
+        model.register_forward_hook(called),
+        training.optimizer.register_step_post_hook(updated),
+        training.phases(on_phase, fetched),
+    ):
+        training.step()
     if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
         view.graphs = compile_counters()
         view.recompiles = view.graphs.graphs - first_graphs
     return view
-
-
-def _current_stream(device: torch.device) -> int | None:
-    return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else None
-
-
-def _copies_noted(view: View) -> Calls:
-    """Notes how and on which stream a batch is copied."""
-
-    def show(call: Call) -> None:
-        if call.name == "to":
-            view.copies.append(call.kwargs)
-            view.copy_streams.append(_current_stream(view.device))
-
-    return Calls(show)

@@ -94,7 +94,7 @@ def test_what_needs_a_gpu_or_an_early_setting_is_read_from_what_a_step_shows(
     monkeypatch, switch, view, value, words
 ):
     monkeypatch.setattr(checks, "first_environment", lambda: EARLY)
-    read, evidence = READERS[switch](View(CPU, **view))
+    read, evidence = READERS[switch](View(**view))
     assert read == value
     assert words in evidence
 
@@ -113,7 +113,7 @@ def test_switches_without_effect_beside_others_need_no_proof():
 
 def test_what_a_recipe_leaves_to_the_environment_is_as_it_is(monkeypatch):
     monkeypatch.setattr(checks, "first_environment", lambda: EARLY)
-    (proof,) = verify(View(CPU), {"wait_policy": "default"})
+    (proof,) = verify(View(), {"wait_policy": "default"})
     assert proof.ok
     monkeypatch.setattr(checks, "first_environment", dict)
-    assert not verify(View(CPU), {"wait_policy": "passive"})[0].ok
+    assert not verify(View(), {"wait_policy": "passive"})[0].ok
