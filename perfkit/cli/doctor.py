@@ -29,7 +29,7 @@ def doctor(
         from perfkit.studies import compare, rungs
     checks, plan = checking.result(), training.plan()
     # What is built in declares what it offers; a workload that is named has to be loaded.
-    stages = rungs.planned(plan, None if training.workload else rungs.expected(plan))
+    stages = rungs.planned(plan, load=bool(training.workload))
     sections = tables.doctor(machine.describe(machine.facts()), checks, stages)
     record: dict[str, object] = {"checks": checks}
     if noise:

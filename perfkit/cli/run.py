@@ -121,9 +121,9 @@ def export(
     """Writes the standalone training script of a recipe; it does not need perfkit."""
     check_writable(out)
     plan = training.plan([training.stage or "baseline"], below=True)
-    described = rungs.describe(plan)
-    recipe = rungs.acting(rungs.planned(plan, described)[-1]).recipe
-    workload = described.reference, described.options
+    source = rungs.described(plan, load=True)
+    recipe = rungs.acting(rungs.all_stages(source)[-1]).recipe
+    workload = source.description.reference, source.description.options
     text = rungs.script(recipe, *workload, plan.device, training.seed, steps)
     if out:
         write(out, text)
@@ -132,6 +132,6 @@ def export(
 
 
 def diff(stage: Annotated[str, typer.Argument(help="an optimization")], training: Training) -> None:
-    """Shows what a stage changes in the training script: here, and on a GPU if that differs."""
-    for title, text in rungs.stage_diffs(training.plan([stage], below=True)):
-        sys.stdout.write(f"# {title}\n{text}")
+    """Shows what a stage changes in the training script: here, or on a GPU if it cannot act here."""
+    title, text = rungs.stage_diff(rungs.described(training.plan([stage], below=True), load=True))
+    sys.stdout.write(f"# {title}\n{text}")

@@ -19,7 +19,7 @@ from perfkit.results.run import Run
 from perfkit.results.store import Entry, RunStore
 from perfkit.show import sentences, tables, units
 from perfkit.show.document import Bullets, Code, Content, Markdown, Section
-from perfkit.studies import inspect, rungs, sources
+from perfkit.studies import inspect, rungs
 from perfkit.studies.sources import Plan
 
 FIRST: dict[str, Value] = {"workers": 1, "wait_policy": "passive"}
@@ -86,7 +86,7 @@ class StagePanel(LadderPanel):
         if not plan.recorded:
             climbed = _switches(_decided(_stored(plan)), catalogue.below(self.optimization.name))
             plan = replace(plan, settings={**climbed, **plan.settings})
-        rungs.planned(plan, rungs.expected(plan))  # raises where the loop below the rung cannot run
+        rungs.planned(plan, load=False)  # raises where the loop below the rung cannot run
         return plan
 
     def _moved(self) -> None:
@@ -103,7 +103,7 @@ class StagePanel(LadderPanel):
 
     def _offer(self) -> None:
         """Shows the switches as they can act there, as far as the workload's class declares it."""
-        source = sources.described(self.plan, rungs.expected(self.plan))
+        source = rungs.described(self.plan)
         stage = rungs.all_stages(source)[-1]
         self.controls.offer(stage.recipe, source.why_not_set)
         self.plan = replace(self.plan, changes=self.controls.changes())
@@ -217,12 +217,12 @@ class StagePanel(LadderPanel):
         ]
 
     def _diffs(self) -> list[tuple[str, str]]:
-        """What was changed in the script; where nothing was measured, what would be, here and on a GPU."""
+        """What was changed in the script; where nothing was measured, what would be, here or on a GPU."""
         run, before = self._run, self._run.previous(self.runs)
         try:
             if run.status == "ok" and before:
                 return [("What it changes", rungs.difference(before, run))]
-            return rungs.stage_diffs(self.plan, rungs.expected(self.plan))
+            return [rungs.stage_diff(rungs.described(self.plan))]
         except PerfkitError:
             return []  # a workload that cannot be exported can be measured
 

@@ -18,7 +18,7 @@ from perfkit.results.run import AGAIN, Run
 from perfkit.results.store import Entry, RunStore, entry
 from perfkit.show import figures, html, sentences, tables
 from perfkit.show.document import Bullets, Content, Notice
-from perfkit.studies import rungs, sources
+from perfkit.studies import rungs
 from perfkit.studies.compare import compare_stored
 from perfkit.studies.progress import Update
 
@@ -91,7 +91,7 @@ class Workbench(LadderPanel):
     def _moved(self) -> None:
         """Offers what the workload's class declares, and shows the runs of the place."""
         plan = self.plan
-        source = sources.described(plan, rungs.expected(plan))
+        source = rungs.described(plan)
         self.controls.offer(plain(plan), source.why_not_set)
         runs = recordings.played(recordings.find(plan.recorded)) if plan.recorded else []
         self._played = {run.id: run for run in runs}

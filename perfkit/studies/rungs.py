@@ -19,7 +19,7 @@ from perfkit.results.run import AGAIN, RUNG, Run, slug
 from perfkit.results.store import RunStore
 from perfkit.rules import Target, applicable, joined, not_anchored
 from perfkit.studies.progress import Progress
-from perfkit.studies.sources import Plan, Source, StopRule, described, opened
+from perfkit.studies.sources import Plan, Source, StopRule, opened
 from perfkit.worker.messages import Description, DeviceFacts
 
 LAST = "tried last"
@@ -85,9 +85,9 @@ def recipe_stages(recipes: Iterable[tuple[str, Recipe]], target: Target) -> list
     return rows
 
 
-def planned(plan: Plan, description: Description | None = None) -> list[Stage]:
-    """The stages of a plan as they would run, or were recorded; None loads the workload."""
-    return all_stages(described(plan, description or describe(plan)))
+def planned(plan: Plan, load: bool = True) -> list[Stage]:
+    """The stages of a plan as they would run, or were recorded; `load` as for `described`."""
+    return all_stages(described(plan, load))
 
 
 def all_stages(source: Source) -> list[Stage]:
@@ -102,18 +102,16 @@ def all_stages(source: Source) -> list[Stage]:
     return recipe_stages(plan.recipes, source.target) or ladder_stages(plan, source.target)
 
 
-def describe(plan: Plan) -> Description:
-    """What the workload and the device report.
+def described(plan: Plan, load: bool = False) -> Source:
+    """A plan's source, not started, that knows what the workload and the device report.
 
-    Nothing is trained, so nobody need wait; a child loads the workload, so that this process stays clean.
+    A child loads the workload, so that this process stays clean; nothing is trained, so nobody need wait. If
+    not `load`, they will probably report what the workload's class declares.
     """
     source = plan.source(plan, Progress())
-    source.describe()
-    return source.description
-
-
-def expected(plan: Plan) -> Description:
-    """What the workload and the device will probably report, as far as the workload's class declares it."""
+    if load:
+        source.describe()
+        return source
     every = [name for name, switch in switches().items() if switch.needs == "workload"]
     offers, facts = workloads.declared(plan.workload), DeviceFacts(0, "")
     if plan.device.startswith("cuda"):
@@ -121,7 +119,8 @@ def expected(plan: Plan) -> Description:
         facts = DeviceFacts(0, "", count=len(found.cuda), bf16=found.bf16)
     options = {**workloads.declared_options(plan.workload, plan.preset.name), **plan.options}
     known = every if offers is None else sorted(offers)  # a run says what is not there
-    return Description(workloads.reference(plan.workload), options, known, facts)
+    source.description = Description(workloads.reference(plan.workload), options, known, facts)
+    return source
 
 
 def acting(stage: Stage) -> Stage:
@@ -238,33 +237,23 @@ def _repeats(source: Source) -> bool:
 # ---------------------------------------------------------------- scripts
 
 
-def stage_diffs(plan: Plan, description: Description | None = None) -> list[tuple[str, str]]:
-    """What the last rung of a plan changes in the script: headings with their diffs.
+def stage_diff(source: Source) -> tuple[str, str]:
+    """What the last rung of a source's plan changes in the script: a heading, and a diff.
 
-    The first is that of this machine, or of the recording; the second, if it differs, that of a machine with
-    GPUs: exporting a script needs none. A heading with an empty diff says why there is none. The workload is
-    loaded if its description is not given.
+    Where the rung cannot act the heading says why, and the diff is that of a machine with GPUs, if it acts
+    there: exporting a script needs none.
     """
-    source = described(plan, description or describe(plan))
-    reason, text = _last_diff(source, all_stages(source), plan.device)
-    diffs = [(f"n/a here: {reason}" if reason else "What it changes", text)]
-    if source.target.device == "cuda":
-        return diffs
-    gpus = replace(source.target, device="cuda", bf16=True, compiler=True, count=_MANY, doubtful={})
-    _, other = _last_diff(source, ladder_stages(plan, gpus), "cuda")
-    if other and _changed(other) != _changed(text):
-        diffs.append(("What it changes on a GPU", other))
-    return diffs
-
-
-def _last_diff(source: Source, ladder: Sequence[Stage], device: str) -> tuple[str, str]:
-    """Why the last stage cannot act, or what it changes."""
-    before, last = ladder[max(0, len(ladder) - 2)], ladder[-1]
-    if last.reason:
-        return last.reason, ""
-    workload = source.description.reference, source.description.options
-    texts = [script(stage.recipe, *workload, device, source.plan.seed) for stage in (before, last)]
-    return "", _diff(texts, last.name)
+    plan, about = source.plan, source.description
+    device, ladder, heading = plan.device, all_stages(source), "What it changes"
+    if reason := ladder[-1].reason:
+        gpus = replace(source.target, device="cuda", bf16=True, compiler=True, count=_MANY, doubtful={})
+        device, ladder, heading = "cuda", ladder_stages(plan, gpus), f"n/a here: {reason}"
+        if ladder[-1].reason:
+            return heading, ""
+        heading += "; what it changes on a GPU"
+    workload = about.reference, about.options, device, plan.seed
+    texts = [script(stage.recipe, *workload) for stage in (ladder[-2:][0], ladder[-1])]
+    return heading, _diff(texts, ladder[-1].name)
 
 
 def difference(before: Run, run: Run) -> str:
@@ -275,10 +264,6 @@ def difference(before: Run, run: Run) -> str:
 def _diff(texts: Iterable[str], name: str) -> str:
     before, after = texts
     return export.diff(before, after, (f"train.py before {name}", f"train.py with {name}"))
-
-
-def _changed(diff: str) -> list[str]:
-    return [line for line in diff.splitlines() if line[:1] in "+-"]
 
 
 def script(

@@ -232,13 +232,6 @@ def plan(  # noqa: PLR0913, PLR0917 - the options of every measuring command
     )
 
 
-def described(plan: Plan, description: Description) -> Source:
-    """A plan's source with a description that is known already; nothing is started."""
-    source = plan.source(plan, Progress())
-    source.description = description
-    return source
-
-
 @contextlib.contextmanager
 def opened(plan: Plan, progress: Progress, study: str = "") -> Iterator[Source]:
     """A plan's source, entered, which must allow the study (`Source.require`); empty for the ladder.

@@ -76,7 +76,7 @@ def test_a_stored_run_is_shown_and_its_export_gives_its_losses(session, tmp_path
 def test_diff_shows_what_a_stage_changes_here_or_on_a_gpu():
     assert "+        num_workers=1," in perfkit("diff", "data_loading", *CIFAR).stdout
     not_here = perfkit("diff", "pinning", *CIFAR).stdout
-    assert "# n/a here: Pin" in not_here and "# What it changes on a GPU" in not_here
+    assert "# n/a here: Pin" in not_here and "; what it changes on a GPU\n" in not_here
     assert "+        pin_memory=True," in not_here
 
 

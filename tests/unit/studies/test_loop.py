@@ -10,7 +10,7 @@ from perfkit.recipe import Recipe
 from perfkit.results import noise, stats
 from perfkit.results.run import Mechanism
 from perfkit.studies.progress import Progress
-from perfkit.studies.rungs import again, describe
+from perfkit.studies.rungs import again, described
 from perfkit.studies.sources import StopRule, opened
 from tests.unit.studies.fakes import out_of_memory
 
@@ -223,6 +223,6 @@ def test_a_second_study_waits_for_the_device_and_says_so(machine, where):
         raise Enough
 
     with opened(where, Progress()):
-        assert describe(where).reference == "m:W", "describing it disturbs nobody"
+        assert described(where, load=True).description.reference == "m:W", "describing it disturbs nobody"
         with pytest.raises(Enough), opened(where, Progress(follow)):
             pytest.fail("both have the device")
