@@ -11,7 +11,7 @@ from perfkit import recipe as recipes
 from perfkit.cli import complain
 from perfkit.cli.options import Output, Recipe, Script, Stage, Texts, Training, progress
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
-from perfkit.show import inside, tables
+from perfkit.show import tables
 from perfkit.show.document import Content
 from perfkit.studies import compare as comparing
 from perfkit.studies import inspect
@@ -130,4 +130,4 @@ def parity(
 def memory(training: Stage, output: Output) -> None:
     """What holds memory in a training step: by kind and by module."""
     ledger = inspect.memory(**training.look())
-    output.show("memory of a step", inside.memory([ledger]), ledger)
+    output.show("memory of a step", tables.memory([ledger]), ledger)

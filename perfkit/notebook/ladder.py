@@ -186,7 +186,7 @@ class LadderPanel(Panel):
         details = [
             *self._evidence(),
             figures.view("losses", self.runs).alt,
-            Section("Warnings and facts", [Bullets(tables.notes(self.runs) or ["none"])]),
+            Section("Warnings and facts", [tables.notes(self.runs)]),
             *tables.summary(self.runs)[:2],
             f"Further pictures: panel.plot(name), with a name of {', '.join(figures.VIEWS)}.",
         ]

@@ -18,7 +18,7 @@ from perfkit.errors import InvalidValue
 from perfkit.machine import Check, checkup, describe, facts
 from perfkit.results import recordings
 from perfkit.results.run import Run
-from perfkit.show import document, html, inside, tables, terminal
+from perfkit.show import document, html, tables, terminal
 from perfkit.show.document import Bullets
 from perfkit.show.sentences import verdicts
 from perfkit.studies import inspect, rungs, sources
@@ -47,7 +47,7 @@ class Sectioned:
         Raises:
             InvalidValue: no such table.
         """
-        return HTML(html.fragment([document.table(self.parts(), title)]))
+        return HTML(html.fragment([document.find(self.parts(), document.Table, title)]))
 
     def plot(self, name: str = "") -> Image:
         """One figure by its name (the first one if empty), as a PNG with a text for those who do not see it.
@@ -55,7 +55,7 @@ class Sectioned:
         Raises:
             InvalidValue: no such figure.
         """
-        figure = document.figure(self.parts(), name)
+        figure = document.find(self.parts(), document.Figure, name)
         return Image(data=figure.png(), alt=figure.alt)
 
 
@@ -174,7 +174,7 @@ def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Shown
         msgspec.structs.replace(inspect.memory(workload, settings=changes, **where), recipe=title)
         for title, changes in recipes.items()
     ]
-    return Shown(reports, inside.memory(reports))
+    return Shown(reports, tables.memory(reports))
 
 
 def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> Shown[Any]:
@@ -183,7 +183,7 @@ def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> Sh
     Figures: roofline, shapes.
     """
     report = inspect.kernels(workload, recipe, **where)
-    return Shown(report, inside.kernels(report))
+    return Shown(report, tables.kernels(report))
 
 
 class SyncReport(Shown[Syncs]):
@@ -198,7 +198,7 @@ class SyncReport(Shown[Syncs]):
 def find_syncs(*which: Any, **how: Any) -> SyncReport:
     """Watches some training steps in a fresh process; arguments as for `perfkit.profile`."""
     report = inspect.syncs(*which, **how)
-    return SyncReport(report, inside.syncs(report))
+    return SyncReport(report, tables.syncs(report))
 
 
 def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:

@@ -13,8 +13,7 @@ from perfkit.scripts.suggest import Suggestion
 from perfkit.scripts.watching import Watched
 from perfkit.show import units
 from perfkit.show.document import Bullets, Col, Content, Notice, Section, Table, tabulate
-from perfkit.show.inside import syncs
-from perfkit.show.tables import checks
+from perfkit.show.tables import checks, syncs
 from perfkit.show.units import clean
 
 _WITHOUT_SWITCH = {"edit": "edit the script", "refused": "no", "on": "has it"}

@@ -5,9 +5,9 @@ escapes what its page would take for markup.
 """
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from perfkit.errors import one_of
 from perfkit.results.stats import Estimate, Ratio
@@ -17,18 +17,14 @@ from perfkit.show.units import wrapped
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-Part = TypeVar("Part")
 Tone: TypeAlias = Literal["", "ok", "warning", "problem"]
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A value of a table and the function that writes it, called once by each renderer.
-
-    A plain `str` in a table is text. A `None` is a missing number.
-    """
+class Cell(NamedTuple):
+    """A value of a table and the function that writes it. A plain `str` in a table is text."""
 
     value: Any
+    """None is a missing number."""
     format: Callable[[Any], str] = str
     absent: str = "n/a"
     """The text in place of a missing number."""
@@ -44,8 +40,7 @@ class Cell:
         return self.absent if self.value is None else self.format(self.value)
 
 
-@dataclass(frozen=True)
-class Col:
+class Col(NamedTuple):
     """A column of a table of things."""
 
     head: str
@@ -59,8 +54,7 @@ class Col:
         return value if isinstance(value, Cell | str) else Cell(value, self.format)
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """Rows of cells; the first cell of a row names it. Where there is little room, the last columns go."""
 
     columns: Sequence[str]
@@ -68,6 +62,11 @@ class Table:
     title: str = ""
     note: str = ""
     """What a reader must know beside the table; without rows, why there are none."""
+
+    @property
+    def name(self) -> str:
+        """What code calls it by."""
+        return self.title
 
     @property
     def numeric(self) -> list[bool]:
@@ -96,7 +95,7 @@ def tabulate(
         most: how many rows to show; the note says how many there are.
     """
     rows = [[column.cell(thing) for column in columns] for thing in things[:most]]
-    if most is not None and len(things) > most:
+    if len(rows) < len(things):
         note = f"The first {most} of {len(things)}. {note}".strip()
     return Table([column.head for column in columns], rows, title, note if rows else none)
 
@@ -117,66 +116,54 @@ class Figure:
     nothing: str = ""
     """Why there is nothing to draw; empty where there is something."""
 
-    def draw(self, dark: bool = False) -> "Drawing":
-        """The matplotlib figure, for a light or a dark page."""
-        with style.theme(dark):
-            drawing = self._painted()
-            drawing.draw_without_rendering()  # ticks take their colour when they are first drawn
-            return drawing
-
-    def svg(self) -> str:
-        """Inline SVG in the ink of its page, so that it suits light and dark themes."""
-        with style.theme():
-            return style.to_svg(self._painted(), self.alt)
-
-    def png(self, dark: bool = False) -> bytes:
-        """A PNG file on its own paper."""
-        buffer = io.BytesIO()
-        with style.theme(dark):
-            self._painted().savefig(buffer, dpi=120)
-        return buffer.getvalue()
-
-    def _painted(self) -> "Drawing":
+    def draw(self) -> "Drawing":
+        """The matplotlib figure, in the look of the `style.theme` around the call."""
         drawing = style.empty(self.title, 1.2 if self.nothing else self.height)
         if self.nothing:
             drawing.text(0.5, 0.4, wrapped(self.nothing, 90, 4), ha="center", va="center")
         else:
             self.paint(drawing)
-        drawing.set_label(self.alt)
         return drawing
 
+    def svg(self) -> str:
+        """Inline SVG in the ink of its page, so that it suits light and dark themes."""
+        with style.theme():
+            return style.to_svg(self.draw(), self.alt)
 
-@dataclass(frozen=True)
-class Notice:
+    def png(self, dark: bool = False) -> bytes:
+        """A PNG file on its own paper."""
+        buffer = io.BytesIO()
+        with style.theme(dark):
+            self.draw().savefig(buffer, dpi=120)
+        return buffer.getvalue()
+
+
+class Notice(NamedTuple):
     """What a reader must not miss."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Bullets:
+class Bullets(NamedTuple):
     """A list."""
 
     items: Sequence[str]
 
 
-@dataclass(frozen=True)
-class Code:
+class Code(NamedTuple):
     """Preformatted text; a `diff` has its added and removed lines marked."""
 
     text: str
     language: str = ""
 
 
-@dataclass(frozen=True)
-class Markdown:
+class Markdown(NamedTuple):
     """Text of perfkit's own in Markdown; a terminal leaves it out."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Interactive:
+class Interactive(NamedTuple):
     """A picture with a script of its own, for pages and notebooks; a terminal leaves it out."""
 
     title: str
@@ -189,8 +176,7 @@ class Interactive:
     """Pixels of its frame in a notebook."""
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A heading and what stands below it; a string is a paragraph.
 
     A folded section holds details: a page shows them on a click, a terminal leaves them out.
@@ -202,32 +188,24 @@ class Section:
 
 
 Content: TypeAlias = str | Notice | Bullets | Code | Markdown | Table | Figure | Interactive | Section
+Part = TypeVar("Part", Table, Figure)
 
 
-def walk(contents: Iterable[Content]) -> Iterator[Content]:
-    """Everything in reading order, sections before what is in them."""
+def find(contents: Iterable[Content], kind: type[Part], name: str = "") -> Part:
+    """The first table or figure whose name begins like this, upper and lower case alike.
+
+    Raises:
+        InvalidValue: no such table or figure.
+    """
+    parts = [part for part in _walk(contents) if isinstance(part, kind)]
+    for part in parts:
+        if part.name.lower().startswith(name.lower()):
+            return part
+    raise one_of(name, [part.name for part in parts], kind.__name__.lower())
+
+
+def _walk(contents: Iterable[Content]) -> Iterator[Content]:
     for content in contents:
         yield content
         if isinstance(content, Section):
-            yield from walk(content.contents)
-
-
-def table(contents: Iterable[Content], title: str = "") -> Table:
-    """A table by the beginning of its title, upper and lower case alike; the first one if empty.
-
-    Raises:
-        InvalidValue: no such table.
-    """
-    return _first({part.title: part for part in walk(contents) if isinstance(part, Table)}, title, "table")
-
-
-def figure(contents: Iterable[Content], name: str = "") -> Figure:
-    """A figure by its name; otherwise as `table`."""
-    return _first({part.name: part for part in walk(contents) if isinstance(part, Figure)}, name, "figure")
-
-
-def _first(parts: Mapping[str, Part], start: str, kind: str) -> Part:
-    for name, part in parts.items():
-        if name.lower().startswith(start.lower()):
-            return part
-    raise one_of(start, list(parts), kind)
+            yield from _walk(content.contents)

@@ -8,14 +8,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from perfkit.errors import one_of
 from perfkit.results.run import RUNG, Run
+from perfkit.results.stats import Estimate
 from perfkit.show import sentences, style, units
 from perfkit.show.document import Figure
-from perfkit.show.style import Look
+from perfkit.show.style import Look, Row
 from perfkit.show.units import clean
+from perfkit.worker.messages import KernelReport, MemoryReport
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -26,7 +29,18 @@ _REST = Look("rest of the step", style.BLUE)
 _BUSY = Look("busy: a share, not places", style.SKY, "..")
 _RATE = Look("samples/s", style.SKY)
 _DROPPED = Look("dropped", "none")
-_AGAIN = Look("the baseline again", style.GREY, "..")
+_KINDS = {
+    look.label: look
+    for look in (
+        Look("weights", style.BLUE),
+        Look("gradients", style.SKY, "//"),
+        Look("optimizer", style.PURPLE, "xx"),
+        Look("batch", style.GREY, "--"),
+        Look("activations", style.ORANGE, ".."),
+        Look("workspace", style.YELLOW, "\\\\"),
+    )
+}
+_TYPES = {"float32": (style.BLUE, "o"), "bfloat16": (style.ORANGE, "D"), "float16": (style.PURPLE, "s")}
 
 
 class View(NamedTuple):
@@ -79,28 +93,17 @@ def _unit(runs: Sequence[Run], unit: str) -> str:
 
 def _step_time(runs: Sequence[Run], drawing: "Drawing") -> None:
     """A step of each run as timelines of loader, host and device, all for the same number of samples."""
-    ax, counts = drawing.add_subplot(), [run.samples_per_step for run in runs if run.step_s]
+    counts = [run.samples_per_step for run in runs if run.step_s]
     samples = max(counts) if counts and all(counts) else 0
     ends = [_end(run, samples) for run in runs]
     scale, unit = (1.0, "s") if max(ends) >= 2 else (1e3, "ms")
-    lanes, used, row = dict[int, str](), list[Look](), 0
+    rows = list[Row]()
     for run, end in zip(runs, ends, strict=True):
         words = _step_numbers(run) or sentences.outcome(run) or "the time of a step is not known"
-        style.words(ax, row, f"{sentences.name(run)}: {words}", weight="bold")
-        for lane, pieces, why in _lanes(run, end * scale):
-            row += 1
-            lanes[row] = lane
-            style.stack(ax, row, pieces)
-            style.words(ax, row, why, style="italic")
-            used += [look for width, look in pieces if width]
-            if run.step_s and lane.startswith("host"):
-                style.whisker(ax, row, run.step_s, scale * end / run.step_s.value)
-        row += 1
+        rows += [Row("", words=f"{sentences.name(run)}: {words}"), *_lanes(run, end * scale)]
     what = f"{unit} for {samples:,} samples" if samples else f"{unit}, a step"
     several = "; of several steps: shares, not places" * any(count != samples for count in counts)
-    style.rows(ax, lanes, row, _unit(runs, f"{what}, medians{several}"))
-    ax.set_xlim(0, 1.06 * max(ends) * scale or 1)
-    style.legend(ax, used)
+    style.rows(drawing, rows, _unit(runs, f"{what}, medians{several}"))
 
 
 def _step_height(runs: Sequence[Run]) -> float:
@@ -114,27 +117,31 @@ def _end(run: Run, samples: int) -> float:
     return run.step_s.value * (samples / run.samples_per_step if samples else 1.0)
 
 
-def _lanes(run: Run, end: float) -> list[tuple[str, list[tuple[float, Look]], str]]:
-    """Loader, host, copies and device until the end of a step: name, pieces from its start, words instead.
+def _lanes(run: Run, end: float) -> list[Row]:
+    """Loader, host, copies and device until the end of a step.
 
     A step starts with the request for its batch: that is the place of the host's wait. Worker processes are
     not timed; of copies the bytes are known, and of a GPU at most the share of the step in which it is busy.
     """
     if not run.step_s:
         return []
-    wait, workers = (run.data_wait_share or 0.0) * end, run.recipe.get("workers")
-    beside = f"{workers} worker{'s' * (workers != 1)} beside the step: not timed" if workers else ""
-    loader = ("loader", [] if workers else [(wait, _LOADS)], beside)
-    lanes = [] if workers is None else [loader]
+    wait, workers, lanes = (run.data_wait_share or 0.0) * end, run.recipe.get("workers"), list[Row]()
+    if workers:
+        words = f"{workers} worker{'s' * (workers != 1)} beside the step: not timed"
+        lanes = [Row("loader", words=words)]
+    elif workers is not None:
+        lanes = [Row("loader", [(wait, _LOADS)])]
+    step = Estimate(*(value * end / run.step_s.value for value in msgspec.structs.astuple(run.step_s)))
     host = [(wait, _WAITS), (end - wait, _REST)]
     if run.device == "cpu":
-        return [*lanes, ("host and device", host, "")]
-    lanes.append(("host", host, ""))
+        return [*lanes, Row("host and device", host, interval=step)]
+    lanes.append(Row("host", host, interval=step))
     if run.h2d_bytes_per_sample is not None:
         copied = units.size(run.h2d_bytes_per_sample * run.samples_per_step)
-        lanes.append(("copies", [], f"{copied} a step to the device; only a profile times them"))
-    busy = sentences.busy_share(run)
-    return [*lanes, ("device", [((busy or 0.0) * end, _BUSY)], "not timed" if busy is None else "")]
+        lanes.append(Row("copies", words=f"{copied} a step to the device; only a profile times them"))
+    if (busy := sentences.busy_share(run)) is None:
+        return [*lanes, Row("device", words="not timed")]
+    return [*lanes, Row("device", [(busy * end, _BUSY)])]
 
 
 def _step_numbers(run: Run) -> str:
@@ -156,27 +163,14 @@ def _disturbed(run: Run) -> str:
 
 
 def _throughput(runs: Sequence[Run], drawing: "Drawing") -> None:
-    """A bar for each stage with its interval. Of a ladder, a line climbs through what was kept."""
-    ax, used, climb = drawing.add_subplot(), list[Look](), list[tuple[float, float]]()
-    unit = _unit(runs, "samples/s: mean, 95% interval; ratio to the stage, or what was kept, before")
-    style.named(ax, list(map(sentences.name, runs)), list(map(_throughput_numbers, runs)), unit)
-    is_climb = any(RUNG in run.facts for run in runs)
-    for at, run in enumerate(runs):
-        if not (rate := run.samples_per_s):
-            style.words(ax, at, sentences.outcome(run), 0.44, 2, style="italic")
-            continue
-        look = _AGAIN if run.is_again else _RATE
-        if run.facts.get(RUNG, "").startswith("dropped"):
-            look = _DROPPED
-        elif is_climb and not run.is_again:
-            climb.append((rate.value, at))
-        style.stack(ax, at, [(rate.value, look)])
-        style.whisker(ax, at, rate)
-        used.append(look)
-    if climb:
-        ax.plot(*zip(*climb, strict=True), "o-", color=style.BLUE, linewidth=2.5, zorder=3)
-    ax.set_xlim(left=0)
-    style.legend(ax, used)
+    """A bar for each stage with its interval; hollow where a rung was dropped."""
+    rows = list[Row]()
+    for run in runs:
+        rate, is_dropped = run.samples_per_s, run.facts.get(RUNG, "").startswith("dropped")
+        bar = [(rate.value, _DROPPED if is_dropped else _RATE)] if rate else []
+        rows.append(Row(sentences.name(run), bar, _throughput_numbers(run), sentences.outcome(run), rate))
+    unit = "samples/s: mean, 95% interval; ratio to the stage, or what was kept, before"
+    style.rows(drawing, rows, _unit(runs, unit))
 
 
 def _throughput_numbers(run: Run) -> str:
@@ -184,10 +178,8 @@ def _throughput_numbers(run: Run) -> str:
     if not run.samples_per_s:
         return ""
     line = f"{sentences.rate(run, run.samples_per_s)} samples/s{_disturbed(run)}"
-    if run.is_again and (again := run.speedup("baseline")):
-        return f"{line}\nA/A {units.ratio(again)} of the baseline"
-    if against := run.speedup("previous"):
-        return f"{line}\n{sentences.SIGNS[against.verdict]} {units.ratio(against)} {against.verdict}"
+    if ratio := run.speedup("baseline" if run.is_again else "previous"):
+        line += f"\n{sentences.SIGNS[ratio.verdict]} {units.ratio(ratio)} {ratio.verdict}"
     return line
 
 
@@ -197,7 +189,7 @@ def _throughput_numbers(run: Run) -> str:
 def _losses(runs: Sequence[Run], drawing: "Drawing") -> None:
     """A curve for each stage over samples, because batch sizes differ; equal ones lie on each other."""
     ax = drawing.add_subplot()
-    ax.set_prop_cycle(marker=list("osD^vP*Xd<>"), color=[*style.COLOURS, *style.COLOURS][:11])
+    ax.set_prop_cycle(marker=list("osD^vP*Xd<>p"), color=[*style.COLOURS, *style.COLOURS])
     for run in runs:
         if run.losses:
             ax.plot(*_curve(run), linewidth=1.4, markersize=4.5, label=clean(sentences.name(run), 24))
@@ -233,3 +225,51 @@ VIEWS = {
     ),
     "losses": View("Training loss over the first steps", _loss_numbers, _losses, lambda runs: 4.2),
 }
+
+
+# ---------------------------------------------------------------- inside a step
+
+
+def held(ledgers: Sequence[MemoryReport]) -> Figure:
+    """What holds memory at the peak of a step, a bar for each recipe."""
+    title = f"{'Simulated: what' if ledgers[0].simulated else 'What'} holds memory at the peak of a step"
+    peaks = ", ".join(f"{ledger.recipe}: {units.size(ledger.peak)}" for ledger in ledgers)
+    scale, unit = units.size_unit(max(ledger.peak for ledger in ledgers))
+    rows = [
+        Row(
+            ledger.recipe,
+            [(ledger.parts[kind] / scale, look) for kind, look in _KINDS.items()],
+            units.size(ledger.peak),
+        )
+        for ledger in ledgers
+    ]
+
+    def paint(drawing: "Drawing") -> None:
+        style.rows(drawing, rows, f"{unit} at the peak")
+
+    return Figure("held", title, f"Memory at the peak: {peaks}", paint, style.rows_height(len(rows)))
+
+
+def roofline(result: KernelReport) -> Figure:
+    """What shapes reach, under what the device could do at their FLOPs per byte; both axes logarithmic."""
+    roofs = [f"{name}: {peak / 1e9:,.0f} GFLOP/s" for name, peak in result.peaks.items()]
+    alt = f"Roofline: {', '.join(roofs)}, copying: {result.bytes_per_s / 1e9:,.1f} GB/s"
+    title = "What shapes reach, under the roofs of this device"
+    return Figure("roofline", title, alt, lambda drawing: _roofline(result, drawing))
+
+
+def _roofline(result: KernelReport, drawing: "Drawing") -> None:
+    ax, across = drawing.add_subplot(), np.logspace(-1, 4, 200)
+    for dtype, peak in result.peaks.items():
+        colour, sign = _TYPES[dtype]
+        shapes = [row for row in result.rows if row.dtype == dtype]
+        x, y = [row.flops_per_byte for row in shapes], [row.flops_per_s / 1e9 for row in shapes]
+        ax.plot(across, np.minimum(peak, across * result.bytes_per_s) / 1e9, color=colour, linewidth=1.6)
+        ax.plot(x, y, sign, color=colour, label=dtype)
+    if (work := result.work).flops and work.bytes:
+        place = work.flops / work.bytes, work.flops / result.step_s / 1e9
+        ax.plot(*place, "*", color=style.YELLOW, markersize=16, label="this training's step")
+    ax.set(xscale="log", yscale="log", xlabel="FLOPs per byte read or written", ylabel="GFLOP/s")
+    for axis in (ax.xaxis, ax.yaxis):  # the usual one writes mathematics, which is off in all figures
+        axis.set_major_formatter("{x:g}")
+    ax.legend(loc="lower right")

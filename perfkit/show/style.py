@@ -8,7 +8,7 @@ import io
 import re
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -79,13 +79,6 @@ def empty(title: str, height: float) -> "Figure":
     return figure
 
 
-def ink() -> str:
-    """The theme's colour of text and lines, for the few artists that do not take it by themselves."""
-    import matplotlib
-
-    return str(matplotlib.rcParams["text.color"])
-
-
 def characters(share: float) -> int:
     """About how many characters fit in a share of a figure's width."""
     return max(4, int(_WIDTH * share * 72 / 5.8))
@@ -102,57 +95,66 @@ class Look(NamedTuple):
     hatch: str = ""
 
 
+class Row(NamedTuple):
+    """A line of a figure. Without a label it is a heading."""
+
+    label: str
+    pieces: Sequence[tuple[float, Look]] = ()
+    """The parts of its bar from 0 on, each with its width."""
+    text: str = ""
+    """At the right, with the numbers."""
+    words: str = ""
+    """In the place of a bar."""
+    interval: Estimate | None = None
+    """Marked on the bar."""
+
+
 def rows_height(count: int) -> float:
     """Inches for a row of two lines for each thing, title and axis."""
     return 1.25 + 0.43 * count
 
 
-def rows(ax: "Axes", labels: Mapping[int, str], count: int, unit: str) -> None:
-    """A number of rows from the top, some with a label at the left, above an axis with a unit."""
-    ax.set_yticks(list(labels), list(labels.values()))
+def rows(drawing: "Figure", lines: Sequence[Row], unit: str) -> None:
+    """Rows from the top, above an axis with a unit, and what the pieces of their bars mean."""
+    ax, looks = drawing.add_subplot(), dict[Look, None]()
+    share, most = (0.44, 2) if any(line.text for line in lines) else (0.85, 1)
+    for at, line in enumerate(lines):
+        font = {"style": "italic"} if line.label else {"weight": "bold"}
+        words = wrapped(line.words, characters(share), most)
+        ax.text(0.01, at, words, transform=ax.get_yaxis_transform(), va="center", size="small", **font)
+        end = 0.0
+        for width, look in line.pieces:
+            if width > 0:
+                ax.barh(at, width, 0.62, left=end, color=look.colour, hatch=look.hatch)
+                looks[look], end = None, end + width
+        if line.interval:
+            _whisker(ax, at, line.interval)
+    ax.set_yticks(range(len(lines)), [wrapped(line.label, characters(0.25), 2) for line in lines])
     ax.tick_params(axis="y", length=0)
-    ax.set(xlabel=unit, ylim=(count - 0.45, -0.55))
+    right = ax.secondary_yaxis("right")
+    right.set_yticks(range(len(lines)), [line.text for line in lines])
+    right.tick_params(length=0)
+    right.spines["right"].set_visible(False)
+    ax.set(xlabel=unit, ylim=(len(lines) - 0.45, -0.55))
+    ax.set_xlim(left=0)
     ax.grid(axis="x")
     ax.locator_params(axis="x", nbins=6)
     ax.xaxis.set_major_formatter("{x:,g}")
+    _legend(ax, looks)
 
 
-def named(ax: "Axes", names: Sequence[str], texts: Sequence[str], unit: str) -> None:
-    """A row for each name, which stands at the left, with its text at the right."""
-    rows(ax, {at: wrapped(name, characters(0.25), 2) for at, name in enumerate(names)}, len(names), unit)
-    right = ax.secondary_yaxis("right")
-    right.set_yticks(range(len(names)), texts)
-    right.tick_params(length=0)
-    right.spines["right"].set_visible(False)
+def _whisker(ax: "Axes", at: float, interval: Estimate) -> None:
+    import matplotlib
+
+    ends = [[max(0.0, interval.value - interval.low)], [max(0.0, interval.high - interval.value)]]
+    ink = matplotlib.rcParams["text.color"]
+    ax.errorbar(interval.value, at, xerr=ends, fmt="none", ecolor=ink, elinewidth=1.4, capsize=4)
 
 
-def words(ax: "Axes", at: int, text: str, share: float = 0.85, lines: int = 1, **font: Any) -> None:
-    """Words in a row, from its left end, on at most this share of the figure's width."""
-    text = wrapped(text, characters(share), lines)
-    ax.text(0.01, at, text, transform=ax.get_yaxis_transform(), va="center", size="small", **font)
-
-
-def stack(ax: "Axes", at: int, pieces: Iterable[tuple[float, Look]]) -> None:
-    """A row's bar of pieces from 0 on, each with its width."""
-    end = 0.0
-    for width, look in pieces:
-        if width > 0:
-            ax.barh(at, width, 0.62, left=end, color=look.colour, hatch=look.hatch)
-            end += width
-
-
-def whisker(ax: "Axes", at: float, estimate: Estimate, scale: float = 1.0) -> None:
-    """The 95% interval about the value."""
-    middle, low, high = (scale * value for value in (estimate.value, estimate.low, estimate.high))
-    ends = [[max(0.0, middle - low)], [max(0.0, high - middle)]]
-    ax.errorbar(middle, at, xerr=ends, fmt="none", ecolor=ink(), elinewidth=1.4, capsize=4)
-
-
-def legend(ax: "Axes", looks: Iterable[Look]) -> None:
-    """What the pieces mean, each once, in a line above the rows."""
+def _legend(ax: "Axes", looks: Iterable[Look]) -> None:
     from matplotlib.patches import Patch
 
-    keys = [Patch(facecolor=look.colour, hatch=look.hatch, label=look.label) for look in dict.fromkeys(looks)]
+    keys = [Patch(facecolor=look.colour, hatch=look.hatch, label=look.label) for look in looks]
     spaces = {"borderaxespad": 0.2, "columnspacing": 1.2, "handlelength": 1.6, "handletextpad": 0.5}
     ax.legend(handles=keys, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(keys) or 1, **spaces)
 

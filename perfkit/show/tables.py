@@ -1,7 +1,6 @@
-"""Runs, histories and checks as tables and sections; a session's report is all of them on a page."""
+"""Tables and sections of runs, checks, histories and what is inside a step; the report of a session."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,8 +15,7 @@ from perfkit.show import figures, sentences, units
 from perfkit.show.document import Bullets, Cell, Code, Col, Content, Notice, Section, Table, tabulate
 from perfkit.show.sentences import SIGNS, about, name, outcome
 from perfkit.show.units import clean
-
-_DEFAULTS = Recipe().to_dict()
+from perfkit.worker.messages import KernelReport, MemoryReport, SyncReport
 
 
 def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> list[Content]:
@@ -36,7 +34,7 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
         Section("What each stage showed", [Bullets(sentences.verdicts(runs))]),
         Section("Figures", [figures.view(name, runs) for name in figures.VIEWS]),
         Section("Evidence that the switches are in effect", [proof(runs)]),
-        Section("Warnings and facts", [Bullets(notes(runs) or ["none"])]),
+        Section("Warnings and facts", [notes(runs)]),
         Section("Scripts", codes, folded=True),
     ]
 
@@ -64,7 +62,7 @@ def ladder(runs: Sequence[Run]) -> Table:
     columns = [
         Col("stage", name),
         Col("samples/s", rate),
-        *(Col(head, partial(_against, role)) for head, role in roles.items()),
+        *(Col(head, lambda run, role=role: against(run.speedup(role))) for head, role in roles.items()),
         _measured("waits for data", "data_wait_share", units.percent),
         _measured("peak memory", "peak_memory_bytes", units.size),
         _measured("step time", "step_s", units.duration_interval),
@@ -100,27 +98,24 @@ def against(ratio: Ratio | None) -> Cell:
     return Cell(ratio, lambda ratio: f"{units.ratio(ratio)} {SIGNS[ratio.verdict]}", "–")
 
 
-def _against(role: str, run: Run) -> Cell:
-    return against(run.speedup(role))
-
-
 def one_line(run: Run) -> str:
     """A run that has just ended."""
-    cells = map(str, (rate(run), _against("previous", run), _against("baseline", run)))
-    return f"  {name(run):<18} {outcome(run) or '  '.join(cells)}"
+    cells = f"{rate(run)}  {against(run.speedup('previous'))}  {against(run.speedup('baseline'))}"
+    return f"  {name(run):<18} {outcome(run) or cells}"
 
 
-def notes(runs: Sequence[Run]) -> list[str]:
+def notes(runs: Sequence[Run]) -> Bullets:
     """Warnings, then facts, each once, with the stages that it concerns."""
     stages: dict[str, list[str]] = {}
     for run in runs:
         for text in [*run.warnings, *map(": ".join, run.facts.items())]:
             stages.setdefault(text, []).append(name(run))
     measured = sum(run.status == "ok" for run in runs)
-    return [
+    lines = [
         f"{'every measured stage' if len(names) == measured > 1 else ', '.join(names)}: {text}"
         for text, names in stages.items()
     ]
+    return Bullets(lines or ["none"])
 
 
 # ---------------------------------------------------------------- checks
@@ -168,7 +163,7 @@ def parity(result: Parity) -> list[Content]:
     return [checks("Parity", result.checks), result.describe()]
 
 
-def doctor(about: str, checks: Sequence[machine.Check], stages: Sequence[Any]) -> list[Content]:
+def doctor(about: str, checks: Sequence[machine.Check], stages: Sequence[Any] = ()) -> list[Content]:
     """What this machine has and what to fix, and which stages can run here."""
     columns = (
         Col("what", "name"),
@@ -188,29 +183,106 @@ def noise(measured: Comparison, device: str, bound: float | None) -> list[Conten
     return [Bullets(lines), f"A/A noise of {device}: {bound or 0:.2%}, from {measured.pairs} pairs"]
 
 
+# ---------------------------------------------------------------- inside a step
+
+
 def communication(runs: Sequence[Run]) -> Table:
     """Where a step of several ranks goes."""
-
-    def column(head: str, attribute: str, text: Callable[[Any], str] = units.duration) -> Col:
-        return Col(head, lambda run: getattr(run.communication, attribute), text)
-
     columns = (
-        Col("recipe", name),
-        column("step", "step_s"),
-        column("computing", "compute_s"),
-        column("averaging alone", "alone_s"),
-        column("of it exposed", "exposed_s"),
-        column("bytes per step", "bytes_per_step", units.size),
-        column("slowest rank / median", "straggling", units.times),
+        ("step", "step_s", units.duration),
+        ("computing", "compute_s", units.duration),
+        ("averaging alone", "alone_s", units.duration),
+        ("of it exposed", "exposed_s", units.duration),
+        ("bytes per step", "bytes_per_step", units.size),
+        ("slowest rank / median", "straggling", units.times),
     )
-    several = [run for run in runs if run.communication]
-    return tabulate(columns, several, "Communication", none="no run has several ranks")
+    rows = [
+        [name(run), *(Cell(getattr(run.communication, attribute), text) for _, attribute, text in columns)]
+        for run in runs
+        if run.communication
+    ]
+    heads = ["recipe", *(head for head, _, _ in columns)]
+    return Table(heads, rows, "Communication", "" if rows else "no run has several ranks")
 
 
 def forecast(efficiency: Mapping[int, float]) -> Table:
     """Predicted efficiency by number of ranks."""
     rows = [(str(ranks), Cell(share, units.percent)) for ranks, share in efficiency.items()]
     return Table(("ranks", "efficiency"), rows, "Predicted efficiency with more ranks")
+
+
+def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:
+    """Bytes at the peak by kind, and the largest places; a column for each recipe."""
+    first = ledgers[0]
+    kinds: dict[str, Callable[[MemoryReport], int | None]] = {
+        **{kind: lambda ledger, kind=kind: ledger.parts[kind] for kind in first.parts},
+        "all together": lambda ledger: ledger.peak,
+        "allocator: allocated": lambda ledger: ledger.allocated,
+        "allocator: reserved": lambda ledger: ledger.reserved,
+    }
+    rows = [
+        [kind, *(Cell(size(ledger), units.size) for ledger in ledgers)]
+        for kind, size in kinds.items()
+        if size(first) is not None
+    ]
+    places = (
+        Col("module", lambda place: place[0]),
+        Col("what", lambda place: place[1]),
+        Col("bytes", lambda place: place[2], units.size),
+    )
+    return [
+        *([Notice(f"{first.simulated}.")] if first.simulated else []),
+        figures.held(ledgers),
+        Table(["what", *(ledger.recipe for ledger in ledgers)], rows, f"At the peak (in {first.peak_phase})"),
+        *(tabulate(places, ledger.places, f"Largest at the peak: {ledger.recipe}") for ledger in ledgers),
+    ]
+
+
+def kernels(result: KernelReport) -> list[Content]:
+    """Roofs, shapes, the step's share of them."""
+
+    def gflops(flops: float) -> str:
+        return f"{flops / 1e9:,.0f}"
+
+    shapes = (
+        Col("shape", "shape"),
+        Col("type", "dtype"),
+        Col("time", "seconds", units.duration),
+        Col("GFLOP/s", "flops_per_s", gflops),
+        Col("of the peak", lambda row: row.flops_per_s / result.peaks[row.dtype], units.percent),
+    )
+    roofs = [[name, f"{gflops(peak)} GFLOP/s"] for name, peak in result.peaks.items()]
+    roofs.append(["copying", f"{result.bytes_per_s / 1e9:,.1f} GB/s"])
+    work = result.work
+    step = [["FLOPs", f"n/a: {work.why}"]]
+    if work.flops:
+        step = [
+            ["step", units.duration(result.step_s)],
+            ["FLOPs", f"{work.flops / 1e9:,.2f} GFLOP in {work.dtype}"],
+            ["bytes of all operators, unfused", units.size(work.bytes)],
+            ["share of the measured peak (FLOP/s)", f"{result.mfu:.1%}"],
+        ]
+    return [
+        figures.roofline(result),
+        Table(("what", "at most"), roofs, "Roofs, measured"),
+        tabulate(shapes, result.rows, "By shape"),
+        Table(("what", "how much"), step, f"A step of {result.recipe}"),
+    ]
+
+
+def syncs(report: SyncReport) -> list[Content]:
+    """Lines that copy or wait between host and device, with a remedy for each; on a CPU nothing waits yet."""
+    columns = (
+        Col("line", "where"),
+        Col("call", "call"),
+        Col("per step", lambda place: place.count / report.steps, lambda count: f"{count:g}"),
+        Col("remedy", "fix"),
+        Col("is", "kind"),
+    )
+    note = ""
+    if report.device == "cpu":
+        note = "This run is on the CPU. On a GPU, these places wait for it if their tensors are there."
+    return [tabulate(columns, report.places, "Copies and waits between host and device", note)]
 
 
 # ---------------------------------------------------------------- the history
@@ -220,7 +292,7 @@ def changes(recipe: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
     """`AMP bf16`, `Pin memory off`: the switches that differ; what is not named has torch's default."""
     return [
         f"{switches()[name].label} {clean(spoken(value), 30)}"
-        for name, default in _DEFAULTS.items()
+        for name, default in Recipe().to_dict().items()
         if (value := recipe.get(name, default)) != before.get(name, default)
     ]
 

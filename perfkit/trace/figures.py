@@ -9,7 +9,7 @@ import msgspec
 
 from perfkit.show import style, units
 from perfkit.show.document import Figure, Interactive
-from perfkit.show.style import Look
+from perfkit.show.style import Look, Row
 from perfkit.trace.model import Analysis
 from perfkit.trace.timeline import PARTS, Lanes
 
@@ -55,15 +55,12 @@ def breakdown(analysis: Analysis) -> Figure:
 
 def _breakdown(analysis: Analysis, drawing: "Drawing") -> None:
     """A stacked bar for each step, and for the mean."""
-    ax, steps = drawing.add_subplot(), analysis.steps[:_MOST]
-    names = [*(step.name.replace("ProfilerStep#", "step ") for step in steps), "mean"]
-    lengths = [*(step.duration_us for step in steps), analysis.mean_step_us or 0.0]
-    style.named(ax, names, [us(time) for time in lengths], "ms")
-    for at, parts in enumerate([*(step.breakdown_us for step in steps), analysis.mean_us]):
-        pieces = (((time or 0.0) / 1e3, LOOKS.get(part, _OTHER)) for part, time in parts.items())
-        style.stack(ax, at, pieces)
-    ax.set_xlim(0, max(lengths) * 1.03 / 1e3 or 1)
-    style.legend(ax, [LOOKS.get(part, _OTHER) for part, time in analysis.mean_us.items() if time])
+    steps = [(step.name, step.duration_us, step.breakdown_us) for step in analysis.steps[:_MOST]]
+    rows = list[Row]()
+    for name, length, parts in [*steps, ("mean", analysis.mean_step_us, analysis.mean_us)]:
+        pieces = [((time or 0.0) / 1e3, LOOKS.get(part, _OTHER)) for part, time in parts.items()]
+        rows.append(Row(name.replace("ProfilerStep#", "step "), pieces, us(length)))
+    style.rows(drawing, rows, "ms")
 
 
 def interactive(window: Lanes) -> Interactive:

@@ -85,7 +85,7 @@ def test_worth_has_cells_and_says_what_is_missing():
         effects=[effect("amp", 1.5), effect("compile", None)], together=1.8, sets=2,
         complete=False, left_out={"pinning": "needs a CUDA device"},
     )  # fmt: skip
-    rows = [[*map(str, row)] for row in document.table(worth.sections(), "what each").rows]
+    rows = [[*map(str, row)] for row in document.find(worth.sections(), document.Table, "what each").rows]
     assert rows == [["amp", "1.20×", "n/a", "1.50× (1.40–1.60)"], ["compile", "1.20×", "n/a", "n/a"]]
     text = terminal.text(worth.sections())
     assert "pinning is left out: needs a CUDA device" in text

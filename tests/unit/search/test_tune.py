@@ -56,7 +56,7 @@ def test_the_fastest_recipe_is_found_and_measured_afresh(search, plan):
     assert tuned.gain.ratio == pytest.approx(2 * 1.2, rel=0.01)
     assert len(tuned.best.raw.block_samples_per_s) == 10, "the finals take twice the rounds"
     assert tuned.best in tuned.tried[-2:], "and fresh processes, which are the last"
-    rows = [[*map(str, row)][:2] for row in document.table(tuned.sections(), "tried").rows]
+    rows = [[*map(str, row)][:2] for row in document.find(tuned.sections(), document.Table, "tried").rows]
     assert rows[0] == [best.describe(Recipe(batch_size=8)), "✓"], "the fastest first"
     assert len(rows) == len({tuple(run.recipe.items()) for run in tuned.tried}), "one line for a recipe"
     words = terminal.text(tuned.sections())

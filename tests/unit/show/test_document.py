@@ -9,6 +9,7 @@ from perfkit.errors import InvalidValue
 from perfkit.results.stats import Estimate
 from perfkit.show import document, units
 from perfkit.show.document import Cell, Col, Figure, Section, tabulate
+from tests.unit.show.test_figures import drawn
 
 COLUMNS = (
     Col("stage", "stage"),
@@ -47,22 +48,21 @@ def test_a_table_says_how_many_rows_it_left_out():
 
 
 def test_parts_are_looked_up_by_the_beginning_of_their_title():
-    assert document.table(BOTH, "the lad") is document.table(BOTH) is TABLE
-    assert document.figure(BOTH, "dot") is DOT
+    assert document.find(BOTH, document.Table, "the lad") is document.find(BOTH, document.Table) is TABLE
+    assert document.find(BOTH, document.Figure, "dot") is DOT
     with pytest.raises(InvalidValue, match="The ladder"):
-        document.table(BOTH, "tea")
+        document.find(BOTH, document.Table, "tea")
 
 
 @pytest.mark.parametrize(("dark", "ink"), [(False, "#212223"), (True, "#dedfe1")])
 def test_a_figure_has_the_ink_of_its_page_and_its_dollars_are_no_formulas(dark, ink):
-    drawing = DOT.draw(dark)
+    drawing = drawn(DOT, dark)
     (axes,) = drawing.axes
     assert {to_hex(text.get_color()) for text in axes.get_xticklabels()} == {ink}
     assert drawing.get_suptitle() == "A $dot$"
     assert not axes.title.get_parse_math()
-    assert drawing.get_label() == "a dot at 1"
 
 
 def test_a_figure_of_nothing_says_why():
     empty = Figure("dot", "A dot", "nothing", lambda figure: 1 / 0, nothing="No dot was measured.")
-    assert "No dot was measured." in [text.get_text() for text in empty.draw().texts]
+    assert "No dot was measured." in [text.get_text() for text in drawn(empty).texts]

@@ -10,10 +10,10 @@ from perfkit.results import recordings
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Communication
 from perfkit.results.store import entry
-from perfkit.show import document, inside, sentences, tables, terminal
+from perfkit.show import document, sentences, tables, terminal
 from perfkit.worker.messages import KernelReport, MemoryReport, Place, ShapeTiming, StepWork, SyncReport
 from tests.unit.show.fake_runs import again, disturbed, session
-from tests.unit.show.test_figures import bars
+from tests.unit.show.test_figures import bars, drawn
 
 RUNS = session()
 WRONG = [RUNS[4].mechanism[0], msgspec.structs.replace(RUNS[4].mechanism[1], switch="amp", ok=False)]
@@ -52,10 +52,10 @@ PAGES = {
         tables.forecast({2: 0.91, 4: 0.84}),
     ],
     "stored": [tables.stored([entry(RUNS[3]), msgspec.structs.replace(entry(RUNS[9]), name="mine")])],
-    "kernels": inside.kernels(KERNELS),
-    "no_kernels": inside.kernels(msgspec.structs.replace(KERNELS, work=StepWork(None, None, "", "because"))),
-    "memory": inside.memory(LEDGERS),
-    "syncs": inside.syncs(SyncReport([WAIT], 4, "cpu")),
+    "kernels": tables.kernels(KERNELS),
+    "no_kernels": tables.kernels(msgspec.structs.replace(KERNELS, work=StepWork(None, None, "", "because"))),
+    "memory": tables.memory(LEDGERS),
+    "syncs": tables.syncs(SyncReport([WAIT], 4, "cpu")),
 }
 
 
@@ -84,9 +84,9 @@ def test_a_row_of_the_history_has_texts_and_the_numbers_to_sort_by():
 
 
 def test_pictures_of_memory_and_of_roofs():
-    held = document.figure(PAGES["memory"], "held")
+    held = document.find(PAGES["memory"], document.Figure, "held")
     assert "amp=bf16: 2.00 MB" in held.alt
-    assert [width for _, width in bars(held.draw().axes[0], 0)] == pytest.approx([1.0, 1.0, 1.0])
-    roofs, shapes, step = document.figure(PAGES["kernels"], "roofline").draw().axes[0].lines
+    assert [width for _, width in bars(drawn(held).axes[0], 0)] == pytest.approx([1.0, 1.0, 1.0])
+    roofs, shapes, step = drawn(document.find(PAGES["kernels"], document.Figure, "roofline")).axes[0].lines
     assert max(roofs.get_ydata()) == 2.0, "GFLOP/s"
     assert [(*line.get_xdata(), *line.get_ydata()) for line in (shapes, step)] == [(4.0, 1.0), (10.0, 1.0)]

@@ -30,9 +30,9 @@ def test_the_pages_of_a_cpu_and_of_a_simulated_gpu():
         golden.write_text(text)
     assert text == golden.read_text()
     cpu, gpu = pages
-    (axes,) = document.figure(cpu, "breakdown").draw().axes
+    (axes,) = document.find(cpu, document.Figure, "breakdown").draw().axes
     assert len(axes.patches) == 3 * 4, "three steps and the mean: loader, operators, other"
-    assert document.figure(gpu, "breakdown").title == "Simulated: Where the steps' time goes"
+    assert document.find(gpu, document.Figure, "breakdown").title == "Simulated: Where the steps' time goes"
     assert "simulated GPU 0 stream 7" in html.page("x", gpu)
 
 
