@@ -119,7 +119,7 @@ def rows(drawing: "Figure", lines: Sequence[Row], unit: str) -> None:
     ax, looks = drawing.add_subplot(), dict[Look, None]()
     share, most = (0.44, 2) if any(line.text for line in lines) else (0.85, 1)
     for at, line in enumerate(lines):
-        font = {"style": "italic"} if line.label else {"weight": "bold"}
+        font: dict[str, Any] = {"style": "italic"} if line.label else {"weight": "bold"}
         words = wrapped(line.words, characters(share), most)
         ax.text(0.01, at, words, transform=ax.get_yaxis_transform(), va="center", size="small", **font)
         end = 0.0

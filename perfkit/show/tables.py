@@ -62,7 +62,7 @@ def ladder(runs: Sequence[Run]) -> Table:
     columns = [
         Col("stage", name),
         Col("samples/s", rate),
-        *(Col(head, lambda run, role=role: against(run.speedup(role))) for head, role in roles.items()),
+        *(_compared(head, role) for head, role in roles.items()),
         _measured("waits for data", "data_wait_share", units.percent),
         _measured("peak memory", "peak_memory_bytes", units.size),
         _measured("step time", "step_s", units.duration_interval),
@@ -74,6 +74,10 @@ def ladder(runs: Sequence[Run]) -> Table:
     note = " · ".join([*signs, *["~ simulated"] * simulated])
     title = "The ladder, simulated" if simulated else "The ladder"
     return tabulate(columns, runs, title, note, none="nothing was measured")
+
+
+def _compared(head: str, role: str) -> Col:
+    return Col(head, lambda run: against(run.speedup(role)))
 
 
 def _measured(head: str, attribute: str, text: Callable[[Any], str]) -> Col:
@@ -188,7 +192,7 @@ def noise(measured: Comparison, device: str, bound: float | None) -> list[Conten
 
 def communication(runs: Sequence[Run]) -> Table:
     """Where a step of several ranks goes."""
-    columns = (
+    values = (
         ("step", "step_s", units.duration),
         ("computing", "compute_s", units.duration),
         ("averaging alone", "alone_s", units.duration),
@@ -196,13 +200,13 @@ def communication(runs: Sequence[Run]) -> Table:
         ("bytes per step", "bytes_per_step", units.size),
         ("slowest rank / median", "straggling", units.times),
     )
-    rows = [
-        [name(run), *(Cell(getattr(run.communication, attribute), text) for _, attribute, text in columns)]
-        for run in runs
-        if run.communication
-    ]
-    heads = ["recipe", *(head for head, _, _ in columns)]
-    return Table(heads, rows, "Communication", "" if rows else "no run has several ranks")
+    columns = [Col("recipe", name), *(_of_ranks(*value) for value in values)]
+    several = [run for run in runs if run.communication]
+    return tabulate(columns, several, "Communication", none="no run has several ranks")
+
+
+def _of_ranks(head: str, attribute: str, text: Callable[[Any], str]) -> Col:
+    return Col(head, lambda run: getattr(run.communication, attribute), text)
 
 
 def forecast(efficiency: Mapping[int, float]) -> Table:
@@ -214,17 +218,17 @@ def forecast(efficiency: Mapping[int, float]) -> Table:
 def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:
     """Bytes at the peak by kind, and the largest places; a column for each recipe."""
     first = ledgers[0]
-    kinds: dict[str, Callable[[MemoryReport], int | None]] = {
-        **{kind: lambda ledger, kind=kind: ledger.parts[kind] for kind in first.parts},
-        "all together": lambda ledger: ledger.peak,
-        "allocator: allocated": lambda ledger: ledger.allocated,
-        "allocator: reserved": lambda ledger: ledger.reserved,
-    }
-    rows = [
-        [kind, *(Cell(size(ledger), units.size) for ledger in ledgers)]
-        for kind, size in kinds.items()
-        if size(first) is not None
+    held = [
+        {
+            **ledger.parts,
+            "all together": ledger.peak,
+            "allocator: allocated": ledger.allocated,
+            "allocator: reserved": ledger.reserved,
+        }
+        for ledger in ledgers
     ]
+    kinds = [kind for kind, size in held[0].items() if size is not None]
+    columns = [Col(ledger.recipe, sizes.get, units.size) for ledger, sizes in zip(ledgers, held, strict=True)]
     places = (
         Col("module", lambda place: place[0]),
         Col("what", lambda place: place[1]),
@@ -233,7 +237,7 @@ def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:
     return [
         *([Notice(f"{first.simulated}.")] if first.simulated else []),
         figures.held(ledgers),
-        Table(["what", *(ledger.recipe for ledger in ledgers)], rows, f"At the peak (in {first.peak_phase})"),
+        tabulate([Col("what", str), *columns], kinds, f"At the peak (in {first.peak_phase})"),
         *(tabulate(places, ledger.places, f"Largest at the peak: {ledger.recipe}") for ledger in ledgers),
     ]
 
