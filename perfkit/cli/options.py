@@ -18,8 +18,7 @@ from perfkit.recipe import parse_settings
 
 if TYPE_CHECKING:  # else a command that needs none of it would wait for numpy and rich
     from perfkit.show.document import Content
-    from perfkit.studies.progress import Progress, Update
-    from perfkit.studies.sources import Plan
+    from perfkit.studies.sources import Plan, Progress, Update
 
 Texts = list[str] | None
 Budget = Annotated[float, typer.Option(help="seconds of measuring", min=0)]
@@ -148,7 +147,7 @@ def progress(tell: "Callable[[Update], None]" = lambda update: None) -> "Iterato
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
-    from perfkit.studies.progress import Progress
+    from perfkit.studies.sources import Progress
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     console = Console(stderr=True)

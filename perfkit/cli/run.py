@@ -25,9 +25,8 @@ from perfkit.results.store import RunStore
 from perfkit.show import sentences, tables, terminal
 from perfkit.show.document import Content
 from perfkit.studies import rungs
-from perfkit.studies.progress import Update
 from perfkit.studies.rungs import climb
-from perfkit.studies.sources import Plan
+from perfkit.studies.sources import Plan, Update
 
 
 def run(

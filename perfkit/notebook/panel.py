@@ -21,7 +21,7 @@ from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
 from perfkit.notebook import widgets as pieces
 from perfkit.notebook.shown import Output, Sectioned, current_cell, request
 from perfkit.results.run import Run
-from perfkit.studies.progress import Progress, Update
+from perfkit.studies.sources import Progress, Update
 
 STOPPED = "stopped; what was finished is kept"
 _INTERVAL_S = 0.4

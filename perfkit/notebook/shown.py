@@ -22,7 +22,7 @@ from perfkit.show import document, html, tables, terminal
 from perfkit.show.document import Bullets
 from perfkit.show.sentences import verdicts
 from perfkit.studies import inspect, rungs, sources
-from perfkit.studies.progress import Progress
+from perfkit.studies.sources import Progress
 from perfkit.worker.messages import SyncReport as Syncs
 
 Result = TypeVar("Result")

@@ -20,7 +20,7 @@ from perfkit.show import figures, html, sentences, tables
 from perfkit.show.document import Bullets, Content, Notice
 from perfkit.studies import rungs
 from perfkit.studies.compare import compare_stored
-from perfkit.studies.progress import Update
+from perfkit.studies.sources import Update
 
 BASELINE = "baseline"
 

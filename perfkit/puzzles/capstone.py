@@ -13,7 +13,7 @@ from perfkit.scripts.launch import Launch
 from perfkit.scripts.referee import same_losses
 from perfkit.scripts.study import script_plan
 from perfkit.studies.compare import Candidate, compare
-from perfkit.studies.progress import Progress
+from perfkit.studies.sources import Progress
 
 BUDGET_S, PRECISION = 30.0, 0.03
 LEVERS_S = 120.0

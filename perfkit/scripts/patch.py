@@ -19,7 +19,7 @@ from perfkit.scripts.patch_edits import Patcher
 from perfkit.scripts.patch_source import COMMAND_LINE, Refused
 from perfkit.scripts.study import ScriptSource, script_plan
 from perfkit.studies.compare import Candidate, compare
-from perfkit.studies.progress import Progress
+from perfkit.studies.sources import Progress
 
 BUDGET_S = 30.0
 PRECISION = 0.03

@@ -24,9 +24,8 @@ from perfkit.scripts.messages import ScriptFacts
 from perfkit.scripts.watched import WatchedScript
 from perfkit.studies.here import ThisMachine
 from perfkit.studies.loop import Training
-from perfkit.studies.progress import Progress
 from perfkit.studies.record import Noise
-from perfkit.studies.sources import Plan, StopRule, plan
+from perfkit.studies.sources import Plan, Progress, StopRule, plan
 from perfkit.worker.messages import Description
 
 LOSSES = 8

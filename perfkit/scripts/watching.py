@@ -19,8 +19,7 @@ from perfkit.scripts.study import ScriptSource, script_plan, target
 from perfkit.scripts.suggest import Seen, Suggestion, ranked, suggest, tried
 from perfkit.show import units
 from perfkit.studies import rungs
-from perfkit.studies.progress import Progress
-from perfkit.studies.sources import opened
+from perfkit.studies.sources import Progress, opened
 from perfkit.trace import Bottleneck
 from perfkit.worker.messages import Block, Peak, SyncReport
 

@@ -22,8 +22,7 @@ from perfkit.search.tune import measure
 from perfkit.show import units
 from perfkit.show.document import Bullets, Col, Content, tabulate
 from perfkit.studies import rungs
-from perfkit.studies.progress import Progress
-from perfkit.studies.sources import Plan, Source, opened
+from perfkit.studies.sources import Plan, Progress, Source, opened
 
 MOST = 4
 """Optimizations: 15 sets."""

@@ -25,8 +25,7 @@ from perfkit.rules import Target, applicable
 from perfkit.show import sentences, units
 from perfkit.show.document import Bullets, Col, Content, tabulate
 from perfkit.studies import rungs
-from perfkit.studies.progress import Progress
-from perfkit.studies.sources import PARITY_STEPS, Plan, Source, StopRule, opened
+from perfkit.studies.sources import PARITY_STEPS, Plan, Progress, Source, StopRule, opened
 
 SPACE: dict[str, tuple[Value, ...]] = {
     "workers": (0, 1, 2, 4, 8),

@@ -16,8 +16,7 @@ from perfkit.results import noise, stats
 from perfkit.results.run import Comparison, Pairing, Rounds, Run
 from perfkit.results.store import RunStore
 from perfkit.studies import rungs
-from perfkit.studies.progress import Progress
-from perfkit.studies.sources import Plan, Source, StopRule, opened
+from perfkit.studies.sources import Plan, Progress, Source, StopRule, opened
 
 BUDGET_S = 90.0
 PRECISION = 0.02

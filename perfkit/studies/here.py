@@ -15,8 +15,7 @@ from perfkit.recipe import Recipe
 from perfkit.results.parity import Check, Parity
 from perfkit.rules import Target
 from perfkit.studies.loop import A, Loop, Training
-from perfkit.studies.progress import Progress
-from perfkit.studies.sources import Plan, Request
+from perfkit.studies.sources import Plan, Progress, Request
 from perfkit.worker.messages import Description, ParityReport, Trained
 
 _COLD = ("memory", "syncs")

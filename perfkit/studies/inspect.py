@@ -7,8 +7,7 @@ from typing import Any
 from perfkit.recipe import Recipe
 from perfkit.results.parity import Parity
 from perfkit.studies import rungs
-from perfkit.studies.progress import Progress
-from perfkit.studies.sources import PARITY_STEPS, Plan, Source, opened, plan
+from perfkit.studies.sources import PARITY_STEPS, Plan, Progress, Source, opened, plan
 from perfkit.worker.messages import KernelReport, MemoryReport, SyncReport
 
 

@@ -20,9 +20,8 @@ from perfkit.machine import cores, gpus
 from perfkit.process.child import Conversation
 from perfkit.results import noise, stats
 from perfkit.results.run import AGAIN, DISTURBED, Communication, Run
-from perfkit.studies.progress import Progress
 from perfkit.studies.record import Noise, Round, Trial, begun, ended
-from perfkit.studies.sources import Plan, Source, StopRule
+from perfkit.studies.sources import Plan, Progress, Source, StopRule
 from perfkit.worker.messages import Block, Peak, Trained
 
 A = TypeVar("A")

@@ -18,8 +18,7 @@ from perfkit.results import noise, stats
 from perfkit.results.run import AGAIN, RUNG, Run, slug
 from perfkit.results.store import RunStore
 from perfkit.rules import Target, applicable, joined, not_anchored
-from perfkit.studies.progress import Progress
-from perfkit.studies.sources import Plan, Source, StopRule, opened
+from perfkit.studies.sources import Plan, Progress, Source, StopRule, opened
 from perfkit.worker.messages import Description, DeviceFacts
 
 LAST = "tried last"

@@ -7,6 +7,7 @@ the reason, before anything starts. An addition registers its source by the pref
 
 import contextlib
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, TypeVar
@@ -19,7 +20,6 @@ from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run
 from perfkit.rules import Target, why_not
-from perfkit.studies.progress import Progress
 from perfkit.worker.messages import Description
 
 A = TypeVar("A")
@@ -29,6 +29,75 @@ _HERE = "perfkit.studies.here:ThisMachine"
 
 PARITY_STEPS = 4
 """Steps that each side of a parity check trains."""
+
+
+# ---------------------------------------------------------------- how a study is followed and stopped
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a study is doing now."""
+
+    stage: str
+    phase: str
+    fraction: float
+    """Part of the whole study that is done (0 to 1)."""
+    run: Run | None = None
+    """The run that has just ended, whatever its status."""
+
+    def describe(self) -> str:
+        """One line for people; before the first stage there is only the phase."""
+        return f"{self.stage}: {self.phase}".removeprefix(": ")
+
+
+class Progress:
+    """Follows a study and stops it.
+
+    `tell` is called often, from the thread that started the study. `cancelled`, set from any thread, stops
+    it; what was measured is kept.
+    """
+
+    def __init__(
+        self, tell: Callable[[Update], None] = lambda update: None, cancelled: threading.Event | None = None
+    ) -> None:
+        self.cancelled = cancelled or threading.Event()
+        self.tell = tell
+        self._title = ""
+        self._range = (0.0, 1.0)
+        self._done = 0.0
+
+    @contextlib.contextmanager
+    def part(self, number: int, total: int) -> Iterator[None]:
+        """Maps the fractions of one of several equal parts, numbered from 0, to those of the whole study."""
+        low, high = self._range
+        size = (high - low) / max(1, total)
+        self._range = (low + number * size, low + (number + 1) * size)
+        try:
+            yield
+        finally:
+            self._range = (low, high)
+
+    def reach(self, fraction: float, title: str = "") -> None:
+        """So much of this part is done; `title` is what comes next."""
+        low, high = self._range
+        self._done = max(self._done, low + (high - low) * min(1.0, fraction))
+        self._title = title or self._title
+
+    def phase(self, phase: str) -> None:
+        """A process is in a phase."""
+        self.tell(Update(self._title, phase, self._done))
+
+    def share(self, phase: str, fraction: float) -> None:
+        """The work is in a phase, and so much of this part is done."""
+        self.reach(fraction)
+        self.phase(phase)
+
+    def finish(self, run: Run) -> None:
+        """A run has ended."""
+        self.tell(Update(run.title, run.status, self._done, run))
+
+
+# ---------------------------------------------------------------- what is measured
 
 
 @dataclass(frozen=True)
@@ -48,16 +117,6 @@ class StopRule:
     """Seconds of rounds for all stages together; the least number of rounds is measured in any case."""
     ceiling: bool = True
     """Whether the first rounds also measure the step on a batch that is already on the device."""
-
-
-@dataclass(frozen=True)
-class ProfilerOptions:
-    """How many steps the profiler skips, discards and records, and whether with Python frames."""
-
-    wait: int = 1
-    warmup: int = 4
-    active: int = 3
-    stacks: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,6 +154,9 @@ class Plan:
     host: str | None = None
     recorded: str = ""
     """The name of the recording that is played; `device` is then the recorded one."""
+
+
+# ---------------------------------------------------------------- the sources
 
 
 class Source:

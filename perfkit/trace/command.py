@@ -8,7 +8,6 @@ import typer
 
 from perfkit import trace as traces
 from perfkit.cli.options import Out, Output, Stage, check_writable, progress
-from perfkit.studies.sources import ProfilerOptions
 from perfkit.trace import profile as profiling
 
 
@@ -21,8 +20,7 @@ def profile(
 ) -> None:
     """Profiles some steps of a recipe in a process of its own, and says where the time went."""
     check_writable(out)
-    how = ProfilerOptions(active=steps, stacks=stacks)
-    result = profiling.profile(profiler=how, out=out, **training.look())
+    result = profiling.profile(steps=steps, stacks=stacks, out=out, **training.look())
     where = f"{result.path}: open it in https://ui.perfetto.dev"
     output.show("profile", [*result.sections(), where], msgspec.to_builtins(result.analysis))
 

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,7 @@ from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.show.document import Content
 from perfkit.studies.inspect import prepared
-from perfkit.studies.progress import Progress
-from perfkit.studies.sources import ProfilerOptions
+from perfkit.studies.sources import Progress
 from perfkit.trace import report
 
 
@@ -40,7 +39,8 @@ class Profile:
 def profile(
     workload: str | None = None,
     recipe: Recipe | str | None = None,
-    profiler: ProfilerOptions | None = None,
+    steps: int = 3,
+    stacks: bool = False,
     out: str | Path | None = None,
     progress: Progress | None = None,
     **where: Any,
@@ -51,7 +51,8 @@ def profile(
         workload: a built-in one, or `package.module:name`.
         recipe: the switches, or the name of a rung, on top of the default ladder below it; the plain loop
             if None.
-        profiler: what to record.
+        steps: how many to record, after five that are skipped or discarded.
+        stacks: whether with Python frames.
         out: the trace file; a new one among the runs if None.
         progress: follows and stops it.
         where: preset, settings, device, options, seed, host, as for `perfkit.plan`.
@@ -65,6 +66,6 @@ def profile(
         raise InvalidValue(f"cannot write a trace to {path}", "Give a name that ends in .json or .json.gz")
     path.parent.mkdir(parents=True, exist_ok=True)
     with prepared(workload, recipe, where, progress) as (source, used):
-        how = asdict(profiler or ProfilerOptions())
+        how = {"wait": 1, "warmup": 4, "active": steps, "stacks": stacks}
         source.look(used, "profile", str, path=str(path.absolute()), **how)
     return Profile(traces.load(path), path)

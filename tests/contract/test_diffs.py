@@ -9,8 +9,8 @@ from perfkit import export
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
 from perfkit.results.run import Communication
 from perfkit.studies import rungs, sources
-from perfkit.studies.progress import Progress
 from perfkit.studies.rungs import climb
+from perfkit.studies.sources import Progress
 from perfkit.worker.messages import Description, DeviceFacts
 from perfkit.workloads.cifar_resnet18 import CifarResNet18
 from tests.unit.studies import fakes

@@ -12,8 +12,8 @@ from perfkit.errors import Cancelled
 from perfkit.process.child import Child
 from perfkit.results.store import RunStore
 from perfkit.studies import sources
-from perfkit.studies.progress import Progress
 from perfkit.studies.rungs import climb
+from perfkit.studies.sources import Progress
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -88,7 +88,7 @@ def test_cancelling_in_any_phase_ends_at_once_and_keeps_what_was_finished(phase)
 
 # The command line, with its progress as plain lines, so that a test can wait for a phase.
 CHATTY = """
-import sys, perfkit.studies.progress as progress
+import sys, perfkit.studies.sources as progress
 phase = progress.Progress.phase
 def chatty(self, name):
     print("PHASE", self.title, name, flush=True)

@@ -13,8 +13,7 @@ from perfkit.results.store import RunStore
 from perfkit.search.tune import tune
 from perfkit.show import document, terminal
 from perfkit.studies.here import ThisMachine
-from perfkit.studies.progress import Progress, Update
-from perfkit.studies.sources import Plan
+from perfkit.studies.sources import Plan, Progress, Update
 from tests.unit.studies.conftest import machine, where
 from tests.unit.studies.fakes import FakeMachine
 

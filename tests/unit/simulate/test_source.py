@@ -10,8 +10,7 @@ from perfkit.simulate import chrome
 from perfkit.simulate.bands import table
 from perfkit.simulate.costs import constants
 from perfkit.simulate.source import Simulated
-from perfkit.studies.progress import Progress
-from perfkit.studies.sources import StopRule, plan
+from perfkit.studies.sources import Progress, StopRule, plan
 from tests.unit.simulate.plans import prediction
 
 

@@ -9,8 +9,8 @@ from perfkit.ladder.catalogue import KEPT
 from perfkit.results.run import AGAIN, RUNG
 from perfkit.results.store import RunStore
 from perfkit.studies import record
-from perfkit.studies.progress import Progress
 from perfkit.studies.rungs import LAST, climb, planned
+from perfkit.studies.sources import Progress
 
 NAMES = ("data_loading", "channels_last", "compile")
 SLOWER = {"channels_last"}

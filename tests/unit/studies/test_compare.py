@@ -17,7 +17,7 @@ from perfkit.results.run import Communication, Raw, Run, Simulated
 from perfkit.results.store import RunStore
 from perfkit.studies import compare as comparing
 from perfkit.studies.compare import Candidate, compare, compare_stored, pairs_for, target_half_width
-from perfkit.studies.progress import Progress
+from perfkit.studies.sources import Progress
 
 A, B = Candidate("A", Recipe(batch_size=8)), Candidate("B", Recipe(batch_size=64))
 

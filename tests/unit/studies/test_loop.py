@@ -9,9 +9,8 @@ from perfkit.ladder.catalogue import Stage
 from perfkit.recipe import Recipe
 from perfkit.results import noise, stats
 from perfkit.results.run import Mechanism
-from perfkit.studies.progress import Progress
 from perfkit.studies.rungs import again, described
-from perfkit.studies.sources import StopRule, opened
+from perfkit.studies.sources import Progress, StopRule, opened
 from tests.unit.studies.fakes import out_of_memory
 
 

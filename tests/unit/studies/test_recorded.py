@@ -13,9 +13,8 @@ from perfkit.results.run import AGAIN
 from perfkit.show import tables, terminal
 from perfkit.studies import rungs
 from perfkit.studies.inspect import parity
-from perfkit.studies.progress import Progress
 from perfkit.studies.rungs import climb
-from perfkit.studies.sources import plan
+from perfkit.studies.sources import Progress, plan
 
 NAME = "cpu-quick"
 
