@@ -29,10 +29,9 @@ import perfkit
 from benchmarks import simulation_operators as operators
 from benchmarks.simulation_fit import Case, Problem, case, fit
 from perfkit.simulate import article
-from perfkit.simulate.bands import Errors, ErrorTable
 from perfkit.simulate.costs import Constants, constants
 from perfkit.simulate.fusion import fused
-from perfkit.simulate.gpus import gpu
+from perfkit.simulate.gpus import Errors, ErrorTable, gpu
 from perfkit.simulate.step import Step
 
 MODELS = 150

@@ -14,10 +14,9 @@ from msgspec import json
 
 from perfkit import machine
 from perfkit.simulate.costs import constants
-from perfkit.simulate.host import Outcome
+from perfkit.simulate.host import Bar, Outcome
 from perfkit.simulate.prediction import Prediction
-from perfkit.simulate.queue import Bar
-from perfkit.simulate.step import Copy, Fetch, Kernel, Operator, Wait
+from perfkit.simulate.step import Copy, Fetch, Operator, Wait
 
 Json = dict[str, Any]
 
@@ -70,11 +69,12 @@ def _spans(bars: Sequence[Bar], loader: str) -> Iterator[Json]:
             case Bar("host" | "launch" | "wait"):
                 call += 1
                 yield _span(bar, "cuda_runtime", _call(bar), {"correlation": call})
-            case Bar("kernel", kernel=Kernel() as kernel):
-                cores = " (Tensor Cores)" if kernel.tensor_cores else ""
-                name = f"simulated {kernel.kind}: {kernel.name}{cores}"
-                work = {"FLOPs": kernel.flops, "bytes moved": kernel.nbytes}
-                yield _span(bar, "kernel", name, work | {"correlation": call})
+            case Bar("kernel", Operator() as operator, kernel=(work, _)):
+                precision = f" {work.precision}" if work.m else ""
+                name = f"simulated {work.kind}{precision} ({operator.name.removeprefix('aten.')})"
+                name += " (Tensor Cores)" * (work.m > 0 and work.unit != "float32")
+                about = {"FLOPs": work.flops, "bytes moved": work.nbytes, "correlation": call}
+                yield _span(bar, "kernel", name, about)
             case Bar("copy", Copy() as copy):
                 memory = "Pinned" if copy.pinned else "Pageable"
                 ends = f"HtoD ({memory} -> Device)" if copy.to == "device" else f"DtoH (Device -> {memory})"

@@ -1,14 +1,14 @@
 """Predicted times of kernels on one GPU: each is limited by arithmetic or by memory, at a share of the peak.
 
 Which share depends on the class of the kernel and on its size. The constants are fitted to published
-measurements of whole steps (`benchmarks.fit_simulation`) and checked on others (`simulate.bands`).
+measurements of whole steps (`benchmarks.fit_simulation`) and checked on others (`Gpu.band`).
 """
 
 import hashlib
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfkit.simulate.gpus import Gpu
-from perfkit.simulate.step import Action, Allocate, Kernel, Operator, Step
-from perfkit.simulate.work import HALF, Work, of_operator
+from perfkit.simulate.step import Allocate, Copy, Fetch, Operator, Step, Wait
+from perfkit.simulate.work import UNITS, Work, of_operator
 
 Floats = NDArray[np.float64]
 
@@ -32,26 +32,23 @@ class Constants(msgspec.Struct, frozen=True):
     sources: dict[str, str]
     """Origins by name prefix; the longest prefix wins."""
 
-    def share(self, kind: str, limit: str, architecture: str = "") -> float:
+    def find(self, gpu: Gpu, *names: str) -> float:
+        """The first of these constants that is known of a GPU, its architecture, or all; 1 if none is."""
+        own = f"{gpu.key}.", f"{gpu.architecture}.", f"{gpu.architecture}/", ""
+        keys = (prefix + name for name in names for prefix in own)
+        return next((self.values[key] for key in keys if key in self.values), 1.0)
+
+    def share(self, gpu: Gpu, kind: str, limit: str) -> float:
         """The share of a peak that a class of kernels reaches; a class without one has that of its parent.
 
         Args:
+            gpu: the GPU.
             kind: a class of kernels, such as `conv.dgrad.strided.nhwc`.
             limit: `compute` or `memory`.
-            architecture: whose constants come first (`volta/conv.forward.compute`).
         """
         parts = kind.split(".")
-        while parts:
-            name = ".".join([*parts, limit])
-            for key in (f"{architecture}/{name}", name):
-                if key in self.values:
-                    return self.values[key]
-            parts.pop()
-        return self.values[f"other.{limit}"]
-
-    def shape(self, name: str, architecture: str) -> float:
-        """A constant of how size matters, the architecture's where it has one."""
-        return self.values.get(f"{architecture}/{name}", self.values[name])
+        parents = (".".join([*parts[:end], limit]) for end in range(len(parts), 0, -1))
+        return self.find(gpu, *parents, f"other.{limit}")
 
     @property
     def digest(self) -> str:
@@ -77,18 +74,8 @@ class Columns:
         numbers = np.array([(w.nbytes, w.flops, w.m, w.n, w.k, w.products) for w in works], dtype=float)
         self.nbytes, self.flops, self.m, self.n, self.k, self.products = numbers.T.copy()
         self.winograd = np.array([w.winograd and w.precision == "float32" for w in works], dtype=bool)
-        self.unit = np.array([_UNITS.index(_unit(work)) for work in works], dtype=int)
+        self.unit = np.array([UNITS.index(work.unit) for work in works], dtype=int)
         self.split = np.array(["wgrad" in work.kind for work in works], dtype=bool)
-
-
-_UNITS = ["float32", "tf32", "tensor"]
-
-
-def _unit(work: Work) -> str:
-    """The units that compute it; those of half precision are `tensor`."""
-    if work.kind.startswith("depthwise"):  # no Tensor Cores
-        return "float32"
-    return "tensor" if work.precision in HALF else work.precision
 
 
 def seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
@@ -96,39 +83,42 @@ def seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
     memory = _memory_seconds(columns, gpu, values)
     compute = _compute_seconds(columns, gpu, values)
     # Between the two limits neither is reached: the sharper the exponent, the more they overlap.
-    overlap = values.values["overlap"]
+    overlap = values.find(gpu, "overlap")
     busy = (memory**overlap + compute**overlap) ** (1 / overlap)
-    return np.asarray(busy + values.values["kernel_us"] * 1e-6)
+    return np.asarray(busy + values.find(gpu, "kernel_us") * 1e-6)
 
 
 def _memory_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
-    tuned = values.values.get(f"{gpu.key}.memory", 1.0)
-    shares = [values.share(kind, "memory", gpu.architecture) * tuned for kind in columns.kinds]
+    tuned = values.find(gpu, "memory")
+    shares = [values.share(gpu, kind, "memory") * tuned for kind in columns.kinds]
     # No kernel is faster than the data sheet; a norm counted with three passes needs two at least.
     is_norm = ["_norm.forward" in kind or "_norm.backward" in kind for kind in columns.kinds]
     share = np.minimum(shares, np.where(is_norm, 1.5, 1.0))[columns.kind]
     # What fits the L2 cache is partly still there from the kernel before.
-    reach = gpu.l2_mib * 2**20 * values.values.get(f"{gpu.architecture}/l2_reach", 1.0)
-    hits = np.exp(-columns.nbytes / reach) * values.values["l2_saving"]
+    reach = gpu.l2_mib * 2**20 * values.find(gpu, "l2_reach")
+    hits = np.exp(-columns.nbytes / reach) * values.find(gpu, "l2_saving")
     return np.asarray(columns.nbytes * (1 - hits) / (gpu.bandwidth_gbs * 1e9 * share))
 
 
 def _compute_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
-    shares = np.array([values.share(kind, "compute", gpu.architecture) for kind in columns.kinds])
-    tflops = gpu.float32_tflops, gpu.tf32_tflops or np.inf, gpu.half_tflops  # in the order of _UNITS
+    shares = np.array([values.share(gpu, kind, "compute") for kind in columns.kinds])
+    tflops = gpu.float32_tflops, gpu.tf32_tflops or np.inf, gpu.half_tflops  # in the order of UNITS
     peak = 1e12 * np.array(tflops)[columns.unit]
-    of_architecture = [values.values.get(f"{gpu.architecture}.{unit}", 1.0) for unit in _UNITS]
-    pairs = zip(_UNITS, of_architecture, strict=True)
-    tuned = np.array([values.values.get(f"{gpu.key}.{unit}", default) for unit, default in pairs])
+    tuned = np.array([values.find(gpu, unit) for unit in UNITS])
     share = np.minimum(shares[columns.kind] * tuned[columns.unit], 1.0)
     with np.errstate(divide="ignore"):
         direct = columns.flops / (peak * share * _size_share(columns, gpu, values))
-    return np.where(columns.winograd, _winograd(columns, gpu, values, direct), direct)
+    # Winograd's algorithms: fused F(2x2, 3x3), non-fused F(4x4, 3x3); cuDNN takes the fastest. The first
+    # multiplies 2.25 times less, the second 4 times, but it writes transformed tiles and reads them.
+    bandwidth = gpu.bandwidth_gbs * 1e9 * values.share(gpu, "pointwise", "memory")
+    unfused = direct / values.find(gpu, "winograd_unfused") + columns.nbytes * 4.5 / bandwidth
+    fastest = np.minimum(direct, np.minimum(direct / values.find(gpu, "winograd_fused"), unfused))
+    return np.asarray(np.where(columns.winograd, fastest, direct))
 
 
 def _size_share(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
     """The share of a large product's rate that a product of this size reaches; 1 for what is no product."""
-    half_mn, half_k, wave = (values.shape(name, gpu.architecture) for name in ("half_mn", "half_k", "wave"))
+    half_mn, half_k, wave = (values.find(gpu, name) for name in ("half_mn", "half_k", "wave"))
     tile = 128
     padded = np.where(columns.unit == 0, 1, 8)
     m, n, k = (np.maximum(side, 1) for side in (columns.m, columns.n, columns.k))
@@ -142,17 +132,15 @@ def _size_share(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
     return np.asarray(np.where(columns.m > 0, share, 1.0))
 
 
-def _winograd(columns: Columns, gpu: Gpu, values: Constants, direct: Floats) -> Floats:
-    """Winograd's algorithms: fused F(2x2, 3x3), non-fused F(4x4, 3x3); cuDNN takes the fastest.
+class Kernel(NamedTuple):
+    """One kernel on one GPU, with its predicted time."""
 
-    The first multiplies 2.25 times less, the second 4 times, but it writes transformed tiles and reads them.
-    """
-    constant = values.values
-    fused = direct / constant["winograd_fused"]
-    bandwidth = gpu.bandwidth_gbs * 1e9 * values.share("pointwise", "memory", gpu.architecture)
-    traffic = columns.nbytes * 4.5 / bandwidth
-    unfused = direct / constant["winograd_unfused"] + traffic
-    return np.asarray(np.minimum(direct, np.minimum(fused, unfused)))
+    work: Work
+    seconds: float
+
+
+Action = tuple[Operator | Fetch | Copy | Wait, list[Kernel]]
+"""What the host does, and the kernels that it launches with it."""
 
 
 def actions(step: Step, gpu: Gpu) -> list[Action]:
@@ -163,28 +151,6 @@ def actions(step: Step, gpu: Gpu) -> list[Action]:
     works = [of_operator(event, step) if isinstance(event, Operator) else [] for event in events]
     times = iter(seconds(Columns([work for some in works for work in some]), gpu, constants()).tolist())
     return [
-        (event, [_kernel(event, work, next(times)) for work in some])
+        (event, [Kernel(work, next(times)) for work in some])
         for event, some in zip(events, works, strict=True)
     ]
-
-
-def _kernel(event: Any, work: Work, seconds: float) -> Kernel:
-    precision = f" {work.precision}" if work.m else ""
-    return Kernel(
-        name=f"{work.kind}{precision} ({event.name.removeprefix('aten.')})",
-        kind=_coarse(work.kind.partition(".")[0]),
-        seconds=seconds,
-        flops=work.flops,
-        nbytes=work.nbytes,
-        tensor_cores=_unit(work) != "float32" and work.m > 0,
-    )
-
-
-def _coarse(kind: str) -> str:
-    """What a class of kernels is called in a trace."""
-    if kind.endswith("_norm"):
-        return "norm"
-    if kind in ("conv", "conv1x1", "grouped", "grouped_wide", "depthwise", "stem"):
-        return "conv"
-    others = {"convert": "layout", "bmm": "gemm", "softmax": "reduction", "foreach": "optimizer"}
-    return "pointwise" if kind == "cat" else others.get(kind, kind)

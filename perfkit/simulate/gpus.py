@@ -1,10 +1,49 @@
-"""Data sheets of the GPUs that can be simulated, and the precisions that published figures vouch for."""
+"""The GPUs that can be simulated: their data sheets, and the model's errors on published figures."""
 
+from functools import cache
+from importlib import resources
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
 
 from perfkit.errors import InvalidValue, one_of
+
+_ENOUGH = 20
+"""Figures that speak for a claim alone."""
+
+
+class Errors(Struct, frozen=True, kw_only=True):
+    """The model's errors for one GPU and one kind of claim, as fractions."""
+
+    gpu: str
+    claim: str
+    """`rate` is samples/s in eager mode, `compiled` with torch.compile; `amp` … are gains of a switch."""
+    conditions: str
+    figures: int
+    use: str
+    """`held out`: predicted by constants that were fitted without these models; `fitted`; `never fitted`."""
+    median: float
+    p90: float
+    band: float
+    """What is printed: nine in ten of the figures that were not fitted to lie within it."""
+    inside: float
+    """The share of the figures within the band."""
+    worst: str
+
+
+class ErrorTable(Struct, frozen=True):
+    """All errors, for one set of constants."""
+
+    constants: str
+    errors: list[Errors]
+
+
+@cache
+def error_table() -> ErrorTable:
+    """The errors of the constants in use; `benchmarks.fit_simulation --write` writes them."""
+    content = resources.files("perfkit.simulate").joinpath("errors.json").read_bytes()
+    return msgspec.json.decode(content, type=ErrorTable)
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
@@ -27,6 +66,14 @@ class Gpu(Struct, frozen=True, kw_only=True):
     """Host to device from pinned memory, in 10^9 bytes/s: about 0.8 of the link's nominal rate."""
     anchored: tuple[Literal["float32", "tf32", "float16"], ...]
     """Precisions that are checked against published figures; `float32` without Tensor Cores."""
+
+    def band(self, claim: str) -> float:
+        """The error to allow for, as a fraction. A claim with few figures has at least the band of `rate`."""
+        table = error_table().errors
+        errors = [e for e in table if e.gpu == self.key and e.claim == claim and e.use != "fitted"]
+        widest = max((e.band for e in errors), default=0.0)
+        is_known = claim == "rate" or sum(e.figures for e in errors) >= _ENOUGH
+        return widest if is_known else max(widest, self.band("rate"))
 
 
 # Anchors: ResNet-50 training (NVIDIA DeepLearningExamples; Lambda's deeplearning-benchmark 0551cb70), a trace

@@ -1,18 +1,20 @@
-"""A virtual host: cores that load data, a link, a loop that launches kernels. Nothing in it is real.
+"""A virtual host, and a training on it by a virtual clock: deterministic, and nothing in it is real."""
 
-A deterministic model of a training loop beside a simulated GPU: loader workers with their prefetch limit, the
-thread that pins batches, copies, launches, and the queue of the GPU.
-"""
-
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, get_args
+import collections
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
-from perfkit.simulate.queue import RUN_AHEAD, Bar, Queue
-from perfkit.simulate.step import Action, Copy, Fetch
+from perfkit.simulate.costs import Action, Kernel, constants
+from perfkit.simulate.step import Copy, Event, Fetch, Operator, Wait
+
+RUN_AHEAD = 1024
+"""Launches that the driver queues before the host has to wait."""
+_COPY_S = 5e-6
+"""What starting a copy costs the host, if it does not wait for the copy; assumed."""
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +33,9 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """GB/s of a copy from pinned memory; None: what the GPU's link reaches."""
     copy_gbs: float = 8.0
     """GB/s at which the pinning thread copies in host memory."""
+    operator_s: float = constants().values["host.operator_us"] * 1e-6
+    """What an operator in eager mode costs: Python, dispatch, autograd. Fused kernels have no dispatch."""
+    launch_s: float = constants().values["host.launch_us"] * 1e-6
     band: float = 0.0
     """How far off the host's times may be, as a fraction; 0 where a person has set them."""
 
@@ -58,7 +63,7 @@ ARTICLE = Host(
 """The article's machine, an Amazon p3.2xlarge. The pageable copies follow from one figure of the article; the
 other values come from elsewhere."""
 
-IDEAL = Host(name="ideal", processors=1, cores=1, fetch_s=0.0, pageable_gbs=1e9, link_gbs=1e9)
+IDEAL = Host(name="ideal", processors=1, cores=1, fetch_s=0.0, pageable_gbs=1e9)
 """The data are already on the device."""
 
 MEASURED_BAND = 0.15
@@ -110,83 +115,179 @@ def host(text: str | None, is_article: bool, cores: int) -> Host:
     return msgspec.structs.replace(other, name=text, **values)
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """A training on a virtual host in its steady state; times in seconds, means over steps."""
+# ---------------------------------------------------------------- a training on a virtual clock
+
+
+class Bar(NamedTuple):
+    """What the host or a stream did, from when to when in seconds."""
+
+    what: Literal["step", "host", "launch", "wait", "kernel", "copy"]
+    """`host` spans all that the host did for an event, after its parts; `step` spans a whole step."""
+    event: Event | None
+    start: float
+    end: float
+    stream: int = 0
+    kernel: Kernel | None = None
+
+
+class Outcome(NamedTuple):
+    """A training in its steady state; times in seconds, means over steps."""
 
     step_s: float
     data_wait_s: float
-    bars: list[Bar] = []
-    """What the queue did in the last steps, where that was asked for."""
+    bars: list[Bar]
+    """What was done in the last steps, where that was asked for."""
 
 
-class _Loader:
-    """A `DataLoader` on the host's clock: workers with their prefetch limit, and the thread that pins."""
-
-    def __init__(self, queue: Queue, recipe: Recipe, fetch_s: float, cores: float, pin_s: float) -> None:
-        self._queue, self._workers = queue, recipe.workers
-        self._ahead = recipe.workers * recipe.prefetch_factor
-        self._fetch_s = fetch_s * max(1.0, recipe.workers / cores)
-        self._pin_s, self._pinned = pin_s, 0.0
-        self._done: list[float] = []
-        self._taken: list[float] = []
-        self.waited = 0.0
-
-    def take(self) -> None:
-        """The loop takes a batch, and waits for it if it must."""
-        start, number = self._queue.now, len(self._taken)
-        if not self._workers:
-            self._queue.now += self._fetch_s + self._pin_s
-        else:
-            requested = self._taken[number - self._ahead] if number >= self._ahead else 0.0
-            before = self._done[number - self._workers] if number >= self._workers else 0.0
-            ready = max(requested, before) + self._fetch_s
-            self._done.append(ready)
-            if self._pin_s:
-                ready = self._pinned = max(self._pinned, ready) + self._pin_s
-            self._queue.wait_until(ready)
-        self._taken.append(self._queue.now)
-        self.waited += self._queue.now - start
+class _Busy(NamedTuple):
+    start: float
+    end: float
+    seconds: float
+    """Its own kernel's time; it ends later where another stream slowed it down."""
+    stream: int
 
 
-def run(
-    actions: Sequence[Action], recipe: Recipe, host: Host, queue: Queue, fetch_s: float, noted: int = 0
-) -> Outcome:
-    """A training in its steady state.
+class Training:
+    """A loader, a loop, and the streams of a GPU. Kernels of two streams share it; copies have an engine.
 
     Args:
-        actions: of a step, in the host's order.
-        recipe: its loader switches and batch size.
         host: the machine around the GPU.
-        queue: of the GPU; a new one.
-        fetch_s: core seconds that a sample takes under this recipe.
-        noted: the number of steps at the end of which the bars are kept.
+        recipe: its loader switches and batch size.
+        fetch_s: core seconds that a sample takes under the recipe.
+        link_gbs: GB/s of a copy from pinned memory.
     """
-    is_ideal = host == IDEAL
-    if is_ideal:  # the data are on the device
-        actions = [action for action in actions if not isinstance(action[0], Copy)]
-    batch_bytes = sum(event.nbytes for event, _ in actions if isinstance(event, Copy)) / recipe.accumulation
-    pin_s = batch_bytes / (host.copy_gbs * 1e9) if recipe.pin_memory else 0.0
-    loader = _Loader(queue, recipe, 0.0 if is_ideal else fetch_s * recipe.batch_size, host.cores, pin_s)
-    marks: list[tuple[float, float]] = []
-    # It is steady once all workers have delivered some rounds and the driver's queue is full; the average is
-    # over whole rounds of all workers.
-    workers = max(1, recipe.workers)
-    launches = sum(len(kernels) for _, kernels in actions)
-    warm = 2 * workers * recipe.prefetch_factor + -(-RUN_AHEAD // max(1, launches)) + 2
-    measured = workers * max(1, 16 // workers)
-    for number in range(warm + measured + 1):
-        if number == warm + measured + 1 - noted:
-            queue.bars = []
-        marks.append((max(queue.now, queue.ends()), loader.waited))
-        first = queue.now
-        for event, kernels in actions:
-            before = queue.now
-            if isinstance(event, Fetch):
-                loader.take()
-            else:
-                queue.issue(event, kernels)
-            queue.note("host", event, before)
-        queue.note("step", None, first)
-    start, end = marks[warm], marks[-1]
-    step_s, wait_s = ((b - a) / measured for a, b in zip(start, end, strict=True))
-    return Outcome(step_s, wait_s, queue.bars or [])
+
+    def __init__(self, host: Host, recipe: Recipe, fetch_s: float, link_gbs: float) -> None:
+        self._host, self._recipe, self._pinned = host, recipe, 1e9 * link_gbs
+        self._fetch_s = fetch_s * recipe.batch_size * max(1.0, recipe.workers / host.cores)
+        self._pin_s = self._pin_free = self._waited = 0.0
+        self.now = 0.0
+        """The host's time, which passes only because it waits or works."""
+        self._done = collections.deque(recipe.workers * [0.0], recipe.workers)
+        """When the workers' last batches were ready."""
+        ahead = recipe.workers * recipe.prefetch_factor
+        self._taken = collections.deque(ahead * [0.0], ahead)
+        """When the loop took the last batches: only then does a worker go on."""
+        self._free: dict[int, float] = collections.defaultdict(float)
+        self._engine_free = 0.0
+        self._queued: collections.deque[float] = collections.deque(maxlen=RUN_AHEAD)
+        self._elsewhere: list[_Busy] = []
+        """Kernels that still have to slow another stream down."""
+        self._bars: list[Bar] | None = None
+
+    def steady(self, actions: Sequence[Action], noted: int = 0) -> Outcome:
+        """The steady state of a training whose steps consist of these actions.
+
+        `noted` is the number of steps at the end of which bars are kept.
+        """
+        if self._host == IDEAL:
+            actions = [action for action in actions if not isinstance(action[0], Copy | Fetch)]
+        elif self._recipe.pin_memory:
+            copied = sum(event.nbytes for event, _ in actions if isinstance(event, Copy))
+            self._pin_s = copied / self._recipe.accumulation / (self._host.copy_gbs * 1e9)
+        # It is steady once all workers have delivered some rounds and the driver's queue is full; the average
+        # is over whole rounds of all workers.
+        workers = max(1, self._recipe.workers)
+        launches = sum(len(kernels) for _, kernels in actions)
+        warm = 2 * workers * self._recipe.prefetch_factor + -(-RUN_AHEAD // max(1, launches)) + 2
+        measured = workers * max(1, 16 // workers)
+        marks: list[tuple[float, float]] = []
+        for number in range(warm + measured + 1):
+            if number == warm + measured + 1 - noted:
+                self._bars = []
+            marks.append((max(self.now, self.ends()), self._waited))
+            start = self.now
+            for event, kernels in actions:
+                self.do(event, kernels)
+            self._note("step", None, start)
+        step_s, wait_s = ((b - a) / measured for a, b in zip(marks[warm], marks[-1], strict=True))
+        return Outcome(step_s, wait_s, self._bars or [])
+
+    def do(self, event: Event, kernels: Iterable[Kernel] = ()) -> None:
+        """What the host does for an event."""
+        start = self.now
+        match event:
+            case Fetch():
+                self._fetch()
+                self._waited += self.now - start
+            case Operator():
+                if event.name != "fused":
+                    self.now += self._host.operator_s
+                for kernel in kernels:
+                    self._call(event, self._host.launch_s)
+                    self._run(event, kernel)
+            case Copy():
+                self._copy(event)
+            case Wait(streams=None):
+                self._wait(self._free[event.stream], event)
+            case Wait(streams=(waiting, awaited)):
+                self._free[waiting] = max(self._free[waiting], self._free[awaited])
+        self._note("host", event, start)
+
+    def ends(self) -> float:
+        """When everything that is queued now is done."""
+        return max(self._free.values(), default=0.0)
+
+    def _fetch(self) -> None:
+        if not self._recipe.workers:
+            self.now += self._fetch_s + self._pin_s
+            return
+        ready = max(self._taken[0], self._done[0]) + self._fetch_s
+        self._done.append(ready)
+        if self._pin_s:
+            ready = self._pin_free = max(self._pin_free, ready) + self._pin_s
+        self._wait(ready)
+        self._taken.append(self.now)
+
+    def _wait(self, time: float, event: Event | None = None) -> None:
+        """The host waits: for an event, in a call of the runtime."""
+        start = self.now
+        self.now = max(start, time)
+        if event:
+            self._note("wait", event, start)
+
+    def _note(self, what: Any, event: Event | None, start: float, *more: Any) -> None:
+        """Keeps a bar that ends now, unless `more` gives another end, and its stream and kernel."""
+        if self._bars is not None:
+            self._bars.append(Bar(what, event, start, *(more or (self.now,))))
+
+    def _call(self, event: Event, seconds: float) -> None:
+        """The host puts something in the queue, once there is room."""
+        start = self.now
+        if len(self._queued) == RUN_AHEAD:
+            self._wait(self._queued[0])
+        self.now += seconds
+        self._note("launch", event, start)
+
+    def _run(self, event: Operator, kernel: Kernel) -> None:
+        stream = event.stream
+        start = max(self._free[stream], self.now)
+        end = start + kernel.seconds
+        current = [other for other in self._elsewhere if other.end > start]
+        for other in current:
+            if other.stream != stream and other.start < end:
+                end += other.seconds  # the GPU was the other stream's for so long
+        self._elsewhere = [other for other in current if other.stream == stream or other.start >= end]
+        if len(self._free) > 1:
+            self._elsewhere.append(_Busy(start, end, kernel.seconds, stream))
+        self._free[stream] = end
+        self._queued.append(end)
+        self._note("kernel", event, start, end, stream, kernel)
+
+    def _copy(self, copy: Copy) -> None:
+        began, stream = self.now, copy.stream
+        if copy.pinned:
+            self._call(copy, _COPY_S)
+            start = max(self.now, self._free[stream], self._engine_free)
+            end = self._engine_free = start + copy.nbytes / self._pinned
+            self._queued.append(end)
+        else:
+            # The driver lets the stream finish, then copies through staging memory while the host waits.
+            start = max(self.now, self._free[stream])
+            end = start + copy.nbytes / (1e9 * self._host.pageable_gbs)
+            self._wait(end)
+            self._note("launch", copy, began)
+        self._free[stream] = end
+        self._note("copy", copy, start, end, stream)
+        if copy.pinned and not copy.non_blocking:
+            self._wait(end, copy)

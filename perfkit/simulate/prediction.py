@@ -1,17 +1,17 @@
-"""What a training step takes on a simulated GPU: its kernels, what the host issues, its memory."""
+"""What a training step takes on a simulated GPU beside a virtual host, and how far off that may be."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe
 from perfkit.results.run import Simulated
-from perfkit.simulate import bands, costs, host
-from perfkit.simulate.costs import constants
+from perfkit.simulate import costs
+from perfkit.simulate.costs import Action, constants
 from perfkit.simulate.gpus import Gpu
-from perfkit.simulate.host import Host, Outcome
-from perfkit.simulate.queue import Queue
-from perfkit.simulate.step import Action, Allocate, Copy, Operator, Step
+from perfkit.simulate.host import Host, Outcome, Training
+from perfkit.simulate.step import Allocate, Copy, Operator, Step
 from perfkit.worker.messages import MemoryReport
 
 OUT_OF_MEMORY = "out of memory on the simulated GPU"
@@ -23,6 +23,13 @@ _WORKSPACE = 256 << 20
 _BAND, _COMPILED_BAND = 0.05, 0.25
 """Error of the peak to expect, as a fraction: blocks are counted, not modelled; but what a compiled step
 recomputes, and so does not keep, is not known: it may need less."""
+_CLAIMS = ("amp", "channels_last", "compile")
+"""Switches whose gain has an error of its own; other changes of kernels have that of a rate."""
+_ON_THE_HOST = {
+    "workers", "prefetch_factor", "batched_fetch", "scaled_decode", "pin_memory", "non_blocking",
+    "device_prefetch", "cpu_threads", "uint8_copy",
+}  # fmt: skip
+"""Switches that leave the kernels as they are, or nearly so."""
 
 
 def peak(step: Step) -> tuple[int, int]:
@@ -47,15 +54,34 @@ def _rounded(nbytes: int) -> int:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A step of a recipe on a GPU beside a virtual host."""
+    """A step of a recipe on a GPU beside a virtual host.
+
+    `fetch_s`: core seconds that a sample takes under the recipe.
+
+    Raises:
+        RunFailed: it does not fit into the GPU's memory.
+    """
 
     gpu: Gpu
-    recipe: Recipe
     step: Step
-    actions: list[Action]
+    recipe: Recipe
     host: Host
     fetch_s: float
-    """Core seconds that a sample takes under the recipe."""
+
+    def __post_init__(self) -> None:
+        needed = peak(self.step)[0] + _CONTEXT + _WORKSPACE
+        if needed > self.gpu.memory_gib * 2**30:
+            raise RunFailed(
+                f"{OUT_OF_MEMORY}: the step needs {needed / 2**30:.2f} GiB with context and workspaces, and "
+                f"a {self.gpu.name} has {self.gpu.memory_gib:.2f} GiB",
+                "Lower batch_size or raise accumulation; amp saves memory too",
+                OUT_OF_MEMORY,
+            )
+
+    @cached_property
+    def actions(self) -> list[Action]:
+        """What the host does in a step, with the kernels that it launches."""
+        return costs.actions(self.step, self.gpu)
 
     @property
     def kernel_s(self) -> float:
@@ -73,21 +99,39 @@ class Prediction:
         return self.kernel_s / self.steady.step_s
 
     def outcome(self, around: Host | None = None, noted: int = 0) -> Outcome:
-        """The training in its steady state, on another host if one is given."""
-        values, around = constants().values, around or self.host
-        rates = 1e9 * (around.link_gbs or self.gpu.link_gbs), 1e9 * around.pageable_gbs
-        queue = Queue(*rates, values["host.operator_us"] * 1e-6, values["host.launch_us"] * 1e-6)
-        return host.run(self.actions, self.recipe, around, queue, self.fetch_s, noted)
+        """The training in its steady state, on another host if one is given; see `Training.steady`."""
+        around = around or self.host
+        link_gbs = around.link_gbs or self.gpu.link_gbs
+        return Training(around, self.recipe, self.fetch_s, link_gbs).steady(self.actions, noted)
+
+    @property
+    def band(self) -> float:
+        """The error of samples/s to expect, as a fraction.
+
+        A step of which kernels are a part moves by that part of their error, and by the rest of the host's.
+        """
+        share = min(1.0, self.kernel_share)
+        kernels = math.log1p(self.gpu.band("compiled" if self.step.compiled else "rate")) * share
+        return math.expm1(math.hypot(kernels, math.log1p(self.host.band) * (1 - share)))
+
+    def band_of_gain(self, before: "Prediction") -> float:
+        """The error of the ratio to another rate to expect, as a fraction.
+
+        What both have in common cancels so far as their kernel shares agree; to the rest comes the error of
+        the gain of each switch that changes kernels.
+        """
+        shares = min(1.0, before.kernel_share), min(1.0, self.kernel_share)
+        differ = abs(shares[0] - shares[1])
+        common = [math.log1p(band) * differ for band in (self.gpu.band("rate"), self.host.band)]
+        changed = [name for name in before.recipe.diff(self.recipe) if name not in _ON_THE_HOST]
+        claims = {name if name in _CLAIMS else "rate" for name in changed}
+        gains = [math.log1p(self.gpu.band(claim)) * max(shares) for claim in claims]
+        return math.expm1(math.hypot(*common, *gains))
 
     @property
     def memory_band(self) -> float:
         """The error of the peak to expect, as a fraction."""
         return _COMPILED_BAND if self.step.compiled else _BAND
-
-    @property
-    def band(self) -> float:
-        """The error of samples/s to expect, as a fraction."""
-        return bands.of_rate(self.gpu, self.host, self.kernel_share, self.step.compiled)
 
     def simulated(self) -> Simulated:
         """What a run of it rests on."""
@@ -120,20 +164,3 @@ class Prediction:
         return MemoryReport.of(
             held.values(), peak_phase=phase, allocated=allocated, reserved=None, recipe=about, simulated=note
         )
-
-
-def predict(gpu: Gpu, step: Step, recipe: Recipe, around: Host, fetch_s: float) -> Prediction:
-    """Predicts the kernels of a planned step.
-
-    Raises:
-        RunFailed: it does not fit into the GPU's memory.
-    """
-    needed = peak(step)[0] + _CONTEXT + _WORKSPACE
-    if needed > gpu.memory_gib * 2**30:
-        raise RunFailed(
-            f"{OUT_OF_MEMORY}: the step needs {needed / 2**30:.2f} GiB with context and workspaces, and a "
-            f"{gpu.name} has {gpu.memory_gib:.2f} GiB",
-            "Lower batch_size or raise accumulation; amp saves memory too",
-            OUT_OF_MEMORY,
-        )
-    return Prediction(gpu, recipe, step, costs.actions(step, gpu), around, fetch_s)

@@ -4,7 +4,9 @@ import contextlib
 import gc
 import itertools
 import math
+import statistics
 import sys
+import time
 import traceback
 import weakref
 from collections.abc import Iterator
@@ -15,8 +17,9 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 from torch import nn
+from torch.utils.data import default_collate
 
-from perfkit import train
+from perfkit import train, workloads
 from perfkit.recipe import Recipe
 from perfkit.simulate import fake
 from perfkit.simulate.fake import Unpredictable
@@ -161,6 +164,42 @@ class Recorder:
             if not isinstance(module, torch.jit.ScriptModule):  # which takes no hooks in Python
                 module.register_forward_pre_hook(lambda *_, name=name: self._modules.append(name))
                 module.register_forward_hook(leave, always_call=True)
+
+
+# ---------------------------------------------------------------- what a process is started for
+
+
+def planned(workload: str, options: dict[str, Any], switches: dict[str, Any]) -> Step | str:
+    """One steady training step under a recipe, whatever the GPU; or in words why there is no plan.
+
+    Raises:
+        PerfkitError: the workload cannot be imported or built.
+    """
+    torch.set_num_threads(1)
+    target = workloads.load(workload, options)
+    try:
+        return record(target, Recipe.from_dict(switches))
+    except Exception as problem:  # whatever the workload's code raises
+        return reason(problem)
+
+
+def fetch_s(workload: str, options: dict[str, Any], switches: dict[str, Any], batch: int = 16) -> float:
+    """Core seconds that fetching and collating a sample takes on this machine, by one thread."""
+    torch.set_num_threads(1)
+    recipe = Recipe.from_dict(switches)
+    dataset: Any = workloads.load(workload, options).dataset(recipe)
+    times: list[float] = []
+    end = time.monotonic() + 1.0
+    while len(times) < 3 or (time.monotonic() < end and len(times) < 50):
+        first = (len(times) * batch) % max(1, len(dataset) - batch)
+        indices = list(range(first, min(len(dataset), first + batch)))
+        start = time.thread_time()
+        if recipe.batched_fetch:
+            dataset.__getitems__(indices)
+        else:
+            default_collate([dataset[index] for index in indices])
+        times.append((time.thread_time() - start) / len(indices))
+    return statistics.median(times[1:])
 
 
 # ---------------------------------------------------------------- a training step

@@ -9,24 +9,29 @@ from typing import Any, ClassVar, Self
 from msgspec import structs
 
 from perfkit import machine, workloads
-from perfkit.errors import Cancelled, PerfkitError
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.ladder import presets
 from perfkit.ladder.catalogue import LADDER, Stage
 from perfkit.process.child import Child, call
 from perfkit.recipe import Recipe
 from perfkit.results.run import Pairing, Raw, Role, Run
 from perfkit.rules import Target
-from perfkit.simulate import article, bands, chrome, planning
+from perfkit.simulate import article, chrome
 from perfkit.simulate import host as hosts
 from perfkit.simulate.gpus import GPUS, Gpu, gpu
 from perfkit.simulate.host import Host
-from perfkit.simulate.prediction import Prediction, peak, predict
+from perfkit.simulate.prediction import Prediction, peak
 from perfkit.simulate.step import Step
 from perfkit.studies.record import begun, ended
 from perfkit.studies.sources import Plan, Request, Source, StopRule
 from perfkit.worker.messages import Description
 
 _ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator")
+"""Switches that no plan of a step depends on."""
+_FETCH = ("uint8_copy", "device_resize", "batched_fetch", "scaled_decode")
+"""Switches that change what fetching a sample takes."""
+_RECORDING = "perfkit.simulate.recording"
+"""Tensors without numbers change settings of torch: its functions run in processes of their own."""
 
 
 class Simulated(Source):
@@ -75,7 +80,6 @@ class Simulated(Source):
                 options=dict(plan.options), device="cpu",
             )  # fmt: skip
         self._steps: dict[Recipe, Step] = {}
-        self._predictions: dict[Recipe, Prediction] = {}
         self._computed: dict[str, tuple[Run, Prediction]] = {}
         self._measured: dict[tuple[str, ...], float] = {}
         """Core seconds that fetching a sample takes here, by the switches that are on."""
@@ -126,37 +130,41 @@ class Simulated(Source):
             InvalidValue: it cannot be planned.
             RunFailed: it does not fit into the GPU's memory.
         """
-        if recipe not in self._predictions:
-            on_device = recipe.replace(**{name: getattr(Recipe(), name) for name in _ON_THE_HOST})
-            if on_device not in self._steps:
-                self.progress.phase("planning a step")
-                about = self.description
-                self._steps[on_device] = planning.plan_step(
-                    about.reference, about.options, on_device, self.progress.cancelled
-                )
-            fetch_s = self._fetch_s(recipe)
-            self._predictions[recipe] = predict(
-                self._sheet, self._steps[on_device], recipe, self._host, fetch_s
-            )
-        return self._predictions[recipe]
+        on_device = recipe.replace(**{name: getattr(Recipe(), name) for name in _ON_THE_HOST})
+        if on_device not in self._steps:
+            self.progress.phase("planning a step")
+            self._steps[on_device] = self._planned(on_device)
+        fetch_s = self._fetch_s(recipe)
+        return Prediction(self._sheet, self._steps[on_device], recipe, self._host, fetch_s)
+
+    def _planned(self, recipe: Recipe) -> Step:
+        if recipe.ranks > 1:
+            raise _refused("several ranks are not simulated: nothing says how fast they exchange gradients")
+        if recipe.compile and recipe.compile_mode != "default":
+            what = f"what compile_mode={recipe.compile_mode} gains on a GPU was never compared with figures"
+            raise _refused(what)
+        step = self._called("planned", recipe)
+        if isinstance(step, str):
+            raise _refused(f"a step of '{self.description.reference}' cannot be simulated: {step}")
+        return step  # type: ignore[no-any-return]
+
+    def _called(self, function: str, recipe: Recipe) -> Any:
+        about = self.description.reference, self.description.options, recipe.to_dict()
+        return call(f"{_RECORDING}:{function}", *about, cancelled=self.progress.cancelled)
 
     def _fetch_s(self, recipe: Recipe) -> float:
         """Core seconds that fetching a sample takes; the host learns those of the plain recipe."""
         if self._host == hosts.IDEAL:
             return 0.0
-        switches = tuple(name for name in planning.FETCH_SWITCHES if getattr(recipe, name))
+        switches = tuple(name for name in _FETCH if getattr(recipe, name))
         if self._is_article:
-            share = planning.ARTICLE_SHARES[switches]
+            share = article.FETCH_SHARES[switches]
         else:
             for some in ((), switches):
                 if some not in self._measured:
                     self.progress.phase("measuring what a sample takes to fetch")
-                    self._measured[some] = call(
-                        "perfkit.simulate.planning:fetch_s",
-                        self.description.reference, self.description.options,
-                        Recipe().replace(**dict.fromkeys(some, True)).to_dict(),
-                        cancelled=self.progress.cancelled,
-                    )  # fmt: skip
+                    plain = Recipe().replace(**dict.fromkeys(some, True))
+                    self._measured[some] = self._called("fetch_s", plain)
             share = self._measured[switches] / self._measured[()]
         if self._host.fetch_s is None:
             self._host = structs.replace(self._host, fetch_s=self._measured[()])
@@ -192,16 +200,20 @@ class Simulated(Source):
                 block_samples_per_s=[rate], ceiling_samples_per_s=[samples / ideal.step_s],
             ),
             samples_per_step=samples,
-            pairings=[self._pairing(role, rate, prediction, *earlier[at]) for role, at in others],
+            pairings=[_pairing(role, rate, prediction, *earlier[at]) for role, at in others],
             peak_memory_bytes=peak(prediction.step)[0], batch_bytes_per_sample=copied,
             h2d_bytes_per_sample=copied, simulated=prediction.simulated(),
         )  # fmt: skip
         self._computed[stage.name] = run, prediction
         return run
 
-    def _pairing(self, role: Role, rate: float, own: Prediction, run: Run, other: Prediction) -> Pairing:
-        sides = (other.recipe, other.kernel_share), (own.recipe, own.kernel_share)
-        return Pairing(
-            [rate], run.raw.block_samples_per_s, against=run.id, role=role, interleaved=True,
-            band=bands.of_ratio(self._sheet, own.host, *sides),
-        )  # fmt: skip
+
+def _refused(what: str) -> InvalidValue:
+    return InvalidValue(what, "Change that part, or measure it on a device that is here (--device cpu, cuda)")
+
+
+def _pairing(role: Role, rate: float, prediction: Prediction, run: Run, other: Prediction) -> Pairing:
+    return Pairing(
+        [rate], run.raw.block_samples_per_s, against=run.id, role=role, interleaved=True,
+        band=prediction.band_of_gain(other),
+    )  # fmt: skip

@@ -106,19 +106,3 @@ class Step(Struct, frozen=True, kw_only=True):
     @property
     def copies(self) -> list[Copy]:
         return [event for event in self.events if isinstance(event, Copy)]
-
-
-class Kernel(Struct, frozen=True):
-    """One kernel on one GPU, with its predicted time."""
-
-    name: str
-    kind: str
-    """`conv`, `gemm`, `attention`, `norm`, `pool`, `pointwise`, `reduction`, `layout`, `optimizer` …"""
-    seconds: float
-    flops: float = 0.0
-    nbytes: float = 0.0
-    tensor_cores: bool = False
-
-
-Action = tuple[Operator | Fetch | Copy | Wait, list[Kernel]]
-"""What the host does, and the kernels that it launches with it."""

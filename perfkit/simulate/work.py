@@ -7,6 +7,7 @@ from typing import NamedTuple
 from perfkit.simulate.step import Operator, Step, Tensor
 
 HALF = ("float16", "bfloat16")
+UNITS = ("float32", "tf32", "tensor")
 TENSORS_PER_LAUNCH = 64
 """Of a multi-tensor (foreach) kernel, about: 110 for one list of tensors, 48 for three."""
 
@@ -29,6 +30,13 @@ class Work(NamedTuple):
     """`float32`, `tf32`, `float16` or `bfloat16`."""
     winograd: bool = False
     """Whether Winograd's algorithms could compute it."""
+
+    @property
+    def unit(self) -> str:
+        """Which of `UNITS` computes it; those of half precision are `tensor`."""
+        if self.kind.startswith("depthwise"):  # no Tensor Cores
+            return "float32"
+        return "tensor" if self.precision in HALF else self.precision
 
 
 _NAMES = {

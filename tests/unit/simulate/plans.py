@@ -10,7 +10,7 @@ from perfkit.recipe import Recipe
 from perfkit.simulate import recording
 from perfkit.simulate.gpus import GPUS
 from perfkit.simulate.host import IDEAL
-from perfkit.simulate.prediction import predict
+from perfkit.simulate.prediction import Prediction
 
 
 class Images:
@@ -50,4 +50,4 @@ def planned(**switches):
 
 def prediction(gpu="v100", host=IDEAL, fetch_s=0.0, **switches):
     recipe = Recipe(batch_size=4).replace(**switches)
-    return predict(GPUS[gpu], planned(**switches), recipe, host, fetch_s)
+    return Prediction(GPUS[gpu], planned(**switches), recipe, host, fetch_s)

@@ -1,38 +1,43 @@
 """The virtual machine: streams, the loader, links, and the error that comes with it."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
-from perfkit.simulate import bands, host
+from perfkit.simulate import host
+from perfkit.simulate.costs import Kernel
 from perfkit.simulate.gpus import GPUS
-from perfkit.simulate.host import ARTICLE, IDEAL, Host
-from perfkit.simulate.queue import RUN_AHEAD, Queue
-from perfkit.simulate.step import Copy, Fetch, Kernel, Operator, Wait
+from perfkit.simulate.host import ARTICLE, IDEAL, RUN_AHEAD, Host, Training
+from perfkit.simulate.prediction import Prediction
+from perfkit.simulate.step import Copy, Fetch, Operator, Wait
+from perfkit.simulate.work import Work
 
-HOST = Host(name="test", processors=4, cores=4, fetch_s=1e-3, pageable_gbs=1.0, link_gbs=10.0)
+HOST = Host(
+    name="test", processors=4, cores=4, fetch_s=1e-3, pageable_gbs=1.0, operator_s=0.0, launch_s=0.0,
+)  # fmt: skip
 
 
 def kernel(seconds, stream=0):
     operator = Operator("aten.mm", "forward", [], [], stream=stream)
-    return operator, [Kernel("gemm", "gemm", seconds)]
+    return operator, [Kernel(Work("gemm", 0.0), seconds)]
 
 
-def training(recipe):
-    copy = Copy(10_000_000, pinned=recipe.pin_memory, non_blocking=recipe.non_blocking)
-    return [(Fetch(), []), (copy, []), kernel(20e-3)]
-
-
-def idle():
-    return Queue(pinned=1e10, pageable=1e9)
+def outcome(around=HOST, fetch_s=1e-3, copy=True, **switches):
+    """A training of one kernel of 20 ms, in its steady state."""
+    recipe = Recipe(batch_size=32).replace(**switches)
+    batch = Copy(10_000_000, pinned=recipe.pin_memory, non_blocking=recipe.non_blocking)
+    actions = [(Fetch(), []), *[(batch, [])] * copy, kernel(20e-3 if copy else 1e-6)]
+    return Training(around, recipe, fetch_s, 10.0).steady(actions)
 
 
 def done(*actions):
-    """A queue that has issued some events."""
-    queue = idle()
+    """A training that has issued some events."""
+    training = Training(HOST, Recipe(), 0.0, 10.0)
     for action in actions:
-        queue.issue(*action if isinstance(action, tuple) else (action,))
-    return queue
+        training.do(*action if isinstance(action, tuple) else (action,))
+    return training
 
 
 ITEM, ORDER = Wait(".item()"), Wait("wait_stream", streams=(0, 1))
@@ -67,23 +72,18 @@ def test_two_streams_share_the_gpu():
     ],
 )
 def test_a_training_takes_what_its_slowest_part_takes(switches, step_s, wait_s):
-    recipe = Recipe(batch_size=32).replace(**switches)
-    outcome = host.run(training(recipe), recipe, HOST, idle(), 1e-3)
-    assert outcome.step_s == pytest.approx(step_s, rel=0.05)
-    assert outcome.data_wait_s == pytest.approx(wait_s, abs=1.5e-3)
+    steady = outcome(**switches)
+    assert steady.step_s == pytest.approx(step_s, rel=0.05)
+    assert steady.data_wait_s == pytest.approx(wait_s, abs=1.5e-3)
 
 
 def test_more_workers_than_cores_do_not_load_faster():
-    loading = [(Fetch(), []), kernel(1e-6)]
-    four, eight = (
-        host.run(loading, Recipe(batch_size=32, workers=workers), HOST, idle(), 1e-3).step_s
-        for workers in (4, 8)
-    )
+    four, eight = (outcome(copy=False, workers=workers).step_s for workers in (4, 8))
     assert four == pytest.approx(eight, rel=0.02)
 
 
 def test_an_ideal_host_takes_the_kernels_time():
-    assert host.run(training(Recipe()), Recipe(), IDEAL, idle(), 0.0).step_s == pytest.approx(20e-3)
+    assert outcome(IDEAL).step_s == pytest.approx(20e-3)
 
 
 def test_hosts_by_name_and_by_numbers():
@@ -105,18 +105,23 @@ def test_the_articles_host_is_refused_for_another_data_set():
         host.host("article", False, 2)
 
 
+def predicted(kernel_share, around=ARTICLE, **switches):
+    """A prediction with this share of kernels in a step."""
+    about = {"gpu": GPUS["rtx3090"], "host": around, "recipe": Recipe().replace(**switches)}
+    return SimpleNamespace(kernel_share=kernel_share, step=SimpleNamespace(compiled=False), **about)
+
+
 def test_a_rates_band_mixes_kernels_and_host_by_their_shares():
-    sheet = GPUS["v100"]
-    kernels, loader = bands.of_rate(sheet, ARTICLE, 1.0), bands.of_rate(sheet, ARTICLE, 0.0)
-    assert kernels == pytest.approx(bands.band(sheet, "rate"))
+    kernels, loader, both, ideal = (
+        Prediction.band.fget(predicted(*each)) for each in ((1.0,), (0.0,), (0.5,), (1.0, IDEAL))
+    )
+    assert kernels == pytest.approx(GPUS["rtx3090"].band("rate"))
     assert loader == pytest.approx(ARTICLE.band)
-    assert bands.of_rate(sheet, ARTICLE, 0.5) < max(kernels, loader)
-    assert bands.of_rate(sheet, IDEAL, 1.0) == kernels
+    assert both < max(kernels, loader)
+    assert ideal == kernels
 
 
 def test_what_both_sides_share_cancels_in_their_ratio():
-    sheet, plain = GPUS["rtx3090"], Recipe()
-    same = bands.of_ratio(sheet, ARTICLE, (plain, 0.9), (plain.replace(workers=4), 0.9))
-    assert same == 0.0
-    layout = bands.of_ratio(sheet, ARTICLE, (plain, 1.0), (plain.replace(channels_last=True), 1.0))
-    assert layout == pytest.approx(bands.band(sheet, "channels_last"))
+    assert Prediction.band_of_gain(predicted(0.9, workers=4), predicted(0.9)) == 0.0
+    layout = Prediction.band_of_gain(predicted(1.0, channels_last=True), predicted(1.0))
+    assert layout == pytest.approx(GPUS["rtx3090"].band("channels_last"))

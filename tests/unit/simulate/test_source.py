@@ -7,8 +7,8 @@ from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import Stage
 from perfkit.recipe import Recipe
 from perfkit.simulate import chrome
-from perfkit.simulate.bands import table
 from perfkit.simulate.costs import constants
+from perfkit.simulate.gpus import error_table
 from perfkit.simulate.source import Simulated
 from perfkit.studies.sources import Progress, StopRule, plan
 from tests.unit.simulate.plans import prediction
@@ -46,8 +46,8 @@ def test_what_would_need_numbers_is_not_here():
 
 def test_errors_are_those_of_the_constants_in_use():
     """Whoever changes a constant states new errors: `python -m benchmarks.fit_simulation --write`."""
-    assert table().constants == constants().digest
-    held_out = [errors for errors in table().errors if errors.use == "held out"]
+    assert error_table().constants == constants().digest
+    held_out = [errors for errors in error_table().errors if errors.use == "held out"]
     assert held_out and all(errors.inside >= 0.89 for errors in held_out)
 
 
