@@ -26,8 +26,8 @@ recomputes, and so does not keep, is not known: it may need less."""
 _CLAIMS = ("amp", "channels_last", "compile")
 """Switches whose gain has an error of its own; other changes of kernels have that of a rate."""
 _ON_THE_HOST = {
-    "workers", "prefetch_factor", "batched_fetch", "scaled_decode", "pin_memory", "non_blocking",
-    "device_prefetch", "cpu_threads", "uint8_copy",
+    "workers", "prefetch_factor", "scaled_decode", "pin_memory", "non_blocking", "device_prefetch",
+    "cpu_threads", "uint8_copy",
 }  # fmt: skip
 """Switches that leave the kernels as they are, or nearly so."""
 

@@ -186,18 +186,14 @@ def planned(workload: str, options: dict[str, Any], switches: dict[str, Any]) ->
 def fetch_s(workload: str, options: dict[str, Any], switches: dict[str, Any], batch: int = 16) -> float:
     """Core seconds that fetching and collating a sample takes on this machine, by one thread."""
     torch.set_num_threads(1)
-    recipe = Recipe.from_dict(switches)
-    dataset: Any = workloads.load(workload, options).dataset(recipe)
+    dataset: Any = workloads.load(workload, options).dataset(Recipe.from_dict(switches))
     times: list[float] = []
     end = time.monotonic() + 1.0
     while len(times) < 3 or (time.monotonic() < end and len(times) < 50):
         first = (len(times) * batch) % max(1, len(dataset) - batch)
         indices = list(range(first, min(len(dataset), first + batch)))
         start = time.thread_time()
-        if recipe.batched_fetch:
-            dataset.__getitems__(indices)
-        else:
-            default_collate([dataset[index] for index in indices])
+        default_collate([dataset[index] for index in indices])
         times.append((time.thread_time() - start) / len(indices))
     return statistics.median(times[1:])
 

@@ -28,7 +28,7 @@ from perfkit.worker.messages import Description
 
 _ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator")
 """Switches that no plan of a step depends on."""
-_FETCH = ("uint8_copy", "device_resize", "batched_fetch", "scaled_decode")
+_FETCH = ("uint8_copy", "device_resize", "scaled_decode")
 """Switches that change what fetching a sample takes."""
 _RECORDING = "perfkit.simulate.recording"
 """Tensors without numbers change settings of torch: its functions run in processes of their own."""
