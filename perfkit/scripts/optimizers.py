@@ -35,6 +35,7 @@ class Updates:
         self._is_stepping = False
         self._is_functional = False  # inside a gradient by torch.func
         self._derivatives = self._functionals = 0  # gradients by torch.func, and those of them of weights
+        self._is_made = False
 
     def patch(self) -> None:
         around(torch.autograd, "backward", self._backward)
@@ -134,7 +135,8 @@ class Updates:
         """Without an optimizer: weights that change between backward passes, updated by the script."""
         script = self._script
         if not self._backward_is_step:
-            if script.optimizers or script.backwards > _MOST_COMPARISONS:
+            # One that is made will step; SAM moves the weights before its inner optimizer does.
+            if self._is_made or script.backwards > _MOST_COMPARISONS:
                 return
             weights = sum(float(p.detach().double().sum()) for p in compared)
             if self._weights is None:
@@ -149,6 +151,7 @@ class Updates:
 
     def _make(self, plain: Any, *args: Any, **kwargs: Any) -> None:
         self._script.sites.note("optimizer")
+        self._is_made = True
         plain(*args, **kwargs)
 
     def _zero_grad(self, plain: Any, holder: Any, set_to_none: bool = True) -> None:

@@ -248,11 +248,9 @@ class Questions(Procedures):
         """The switches as they are now, as far as they can be read."""
         view, optimizers = self._view(), self._script.optimizers
         values = {name: self._read(name, view)[0] for name in SETTABLE}
-        batches, evaluates_again = (
-            self._script.batches_per_step,
-            isinstance(view.optimizer, torch.optim.LBFGS),
-        )
-        if len(optimizers) == 1 and batches % 1 == 0 and not evaluates_again:
+        batches, last = self._script.batches_per_step, self._early[-1]
+        feeds_again = last.forward_samples > last.samples or isinstance(view.optimizer, torch.optim.LBFGS)
+        if len(optimizers) == 1 and batches % 1 == 0 and not feeds_again:
             values["accumulation"] = int(batches) or 1
         return {name: value for name, value in values.items() if value is not None}
 

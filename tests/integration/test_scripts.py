@@ -72,6 +72,7 @@ CASES = (
     Case("language.py", 5, tokens=5 * 7),
     Case("gan.py", 16, DATA, backwards=3),
     Case("in_backward.py", 16),
+    Case("sam.py", 16, backwards=2),
     Case("iterable.py", 8, refused={"workers": "iterable"}),
     Case(
         "parcel.train", 4, {}, {"zero_grad_set_to_none": True}, arguments=("--batch-size", "4"),
