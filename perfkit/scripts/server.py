@@ -132,8 +132,9 @@ def _why_no_step(backwards: int) -> tuple[str, str]:
         what = f"the script ended before its second step, after {backwards} backward passes"
         seen = "steps of torch's optimizers are seen, and weights of an nn.Module that change"
         return what, f"Let it train for some dozen steps; {seen}"
-    what = "the script ended without training: no backward pass and no optimizer's step was seen"
-    return what, "Check the script and its arguments: processes that it starts itself are not watched"
+    what = "the script ended, and no training was seen: no backward pass and no optimizer's step"
+    unseen = "torch.func.grad and processes that it starts itself are not watched"
+    return what, f"Check the script and its arguments: {unseen}"
 
 
 def leave() -> None:

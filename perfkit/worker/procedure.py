@@ -35,8 +35,8 @@ FILLING_S = 2.0
 """How long workers are waited for that fill their queue."""
 HELD_FIRST = 3
 """Steps on a held batch before it is timed: some batches may have been fetched ahead."""
-ALL_MARKED = 20
-"""After this many steps with something else in each of them, those are what a step is."""
+MANY_MARKED = 8
+"""Steps with something else in them that count from then on, if they are at least half of all steps."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Procedures:
         self._clock = clock
         self._step_s = math.inf
         """A step of the end of the warm-up."""
-        self._counts_marked = False
+        self._counts_marked, self._plain, self._marked = False, 0, 0
         self.under_way = Steps()
         """The steps of the last `take`: all that is known of it if the training ends meanwhile."""
 
@@ -148,13 +148,16 @@ class Procedures:
     def _add(self, step: Any, taken: Steps) -> None:
         if self._counts_marked or not step.marks:
             taken.plain.append(step)
+            self._plain += 1
             return
         taken.marked.append(step)
-        if not taken.plain and len(taken.marked) >= ALL_MARKED:
+        self._marked += 1
+        if self._marked >= max(MANY_MARKED, self._plain):
             self._counts_marked = True
             marks = " and ".join(sorted(set().union(*(each.marks for each in taken.marked))))
-            self.subject.note(f"every step has {marks} in it, so that is part of a step here")
-            taken.plain, taken.marked = taken.marked, []
+            which = "every second step" if self._plain else "every step"
+            self.subject.note(f"{which} has {marks} in it, so that is part of a step here")
+            taken.plain, taken.marked = taken.plain + taken.marked, []
 
     def first_steps(self, early: list[Any], count: int) -> Taking:
         """The first steps, whose losses are those of the exported script; `early` ones have been taken."""

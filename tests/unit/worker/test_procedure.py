@@ -142,13 +142,16 @@ def test_warm_up_ends_when_two_windows_agree_or_its_budget_is_spent(times, budge
     assert len(subject.run(subject.procedure.warm_up(budget)).plain) == steps
 
 
-def test_steps_with_something_else_in_them_do_not_count_unless_every_step_has_it():
+def test_steps_with_something_else_in_them_do_not_count_unless_half_of_the_steps_have_it():
     subject = Subject(marks=[{"evaluation"}, NOTHING, NOTHING])
     taken = subject.block(samples=16)
     assert (len(taken.step_s), taken.seconds, subject.taken) == (4, 4.0, 6)
     always = Subject(marks=[{"checkpoint"}])
-    assert len(always.block(samples=4).step_s) == 20
+    assert len(always.block(samples=4).step_s) == 8
     assert always.notes == ["every step has checkpoint in it, so that is part of a step here"]
+    half = Subject(marks=[{"new epoch"}, NOTHING])
+    assert [len(half.block(samples=16).step_s) for _ in range(3)] == [4, 7, 4]
+    assert half.notes == ["every second step has new epoch in it, so that is part of a step here"]
 
 
 def test_ranks_do_what_rank_0_decides(monkeypatch):
