@@ -133,8 +133,7 @@ def _why_no_step(backwards: int) -> tuple[str, str]:
         seen = "steps of torch's optimizers are seen, and weights of an nn.Module that change"
         return what, f"Let it train for some dozen steps; {seen}"
     what = "the script ended, and no training was seen: no backward pass and no optimizer's step"
-    unseen = "torch.func.grad and processes that it starts itself are not watched"
-    return what, f"Check the script and its arguments: {unseen}"
+    return what, "Check the script and its arguments: processes that it starts itself are not watched"
 
 
 def leave() -> None:
