@@ -7,6 +7,7 @@ import typer
 
 from perfkit import machine
 from perfkit.cli.options import Output, Training, progress
+from perfkit.machine import devices
 
 
 def doctor(
@@ -23,7 +24,7 @@ def doctor(
     Verdicts take the noise into account: a smaller effect is not called an effect.
     """
     with ThreadPoolExecutor() as pool:
-        checking = pool.submit(machine.checkup)
+        checking = pool.submit(devices.checkup)
         from perfkit.results import noise as noises
         from perfkit.show import tables
         from perfkit.studies import compare, rungs

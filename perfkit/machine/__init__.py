@@ -1,32 +1,168 @@
-"""What this computer is: folders, cores, GPUs, devices, facts, conditions, check-up. Never imports torch."""
+"""What this computer is, and where perfkit keeps its files on it. Never imports torch."""
 
-from perfkit.machine.computer import (
-    cache_folder,
-    checkout,
-    data_folder,
-    describe,
-    facts,
-    runs_folder,
-    write_atomically,
-)
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from perfkit.machine import cores, gpus
 from perfkit.machine.cores import cpu_times, read_conditions, taken_share, usable_cores
-from perfkit.machine.devices import check_device, compiler_problem
-from perfkit.machine.doctor import Check, checkup
 
-__all__ = [
-    "Check",
-    "cache_folder",
-    "check_device",
-    "checkout",
-    "checkup",
-    "compiler_problem",
-    "cpu_times",
-    "data_folder",
-    "describe",
-    "facts",
-    "read_conditions",
-    "runs_folder",
-    "taken_share",
-    "usable_cores",
-    "write_atomically",
-]
+__all__ = ["cpu_times", "read_conditions", "taken_share", "usable_cores"]
+
+GIB = 1024**3
+_PACKAGES = ("torch", "torchvision", "numpy", "triton", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
+_CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8", "bf16", "i8mm", "sve")
+
+
+def version(package: str) -> str | None:
+    """The version of an installed package, without importing it; None where it is missing."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def torch_build() -> dict[str, str]:
+    """The `cuda` and `hip` versions that torch was built for, read from its version.py as text."""
+    spec = importlib.util.find_spec("torch")
+    text = _text(Path(spec.origin).with_name("version.py")) if spec and spec.origin else ""
+    return dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *'([^']+)'", text, re.MULTILINE))
+
+
+@functools.cache
+def facts() -> dict[str, Any]:
+    """This machine and its software as plain data, read once per process; equal `id`s are comparable."""
+    driver, cards = gpus.facts()
+    versions = {name: number for name in _PACKAGES if (number := version(name))} | torch_build()
+    shared, tree = cores.ROOT / "dev/shm", checkout()  # loader workers pass batches through it
+    hardware = {"cpu": _cpu(), "memory_bytes": cores.memory_bytes(), "gpus": cards, "versions": versions}
+    described = ("git", "-C", str(tree), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    return {
+        "id": comparable(hardware),
+        "os": platform.platform(),
+        "python": platform.python_version(),
+        **hardware,
+        "shm_bytes": shutil.disk_usage(shared).total if shared.is_dir() else None,
+        "driver": driver,
+        "commit": _first_line(*described) if tree else None,
+    }
+
+
+def comparable(facts: Mapping[str, Any]) -> str:
+    """Short hash of what decides speed: CPU model, cores, memory, GPUs, torch."""
+    cpu, torch = facts["cpu"], facts["versions"].get("torch")
+    names = [gpu["name"] for gpu in facts["gpus"]]
+    same = [cpu["model"], cpu["cores_usable"], round(facts["memory_bytes"] / GIB), names, torch]
+    return hashlib.sha256(json.dumps(same).encode()).hexdigest()[:10]
+
+
+def _cpu() -> dict[str, Any]:
+    told = dict(re.findall(r"^(\w[\w ]*?)\s*:[ \t]*(.*)$", _text(cores.ROOT / "proc/cpuinfo"), re.MULTILINE))
+    model = told.get("model name")
+    if not model and sys.platform == "darwin":
+        model = _first_line("sysctl", "-n", "machdep.cpu.brand_string")
+    flags = (told.get("flags") or told.get("Features") or "").split()
+    return {
+        "model": " ".join((model or platform.processor() or platform.machine()).split()),
+        "cores_usable": cores.usable_cores(),
+        "cores_visible": os.cpu_count() or 1,
+        "flags": [flag for flag in _CPU_FLAGS if flag in flags],
+    }
+
+
+def _text(file: Path) -> str:
+    with contextlib.suppress(OSError):
+        return file.read_text(encoding="utf-8")
+    return ""
+
+
+def _first_line(*command: str) -> str | None:
+    """The first line that a short command prints; None where it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return next(iter(done.stdout.splitlines()), None)
+
+
+def describe(machine: Mapping[str, Any]) -> str:
+    """A machine's facts in one line: "2 cores Intel Xeon · 24 GiB · no GPU · torch 2.15.0"."""
+    cpu, memory, names = machine.get("cpu", {}), machine.get("memory_bytes"), []
+    for gpu in machine.get("gpus", []):
+        limit = gpu.get("power_limit_w")
+        names.append(f"{gpu.get('name') or 'unknown GPU'}{f' ({limit:.0f} W)' if limit else ''}")
+    count = cpu.get("cores_usable", "?")
+    parts = [f"{count} core{'' if count == 1 else 's'} {cpu.get('model', 'unknown CPU')}"]
+    parts += [f"{memory / GIB:.0f} GiB"] if memory else []
+    return " · ".join(
+        [*parts, ", ".join(names) or "no GPU", f"torch {machine.get('versions', {}).get('torch', '–')}"]
+    )
+
+
+# ---------------------------------------------------------------- files
+
+
+def checkout() -> Path | None:
+    """The working tree that perfkit runs from; None where it was installed without one."""
+    folder = Path(__file__).resolve().parents[2]
+    return folder if (folder / "pyproject.toml").is_file() else None
+
+
+def import_path() -> str:
+    """PYTHONPATH of a process that is to find what this one does: perfkit, and what a notebook has added.
+
+    The process's own libraries come first, as usual.
+    """
+    here = str(Path(__file__).parents[2])
+    own = {*sysconfig.get_paths().values(), here}
+    added = [path for path in sys.path if path and path not in own and "lib-dynload" not in path]
+    return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")]), *added])
+
+
+def data_folder() -> Path:
+    """The folder for all data: PERFKIT_DATA, else the checkout's `data/`, else `./perfkit-data`.
+
+    Asking for a folder does not create it.
+    """
+    if named := os.environ.get("PERFKIT_DATA"):
+        return Path(named).expanduser()
+    tree = checkout()
+    return tree / "data" if tree else Path("perfkit-data")
+
+
+def cache_folder() -> Path:
+    """The folder for data sets and compiled code."""
+    return data_folder() / "cache"
+
+
+def runs_folder() -> Path:
+    """The folder for the store of runs."""
+    return data_folder() / "runs"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes the complete file or nothing: a reader never sees half of it. The folder must exist.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

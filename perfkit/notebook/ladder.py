@@ -8,8 +8,9 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from perfkit import additions, machine
+from perfkit import additions
 from perfkit.errors import InvalidValue, PerfkitError, one_of
+from perfkit.machine import devices
 from perfkit.notebook import widgets as pieces
 from perfkit.notebook.panel import Panel, check
 from perfkit.notebook.shown import Recipes, Shown
@@ -216,7 +217,7 @@ def plain(plan: Plan) -> Recipe:
 
 def _places() -> dict[str, str]:
     """The words of the menu by device."""
-    menu = {device: f"this machine ({device})" for device in (machine.check_device(None), "cpu")}
+    menu = {device: f"this machine ({device})" for device in (devices.check_device(None), "cpu")}
     for place in additions.sources().values():
         menu |= getattr(additions.load(place), "menu", dict)()
     return menu | {f"{recordings.PREFIX}{name}": f"recorded: {name}" for name in recordings.available()}

@@ -15,7 +15,8 @@ from IPython.display import HTML, Image, Markdown, display, update_display
 
 from perfkit import workloads
 from perfkit.errors import InvalidValue
-from perfkit.machine import Check, checkup, describe, facts
+from perfkit.machine import describe, facts
+from perfkit.machine.devices import Check, checkup
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.show import document, html, tables, terminal

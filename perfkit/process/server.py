@@ -22,7 +22,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from perfkit.machine import computer, gpus
+from perfkit import machine
+from perfkit.machine import gpus
 from perfkit.worker import failures, messages
 
 ON_LINUX = sys.platform == "linux"
@@ -76,7 +77,7 @@ def _fork(process: BaseProcess, environment: Mapping[str, str]) -> None:
     # A server inherits what is blocked: Ctrl-C must not end it.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with _set({**environment, "PYTHONPATH": computer.import_path()}):
+        with _set({**environment, "PYTHONPATH": machine.import_path()}):
             _servers[key].ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from perfkit import machine
 from perfkit.errors import PerfkitError, RunFailed
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import Stage
+from perfkit.machine import devices
 from perfkit.process.lock import EVERYTHING
 from perfkit.recipe import Recipe, Value, allowed
 from perfkit.results import noise, parity
@@ -155,7 +155,7 @@ def target(facts: ScriptFacts) -> Target:
         device=facts.device,
         convolves=facts.convolves,
         bf16=facts.facts.bf16 is not False,
-        compiler=not machine.compiler_problem(facts.device),
+        compiler=not devices.compiler_problem(facts.device),
         count=facts.facts.count or 1,
         own=allowed(facts.settings),
         refused=facts.refused,

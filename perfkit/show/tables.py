@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from perfkit import additions, machine
+from perfkit.machine import devices
 from perfkit.recipe import Recipe, spoken, switches
 from perfkit.results import stats
 from perfkit.results.parity import Check, Parity
@@ -167,7 +168,7 @@ def parity(result: Parity) -> list[Content]:
     return [checks("Parity", result.checks), result.describe()]
 
 
-def doctor(about: str, checks: Sequence[machine.Check], stages: Sequence[Any] = ()) -> list[Content]:
+def doctor(about: str, checks: Sequence[devices.Check], stages: Sequence[Any] = ()) -> list[Content]:
     """What this machine has and what to fix, and which stages can run here."""
     columns = (
         Col("what", "name"),

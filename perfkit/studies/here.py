@@ -9,6 +9,7 @@ from perfkit import machine, workloads
 from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue, presets
 from perfkit.ladder.catalogue import LADDER, Exactness, Stage
+from perfkit.machine import devices
 from perfkit.process.child import Child, Conversation
 from perfkit.process.lock import device_lock
 from perfkit.recipe import Recipe
@@ -35,7 +36,7 @@ class ThisMachine(Loop):
 
     @classmethod
     def checked(cls, request: Request) -> Plan:
-        device = machine.check_device(request.device)
+        device = devices.check_device(request.device)
         if request.host:
             what = f"--host was given '{request.host}' for {device}"
             raise InvalidValue(what, "It is the host of a simulated GPU: add --device sim:v100")
@@ -77,7 +78,7 @@ class ThisMachine(Loop):
             offers=frozenset(self.description.offers),
             convolves=self.description.convolves,
             bf16=self.description.facts.bf16 is not False,
-            compiler=not machine.compiler_problem(kind),
+            compiler=not devices.compiler_problem(kind),
             glibc=platform.libc_ver()[0] == "glibc",
             count=self.description.facts.count or 1,
             doubtful={"amp": "this CPU has no bfloat16 instructions"} if is_emulated else {},

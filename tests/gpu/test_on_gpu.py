@@ -8,6 +8,7 @@ import torch
 
 from perfkit import machine
 from perfkit.ladder.catalogue import LADDER
+from perfkit.machine import devices
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
@@ -93,7 +94,7 @@ def test_sides_that_do_not_fit_beside_each_other_are_measured_one_after_the_othe
 
 
 def test_the_notebook_s_process_gets_no_cuda_context() -> None:
-    assert machine.check_device("cuda") == "cuda"
+    assert devices.check_device("cuda") == "cuda"
     assert not torch.cuda.is_initialized()
 
 

@@ -5,7 +5,8 @@ import types
 
 import pytest
 
-from perfkit.machine import computer, cores, devices
+from perfkit import machine
+from perfkit.machine import cores, devices
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def card(monkeypatch):
 
     def put(module):
         monkeypatch.setitem(sys.modules, "pynvml", module)
-        computer.facts.cache_clear()
+        machine.facts.cache_clear()
 
     yield put
-    computer.facts.cache_clear()
+    machine.facts.cache_clear()

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from perfkit import machine
-from perfkit.machine import computer
 from tests.unit.machine.conftest import files
 
 
@@ -22,7 +21,7 @@ def test_the_id_depends_on_what_decides_speed_and_on_nothing_else():
     facts = machine.facts()
     same = facts | {"memory_bytes": facts["memory_bytes"] + 1_000_000, "os": "another"}
     other = facts | {"gpus": [{"name": "H200"}]}
-    assert computer.comparable(same) == facts["id"] != computer.comparable(other)
+    assert machine.comparable(same) == facts["id"] != machine.comparable(other)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +33,7 @@ def test_the_id_depends_on_what_decides_speed_and_on_nothing_else():
 )
 def test_the_cpu_is_read_from_the_kernel(root, text, model, flags):
     files(root, {"proc/cpuinfo": text})
-    cpu = computer.facts.__wrapped__()["cpu"]
+    cpu = machine.facts.__wrapped__()["cpu"]
     assert (cpu["flags"], cpu["model"]) == (flags, model or cpu["model"])
 
 
@@ -50,13 +49,13 @@ def test_the_build_of_torch_is_read_as_text(tmp_path, monkeypatch, text, build):
     files(tmp_path, {"torch/__init__.py": "raise RuntimeError", "torch/version.py": text})
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
-    assert computer.torch_build() == build
+    assert machine.torch_build() == build
 
 
 def test_torch_is_not_imported_and_the_import_is_light():
     script = (
         "import sys; from perfkit import machine as m; from perfkit.machine import devices; "
-        "devices.ask_torch = devices.Found; m.facts(); m.read_conditions(); m.checkup(); "
+        "devices.ask_torch = devices.Found; m.facts(); m.read_conditions(); devices.checkup(); "
         "assert not {'torch', 'matplotlib', 'ipywidgets', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", script], check=True)
@@ -67,7 +66,7 @@ def test_data_lies_where_the_variable_says_or_in_the_checkout(monkeypatch):
     assert (machine.cache_folder(), machine.runs_folder()) == (Path("/mine/cache"), Path("/mine/runs"))
     monkeypatch.delenv("PERFKIT_DATA")
     assert machine.data_folder() == Path(__file__).parents[3] / "data"
-    monkeypatch.setattr(computer, "checkout", lambda: None)
+    monkeypatch.setattr(machine, "checkout", lambda: None)
     assert machine.data_folder() == Path("perfkit-data")
 
 
@@ -79,7 +78,7 @@ def test_a_file_is_written_completely_or_the_old_one_stays(tmp_path, monkeypatch
     def full(handle, content):
         raise OSError("no space left")
 
-    monkeypatch.setattr(computer.Path, "write_bytes", full)
+    monkeypatch.setattr(machine.Path, "write_bytes", full)
     with pytest.raises(OSError, match="no space"):
         machine.write_atomically(path, b"third")
     assert path.read_bytes() == b"second"
