@@ -20,7 +20,7 @@ from perfkit.workloads import files, reference
 
 _HERE = Path(__file__).parent
 _SIBLINGS = ("prefetch", "ranks")
-_SET_UP = {name: getattr(files, name) for name in ("photo_folder", "text_file")}
+_FILES = {"photo_folder": files.photo_folder, "text_file": files.text_file}
 """Functions of a workload that are evaluated when its script is written."""
 _DEFAULTS = {
     "enabled=True", 'mode="default"', "non_blocking=False", "num_workers=0", "persistent_workers=False",
@@ -39,7 +39,13 @@ _FURTHER = "import sys; from itertools import islice; from types import SimpleNa
 
 
 def script(
-    recipe: Recipe, workload: str, options: dict[str, Any], device: str = "cpu", seed: int = 0, steps: int = 8
+    recipe: Recipe,
+    workload: str,
+    options: dict[str, Any],
+    device: str = "cpu",
+    seed: int = 0,
+    steps: int = 8,
+    set_up: bool = True,
 ) -> str:
     """The standalone training script of a recipe: no import of perfkit, the same losses as a measured run.
 
@@ -50,6 +56,7 @@ def script(
         device: where the script trains.
         seed: of weights, order and augmentation.
         steps: how many steps it trains by default.
+        set_up: whether the photos that it reads are made; a diff of scripts needs none.
     """
     module, _, name = reference(workload).partition(":")
     sources = [_read(part) for part in ("train", *_SIBLINGS)]
@@ -58,8 +65,10 @@ def script(
     if is_ours := module.partition(".")[0] == "perfkit":
         sources.insert(0, _read(module.removeprefix("perfkit.").replace(".", "/")))
         methods, fields = _workload(sources[0], name)
-        scope |= {**_SET_UP, "hasattr": hasattr, "self": SimpleNamespace(**fields | options)}
+        scope |= {**_FILES, "hasattr": hasattr, "self": SimpleNamespace(**fields | options)}
         scope["workload"] = SimpleNamespace(**methods)
+        if not set_up:
+            scope["photo_folder"] = files.photo_place
     nodes: dict[str, Any] = {}
     texts: dict[str, str] = {}
     for source in sources:

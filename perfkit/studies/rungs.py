@@ -251,13 +251,13 @@ def stage_diff(source: Source) -> tuple[str, str]:
             return heading, ""
         heading += "; what it changes on a GPU"
     workload = about.reference, about.options, device, plan.seed
-    texts = [script(stage.recipe, *workload) for stage in (ladder[-2:][0], ladder[-1])]
+    texts = [script(stage.recipe, *workload, set_up=False) for stage in (ladder[-2:][0], ladder[-1])]
     return heading, _diff(texts, ladder[-1].name)
 
 
 def difference(before: Run, run: Run) -> str:
     """What the script of a run changes in that of the one before: a diff."""
-    return _diff(scripts([before, run]).values(), run.stage)
+    return _diff(scripts([before, run], set_up=False).values(), run.stage)
 
 
 def _diff(texts: Iterable[str], name: str) -> str:
@@ -266,15 +266,21 @@ def _diff(texts: Iterable[str], name: str) -> str:
 
 
 def script(
-    recipe: Recipe, workload: str, options: dict[str, Any], device: str, seed: int = 0, steps: int = 8
+    recipe: Recipe,
+    workload: str,
+    options: dict[str, Any],
+    device: str,
+    seed: int = 0,
+    steps: int = 8,
+    set_up: bool = True,
 ) -> str:
-    """The standalone script of a recipe; `options` are all of the workload's."""
+    """The standalone script of a recipe, as `export.script`; `options` are all of the workload's."""
     # A simulated GPU is a CUDA device there.
     kind = "cuda" if device.startswith("sim:") else device
-    return export.script(recipe, workload, options, kind, seed, steps)
+    return export.script(recipe, workload, options, kind, seed, steps, set_up)
 
 
-def scripts(runs: Sequence[Run]) -> dict[str, str]:
+def scripts(runs: Sequence[Run], set_up: bool = True) -> dict[str, str]:
     """The script of each stage that was measured, by its title."""
     return {
         run.title: script(
@@ -284,6 +290,7 @@ def scripts(runs: Sequence[Run]) -> dict[str, str]:
             run.device,
             run.seed,
             len(run.losses) or 8,
+            set_up,
         )
         for run in runs
         if run.status == "ok" and not run.is_script and run.stage != AGAIN

@@ -19,15 +19,20 @@ COLOURS = {
 }
 
 
+def photo_place(count: int) -> str:
+    """Where the folder of this many photos is, or would be."""
+    return str((cache_folder() / f"photo-folder-{count}").absolute())
+
+
 def photo_folder(count: int) -> str:
     """The folder of this many photos, with a folder for each class; made if it is missing.
 
-    Several processes may make it at once. An export names the folder, and so makes it, too.
+    Several processes may make it at once.
 
     Raises:
         WorkloadError: the folder cannot be written.
     """
-    folder = str((cache_folder() / f"photo-folder-{count}").absolute())
+    folder = photo_place(count)
     if not Path(folder).is_dir():
         _make_photos(folder, count)
     return folder

@@ -12,6 +12,8 @@ from perfkit import export, rules, workloads
 from perfkit.errors import InvalidValue, WorkloadError
 from perfkit.ladder.presets import PRESETS
 from perfkit.recipe import Recipe
+from perfkit.studies import rungs
+from perfkit.studies.sources import plan
 from perfkit.train import train
 from perfkit.worker import checks
 from perfkit.workloads import bottlenecks, files
@@ -86,6 +88,13 @@ def test_a_folder_is_made_once_with_the_same_photos_by_class():
     files.photo_folder(9)
     assert [(photo.read_bytes(), photo.stat().st_mtime_ns) for photo in photos] == before
     assert len(list(Path(files.photo_folder(9)).parent.iterdir())) == 1, "nothing unfinished is left"
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_diff_makes_no_photos(tmp_path):
+    wanted = plan("photos", "smoke", ["data_loading"], device="cpu")
+    assert "num_workers" in rungs.stage_diff(rungs.described(wanted))[1]
+    assert not [*tmp_path.rglob("*.jpg")]
 
 
 @pytest.mark.usefixtures("folder")
