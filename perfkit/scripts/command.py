@@ -79,7 +79,7 @@ def patch(
         if verify and result.edited:
             verification = patching.verify(result, launch, switches, budget, follow)
     sys.stdout.write(result.diff())
-    notes = tables.patched(result, launch)
+    notes = result.notes()
     if verification:
         notes.append(verification.evidence if verification.ok else Notice(verification.evidence))
     terminal.show(notes, to_stderr=True)

@@ -136,7 +136,7 @@ class ScriptPanel(Panel):
         sections: list[Content] = []
         if edit := self.edit:
             sections += [Code(edit.diff() or "No line of the script has to change.", "diff")]
-            sections += tables.patched(edit, self.launch)
+            sections += edit.notes()
         if result := self.comparison:
             runs = [result.a, result.b]
             sections += map(Notice, sentences.notices(runs))

@@ -6,30 +6,20 @@ byte that is not part of an edit stays as it is.
 
 import ast
 import itertools
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from perfkit.errors import PerfkitError
 from perfkit.scripts.sites import Frame
 
-_SPACE = rb"(?:\s|#[^\n]*\n)*"
-_AFTER_ARGUMENT = re.compile(rb"((?:%b\))*)(%b,)?" % (_SPACE, _SPACE))
-
 
 class Refused(Exception):
     """An edit that is left to the user: where it belongs, and the edit in words."""
 
 
-COMMAND_LINE = ""
-
-
 class Edit(NamedTuple):
-    """Bytes of a file that are replaced by a text, or further words of the command line.
-
-    Nothing is removed where `start` is `end`.
-    """
+    """Bytes of a file that are replaced by a text; none where `start` is `end`."""
 
     path: str
     start: int
@@ -50,6 +40,7 @@ class Source:
         self._starts = [0, *itertools.accumulate(map(len, self._lines))]
         self._end = "\r\n" if b"\r\n" in data else "\n"
         self._parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+        self._imports = [node for node in self.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
 
     # ------------------------------------------------------------ finding
 
@@ -93,55 +84,59 @@ class Source:
                 if isinstance(inner, ast.stmt) and isinstance(block, list) and inner in block:
                     yield block, block.index(inner)
 
-    def value_of(self, name: str) -> ast.expr | None:
-        """What a variable is assigned, if only one statement of the file sets a variable of that name."""
-        holders = []
-        for node, holder in self._parents.items():
-            is_set = isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
-            if is_set or (isinstance(node, ast.arg) and node.arg == name):
-                holders.append(holder)
-        is_only = len(holders) == 1 and isinstance(holders[0], ast.Assign)
-        return holders[0].value if is_only else None  # type: ignore[attr-defined]
-
     # ------------------------------------------------------------ editing
 
-    def replace(self, node: ast.expr, code: str) -> Edit:
-        return Edit(self.path, *self.span(node), code)
+    def argument(
+        self, call: ast.Call, setting: str, order: Sequence[str], options: Mapping[str, str]
+    ) -> Iterator[Edit]:
+        """Sets an argument, such as `lr=1`: adds it, or replaces its literal.
 
-    def _insert(self, at: int, text: str) -> Edit:
-        return Edit(self.path, at, at, text)
+        `order`: arguments that may be given by their places. `options`: attributes that are options of the
+        command line.
+        """
+        name, code = setting.split("=", 1)
+        by_place = dict(zip(order, call.args, strict=False))
+        value = (by_place | {keyword.arg: keyword.value for keyword in call.keywords}).get(name)
+        if value is None:
+            yield self._added(call, setting)
+        elif isinstance(value, ast.Constant):
+            yield Edit(self.path, *self.span(value), code)
+        else:
+            option = options.get(getattr(value, "attr", ""))
+            edit = f"set it to {code} with the script's option {option}" if option else f"make that {code}"
+            raise Refused(f"{self.where(value)}: {name} is {self.code(value)}; {edit}")
 
-    def add_keyword(self, call: ast.Call, setting: str) -> Edit:
-        """A further argument, such as `lr=1`."""
+    def _added(self, call: ast.Call, setting: str) -> Edit:
         for part in call.keywords:
             if part.arg is None:
                 text = self.code(part.value)
                 raise Refused(f"{self.where(call)}: set {setting} in the dictionary given as **{text}")
-        begin, end = self.span(call)
-        parts = [self.span(part) for part in (*call.args, *call.keywords)]
-        if not parts:
-            return self._insert(end - 1, setting)
+        end = self.span(call)[1] - 1
+        if not (parts := [self.span(part) for part in (*call.args, *call.keywords)]):
+            return self._insert(end, setting)
         start, at = max(parts)
-        after = _AFTER_ARGUMENT.match(self.data, at, end - 1)
-        assert after
-        before = self.data[: max(begin, start)].rpartition(b"\n")[2].decode()
+        at = min(at, end)  # a generator's parentheses may be those of the call
+        while self.data[at:end].lstrip().startswith(b")"):  # around the last argument
+            at = self.data.index(b")", at) + 1
+        before = self.data[:start].rpartition(b"\n")[2].decode()
         space = " " if before.strip() else self._end + before
-        return self._insert(after.end(), f"{space}{setting}," if after[2] else f",{space}{setting}")
+        return self._insert(at, f",{space}{setting}")
+
+    def _insert(self, at: int, text: str) -> Edit:
+        return Edit(self.path, at, at, text)
 
     def line_before(self, statement: ast.stmt, line: str) -> Edit:
         return self._insert(self._starts[statement.lineno - 1], self._indent(statement) + line + self._end)
 
     def line_after_imports(self, line: str) -> Edit:
-        """A line after the last import at the top of the file, if there is one."""
-        last = (self._imports() or self.tree.body)[-1]
-        return self._insert(self._starts[last.end_lineno or 0], line + self._end)
-
-    def _imports(self) -> list[ast.Import | ast.ImportFrom]:
-        return [node for node in self.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        """A line after the last import at the top of the file."""
+        if not self._imports:
+            raise Refused(f"{self.name}: put `{line}` before the training")
+        return self._insert(self._starts[self._imports[-1].end_lineno or 0], line + self._end)
 
     def names_torch(self) -> bool:
         """Whether `torch` is imported at the top of the file by its own name."""
-        plain = [alias for node in self._imports() if isinstance(node, ast.Import) for alias in node.names]
+        plain = [alias for node in self._imports if isinstance(node, ast.Import) for alias in node.names]
         return any(alias.name.split(".")[0] == "torch" and not alias.asname for alias in plain)
 
     def wrap(self, statements: Sequence[ast.stmt], header: str) -> Iterator[Edit]:
@@ -175,12 +170,3 @@ class Source:
         except SyntaxError as problem:
             raise Refused(f"the edited file would not be valid Python: {problem.msg}") from None
         return result
-
-
-def argument(call: ast.Call, name: str, order: Sequence[str] = ()) -> ast.expr | None:
-    """The value of an argument, by keyword or by its place in `order`; None if it is not written out."""
-    for keyword in call.keywords:
-        if keyword.arg == name:
-            return keyword.value
-    place = order.index(name) if name in order else len(call.args)
-    return call.args[place] if place < len(call.args) else None

@@ -1,14 +1,10 @@
 """What watching a script has shown, as sections: its steps, what it waits for, what to try."""
 
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from perfkit.recipe import Value, shown, switches
 from perfkit.results.parity import Check
 from perfkit.results.run import Comparison
-from perfkit.scripts.launch import Launch
-from perfkit.scripts.patch import Patch
 from perfkit.scripts.suggest import Suggestion
 from perfkit.scripts.watching import Watched
 from perfkit.show import units
@@ -101,16 +97,3 @@ def sides(result: Comparison, proofs: Sequence[Check]) -> list[Content]:
     if "ended" in facts:
         notices.append(Notice(facts["ended"]))
     return [*notices, checks("Checks", [*result.b.mechanism, *proofs])]
-
-
-def patched(result: Patch, launch: Launch) -> list[Content]:
-    """What a reader must know beside the diff."""
-    notes: list[Content] = []
-    if result.changes and result.root != launch.where.resolve():
-        notes.append(f"Apply it with: patch -p1 -d {shlex.quote(str(result.root))}")
-    if result.launch.arguments != launch.arguments:
-        arguments = tuple(map(shlex.quote, result.launch.arguments))
-        notes.append(f"Start it with: {replace(launch, arguments=arguments).describe()}")
-    if result.already:
-        notes.append(f"The script has {', '.join(result.already)} already.")
-    return notes + [Notice(f"{name} is not in the patch: {why}") for name, why in result.refused.items()]

@@ -2,7 +2,6 @@
 
 import ast
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +66,6 @@ def patched(
     text: str,
     wanted: dict[str, Value],
     roles: dict[str, list[str]] | list[tuple[str, list[str]]],
-    arguments: Sequence[str] = (),
     library: str = "",
     **facts: Any,
 ) -> Patch:
@@ -77,7 +75,7 @@ def patched(
     pairs = roles.items() if isinstance(roles, dict) else roles
     sites = [Site(role, [frame(path, text, call) for call in calls], library) for role, calls in pairs]
     known = ScriptFacts(device="cpu", facts=DeviceFacts(1, "2.9"), sites=sites, **facts)
-    return patching.edit(Launch("train.py", tuple(arguments), folder=folder), wanted, known)
+    return patching.edit(Launch("train.py", folder=folder), wanted, known)
 
 
 def added(result: Patch) -> list[str]:
@@ -126,14 +124,17 @@ def test_a_switch_changes_only_its_own_lines(setting, tmp_path):
 
 def test_every_switch_is_edited_or_refused_in_words(tmp_path):
     values = {name: [v for v in s.levels if v != s.default] for name, s in switches().items()}
-    settings = {name: levels[0] for name, levels in values.items() if levels}
-    result = patched(tmp_path, LOOP, settings, ROLES, refused={"non_blocking": "copies are to a GPU"})
-    assert {*result.edited, *result.already, *result.refused} == {*settings}
-    assert (
-        result.refused["uint8_copy"] == "the script's own code has to change: see `perfkit diff uint8_copy`"
-    )
-    assert result.refused["wait_policy"] == "start the script with OMP_WAIT_POLICY=PASSIVE in its environment"
-    assert result.refused["non_blocking"] == "copies are to a GPU"
+    wanted = {name: levels[0] for name, levels in values.items() if levels}
+    known = {"refused": {"non_blocking": "copies are to a GPU"}, "settings": {"workers": wanted["workers"]}}
+    result = patched(tmp_path, LOOP, wanted, ROLES, **known)
+    assert {*result.edited, *result.refused} == {*wanted}
+    for name, reason in {
+        "uint8_copy": "the script's own code has to change: see `perfkit diff uint8_copy`",
+        "wait_policy": "start the script with OMP_WAIT_POLICY=PASSIVE in its environment",
+        "non_blocking": "copies are to a GPU",
+        "workers": f"the script has workers={wanted['workers']} already",
+    }.items():
+        assert result.refused[name] == reason
 
 
 def test_torch_is_imported_where_its_name_is_not_known(tmp_path):
@@ -141,11 +142,6 @@ def test_torch_is_imported_where_its_name_is_not_known(tmp_path):
     result = patched(tmp_path, text, {"cpu_threads": 2, "cudnn_benchmark": True}, LOADER)
     lines = ["import torch", "torch.set_num_threads(2)", "torch.backends.cudnn.benchmark = True"]
     assert sorted(added(result)) == sorted(lines) and added(result)[0] == "import torch"
-
-
-def test_what_the_script_has_already(tmp_path):
-    result = patched(tmp_path, LOOP, {"workers": 2}, ROLES, settings={"workers": 2})
-    assert result.already == ["workers"] and result.diff() == ""
 
 
 def test_tabs_and_line_ends_stay(tmp_path):
@@ -159,9 +155,6 @@ def test_tabs_and_line_ends_stay(tmp_path):
 # ---------------------------------------------------------------- values that are set elsewhere
 
 LOADER = {"loader": ["DataLoader("]}
-PARSER = (
-    'parser.add_argument("-b", "--batch-size", type=int)\nparser.add_argument("--pin", action="store_true")\n'
-)
 
 
 @pytest.mark.parametrize(
@@ -171,31 +164,10 @@ PARSER = (
          "loader = DataLoader(data, 8, True, num_workers=4, persistent_workers=True)"),
         ("loader = DataLoader(data, num_workers=2, persistent_workers=True)\n", {"workers": 0},
          "loader = DataLoader(data, num_workers=0, persistent_workers=False)"),
-        ('p.add_argument("--j", type=int)\nloader = DataLoader(data, num_workers=args.j)\n', {"workers": 2},
-         "loader = DataLoader(data, num_workers=args.j, persistent_workers=args.j > 0)"),
-        ("SIZE = 32\nloader = DataLoader(data, batch_size=SIZE)\n", {"batch_size": 8}, "SIZE = 8"),
     ],
 )  # fmt: skip
 def test_a_value_is_changed_where_it_is_set(text, settings, line, tmp_path):
     assert added(patched(tmp_path, text, settings, LOADER)) == [line]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "changed"),
-    [
-        ("x", "x --batch-size 8 --pin"),
-        ("--batch-size=64", "--batch-size=64 --batch-size 8 --pin"),
-    ],
-)
-def test_an_option_of_the_script_is_the_edit(arguments, changed, tmp_path):
-    text = f"{PARSER}loader = DataLoader(data, batch_size=args.batch_size, pin_memory=args.pin)\n"
-    result = patched(tmp_path, text, {"batch_size": 8, "pin_memory": True}, LOADER, arguments.split())
-    assert not result.refused and not result.changes and result.launch.arguments == tuple(changed.split())
-
-
-def test_an_option_that_means_the_switch_is_the_edit(tmp_path):
-    text = 'parser.add_argument("--compile", action="store_true")\n' + LOOP
-    assert patched(tmp_path, text, {"compile": True}, ROLES).launch.arguments == ("--compile",)
 
 
 REFUSED = {
@@ -203,14 +175,16 @@ REFUSED = {
                "train.py:1: set num_workers=4 in the dictionary given as **options"),
     "computed": ("DataLoader(data, batch_size=total // ranks)\n", {"batch_size": 8},
                  "train.py:1: batch_size is total // ranks; make that 8"),
-    "parameter": ("def make(n=2):\n    return DataLoader(data, num_workers=n)\n", {"workers": 4},
-                  "train.py:2: num_workers is n; make that 4"),
-    "another action": ('parser.add_argument("--pin", action=Yes)\nDataLoader(d, pin_memory=args.pin)\n',
-                       {"pin_memory": True}, "start the script with --pin so that it is True"),
+    "an option": ('p.add_argument("-b", "--batch-size")\nDataLoader(data, a.batch_size)\n', {"batch_size": 8},
+                  "train.py:2: batch_size is a.batch_size; set it to 8 with the script's option --batch-size"),
+    "an option of its name": ('p.add_argument("--cpu-threads")\nDataLoader(data)\n', {"cpu_threads": 2},
+                              "set it with the script's option --cpu-threads"),
     "set elsewhere": ("import torch\nif x:\n    torch.backends.cudnn.benchmark = False\nDataLoader(d)\n",
                       {"cudnn_benchmark": True}, "train.py:3: make that `torch.backends.cudnn.benchmark = True`"),
     "no copy": ("DataLoader(d)\n", {"non_blocking": True},
                 "no copy was seen in the script's own code"),
+    "no import": ("DataLoader(d)\n", {"cpu_threads": 2},
+                  "train.py: put `torch.set_num_threads(2)` before the training"),
 }  # fmt: skip
 
 
@@ -219,6 +193,7 @@ def test_what_cannot_be_placed_is_refused_in_words(case, tmp_path):
     text, settings, reason = REFUSED[case]
     result = patched(tmp_path, text, settings, LOADER)
     assert list(result.refused.values()) == [reason] and not result.changes and not result.edited
+    assert reason in result.notes()[0].text
 
 
 def test_a_file_that_changed_meanwhile_is_refused(tmp_path):
@@ -248,11 +223,6 @@ AUTOCAST = {
             "16):\n        a = f(model(x))\n    a.backward()",
             "16):\n        b = g(critic(x))\n    b.backward()",
         ],
-    ),
-    "gradients are zeroed outside": (
-        "for x in loader:\n    loss = f(model(x))\n    optimizer.zero_grad()\n    loss.backward()\n",
-        [("forward", "model("), ("zero_grad", "optimizer.zero_grad("), ("backward", "loss.backward(")],
-        ["16):\n        loss = f(model(x))\n    optimizer.zero_grad()\n"],
     ),
 }
 
@@ -363,6 +333,14 @@ def test_a_diff_has_no_path_above_its_root(tmp_path):
         ("no measurable difference", True, True, "verified: losses equal; 0.9 times (0.8 to 1, 10 rounds)"),
         ("slower", True, False, "NOT verified: "),
         ("no measurable difference", False, False, "NOT verified: "),
+        ("disturbed", True, True, "trains the same; its speed is not known, as other programs ran"),
+        ("disturbed", False, False, "NOT verified: "),
+        (
+            "too few rounds",
+            True,
+            True,
+            "trains the same; its speed is not known, as there were too few rounds",
+        ),
     ],
 )
 def test_the_verdict_on_a_patch(verdict, losses, ok, start):
