@@ -1,6 +1,5 @@
 """A ladder of stages, or some recipes: measured here, on a simulated GPU, or played from a recording."""
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -11,8 +10,7 @@ import ipywidgets as widgets
 from perfkit import additions
 from perfkit.errors import InvalidValue, PerfkitError, one_of
 from perfkit.machine import devices
-from perfkit.notebook import widgets as pieces
-from perfkit.notebook.panel import Panel, check
+from perfkit.notebook.panel import Panel, check, heading, row
 from perfkit.notebook.shown import Recipes, Shown
 from perfkit.recipe import Recipe, Value
 from perfkit.results import recordings
@@ -73,28 +71,22 @@ class LadderPanel(Panel):
     ) -> None:
         _refuse_object(workload)
         self._asked: dict[str, Any] = {"stages": stages, "workload": workload, "preset": preset}
-        self._asked["options"] = options
-        self._settings = dict(settings or {})
-        key, problem = (self._asked, self._settings, self.titles), None
-        if device is None and _session:
-            try:
-                self._planned(_session)
-                device = _session
-            except PerfkitError as reason:
-                problem = reason
-        self.plan = self._planned(device)
+        self._asked["options"], self._settings = options, dict(settings or {})
+        key = (self._asked, self._settings, self.titles)
+        problem = self._why_not(_session) if device is None and _session else None
+        device = device or (None if problem else _session)
+        self.plan = self._planned(device, self._settings)
         self.device = device or self.plan.device
         """What the plan was made for, such as `recorded:NAME`."""
-        here = {name: words for name, words in _places().items() if self._can(name)}
+        places = {name: words for name, words in _places().items() if not self._why_not(name)}
         self._menu = widgets.Dropdown(
             description="Where",
-            options=[(words, name) for name, words in ({self.device: self.device} | here).items()],
+            options=[(words, name) for name, words in ({self.device: self.device} | places).items()],
             value=self.device,
             _dom_classes=["pk-where"],
         )
         self._menu.observe(lambda change: self.choose(change["new"]), "value")
-        heading = pieces.text("pk-question", value=f"<h3>{html.escape(self.question)}</h3>")
-        super().__init__(key, [pieces.row([heading, self._menu], "pk-head"), *above], **more)
+        super().__init__(key, [row([heading(self.question), self._menu], "pk-head"), *above], **more)
         self.bar.tell(problem)
 
     # ------------------------------------------------------------ what is measured, and where
@@ -105,53 +97,41 @@ class LadderPanel(Panel):
         Raises:
             InvalidValue: an unknown switch, a value that is not allowed, or work is under way.
         """
-        before, self._settings = self._settings, {**self._settings, **switches}
-        try:
-            self.move(self.device)
-        except PerfkitError:
-            self._settings = before
-            raise
+        self._move(self.device, {**self._settings, **switches})
 
     def choose(self, device: str) -> None:
         """Moves the panel; where it cannot run, and while it runs, it says why, and nothing changes."""
         if device != self.device:
-            self.attempt(lambda: self.move(device))
+            self.attempt(lambda: self._move(device, self._settings))
             self._menu.value = self.device
 
-    def move(self, device: str) -> None:
-        """Makes the plan again, as the panel was asked for something else.
-
-        Raises:
-            PerfkitError: the panel cannot do that there, or it is at work.
-        """
+    def _move(self, device: str, settings: dict[str, Any]) -> None:
         self.require_rest()
-        self.plan, self.device = self._planned(device), device
+        self.plan = self._planned(device, settings)
+        self.device, self._settings = device, settings
         self._moved()
 
-    def _planned(self, device: str | None) -> Plan:
+    def _planned(self, device: str | None, settings: Mapping[str, Any]) -> Plan:
         """The plan on a device. Raises a PerfkitError where there can be none."""
-        plan = sources.plan(device=device, settings=self._settings, **self._asked)
+        plan = sources.plan(device=device, settings=settings, **self._asked)
         recipes = {title: plain(plan).replace(**changes) for title, changes in self.titles.items()}
         return replace(plan, recipes=tuple(recipes.items()))
 
-    def _can(self, device: str) -> bool:
+    def _why_not(self, device: str) -> PerfkitError | None:
+        """Why the panel cannot run on a device; None where it can."""
         try:
-            self._planned(device)
-        except PerfkitError:
-            return False
-        return True
+            self._planned(device, self._settings)
+        except PerfkitError as problem:
+            return problem
+        return None
 
     def _moved(self) -> None:
         """There is another plan: what was shown belongs to the one before."""
-        self._forget()
+        self.runs = []
         self._recall()
         self.show()
 
-    def _forget(self) -> None:
-        self.runs = []
-
     def _measure(self) -> None:
-        self._forget()
         self._climb(self.plan)
         if not self.plan.recorded:
             RunStore().remember(repr(self.plan), self.runs[0].session)
@@ -183,7 +163,6 @@ class LadderPanel(Panel):
         if not self.runs:
             return ()
         picture = [figures.headline(self.runs)] if any(run.status == "ok" for run in self.runs) else []
-        notices = map(Notice, sentences.notices(self.runs))
         details = [
             *self._evidence(),
             figures.view("losses", self.runs).alt,
@@ -191,12 +170,14 @@ class LadderPanel(Panel):
             *tables.summary(self.runs)[:2],
             f"Further pictures: panel.plot(name), with a name of {', '.join(figures.VIEWS)}.",
         ]
+        notices = map(Notice, sentences.notices(self.runs))
         return [*notices, *picture, *self._answers(), Section("Details", details, folded=True)]
 
     def _answers(self) -> list[Content]:
         kept = [run.title for run in self.runs if run.facts.get(RUNG) == "kept"]
         lines = [f"Kept: {', '.join(kept)}."] if kept else []
-        return [tables.ladder(self.runs), Bullets([*lines, *sentences.verdicts(self.runs)])]
+        told = [run for run in self.runs if run.status != "failed"]  # the panel's error tells of the others
+        return [tables.ladder(self.runs), Bullets([*lines, *sentences.verdicts(told)])]
 
     def _evidence(self) -> list[Content]:
         return [tables.proof(self.runs)]

@@ -1,32 +1,170 @@
-"""What every panel has: Run and Stop, one bar with one line of words, one place for its results.
+"""What every panel has: controls, Run and Stop, one bar with one line of words, one place for its results.
 
 One kind of work serves button and cell. In a cell it blocks, raises what went wrong, and ends with the
 kernel's stop button, which then also ends "Run All". From a button it runs in a thread, and the panel says
-what goes wrong.
+what goes wrong. A click may arrive in any thread: all pieces set widget traits only.
 """
 
+import base64
 import html
 import threading
 import time
 import traceback
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import resources
+from typing import Any
 
 import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
-from perfkit.notebook import widgets as pieces
 from perfkit.notebook.shown import Output, Sectioned, current_cell, request
+from perfkit.recipe import Recipe, Switch, Value, switches
 from perfkit.results.run import Run
+from perfkit.rules import joined
 from perfkit.studies.sources import Progress, Update
 
 STOPPED = "stopped; what was finished is kept"
+_STYLE = f"<style>{resources.files('perfkit.notebook').joinpath('panel.css').read_text('utf-8')}</style>"
 _INTERVAL_S = 0.4
 """Between two updates: each is work for kernel, server and browser, on the cores that are measured."""
 _newest: "weakref.WeakValueDictionary[str, Panel]" = weakref.WeakValueDictionary()
+
+
+# ---------------------------------------------------------------- pieces
+
+
+def row(children: Sequence[widgets.Widget], *classes: str) -> widgets.HBox:
+    """Widgets beside each other, wrapping where there is no room."""
+    return widgets.HBox(children, _dom_classes=classes)
+
+
+def text(style: str, value: str = "") -> widgets.HTML:
+    """A piece of HTML; hidden while it is empty."""
+    return widgets.HTML(value, _dom_classes=[style])
+
+
+def heading(words: str) -> widgets.HTML:
+    """What a panel is about, at its top."""
+    return text("pk-question", f"<h3>{html.escape(words)}</h3>")
+
+
+def button(label: str, tooltip: str, act: Callable[[], None], kind: str = "") -> widgets.Button:
+    """A button; tests and styles know it by the first word of its label: `pk-run`."""
+    name = f"pk-{label.partition(' ')[0].lower()}"
+    widget = widgets.Button(description=label, tooltip=tooltip, button_style=kind, _dom_classes=[name])
+    widget.on_click(lambda _: act())
+    return widget
+
+
+def download(content: str, name: str, kind: str) -> str:
+    """A link that saves a text as a file, with no server and no network."""
+    data = base64.b64encode(content.encode()).decode()
+    return f'<a class="pk-download" download="{name}" href="data:{kind};base64,{data}">Save {name}</a>'
+
+
+def preformatted(content: str) -> str:
+    """A text as it is, to read and to copy."""
+    return f'<pre tabindex="0">{html.escape(content)}</pre>'
+
+
+def _message(words: str) -> str:
+    return f'<p role="alert">{html.escape(words)}</p>' if words else ""
+
+
+class Controls:
+    """One control for each switch; changed ones are bold, and those that cannot act stand in one fold.
+
+    Controls are made once and hidden, never made anew, so that the keyboard keeps its place.
+
+    Args:
+        names: the switches to show; the others keep the values of `base`.
+        on_change: called after a change by hand or by `set`.
+    """
+
+    def __init__(self, names: Iterable[str], on_change: Callable[[], None] = lambda: None) -> None:
+        self.recipe = self.base = Recipe()
+        self.reasons: dict[str, str] = {}
+        """Why a switch cannot act here, for each that is not offered."""
+        self._why_not: Callable[[str, Recipe], str] = lambda name, recipe: ""
+        self._on_change, self._quiet = on_change, False
+        self.by_name = {name: _control(switches()[name]) for name in names}
+        for control in self.by_name.values():
+            control.observe(self._changed, "value")
+        self._fold = text("pk-n-a")
+        grid = widgets.VBox([*self.by_name.values()], _dom_classes=["pk-grid"])
+        self.widget = widgets.VBox([grid, self._fold])
+        self.show(self.recipe)
+
+    def set(self, settings: Mapping[str, Value]) -> None:
+        """Sets switches by name, as a hand does.
+
+        Raises:
+            InvalidValue: a switch that is not among these, or a value that is not allowed.
+        """
+        if unknown := set(settings) - set(self.by_name):
+            raise InvalidValue(f"'{unknown.pop()}' cannot be set here", f"Allowed: {', '.join(self.by_name)}")
+        self.show(self.recipe.replace(**settings))
+        self._on_change()
+
+    def show(self, recipe: Recipe) -> None:
+        """Sets every control, and decides what is offered: what is changed can always be put back."""
+        self.recipe, self._quiet = recipe, True
+        changed = self.changes()
+        reasons = {name: self._reason(switches()[name]) for name in self.by_name if name not in changed}
+        self.reasons = {name: reason for name, reason in reasons.items() if reason}
+        for name, control in self.by_name.items():
+            style = ["pk-changed"] if name in changed else ["pk-off"] if name in self.reasons else []
+            control.value = getattr(recipe, name)
+            control._dom_classes = ["pk-switch", f"pk-switch-{name}", *style]
+        stuck = {name: reason for name in changed if (reason := self._why_not(name, recipe))}
+        self._fold.value = _message(joined(stuck)) + self._refused()
+        self._quiet = False
+
+    def offer(self, base: Recipe, why_not: Callable[[str, Recipe], str]) -> None:
+        """Another recipe to compare with, and another place; what was changed by hand stays changed.
+
+        Args:
+            base: where nothing is changed.
+            why_not: why a switch cannot have a recipe's value there; empty where it can.
+        """
+        changes, self.base, self._why_not = self.changes(), base, why_not
+        self.show(base.replace(**changes))
+
+    def changes(self) -> dict[str, Value]:
+        """The shown switches that differ from the base."""
+        differ = self.recipe.diff(self.base)
+        return {name: pair[0] for name, pair in differ.items() if name in self.by_name}
+
+    def _changed(self, _: object) -> None:
+        if not self._quiet:
+            self.set({name: control.value for name, control in self.by_name.items()})
+
+    def _reason(self, switch: Switch) -> str:
+        """Why no value of a switch but its present one can act; empty where one can."""
+        others = [level for level in switch.levels if level != getattr(self.base, switch.name)]
+        reasons = [self._why_not(switch.name, self.recipe.replace(**{switch.name: one})) for one in others]
+        return reasons[-1] if all(reasons) else ""
+
+    def _refused(self) -> str:
+        items = [
+            f"<li><b>{html.escape(switches()[name].label)}</b>: {html.escape(reason)}</li>"
+            for name, reason in self.reasons.items()
+        ]
+        title = f"{len(items)} switch{'es' * (len(items) > 1)} cannot act here"
+        return f"<details><summary>{title}</summary><ul>{''.join(items)}</ul></details>" if items else ""
+
+
+def _control(switch: Switch) -> Any:
+    traits: dict[str, Any] = {"value": switch.default, "description": switch.label, "tooltip": switch.help}
+    if switch.kind is bool:
+        return widgets.Checkbox(indent=False, **traits)
+    if switch.kind is int:
+        return widgets.BoundedIntText(min=switch.low, max=switch.high, **traits)
+    return widgets.Dropdown(options=list(switch.choices), **traits)
 
 
 class Bar:
@@ -37,7 +175,7 @@ class Bar:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.line, self.error = pieces.text("pk-status"), pieces.text("pk-error")
+        self.line, self.error = text("pk-status"), text("pk-error")
         self._clock = clock
         self._started = self._shown = 0.0
         self._words = ""
@@ -69,6 +207,20 @@ class Bar:
         left_s = spent / fraction - spent if fraction > 0.08 and spent > 3 else 0.0
         left = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
         self.say(f"{words}, {fraction:.0%}{f', about {left} left' * (left_s >= 0.5)}", fraction)
+
+
+def _told(problem: BaseException) -> str:
+    """What went wrong as HTML; an error that nobody expected keeps its traceback, folded."""
+    if isinstance(problem, KeyboardInterrupt | Cancelled):
+        return _message(STOPPED)
+    if isinstance(problem, PerfkitError):
+        return _message(str(problem))
+    words = f"{type(problem).__name__}: {problem}. This is a fault of perfkit: please report it"
+    lines = preformatted("".join(traceback.format_exception(problem)))
+    return f"{_message(words)}<details><summary>Traceback</summary>{lines}</details>"
+
+
+# ---------------------------------------------------------------- the panel
 
 
 class Panel(Sectioned):
@@ -104,13 +256,13 @@ class Panel(Sectioned):
         self._output = self._beside = Output()
         """Where the newest result is: beside the controls, or below the cell that called `run`."""
         tooltip = "Measure; other cells can run meanwhile"
-        run = pieces.button("Run", tooltip, lambda: self.start(self._measure), "primary")
-        self._stop = pieces.button("Stop", "Stop; what is finished is kept", self.stop)
-        self._stop.disabled = True
+        run = button("Run", tooltip, lambda: self.start(self._measure), "primary")
+        self._stop = button("Stop", "Stop; what is finished is kept", self.stop)
         self._idle_only = [run, *buttons]
-        acts = pieces.row([*before, run, self._stop, *buttons, self.bar.line])
-        style = widgets.HTML(pieces.STYLE)
-        self.widget = pieces.box([style, *above, acts, self.bar.error, *below], "pk-panel")
+        self._set_busy(False)
+        acts = row([*before, run, self._stop, *buttons, self.bar.line])
+        everything = [widgets.HTML(_STYLE), *above, acts, self.bar.error, *below]
+        self.widget = widgets.VBox(everything, _dom_classes=["pk-panel"])
         name = f"{type(self).__name__} {key} {request().get('metadata', {}).get('cellId', '')}"
         older, _newest[name] = _newest.get(name), self
         if older:
@@ -165,7 +317,7 @@ class Panel(Sectioned):
 
     def act(self, label: str, tooltip: str, act: Callable[[], object]) -> widgets.Button:
         """A button for what takes no time."""
-        return pieces.button(label, tooltip, lambda: self.attempt(act))
+        return button(label, tooltip, lambda: self.attempt(act))
 
     def progress(self) -> Progress:
         """What a study reports to, and is stopped by."""
@@ -175,7 +327,7 @@ class Panel(Sectioned):
         """Shows how far a study is, and keeps runs as they end: a person may stop the others."""
         self.bar.progress(now.describe(), now.fraction)
         if self._output is not self._beside:
-            self._output.line(now.describe(), now.fraction)
+            self._output.line(now)
         if now.run:
             self.runs = [*self.runs, now.run]
 
@@ -224,8 +376,8 @@ class Panel(Sectioned):
         return output
 
     def _set_busy(self, busy: bool) -> None:
-        for button in self._idle_only:
-            button.disabled = busy
+        for widget in self._idle_only:
+            widget.disabled = busy
         self._stop.disabled = not busy
 
     # ------------------------------------------------------------ display
@@ -252,14 +404,3 @@ def check(runs: Sequence[Run]) -> None:
         raise RunFailed("; ".join(f"{title} failed: {why}" for why, title in reversed(failed.items())))
     if any(run.status == "cancelled" for run in runs):
         raise Cancelled(STOPPED)
-
-
-def _told(problem: BaseException) -> str:
-    """What went wrong as HTML; an error that nobody expected keeps its traceback, folded."""
-    if isinstance(problem, KeyboardInterrupt | Cancelled):
-        return pieces.message(STOPPED)
-    if isinstance(problem, PerfkitError):
-        return pieces.message(str(problem))
-    words = f"{type(problem).__name__}: {problem}. This is a fault of perfkit: please report it"
-    lines = pieces.copyable("".join(traceback.format_exception(problem)))
-    return f"{pieces.message(words)}<details><summary>Traceback</summary>{lines}</details>"

@@ -19,11 +19,11 @@ from perfkit.machine import describe, facts
 from perfkit.machine.devices import Check, checkup
 from perfkit.results import recordings
 from perfkit.results.run import Run
-from perfkit.show import document, html, tables, terminal
-from perfkit.show.document import Bullets
+from perfkit.show import html, tables, terminal
+from perfkit.show.document import Bullets, Content, Figure, Section, Table, find
 from perfkit.show.sentences import verdicts
 from perfkit.studies import inspect, rungs, sources
-from perfkit.studies.sources import Progress
+from perfkit.studies.sources import Progress, Update
 from perfkit.worker.messages import SyncReport as Syncs
 
 Result = TypeVar("Result")
@@ -34,11 +34,11 @@ Recipes = Mapping[str, Mapping[str, Any]]
 class Sectioned:
     """Something with sections: tables and figures are picked from them by name."""
 
-    def sections(self) -> Sequence[document.Content]:
+    def sections(self) -> Sequence[Content]:
         """What is shown, in the order of reading."""
         raise NotImplementedError
 
-    def parts(self) -> Sequence[document.Content]:
+    def parts(self) -> Sequence[Content]:
         """What tables and figures are picked from."""
         return self.sections()
 
@@ -48,7 +48,7 @@ class Sectioned:
         Raises:
             InvalidValue: no such table.
         """
-        return HTML(html.fragment([document.find(self.parts(), document.Table, title)]))
+        return HTML(html.fragment([find(self.parts(), Table, title)]))
 
     def plot(self, name: str = "") -> Image:
         """One figure by its name (the first one if empty), as a PNG with a text for those who do not see it.
@@ -56,7 +56,7 @@ class Sectioned:
         Raises:
             InvalidValue: no such figure.
         """
-        figure = document.find(self.parts(), document.Figure, name)
+        figure = find(self.parts(), Figure, name)
         return Image(data=figure.png(), alt=figure.alt)
 
 
@@ -68,11 +68,11 @@ class Shown(Sectioned, Generic[Result]):
         contents: its sections.
     """
 
-    def __init__(self, found: Result, contents: Sequence[document.Content]) -> None:
+    def __init__(self, found: Result, contents: Sequence[Content]) -> None:
         self.found = found
         self._contents = contents
 
-    def sections(self) -> Sequence[document.Content]:
+    def sections(self) -> Sequence[Content]:
         """What is shown, in the order of reading."""
         return self._contents
 
@@ -96,15 +96,15 @@ class Output:
         """What is shown, by the ids of the three outputs."""
         self._shown_at = 0.0
 
-    def place(self, contents: Sequence[document.Content] = (), acts: Any = None) -> None:
+    def place(self, contents: Sequence[Content] = (), acts: Any = None) -> None:
         """Makes outputs in the cell that runs, and empties the place that it had before."""
-        self.show([])
+        self.show(())
         self.cell = current_cell()
         self._parts = {uuid.uuid4().hex: bundle for bundle in _bundles(contents, acts)}
         for name, bundle in self._parts.items():
             display(bundle, raw=True, display_id=name)
 
-    def show(self, contents: Sequence[document.Content], acts: Any = None) -> None:
+    def show(self, contents: Sequence[Content], acts: Any = None) -> None:
         """Replaces what it shows; `acts` are widgets between what is seen at once and the folded details."""
         if self._parts:
             for name, bundle in zip(self._parts, _bundles(contents, acts), strict=True):
@@ -115,14 +115,14 @@ class Output:
         for name in list(self._parts)[1:2] if keep else self._parts:
             self._update(name, _NOTHING)
 
-    def line(self, words: str, fraction: float) -> None:
+    def line(self, now: Update) -> None:
         """Shows what is done, at most once a second: a browser lays out the notebook for each."""
-        now = time.monotonic()
-        if get_ipython() and now - self._shown_at >= 1:
-            self._shown_at = now
+        if get_ipython() and time.monotonic() - self._shown_at >= 1:
+            self._shown_at = time.monotonic()
             if not self._parts:
                 self.place()
-            self._update(next(iter(self._parts)), {"text/plain": f"{words}, {fraction:.0%}"})
+            words = f"{now.describe()}, {now.fraction:.0%}"
+            self._update(next(iter(self._parts)), {"text/plain": words})
 
     def _update(self, name: str, bundle: dict[str, Any]) -> None:
         if self._parts[name] != bundle:
@@ -133,15 +133,12 @@ class Output:
 _NOTHING: dict[str, Any] = {"text/html": "", "text/plain": ""}
 
 
-def _bundles(contents: Sequence[document.Content], acts: Any) -> list[dict[str, Any]]:
-    folded = [part for part in contents if isinstance(part, document.Section) and part.folded]
+def _bundles(contents: Sequence[Content], acts: Any) -> list[dict[str, Any]]:
+    folded = [part for part in contents if isinstance(part, Section) and part.folded]
     seen = [part for part in contents if part not in folded]
     widget = {**acts._repr_mimebundle_(), "text/plain": ""} if acts and contents else _NOTHING
-    return [
-        html.mimebundle(seen) if seen else _NOTHING,
-        widget,
-        html.mimebundle(folded) if folded else _NOTHING,
-    ]
+    first, last = (html.mimebundle(parts) if parts else _NOTHING for parts in (seen, folded))
+    return [first, widget, last]
 
 
 def request() -> dict[str, Any]:
@@ -164,9 +161,9 @@ def with_line(study: Callable[[Progress], Result]) -> Result:
     """Does a study while its progress is shown in the cell; the line is gone afterwards."""
     output = Output()
     try:
-        return study(Progress(lambda now: output.line(now.describe(), now.fraction)))
+        return study(Progress(output.line))
     finally:
-        output.show([])
+        output.show(())
 
 
 def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Shown[Any]:
@@ -179,10 +176,7 @@ def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Shown
 
 
 def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> Shown[Any]:
-    """The device's roofs, shapes, and a step's share of them; arguments as for `perfkit.profile`.
-
-    Figures: roofline, shapes.
-    """
+    """Roofs, shapes, a step's share of them; arguments as for `perfkit.profile`. Figure: roofline."""
     report = inspect.kernels(workload, recipe, **where)
     return Shown(report, tables.kernels(report))
 
@@ -234,7 +228,7 @@ def pipeline() -> HTML:
 def doctor() -> Shown[list[Check]]:
     """The machine check, as a table."""
     checks = list(checkup())
-    return Shown(checks, tables.doctor(describe(facts()), checks, []))
+    return Shown(checks, tables.doctor(describe(facts()), checks))
 
 
 def source(workload: str) -> str:

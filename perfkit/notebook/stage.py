@@ -1,5 +1,6 @@
 """One optimization in a notebook: a guess, its switches, before and after, and whether to keep it."""
 
+import contextlib
 import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,8 +12,8 @@ import ipywidgets as widgets
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, optimization
-from perfkit.notebook import widgets as pieces
 from perfkit.notebook.ladder import LadderPanel
+from perfkit.notebook.panel import Controls, row, text
 from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run
@@ -24,8 +25,6 @@ from perfkit.studies.sources import Plan
 
 FIRST: dict[str, Value] = {"workers": 1, "wait_policy": "passive"}
 """For a reader who has kept no rung: the first change of the course."""
-_DECISIONS = ("kept", "dropped")
-"""Notes of stored runs: what a person decided on the rung."""
 
 
 class StagePanel(LadderPanel):
@@ -44,8 +43,9 @@ class StagePanel(LadderPanel):
         self.question = self.optimization.question
         self.guess: float | None = None
         """How many times as fast the reader expects it to be."""
-        self.parity: Parity | None = None
-        self.controls = pieces.Controls(self.optimization.settings, self._set_changes)
+        self._proof: dict[str, Parity] = {}
+        """By the id of the run that was checked last."""
+        self.controls = Controls(self.optimization.settings, self._set_changes)
         # Text, as number fields are never empty: a guess that stands there already would be taken.
         self._guess = widgets.Text(
             description="Guess: times as fast",
@@ -54,14 +54,14 @@ class StagePanel(LadderPanel):
             _dom_classes=["pk-guess"],
         )
         self._guess.observe(lambda change: self.attempt(lambda: self._take_guess(change["new"])), "value")
-        self._line = pieces.text("pk-climb")
+        self._line = text("pk-climb")
         about = "The panels of later rungs start from a loop with it, or without it"
         self._choices = {
             "kept": self.act("Keep", about, self.keep),
             "dropped": self.act("Drop", about, self.drop),
         }
         if stage != "baseline":  # nothing is below it that it could be faster than
-            self.acts = pieces.row([*self._choices.values(), self._line], "pk-panel", "pk-acts")
+            self.acts = row([*self._choices.values(), self._line], "pk-panel", "pk-acts")
         guess = [self._guess] if self.acts else []
         super().__init__([stage], above=[self.controls.widget], before=guess, **more)
         self._offer()
@@ -81,10 +81,10 @@ class StagePanel(LadderPanel):
         if changes:
             self.controls.set(changes)
 
-    def _planned(self, device: str | None) -> Plan:
-        plan = replace(super()._planned(device), below=True)
+    def _planned(self, device: str | None, settings: Mapping[str, Any]) -> Plan:
+        plan = replace(super()._planned(device, settings), below=True)
         if not plan.recorded:
-            climbed = _switches(_decided(_stored(plan)), catalogue.below(self.optimization.name))
+            climbed = _switches(_decided(plan), catalogue.below(self.optimization.name))
             plan = replace(plan, settings={**climbed, **plan.settings})
         rungs.planned(plan, load=False)  # raises where the loop below the rung cannot run
         return plan
@@ -98,7 +98,7 @@ class StagePanel(LadderPanel):
         self.plan = replace(self.plan, changes=self.controls.changes())
         self.bar.say("press Run to measure")
         if self.runs:
-            self._forget()
+            self.runs = []
             self.show()
 
     def _offer(self) -> None:
@@ -109,10 +109,6 @@ class StagePanel(LadderPanel):
         self.plan = replace(self.plan, changes=self.controls.changes())
         elsewhere = f"n/a here: {stage.reason}. Choose another place at the top right"
         self.bar.say(elsewhere if stage.reason else "ready")
-
-    def _forget(self) -> None:
-        super()._forget()
-        self.parity = None
 
     # ------------------------------------------------------------ guess
 
@@ -159,15 +155,26 @@ class StagePanel(LadderPanel):
 
     def _show_climb(self) -> None:
         """The line of the climb so far, and what comes next."""
-        decided, own = _decided(_stored(self.plan)), self.optimization.name
+        decided = _decided(self.plan)
+        own = decided.get(self.optimization.name)
         for decision, button in self._choices.items():
-            is_taken = own in decided and (decided[own].id, decided[own].note) == (self._run.id, decision)
+            is_taken = own is not None and (own.id, own.note) == (self._run.id, decision)
             button.disabled, button.icon = not self._is_stored(), "check" * is_taken
         climbed = [_told(decided[name]) for name in LADDER if name in decided]
         lines = [f"The climb so far: {' · '.join(climbed)}."] if climbed else []
-        if own in LADDER[:-1] and self._run.status in ("ok", "not_applicable"):
-            lines.append(f"Next: pk.StagePanel('{LADDER[LADDER.index(own) + 1]}')")
+        if self._run.status in ("ok", "not_applicable"):
+            lines += [f"Next: pk.StagePanel('{name}')" for name in self._next()]
         self._line.value = html.escape(" ".join(lines))
+
+    def _next(self) -> list[str]:
+        """The next rung of the default ladder that can act here, if there is one."""
+        own = self.optimization.name
+        for name in LADDER[LADDER.index(own) + 1 :] if own in LADDER else ():
+            plan = replace(self.plan, stages=(name,), changes={})
+            with contextlib.suppress(InvalidValue):  # a recording without this rung
+                if not rungs.planned(plan, load=False)[-1].reason:
+                    return [name]
+        return []
 
     # ------------------------------------------------------------ results
 
@@ -183,7 +190,8 @@ class StagePanel(LadderPanel):
         if self._is_stored() and not self._run.simulated:
             progress, recipe = self.progress(), Recipe.from_dict(self._run.recipe)
             progress.reach(0.99)
-            self.parity = inspect.parity(self.plan, self._run.title, recipe, progress=progress)
+            proof = inspect.parity(self.plan, self._run.title, recipe, progress=progress)
+            self._proof = {self._run.id: proof}
 
     def sections(self) -> Sequence[Content]:
         """The result in one picture and a few sentences; details are folded."""
@@ -193,12 +201,13 @@ class StagePanel(LadderPanel):
 
     def _answers(self) -> list[Content]:
         """Why, whether the training is still right, and the guess beside it."""
-        run, before, lines = self._run, self._run.previous(self.runs), []
-        if run.status == "not_applicable" or not all(check.ok for check in run.mechanism) or not before:
+        run, before, lines = self._run, self._run.previous(self.runs), list[str]()
+        is_proven = run.status == "ok" and before and all(check.ok for check in run.mechanism)
+        if not is_proven and run.status in ("ok", "not_applicable"):  # the panel's error tells of the others
             lines.append(sentences.verdict(run, before))
         if run.status == "ok" and before:
             lines.append(f"Why: {'; '.join(sentences.reasons(run, before))}.")
-            lines.append(f"Training: {sentences.training(run, before, self.parity)}.")
+            lines.append(f"Training: {sentences.training(run, before, self._proof.get(run.id))}.")
         if self.guess is not None and run.speedup("previous"):
             published = self.optimization.published
             times = published.times if published else None
@@ -211,7 +220,7 @@ class StagePanel(LadderPanel):
         article = f"The article: {self.optimization.published or 'nothing of this by itself'}."
         return [
             tables.ladder(self.runs),
-            tables.proof(self.runs, self.parity),
+            tables.proof(self.runs, self._proof.get(self._run.id)),
             *(Section(title, [Code(text, "diff")]) for title, text in self._diffs()),
             Section("The card", [card, article], folded=True),
         ]
@@ -230,10 +239,15 @@ class StagePanel(LadderPanel):
 # ---------------------------------------------------------------- what was kept
 
 
-def _stored(plan: Plan) -> list[Entry]:
-    """The stored runs of the same workload, preset and device, oldest first."""
+def _decided(plan: Plan) -> dict[str, Entry]:
+    """The newest decision on each rung, for the plan's workload, preset and device: a note of its run."""
     rows = RunStore().history(workload=plan.workload)
-    return [row for row in reversed(rows) if (row.preset, row.device) == (plan.preset.name, plan.device)]
+    place = (plan.preset.name, plan.device)
+    return {
+        row.stage: row
+        for row in reversed(rows)
+        if (row.preset, row.device) == place and row.note in ("kept", "dropped")
+    }
 
 
 def _told(row: Entry) -> str:
@@ -242,15 +256,10 @@ def _told(row: Entry) -> str:
     return f"{row.title}{gain if row.note == 'kept' else ' dropped'}"
 
 
-def _decided(rows: Iterable[Entry]) -> dict[str, Entry]:
-    """The newest decision on each rung."""
-    return {row.stage: row for row in rows if row.note in _DECISIONS}
-
-
-def _switches(rows: Mapping[str, Entry], rungs: Iterable[str]) -> dict[str, Value]:
+def _switches(rows: Mapping[str, Entry], names: Iterable[str]) -> dict[str, Value]:
     """The switches of rungs, as they were measured, or before that where the rung was dropped."""
     settings: dict[str, Value] = {}
-    for name in rungs:
+    for name in names:
         if row := rows.get(name):
             recipe = RunStore().get(row.previous).recipe if row.note == "dropped" else row.recipe
             settings |= {switch: recipe[switch] for switch in OPTIMIZATIONS[name].settings}
@@ -259,6 +268,5 @@ def _switches(rows: Mapping[str, Entry], rungs: Iterable[str]) -> dict[str, Valu
 
 def kept() -> dict[str, Value]:
     """The switches of the rungs that you kept in their panels, for the session's device, workload, preset."""
-    decided = _decided(_stored(LadderPanel().plan))
-    rows = {name: row for name, row in decided.items() if row.note == "kept"}
+    rows = {name: row for name, row in _decided(LadderPanel().plan).items() if row.note == "kept"}
     return _switches(rows, LADDER[1:]) or FIRST

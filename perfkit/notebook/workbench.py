@@ -10,8 +10,8 @@ import traitlets
 
 from perfkit import additions
 from perfkit.errors import InvalidValue
-from perfkit.notebook import widgets as pieces
 from perfkit.notebook.ladder import LadderPanel, plain
+from perfkit.notebook.panel import Controls, button, download, preformatted, row, text
 from perfkit.recipe import Recipe, Value, switches
 from perfkit.results import recordings
 from perfkit.results.run import AGAIN, Run
@@ -52,28 +52,26 @@ class Workbench(LadderPanel):
         self._played: dict[str, Run] = {}
         """The runs of a recording by id; they are in no store."""
         self._deleted: list[tuple[Run, Entry]] = []
-        self.controls = pieces.Controls(switches(), lambda: self.bar.say("press Run to measure"))
+        self.controls = Controls(switches(), lambda: self.bar.say("press Run to measure"))
         self.history = History(_dom_classes=["pk-history"])
         self.history.observe(lambda _: self._compare(), "ticked")
-        self._link = pieces.text("pk-script")
-        use = "Set the switches to those of the newest ticked run"
-        export = "The newest ticked run's script; the ticked runs as a file and as a report"
+        self._link = text("pk-script")
         self._undo = self.act("Undo delete", "Bring back every deleted run", self._bring_back)
         self._undo.disabled = True
+        export = "The newest ticked run's script; the ticked runs as a file and as a report"
         acts = [
-            self.act("Use", use, self._use),
+            self.act("Use", "Set the switches to those of the newest ticked run", self._use),
             self.act("Export", export, self._export),
             self.act("Delete", "Remove the ticked runs", self._delete),
             self._undo,
         ]
-        about = "Some steps under the profiler"
-        profile = pieces.button("Profile", about, lambda: self.start(self._record))
+        profile = button("Profile", "Some steps under the profiler", lambda: self.start(self._record))
         super().__init__(
             [BASELINE],
             workload=workload,
             above=[self.controls.widget],
             buttons=[profile] if "profile" in additions.notebook_names() else [],
-            below=[self.history, pieces.row(acts), self._link],
+            below=[self.history, row(acts), self._link],
             **more,
         )
         self._moved()
@@ -90,10 +88,9 @@ class Workbench(LadderPanel):
 
     def _moved(self) -> None:
         """Offers what the workload's class declares, and shows the runs of the place."""
-        plan = self.plan
-        source = rungs.described(plan)
-        self.controls.offer(plain(plan), source.why_not_set)
-        runs = recordings.played(recordings.find(plan.recorded)) if plan.recorded else []
+        self.controls.offer(plain(self.plan), rungs.described(self.plan).why_not_set)
+        name = self.plan.recorded
+        runs = recordings.played(recordings.find(name)) if name else []
         self._played = {run.id: run for run in runs}
         self._list(self._played)
         self._compare()
@@ -179,20 +176,17 @@ class Workbench(LadderPanel):
         raise InvalidValue("no run is ticked", "Tick a run in the table")
 
     def _use(self) -> None:
-        self.controls.show(Recipe.from_dict(self._chosen()[-1].recipe))
-        self.bar.say("press Run to measure")
+        self.controls.set(Recipe.from_dict(self._chosen()[-1].recipe).to_dict())
 
     def _export(self) -> None:
         runs = self._chosen()
         script = next(iter(rungs.scripts(runs[-1:]).values()))
-        recording = recordings.text(runs).decode()
-        report = html.session(runs, rungs.scripts(runs))
         links = [
-            pieces.download(script, "train.py", "text/x-python"),
-            pieces.download(recording, "perfkit-runs.json", "application/json"),
-            pieces.download(report, "perfkit-report.html", "text/html"),
+            download(script, "train.py", "text/x-python"),
+            download(recordings.text(runs).decode(), "perfkit-runs.json", "application/json"),
+            download(html.session(runs, rungs.scripts(runs)), "perfkit-report.html", "text/html"),
         ]
-        self._link.value = f"<p>{' · '.join(links)}</p>{pieces.copyable(script)}"
+        self._link.value = f"<p>{' · '.join(links)}</p>{preformatted(script)}"
 
     def _delete(self) -> None:
         """Takes the ticked runs away; the runs of a recording are in no store."""

@@ -1,15 +1,12 @@
 """A user's own script in a notebook: watched as it stands, switches set from outside, its edit."""
 
 import functools
-import html
 from collections.abc import Sequence
 from pathlib import Path
 
 import perfkit
 from perfkit.errors import InvalidValue
-from perfkit.notebook import widgets as pieces
-from perfkit.notebook.panel import Panel, check
-from perfkit.notebook.widgets import Controls
+from perfkit.notebook.panel import Controls, Panel, button, check, download, heading, text
 from perfkit.recipe import Recipe, Value
 from perfkit.results.run import Comparison
 from perfkit.rules import why_not
@@ -56,17 +53,15 @@ class ScriptPanel(Panel):
         self.edit: patching.Patch | None = None
         self._controls = Controls(SETTABLE, lambda: self.bar.say("press Run to measure"))
         command = self.launch.describe()
-        title = pieces.text("pk-question", value=f"<h3>{html.escape(command)}</h3>")
         about = "Some steps as they are: rate, waiting, profile, and what to try"
         edit = "The edit of your file that sets these switches"
         buttons = [
-            pieces.button("Watch", about, lambda: self.start(self._watch)),
-            pieces.button("Patch", edit, lambda: self.start(self._make_patch)),
+            button("Watch", about, lambda: self.start(self._watch)),
+            button("Patch", edit, lambda: self.start(self._make_patch)),
         ]
-        self._save = pieces.text("pk-script")
-        super().__init__(
-            (command, preset), [title, self._controls.widget], buttons=buttons, below=[self._save]
-        )
+        self._save = text("pk-script")
+        above = [heading(command), self._controls.widget]
+        super().__init__((command, preset), above, buttons=buttons, below=[self._save])
         # Nothing is started before a person asks for it.
         self.bar.say("ready; Watch shows what can be set in this script")
 
@@ -129,7 +124,7 @@ class ScriptPanel(Panel):
 
     def _make_patch(self) -> None:
         self.edit = patching.make(self.launch, self._settings(), self.progress())
-        self._save.value = pieces.download(self.edit.diff(), "perfkit.diff", "text/x-diff")
+        self._save.value = download(self.edit.diff(), "perfkit.diff", "text/x-diff")
 
     def sections(self) -> list[Content]:
         """The edit, what was compared last, and what watching has shown."""
