@@ -180,9 +180,9 @@ def compare(learner: Trained, plain: Trained) -> None:
 
 def waits(call: Callable[[], Any]) -> list[str]:
     """The lines of the answer that would make the host wait for a GPU: one entry for each wait or copy."""
-    with detect_syncs() as syncs:
+    with detect_syncs() as places:
         call()
-    return [place.call for place in syncs.sorted() for _ in range(place.count)]
+    return [place.call for place in places for _ in range(place.count)]
 
 
 class Operators(TorchDispatchMode):

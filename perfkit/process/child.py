@@ -100,7 +100,7 @@ class Conversation:
                 if isinstance(event, Answer):
                     answers[rank] = event.value
                 elif not isinstance(event, Progress):
-                    raise self._first_failure(rank, event)
+                    raise self._failure(rank, event)
                 elif rank == 0:
                     self.on_progress(event.phase)
         return msgspec.convert(answers[0], kind)
@@ -115,21 +115,6 @@ class Conversation:
 
     def _failure(self, rank: int, event: Failure | None) -> RunFailed:
         return RunFailed(event.what, event.remedy, event.kind) if event else self.death(rank)
-
-    def _first_failure(self, rank: int, event: Failure | None) -> RunFailed:
-        """The failure that caused the others: when a rank ends, those that lose it fail too."""
-        if self.world == 1:
-            return self._failure(rank, event)
-        failed, until = {rank: self._failure(rank, event)}, time.monotonic() + COLLECT_S
-        while time.monotonic() < until and len(failed) < self.world:
-            for other, more in self.events(POLL_S):
-                if other not in failed and not isinstance(more, Answer | Progress):
-                    failed[other] = self._failure(other, more)
-        self.stop()
-        causes = {rank: error for rank, error in failed.items() if not failures.is_lost_rank(error.what)}
-        rank, error = min((causes or failed).items())
-        error.what = f"rank {rank} of {self.world}: {error.what}"
-        return error
 
     def __enter__(self) -> Self:
         return self
@@ -221,6 +206,21 @@ class Child(Conversation):
         last = next((line.strip() for line in reversed(self.log(rank)) if line.strip()), "")
         return failures.explain_exit(process.exitcode, last)
 
+    def _failure(self, rank: int, event: Failure | None) -> RunFailed:
+        """The failure that caused the others: when a rank ends, those that lose it fail too."""
+        failed, until = {rank: super()._failure(rank, event)}, time.monotonic() + COLLECT_S
+        while time.monotonic() < until and len(failed) < self.world:
+            for other, more in self.events(POLL_S):
+                if other not in failed and not isinstance(more, Answer | Progress):
+                    failed[other] = super()._failure(other, more)
+        if self.world == 1:
+            return failed[rank]
+        self.stop()
+        causes = {rank: error for rank, error in failed.items() if not failures.is_lost_rank(error.what)}
+        rank, error = min((causes or failed).items())
+        error.what = f"rank {rank} of {self.world}: {error.what}"
+        return error
+
     def log(self, rank: int = 0) -> list[str]:
         """The last lines that a rank printed."""
         path = self._log(rank)
@@ -291,6 +291,11 @@ def _rank_variables(ranks: int) -> list[dict[str, str]]:
         port = free.getsockname()[1]
     # Else gloo resolves the host's name, which may be unknown.
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "GLOO_SOCKET_IFNAME": interface}
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return [{**world, **meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+    world = {
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": interface,
+    }
+    return [{**world, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]

@@ -55,10 +55,8 @@ def lock_names(device: str) -> list[str]:
     # CUDA_VISIBLE_DEVICES renumbers the GPUs, by index or UUID.
     visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     chosen = visible[number] if number < len(visible) else str(number)
-    named = dict(enumerate(gpus))
-    if chosen.isdigit():
-        return [named.get(int(chosen), f"gpu-{chosen}")]
-    return [next((uuid for uuid in gpus if uuid.startswith(chosen)), f"gpu-{chosen}")]
+    found = [uuid for at, uuid in enumerate(gpus) if chosen == str(at) or uuid.startswith(chosen)]
+    return found[:1] or [f"gpu-{chosen}"]
 
 
 def _is_held(lock: filelock.FileLock) -> bool:

@@ -16,7 +16,7 @@ import threading
 import traceback
 import types
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -47,16 +47,19 @@ def start(connection: Connection, log: str, early: Mapping[str, str], late: Mapp
         early: variables, besides this process's own, that an import may read.
         late: variables that none reads.
     """
-    with _lock, _main_hidden():
+    # A new process would import the user's script, that is, run it once more.
+    with _lock, _replaced(sys.modules, {"__main__": types.ModuleType("__main__")}):
         environment = {**os.environ, **early, **late}
         environment.pop("MPLBACKEND", None)  # a notebook's own
         # A daemon is ended with this process, rather than waited for.
         process: BaseProcess = _method.Process(target=run, args=(connection, environment, log), daemon=True)
         if ON_LINUX:
-            _fork(process, early)
+            connect = _server(early).connect_to_new_process
+            changed = _replaced(vars(forkserver), {"connect_to_new_process": connect})
         else:
-            with _set(early):
-                process.start()
+            changed = _replaced(os.environ, early)
+        with changed:
+            process.start()
         return process
 
 
@@ -68,51 +71,32 @@ def restart() -> None:
         _servers.clear()
 
 
-def _fork(process: BaseProcess, environment: Mapping[str, str]) -> None:
+def _server(early: Mapping[str, str]) -> forkserver.ForkServer:
+    """The server of processes with these variables, which runs."""
     read_early = {name: value for name, value in os.environ.items() if not name.startswith(READ_LATE)}
-    key = frozenset({**read_early, **environment}.items())
-    if key not in _servers:
-        _servers[key] = forkserver.ForkServer()
-        _servers[key].set_forkserver_preload(["perfkit.worker.preload"])
+    server = _servers.setdefault(frozenset({**read_early, **early}.items()), forkserver.ForkServer())
+    server.set_forkserver_preload(["perfkit.worker.preload"])
     # A server inherits what is blocked: Ctrl-C must not end it.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with _set({**environment, "PYTHONPATH": machine.import_path()}):
-            _servers[key].ensure_running()
+        with _replaced(os.environ, {**early, "PYTHONPATH": machine.import_path()}):
+            server.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    plain = forkserver.connect_to_new_process
-    forkserver.connect_to_new_process = _servers[key].connect_to_new_process
-    try:
-        process.start()
-    finally:
-        forkserver.connect_to_new_process = plain
+    return server
 
 
 @contextlib.contextmanager
-def _set(changes: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables of a process that starts meanwhile."""
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
+def _replaced(names: MutableMapping[str, Any], changes: Mapping[str, Any]) -> Iterator[None]:
+    """Variables, modules or functions have other values for a process that starts meanwhile."""
+    before = {name: names[name] for name in changes if name in names}
+    names.update(changes)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _main_hidden() -> Iterator[None]:
-    """Hides the user's script, which a new process would otherwise import, that is, run once more."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+        names.update(before)
+        for name in changes.keys() - before.keys():
+            del names[name]
 
 
 # ---------------------------------------------------------------- in the process

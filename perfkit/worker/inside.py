@@ -11,6 +11,7 @@ import contextlib
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -168,23 +169,39 @@ def kernels(training: Training, step_s: float) -> KernelReport:
     m, widths = (576, WIDTHS_ON_GPU) if big else (144, WIDTHS_ON_CPU)
     shapes = [(m, k, n) for k in DEPTHS for n in widths]
     shapes += [(each, DEPTHS[1], widths[1]) for each in (m - 1, 8)]  # an odd m, and a small one
+    shapes += [(n, n, n) for n in ((1024, 4096, 8192) if big else (512, 1024))]
     rows, peaks = list[ShapeTiming](), dict[str, float]()
     for dtype in (torch.float32, torch.bfloat16, *([torch.float16] if big else [])):
         timed = _products(device, dtype, shapes)
-        squares = _products(device, dtype, [(n, n, n) for n in ((1024, 4096, 8192) if big else (512, 1024))])
-        peaks[shown(dtype)] = max(row.flops_per_s for row in timed + squares)
+        peaks[shown(dtype)] = max(row.flops_per_s for row in timed)
         rows += timed
     source = torch.empty(1 << (30 if big else 26), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    bytes_per_s = 2 * source.nbytes / _least_s(device, [lambda: target.copy_(source)])[0]  # read and written
+    (copy_s,) = _least_s(device, [lambda: target.copy_(source)])
     return KernelReport(
         peaks=peaks,
-        bytes_per_s=bytes_per_s,
+        bytes_per_s=2 * source.nbytes / copy_s,  # read and written
         rows=rows,
         work=work(training),
         step_s=step_s,
         recipe=training.recipe.describe(),
     )
+
+
+def _products(
+    device: torch.device, dtype: torch.dtype, shapes: Sequence[tuple[int, int, int]]
+) -> list[ShapeTiming]:
+    """Times a product of two matrices for each m, k and n."""
+
+    def factor(*size: int) -> torch.Tensor:
+        return torch.randn(*size, device=device).to(dtype)
+
+    rows = []
+    timings = _least_s(device, [partial(torch.mm, factor(m, k), factor(k, n)) for m, k, n in shapes])
+    for (m, k, n), seconds in zip(shapes, timings, strict=True):
+        flops, moved = 2 * m * k * n, (m * k + k * n + m * n) * dtype.itemsize
+        rows.append(ShapeTiming(f"{m} x {k} x {n}", shown(dtype), seconds, flops / seconds, flops / moved))
+    return rows
 
 
 def _least_s(device: torch.device, calls: Sequence[Callable[[], Any]]) -> list[float]:
@@ -202,23 +219,6 @@ def _least_s(device: torch.device, calls: Sequence[Callable[[], Any]]) -> list[f
 
     rounds = [[seconds(call) for call in calls] for _ in range(1 + REPEATS)]
     return [min(times) for times in zip(*rounds[1:], strict=True)]  # the first call plans and allocates
-
-
-def _products(
-    device: torch.device, dtype: torch.dtype, shapes: Sequence[tuple[int, int, int]]
-) -> list[ShapeTiming]:
-    """Times a product of two matrices for each m, k and n."""
-
-    def product(m: int, k: int, n: int) -> Callable[[], Any]:
-        a, b = (torch.randn(*size, device=device).to(dtype) for size in ((m, k), (k, n)))
-        return lambda: a @ b
-
-    rows = []
-    timings = _least_s(device, [product(*shape) for shape in shapes])
-    for (m, k, n), seconds in zip(shapes, timings, strict=True):
-        flops, moved = 2 * m * k * n, (m * k + k * n + m * n) * dtype.itemsize
-        rows.append(ShapeTiming(f"{m} x {k} x {n}", shown(dtype), seconds, flops / seconds, flops / moved))
-    return rows
 
 
 def work(training: Training) -> StepWork:

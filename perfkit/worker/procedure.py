@@ -277,10 +277,10 @@ class Procedures:
 
     def syncs(self, steps: int) -> Generator[None, Any, SyncReport]:
         """Copies and waits between host and device in some steps."""
-        with detect_syncs() as syncs:
+        with detect_syncs() as places:
             for _ in range(steps):
                 yield
-        return SyncReport(syncs.sorted(), steps, str(self.subject.device))
+        return SyncReport(places, steps, str(self.subject.device))
 
     def peak(self) -> Peak:
         """Peak memory since the warm-up, and recompilations since the first steps."""

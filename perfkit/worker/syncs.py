@@ -1,8 +1,9 @@
 """The sync detective: every copy and every wait between host and device, with the line that causes it.
 
-    with perfkit.detect_syncs() as syncs:
+    with perfkit.detect_syncs() as places:
         train_some_steps()
-    print(syncs.table())
+    for place in places:
+        print(place)
 
 The calls themselves are watched (`.item()`, `.to()`, `nonzero` and so on). This also finds copies that the
 driver stages without a warning and, on a machine without a GPU, the places that *would* wait. On CUDA the
@@ -16,7 +17,6 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -69,63 +69,54 @@ class Calls(TorchFunctionMode):
         return result
 
 
-@dataclass
-class Syncs:
-    """Copies and waits by place."""
+@contextlib.contextmanager
+def detect_syncs() -> Iterator[list[Place]]:
+    """Lists the copies and waits of the block at its end, the most frequent place first.
 
-    places: dict[tuple[str, str], Place] = field(default_factory=dict)
+    Each has its count, time and a fix.
+    """
+    found: dict[tuple[str, str], Place] = {}
+    places: list[Place] = []
+    on_gpu = torch.cuda.is_available()
 
-    def add(self, place: Place, seconds: float = 0.0) -> None:
-        known = self.places.setdefault((place.call, place.where), place)
+    def add(place: Place, seconds: float = 0.0) -> None:
+        known = found.setdefault((place.call, place.where), place)
         known.count += 1
         known.seconds += seconds
-
-    def sorted(self) -> list[Place]:
-        """The most frequent first."""
-        return sorted(self.places.values(), key=lambda place: (-place.count, place.where))
-
-    def table(self) -> str:
-        """One line per place, for people."""
-        lines = [
-            f"{place.where}  {place.call} ({place.kind}): {place.count}x, "
-            f"{1e3 * place.seconds:.3f} ms. {place.fix}"
-            for place in self.sorted()
-        ]
-        return "\n".join(lines) or "no copy and no wait between host and device"
-
-
-@contextlib.contextmanager
-def detect_syncs() -> Iterator[Syncs]:
-    """Lists the copies and waits of the block: each place with its count, time and a fix."""
-    syncs = Syncs()
-    on_gpu = torch.cuda.is_available()
 
     def show(call: Call) -> None:
         place = _judge(call, on_gpu)
         if place and (where := _caller(on_gpu)):
             place.where = where
-            syncs.add(place, call.seconds)
+            add(place, call.seconds)
 
-    with _driver_warnings(syncs) if on_gpu else contextlib.nullcontext(), Calls(show):
-        yield syncs
+    driver: contextlib.AbstractContextManager[list[str]] = contextlib.nullcontext([])
+    if on_gpu:
+        driver = _driver_warnings()
+    with driver as warned, Calls(show):
+        yield places
+    seen = {place.where for place in found.values()}
+    for where in warned:
+        if where not in seen:
+            add(Place("synchronisation", where, "wait", "see what this line reads"))
+    places += sorted(found.values(), key=lambda place: (-place.count, place.where))
 
 
 @contextlib.contextmanager
-def _driver_warnings(syncs: Syncs) -> Iterator[None]:
-    """The driver's own warnings of synchronisation, with the line that torch names."""
+def _driver_warnings() -> Iterator[list[str]]:
+    """The lines that torch names in the driver's own warnings of synchronisation, known at the end."""
+    lines: list[str] = []
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            yield
+            yield lines
         finally:
             torch.cuda.set_sync_debug_mode(before)
     for warning in caught:
-        where = f"{os.path.basename(warning.filename)}:{warning.lineno}"
-        known = {place.where for place in syncs.places.values()}
-        if "synchroniz" in str(warning.message) and where not in known:
-            syncs.add(Place("synchronisation", where, "wait", "see what this line reads"))
+        if "synchroniz" in str(warning.message):
+            lines.append(f"{os.path.basename(warning.filename)}:{warning.lineno}")
 
 
 def _judge(call: Call, on_gpu: bool) -> Place | None:

@@ -1,6 +1,7 @@
 """Seeded faults: each makes a GPU's host wait, and each is found on a CPU, with its line."""
 
 import time
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -41,8 +42,8 @@ FAULTS = {
 def test_a_seeded_fault_is_found_at_its_line(fault):
     with perfkit.detect_syncs() as detected:
         FAULTS[fault](X)
-    assert detected.places
-    assert all(place.where.startswith("test_syncs.py:") and place.fix for place in detected.sorted())
+    assert detected
+    assert all(place.where.startswith("test_syncs.py:") and place.fix for place in detected)
 
 
 def test_a_clean_step_has_none_and_neither_has_a_loader():
@@ -63,7 +64,7 @@ def test_a_clean_step_has_none_and_neither_has_a_loader():
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             torch.where(X > 2, X, -X)
-    assert not detected.places, detected.table()
+    assert not detected
 
 
 def test_the_detector_does_not_wait_itself(monkeypatch):
@@ -79,10 +80,22 @@ def test_a_place_costs_what_its_calls_do(monkeypatch):
     with perfkit.detect_syncs() as detected:
         for _ in range(4):
             X.sum().item()
-    (place,) = detected.sorted()
+    (place,) = detected
     assert place.count == 4
     assert 0 < place.seconds < 0.1, "without finding it"
-    assert "4x, " in detected.table()
+
+
+def test_what_only_the_driver_notices_is_listed_with_its_line(monkeypatch):
+    modes = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    with perfkit.detect_syncs() as detected:
+        for _ in range(2):
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+    (place,) = detected
+    assert place.where.startswith("test_syncs.py:")
+    assert (place.kind, place.count, modes) == ("wait", 2, ["warn", 0])
 
 
 @pytest.mark.parametrize(
