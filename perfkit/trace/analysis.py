@@ -1,16 +1,16 @@
 """Everything that is read out of a trace: steps, device figures, idle time, communication."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from perfkit.trace import tables
-from perfkit.trace.diagnosis import check, diagnose
 from perfkit.trace.intervals import Floats, Ints, gaps, merge, partition, union, weighted
-from perfkit.trace.model import Analysis, Idle, Step
+from perfkit.trace.model import Analysis, Health, Idle, Step, diagnose
 from perfkit.trace.reader import Device
-from perfkit.trace.table import KERNELS, Kind, Paths, Trace, load
+from perfkit.trace.table import KERNELS, WHOLE, Kind, Paths, Trace, load
 from perfkit.trace.tables import WAITS, tensor_core
 
 PARTS = ("kernel", "memcpy", "memset", "communication", "runtime", "dataloader", "cpu_op", "other")
@@ -175,3 +175,62 @@ def _communication(trace: Trace, steps: int) -> dict[str, Any] | None:
         "total_us_per_step": total,
         "exposed_us_per_step": exposed,
     }
+
+
+# ---------------------------------------------------------------- health
+
+_DEVICE = [
+    *("breakdown_us", "mean_us", "exposed_and_hidden_us", "idle", "gpu_utilization", "tensor_core"),
+    *("gpu_utilization_with_copies", "est_sm_efficiency", "est_achieved_occupancy"),
+]
+"""Figures that need every event of the device."""
+_FEW = 0.01
+"""A share of launches without a kernel that the edges of the recording explain."""
+
+
+def check(trace: Trace) -> Iterator[Health]:
+    """Problems of a trace; `spoils` names the figures that the analysis then sets to None."""
+    for file in trace.files:
+        if file.head.simulated:
+            facts = "".join(f"; {name}: {fact[:200]}" for name, fact in file.head.simulated.items())
+            message = f"this trace is simulated: no kernel ran, its times are predicted{facts}"
+            yield Health("simulated", "info", message)
+        if file.truncated:
+            message = "the file is cut off or damaged: an unknown number of events is missing"
+            yield Health("truncated", "error", message, ["mean_step_us", *_DEVICE])
+        if file.dropped:
+            message = f"left out {file.dropped} events that are damaged or have impossible values"
+            yield Health("bad_events", "warning", message)
+    marks = len(trace.rows(Kind.STEP))
+    if not marks:
+        message = f"no ProfilerStep marks: '{WHOLE}' stands for one step; call profiler.step() to get steps"
+        yield Health("no_steps", "info", message)
+    elif left := marks - len(trace.steps.names):
+        message = f"left out {left} of {marks} steps, which repeat or lie inside others"
+        yield Health("duplicate_steps", "warning", message)
+    yield from _launches(trace)
+
+
+def _launches(trace: Trace) -> Iterator[Health]:
+    start, ids, tied = trace.table.start, trace.table.correlation, trace.launched
+    launching = trace.matching(trace.calls, "^(?!.*(Graph|HostFunc)).*Launch")
+    launching = launching[ids[launching] >= 0]
+    without = launching[~np.isin(ids[launching], ids[trace.device])]
+    if len(without) and not len(trace.device):
+        message = "a GPU was used but no GPU event was recorded; profile in a fresh process (pytorch#175790)"
+        yield Health("no_gpu_events", "error", message, _DEVICE)
+    elif len(without):
+        many = len(without) > _FEW * len(launching)
+        message = f"{len(without)} of {len(launching)} launches have no kernel in the trace"
+        recorded = np.sort(start[trace.launch[tied]])
+        rank_starts = trace.starts[trace.rank(start[without])]
+        if (np.searchsorted(recorded, start[without]) == np.searchsorted(recorded, rank_starts)).all():
+            message += ", all before the first recorded kernel: CUPTI before 13.1 loses them when a session "
+            message += "starts (pytorch#192021); give the profiler's schedule more warm-up steps"
+        elif many:
+            message += "; profile once, in a fresh process (pytorch#192021)"
+        yield Health("dropped_kernels", "error" if many else "warning", message, _DEVICE if many else [])
+    early = int((start[tied] < start[trace.launch[tied]]).sum())
+    if early:
+        message = f"{early} of {len(tied)} device events start before their launch"
+        yield Health("early_kernels", "warning", message, ["idle"] if early > _FEW * len(tied) else [])

@@ -1,5 +1,9 @@
-"""The contents of an analysis: plain frozen values; times in µs, ratios 0–1, None for what is unknown."""
+"""The contents of an analysis, and the bottlenecks that they show.
 
+Plain frozen values: times in µs, ratios 0–1, None for what is unknown.
+"""
+
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -132,3 +136,76 @@ class Analysis(Struct, frozen=True, kw_only=True):
     def has_accelerator(self) -> bool:
         """Whether device events were recorded."""
         return bool(self.device["kind"] != "cpu")
+
+
+# ---------------------------------------------------------------- bottlenecks
+
+_BOUNDED = 0.95
+"""Share of a step beyond which Amdahl's bound is too large to be useful."""
+_Case = tuple[str, float, float | None, str, list[str]]
+"""Bottleneck, smallest share of a step, exposed µs per step, message, switches to try."""
+
+
+def diagnose(analysis: Analysis) -> list[Bottleneck]:
+    """The bottlenecks whose share of a step reaches their threshold, the longest exposed time first.
+
+    Amdahl's law bounds the gain: without any of the exposed time the step would be 1 / (1 - exposed / step)
+    times as fast, so no fix for it can give more.
+
+    Empty if nothing stands out, or if the trace is too damaged for a diagnosis (see `analysis.health`).
+    """
+    mean, step_us, found = analysis.mean_us, analysis.mean_step_us, []
+    if not step_us or mean["other"] is None:
+        return []
+    try_next = ["workers", "uint8_copy", "device_resize"]
+    loading = "data-bound", 0.10, mean["dataloader"], "waiting for the next batch", try_next
+    for name, least, exposed, message, try_next in (loading, *_computing(analysis)):
+        share = (exposed or 0.0) / step_us
+        if exposed and share >= least:
+            bottleneck = Bottleneck(
+                bottleneck=name,
+                message=f"{share:.0%} of a step: {message}",
+                exposed_us=exposed,
+                share_of_step=share,
+                gain_at_most=1 / (1 - share) if share < _BOUNDED else None,
+                try_next=try_next,
+            )
+            found.append(bottleneck)
+    return sorted(found, key=lambda bottleneck: -bottleneck.exposed_us)
+
+
+def _computing(analysis: Analysis) -> Iterator[_Case]:
+    mean, idle = analysis.mean_us, {row.cause: row.us_per_step for row in analysis.idle}
+    if not analysis.has_accelerator:
+        message = "operators compute on the CPU, which is the device here"
+        try_next = ["cpu_threads", "channels_last", "compile", "amp"]
+        yield "device-bound", 0.80, mean["cpu_op"], message, try_next
+        message = "no operator runs: Python code, garbage collection or waiting"
+        yield "host-bound", 0.20, mean["other"], message, ["batch_size", "compile"]
+        return
+    message = "the device is idle because the host has not launched its next kernel"
+    yield "host-bound", 0.15, idle.get("launch"), message, ["compile", "batch_size", "optimizer_impl"]
+
+    exposed = (analysis.communication or {}).get("exposed_us_per_step")
+    message = "collectives that do not overlap with computation"
+    yield "communication-bound", 0.10, exposed, message, ["accumulation", "batch_size"]
+
+    capability = float(analysis.device["compute_capability"] or 0)
+    has_slow_products = (analysis.tensor_core or {}).get("yes", 0.0) < 0.5
+    faster = (("amp", 7), ("fp32_precision", 8))
+    try_next = [name for name, least in faster if has_slow_products and capability >= least]
+    try_next += ["channels_last", "compile", "cudnn_benchmark"]
+    yield "device-bound", 0.80, mean["kernel"], "kernels compute on the device", try_next
+
+    across = [row for row in analysis.transfers if row.direction in ("HtoD", "DtoH")]
+    exposed = min(mean["memcpy"] or 0.0, sum(row.us_per_step for row in across))
+    exposed += idle.get("copy", 0.0) if across else 0.0
+    try_next = ["pin_memory"] if any(row.host_memory == "pageable" for row in across) else []
+    try_next += ["non_blocking", "uint8_copy", "device_prefetch"]
+    message = "copies between host and device that do not overlap with kernels"
+    yield "copy-bound", 0.05, exposed, message, try_next
+
+    message = "the device is idle while the host waits for it"
+    for longest in [row for row in analysis.syncs if row.kind == "runtime"][:1]:
+        message += f", the longest in {longest.call} ({longest.frame or longest.operator or 'no place'})"
+    yield "sync-bound", 0.05, idle.get("synchronisation"), message, []

@@ -8,8 +8,8 @@ from perfkit import trace
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.show.html import fragment
 from perfkit.trace import profile as profiling
-from perfkit.trace.figures import interactive
 from perfkit.trace.table import Paths
+from perfkit.trace.timeline import interactive
 
 
 class TraceView(Shown[trace.Analysis]):

@@ -36,22 +36,21 @@ class Kind(IntEnum):
 
 KERNELS = (Kind.KERNEL, Kind.COLLECTIVE)
 COPIES = (Kind.MEMCPY, Kind.MEMSET)
-_CATEGORIES = (
-    (r"kernel", Kind.KERNEL),
-    (r"(gpu_)?memcpy", Kind.MEMCPY),
-    (r"(gpu_)?memset", Kind.MEMSET),
-    (r"(.*_)?runtime|.*_driver", Kind.RUNTIME),
-    (r"cpu_op|operator", Kind.CPU_OP),
-    (r"user_annotation", Kind.ANNOTATION),
-    (r"python(_function)?", Kind.PYTHON),
-)
-_HOST = (Kind.CPU_OP, Kind.ANNOTATION)
-_NAMES = (
-    (_HOST, r"^ProfilerStep#", Kind.STEP),
-    (_HOST, r"^enumerate\(Data(Loader|Pipe)\)", Kind.DATALOADER),
-    (_HOST, r"^(nccl|rccl|gloo|ucc|mpi|xccl):", Kind.COMMUNICATION),
-    ((Kind.KERNEL,), r"(?i)nccl|rccl|oneccl|mscclpp", Kind.COLLECTIVE),
-)
+_HOST = "(cpu_op|operator|user_annotation) "
+_KINDS = {
+    Kind.STEP: _HOST + "ProfilerStep#",
+    Kind.DATALOADER: _HOST + r"enumerate\(Data(Loader|Pipe)\)",
+    Kind.COMMUNICATION: _HOST + "(nccl|rccl|gloo|ucc|mpi|xccl):",
+    Kind.COLLECTIVE: "(?is)kernel .*(nccl|rccl|oneccl|mscclpp)",
+    Kind.KERNEL: "kernel ",
+    Kind.MEMCPY: "(gpu_)?memcpy ",
+    Kind.MEMSET: "(gpu_)?memset ",
+    Kind.RUNTIME: r"(\w+_)?runtime |\w*_driver ",
+    Kind.CPU_OP: "(cpu_op|operator) ",
+    Kind.ANNOTATION: "user_annotation ",
+    Kind.PYTHON: "python(_function)? ",
+}
+"""How category and name of an event begin; the first that matches is its kind."""
 _COLUMNS = {
     "kind": "i1",
     **dict.fromkeys(["name", "thread", "inputs", "stack"], "i4"),
@@ -60,10 +59,10 @@ _COLUMNS = {
 }
 
 
-@lru_cache(256)
-def _category(name: str) -> Kind:
-    kinds = (kind for pattern, kind in _CATEGORIES if re.fullmatch(pattern, name.lower()))
-    return next(kinds, Kind.OTHER)
+@lru_cache(1 << 16)
+def _kind(category: str, name: str) -> Kind:
+    text = f"{category.lower()} {name}"
+    return next((kind for kind, pattern in _KINDS.items() if re.match(pattern, text)), Kind.OTHER)
 
 
 class Texts(dict[Any, int]):
@@ -121,8 +120,6 @@ class Trace:
         for column in (table.blocks, table.occupancy):
             column[~(column >= 0)] = np.nan
         table.occupancy /= 100
-        for kinds, pattern, kind in _NAMES:
-            table.kind[self.matching(self.rows(*kinds), pattern)] = kind
         self.ops, self.calls = self.rows(Kind.CPU_OP), self.rows(Kind.RUNTIME)
         """Operators, and calls of the runtime."""
         self.device = self.rows(*KERNELS, *COPIES)
@@ -138,7 +135,7 @@ class Trace:
         for event in events:
             args, kind = event.args or nothing, Kind.OTHER
             if event.ph == "X":
-                kind = _category(event.cat)
+                kind = _kind(event.cat, event.name)
             elif event.name == "thread_name":
                 self.threads[rank, str(event.pid), str(event.tid)] = args.name
             if not kind:

@@ -6,7 +6,9 @@
   "use strict";
   const $ = (name) => document.getElementById("pk-timeline" + name);
   const data = JSON.parse($("-data").textContent), canvas = $(""), c = canvas.getContext("2d");
-  const LEFT = 150, ROW = 15, GAP = 7, TOP = 22, { parts, colours, texts, duration } = data;
+  const FONT = "12px system-ui, sans-serif", ROW = 15, GAP = 7, TOP = 22, { parts, colours, texts, duration } = data;
+  c.font = FONT;                            // the column of labels is as wide as the longest, which is squeezed where it is too long
+  const LEFT = Math.min(210, Math.max(150, ...data.lanes.map((lane) => c.measureText("▾ " + lane.label).width + 12)));
   const [starts, durations, names] = data.steps, steps = { s: starts, d: durations };
   for (const lane of data.lanes) lane.rows = lane.rows.map(([s = [], d, busy, count, n, c, p]) => ({ s, d, busy, count, n, c, p, lane }));
   const end = (row, i) => row.s[i] + row.d[i], share = (row, i) => row.busy[i] ? row.busy[i] / row.d[i] : 1;
@@ -54,7 +56,7 @@
       canvas.width = Math.round(w * ratio); canvas.height = Math.round(height * ratio);
     }
     c.setTransform(ratio, 0, 0, ratio, 0, 0); c.clearRect(0, 0, w, height);
-    c.font = "12px system-ui, sans-serif"; c.textBaseline = "middle";
+    c.font = FONT; c.textBaseline = "middle";
     const visible = (row, draw) => {        // each bar of a row that is in view, with its edges
       for (let i = first(row, from); i < row.s.length && row.s[i] < to; i++) draw(i, Math.max(LEFT, x(row.s[i])), Math.min(w, x(end(row, i))));
     };
@@ -93,8 +95,7 @@
     }
     c.globalAlpha = 1; c.fillStyle = theme.ink;
     for (const lane of data.lanes) {
-      const text = (lane.rows.length > 1 ? (lane.folded ? "▸ " : "▾ ") : "") + lane.label;
-      c.fillText(text.length > 23 ? text.slice(0, 22) + "…" : text, 4, lane.y + ROW / 2);
+      c.fillText((lane.rows.length > 1 ? (lane.folded ? "▸ " : "▾ ") : "") + lane.label, 4, lane.y + ROW / 2, LEFT - 8);
       c.globalAlpha = 0.25; c.fillRect(0, lane.y - GAP / 2, w, 1); c.globalAlpha = 1;
     }
     c.strokeStyle = theme.mark; c.lineWidth = 2;

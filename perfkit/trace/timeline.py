@@ -5,11 +5,18 @@ short events that begin in the same cell of time share a bar, so that no time is
 """
 
 import itertools
+import re
+from pathlib import Path
 
+import jinja2
+import msgspec
 import numpy as np
 from msgspec import Struct
 
 from perfkit.errors import TraceError
+from perfkit.show import style
+from perfkit.show.document import Interactive
+from perfkit.show.style import Look
 from perfkit.show.units import clean
 from perfkit.trace.intervals import Ints
 from perfkit.trace.table import Kind, Trace, take
@@ -18,6 +25,19 @@ MOST = 100_000
 """Bars of a timeline: at most 45 bytes each in a page, which stays below 5 MB."""
 PARTS = ("several kinds", *(kind.name.lower() for kind in Kind if kind))
 """What a bar shows: a kind by its number."""
+OTHER = Look("other", "#bbbbbb")
+LOOKS = {
+    look.label: look
+    for look in (
+        Look("kernel", style.BLUE),
+        Look("memcpy", style.ORANGE, "//"),
+        Look("memset", style.PURPLE, "xx"),
+        Look("communication", style.VERMILLION, "\\\\"),
+        Look("runtime", style.SKY, "--"),
+        Look("dataloader", style.GREEN, "oo"),
+        Look("cpu_op", style.YELLOW, ".."),
+    )
+}
 Columns = list[list[int]]
 """Bars in order of time: starts, durations and busy times in ns, then events, and
 numbers of the name, the part and the place among `texts`, `PARTS` and `texts`.
@@ -121,8 +141,28 @@ def _bars(trace: Trace, rows: Ints, first: Ints) -> tuple[Ints, list[str]]:
 def _lane(trace: Trace, track: int, rows: list[Columns]) -> Lane:
     group, thread = divmod(track, 1 << 32)
     rank, pid, tid = trace.texts.each[thread]
-    label = trace.threads.get((rank, str(pid), str(tid))) or f"thread {tid}"
+    name = trace.threads.get((rank, str(pid), str(tid))) or f"thread {tid}"
+    label = _NUMBERED.sub(r"\2 \1", name)
     if group:
         gpu = "simulated GPU" if trace.files[0].head.simulated else "GPU"
         label = f"{gpu} {pid} stream {str(tid).removeprefix('stream ')}{' copies' if group == 2 else ''}"
     return Lane(label=clean(label, 60), kind=("thread", "stream", "copies")[group], rows=rows)
+
+
+_NUMBERED = re.compile(r"^thread (-?\d+) \((.+)\)$")
+"""What the profiler calls a thread: a page has room for the name, and perhaps not for the number."""
+
+
+def interactive(window: Lanes) -> Interactive:
+    """The timeline of a recording to zoom and pan in, opened at its step."""
+    colours = [LOOKS.get(part, OTHER).colour for part in PARTS]
+    used = sorted({number for lane in window.lanes for row in lane.rows for number in row[5]})
+    legend = {PARTS[number]: colours[number] for number in used}
+    data = {**msgspec.to_builtins(window), "parts": PARTS, "colours": colours}
+    name = window.steps[2][window.step]
+    environment = jinja2.Environment(loader=jinja2.PackageLoader("perfkit.trace", "."), autoescape=True)
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    markup = environment.get_template("timeline.jinja").render(legend=legend, name=name, data=data)
+    script = Path(__file__).with_name("timeline.js").read_text(encoding="utf-8")
+    height = 270 + sum(15 * len(lane.rows) + 7 for lane in window.lanes)
+    return Interactive(f"Timeline of {name}", markup, script, height)

@@ -8,8 +8,7 @@ from playwright.sync_api import expect
 
 from perfkit.show import html
 from perfkit.trace import Lane, Lanes
-from perfkit.trace.figures import interactive
-from perfkit.trace.timeline import PARTS
+from perfkit.trace.timeline import PARTS, interactive
 from tests.browser.lab import ARTEFACTS
 
 TEXTS = ["", "train.py:7", "train.py:9", "forward", "conv", "launch", "step", "kernel_a", "kernel_b", "relu"]

@@ -10,9 +10,9 @@ import pytest
 from perfkit import trace
 from perfkit.errors import TraceError
 from perfkit.show import document, html, terminal
-from perfkit.trace import report, timeline
-from perfkit.trace.figures import interactive
-from perfkit.trace.timeline import Lanes
+from perfkit.trace import timeline
+from perfkit.trace.profile import Profile
+from perfkit.trace.timeline import Lanes, interactive
 from tests.unit.trace.recording import AUTOGRAD, LOADER, MAIN, Recording, bars, step
 
 RECORDED = Path(__file__).parents[3] / "data" / "recordings" / "traces"
@@ -23,8 +23,7 @@ def test_the_pages_of_a_cpu_and_of_a_simulated_gpu():
     """Golden: `PERFKIT_GOLDEN=1` writes it anew."""
     golden, pages = Path(__file__).with_name("golden_report.txt"), []
     for name in ("photos-baseline", "sim-v100-data_loading"):
-        loaded = trace.load(RECORDED / f"{name}.pt.trace.json.gz")
-        pages.append(report.sections(trace.analyse(loaded), trace.lanes(loaded)))
+        pages.append(Profile(trace.load(RECORDED / f"{name}.pt.trace.json.gz")).sections())
     text = "\n".join(map(terminal.text, pages))
     if os.environ.get("PERFKIT_GOLDEN"):
         golden.write_text(text)
@@ -95,12 +94,12 @@ def test_lanes_have_threads_streams_and_copies_and_lines_of_code(tmp_path):
     recording = Recording().step(1, 1000, 100).op("aten::mm", 1005, 30, **{"Call stack": stack})
     recording.op("aten::inner", 1010, 5).op("evaluate_function: MmBackward0", 1040, 20, tid=AUTOGRAD)
     recording.launch("ncclKernel", 1016, (1050, 9)).launch("Memcpy HtoD", 1001, (1002, 3), cat="gpu_memcpy")
-    for thread, name in ((MAIN, "main"), (AUTOGRAD, "autograd")):
+    for thread, name in ((MAIN, "thread 100 (main)"), (AUTOGRAD, "autograd")):
         about = {"ph": "M", "name": "thread_name", "pid": 7, "tid": thread, "args": {"name": name}}
         recording.events.insert(0, about)
     loaded = recording.load(tmp_path)
     window = trace.lanes(loaded)
-    assert [lane.label for lane in window.lanes[:2]] == ["main", "autograd"], "in order of appearance"
+    assert [lane.label for lane in window.lanes[:2]] == ["main 100", "autograd"], "in order of appearance"
     assert [lane.kind for lane in window.lanes] == ["thread", "thread", "stream", "copies"]
     assert (window.steps, window.duration) == (([0], [100_000], ["step 1"]), 100_000)
     main, place = {bar.name: bar for bar in bars(window, 0)}, "/home/me/loop.py:44"
