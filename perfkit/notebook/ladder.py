@@ -43,12 +43,8 @@ class LadderPanel(Panel):
     Args:
         stages: optimizations in their order; the whole default ladder if None.
         settings: switches set from the first stage on.
-        workload: a built-in one, or `package.module:name`; the preset's own if None.
-        preset: `smoke`, `quick` or `paper`; what `PERFKIT_PRESET` says, or what suits the machine, if None.
         device: `cuda`, `mps`, `cpu`, `sim:v100` …, or `recorded:NAME`; the session's choice if None.
-        options: the workload's constructor arguments.
-        above: widgets between the question and the buttons.
-        more: other widgets, as for `Panel`.
+        asked: `workload`, `preset` and `options`, as for `perfkit.plan`.
 
     Raises:
         PerfkitError: a name or value that is not allowed, or the panel cannot run there.
@@ -62,16 +58,11 @@ class LadderPanel(Panel):
         self,
         stages: Sequence[str] | None = None,
         settings: Mapping[str, Any] | None = None,
-        workload: str | None = None,
-        preset: str | None = None,
         device: str | None = None,
-        options: Mapping[str, Any] | None = None,
-        above: Sequence[widgets.Widget] = (),
-        **more: Any,
+        **asked: Any,
     ) -> None:
-        _refuse_object(workload)
-        self._asked: dict[str, Any] = {"stages": stages, "workload": workload, "preset": preset}
-        self._asked["options"], self._settings = options, dict(settings or {})
+        _refuse_object(asked.get("workload"))
+        self._asked, self._settings = {"stages": stages, **asked}, dict(settings or {})
         key = (self._asked, self._settings, self.titles)
         problem = self._why_not(_session) if device is None and _session else None
         device = device or (None if problem else _session)
@@ -86,7 +77,8 @@ class LadderPanel(Panel):
             _dom_classes=["pk-where"],
         )
         self._menu.observe(lambda change: self.choose(change["new"]), "value")
-        super().__init__(key, [row([heading(self.question), self._menu], "pk-head"), *above], **more)
+        self.above = [row([heading(self.question), self._menu], "pk-head"), *self.above]
+        super().__init__(key)
         self.bar.tell(problem)
 
     # ------------------------------------------------------------ what is measured, and where

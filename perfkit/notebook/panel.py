@@ -224,30 +224,25 @@ def _told(problem: BaseException) -> str:
 
 
 class Panel(Sectioned):
-    """Controls, Run and Stop, and results. A subclass adds its controls and says what is measured.
+    """Controls, Run and Stop, and results. A subclass sets its widgets, and says what is measured.
 
     Args:
         key: what the panel is made of. A cell that is run again makes a new panel with the same key: the work
             of the older one ends.
-        above: widgets above the buttons.
-        before: widgets before the buttons.
-        buttons: other work, which cannot begin either while something runs.
-        below: widgets below the bar.
     """
 
     text = "perfkit panel: run this cell for the controls, or call .run() to measure"
     """In place of the widgets, where there are none."""
+    above: Sequence[widgets.Widget] = ()
+    before: Sequence[widgets.Widget] = ()
+    """Before Run and Stop, in their row."""
+    buttons: Sequence[widgets.Widget] = ()
+    """Of other work, which cannot begin either while something runs."""
+    below: Sequence[widgets.Widget] = ()
     acts: widgets.Widget | None = None
-    """Widgets between the result and its folded details."""
+    """Between the result and its folded details."""
 
-    def __init__(
-        self,
-        key: object,
-        above: Sequence[widgets.Widget],
-        before: Sequence[widgets.Widget] = (),
-        buttons: Sequence[widgets.Widget] = (),
-        below: Sequence[widgets.Widget] = (),
-    ) -> None:
+    def __init__(self, key: object) -> None:
         self.runs: list[Run] = []
         self.cancelled = threading.Event()
         """Set while the work under way is to end."""
@@ -258,10 +253,10 @@ class Panel(Sectioned):
         tooltip = "Measure; other cells can run meanwhile"
         run = button("Run", tooltip, lambda: self.start(self._measure), "primary")
         self._stop = button("Stop", "Stop; what is finished is kept", self.stop)
-        self._idle_only = [run, *buttons]
+        self._idle_only = [run, *self.buttons]
         self._set_busy(False)
-        acts = row([*before, run, self._stop, *buttons, self.bar.line])
-        everything = [widgets.HTML(_STYLE), *above, acts, self.bar.error, *below]
+        acts = row([*self.before, run, self._stop, *self.buttons, self.bar.line])
+        everything = [widgets.HTML(_STYLE), *self.above, acts, self.bar.error, *self.below]
         self.widget = widgets.VBox(everything, _dom_classes=["pk-panel"])
         name = f"{type(self).__name__} {key} {request().get('metadata', {}).get('cellId', '')}"
         older, _newest[name] = _newest.get(name), self

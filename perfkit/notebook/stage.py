@@ -60,10 +60,11 @@ class StagePanel(LadderPanel):
             "kept": self.act("Keep", about, self.keep),
             "dropped": self.act("Drop", about, self.drop),
         }
+        self.above = [self.controls.widget]
         if stage != "baseline":  # nothing is below it that it could be faster than
+            self.before = [self._guess]
             self.acts = row([*self._choices.values(), self._line], "pk-panel", "pk-acts")
-        guess = [self._guess] if self.acts else []
-        super().__init__([stage], above=[self.controls.widget], before=guess, **more)
+        super().__init__([stage], **more)
         self._offer()
 
     # ------------------------------------------------------------ switches

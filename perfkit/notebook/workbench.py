@@ -65,15 +65,11 @@ class Workbench(LadderPanel):
             self.act("Delete", "Remove the ticked runs", self._delete),
             self._undo,
         ]
-        profile = button("Profile", "Some steps under the profiler", lambda: self.start(self._record))
-        super().__init__(
-            [BASELINE],
-            workload=workload,
-            above=[self.controls.widget],
-            buttons=[profile] if "profile" in additions.notebook_names() else [],
-            below=[self.history, row(acts), self._link],
-            **more,
-        )
+        if "profile" in additions.notebook_names():
+            about = "Some steps under the profiler"
+            self.buttons = [button("Profile", about, lambda: self.start(self._record))]
+        self.above, self.below = [self.controls.widget], [self.history, row(acts), self._link]
+        super().__init__([BASELINE], workload=workload, **more)
         self._moved()
 
     # ------------------------------------------------------------ what is measured

@@ -55,13 +55,13 @@ class ScriptPanel(Panel):
         command = self.launch.describe()
         about = "Some steps as they are: rate, waiting, profile, and what to try"
         edit = "The edit of your file that sets these switches"
-        buttons = [
+        self.buttons = [
             button("Watch", about, lambda: self.start(self._watch)),
             button("Patch", edit, lambda: self.start(self._make_patch)),
         ]
         self._save = text("pk-script")
-        above = [heading(command), self._controls.widget]
-        super().__init__((command, preset), above, buttons=buttons, below=[self._save])
+        self.above, self.below = [heading(command), self._controls.widget], [self._save]
+        super().__init__((command, preset))
         # Nothing is started before a person asks for it.
         self.bar.say("ready; Watch shows what can be set in this script")
 

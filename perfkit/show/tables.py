@@ -146,21 +146,17 @@ def proof(runs: Sequence[Run], parity: Parity | None = None) -> Table:
         parity: whether the last run still trains the same.
     """
     measured = [run for run in sentences.stages(runs) if run.status == "ok"]
-    every: list[tuple[str, Check | Mechanism, bool]] = []
+    rows, passed = list[list[Cell | str]](), 0
     for before, run in pairwise([*measured[:1], *measured]):
-        changed = {switch for switch, value in run.recipe.items() if value != before.recipe.get(switch)}
-        every += [(name(run), check, check.switch in changed) for check in run.mechanism]
-    if parity and measured:
-        every += [(name(measured[-1]), check, False) for check in parity.checks]
-    rows = [
-        [stage, *(column.cell(check) for column in _CHECK)]
-        for stage, check, is_changed in every
-        if is_changed or not check.ok
-    ]
-    passed = len(every) - len(rows)
+        for check in [*run.mechanism, *(parity.checks if parity and run is measured[-1] else ())]:
+            switch = check.switch if isinstance(check, Mechanism) else ""
+            if check.ok and run.recipe.get(switch) == before.recipe.get(switch):
+                passed += 1
+            else:
+                rows.append([name(run), *(column.cell(check) for column in _CHECK)])
     note = f"{passed} {'other ' * bool(rows)}checks, all passed" if passed else ""
     heads = ["stage", *(column.head for column in _CHECK)]
-    return Table(heads, rows, "Proof", note if every else "nothing was checked")
+    return Table(heads, rows, "Proof", note if rows or passed else "nothing was checked")
 
 
 def parity(result: Parity) -> list[Content]:
