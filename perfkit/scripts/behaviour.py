@@ -17,50 +17,43 @@ NAMES = (
 )  # fmt: skip
 """Of all differences; `losses` are compared elsewhere."""
 _HALF = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
-PER_STEP = ("loaded", "trained", "values", "backwards", "batches", "weight", "reached")
+_PER_STEP = ("loaded", "trained", "values", "backwards", "batches", "weight", "reached")
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen of a script's steps.
 
-    Lists have one value a step, if not said, from the first one on; the first two count as one.
+    The first seven have one value a step; the first two steps count as one. `loaded`, `trained`: samples that
+    it fetched, and those that entered the model before a backward pass. `values`, `batches`: elements and a
+    checksum of the model's first input. `weight`: a checksum of one of the parameters. `reached`: parameters
+    that the losses depend on and an optimizer updates, None in steps not looked at. `losses`: sums over the
+    backward passes of each of the first steps. `evaluations`, `checkpoints`: numbers of the steps with one.
+    `precision`: the narrowest number format in which losses were computed. `autocast`: None where none was
+    entered in training. `replaced`: functions that measuring relies on and that the script has replaced.
     """
 
     loaded: list[int]
-    """Samples that the script fetched."""
     trained: list[int]
-    """Samples that entered the model before a backward pass."""
     values: list[int]
-    """Elements of the model's first input."""
     backwards: list[int]
     batches: list[float]
-    """A checksum of the model's first input."""
     weight: list[float]
-    """A checksum of one of the parameters."""
     reached: list[int | None]
-    """Parameters that the losses depend on and an optimizer updates; None in steps not looked at."""
     losses: list[float]
-    """Sums over the backward passes of each of the first steps."""
     evaluations: list[int]
-    """Numbers of the steps with an evaluation in them."""
     checkpoints: list[int]
-    """Numbers of the steps with a checkpoint in them."""
     parameters: int
     precision: str | None
-    """The narrowest number format in which losses were computed."""
     autocast: str | None
-    """None where no autocast was entered in training."""
     replaced: list[str]
-    """Functions that measuring relies on and that the script has replaced."""
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One way in which the new script does not do what the old one did."""
+    """One way in which the new script does not do what the old one did; `allowed`: it was declared."""
 
     name: str
     evidence: str
     allowed: bool = False
-    """Whether it was declared."""
 
 
 def differences(old: Behaviour, new: Behaviour) -> list[Difference]:
@@ -71,29 +64,28 @@ def differences(old: Behaviour, new: Behaviour) -> list[Difference]:
     """
     count = min(len(old.loaded), len(new.loaded))
     old, new = (
-        msgspec.structs.replace(side, **{name: getattr(side, name)[:count] for name in PER_STEP})
+        msgspec.structs.replace(side, **{name: getattr(side, name)[:count] for name in _PER_STEP})
         for side in (old, new)
     )
-    return [*_steps(old, new), *_less(old, new), *_other(old, new, count)]
+    return [*_of_a_step(old, new), *_other(old, new, count)]
 
 
-def _steps(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
+def _of_a_step(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     """Samples and backward passes of a step."""
     (trained, before), (passes, passes_before), (loaded, loaded_before) = (
         (fmean(getattr(new, name)), fmean(getattr(old, name))) for name in ("trained", "backwards", "loaded")
     )
-    each_pass_is_same = math.isclose(trained * passes_before, before * passes, rel_tol=0.25)
     samples = f"{trained:.4g} samples are trained on in a step, not {before:.4g}"
     if math.isclose(trained, before, rel_tol=1 - SAME):
         if max(loaded_before, trained) < SAME * loaded:
             text = f"{loaded:.4g} samples are loaded for a step, {trained:.4g} trained on"
             yield Difference("backward", text)
-    elif each_pass_is_same and passes > passes_before:
-        text = f"an optimizer step follows {passes:.3g} backward passes, not {passes_before:.3g}"
-        yield Difference("updates", f"{text}: {samples}")
-    elif each_pass_is_same and passes < SAME:
-        text = f"an optimizer step has {passes:.3g} backward passes, not {passes_before:.3g}"
-        yield Difference("backward", f"{text}: {samples}")
+        return
+    is_same_pass = math.isclose(trained * passes_before, before * passes, rel_tol=0.25)
+    if is_same_pass and (passes > passes_before or passes < SAME):
+        name = "updates" if passes > passes_before else "backward"
+        passed = f"an optimizer step has {passes:.3g} backward passes, not {passes_before:.3g}"
+        yield Difference(name, f"{passed}: {samples}")
     else:
         yield Difference("samples", samples)
 
@@ -126,23 +118,20 @@ _LESS: tuple[tuple[str, float, Callable[[Behaviour], float | None], str], ...] =
 """Difference, the share of the old value from which on it is the same, the value, words for new and old."""
 
 
-def _less(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
+def _other(old: Behaviour, new: Behaviour, count: int) -> Iterator[Difference]:
+    """What is less; a lower precision; fewer evaluations and checkpoints, over as many samples of both."""
     for name, share, measure, words in _LESS:
         now, before = measure(new), measure(old)
         if now is not None and before is not None and now < share * before:
             yield Difference(name, words.format(now, before))
-
-
-def _other(old: Behaviour, new: Behaviour, count: int) -> Iterator[Difference]:
-    """A lower precision; evaluations and checkpoints, over as many samples of both; what measuring needs."""
     is_half, was_half = (side.precision in _HALF for side in (new, old))
     if is_half and not was_half and not new.autocast:
         text = f"it computes in {new.precision}, not {old.precision}, and no autocast says so"
         yield Difference("precision", text)
     part = min(1.0, sum(new.trained) / max(1, sum(old.trained)))
     for name in ("evaluations", "checkpoints"):
-        seen, before = (sum(step < count for step in getattr(side, name)) for side in (new, old))
-        if seen + bool(seen) < int(before * part):  # one may be just beyond
-            yield Difference(name, f"{seen} {name} in the first {count} steps, not {before}")
+        seen, known = (sum(step < count for step in getattr(side, name)) for side in (new, old))
+        if seen + bool(seen) < int(known * part):  # one may be just beyond
+            yield Difference(name, f"{seen} {name} in the first {count} steps, not {known}")
     if replaced := [f"{name} is replaced" for name in new.replaced if name not in old.replaced]:
         yield Difference("timing", "; ".join(replaced))

@@ -63,7 +63,7 @@ class _AfterTorch:
         def exec_module(module: Any) -> None:
             self._is_waiting = False
             load(module)
-            from perfkit.scripts.server import Server
+            from perfkit.scripts.questions import Server
 
             Server(self._settings, self.outputs)
 

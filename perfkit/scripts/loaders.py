@@ -6,6 +6,7 @@ import random
 import sys
 import threading
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,9 +15,9 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import dataloader as torchs
 from torch.utils.data._utils import fetch
 
+from perfkit.scripts.messages import Site
 from perfkit.scripts.outputs import clock
 from perfkit.scripts.script import Script, around, first_tensor, size, tensors
-from perfkit.scripts.sites import Site
 
 ARGUMENTS = {
     "workers": "num_workers",
@@ -31,15 +32,32 @@ _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context
 _MOST_LOOKS = 16
 """Batches, of this process and of each worker, in which random numbers are looked for."""
 
+_KIND = "_perfkit_kind"
+"""`train` or `eval`, once that is known. Kept in the loader: `id` is slow where audit hooks are set."""
+
+
+@dataclass
+class _Epoch:
+    """What is known of an iterator of a loader."""
+
+    loader: Any
+    indices: deque[Any] = field(default_factory=deque)
+    """Of the samples of the batches that are under way."""
+    handed: int = 0
+    was_held: bool = False
+
+    @property
+    def kind(self) -> Any:
+        return self.loader.__dict__.get(_KIND)
+
 
 class Loaders:
     """The `DataLoader`s of a script, and what is known of each."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
-        self.copies: list[dict[str, Any]] = []
-        """Keyword arguments of the calls that copied batches of the first steps."""
-        self._drawn = mmap.mmap(-1, 1)  # shared with worker processes: whether a data set drew numbers
+        self.drawn = mmap.mmap(-1, 1)
+        """Whether the data set draws random numbers; shared with worker processes."""
         self._looks = 0
         self._sites: dict[int, Site] = {}  # by the data set
         self._batch_ids: set[int] = set()
@@ -48,8 +66,6 @@ class Loaders:
         self._before_evaluation = 0
         """How many of them were fetched before a model was evaluated, and may have been for that."""
         self._is_fetching = False
-
-    def patch(self) -> None:
         around(data.DataLoader, "__init__", self._make)
         around(torchs._BaseDataLoaderIter, "__init__", self._begin_epoch)
         around(torchs._BaseDataLoaderIter, "_reset", self._begin_epoch)
@@ -71,7 +87,14 @@ class Loaders:
             return
         is_first = self._sites.setdefault(id(arguments["dataset"]), site) is site
         if self._is_for_training(arguments, site):
-            changes = self._changes(arguments, is_first)
+            own_batches = arguments.get("batch_sampler") is not None or arguments.get("batch_size", 1) is None
+            reasons = _why_not(arguments["dataset"], arguments.get("num_workers"), own_batches)
+            if is_first:  # what a framework makes again is refused silently
+                self._script.refuse(reasons)
+            settable = ARGUMENTS.keys() & self._script.toggles.keys() - reasons.keys()
+            changes = {ARGUMENTS[switch]: self._script.toggles[switch] for switch in settable}
+            if changes.get("num_workers"):
+                changes["persistent_workers"] = True
         arguments |= changes
         if changes and not arguments.get("num_workers"):
             arguments = {name: value for name, value in arguments.items() if name not in _OF_WORKERS}
@@ -83,45 +106,32 @@ class Loaders:
         drawn = any(arguments.get(name) for name in ("shuffle", "sampler", "batch_sampler"))
         return drawn or isinstance(arguments["dataset"], data.IterableDataset)
 
-    def _changes(self, arguments: dict[str, Any], is_first: bool) -> dict[str, Any]:
-        """The arguments that are set from outside; a loader that a framework makes again refuses silently."""
-        toggles = self._script.toggles
-        own_batches = arguments.get("batch_sampler") is not None or arguments.get("batch_size", 1) is None
-        reasons = _why_not(arguments["dataset"], arguments.get("num_workers"), own_batches)
-        for switch in reasons if is_first else ():
-            if toggles.get(switch):
-                self._script.refuse(switch, reasons[switch])
-        settable = ARGUMENTS.keys() & toggles.keys() - reasons.keys()
-        changes = {ARGUMENTS[switch]: toggles[switch] for switch in settable}
-        return changes | ({"persistent_workers": True} if changes.get("num_workers") else {})
-
     # ------------------------------------------------------------ fetching
 
     def _begin_epoch(self, plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        iterator._perfkit_loader, iterator._perfkit_indices = loader, deque()
-        iterator._perfkit_handed, iterator._perfkit_held = 0, False
+        iterator._perfkit = _Epoch(loader)
         self._script.steps.now.marks.add("new epoch")
         plain(iterator, loader, *args, **kwargs)
 
     def _next_index(self, plain: Any, iterator: Any) -> Any:
         """The sampler knows how many samples a batch has, whatever the collate function makes of them."""
         indices = plain(iterator)
-        iterator._perfkit_indices.append(indices)
+        iterator._perfkit.indices.append(indices)
         return indices
 
     def _fetch(self, plain: Any, iterator: Any) -> Any:
         """The next batch of a loader's iterator; the time it takes is waiting, if it is for training."""
-        script, loader = self._script, iterator._perfkit_loader
+        script, epoch = self._script, iterator._perfkit
         is_main = threading.current_thread() is threading.main_thread()
         if not is_main:
             script.note("batches are fetched in a thread of the script's own: waiting is not seen")
         if not is_main or self._is_fetching:
             return plain(iterator)
         script.tell("fetch")
-        may_train, start = _kind(loader) != "eval", clock()
+        may_train, start = epoch.kind != "eval", clock()
         self._is_fetching = True
         try:
-            batch, samples, tokens = self._held_or_next(plain, iterator, loader)
+            batch, samples, tokens = self._held_or_next(plain, iterator, epoch)
         except StopIteration:
             script.steps.now.marks.add("new epoch")
             raise
@@ -129,39 +139,38 @@ class Loaders:
             self._is_fetching = False
             if may_train:
                 script.steps.now.waited += clock() - start
-        self._fetched.append((loader, samples, tokens))
+        self._fetched.append((epoch.loader, samples, tokens))
         self._batch_ids = {id(tensor) for tensor in tensors(batch)} if script.steps.are_first else set()
         if may_train:
             script.iterator = iterator
         return batch
 
-    def _held_or_next(self, plain: Any, iterator: Any, loader: Any) -> tuple[Any, int, int]:
-        script = self._script
-        holds = script.held_on is not None and id(loader) in script.held
-        is_held = holds or iterator._perfkit_held
-        if is_held and iterator._perfkit_handed >= (_length(loader) or float("inf")):
+    def _held_or_next(self, plain: Any, iterator: Any, epoch: "_Epoch") -> tuple[Any, int, int]:
+        script, key = self._script, id(epoch.loader)
+        holds = script.holds and key in script.held
+        epoch.was_held |= holds
+        if epoch.was_held and epoch.handed >= (_length(epoch.loader) or float("inf")):
             script.iterator = None  # its workers end with it
             raise StopIteration
-        iterator._perfkit_handed += 1
+        epoch.handed += 1
         if holds:
-            iterator._perfkit_held = True
-            batch, samples, tokens = script.held[id(loader)]
+            batch, samples, tokens = script.held[key]
             return tree_map(lambda leaf: leaf, batch), samples, tokens  # a script may empty its containers
         batch = plain(iterator)
         samples, tokens = size(first_tensor(batch))
-        indices = iterator._perfkit_indices.popleft() if iterator._perfkit_indices else None
+        indices = epoch.indices.popleft() if epoch.indices else None
         if isinstance(indices, list | tuple) and list(indices[:1]) != [None]:
             samples = len(indices)
-        if script.held_on is not None and _kind(loader) == "train":
+        if script.holds and epoch.kind == "train":
             # On the device already, so that the script copies nothing.
-            held = tree_map(lambda leaf: leaf.to(script.held_on) if torch.is_tensor(leaf) else leaf, batch)
-            script.held[id(loader)] = held, samples, tokens
+            held = tree_map(lambda leaf: leaf.to(script.device) if torch.is_tensor(leaf) else leaf, batch)
+            script.held[key] = held, samples, tokens
         return batch, samples, tokens
 
     def _copy(self, plain: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Sees where batches are copied; with `non_blocking` set, those from pinned memory do not wait."""
         if id(tensor) in self._batch_ids:
-            self.copies.append(kwargs)
+            self._script.copies.append(kwargs)
             self._script.sites.note("copy")
         wanted = self._script.toggles.get("non_blocking")
         if wanted and tensor.device.type == "cpu" and tensor.is_pinned():
@@ -175,13 +184,8 @@ class Loaders:
             return plain(fetcher, indices)
         state = _random_state()
         samples = plain(fetcher, indices)
-        self._drawn[0] |= state != _random_state()
+        self.drawn[0] |= state != _random_state()
         return samples
-
-    @property
-    def random_data(self) -> bool:
-        """Whether the data set draws random numbers."""
-        return bool(self._drawn[0])
 
     # ------------------------------------------------------------ which batches are for training
 
@@ -193,13 +197,13 @@ class Loaders:
         now = self._script.steps.now
         for number, (loader, samples, tokens) in enumerate(self._fetched):
             is_recent = number >= self._before_evaluation or loader is self._fetched[-1][0]
-            if is_recent or _kind(loader) == "train":
-                loader.__dict__["_perfkit_kind"] = "train"
+            if is_recent or loader.__dict__.get(_KIND) == "train":
+                loader.__dict__[_KIND] = "train"
                 now.samples += samples
                 now.tokens += tokens
                 self._script.loader = loader
             else:
-                loader.__dict__["_perfkit_kind"] = "eval"
+                loader.__dict__[_KIND] = "eval"
                 now.marks.add("evaluation")
         self._fetched.clear()
         self._before_evaluation = 0
@@ -232,11 +236,6 @@ def _why_not(dataset: Any, workers: int | None, own_batches: bool) -> dict[str, 
     return reasons
 
 
-def _kind(loader: Any) -> Any:
-    """`train` or `eval`, once that is known. Kept in the loader: `id` is slow where audit hooks are set."""
-    return loader.__dict__.get("_perfkit_kind")
-
-
 def _length(loader: Any) -> int | None:
     """Batches of an epoch, as far as the script can know it: held ones must not make an epoch longer."""
     is_iterable = isinstance(getattr(loader, "dataset", None), data.IterableDataset)
@@ -251,8 +250,5 @@ def _length(loader: Any) -> int | None:
 def _random_state() -> int:
     """A hash of the state of Python's, torch's and NumPy's random numbers."""
     numpy: Any = sys.modules.get("numpy")
-    states = [random.getstate(), torch.get_rng_state().numpy().tobytes()]
-    if numpy:
-        _, keys, position, *_ = numpy.random.get_state()
-        states += [keys.tobytes(), position]
-    return hash(tuple(states))
+    state = str(numpy.random.get_state()) if numpy else ""
+    return hash((random.getstate(), torch.get_rng_state().numpy().tobytes(), state))

@@ -3,7 +3,6 @@
 import msgspec
 
 from perfkit.recipe import Value, switches
-from perfkit.scripts.sites import Site
 from perfkit.worker.messages import Block, DeviceFacts
 
 EDITS = {
@@ -16,6 +15,30 @@ EDITS = {
 }
 """Switches that cannot be set from outside a script, each with the edit to make instead."""
 SETTABLE = tuple(name for name in switches() if name not in EDITS)
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """A call expression: lines from 1, columns from 0 in bytes of UTF-8, as Python counts."""
+
+    file: str
+    line: int
+    end_line: int
+    column: int
+    end_column: int
+
+
+class Site(msgspec.Struct, frozen=True):
+    """A call of a constructor (`loader`, `optimizer`, `scaler`, `compile`) or of a step (`forward` …).
+
+    Args:
+        role: what is called.
+        frames: the calls in the user's files, the innermost first; none if only libraries were involved.
+        library: the package, such as `transformers`, that made the call; empty if the script did.
+    """
+
+    role: str
+    frames: list[Frame]
+    library: str = ""
 
 
 class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,9 +17,8 @@ from perfkit.results import parity
 from perfkit.results.parity import Check
 from perfkit.results.stats import Ratio
 from perfkit.scripts.launch import Launch
-from perfkit.scripts.messages import ScriptFacts
+from perfkit.scripts.messages import Frame, ScriptFacts, Site
 from perfkit.scripts.patch_source import Edit, Refused, Source
-from perfkit.scripts.sites import Frame, Site
 from perfkit.scripts.study import ScriptSource, script_plan
 from perfkit.show.document import Content, Notice
 from perfkit.studies.compare import Candidate, compare

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from perfkit.errors import PerfkitError
-from perfkit.scripts.sites import Frame
+from perfkit.scripts.messages import Frame
 
 
 class Refused(Exception):

@@ -1,8 +1,12 @@
-"""What a script can be asked: each method is a question, answered at once or by a procedure.
+"""What a script can be asked, in its own process: at the end of every step it answers the parent's questions.
 
-A procedure is a generator that is sent the script's steps (`worker.procedure`).
+Each method of `Questions` is a question, answered at once or by a procedure, a generator that is sent the
+script's steps (`worker.procedure`). While one wants steps the script goes on; otherwise it waits here, in its
+own thread.
 """
 
+import atexit
+import contextlib
 import functools
 import math
 import operator
@@ -10,7 +14,10 @@ import os
 import random
 import statistics
 import sys
+import traceback
 from collections.abc import Callable, Generator, Sequence
+from multiprocessing.connection import Client, Connection
+from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -20,17 +27,19 @@ from torch import nn
 from perfkit.recipe import Recipe, allowed, switches
 from perfkit.results.run import Mechanism
 from perfkit.scripts.behaviour import Behaviour
-from perfkit.scripts.loaders import ARGUMENTS, COPIES, Loaders
+from perfkit.scripts.loaders import COPIES, Loaders
 from perfkit.scripts.messages import EDITS, SETTABLE, Observation, ScriptFacts
-from perfkit.scripts.models import Models
-from perfkit.scripts.optimizers import Updates
-from perfkit.scripts.outputs import clock
+from perfkit.scripts.outputs import Outputs, clock
 from perfkit.scripts.script import Script, Step, Unavailable, around
+from perfkit.scripts.training import Models, Updates
 from perfkit.scripts.witness import Witness
-from perfkit.worker import checks
-from perfkit.worker.messages import Block, Trained
+from perfkit.show import units
+from perfkit.worker import checks, messages
+from perfkit.worker.failures import explain
+from perfkit.worker.messages import Block, Failure, Trained
 from perfkit.worker.procedure import HELD_FIRST, Job, Procedures, Steps, Taking
 
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _ROUNDS, _MANY = 3, 40
 """What is compared takes turns, so that both see the same machine, if so many steps fit in the time."""
 _WARMUP_S = 3.0
@@ -46,7 +55,6 @@ class Questions(Procedures):
     def __init__(self, script: Script, report: Callable[[str], None]) -> None:
         super().__init__(report, clock)
         self.subject = self._script = script
-        self._loaders, self._models, self._updates = Loaders(script), Models(script), Updates(script)
         self._early: list[Step] = []
         """The steps before the first question."""
         seed = script.settings["seed"]
@@ -55,12 +63,10 @@ class Questions(Procedures):
         if numpy := sys.modules.get("numpy"):
             numpy.random.seed(seed)
         script.set_process()
-        for part in (self._loaders, self._models, self._updates):
-            part.patch()
-            script.parts.append(part)
+        self._loaders, self._models, self._updates = Loaders(script), Models(script), Updates(script)
         around(torch, "save", functools.partial(_save, script))
-        self._witness = Witness(script, self._models) if script.settings["witness"] else None
-        script.parts += filter(None, (self._witness, self))
+        self._witness = Witness(script) if script.settings["witness"] else None
+        script.parts += [self._loaders, self._models, self._updates, self._witness, self]
 
     def on_steps(self, steps: list[Step]) -> None:
         if not self._early:
@@ -79,10 +85,10 @@ class Questions(Procedures):
         first = yield from self.first_steps(self._early, loss_steps)
         warm = yield from self.warm_up(warmup_s) if warmup_s else self._for(1, 0.0)
         backwards = round(len(first.plain) * script.batches_per_step)
-        facts = {"step": script.step_in_words()}
+        notes = {f"note {number}": text for number, text in enumerate(script.notes, 1)}
         return Trained(
             recipe=Recipe().replace(**allowed(self._settings())).to_dict(),
-            facts=facts | {f"note {number}": text for number, text in enumerate(script.notes, 1)},
+            facts={"step": script.step_in_words(), **notes},
             startup_s=self._startup_s,
             first=first.block(),
             warm=warm.block(),
@@ -103,32 +109,30 @@ class Questions(Procedures):
         return max(0.0, self._script.steps.began_at - float(self._script.settings["started"]))
 
     def _has(self, layer: type[nn.Module]) -> bool:
-        return any(isinstance(module, layer) for model in self._script.models for module in model.modules())
-
-    # ------------------------------------------------------------ questions to a script
+        return any(isinstance(module, layer) for module in self._script.model.modules())
 
     def describe(self) -> ScriptFacts:
         """What trains, what is set, and what can be set from outside."""
         script, loader = self._script, self._script.loader
-        groups = [group for optimizer in script.optimizers for group in optimizer.param_groups]
-        script.sites.keep(self._loaders.site())
+        if loader_site := self._loaders.site():
+            script.sites.by_role["loader"] = [loader_site]
         return ScriptFacts(
             device=script.device.type,
             facts=checks.facts(script.device),
             startup_s=self._startup_s,
             step_s=self._early[-1].seconds,
-            models=[type(getattr(model, "_orig_mod", model)).__name__ for model in script.models],
+            models=[type(getattr(model, "_orig_mod", model)).__name__ for model in script.model],
             parameters=sum(p.numel() for p in script.parameters()),
             optimizers=[type(optimizer).__name__ for optimizer in script.optimizers],
-            has_fused=all("fused" in group for group in groups),
+            has_fused=all("fused" in group for group in script.groups()),
             loader="" if loader is None else type(getattr(loader, "dataset", loader)).__name__,
             step_is=script.step_in_words(),
             samples_per_step=script.samples_per_step,
             convolves=self._has(nn.modules.conv._ConvNd),
-            random_data=self._loaders.random_data,
+            random_data=bool(self._loaders.drawn[0]),
             settings=self._settings(),
             refused=self._why_not(),
-            sites=script.sites.all(),
+            sites=[site for sites in script.sites.by_role.values() for site in sites],
             notes=script.notes,
         )
 
@@ -144,21 +148,22 @@ class Questions(Procedures):
         The third of the answer is how many times as fast those are under autocast to bfloat16, or None. There
         are fewer steps if the script ends before, or if they take longer than `seconds` in all.
         """
-        until, step_s, ended = clock() + seconds, self._early[-1].seconds, False
-        rounds = _ROUNDS if _MANY * step_s < seconds else 1
+        script, until, step_s = self._script, clock() + seconds, self._early[-1].seconds
+        takes_turns, ended = _MANY * step_s < seconds, False
         parts, held, as_fast = list[Steps](), list[Block](), list[float]()
         try:
-            if rounds > 1:
+            if takes_turns:
                 yield from self.warm_up(min(_WARMUP_S, seconds / 10))
+            rounds = _ROUNDS if takes_turns else 1
             for left in range(rounds, 0, -1):
                 part_s = (until - clock()) / left / 3
-                if rounds > 1:
+                if takes_turns:
                     yield from self.settle()
                 parts.append((yield from self._for(math.ceil(steps / rounds), part_s)))
                 fit = int(min(len(parts[-1].plain), part_s / step_s - HELD_FIRST))
-                if self._script.loader is not None and fit > 0:
-                    held.append((yield from self.ceiling(fit * self._script.samples_per_step)))
-                    if rounds > 1 and self._may_autocast():
+                if script.loader is not None and fit > 0:
+                    held.append((yield from self.ceiling(fit * script.samples_per_step)))
+                    if takes_turns and self._may_autocast():
                         half_s = yield from self._in_16_bits(fit, part_s)
                         as_fast.append(held[-1].seconds / len(held[-1].step_s) / half_s)
         except Ended:
@@ -180,9 +185,9 @@ class Questions(Procedures):
 
     def _may_autocast(self) -> bool:
         """Whether autocast to bfloat16 can be set for some steps only."""
-        script, models = self._script, self._models
-        in_float32 = {p.dtype for p in script.parameters()} == {torch.float32} and models.autocast() is None
-        return in_float32 and not models.is_compiled and checks.facts(script.device).bf16 is not False
+        script = self._script
+        in_float32 = {p.dtype for p in script.parameters()} == {torch.float32} and script.autocast is None
+        return in_float32 and not self._models.is_compiled and checks.facts(script.device).bf16 is not False
 
     def _in_16_bits(self, steps: int, seconds: float) -> Generator[None, Any, float]:
         """Seconds of a step on a held batch under autocast to bfloat16."""
@@ -195,6 +200,7 @@ class Questions(Procedures):
         finally:
             self._models.leave_autocast()
             del toggles["amp"]
+            self._script.autocast = None
 
     def _for(self, steps: int, seconds: float) -> Taking:
         """Takes so many steps, fewer if they take longer, and at least one."""
@@ -220,45 +226,31 @@ class Questions(Procedures):
 
     # ------------------------------------------------------------ reading switches
 
-    def _view(self) -> checks.View:
-        script, models = self._script, self._models
-        return checks.View(
-            loader=script.loader,
-            iterator=script.iterator,
-            model=nn.ModuleList(script.models),
-            optimizer=script.optimizers[-1] if script.optimizers else None,
-            inputs=models.inputs,
-            outputs=models.outputs,
-            autocast=models.autocast(),
-            set_to_none=self._updates.sets_to_none,
-            copies=self._loaders.copies,
-            graphs=checks.compile_counters(),
-        )
-
-    def _read(self, name: str, view: checks.View) -> checks.Reading:
+    def _read(self, name: str) -> checks.Reading:
         """The value of a switch, None if it cannot be read, and the evidence."""
-        without_loader = view.loader is None and name in ARGUMENTS
-        if without_loader or (name == "zero_grad_set_to_none" and view.set_to_none is None):
-            return None, "there is nothing to read it from"
+        script = self._script
         if name == "compile_mode":  # the script's module is not the compiled one
-            return self._script.toggles.get(name), "as it was asked for"
-        return checks.READERS[name](view)
+            return script.toggles.get(name), "as it was asked for"
+        if name == "zero_grad_set_to_none" and script.set_to_none is None:
+            return None, "there is nothing to read it from"
+        script.graphs = checks.compile_counters()
+        return checks.READERS[name](script)
 
     def _settings(self) -> dict[str, Any]:
         """The switches as they are now, as far as they can be read."""
-        view, optimizers = self._view(), self._script.optimizers
-        values = {name: self._read(name, view)[0] for name in SETTABLE}
-        batches, last = self._script.batches_per_step, self._early[-1]
-        feeds_again = last.forward_samples > last.samples or isinstance(view.optimizer, torch.optim.LBFGS)
-        if len(optimizers) == 1 and batches % 1 == 0 and not feeds_again:
-            values["accumulation"] = int(batches) or 1
+        script = self._script
+        values = {name: self._read(name)[0] for name in SETTABLE}
+        last = self._early[-1]
+        feeds_again = last.forward_samples > last.samples or isinstance(script.optimizer, torch.optim.LBFGS)
+        if len(script.optimizers) == 1 and script.batches_per_step % 1 == 0 and not feeds_again:
+            values["accumulation"] = int(script.batches_per_step) or 1
         return {name: value for name, value in values.items() if value is not None}
 
     def _mechanisms(self) -> list[Mechanism]:
         """The proof of each switch that was set from outside."""
-        view, proofs = self._view(), []
+        proofs = []
         for name, wanted in self._script.toggles.items():
-            value, evidence = self._read(name, view)
+            value, evidence = self._read(name)
             refused = self._script.refused.get(name)
             ok = not refused and (value == wanted or checks.AS_IT_IS.get(name) == wanted)
             proofs.append(Mechanism(name, ok, refused or evidence))
@@ -274,10 +266,136 @@ class Questions(Procedures):
         return reasons | self._models.why_not() | self._updates.why_not() | self._script.refused
 
 
+class Server:
+    """Answers the parent's questions at the script's steps."""
+
+    def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
+        self._script = script = Script(settings, files)
+        self._questions = Questions(script, lambda phase: self._send(messages.Progress(phase)))
+        self._line: Connection | None = None
+        self._job: Job | None = None
+        self._is_silent = False
+        """Whether nothing is answered any more: after a crash, and in a forked process."""
+        script.parts.append(self)
+        around(sys, "excepthook", self._crashed)
+        os.register_at_fork(after_in_child=self._forked)
+        atexit.register(self._ended)
+
+    def on_steps(self, steps: list[Step]) -> None:
+        if self._is_silent:
+            return
+        with self._script.files.ignored():
+            if self._job is None:
+                self._job = self._answers()
+                next(self._job)
+                return
+            for step in steps:
+                if self._connection().poll():  # nothing is asked meanwhile, except to stop
+                    leave()
+                self._job.send(step)
+
+    def _answers(self) -> Job:
+        """Answers one question after another; is sent the steps that they need."""
+        while True:
+            try:
+                question = messages.decode_question(self._connection().recv_bytes())
+            except (EOFError, OSError):
+                leave()
+            if question.name == "stop":
+                leave()
+            try:
+                ask = getattr(self._questions, question.name, None)
+                if ask is None:
+                    raise Unavailable(f"a script cannot be asked for {question.name}")
+                answer = ask(**question.arguments)
+                if isinstance(answer, Generator):
+                    answer = yield from answer
+                self._send(messages.Answer(answer))
+            except Unavailable as reason:
+                self._send(Failure("unavailable", str(reason), "The script goes on"))
+            except Ended:
+                count, step_s = self._script.steps.count, self._script.step_s()
+                rate = units.number(self._script.samples_per_step / step_s)
+                pace = f"{count} steps: {units.duration(step_s)} a step, {rate} samples/s"
+                what = f"the script ended before it was measured, after {pace}"
+                remedy = "Let it train longer: more epochs, more data or smaller batches"
+                self._send(Failure("ended", what, remedy))
+            except Exception as problem:
+                traceback.print_exception(problem)
+                what = f"perfkit failed inside the script: {type(problem).__name__}: {problem}"
+                self._send(Failure("failed", what, "Report it, with the script's loop"))
+
+    def _connection(self) -> Connection:
+        self._line = self._line or Client(self._script.settings["socket"], "AF_UNIX")
+        return self._line
+
+    def _send(self, message: Any) -> None:
+        with contextlib.suppress(OSError):  # a parent that has gone shows at the next question
+            self._connection().send_bytes(messages.encode(message))
+
+    def _forked(self) -> None:
+        """In a forked process: the line belongs to the process that forked it."""
+        self._line, self._is_silent = None, True
+
+    def _crashed(self, show: Any, kind: type[BaseException], problem: BaseException, trace: Any) -> None:
+        """The script is about to end with an exception that it has not caught."""
+        if not self._is_silent and not issubclass(kind, KeyboardInterrupt):
+            self._send(_in_words(problem, self._script.steps.count))
+            self._is_silent = True
+        own = _without_own_frames(trace)
+        show(kind, problem.with_traceback(own), own)
+
+    def _ended(self) -> None:
+        """The script has come to its end; what needs no steps can still be asked."""
+        if self._is_silent:
+            return
+        if self._job is None:
+            passes = self._script.backwards
+            what = f"the script ended before its second training step was seen (backward passes: {passes})"
+            remedy = (
+                "Check its arguments, and let it train for some dozen steps of optimizers of torch; "
+                "processes that it starts itself are not watched"
+            )
+            self._send(Failure("no steps", what, remedy))
+            return
+        while True:
+            self._job.throw(Ended())
+
+
+def leave() -> None:
+    """Ends this process at a step: no `finally`, `atexit` or checkpoint of the script runs any more."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(0)
+
+
+def _in_words(problem: BaseException, steps: int) -> Failure:
+    """How the script failed; its own traceback is on standard error."""
+    failure = explain(problem)
+    when = f"after {steps} steps" if steps else "before its second step"
+    remedy = failure.remedy
+    if isinstance(problem, EOFError):
+        remedy = "No keyboard is there: redirect its standard input from a file with what it asks for"
+    elif failure.kind == "exception":
+        remedy = "Its own traceback is in its output; run it without perfkit to compare"
+    return Failure(failure.kind, f"the script ended {when}: {failure.what}", remedy)
+
+
+def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of this package: the script's own, as it would be without perfkit."""
+    if trace is None:
+        return None
+    later = _without_own_frames(trace.tb_next)
+    if trace.tb_frame.f_code.co_filename.startswith(_HERE):
+        return later
+    return TracebackType(later, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+
+
 def _save(script: Script, plain: Any, *args: Any, **kwargs: Any) -> Any:
     """Torch and safetensors write checkpoints without Python's `open`; their second argument is the file."""
     script.steps.now.marks.add("checkpoint")
     file = args[1] if len(args) > 1 else kwargs.get("f", kwargs.get("filename"))
     if isinstance(file, str | os.PathLike):
-        script.outputs.before(os.fsdecode(file))
+        script.files.before(os.fsdecode(file))
     return plain(*args, **kwargs)

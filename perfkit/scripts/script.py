@@ -1,24 +1,30 @@
-"""The script of this process: what is known of it, its steps, and what its parts tell each other."""
+"""The script of this process: what it shows of itself, its steps, and what its parts tell each other."""
 
-import collections.abc
 import contextlib
 import copy
 import functools
 import operator
+import os
 import statistics
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 
+from perfkit.scripts.messages import Frame, Site
 from perfkit.scripts.outputs import Outputs, clock
-from perfkit.scripts.sites import Sites
-from perfkit.worker.checks import FP32_PARTS
+from perfkit.worker.checks import FP32_PARTS, View
+from perfkit.worker.failures import is_users
 
 _STEPS_FOR_TYPICAL_SIZE = 12
+_MOST_LOOKS = 16
+"""Calls of a role whose place is looked at: to look at every one would slow the script down."""
 _functorch: Any = torch._C._functorch
 
 
@@ -148,16 +154,19 @@ class Steps:
 # ---------------------------------------------------------------- the script
 
 
-class Script:
-    """What is known of the script, as its parts see it: the subject of `Procedures`.
+class Script(View):
+    """What is known of the script, as its parts see it: a subject of `Procedures` and of `checks.READERS`.
 
     `parts` are told what happens: `fetch` (a batch), `evaluation`, `forward`, `graph` (what a backward pass
     starts from), `backward`, `update` (by an optimizer) and `steps` (have ended). They react in their methods
     `on_fetch` and so on.
     """
 
-    def __init__(self, settings: dict[str, Any], outputs: Outputs) -> None:
-        self.settings, self.outputs = settings, outputs
+    def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
+        super().__init__(model=nn.ModuleList())  # those that the script calls itself
+        self.settings, self.files = settings, files
+        self.device = torch.device("cpu")
+        """That of the first parameter."""
         self.toggles: dict[str, Any] = dict(settings["toggles"])
         """Switches that are set from outside."""
         self.refused: dict[str, str] = {}
@@ -165,9 +174,6 @@ class Script:
         self.sites = Sites(settings["scratch"])
         self.steps = Steps(functools.partial(self.tell, "steps"))
         self.parts: list[Any] = [self, self.steps]
-        self.loader: Any = None  # whose batches were trained on last
-        self.iterator: Any = None  # the loader's, which holds the worker processes
-        self.models: list[nn.Module] = []
         self.optimizers: list[Any] = []
         """Those that have made a step; a scaler may have left it out."""
         self.backwards = 0
@@ -177,8 +183,8 @@ class Script:
         """Of a typical step."""
         self.step_is = ""
         """What counts as a step, where it is not an optimizer's."""
-        self.held_on: torch.device | None = None
-        """The device of the batch that is handed over again and again; None if batches are fetched."""
+        self.holds = False
+        """Whether the same batch is handed over again and again."""
         self.held: dict[int, Any] = {}
         self._is_profiled = False
         self._seen: list[Step] = []
@@ -194,9 +200,9 @@ class Script:
         if text not in self.notes:
             self.notes.append(text)
 
-    def refuse(self, switch: str, reason: str) -> None:
-        """A switch cannot be set here; the first reason counts."""
-        self.refused.setdefault(switch, reason)
+    def refuse(self, reasons: Mapping[str, str]) -> None:
+        """Those of these switches that should be set cannot be set here; the first reason counts."""
+        self.refused = {switch: reasons[switch] for switch in reasons if self.wants(switch)} | self.refused
 
     def wants(self, switch: str) -> Any:
         """The value that is to be set from outside; None if there is none, or it is refused."""
@@ -214,6 +220,7 @@ class Script:
 
     def on_steps(self, steps: list[Step]) -> None:
         if len(self._seen) < _STEPS_FOR_TYPICAL_SIZE:
+            self.find_device()
             self._seen += steps
             self.samples_per_step = statistics.median_low(step.samples for step in self._seen)
 
@@ -226,17 +233,18 @@ class Script:
         """Seconds of a typical step."""
         return statistics.median(step.seconds for step in self._seen)
 
+    def groups(self) -> list[dict[str, Any]]:
+        """The optimizers' groups of parameters."""
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
     def parameters(self) -> list[nn.Parameter]:
         """Those of the models; of the optimizers where no call of a model was seen."""
-        groups = [group["params"] for optimizer in self.optimizers for group in optimizer.param_groups]
-        return [p for model in self.models for p in model.parameters()] or [p for ps in groups for p in ps]
+        return [*self.model.parameters()] or [p for group in self.groups() for p in group["params"]]
 
     # ------------------------------------------------------------ what a procedure must know
 
-    @property
-    def device(self) -> torch.device:
-        """The first parameter's; the CPU if there is none."""
-        return next((p.device for p in self.parameters()), torch.device("cpu"))
+    def find_device(self) -> None:
+        self.device = next((p.device for p in self.parameters()), self.device)
 
     @property
     def batches_per_step(self) -> float:
@@ -247,11 +255,11 @@ class Script:
         """The script gets the same batch again and again."""
         if self.loader is None:
             raise Unavailable("the script has no DataLoader, whose batches could be held")
-        self.held_on = self.device
+        self.holds = True
         try:
             yield
         finally:
-            self.held_on = None
+            self.holds = False
             self.held.clear()
 
     @contextlib.contextmanager
@@ -267,6 +275,54 @@ class Script:
         """Names a part of the step in a profile."""
         return torch.profiler.record_function(name) if self._is_profiled else contextlib.nullcontext()
 
+    def check(self, steps: Sequence[Any]) -> None:
+        """A script may train to any loss."""
+
+
+# ---------------------------------------------------------------- where its calls are
+
+
+class Sites:
+    """The distinct calls of each role among the first ones: a step may have several, as that of a GAN.
+
+    `scratch`: the root of the mirror in which the script runs.
+    """
+
+    def __init__(self, scratch: str) -> None:
+        self._scratch = os.path.realpath(scratch)
+        self.by_role = defaultdict[str, list[Site]](list)
+        self._looks = Counter[str]()
+
+    def note(self, role: str) -> None:
+        """Keeps the call under way, if it is among the first of its role and at another place."""
+        if self._looks[role] < _MOST_LOOKS:
+            self._looks[role] += 1
+            site = self.describe(role)
+            if all(site.frames[:1] != other.frames[:1] for other in self.by_role[role]):
+                self.by_role[role].append(site)
+
+    def describe(self, role: str) -> Site:
+        """The call under way: the user's frames, and the library that made it, if it is not torch."""
+        frames, library = [], ""
+        frame: FrameType | None = sys._getframe(1)
+        while frame:
+            file = frame.f_code.co_filename
+            if is_users(file):
+                line, end_line, column, end_column = [*frame.f_code.co_positions()][frame.f_lasti // 2]
+                path, line = os.path.realpath(file).removeprefix(self._scratch), line or frame.f_lineno
+                frames.append(Frame(path, line, end_line or line, column or 0, end_column or 0))
+            elif not frames:
+                library = _package(file) or library
+            frame = frame.f_back
+        return Site(role, frames, library)
+
+
+def _package(file: str) -> str:
+    """The installed package of a file; empty for torch, Python and this package."""
+    packages = file.replace("dist-packages", "site-packages").split(f"site-packages{os.sep}")
+    name = packages[-1].split(os.sep)[0].removesuffix(".py") if packages[1:] else ""
+    return "" if name in ("torch", "perfkit") else name
+
 
 # ---------------------------------------------------------------- what passes through it
 
@@ -279,7 +335,7 @@ def tensors(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
         yield value
     elif depth:
         parts: Any = ()
-        if isinstance(value, collections.abc.Mapping):
+        if isinstance(value, Mapping):
             parts = value.values()
         elif isinstance(value, list | tuple):
             parts = value

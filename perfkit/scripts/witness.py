@@ -2,14 +2,14 @@
 
 import pkgutil
 import random
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from types import BuiltinFunctionType
 from typing import Any
 
 import torch
 
-from perfkit.scripts.behaviour import PER_STEP, Behaviour
-from perfkit.scripts.models import Models
+from perfkit.scripts.behaviour import Behaviour
 from perfkit.scripts.script import Script, Step
 
 _LOOKED_AT, _MOST_APART = 4, 7
@@ -31,11 +31,11 @@ class Witness:
     It is made once everything is patched, and before the script's own code follows.
     """
 
-    def __init__(self, script: Script, models: Models) -> None:
-        self._script, self._models = script, models
+    def __init__(self, script: Script) -> None:
+        self._script = script
         self._relied_on = {name: pkgutil.resolve_name(name) for name in _RELIED_ON}
-        names = (*PER_STEP, "losses", "evaluations", "checkpoints")
-        self._facts: dict[str, list[Any]] = {name: [] for name in names}
+        self._facts = defaultdict[str, list[Any]](list)
+        """The lists of a `Behaviour`."""
         self._formats: set[torch.dtype] = set()
         self._weight = torch.zeros(1)
         self._backwards = self._look_at = 0
@@ -43,10 +43,9 @@ class Witness:
         self._begin_step()
 
     def _begin_step(self) -> None:
-        self._is_looked_at = len(self._facts["loaded"]) == self._look_at
         self._values = 0
         self._batch: list[torch.Tensor] = []
-        self._leaves: dict[int, int] = {}
+        self._leaves: dict[int, int] = {}  # on which losses depend, with their sizes
 
     # ------------------------------------------------------------ in a step
 
@@ -58,7 +57,7 @@ class Witness:
 
     def on_graph(self, roots: Any) -> None:
         """What a loss was computed from, and in which number formats; compiled parts are one node."""
-        if not self._is_looked_at:
+        if len(self._facts["loaded"]) < self._look_at:
             return
         seen: set[Any] = {None}
         waiting = [root.grad_fn for root in (roots if isinstance(roots, list | tuple) else [roots])]
@@ -82,31 +81,24 @@ class Witness:
                 if weight.requires_grad and weight.dim() > 1 and type(weight.data) is torch.Tensor:
                     self._weight = weight
         reached = None
-        if self._is_looked_at:
-            groups = [group for optimizer in script.optimizers for group in optimizer.param_groups]
-            updated = {id(p) for group in groups for p in group["params"]} or self._leaves.keys()
+        if self._leaves:
+            updated = {id(p) for group in script.groups() for p in group["params"]} or self._leaves.keys()
             reached = sum(size for leaf, size in self._leaves.items() if leaf in updated)
-            self._look_at += 1 if number < _LOOKED_AT else self._random.randint(1, _MOST_APART)
+            self._look_at = number + (1 if number < _LOOKED_AT else self._random.randint(1, _MOST_APART))
         for step in steps:
             for mark in step.marks & {"evaluation", "checkpoint"}:
                 facts[f"{mark}s"].append(number)
         # Batches of an evaluation may come from the same loader.
         loaded = sum(each.forward_samples if "evaluation" in each.marks else each.samples for each in steps)
-        losses = script.losses[self._backwards : script.backwards]
-        backwards = script.backwards - self._backwards
-        noted = {
-            "loaded": loaded // count,
-            "trained": sum(step.forward_samples for step in steps) // count,
-            "values": self._values // count,
-            "backwards": backwards // count,
-            "batches": self._batch,
-            "weight": self._weight.detach().reshape(-1)[:_WATCHED].view(torch.uint8).sum(),
-            "reached": reached,
-        }
-        for name, value in noted.items():
-            facts[name].append(value)
-        if len(losses) == backwards:
-            facts["losses"].append(sum(losses) / count)
+        facts["loaded"].append(loaded // count)
+        facts["trained"].append(sum(step.forward_samples for step in steps) // count)
+        facts["values"].append(self._values // count)
+        facts["backwards"].append((script.backwards - self._backwards) // count)
+        facts["batches"].append(self._batch)
+        facts["weight"].append(self._weight.detach().reshape(-1)[:_WATCHED].view(torch.uint8).sum())
+        facts["reached"].append(reached)
+        if script.backwards <= len(script.losses):
+            facts["losses"].append(sum(script.losses[self._backwards : script.backwards]) / count)
         self._backwards = script.backwards
         self._begin_step()
 
@@ -114,18 +106,17 @@ class Witness:
 
     def behaviour(self) -> Behaviour:
         """Everything that was seen until now."""
-        facts: dict[str, Any] = {
-            name: [float(each) if isinstance(each, torch.Tensor) else each for each in values]
-            for name, values in self._facts.items()
-        }
+        facts: dict[str, Any] = {"evaluations": [], "checkpoints": [], **self._facts}
         facts["batches"] = [float(hash(tuple(map(float, sums)))) for sums in facts["batches"]]
+        for name in ("weight", "losses"):
+            facts[name] = [float(value) for value in facts[name]]
         replaced = [name for name, one in self._relied_on.items() if pkgutil.resolve_name(name) != one]
         clocks = [name for name in _CLOCKS if not isinstance(pkgutil.resolve_name(name), BuiltinFunctionType)]
         return Behaviour(
             **facts,
             parameters=sum(p.numel() for p in self._script.parameters()),
             precision=_narrowest(self._formats),
-            autocast=_narrowest({self._models.autocast()}),
+            autocast=_narrowest({self._script.autocast}),
             replaced=clocks + replaced,
         )
 

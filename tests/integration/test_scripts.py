@@ -160,7 +160,7 @@ def test_the_command_prints_and_verifies(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("words", "code", "reason"),
-    [((), 2, "nothing to set"), (("--set", "amp=bf16"), 1, "no training was seen")],
+    [((), 2, "nothing to set"), (("--set", "amp=bf16"), 1, "before its second training step")],
 )
 def test_misuse_is_one_line(words, code, reason, tmp_path):
     (tmp_path / "train.py").write_text("import torch\nprint('no training here')\n")

@@ -93,7 +93,7 @@ def _run(words, streams, folder, environment, prepare):
 def _watch():
     """What `entry` does before a script, and once it has imported torch."""
     from perfkit.scripts.outputs import Outputs
-    from perfkit.scripts.server import Server
+    from perfkit.scripts.questions import Server
 
     way_in = os.environ.pop("PYTHONPATH").split(os.pathsep)[0]
     sys.path.remove(way_in)

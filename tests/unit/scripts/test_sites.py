@@ -5,9 +5,8 @@ from pathlib import Path
 import torch
 
 from perfkit.recipe import switches
-from perfkit.scripts import messages, sites
-from perfkit.scripts.script import first_tensor, size, tensors
-from perfkit.scripts.sites import Sites
+from perfkit.scripts import messages, script
+from perfkit.scripts.script import Sites, first_tensor, size, tensors
 
 
 def seen(known: Sites, role: str):
@@ -18,7 +17,7 @@ def seen(known: Sites, role: str):
 def test_the_exact_expressions_of_the_user_s_calls():
     known = Sites("/nowhere")
     (seen(known, "optimizer"), seen(known, "optimizer"))
-    (site,) = known.all()
+    (site,) = known.by_role["optimizer"]
     assert (site.role, site.library) == ("optimizer", "")
     lines = Path(__file__).read_text().splitlines()
     codes = [lines[frame.line - 1][frame.column : frame.end_column] for frame in site.frames[:2]]
@@ -28,8 +27,8 @@ def test_the_exact_expressions_of_the_user_s_calls():
 
 def test_the_library_that_makes_a_call():
     packages = "/x/lib/python3.11/site-packages/"
-    assert sites._package(f"{packages}lightning/pytorch/trainer.py") == "lightning"
-    assert sites._package(f"{packages}perfkit/scripts/loaders.py") == sites._package(torch.__file__) == ""
+    assert script._package(f"{packages}lightning/pytorch/trainer.py") == "lightning"
+    assert script._package(f"{packages}perfkit/scripts/loaders.py") == script._package(torch.__file__) == ""
 
 
 def test_samples_and_tokens_in_any_container():
