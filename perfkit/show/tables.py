@@ -213,7 +213,7 @@ def forecast(efficiency: Mapping[int, float]) -> Table:
 
 
 def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:
-    """Bytes at the peak by kind, and the largest places; a column for each recipe."""
+    """Bytes at the peak by kind; a column for each recipe."""
     first = ledgers[0]
     held = [
         {
@@ -226,16 +226,10 @@ def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:
     ]
     kinds = [kind for kind, size in held[0].items() if size is not None]
     columns = [Col(ledger.recipe, sizes.get, units.size) for ledger, sizes in zip(ledgers, held, strict=True)]
-    places = (
-        Col("module", lambda place: place[0]),
-        Col("what", lambda place: place[1]),
-        Col("bytes", lambda place: place[2], units.size),
-    )
     return [
         *([Notice(f"{first.simulated}.")] if first.simulated else []),
         figures.held(ledgers),
         tabulate([Col("what", str), *columns], kinds, f"At the peak (in {first.peak_phase})"),
-        *(tabulate(places, ledger.places, f"Largest at the peak: {ledger.recipe}") for ledger in ledgers),
     ]
 
 

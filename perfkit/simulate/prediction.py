@@ -144,19 +144,16 @@ class Prediction:
     def memory(self) -> MemoryReport:
         """What holds device memory in a step."""
         allocated, at = peak(self.step)
-        held: dict[int, tuple[str, str, int]] = {
-            block.block: (block.kind, block.kind, block.nbytes) for block in self.step.resident
-        }
-        phase = where = "data"
+        held = {block.block: (block.kind, block.nbytes) for block in self.step.resident}
+        phase = "data"
         for event in self.step.events[: at + 1]:
             match event:
                 case Operator():
                     phase = "data" if event.phase in ("copy", "prepare") else event.phase
-                    where = event.module or event.phase
                 case Copy():
-                    phase = where = "data"
+                    phase = "data"
                 case Allocate() if event.nbytes > 0:
-                    held[event.block] = where, event.kind, event.nbytes
+                    held[event.block] = event.kind, event.nbytes
                 case Allocate():
                     held.pop(event.block, None)
         note = f"Simulated {self.gpu.name}: no kernel ran. Predicted, ±{self.memory_band:.0%}"

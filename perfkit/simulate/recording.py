@@ -55,7 +55,6 @@ class Recorder:
         self.events: list[Event] = []
         self.on = False
         self.phase: Phase = "prepare"
-        self._modules = [""]
         self._numbers = itertools.count(1)
         self._known: dict[int, Allocate] = {}
         """By storage."""
@@ -74,8 +73,7 @@ class Recorder:
             if not counts or any(tensor.shape for tensor in inputs):
                 about = given if "convolution" in short else {}
                 attributes = {k: v for k, v in about.items() if not isinstance(v, torch.Tensor)}
-                module = self._modules[-1]
-                self.events.append(Operator(name, self.phase, inputs, outputs, attributes, module))
+                self.events.append(Operator(name, self.phase, inputs, outputs, attributes))
         for tensor in fake.tensors(made):
             block = self._block(tensor)
             if block.nbytes and block.block not in self.in_use:
@@ -153,17 +151,6 @@ class Recorder:
         yield
         if name == "copy":
             self.phase = "prepare"
-
-    def name_modules(self, model: nn.Module) -> None:
-        """From here on, operators carry the name of the module that calls them."""
-
-        def leave(*_: Any) -> None:
-            self._modules.pop()
-
-        for name, module in model.named_modules():
-            if not isinstance(module, torch.jit.ScriptModule):  # which takes no hooks in Python
-                module.register_forward_pre_hook(lambda *_, name=name: self._modules.append(name))
-                module.register_forward_hook(leave, always_call=True)
 
 
 # ---------------------------------------------------------------- what a process is started for
@@ -265,7 +252,6 @@ def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any, sam
     if optimizer:
         optimizer.register_step_pre_hook(label_gradients)
         recorder.label([*optimizer.state.values()], "optimizer")
-    recorder.name_modules(model)
     gc.collect()  # or what came before would be given back in the recorded step
     resident = list(recorder.in_use.values())
     recorder.on = True

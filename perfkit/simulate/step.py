@@ -48,8 +48,6 @@ class Operator(Struct, frozen=True, tag="operator"):
     outputs: list[Tensor]
     attributes: dict[str, Any] = {}
     """Of a convolution, the arguments that are no tensors; of a fused kernel, its `reduction`."""
-    module: str = ""
-    """The dotted name of the module that called it; empty in the backward pass."""
     stream: int = 0
 
 

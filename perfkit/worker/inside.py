@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
@@ -49,7 +48,7 @@ KIND_IN = {"forward": "activations", "data": "batch"}
 """The kind of what a phase allocates, where nothing else is known of it; workspace in other phases."""
 
 Storage = list[Any]
-"""Where, kind, size. The kind of a gradient shows after its allocation, also for one that is in the peak."""
+"""Kind and size. The kind of a gradient shows after its allocation, also for one that is in the peak."""
 
 
 class Ledger:
@@ -57,67 +56,47 @@ class Ledger:
 
     def __init__(self, training: Training) -> None:
         self._training, self._model = training, inner_model(training.model)
-        self._names = {module: name for name, module in self._model.named_modules()}
         self._phase = "data"
-        self._modules = [""]
-        """Those that compute, the innermost last."""
         self._live: dict[int, Storage] = {}
         self._bytes = self._peak = 0
         self.at_peak: list[Storage] = []
         self.peak_phase = ""
 
-    def note(self, tensor: torch.Tensor, kind: str = "", where: str = "") -> None:
-        """Records a tensor under this kind and place, or under those that the phase and the module imply."""
-        if tensor.device.type != self._training.device.type or tensor.layout != torch.strided:
-            return
-        storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
-        if key in self._live:
-            if kind:
-                self._live[key][:2] = where, kind
-            return
-        where = where or self._modules[-1] or self._phase
-        self._live[key] = [where, kind or KIND_IN.get(self._phase, "workspace"), size]
-        weakref.finalize(storage, self._freed, key)
-        self._bytes += size
-        if self._bytes > self._peak:
-            self._peak, self.at_peak, self.peak_phase = self._bytes, [*self._live.values()], self._phase
+    def note(self, kind: str, *values: Any) -> None:
+        """Records tensors under this kind, or under that which the phase implies."""
+        for tensor in _tensors(values):
+            if tensor.device.type != self._training.device.type or tensor.layout != torch.strided:
+                continue
+            storage = tensor.untyped_storage()
+            key, size = storage._cdata, storage.nbytes()
+            if key in self._live:
+                self._live[key][0] = kind or self._live[key][0]
+                continue
+            self._live[key] = [kind or KIND_IN.get(self._phase, "workspace"), size]
+            weakref.finalize(storage, self._freed, key)
+            self._bytes += size
+            if self._bytes > self._peak:
+                self._peak, self.at_peak, self.peak_phase = self._bytes, [*self._live.values()], self._phase
 
     def _freed(self, key: int) -> None:
         if freed := self._live.pop(key, None):
-            self._bytes -= freed[2]
-
-    def _note_lasting(self) -> None:
-        """Records weights, gradients and optimizer state as such, wherever they were allocated."""
-        for name, tensor in (*self._model.named_parameters(), *self._model.named_buffers()):
-            self.note(tensor.data, "weights", name)
-            if tensor.grad is not None:
-                self.note(tensor.grad, "gradients", name)
-            for value in _tensors(self._training.optimizer.state.get(tensor)):
-                self.note(value, "optimizer", name)
+            self._bytes -= freed[1]
 
     @contextlib.contextmanager
     def in_phase(self, name: str) -> Iterator[None]:
-        """What is allocated inside belongs to this phase; copies count as data."""
+        """What is allocated inside belongs to this phase; copies count as data.
+
+        Weights, gradients and optimizer state are what they are, wherever they were allocated.
+        """
         before, self._phase = self._phase, "data" if name == "copy" else name
-        self._note_lasting()
+        parameters = [*self._model.parameters()]
+        self.note("weights", [value.data for value in parameters], [*self._model.buffers()])
+        self.note("gradients", [value.grad for value in parameters])
+        self.note("optimizer", [*self._training.optimizer.state.values()])
         try:
             yield
         finally:
             self._phase = before
-
-    def enter(self, module: Any, _: Any) -> None:
-        """A module begins to compute."""
-        self._modules.append(self._names.get(module) or self._modules[-1])
-
-    def leave(self, *_: Any) -> None:
-        """The innermost module has ended."""
-        self._modules.pop()
-
-    def outputs(self, _: Any, args: Any, kwargs: Any, outputs: Any) -> None:
-        """An operator has returned."""
-        for tensor in _tensors(outputs):
-            self.note(tensor)
 
 
 def memory(training: Training, steps: int = 2) -> MemoryReport:
@@ -134,11 +113,8 @@ def memory(training: Training, steps: int = 2) -> MemoryReport:
     ledger = Ledger(training)
     reset_peak(training.device)
     with (
-        register_module_forward_pre_hook(ledger.enter),
-        # Where activations are computed again, an exception ends the last module early.
-        register_module_forward_hook(ledger.leave, always_call=True),
         training.phases(ledger.in_phase),
-        Operators(ledger.outputs),
+        Operators(lambda func, args, kwargs, outputs: ledger.note("", outputs)),
     ):
         for _ in range(steps):
             training.step()

@@ -4,7 +4,6 @@ A question is the name of a method of `worker.session.Session` and its arguments
 the asking side checks.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -136,21 +135,19 @@ class Peak(msgspec.Struct, frozen=True):
 # ---------------------------------------------------------------- looks inside
 
 
-LASTING = ("weights", "gradients", "optimizer")
-KINDS = (*LASTING, "batch", "activations", "workspace")
+KINDS = ("weights", "gradients", "optimizer", "batch", "activations", "workspace")
 
 
 class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     """What holds memory in a training step; sizes in bytes.
 
-    `parts` at the peak by kind; the largest `places` there: where, kind, size. `allocated` and `reserved` are
-    the allocator's own peaks (CUDA only). `simulated`: what the numbers of a simulated GPU rest on.
+    `parts` are those at the peak by kind; `allocated` and `reserved` are the allocator's own peaks (CUDA
+    only). `simulated`: what the numbers of a simulated GPU rest on.
     """
 
     peak: int
     peak_phase: str
     parts: dict[str, int]
-    places: list[tuple[str, str, int]]
     allocated: int | None
     reserved: int | None
     recipe: str
@@ -159,15 +156,11 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, held: Iterable[Sequence[Any]], **fields: Any) -> "MemoryReport":
-        """An account of what is held at the peak: where, which kind, how many bytes."""
-        parts, sizes = dict.fromkeys(KINDS, 0), Counter[tuple[str, str]]()
-        for where, kind, size in held:
+        """An account of what is held at the peak: of which kind, how many bytes."""
+        parts = dict.fromkeys(KINDS, 0)
+        for kind, size in held:
             parts[kind] += size
-            sizes[where, kind] += size
-        places = [(*place, size) for place, size in sizes.most_common()]
-        largest = [place for place in places if place[1] not in LASTING][:8]
-        largest += [place for place in places if place[1] in LASTING][:6]
-        return cls(peak=sum(parts.values()), parts=parts, places=largest, **fields)
+        return cls(peak=sum(parts.values()), parts=parts, **fields)
 
 
 class ShapeTiming(msgspec.Struct, frozen=True):

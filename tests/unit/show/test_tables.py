@@ -32,7 +32,6 @@ PARTS = dict.fromkeys(("optimizer", "batch", "workspace"), 0)
 MEMORY = MemoryReport(
     recipe="baseline", peak=3_000_000, peak_phase="backward", allocated=None, reserved=None,
     parts=dict.fromkeys(("weights", "gradients", "activations"), 1_000_000) | PARTS,
-    places=[("0.weight", "weights", 1_000_000)],
 )  # fmt: skip
 LEDGERS = [MEMORY, msgspec.structs.replace(MEMORY, recipe="amp=bf16", peak=2_000_000)]
 WAIT = Place("item", "toy.py:7", "wait", "read it later", count=8)

@@ -27,7 +27,7 @@ class Momentum(Toy):
 
 
 class Deep(Toy):
-    """Each layer keeps 64 × 256 floats."""
+    """Each of eight parts keeps 256 floats of a sample, and 16 more."""
 
     def model(self):
         parts = [nn.Sequential(nn.Linear(16, 256), nn.Tanh(), nn.Linear(256, 16)) for _ in range(8)]
@@ -43,10 +43,10 @@ def test_each_byte_is_of_one_kind():
     assert report.peak_phase in ("forward", "backward", "optimizer")
 
 
-def test_what_holds_memory_is_named():
+def test_activations_are_what_layers_keep_for_the_backward_pass():
     report = inside.memory(training(Deep(), batch_size=64))
-    assert any(kind == "activations" and size == 4 * 64 * 256 for _, kind, size in report.places)
-    assert ("0.0.weight", "weights", 4 * 16 * 256) in report.places
+    kept = 8 * 4 * 64 * 256
+    assert kept <= report.parts["activations"] < 1.1 * kept
 
 
 def test_memory_of_a_compiled_model_is_refused_and_its_work_is_not_known():
