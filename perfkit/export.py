@@ -19,7 +19,6 @@ from perfkit.recipe import Recipe
 from perfkit.workloads import files, reference
 
 _HERE = Path(__file__).parent
-_SIBLINGS = ("prefetch", "ranks")
 _FILES = {"photo_folder": files.photo_folder, "text_file": files.text_file}
 """Functions of a workload that are evaluated when its script is written."""
 _DEFAULTS = {
@@ -59,7 +58,7 @@ def script(
         set_up: whether the photos that it reads are made; a diff of scripts needs none.
     """
     module, _, name = reference(workload).partition(":")
-    sources = [_read(part) for part in ("train", *_SIBLINGS)]
+    sources = [_read(part) for part in ("train", "parallel")]
     scope: dict[str, Any] = {"recipe": SimpleNamespace(**recipe.to_dict()), "seed": seed}
     methods: dict[str, Any] = {}
     if is_ours := module.partition(".")[0] == "perfkit":

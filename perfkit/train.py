@@ -1,8 +1,8 @@
 """The training program: read by learners, measured step by step, exported as a plain script.
 
 Each `recipe.NAME` is a switch of `perfkit.Recipe`, and each `workload.NAME` belongs to what is trained (the
-protocol is in `perfkit/workloads/__init__.py`). Nothing else trains. What only few recipes need is in the
-siblings `prefetch.py` and `ranks.py`.
+protocol is in `perfkit/workloads/__init__.py`). Nothing else trains. What only few recipes need is in its
+sibling `parallel.py`.
 """
 
 from collections.abc import Iterator
@@ -14,8 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 from torch.utils.data import DataLoader, RandomSampler
 
-from perfkit.prefetch import prefetched
-from perfkit.ranks import RankSampler, join_ranks
+from perfkit.parallel import RankSampler, join_ranks, prefetched
 from perfkit.recipe import Recipe
 
 DTYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}

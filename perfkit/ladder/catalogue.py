@@ -1,6 +1,10 @@
-"""The optimizations. Each is declared once, in its card `cards/NAME.md`: front matter (TOML), then prose."""
+"""The optimizations, and the sizes at which they are measured.
+
+Each is declared once, in its card `cards/NAME.md`: front matter (TOML), then prose.
+"""
 
 import math
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,11 +14,109 @@ from typing import Annotated, Literal
 import msgspec
 
 from perfkit.errors import one_of
-from perfkit.ladder.presets import Sizing
+from perfkit.machine import usable_cores
 from perfkit.recipe import Recipe, Value
 from perfkit.rules import Target, applicable, joined
 
 Exactness = Literal["bitwise", "tolerance", "changes training"]
+"""Whether losses stay the same, are rounded differently, or become others."""
+
+
+# ---------------------------------------------------------------- sizes
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How much is measured, and at which size."""
+
+    name: str
+    batch_size: int
+    large_batch: int
+    largest_batch: int
+    block_samples: int
+    """Samples in one measured block; the same for every stage."""
+    rounds: int
+    loss_steps: int
+    """The losses of the first steps of every run are kept; the exported script gives the same ones."""
+    warmup_s: float
+    """Warm-up ends once the step time is steady, or after about this long."""
+    queues: int = 2
+    """Minimum length of a block on a CPU, in fillings of the loader's queue: in a shorter one the batches
+    that were queued before it would decide the result. 0 in a smoke test, which gives no verdict."""
+    block_s: float = 0.0
+    """Minimum length of a block in seconds, judged by the steps of the warm-up."""
+    precision: float = 0.05
+    """Rounds go on until half the width of every interval / ratio is at most this …"""
+    part: float = 0.15
+    """… or this part of the effect, which is clear then: nobody need wait to see it better …"""
+    budget_s: float = 0.0
+    """… or until they have taken this many seconds for each stage …"""
+    limit_s: float = math.inf
+    """… or the whole ladder this many."""
+
+
+PRESETS = {
+    "smoke": Preset("smoke", 8, 16, 16, block_samples=16, rounds=3, loss_steps=4, warmup_s=0.5, queues=0),
+    "quick": Preset("quick", 32, 64, 64, block_samples=128, rounds=5, loss_steps=4, warmup_s=4, block_s=1,
+                    budget_s=60, limit_s=320),
+    "paper": Preset("paper", 32, 512, 1024, block_samples=2_048, rounds=5, loss_steps=8, warmup_s=10,
+                    block_s=1, budget_s=60, limit_s=570),
+}  # fmt: skip
+
+
+def preset(name: str | None = None, device: str = "cpu") -> Preset:
+    """A preset by name, else by `PERFKIT_PRESET`, else `paper` on CUDA and `quick` on every other device.
+
+    Raises:
+        InvalidValue: no such preset.
+    """
+    wanted = name or os.environ.get("PERFKIT_PRESET") or ("paper" if device == "cuda" else "quick")
+    if wanted not in PRESETS:
+        raise one_of(wanted, list(PRESETS), "preset")
+    return PRESETS[wanted]
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """The values of a ladder that depend on machine and preset; a card refers to one as `"$NAME"`."""
+
+    workers: int
+    batch_size: int
+    large_batch: int
+    largest_batch: int
+    amp: str
+    threads: int
+    """Of a CPU that trains, beside its workers; 0, torch's own choice, beside an accelerator."""
+    wait_policy: str = "default"
+    """With loader workers: on a CPU that trains, threads that spin at barriers would take their cores."""
+
+
+MOST_WORKERS = 16
+"""Of a stage beside an accelerator: each lengthens the queue, and with it the blocks. `tune` tries more."""
+
+
+def sizing(preset: Preset, target: Target) -> Sizing:
+    """Sizes for a machine.
+
+    Beside an accelerator every usable core may load data. A CPU that trains needs the cores itself: one
+    worker for every two of them, because more make the model slower.
+    """
+    cores, on_cpu = target.cores or usable_cores(), target.device == "cpu"
+    workers = max(1, cores // 2 if on_cpu else min(cores, MOST_WORKERS))
+    # On a simulated GPU, what a published figure vouches for.
+    bf16 = target.bf16 and (target.anchored is None or "bfloat16" in target.anchored)
+    return Sizing(
+        workers=workers,
+        batch_size=preset.batch_size,
+        large_batch=preset.large_batch,
+        largest_batch=preset.largest_batch,
+        amp="bf16" if bf16 else "fp16",
+        threads=max(1, cores - workers) if on_cpu else 0,
+        wait_policy="passive" if on_cpu else "default",
+    )
+
+
+# ---------------------------------------------------------------- cards
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,12 +125,12 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     figure: str
     machine: str = ""
     derived: str = ""
-    """What we computed from the article's figures."""
+    """What follows from the article's figures."""
     times: float | None = None
     """How many times as fast as the article's stage before it, by its figures."""
 
     def __str__(self) -> str:
-        derived = f"derived from it: {self.derived}" if self.derived else ""
+        derived = self.derived and f"derived from it: {self.derived}"
         notes = "; ".join(filter(None, (self.machine, derived)))
         return f"{self.figure} ({notes})" if notes else self.figure
 
@@ -68,17 +170,18 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return f"{self.prose}\n\n[Official documentation]({self.documentation})"
 
 
-def read(path: Path) -> Optimization:
-    """The card in a file."""
+def _read(path: Path) -> Optimization:
     _, front, prose = path.read_text(encoding="utf-8").split("+++\n", 2)
     fields = {**tomllib.loads(front), "name": path.stem, "prose": prose.strip()}
     return msgspec.convert(fields, Optimization)
 
 
-_CARDS = [read(path) for path in sorted((Path(__file__).parent / "cards").glob("*.md"))]
-_CARDS.sort(key=lambda card: math.inf if card.position is None else card.position)
+def _place(card: Optimization) -> tuple[float, str]:
+    return math.inf if card.position is None else card.position, card.name
 
-OPTIMIZATIONS = {card.name: card for card in _CARDS}
+
+_CARDS = map(_read, (Path(__file__).parent / "cards").glob("*.md"))
+OPTIMIZATIONS = {card.name: card for card in sorted(_CARDS, key=_place)}
 """Every optimization by name: the default ladder first, in its order, then the others."""
 
 LADDER = tuple(name for name, card in OPTIMIZATIONS.items() if card.position is not None)

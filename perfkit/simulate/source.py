@@ -10,7 +10,7 @@ from msgspec import structs
 
 from perfkit import machine, workloads
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
-from perfkit.ladder import presets
+from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, Stage
 from perfkit.process.child import Child, call
 from perfkit.recipe import Recipe
@@ -59,7 +59,7 @@ class Simulated(Source):
         gpu(name.partition(":")[2])
         workload = request.workload or "cifar_resnet18"
         is_article = workloads.reference(workload) == article.WORKLOAD
-        size = presets.preset(request.preset or ("paper" if is_article else None), "cuda")
+        size = catalogue.preset(request.preset or ("paper" if is_article else None), "cuda")
         names = article.LADDER if is_article else LADDER
         if request.stages is not None:
             names = tuple(request.stages)

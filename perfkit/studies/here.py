@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from perfkit import machine, workloads
 from perfkit.errors import InvalidValue
-from perfkit.ladder import catalogue, presets
+from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, Exactness, Stage
 from perfkit.machine import devices
 from perfkit.process.child import Child, Conversation
@@ -40,7 +40,7 @@ class ThisMachine(Loop):
         if request.host:
             what = f"--host was given '{request.host}' for {device}"
             raise InvalidValue(what, "It is the host of a simulated GPU: add --device sim:v100")
-        size = presets.preset(request.preset, device.split(":")[0])
+        size = catalogue.preset(request.preset, device.split(":")[0])
         # On a CPU the article's ResNet-18 is compute-bound; with `photos` the loader matters there too.
         workload = request.workload or ("cifar_resnet18" if size.name == "paper" else "photos")
         workloads.reference(workload)

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Self
 
 from perfkit.errors import InvalidValue
-from perfkit.ladder import presets
+from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import KEPT
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
@@ -39,7 +39,7 @@ class Recorded(Source):
                 f"{', '.join(sorted(missing))}: not in the recording '{name}', which has {', '.join(known)}",
                 "Choose some of these, or another device",
             )
-        sizes = presets.PRESETS.get(first.preset, presets.PRESETS["quick"])
+        sizes = catalogue.PRESETS.get(first.preset, catalogue.PRESETS["quick"])
         size = replace(sizes, name=first.preset, batch_size=Recipe.from_dict(first.recipe).batch_size)
         return Plan(first.workload, size, first.device, stages, cls, options=first.options, recorded=name)
 

@@ -10,8 +10,7 @@ import msgspec
 from perfkit import export, workloads
 from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import KEPT, Stage, optimization
-from perfkit.ladder.presets import Preset, sizing
+from perfkit.ladder.catalogue import KEPT, Preset, Stage, optimization, sizing
 from perfkit.machine import devices
 from perfkit.recipe import Recipe, switches
 from perfkit.results import noise, stats

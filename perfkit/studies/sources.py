@@ -14,8 +14,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from perfkit import additions
 from perfkit.errors import InvalidValue
-from perfkit.ladder.catalogue import Stage, optimization
-from perfkit.ladder.presets import Preset
+from perfkit.ladder.catalogue import Preset, Stage, optimization
 from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1]
 LIBRARIES = tuple(
     f"{folder}{os.sep}" for folder in (PACKAGE, *map(sysconfig.get_path, ("stdlib", "platstdlib")))
 )
-PROGRAM = {str(PACKAGE / f"{name}.py") for name in ("train", "prefetch", "ranks")}
+PROGRAM = {str(PACKAGE / f"{name}.py") for name in ("train", "parallel")}
 LOST_RANK = r"(?i)gloo|NCCL|c10d|Connection (closed|reset)|DistBackend|ProcessGroup|TCPStore"
 OUT_OF_MEMORY = "out of memory"
 ENLARGE_SHM = "Enlarge /dev/shm (docker run --shm-size=8g), or lower workers or prefetch_factor"

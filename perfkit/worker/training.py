@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
-from perfkit import prefetch, train
-from perfkit.ranks import mean_over_ranks
+from perfkit import parallel, train
+from perfkit.parallel import mean_over_ranks
 from perfkit.recipe import Recipe
 from perfkit.worker.checks import View, compile_counters, distributed_model, first_tensor, world
 from perfkit.worker.procedure import Step
@@ -122,7 +122,7 @@ class Training:
             with on_phase(name), record_function(name):
                 yield
 
-        programs: Any = (train, prefetch)
+        programs: Any = (train, parallel)
         for module in programs:
             module.record_function = observed
         self._on_phase, self._on_batch = observed, on_batch

@@ -9,8 +9,7 @@ import pytest
 
 import perfkit
 from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import OPTIMIZATIONS
-from perfkit.ladder.presets import Sizing
+from perfkit.ladder.catalogue import OPTIMIZATIONS, Sizing
 from perfkit.recipe import Recipe, switches
 from perfkit.rules import Target
 from perfkit.simulate import article

@@ -29,7 +29,7 @@ def train(count, *more):
     return whole(count - 1, *more)
 """
 PREFETCHER = """
-from perfkit.prefetch import prefetched
+from perfkit.parallel import prefetched
 def prefetch(batches, device):
     yield from (batch for (batch,) in prefetched(([batch] for batch in batches), device))
 """

@@ -5,9 +5,8 @@ import re
 import pytest
 
 from perfkit.errors import InvalidValue
-from perfkit.ladder import catalogue, presets
-from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, exactness
-from perfkit.ladder.presets import PRESETS, Sizing, sizing
+from perfkit.ladder import catalogue
+from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, PRESETS, Sizing, exactness, sizing
 from perfkit.recipe import Recipe
 from perfkit.rules import Target
 
@@ -62,12 +61,12 @@ def test_a_recipe_has_the_loosest_class_of_its_changes(recipe, expected):
 @pytest.mark.parametrize(("device", "name"), [("cuda", "paper"), ("mps", "quick"), ("cpu", "quick")])
 def test_only_cuda_gets_the_articles_size_unasked(device, name, monkeypatch):
     monkeypatch.delenv("PERFKIT_PRESET")
-    assert presets.preset(device=device).name == name
-    assert presets.preset("smoke", device).name == "smoke"
+    assert catalogue.preset(device=device).name == name
+    assert catalogue.preset("smoke", device).name == "smoke"
     monkeypatch.setenv("PERFKIT_PRESET", "paper")
-    assert presets.preset(device=device).name == "paper"
+    assert catalogue.preset(device=device).name == "paper"
     with pytest.raises(InvalidValue, match="unknown preset 'quik'. Did you mean 'quick'"):
-        presets.preset("quik")
+        catalogue.preset("quik")
 
 
 @pytest.mark.parametrize(

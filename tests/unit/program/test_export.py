@@ -10,8 +10,7 @@ import torch
 
 from perfkit import export, workloads
 from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
-from perfkit.ladder.presets import Sizing
+from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, Sizing
 from perfkit.recipe import Recipe
 from perfkit.rules import Target, applicable, offers
 from perfkit.train import train

@@ -1,11 +1,11 @@
-"""The training program: what its switches do, and what its siblings must not do."""
+"""The training program: what its switches do, and what its sibling must not do."""
 
 import itertools
 
 import pytest
 import torch
 
-from perfkit import ranks
+from perfkit import parallel
 from perfkit.recipe import Recipe
 from perfkit.train import train
 from tests.support.toy import Points, Toy
@@ -57,9 +57,9 @@ def test_ranks_share_each_shuffle_and_draw_random_numbers_of_their_own(monkeypat
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     for rank in range(2):
         monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
-        assert ranks.join_ranks(CPU, seed=3) == CPU
+        assert parallel.join_ranks(CPU, seed=3) == CPU
         drawn.add(torch.rand(1).item())
-        sampler = ranks.RankSampler(range(10), 2, rank, seed=3, drop_last=True)
+        sampler = parallel.RankSampler(range(10), 2, rank, seed=3, drop_last=True)
         epochs.append([[*sampler], [*sampler]])
     order = [*torch.utils.data.RandomSampler(range(10), generator=torch.Generator().manual_seed(3))]
     (first, second), (other_first, other_second) = epochs

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from perfkit import prefetch, train
+from perfkit import parallel, train
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe
 from perfkit.worker import training as training_module
@@ -103,12 +103,12 @@ def test_phases_are_seen_in_order_around_what_they_name(accumulation):
 
 
 def test_after_observing_the_program_is_as_it_was():
-    plain = train.record_function, prefetch.record_function, train.endless
+    plain = train.record_function, parallel.record_function, train.endless
     measured = training(Blocks())
     observe_step(measured)
     with pytest.raises(ZeroDivisionError), measured.phases(lambda name: 1 / 0):
         measured.step()
-    assert (train.record_function, prefetch.record_function, train.endless) == plain
+    assert (train.record_function, parallel.record_function, train.endless) == plain
     hooks = [h for part in measured.model.modules() for h in (*part._forward_hooks, *part._forward_pre_hooks)]
     assert (hooks, [*measured.optimizer._optimizer_step_post_hooks]) == ([], [])
 

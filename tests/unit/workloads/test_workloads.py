@@ -10,7 +10,7 @@ from torch import nn
 
 from perfkit import export, rules, workloads
 from perfkit.errors import InvalidValue, WorkloadError
-from perfkit.ladder.presets import PRESETS
+from perfkit.ladder.catalogue import PRESETS
 from perfkit.recipe import Recipe
 from perfkit.studies import rungs
 from perfkit.studies.sources import plan
@@ -118,7 +118,7 @@ def test_uint8_gives_the_same_images():
 def test_photos_that_are_decoded_at_a_smaller_scale_are_nearly_the_same():
     def seen(dataset):
         loader = SimpleNamespace(dataset=dataset)
-        return checks.READERS["scaled_decode"](checks.View(torch.device("cpu"), loader))
+        return checks.READERS["scaled_decode"](checks.View(loader))
 
     workload = Photos(image_size=96, count=8, rounds=2)
     plain, scaled = (workload.dataset(Recipe(scaled_decode=on)) for on in (False, True))
