@@ -47,7 +47,7 @@ def ladder(folder: Path) -> list[str]:
         raise Refused(f"other programs disturbed {', '.join(disturbed)}", "Close them, then record again")
     (folder / LADDER).write_bytes(recordings.text(runs))
     for name, dark in PICTURES.items():
-        (folder / name).write_bytes(figures.view("throughput", runs).png(dark))
+        (folder / name).write_bytes(figures.throughput(runs).png(dark))
     return [LADDER, *PICTURES]
 
 

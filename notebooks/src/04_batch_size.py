@@ -25,10 +25,10 @@ panel
 panel.run()
 
 # %%
-panel.plot("losses")
+panel.table("Training loss")
 
 # %% [markdown]
-# The losses are drawn over *samples*, because the steps differ. They differ too: this is the first rung that changes the training.
+# Compare losses over *samples*: a step of the larger batch trains on more of them. They differ: this is the first rung that changes the training.
 #
 # **What to expect.** A CPU: 1.0 to 1.25 times as fast, because its cores are busy with 32 samples already. The walk-through's V100: 1,200 → 1,584 samples/s with batch 512 (324 ms a step), and utilisation hardly moved. Utilisation counts the time in which *a* kernel runs, not how much of the GPU it fills. The simulation expects a smaller gain, and says that its own error is larger than that.
 

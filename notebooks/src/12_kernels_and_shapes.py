@@ -20,13 +20,12 @@ name = "perfkit.workloads.bottlenecks:DeviceBound"
 kernels = pk.kernels(name)
 kernels.table("Roofs")
 
-# %%
-kernels.plot("roofline")
-
 # %% [markdown]
-# - **On the slanted roof**: memory is the limit. Move fewer bytes: fusion, smaller types.
-# - **On the flat roof**: arithmetic is the limit. Use faster units: 16 bits.
-# - **Well below a roof**: the kernel itself is slow. A better kernel, layout or shape helps.
+# Operations per second divided by bytes per second: so many FLOPs per byte is where the roofs meet.
+#
+# - **Fewer FLOPs per byte**: memory is the limit. Move fewer bytes: fusion, smaller types.
+# - **More**: arithmetic is the limit. Use faster units: 16 bits.
+# - **Well below its roof**: the kernel itself is slow. A better kernel, layout or shape helps.
 #
 # ## Shapes
 #

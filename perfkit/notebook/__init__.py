@@ -10,7 +10,6 @@ _CORE = {
     "Shown": "perfkit.notebook.shown:Shown",
     "StagePanel": "perfkit.notebook.stage:StagePanel",
     "Workbench": "perfkit.notebook.workbench:Workbench",
-    "doctor": "perfkit.notebook.shown:doctor",
     "find_syncs": "perfkit.notebook.shown:find_syncs",
     "kept": "perfkit.notebook.stage:kept",
     "kernels": "perfkit.notebook.shown:kernels",

@@ -157,10 +157,9 @@ class LadderPanel(Panel):
         picture = [figures.headline(self.runs)] if any(run.status == "ok" for run in self.runs) else []
         details = [
             *self._evidence(),
-            figures.view("losses", self.runs).alt,
+            tables.losses(self.runs),
             Section("Warnings and facts", [tables.notes(self.runs)]),
             *tables.summary(self.runs)[:2],
-            f"Further pictures: panel.plot(name), with a name of {', '.join(figures.VIEWS)}.",
         ]
         notices = map(Notice, sentences.notices(self.runs))
         return [*notices, *picture, *self._answers(), Section("Details", details, folded=True)]
@@ -175,7 +174,7 @@ class LadderPanel(Panel):
         return [tables.proof(self.runs)]
 
     def parts(self) -> Sequence[Content]:
-        """Every table, and the figures `step_time`, `throughput`, `losses`.
+        """Every table, and the figures `step_time` and `throughput`.
 
         Raises:
             InvalidValue: nothing was measured yet.

@@ -15,13 +15,12 @@ from IPython.display import HTML, Image, Markdown, display, update_display
 
 from perfkit import workloads
 from perfkit.errors import InvalidValue
-from perfkit.machine import describe, facts
-from perfkit.machine.devices import Check, checkup
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.show import html, tables, terminal
-from perfkit.show.document import Bullets, Content, Figure, Section, Table, find
+from perfkit.show.document import Bullets, Content, Section, Table, find
 from perfkit.show.sentences import verdicts
+from perfkit.show.style import Figure
 from perfkit.studies import inspect, rungs, sources
 from perfkit.studies.sources import Progress, Update
 from perfkit.worker.messages import SyncReport as Syncs
@@ -176,7 +175,7 @@ def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Shown
 
 
 def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> Shown[Any]:
-    """Roofs, shapes, a step's share of them; arguments as for `perfkit.profile`. Figure: roofline."""
+    """Roofs, shapes, a step's share of them; arguments as for `perfkit.profile`."""
     report = inspect.kernels(workload, recipe, **where)
     return Shown(report, tables.kernels(report))
 
@@ -223,12 +222,6 @@ def training_loop(runs: Sequence[Run]) -> Markdown:
 def pipeline() -> HTML:
     """A training loop as two queues, with knobs; it needs no kernel once it is shown."""
     return HTML(html.pipeline())
-
-
-def doctor() -> Shown[list[Check]]:
-    """The machine check, as a table."""
-    checks = list(checkup())
-    return Shown(checks, tables.doctor(describe(facts()), checks))
 
 
 def source(workload: str) -> str:

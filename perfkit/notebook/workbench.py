@@ -144,7 +144,7 @@ class Workbench(LadderPanel):
         first, *others = runs
         notices, picture, words = sentences.notices(runs), figures.headline(runs), list[str]()
         if count := len({run.session for run in runs} - {first.session}):
-            picture = figures.view("step_time", runs)
+            picture = figures.step_time(runs)
             notices.append(f"Runs of {count + 1} sessions, not interleaved: their difference contains drift.")
         try:
             words = [sentences.verdict(run, first, compare_stored(first, run).ratio) for run in others]

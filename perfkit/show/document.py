@@ -4,20 +4,12 @@
 escapes what its page would take for markup.
 """
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from perfkit.errors import one_of
 from perfkit.results.stats import Estimate, Ratio
-from perfkit.show import style
-from perfkit.show.units import wrapped
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
-
-Tone: TypeAlias = Literal["", "ok", "warning", "problem"]
+from perfkit.show.style import Figure
 
 
 class Cell(NamedTuple):
@@ -28,8 +20,6 @@ class Cell(NamedTuple):
     format: Callable[[Any], str] = str
     absent: str = "n/a"
     """The text in place of a missing number."""
-    tone: Tone = ""
-    """The colour where a page has colours; the text alone must say the same."""
 
     @property
     def is_number(self) -> bool:
@@ -98,44 +88,6 @@ def tabulate(
     if len(rows) < len(things):
         note = f"The first {most} of {len(things)}. {note}".strip()
     return Table([column.head for column in columns], rows, title, note if rows else none)
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A picture that is drawn when a page needs it."""
-
-    name: str
-    """What code calls it by."""
-    title: str
-    alt: str
-    """The same in words, with the numbers."""
-    paint: "Callable[[Drawing], object]" = field(repr=False)
-    """Draws it on an empty matplotlib figure, under `style.theme`."""
-    height: float = 4.2
-    """Inches."""
-    nothing: str = ""
-    """Why there is nothing to draw; empty where there is something."""
-
-    def draw(self) -> "Drawing":
-        """The matplotlib figure, in the look of the `style.theme` around the call."""
-        drawing = style.empty(self.title, 1.2 if self.nothing else self.height)
-        if self.nothing:
-            drawing.text(0.5, 0.4, wrapped(self.nothing, 90, 4), ha="center", va="center")
-        else:
-            self.paint(drawing)
-        return drawing
-
-    def svg(self) -> str:
-        """Inline SVG in the ink of its page, so that it suits light and dark themes."""
-        with style.theme():
-            return style.to_svg(self.draw(), self.alt)
-
-    def png(self, dark: bool = False) -> bytes:
-        """A PNG file on its own paper."""
-        buffer = io.BytesIO()
-        with style.theme(dark):
-            self.draw().savefig(buffer, dpi=120)
-        return buffer.getvalue()
 
 
 class Notice(NamedTuple):

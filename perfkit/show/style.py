@@ -1,4 +1,4 @@
-"""How every figure looks: palette, theme, the frame of rows with bars, and the way to SVG and PNG.
+"""Figures: palette, theme, rows with bars, and the way to SVG and PNG.
 
 A figure is painted and saved under `theme`: text, lines and ticks have the theme's ink and sizes by
 themselves, and a dollar sign in a name starts no formula.
@@ -8,23 +8,22 @@ import io
 import re
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from perfkit.results.stats import Estimate
 from perfkit.show.units import clean, wrapped
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Drawing
 
 # Okabe & Ito 2008: distinct with any colour vision. Each use has a hatch or a label too.
 BLUE, SKY, GREEN, ORANGE = "#0072b2", "#56b4e9", "#009e73", "#e69f00"
 VERMILLION, PURPLE, YELLOW, GREY = "#d55e00", "#cc79a7", "#f0e442", "#999999"
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION)
-"""For lines, in this order."""
 
 _INK, _PAPER = {False: "#212223", True: "#dedfe1"}, {False: "#ffffff", True: "#16181c"}
 """By whether the page is dark. The inks occur nowhere else, so that SVG can follow its page's colour."""
@@ -66,24 +65,6 @@ def theme(dark: bool = False) -> Iterator[None]:
         yield
 
 
-def empty(title: str, height: float) -> "Figure":
-    """An empty matplotlib figure with its title; call it inside `theme`.
-
-    matplotlib's object API: pyplot's global state is not safe in a notebook's threads.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure((_WIDTH, height))
-    figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.06)
-    figure.suptitle(wrapped(title, characters(0.73), 2), x=0.01, ha="left")
-    return figure
-
-
-def characters(share: float) -> int:
-    """About how many characters fit in a share of a figure's width."""
-    return max(4, int(_WIDTH * share * 72 / 5.8))
-
-
 # ---------------------------------------------------------------- a row for each thing
 
 
@@ -109,60 +90,87 @@ class Row(NamedTuple):
     """Marked on the bar."""
 
 
-def rows_height(count: int) -> float:
-    """Inches for a row of two lines for each thing, title and axis."""
-    return 1.25 + 0.43 * count
+class Figure(NamedTuple):
+    """A picture of rows with bars, above an axis; it is drawn when a page needs it."""
+
+    name: str
+    """What code calls it by."""
+    title: str
+    alt: str
+    """The same in words, with the numbers."""
+    rows: Sequence[Row]
+    unit: str
+    """Of the axis."""
+    nothing: str = ""
+    """Why there is nothing to draw; empty where there is something."""
+
+    def svg(self) -> str:
+        """Inline SVG in the ink of its page, so that it suits light and dark themes."""
+        with theme():
+            return _svg(self.draw(), self.alt)
+
+    def png(self, dark: bool = False) -> bytes:
+        """A PNG file on its own paper."""
+        buffer = io.BytesIO()
+        with theme(dark):
+            self.draw().savefig(buffer, dpi=120)
+        return buffer.getvalue()
+
+    def draw(self) -> "Drawing":
+        """The matplotlib figure, in the look of the `theme` around the call.
+
+        matplotlib's object API: pyplot's global state is not safe in a notebook's threads.
+        """
+        from matplotlib.figure import Figure as Drawing
+
+        has_text = any(row.text for row in self.rows)
+        height = 1.25 + 0.43 * len(self.rows) if has_text else 1.05 + 0.21 * len(self.rows)
+        drawing = Drawing((_WIDTH, 1.2 if self.nothing else height))
+        drawing.set_layout_engine("constrained", w_pad=0.08, h_pad=0.06)
+        drawing.suptitle(wrapped(self.title, _characters(0.73), 2), x=0.01, ha="left")
+        if self.nothing:
+            drawing.text(0.5, 0.4, wrapped(self.nothing, 90, 4), ha="center", va="center")
+            return drawing
+        ax, looks = drawing.add_subplot(), set[Look]()
+        share, most = (0.44, 2) if has_text else (0.85, 1)
+        for at, row in enumerate(self.rows):
+            font: dict[str, Any] = {"style": "italic"} if row.label else {"weight": "bold"}
+            words = wrapped(row.words, _characters(share), most)
+            ax.text(0.01, at, words, transform=ax.get_yaxis_transform(), va="center", size="small", **font)
+            end = 0.0
+            for width, look in row.pieces:
+                if width > 0:
+                    label = look.label if look not in looks else None
+                    ax.barh(at, width, 0.62, left=end, color=look.colour, hatch=look.hatch, label=label)
+                    looks.add(look)
+                    end += width
+            if row.interval:
+                middle, low, high = msgspec.structs.astuple(row.interval)
+                ends, ink = [[max(0.0, middle - low)], [max(0.0, high - middle)]], ax.xaxis.label.get_color()
+                ax.errorbar(middle, at, xerr=ends, fmt="none", ecolor=ink, elinewidth=1.4, capsize=4)
+        ax.set_yticks(range(len(self.rows)), [wrapped(row.label, _characters(0.25), 2) for row in self.rows])
+        ax.tick_params(axis="y", length=0)
+        right = ax.secondary_yaxis("right")
+        right.set_yticks(range(len(self.rows)), [row.text for row in self.rows])
+        right.tick_params(length=0)
+        right.spines["right"].set_visible(False)
+        ax.set(xlabel=self.unit, ylim=(len(self.rows) - 0.45, -0.55))
+        ax.set_xlim(left=0)
+        ax.grid(axis="x")
+        ax.locator_params(axis="x", nbins=6)
+        ax.xaxis.set_major_formatter("{x:,g}")
+        if looks:
+            space = {"borderaxespad": 0.2, "columnspacing": 1.2, "handlelength": 1.6, "handletextpad": 0.5}
+            ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(looks), **space)
+        return drawing
 
 
-def rows(drawing: "Figure", lines: Sequence[Row], unit: str) -> None:
-    """Rows from the top, above an axis with a unit, and what the pieces of their bars mean."""
-    ax, looks = drawing.add_subplot(), dict[Look, None]()
-    share, most = (0.44, 2) if any(line.text for line in lines) else (0.85, 1)
-    for at, line in enumerate(lines):
-        font: dict[str, Any] = {"style": "italic"} if line.label else {"weight": "bold"}
-        words = wrapped(line.words, characters(share), most)
-        ax.text(0.01, at, words, transform=ax.get_yaxis_transform(), va="center", size="small", **font)
-        end = 0.0
-        for width, look in line.pieces:
-            if width > 0:
-                ax.barh(at, width, 0.62, left=end, color=look.colour, hatch=look.hatch)
-                looks[look], end = None, end + width
-        if line.interval:
-            _whisker(ax, at, line.interval)
-    ax.set_yticks(range(len(lines)), [wrapped(line.label, characters(0.25), 2) for line in lines])
-    ax.tick_params(axis="y", length=0)
-    right = ax.secondary_yaxis("right")
-    right.set_yticks(range(len(lines)), [line.text for line in lines])
-    right.tick_params(length=0)
-    right.spines["right"].set_visible(False)
-    ax.set(xlabel=unit, ylim=(len(lines) - 0.45, -0.55))
-    ax.set_xlim(left=0)
-    ax.grid(axis="x")
-    ax.locator_params(axis="x", nbins=6)
-    ax.xaxis.set_major_formatter("{x:,g}")
-    _legend(ax, looks)
+def _characters(share: float) -> int:
+    """About how many characters fit in a share of a figure's width."""
+    return int(_WIDTH * share * 72 / 5.8)
 
 
-def _whisker(ax: "Axes", at: float, interval: Estimate) -> None:
-    import matplotlib
-
-    ends = [[max(0.0, interval.value - interval.low)], [max(0.0, interval.high - interval.value)]]
-    ink = matplotlib.rcParams["text.color"]
-    ax.errorbar(interval.value, at, xerr=ends, fmt="none", ecolor=ink, elinewidth=1.4, capsize=4)
-
-
-def _legend(ax: "Axes", looks: Iterable[Look]) -> None:
-    from matplotlib.patches import Patch
-
-    keys = [Patch(facecolor=look.colour, hatch=look.hatch, label=look.label) for look in looks]
-    spaces = {"borderaxespad": 0.2, "columnspacing": 1.2, "handlelength": 1.6, "handletextpad": 0.5}
-    ax.legend(handles=keys, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(keys) or 1, **spaces)
-
-
-# ---------------------------------------------------------------- files
-
-
-def to_svg(figure: "Figure", alt: str) -> str:
+def _svg(figure: "Drawing", alt: str) -> str:
     """Inline SVG: transparent, with real text, in the ink of its page, with ids that occur nowhere else."""
     prefix, buffer = f"pk{uuid.uuid4().hex[:10]}", io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))

@@ -7,9 +7,8 @@ from typing import Any
 from perfkit import additions, machine
 from perfkit.machine import devices
 from perfkit.recipe import Recipe, spoken, switches
-from perfkit.results import stats
 from perfkit.results.parity import Check, Parity
-from perfkit.results.run import Comparison, Mechanism, Run
+from perfkit.results.run import Mechanism, Run
 from perfkit.results.stats import Ratio
 from perfkit.results.store import Entry
 from perfkit.show import figures, sentences, units
@@ -33,7 +32,8 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
         ladder(runs),
         *(content for place in additions.sections() for content in additions.load(place)(runs)),
         Section("What each stage showed", [Bullets(sentences.verdicts(runs))]),
-        Section("Figures", [figures.view(name, runs) for name in figures.VIEWS]),
+        Section("Figures", [figures.step_time(runs), figures.throughput(runs)]),
+        Section("Training loss", [losses(runs)], folded=True),
         Section("Evidence that the switches are in effect", [proof(runs)]),
         Section("Warnings and facts", [notes(runs)]),
         Section("Scripts", codes, folded=True),
@@ -109,6 +109,18 @@ def one_line(run: Run) -> str:
     return f"  {name(run):<18} {outcome(run) or cells}"
 
 
+def losses(runs: Sequence[Run]) -> Table:
+    """The first and the last loss that was kept of each stage."""
+    columns = (
+        Col("stage", name),
+        Col("first", lambda run: run.losses[0], units.number),
+        Col("last", lambda run: run.losses[-1], units.number),
+        Col("samples trained on", lambda run: len(run.losses) * run.samples_per_step),
+    )
+    kept = [run for run in runs if run.losses and run.status == "ok"]
+    return tabulate(columns, kept, "Training loss", none="no losses were kept")
+
+
 def notes(runs: Sequence[Run]) -> Bullets:
     """Warnings, then facts, each once, with the stages that it concerns."""
     stages: dict[str, list[str]] = {}
@@ -128,7 +140,7 @@ def notes(runs: Sequence[Run]) -> Bullets:
 
 _CHECK = (
     Col("check", lambda check: check.name if isinstance(check, Check) else check.switch),
-    Col("holds", lambda check: Cell("✓", tone="ok") if check.ok else Cell("✗", tone="problem")),
+    Col("holds", lambda check: "✓" if check.ok else "✗"),
     Col("evidence", "evidence"),
 )
 
@@ -168,20 +180,13 @@ def doctor(about: str, checks: Sequence[devices.Check], stages: Sequence[Any] = 
     """What this machine has and what to fix, and which stages can run here."""
     columns = (
         Col("what", "name"),
-        Col("state", lambda check: Cell(check.status, tone=check.status)),
+        Col("state", "status"),
         Col("found", "detail"),
         Col("what to do", "remedy"),
     )
     here = Col("here", lambda stage: f"n/a: {stage.reason}" if stage.reason else "will be measured")
     table = tabulate((Col("stage", "title"), here), stages, "Stages")
     return [tabulate(columns, checks, about), *([table] if stages else [])]
-
-
-def noise(measured: Comparison, device: str, bound: float | None) -> list[Content]:
-    """The ratios of pairs of identical processes, and the noise that follows from them."""
-    ratios = [stats.ratio(*pair.rates, paired=True) for pair in measured.pairing.pairs]
-    lines = [f"{ratio.ratio:.3f} ({ratio.low:.3f}–{ratio.high:.3f})" for ratio in ratios]
-    return [Bullets(lines), f"A/A noise of {device}: {bound or 0:.2%}, from {measured.pairs} pairs"]
 
 
 # ---------------------------------------------------------------- inside a step
@@ -245,6 +250,7 @@ def kernels(result: KernelReport) -> list[Content]:
         Col("time", "seconds", units.duration),
         Col("GFLOP/s", "flops_per_s", gflops),
         Col("of the peak", lambda row: row.flops_per_s / result.peaks[row.dtype], units.percent),
+        Col("FLOPs per byte", "flops_per_byte", units.number),
     )
     roofs = [[name, f"{gflops(peak)} GFLOP/s"] for name, peak in result.peaks.items()]
     roofs.append(["copying", f"{result.bytes_per_s / 1e9:,.1f} GB/s"])
@@ -258,7 +264,6 @@ def kernels(result: KernelReport) -> list[Content]:
             ["share of the measured peak (FLOP/s)", f"{result.mfu:.1%}"],
         ]
     return [
-        figures.roofline(result),
         Table(("what", "at most"), roofs, "Roofs, measured"),
         tabulate(shapes, result.rows, "By shape"),
         Table(("what", "how much"), step, f"A step of {result.recipe}"),

@@ -10,12 +10,11 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from perfkit.show.document import Bullets, Cell, Code, Content, Notice, Section, Table
+from perfkit.show.document import Bullets, Code, Content, Notice, Section, Table
 from perfkit.show.units import clean
 
 _PIPE_WIDTH = 120
 """Characters in a line where the output is a pipe or a file."""
-_TONES = {"": "", "ok": "green", "warning": "yellow", "problem": "red"}
 _BETWEEN = 2
 """Blanks between columns."""
 _UNBROKEN = 24
@@ -88,7 +87,7 @@ def _print_table(table: Table, console: Console) -> None:
     if not table.rows:
         return _print_text(": ".join(filter(None, (table.title, table.note or "none"))), console)
     heads = [clean(head) for head in table.columns]
-    rows = [[Text(clean(cell), style=_style(cell)) for cell in row] for row in table.rows]
+    rows = [[Text(clean(cell)) for cell in row] for row in table.rows]
     least, widths = list[int](), list[int]()
     for at, (head, numeric) in enumerate(zip(heads, table.numeric, strict=True)):
         texts = [row[at].plain for row in rows]
@@ -117,7 +116,3 @@ def _print_table(table: Table, console: Console) -> None:
     for note in filter(None, (table.note, missing)):
         _print_text(note, console, style="dim")
     return None
-
-
-def _style(cell: Cell | str) -> str:
-    return _TONES[cell.tone] if isinstance(cell, Cell) else ""

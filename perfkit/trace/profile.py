@@ -13,9 +13,9 @@ from perfkit import machine
 from perfkit import trace as traces
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
-from perfkit.show import style, units
-from perfkit.show.document import Cell, Col, Content, Figure, Section, Table, tabulate
-from perfkit.show.style import Row
+from perfkit.show import units
+from perfkit.show.document import Cell, Col, Content, Section, Table, tabulate
+from perfkit.show.style import Figure, Row
 from perfkit.studies.inspect import prepared
 from perfkit.studies.sources import Progress
 from perfkit.trace.model import Bottleneck, Health, Idle, Kernel, Operator, Sync, Transfer
@@ -113,9 +113,8 @@ class Profile:
         for name, length, each in [*steps, ("mean", self.analysis.mean_step_us, mean)]:
             pieces = [((time or 0.0) / 1e3, LOOKS.get(part, OTHER)) for part, time in each.items()]
             rows.append(Row(name.replace("ProfilerStep#", "step "), pieces, us(length)))
-        paint = functools.partial(style.rows, lines=rows, unit="ms")
         alt = f"{title}: {nothing or ', '.join(parts)}"
-        return Figure("breakdown", title, alt, paint, 5.0, nothing)
+        return Figure("breakdown", title, alt, rows, "ms", nothing)
 
     def _mean_step(self) -> Table:
         mean, step, hidden = (

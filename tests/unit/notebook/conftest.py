@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from perfkit.notebook import ladder
-from perfkit.show.document import Figure
+from perfkit.show.style import Figure
 from perfkit.workloads import files
 
 

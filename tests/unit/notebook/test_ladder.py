@@ -38,13 +38,13 @@ def test_the_result_is_one_picture_one_table_and_folded_details(monkeypatch):
     panel = pk.LadderPanel(["data_loading"])
     assert panel.sections() == ()
     with pytest.raises(InvalidValue, match="nothing was measured yet"):
-        panel.plot("losses")
+        panel.plot("throughput")
     panel.run()
     sections = panel.sections()
     assert html.fragment(sections).count("<svg") == 1
     assert sections[-1].folded and sections[-1].title == "Details"
     assert "samples/s" in panel.table().data
-    assert panel.plot("losses").data[:4] == b"\x89PNG"
+    assert panel.plot("throughput").data[:4] == b"\x89PNG"
     with pytest.raises(InvalidValue, match="Allowed"):
         panel.plot("pie")
 

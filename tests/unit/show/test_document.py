@@ -8,7 +8,8 @@ from matplotlib.colors import to_hex
 from perfkit.errors import InvalidValue
 from perfkit.results.stats import Estimate
 from perfkit.show import document, units
-from perfkit.show.document import Cell, Col, Figure, Section, tabulate
+from perfkit.show.document import Cell, Col, Section, tabulate
+from perfkit.show.style import BLUE, Figure, Look, Row
 from tests.unit.show.test_figures import drawn
 
 COLUMNS = (
@@ -24,7 +25,7 @@ THINGS = [
     SimpleNamespace(stage="AMP", rate=None, share=None),
 ]
 TABLE = tabulate(COLUMNS, THINGS, "The ladder")
-DOT = Figure("dot", "A $dot$", "a dot at 1", lambda figure: figure.add_subplot().plot(1, 1, "o", label="$x$"))
+DOT = Figure("dot", "A $dot$", "a dot at 1", [Row("$x$", [(1.0, Look("$x$", BLUE))])], "$x$")
 BOTH = ["text", Section("Results", [TABLE, Section("More", [DOT], folded=True)])]
 
 
@@ -49,7 +50,7 @@ def test_a_table_says_how_many_rows_it_left_out():
 
 def test_parts_are_looked_up_by_the_beginning_of_their_title():
     assert document.find(BOTH, document.Table, "the lad") is document.find(BOTH, document.Table) is TABLE
-    assert document.find(BOTH, document.Figure, "dot") is DOT
+    assert document.find(BOTH, Figure, "dot") is DOT
     with pytest.raises(InvalidValue, match="The ladder"):
         document.find(BOTH, document.Table, "tea")
 
@@ -64,5 +65,5 @@ def test_a_figure_has_the_ink_of_its_page_and_its_dollars_are_no_formulas(dark, 
 
 
 def test_a_figure_of_nothing_says_why():
-    empty = Figure("dot", "A dot", "nothing", lambda figure: 1 / 0, nothing="No dot was measured.")
+    empty = Figure("dot", "A dot", "nothing", [], "", "No dot was measured.")
     assert "No dot was measured." in [text.get_text() for text in drawn(empty).texts]

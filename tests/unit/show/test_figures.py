@@ -15,10 +15,10 @@ from matplotlib.text import Text
 from perfkit.results import recordings
 from perfkit.results.run import RUNG, Pairing, Raw, Run
 from perfkit.show import figures, style
-from perfkit.show.figures import VIEWS, view
+from perfkit.show.figures import step_time, throughput
 from tests.unit.show.fake_runs import again, disturbed, many, session
 
-every_view = pytest.mark.parametrize("name", VIEWS)
+every_view = pytest.mark.parametrize("view", [step_time, throughput])
 
 
 def words_of(drawing):
@@ -43,9 +43,9 @@ def bars(ax, at):
 
 @every_view
 @pytest.mark.parametrize(("count", "gpu"), [(1, False), (10, True), (20, False)])
-def test_no_text_overlaps_or_is_cut_off(name, gpu, count, monkeypatch):
+def test_no_text_overlaps_or_is_cut_off(view, gpu, count, monkeypatch):
     runs, boxes = many(count, gpu) if count > 10 else session(gpu)[:count], []
-    drawing = drawn(view(name, disturbed(again(gpu)) if count == 10 else runs))
+    drawing = drawn(view(disturbed(again(gpu)) if count == 10 else runs))
 
     def draw(text, renderer):
         if text.get_visible() and text.get_text().strip():
@@ -65,16 +65,15 @@ def test_no_text_overlaps_or_is_cut_off(name, gpu, count, monkeypatch):
 
 
 @every_view
-def test_stages_without_numbers_say_why_and_the_words_have_the_numbers(name):
-    picture = view(name, session(gpu=True))
+def test_stages_without_numbers_say_why_and_the_words_have_the_numbers(view):
+    picture = view(session(gpu=True))
     assert re.search(r"data loading: [\d.,]+", picture.alt)
     assert "AMP: cancelled: Stopped by the person" in picture.alt
-    if name != "losses":
-        assert "cancelled: Stopped by" in words_of(drawn(picture)).replace("\n", " ")
+    assert "cancelled: Stopped by" in words_of(drawn(picture)).replace("\n", " ")
 
 
 @every_view
-def test_hostile_and_empty_data_is_borne(name):
+def test_hostile_and_empty_data_is_borne(view):
     bare = Run(id="x", session="s", created="", stage="<b>$x^{$", workload="", device="cuda", recipe={})
     odd = msgspec.structs.replace(bare, title="\x00$\\frac{1}\n" * 9, status="failed", reason="$\\bad{ " * 99)
     losses = [float("nan"), float("inf")]
@@ -82,14 +81,14 @@ def test_hostile_and_empty_data_is_borne(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for runs in ([], [bare], [odd], [bare, odd, nothing], [nothing]):
-            picture = view(name, runs)
+            picture = view(runs)
             ElementTree.fromstring(picture.svg())
-            assert picture.alt.startswith(VIEWS[name].title)
+            assert picture.title.startswith(picture.alt.partition(".")[0])
 
 
 def test_throughput_has_bars_and_those_of_dropped_rungs_are_hollow():
     runs = disturbed(again())
-    drawing = drawn(view("throughput", runs))
+    drawing = drawn(throughput(runs))
     for at, run in enumerate(runs):
         rate = run.samples_per_s
         assert bars(drawing.axes[0], at) == ([(0, pytest.approx(rate.value))] if rate else [])
@@ -97,22 +96,13 @@ def test_throughput_has_bars_and_those_of_dropped_rungs_are_hollow():
     assert "samples/s ! disturbed\n! 1.53× (1.51–1.56) disturbed" in words_of(drawing)
     facts = {"data_loading": {RUNG: "kept"}, "batch_size": {RUNG: "dropped: slower"}}
     ladder = [msgspec.structs.replace(run, facts=facts.get(run.stage, {})) for run in session()[:4]]
-    hollow = [patch.get_facecolor()[3] == 0 for patch in drawn(view("throughput", ladder)).axes[0].patches]
+    hollow = [patch.get_facecolor()[3] == 0 for patch in drawn(throughput(ladder)).axes[0].patches]
     assert hollow == [run.stage == "batch_size" for run in ladder if run.samples_per_s]
-
-
-def test_losses_are_over_samples_and_name_where_they_became_nan():
-    runs = session(gpu=True)
-    curves = {line.get_label(): line for line in drawn(view("losses", runs)).axes[0].lines}
-    assert list(curves["batch size"].get_xdata()) == [512 * step for step in range(1, 9)]
-    assert list(curves["batch size"].get_ydata()) == runs[3].losses
-    lost = msgspec.structs.replace(runs[0], losses=[2.0, float("nan"), float("nan")])
-    assert "NaN from sample 64 on" in view("losses", [lost]).alt
 
 
 def test_lanes_of_a_cpu_show_the_wait_where_it_was_and_no_time_of_workers():
     before, after = session()[:2]
-    drawing = drawn(view("step_time", [before, after]))
+    drawing = drawn(step_time([before, after]))
     step, share = before.step_s, before.data_wait_share
     wait = pytest.approx(1e3 * step.value * share)
     assert bars(drawing.axes[0], 1) == [(0, wait)], "without workers, the loader works while the host waits"
@@ -126,7 +116,7 @@ def test_lanes_of_a_cpu_show_the_wait_where_it_was_and_no_time_of_workers():
 
 def test_lanes_of_a_gpu_show_how_busy_it_is_as_a_share_and_one_scale_for_both_batches():
     small, large = (run for run in session(gpu=True) if run.stage in ("data_loading", "batch_size"))
-    picture = view("step_time", [small, large])
+    picture = step_time([small, large])
     assert "12% waits for data, device busy 72% of it" in picture.alt
     drawing = drawn(picture)
     assert "512 samples, medians; of several steps: shares, not places" in drawing.axes[0].get_xlabel()
@@ -134,14 +124,13 @@ def test_lanes_of_a_gpu_show_how_busy_it_is_as_a_share_and_one_scale_for_both_ba
     assert "19.3 MB a step to the device; only a profile times them" in words_of(drawing)
     assert sum(width for _, width in bars(drawing.axes[0], 2)) == pytest.approx(16e3 * small.step_s.value)
     raw = msgspec.structs.replace(small.raw, gpu_utilization_nvml=[])
-    assert "not timed" in words_of(drawn(view("step_time", [msgspec.structs.replace(small, raw=raw)])))
+    assert "not timed" in words_of(drawn(step_time([msgspec.structs.replace(small, raw=raw)])))
 
 
-def test_a_simulated_step_says_so_and_has_no_losses():
+def test_a_simulated_step_says_so():
     simulated = recordings.find("sim-v100").runs
-    assert drawn(view("step_time", simulated)).axes[0].get_xlabel().startswith("simulated ")
-    assert "simulated" in words_of(drawn(view("throughput", simulated)))
-    assert view("losses", simulated).nothing
+    assert drawn(step_time(simulated)).axes[0].get_xlabel().startswith("simulated ")
+    assert "simulated" in words_of(drawn(throughput(simulated)))
 
 
 def test_the_headline_is_the_last_comparison_in_words():
@@ -157,10 +146,11 @@ def test_the_headline_is_the_last_comparison_in_words():
 
 
 def test_svg_is_real_text_in_the_ink_of_its_page_and_acts_on_nothing_else():
-    pages = [view(name, session(gpu=True, title='<&"quoted">')).svg() for name in [*VIEWS, "throughput"]]
+    views = (step_time, throughput, throughput)
+    pages = [view(session(gpu=True, title='<&"quoted">')).svg() for view in views]
     roots = list(map(ElementTree.fromstring, pages))
     assert {root.get("role") for root in roots} == {"img"}
-    assert roots[0].get("aria-label") == view("step_time", session(gpu=True, title='<&"quoted">')).alt
+    assert roots[0].get("aria-label") == step_time(session(gpu=True, title='<&"quoted">')).alt
     text = "".join(pages)
     assert "var(--jp-content-font-color1, var(--vscode-foreground, #212223))" in text
     assert not re.findall(r"#212223(?!\))|#ffffff|<style|<script", text), "no ink of its own, no paper"
@@ -170,7 +160,7 @@ def test_svg_is_real_text_in_the_ink_of_its_page_and_acts_on_nothing_else():
 
 
 def test_threads_do_not_disturb_each_other():
-    before, picture = dict(matplotlib.rcParams), view("throughput", session()[:2])
+    before, picture = dict(matplotlib.rcParams), throughput(session()[:2])
     with ThreadPoolExecutor(6) as pool:
         drawn = [*pool.map(picture.png, (True, False) * 3)]
     assert drawn == drawn[:2] * 3 and drawn[0] != drawn[1], "a dark and a light picture"

@@ -11,6 +11,7 @@ from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Communication
 from perfkit.results.store import entry
 from perfkit.show import document, sentences, tables, terminal
+from perfkit.show.style import Figure
 from perfkit.worker.messages import KernelReport, MemoryReport, Place, ShapeTiming, StepWork, SyncReport
 from tests.unit.show.fake_runs import again, disturbed, session
 from tests.unit.show.test_figures import bars, drawn
@@ -82,10 +83,15 @@ def test_a_row_of_the_history_has_texts_and_the_numbers_to_sort_by():
     assert (row["changes"], row["date"]) == ("Batch size 128, Loader workers 2", "2026-11-20 12:00")
 
 
-def test_pictures_of_memory_and_of_roofs():
-    held = document.find(PAGES["memory"], document.Figure, "held")
+def test_the_picture_of_memory():
+    held = document.find(PAGES["memory"], Figure, "held")
     assert "amp=bf16: 2.00 MB" in held.alt
     assert [width for _, width in bars(drawn(held).axes[0], 0)] == pytest.approx([1.0, 1.0, 1.0])
-    roofs, shapes, step = drawn(document.find(PAGES["kernels"], document.Figure, "roofline")).axes[0].lines
-    assert max(roofs.get_ydata()) == 2.0, "GFLOP/s"
-    assert [(*line.get_xdata(), *line.get_ydata()) for line in (shapes, step)] == [(4.0, 1.0), (10.0, 1.0)]
+
+
+def test_losses_are_over_samples_and_nan_is_told():
+    runs = session(gpu=True)
+    lost = msgspec.structs.replace(runs[0], losses=[2.0, float("nan")])
+    first, *_ = tables.losses([lost, *runs]).rows
+    assert [*map(str, first)] == ["baseline", "2.00", "NaN", "64"]
+    assert tables.losses(SIM).note == "no losses were kept"

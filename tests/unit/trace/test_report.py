@@ -10,6 +10,7 @@ import pytest
 from perfkit import trace
 from perfkit.errors import TraceError
 from perfkit.show import document, html, terminal
+from perfkit.show.style import Figure
 from perfkit.trace import timeline
 from perfkit.trace.profile import Profile
 from perfkit.trace.timeline import Lanes, interactive
@@ -29,9 +30,9 @@ def test_the_pages_of_a_cpu_and_of_a_simulated_gpu():
         golden.write_text(text)
     assert text == golden.read_text()
     cpu, gpu = pages
-    (axes,) = document.find(cpu, document.Figure, "breakdown").draw().axes
+    (axes,) = document.find(cpu, Figure, "breakdown").draw().axes
     assert len(axes.patches) == 3 * 4, "three steps and the mean: loader, operators, other"
-    assert document.find(gpu, document.Figure, "breakdown").title == "Simulated: Where the steps' time goes"
+    assert document.find(gpu, Figure, "breakdown").title == "Simulated: Where the steps' time goes"
     assert "simulated GPU 0 stream 7" in html.page("x", gpu)
 
 
