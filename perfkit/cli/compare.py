@@ -22,7 +22,7 @@ def compare(
         Texts,
         typer.Argument(
             metavar="A B",
-            help="each a stage, settings (workers=2,amp=bf16), a run's id, or a training script; B is "
+            help="each a stage, settings (workers=2,amp=bf16), or a training script; B is "
             "compared with A. With scripts: their own arguments, after --",
         ),
     ] = None,
@@ -112,7 +112,7 @@ def _share(text: str | None) -> float | None:
 
 
 def parity(
-    what: Annotated[str, typer.Argument(metavar="STAGE|RECIPE", help="a stage, settings or the id of a run")],
+    what: Annotated[str, typer.Argument(metavar="STAGE|RECIPE", help="a stage or settings")],
     training: Training,
     output: Output,
     steps: Annotated[int, typer.Option(min=1, max=200, help="steps that each side trains")] = 4,

@@ -25,7 +25,7 @@ def doctor(
     """
     with ThreadPoolExecutor() as pool:
         checking = pool.submit(devices.checkup)
-        from perfkit.results import noise as noises
+        from perfkit.results.store import RunStore
         from perfkit.show import tables
         from perfkit.studies import compare, rungs
     checks, plan = checking.result(), training.plan()
@@ -36,7 +36,7 @@ def doctor(
     if noise:
         with progress() as follow:
             result = compare.measure_noise(plan, pairs, budget, progress=follow)
-        record["noise"] = bound = noises.load(plan.device)
+        record["noise"] = bound = RunStore().noise(plan.device)
         sections.append(f"A/A noise of {plan.device}: {bound or 0:.2%}, from {result.pairs} pairs")
     output.show("check of this machine", sections, record)
     if any(check.status == "problem" for check in checks):

@@ -1,8 +1,12 @@
-"""Where runs are kept: one SQLite table, which any number of threads and processes may use at once."""
+"""Where runs, and the A/A noise of this machine, are kept: SQLite, for any number of threads and processes.
+
+The noise is how far a recipe differs from itself in another process: every ladder measures its baseline in
+two processes, and `perfkit doctor --noise` measures more such pairs.
+"""
 
 import contextlib
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +14,32 @@ import msgspec
 
 from perfkit import machine
 from perfkit.errors import InvalidValue, StoreError, explain
+from perfkit.results import stats
 from perfkit.results.run import UNREADABLE, Run, Simulated, read
-from perfkit.results.stats import Estimate, Ratio
+from perfkit.results.stats import AAPair, Estimate, Ratio
 
-_TABLE = """
-CREATE TABLE IF NOT EXISTS runs (
-    id TEXT PRIMARY KEY, created TEXT NOT NULL, session TEXT NOT NULL, workload TEXT NOT NULL,
-    name TEXT NOT NULL DEFAULT '', note TEXT NOT NULL DEFAULT '', guess REAL,
-    entry BLOB NOT NULL, body BLOB NOT NULL
+_TABLES = (
+    """
+    CREATE TABLE IF NOT EXISTS runs (
+        id TEXT PRIMARY KEY, created TEXT NOT NULL, session TEXT NOT NULL, workload TEXT NOT NULL,
+        name TEXT NOT NULL DEFAULT '', note TEXT NOT NULL DEFAULT '', guess REAL,
+        entry BLOB NOT NULL, body BLOB NOT NULL
+    )
+    """,
+    "CREATE TABLE IF NOT EXISTS asked (question TEXT PRIMARY KEY, session TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS noise (device TEXT NOT NULL, log_ratio REAL NOT NULL, scatter REAL NOT NULL)",
 )
-"""
-_ASKED = "CREATE TABLE IF NOT EXISTS asked (question TEXT PRIMARY KEY, session TEXT NOT NULL)"
 # Any dotted part of a reference names its workload: `photos` is `perfkit.workloads.photos:Photos`.
 _OF_WORKLOAD = """
 WHERE ?1 IS NULL OR instr('.' || replace(workload, ':', '.') || '.', '.' || replace(?1, ':', '.') || '.')
 ORDER BY created DESC, rowid DESC LIMIT ?2
 """
+_NEWEST_PAIRS = """
+SELECT log_ratio, scatter FROM noise WHERE device = ? ORDER BY rowid DESC LIMIT 30
+"""  # since a machine changes
+_NOISE_OF_SCRIPTS = 0.05
+"""Equal processes of a script differed by 2.1% (standard deviation, 18 pairs of three small scripts that are
+watched, two cores, torch 2.15), two of them by more than 4.5%."""
 _OF_SESSION = "WHERE ?1 IS NULL OR session = ?1 ORDER BY created DESC, rowid DESC"
 
 
@@ -83,8 +97,8 @@ class RunStore:
         self.path = path or machine.runs_folder() / "runs.sqlite"
         self.problems: list[str] = []
         """What the last reading had to leave out."""
-        self._do(_TABLE)
-        self._do(_ASKED)
+        for table in _TABLES:
+            self._do(table)
 
     def add(self, run: Run) -> None:
         """Keeps a run, completely or not at all.
@@ -171,6 +185,28 @@ class RunStore:
         """The runs of the newest session that answers a question, in their order; none if there is none."""
         rows = self._do("SELECT session FROM asked WHERE question = ?", (question,))
         return [run for (session,) in rows for run in reversed(self.runs(session=session))]
+
+    def noise(self, device: str) -> float | None:
+        """The A/A noise of a device as a fraction; None where no pair was measured here."""
+        pairs = [AAPair(*row) for row in self._do(_NEWEST_PAIRS, (device,))]
+        return stats.aa_noise_bound(pairs) if pairs else None
+
+    def expected_noise(self, device: str, script: bool = False) -> tuple[float | None, bool]:
+        """The noise that verdicts on a device take into account, and whether it is assumed.
+
+        On a CPU where no pair was measured, it is the noise of other machines. For a user's script, whose
+        pairs no ladder measures, it is never less than that of other scripts.
+        """
+        measured = self.noise(device)
+        elsewhere = _NOISE_OF_SCRIPTS if script else stats.aa_noise_bound(())
+        if device == "cpu" and (measured is None or (script and measured < elsewhere)):
+            return elsewhere, True
+        return measured, False
+
+    def add_noise(self, device: str, pairs: Sequence[AAPair]) -> None:
+        """Keeps further pairs of a device; all later verdicts take them into account."""
+        with self._open() as database:
+            database.executemany("INSERT INTO noise VALUES (?, ?, ?)", [(device, *pair) for pair in pairs])
 
     def _read(self, reader: Any, columns: str, which: str, *values: str | int | None) -> Iterator[Any]:
         """The rows, read; one that cannot be read is told, and does not hide the others."""

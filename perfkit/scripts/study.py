@@ -14,9 +14,10 @@ from perfkit.ladder.catalogue import Stage
 from perfkit.machine import devices
 from perfkit.process.lock import EVERYTHING
 from perfkit.recipe import Recipe, Value, allowed
-from perfkit.results import noise, parity
+from perfkit.results import parity
 from perfkit.results.parity import Check
 from perfkit.results.run import Run
+from perfkit.results.store import RunStore
 from perfkit.rules import Target
 from perfkit.scripts.behaviour import Behaviour
 from perfkit.scripts.launch import Launch
@@ -99,7 +100,7 @@ class ScriptSource(ThisMachine):
         return Recipe().replace(**self.target.own)
 
     def noise(self) -> Noise:
-        return noise.expected(self.plan.device, script=True)
+        return RunStore().expected_noise(self.plan.device, script=True)
 
     def start(self, stage: Stage) -> Training:
         """Starts the script with the switches of a stage that differ from its own settings."""

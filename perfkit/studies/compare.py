@@ -12,7 +12,7 @@ from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
 from perfkit.process import server
 from perfkit.recipe import Recipe, Value, parse_settings
-from perfkit.results import noise, stats
+from perfkit.results import stats
 from perfkit.results.run import Comparison, Pairing, Rounds, Run
 from perfkit.results.store import RunStore
 from perfkit.studies import rungs
@@ -41,24 +41,15 @@ class Candidate:
 
 
 def candidate(text: str, plan: Plan) -> Candidate:
-    """One side: a stage of the ladder, `switch=value,…` on top of the baseline, or a stored run by its id."""
+    """One side: a stage of the ladder, or `switch=value,…` on top of the baseline."""
     if "=" in text:
         base = Recipe(batch_size=plan.preset.batch_size)
         return Candidate(text, base.replace(**parse_settings(text.split(","))))
-    if text in OPTIMIZATIONS:
-        stage = rungs.acting(rungs.planned(replace(plan, stages=(text,), below=True))[-1])
-        return Candidate(stage.title, stage.recipe)
-    try:
-        run = RunStore().get(text)
-    except InvalidValue:
-        raise InvalidValue(
-            f"cannot compare '{text}'",
-            f"Allowed: a stage ({', '.join(LADDER)} …), settings such as workers=2,amp=bf16, or the "
-            "id of a run (perfkit runs)",
-        ) from None
-    if run.is_script:
-        raise InvalidValue(f"run '{text}' is of a script", "Give the file itself, and another one as A or B")
-    return Candidate(run.title or run.id, Recipe.from_dict(run.recipe))
+    if text not in OPTIMIZATIONS:
+        allowed = f"Allowed: a stage ({', '.join(LADDER)} …) or settings such as workers=2,amp=bf16"
+        raise InvalidValue(f"cannot compare '{text}'", allowed)
+    stage = rungs.acting(rungs.planned(replace(plan, stages=(text,), below=True))[-1])
+    return Candidate(stage.title, stage.recipe)
 
 
 def pairs_for(noise: float | None, precision: float) -> int:
@@ -113,21 +104,18 @@ def compare(
         a: what is compared with.
         b: what is compared; of the same kind.
         plan: workload, preset, device, seed.
-        budget_s: seconds of rounds, the preset's at least; of all pairs together. After four times as long,
-            with the time to start them, five pairs are enough.
+        budget_s: seconds of rounds, of all pairs together. After four times as long, with the time to start
+            them, five pairs are enough.
         precision: half width of the interval / ratio at which measuring ends.
         pairs: pairs of processes; None: as many as this machine's A/A noise calls for.
         ceiling: whether steps on a held batch are measured too.
         part: a half width of this part of the effect is enough too (`stats.rounds_needed`).
         progress: follows and stops it.
-
-    Raises:
-        Cancelled: a person stopped it before the first round.
-        PerfkitError: a side could not be measured.
     """
     progress = progress or Progress()
     plan = replace(plan, preset=replace(plan.preset, budget_s=budget_s))
-    aa_noise = noise.load(plan.device)
+    store, until = RunStore(), time.monotonic() + 4 * budget_s  # most of it goes into starting and warming up
+    aa_noise = store.noise(plan.device)
     count = pairs or pairs_for(aa_noise, precision)
     rule = StopRule(
         max(stats.MIN_ROUNDS, plan.preset.rounds),
@@ -138,17 +126,13 @@ def compare(
     )
     sides = (a, replace(b, title=f"{b.title} (again)") if b.title == a.title else b)
     runs: list[Run] = []
-    store, until = RunStore(), time.monotonic() + 4 * budget_s  # most of it goes into starting and warming up
     try:
         for number in range(count):
             if number >= stats.MIN_ROUNDS and time.monotonic() > until:
                 break
-            is_swapped = number % 2 == 1
+            is_swapped, seeded = number % 2 == 1, replace(plan, seed=plan.seed + number)
             server.restart()
-            with (
-                progress.part(number, count),
-                opened(replace(plan, seed=plan.seed + number), progress, "a comparison") as source,
-            ):
+            with progress.part(number, count), opened(seeded, progress, "a comparison") as source:
                 order = sides[::-1] if is_swapped else sides
                 titled = [(side.title, side.on(source)) for side in order]
                 first, second = source.measure(rungs.recipe_stages(titled, source.target), rule)
@@ -193,50 +177,33 @@ def _with_pair(run: Run, further: Pairing, is_swapped: bool) -> Run:
 
 
 def compare_stored(a: Run, b: Run) -> Comparison:
-    """Compares two runs that were measured already; their rounds were interleaved if they are of one session.
-
-    Raises:
-        InvalidValue: they are of different machines, devices or workloads, or were not measured.
-    """
+    """Compares two runs that were measured already: interleaved if they are of one session."""
     first, second = _basis(a), _basis(b)
-    for name, value in first.items():
-        if value != second[name]:
-            raise InvalidValue(
-                f"the runs differ in {name}: {value} and {second[name]}",
-                "Choose two runs of one workload on one device of one machine",
-            )
+    if differing := [name for name in first if first[name] != second[name]]:
+        raise InvalidValue(
+            f"the runs differ in {differing[0]}: {first[differing[0]]} and {second[differing[0]]}",
+            "Choose two runs of one workload on one device of one machine",
+        )
     rates, others = b.raw.block_samples_per_s, a.raw.block_samples_per_s
     if not rates or not others:
-        raise InvalidValue(
-            "one of the runs holds no measurement", "Choose one that ended well (perfkit runs)"
-        )
-    if together := next((pairing for pairing in b.pairings if pairing.against == a.id), None):
-        return Comparison(a, b, together)
-    aa_noise, assumed = noise.expected(a.device, a.is_script)
-    apart = Pairing(
-        rates,
-        others,
-        b.raw.disturbed,
-        against=a.id,
-        role="previous",
-        interleaved=False,
-        noise=aa_noise,
-        assumed=assumed,
-        band=math.hypot(a.simulated.band, b.simulated.band) if a.simulated and b.simulated else None,
-    )
-    return Comparison(a, b, apart)
+        what = "one of the runs holds no measurement"
+        raise InvalidValue(what, "Choose one that ended well (perfkit runs)")
+    together = next((pairing for pairing in b.pairings if pairing.against == a.id), None)
+    if together is None:
+        aa_noise, assumed = RunStore().expected_noise(a.device, a.is_script)
+        band = math.hypot(a.simulated.band, b.simulated.band) if a.simulated and b.simulated else None
+        of = {"against": a.id, "noise": aa_noise, "assumed": assumed, "band": band}
+        together = Pairing(rates, others, b.raw.disturbed, role="previous", interleaved=False, **of)
+    return Comparison(a, b, together)
 
 
 def _basis(run: Run) -> dict[str, Any]:
     """What must be the same in runs that are compared."""
     model = run.simulated
-    return {
-        "workload": run.workload,
-        "options": run.options,
-        "device": run.device,
-        "machine": run.machine.get("id"),
-        "simulation": model and [model.host, model.model, model.constants],
-    }
+    basis = {name: getattr(run, name) for name in ("workload", "options", "device")}
+    basis["machine"] = run.machine.get("id")
+    basis["simulation"] = model and [model.host, model.model, model.constants]
+    return basis
 
 
 def measure_noise(
@@ -254,7 +221,7 @@ def measure_noise(
     same = Candidate("A"), Candidate("A again")
     result = compare(*same, plan, budget_s * pairs, 0.0, pairs, progress=progress)
     sides = [pair.rates for pair in result.pairing.pairs]
-    noise.add(plan.device, [stats.aa_pair(*rates) for rates in sides if len(rates[0]) > 1])
+    RunStore().add_noise(plan.device, [stats.aa_pair(*rates) for rates in sides if len(rates[0]) > 1])
     return result
 
 

@@ -13,13 +13,15 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from msgspec import structs
 
 from perfkit.errors import Cancelled, PerfkitError, RunFailed
 from perfkit.ladder.catalogue import Stage
 from perfkit.machine import cores, gpus
 from perfkit.process.child import Conversation
-from perfkit.results import noise, stats
+from perfkit.results import stats
 from perfkit.results.run import AGAIN, DISTURBED, Communication, Run
+from perfkit.results.store import RunStore
 from perfkit.studies.record import Noise, Round, Trial, begun, ended
 from perfkit.studies.sources import Plan, Progress, Source, StopRule
 from perfkit.worker.messages import Block, Peak, Trained
@@ -59,7 +61,7 @@ class Loop(Source):
 
     def noise(self) -> Noise:
         """The A/A noise that verdicts take into account."""
-        return noise.expected(self.plan.device)
+        return RunStore().expected_noise(self.plan.device)
 
     def ask(self, child: Conversation, question: str, kind: type[A], **arguments: Any) -> A:
         """The answer of a process, which has the plan's time limit for it."""
@@ -121,12 +123,10 @@ class Loop(Source):
                 self.progress.reach(STARTING * len(batch) / len(trials), trial.stage.title)
                 try:
                     self._start_one(trial)
-                except Cancelled:
-                    raise
                 except PerfkitError as problem:
                     if batch and _is_out_of_memory(problem):
                         break
-                    trial.failure = problem
+                    trial.fail(problem)
                     continue
             batch.append(trial)
         again = next((trial for trial in batch if trial.stage.name == AGAIN), None)
@@ -138,15 +138,14 @@ class Loop(Source):
 
     def _start_one(self, trial: Trial) -> None:
         free = self._free_gpu_bytes()
-        child, trained = self.start(trial.stage)
-        off = [f"{proof.switch} ({proof.evidence})" for proof in trained.mechanisms if not proof.ok]
+        trial.child, trial.trained = training = self.start(trial.stage)
+        proofs = training.trained.mechanisms
+        off = [f"{proof.switch} ({proof.evidence})" for proof in proofs if not proof.ok]
         if off:
-            child.stop()
             raise RunFailed(
                 f"the mechanism is not on: {'; '.join(off)}",
                 "The numbers would not be of this recipe, so it is not measured; check the workload's code",
             )
-        trial.child, trial.trained = child, trained
         trial.gpu_bytes = max(0, free - self._free_gpu_bytes())
 
     def _is_crowded(self, batch: Sequence[Trial]) -> bool:
@@ -202,8 +201,6 @@ class Loop(Source):
             wants_ceiling = stop.ceiling and self.holds_batches and len(trial.rounds) < stop.rounds
             try:
                 self._take_block(trial, _pids(members), wants_ceiling, round)
-            except Cancelled:
-                raise
             except PerfkitError as problem:
                 if trial.rounds and getattr(problem, "kind", "") == "ended":
                     raise
@@ -234,15 +231,20 @@ class Loop(Source):
     def _ask_the_rest(self, trial: Trial) -> None:
         assert trial.child
         try:
-            trial.peak = self.ask(trial.child, "peak", Peak)
+            peak, spent = self.ask(trial.child, "peak", Peak), None
             if trial.stage.recipe.ranks > 1:
                 samples = self.plan.preset.block_samples
-                trial.communication = self.ask(trial.child, "communication", Communication, samples=samples)
-        except Cancelled:
-            raise
+                spent = self.ask(trial.child, "communication", Communication, samples=samples)
         except PerfkitError as problem:
-            trial.failure = problem
-            trial.stop()
+            trial.fail(problem)
+            return
+        trial.recompiles = peak.recompiles
+        trial.run = structs.replace(
+            trial.run,
+            peak_memory_bytes=peak.allocated,
+            peak_reserved_bytes=peak.reserved,
+            communication=spent,
+        )
 
     # ------------------------------------------------------------ results
 
@@ -252,11 +254,9 @@ class Loop(Source):
         if again:
             pairing = again.pairing("baseline", base, base, (None, False))
             if pairing.interleaved and not pairing.is_disturbed and len(pairing.rates[0]) >= stats.MIN_ROUNDS:
-                noise.add(self.plan.device, [stats.aa_pair(*pairing.rates)])
+                RunStore().add_noise(self.plan.device, [stats.aa_pair(*pairing.rates)])
 
     def _run(self, trial: Trial, before: Sequence[Trial], base: Trial) -> Run:
-        if trial.failure:
-            return ended(trial.run, status="failed", reason=str(trial.failure))
         if not trial.has_result:
             return ended(trial.run)
         if trial is base:
@@ -289,7 +289,7 @@ def _leave(members: Sequence[Trial], trial: Trial, problem: PerfkitError) -> Non
     """
     trial.stop()
     if not _is_out_of_memory(problem) or not any(other.child for other in members):
-        trial.failure = problem
+        trial.fail(problem)
         return
     for other in members[1:] if trial is members[0] else [trial]:
         other.stop()

@@ -11,18 +11,20 @@ import numpy as np
 from msgspec import structs, to_builtins
 
 from perfkit import machine
-from perfkit.errors import PerfkitError
+from perfkit.errors import Cancelled, PerfkitError
 from perfkit.ladder.catalogue import Stage
 from perfkit.machine import cores
 from perfkit.process.child import Conversation
 from perfkit.results import stats
-from perfkit.results.run import Communication, Pairing, Raw, Role, Run, counting
+from perfkit.results.run import Pairing, Raw, Role, Run, counting
 from perfkit.results.stats import Values
 from perfkit.studies.sources import Plan
-from perfkit.worker.messages import Block, Description, Peak, Trained
+from perfkit.worker.messages import Block, Description, Trained
 
 Noise = tuple[float | None, bool]
 """The A/A noise of a device, and whether it is assumed."""
+_AS_TRAINED = ("recipe", "samples_per_step", "losses", "startup_s", "batch_bytes_per_sample")
+"""What a run takes over from the report of its training."""
 
 
 def begun(session: str, stage: Stage, plan: Plan, description: Description) -> Run:
@@ -72,15 +74,13 @@ class Trial:
 
     stage: Stage
     run: Run
-    """As it began."""
+    """As far as it is known before its end; `cancelled` as long as it may still be measured."""
     child: Conversation | None = None
     """The process that trains; with several ranks, a process for each."""
     trained: Trained | None = None
     """What it reported when it was warm."""
-    failure: PerfkitError | None = None
     rounds: list[Round] = field(default_factory=list)
-    peak: Peak = field(default_factory=lambda: Peak(None, None, 0))
-    communication: Communication | None = None
+    recompiles: int = 0
     gpu_utilization: list[float] = field(default_factory=list)
     gpu_bytes: int = 0
     """What its process takes of the GPU's memory, seen from outside."""
@@ -89,11 +89,18 @@ class Trial:
 
     @property
     def is_open(self) -> bool:
-        return not self.stage.reason and self.failure is None
+        return self.run.status == "cancelled"
 
     @property
     def has_result(self) -> bool:
         return self.is_open and bool(self.rounds)
+
+    def fail(self, problem: PerfkitError) -> None:
+        """Ends it with a failure; that a person stopped it concerns all trials, and is raised."""
+        if isinstance(problem, Cancelled):
+            raise problem
+        self.stop()
+        self.run = ended(self.run, status="failed", reason=str(problem))
 
     def stop(self) -> None:
         if self.child:
@@ -149,20 +156,13 @@ class Trial:
             status="ok",
             reason="",
             facts=facts,
-            recipe=trained.recipe,
             raw=raw,
-            samples_per_step=trained.samples_per_step,
             mechanism=trained.mechanisms,
             pairings=pairings,
             reference_samples_per_s=reference,
-            losses=trained.losses,
-            communication=self.communication,
-            startup_s=trained.startup_s,
             compile_s=compile_s,
-            peak_memory_bytes=self.peak.allocated,
-            peak_reserved_bytes=self.peak.reserved,
-            batch_bytes_per_sample=trained.batch_bytes_per_sample,
             h2d_bytes_per_sample=copied,
+            **{name: getattr(trained, name) for name in _AS_TRAINED},
         )
         return structs.replace(run, warnings=list(dict.fromkeys(_quality_warnings(run, self))))
 
@@ -210,7 +210,7 @@ def _quality_warnings(run: Run, trial: Trial) -> Iterator[str]:
         yield "measured one after the other, not interleaved: they did not fit in memory together"
     if run.ceiling_below_rate:
         yield "the ceiling came out below the rate, which cannot be: the machine was not steady; run it again"
-    if trial.peak.recompiles:
+    if trial.recompiles:
         yield "the model was recompiled while it was measured: keep its input shapes the same"
     for conditions in run.machine["conditions"].values():
         gpu = run.machine["device"].get("uuid")

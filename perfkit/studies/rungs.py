@@ -13,7 +13,7 @@ from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import KEPT, Preset, Stage, optimization, sizing
 from perfkit.machine import devices
 from perfkit.recipe import Recipe, switches
-from perfkit.results import noise, stats
+from perfkit.results import stats
 from perfkit.results.run import AGAIN, RUNG, Run, slug
 from perfkit.results.store import RunStore
 from perfkit.rules import Target, applicable, joined, not_anchored
@@ -140,7 +140,7 @@ def stop_rule(plan: Plan) -> StopRule:
     """When the rounds of a ladder end."""
     preset, precision = plan.preset, None
     if has_verdicts(preset):
-        precision = stats.rounds_part(preset.precision, noise.load(plan.device))
+        precision = stats.rounds_part(preset.precision, RunStore().noise(plan.device))
     return StopRule(preset.rounds, precision, preset.part, preset.budget_s, preset.limit_s)
 
 

@@ -6,7 +6,6 @@ import re
 import pytest
 
 from perfkit.process import server
-from perfkit.results import noise
 from perfkit.results.store import RunStore
 from tests.support import scripts
 from tests.support.cli import ROOT, perfkit
@@ -50,7 +49,7 @@ def test_scripts_are_compared_as_they_stand(tmp_path, monkeypatch):
     assert "slower than A by more than" in done.stderr, "a gate does not let it pass for a busy machine"
     last = RunStore().runs()[0].id
     assert "changed.py 1000000" in perfkit("show", last).stdout
-    assert "is of a script" in perfkit("compare", last, "amp", *TOY, code=2).stderr
+    assert "Allowed: a stage" in perfkit("compare", last, "amp", *TOY, code=2).stderr
 
 
 def test_a_cheat_is_named_and_can_be_allowed(tmp_path, monkeypatch):
@@ -78,7 +77,7 @@ def test_a_script_that_cannot_be_compared_is_told(tmp_path):
 
 def test_noise_is_measured_kept_and_shown():
     done = perfkit("doctor", "--noise", *TOY, "--pairs", "2", "--budget", "0")
-    bound = noise.load("cpu")
+    bound = RunStore().noise("cpu")
     assert bound and f"A/A noise of cpu: {bound:.2%}, from 2 pairs" in done.stdout
 
 

@@ -7,7 +7,9 @@ import sys
 import pytest
 
 from perfkit.errors import InvalidValue, StoreError
+from perfkit.results import stats
 from perfkit.results.run import Mechanism, Pairing, Raw
+from perfkit.results.stats import AAPair
 from perfkit.results.store import RunStore
 from tests.unit.results.test_run import run
 
@@ -146,8 +148,38 @@ def test_two_kernels_may_start_a_store_and_write_at_once(data_dir):
         "for n in range(20):\n"
         "    store.add(Run(id=f'{sys.argv[1]}-{n}', session='s', created='c', stage='b', workload='w',\n"
         "                  device='cpu', recipe={}))\n"
-        "    store.mark(f'{sys.argv[1]}-{n}', guess=2.0)"
+        "    store.mark(f'{sys.argv[1]}-{n}', guess=2.0)\n"
+        "    store.add_noise('cpu', [(0.0, 0.0)])"
     )
     writers = [subprocess.Popen([sys.executable, "-c", script, name]) for name in ("a", "b")]
     assert [writer.wait() for writer in writers] == [0, 0]
     assert [line.guess for line in RunStore().history()] == [2.0] * 40
+    with sqlite3.connect(RunStore().path) as database:
+        assert database.execute("SELECT count(*) FROM noise").fetchone() == (40,)
+    database.close()
+
+
+# ---------------------------------------------------------------- the A/A noise
+
+
+def test_noise_is_kept_for_each_device_by_its_newest_pairs_and_unknown_before(store):
+    assert store.noise("cpu") is None
+    pairs = [AAPair(0.01, 0.0), AAPair(-0.02, 1e-4)]
+    store.add_noise("cpu", pairs[:1])
+    store.add_noise("cuda", [AAPair(0.1, 0.0)])
+    store.add_noise("cpu", pairs[1:])
+    assert store.noise("cpu") == pytest.approx(stats.aa_noise_bound(pairs))
+    assert store.noise("cuda") == stats.aa_noise_bound([AAPair(0.1, 0.0)])
+    store.add_noise("cpu", [AAPair(0.0, 0.0)] * 30)
+    assert store.noise("cpu") == stats.aa_noise_bound([AAPair(0.0, 0.0)] * 30)
+
+
+def test_processes_of_a_script_are_never_taken_to_differ_less_than_those_elsewhere(store):
+    assert store.expected_noise("cpu") == (stats.aa_noise_bound(()), True)
+    assert store.expected_noise("cpu", script=True) == (0.05, True)
+    assert store.expected_noise("cuda") == (None, False)
+    store.add_noise("cpu", [AAPair(0.0, 0.0)] * 10)
+    assert store.expected_noise("cpu") == (store.noise("cpu"), False)
+    assert store.expected_noise("cpu", script=True) == (0.05, True)
+    store.add_noise("cpu", [AAPair(0.1, 0.0)] * 10)
+    assert store.expected_noise("cpu", script=True) == (store.noise("cpu"), False)

@@ -11,7 +11,6 @@ import pytest
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.recipe import Recipe
-from perfkit.results import noise as kept_noise
 from perfkit.results import stats
 from perfkit.results.run import Communication, Raw, Run, Simulated
 from perfkit.results.store import RunStore
@@ -37,7 +36,7 @@ def test_a_pair_of_processes_is_compared_and_stored(machine, where):
 
 
 def test_either_side_starts_first_with_another_seed_in_every_pair(machine, where, monkeypatch):
-    monkeypatch.setattr(kept_noise, "load", lambda device, further=(): 0.03)
+    monkeypatch.setattr(RunStore, "noise", lambda store, device: 0.03)
     restart = Mock()
     monkeypatch.setattr(comparing.server, "restart", restart)
     result = compare(A, B, where, budget_s=1e9, precision=0.02)
@@ -51,7 +50,7 @@ def test_either_side_starts_first_with_another_seed_in_every_pair(machine, where
 
 
 def test_the_budget_ends_the_pairs_once_there_are_five(machine, where, monkeypatch):
-    monkeypatch.setattr(kept_noise, "load", lambda device, further=(): 0.03)
+    monkeypatch.setattr(RunStore, "noise", lambda store, device: 0.03)
     assert compare(A, B, where, 0.0).pairs == 5
 
 
@@ -88,7 +87,7 @@ def test_what_was_measured_until_a_person_stops_it_is_kept(machine, where, pair,
 def test_noise_is_what_equal_processes_differ_by(machine, where):
     assert comparing.measure_noise(where, pairs=2, budget_s=0).ratio.ratio == 1.0
     same = stats.AAPair(0.0, 0.0)
-    assert kept_noise.load("cpu") == stats.aa_noise_bound([same, same])
+    assert RunStore().noise("cpu") == stats.aa_noise_bound([same, same])
     assert trained(machine) == [(8, 0), (8, 0), (8, 1), (8, 1)]
 
 

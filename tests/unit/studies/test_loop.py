@@ -7,8 +7,9 @@ import pytest
 from perfkit.errors import PerfkitError, RunFailed
 from perfkit.ladder.catalogue import Stage
 from perfkit.recipe import Recipe
-from perfkit.results import noise, stats
+from perfkit.results import stats
 from perfkit.results.run import Mechanism
+from perfkit.results.store import RunStore
 from perfkit.studies.rungs import again, described
 from perfkit.studies.sources import Progress, StopRule, opened
 from tests.unit.studies.fakes import out_of_memory
@@ -105,8 +106,8 @@ def test_the_baseline_in_another_process_is_the_machine_s_noise(machine, where):
     *_, last, row = measure(where, [*THREE, again(THREE[0])], rounds=5)
     assert row.is_again
     assert [pairing.role for pairing in row.pairings] == ["baseline"]
-    assert noise.load("cpu") == stats.aa_noise_bound([stats.AAPair(0.0, 0.0)])
-    assert [pairing.noise for pairing in last.pairings] == [noise.load("cpu")] * 2
+    assert RunStore().noise("cpu") == stats.aa_noise_bound([stats.AAPair(0.0, 0.0)])
+    assert [pairing.noise for pairing in last.pairings] == [RunStore().noise("cpu")] * 2
 
 
 def test_either_of_two_equal_processes_is_the_baseline(machine, where):
