@@ -192,8 +192,17 @@ def compare_stored(a: Run, b: Run) -> Comparison:
     if together is None:
         aa_noise, assumed = RunStore().expected_noise(a.device, a.is_script)
         band = math.hypot(a.simulated.band, b.simulated.band) if a.simulated and b.simulated else None
-        of = {"against": a.id, "noise": aa_noise, "assumed": assumed, "band": band}
-        together = Pairing(rates, others, b.raw.disturbed, role="previous", interleaved=False, **of)
+        together = Pairing(
+            rates,
+            others,
+            b.raw.disturbed,
+            against=a.id,
+            role="previous",
+            interleaved=False,
+            noise=aa_noise,
+            assumed=assumed,
+            band=band,
+        )
     return Comparison(a, b, together)
 
 
