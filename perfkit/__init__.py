@@ -20,7 +20,7 @@ _PUBLIC = {
     "html": "perfkit.show.html:session",
 }
 
-_JUPYTER = {"load_ipython_extension": "perfkit.scripts.magic"}
+_JUPYTER = {"load_ipython_extension": "perfkit.scripts.panel"}
 """What `%load_ext perfkit` calls."""
 
 __all__ = list(_PUBLIC)

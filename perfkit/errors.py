@@ -40,8 +40,10 @@ class WorkloadError(PerfkitError):
 class RunFailed(PerfkitError):
     """A measuring process that ended without a result (crash, out of memory, time-out …).
 
-    `kind` is a code for programs: `failed`, `out of memory` …
+    `kind` is a code for programs: `failed`, `out of memory` … `output`: what a script wrote itself, its end.
     """
+
+    output = ""
 
     def __init__(self, what: str, remedy: str = "", kind: str = "failed") -> None:
         super().__init__(what, remedy)

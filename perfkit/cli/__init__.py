@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from perfkit import additions
-from perfkit.errors import InvalidValue, PerfkitError, explain
+from perfkit.errors import InvalidValue, PerfkitError, RunFailed, explain
 
 COMMANDS = {
     "run": ("perfkit.cli.run:run", "Measure a ladder of optimizations, each against the one before"),
@@ -101,6 +101,8 @@ def errors_in_words() -> Iterator[None]:
     try:
         yield
     except PerfkitError as problem:
+        if isinstance(problem, RunFailed) and problem.output:
+            typer.echo(problem.output, err=True)
         complain(problem)
         raise typer.Exit(2 if isinstance(problem, InvalidValue) else 1) from None
     except KeyboardInterrupt:

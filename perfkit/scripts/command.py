@@ -1,8 +1,6 @@
 """The commands that watch a script as it stands, and that edit it so that it has switches by itself."""
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -11,9 +9,8 @@ from perfkit.cli import options as cli
 from perfkit.errors import InvalidValue
 from perfkit.recipe import parse_settings
 from perfkit.scripts import patch as patching
-from perfkit.scripts import tables, watching
+from perfkit.scripts import watching
 from perfkit.scripts.launch import Launch
-from perfkit.scripts.watched import ScriptFailed
 from perfkit.show import terminal
 from perfkit.show.document import Notice
 
@@ -23,17 +20,6 @@ Arguments = Annotated[
     typer.Argument(help="its own arguments, after --", metavar="[-- ARGS]", show_default=False),
 ]
 Module = Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for python -m")]
-
-
-@contextlib.contextmanager
-def showing_failures() -> Iterator[None]:
-    """Shows what a script that fails wrote itself."""
-    try:
-        yield
-    except ScriptFailed as failure:
-        if failure.output:
-            typer.echo(failure.output.rstrip(), err=True)
-        raise
 
 
 def watch(
@@ -52,9 +38,9 @@ def watch(
     launch = Launch(program, tuple(arguments or ()), module)
     seconds = budget + 2 * watching.TRY_S * tries
     typer.echo(f"{launch.describe()}: about {seconds:.0f} s once it trains", err=True)
-    with showing_failures(), cli.progress() as follow:
+    with cli.progress() as follow:
         result = watching.watch(launch, follow, budget, tries)
-    output.show(program, tables.watched(result), result)
+    output.show(program, result.sections(), result)
 
 
 def patch(
@@ -73,16 +59,14 @@ def patch(
     if not switches:
         raise InvalidValue("there is nothing to set", "Add --set switch=value, such as --set amp=bf16")
     launch = Launch(program, tuple(arguments or ()), module)
-    verification = None
-    with showing_failures(), cli.progress() as follow:
+    with cli.progress() as follow:
         result = patching.make(launch, switches, follow)
-        if verify and result.edited:
-            verification = patching.verify(result, launch, switches, budget, follow)
+        is_proven = verify and bool(result.edited)
+        proof = patching.verify(result, launch, switches, budget, follow) if is_proven else None
     sys.stdout.write(result.diff())
     notes = result.notes()
-    if verification:
-        notes.append(verification.evidence if verification.ok else Notice(verification.evidence))
+    if proof:
+        notes.append(proof.evidence if proof.ok else Notice(proof.evidence))
     terminal.show(notes, to_stderr=True)
-    failed = verification is not None and not verification.ok
-    if failed or (result.refused and not result.edited):
+    if not (proof.ok if proof else result.edited):
         raise typer.Exit(1)

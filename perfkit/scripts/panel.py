@@ -1,23 +1,52 @@
-"""A user's own script in a notebook: watched as it stands, switches set from outside, its edit."""
+"""A user's own script in a notebook: watched, switches set from outside, its edit; `%%watch` above a cell."""
 
 import functools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from IPython.display import display
 
 import perfkit
 from perfkit.errors import InvalidValue
 from perfkit.notebook.panel import Controls, Panel, button, check, download, heading, text
+from perfkit.notebook.shown import Shown
 from perfkit.recipe import Recipe, Value
 from perfkit.results.run import Comparison
 from perfkit.rules import why_not
 from perfkit.scripts import patch as patching
-from perfkit.scripts import study, tables
+from perfkit.scripts import study, suggest
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import SETTABLE
 from perfkit.scripts.watching import BUDGET_S, Watched, watch
 from perfkit.show import figures, sentences
 from perfkit.show.document import Code, Content, Notice, Section
 from perfkit.studies import compare as comparing
+
+_WAY = (
+    "Switches are set for scripts: save this notebook as one (File > Save and Export Notebook As), "
+    "then `!perfkit watch train.py` says what to try, "
+    "and `!perfkit patch train.py --set amp=bf16` prints the edit."
+)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Registers `%%watch`; called by `%load_ext perfkit`."""
+    shell.register_magic_function(functools.partial(_watch_cell, shell), "cell", "watch")
+
+
+def _watch_cell(shell: Any, line: str, cell: str) -> None:
+    """Runs a cell, shows the steps of its loop below its own output, then raises what the cell raised."""
+    from perfkit.scripts import loop  # torch, once a cell is to be run
+
+    shell.showtraceback = lambda *_, **__: None  # the error is raised below, and shown then
+    try:
+        with loop.observed() as steps:
+            result = shell.run_cell(cell)
+    finally:
+        del shell.showtraceback
+    display(Shown(steps, [*loop.contents(steps), _WAY]))
+    result.raise_error()
 
 
 class ScriptPanel(Panel):
@@ -102,7 +131,7 @@ class ScriptPanel(Panel):
         self.edit = None
         result = comparing.compare(
             comparing.Candidate("as it is"),
-            comparing.Candidate(tables.settings(settings), changes=settings),
+            comparing.Candidate(suggest.settings_text(settings), changes=settings),
             self.plan,
             max(5.0, preset.budget_s),
             preset.precision,
@@ -136,7 +165,7 @@ class ScriptPanel(Panel):
             runs = [result.a, result.b]
             sections += map(Notice, sentences.notices(runs))
             sections += [figures.headline(runs), result.describe()]
-            sections += tables.sides(result, [study.losses(*runs)])
+            sections += study.sides(result, [study.losses(*runs)])
         if self.watched:
-            sections.append(Section("What watching it has shown", tables.watched(self.watched)))
+            sections.append(Section("What watching it has shown", self.watched.sections()))
         return sections

@@ -12,7 +12,7 @@ from perfkit.errors import InvalidValue, one_of
 from perfkit.recipe import parse_settings
 from perfkit.results.parity import Check
 from perfkit.results.run import Comparison
-from perfkit.scripts import study, tables
+from perfkit.scripts import study
 from perfkit.scripts.behaviour import NAMES, Behaviour, Difference, differences
 from perfkit.scripts.launch import Launch
 from perfkit.show.document import Content
@@ -50,7 +50,7 @@ class Verdict(msgspec.Struct, frozen=True):
             proofs = [Check("steps", True, f"{steps} steps of each side do the same")]
         proofs += [self.losses] * all(proof.name != "losses" for proof in proofs)
         why = f": {self.reason}" if self.outcome == "undecided" else ""  # else it stands above
-        return [*tables.sides(result, proofs), f"Verdict: {self.outcome}{why}"]
+        return [*study.sides(result, proofs), f"Verdict: {self.outcome}{why}"]
 
 
 Judge = Callable[[Comparison, float, bool | None], Verdict]

@@ -16,13 +16,15 @@ from perfkit.process.lock import EVERYTHING
 from perfkit.recipe import Recipe, Value, allowed
 from perfkit.results import parity
 from perfkit.results.parity import Check
-from perfkit.results.run import Run
+from perfkit.results.run import Comparison, Run
 from perfkit.results.store import RunStore
 from perfkit.rules import Target
 from perfkit.scripts.behaviour import Behaviour
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import ScriptFacts
 from perfkit.scripts.watched import WatchedScript
+from perfkit.show.document import Content, Notice
+from perfkit.show.tables import checks
 from perfkit.studies.here import ThisMachine
 from perfkit.studies.loop import Training
 from perfkit.studies.record import Noise
@@ -174,6 +176,19 @@ def losses(a: Run, b: Run) -> Check:
     exactness = catalogue.exactness(ours, plain) if is_same else "tolerance"
     first = slice(None if drawn else LOSSES)
     return parity.losses(b.losses[first], a.losses[first], exactness, ours.amp != plain.amp, drawn)
+
+
+def sides(result: Comparison, proofs: Sequence[Check]) -> list[Content]:
+    """What was set from outside in a script, with its proof, what was not, and what both sides train."""
+    start, facts = "not applied: ", result.b.facts
+    notices = [
+        Notice(f"{fact.removeprefix(start)} was not set: {why}")
+        for fact, why in facts.items()
+        if fact.startswith(start)
+    ]
+    if "ended" in facts:
+        notices.append(Notice(facts["ended"]))
+    return [*notices, checks("Checks", [*result.b.mechanism, *proofs])]
 
 
 def script_plan(

@@ -5,7 +5,7 @@ else a share of the work, by Amdahl's law. Where nothing that was seen tells, th
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -16,6 +16,9 @@ from perfkit.recipe import Recipe, Value, shown
 from perfkit.results.stats import Ratio
 from perfkit.rules import Target, why_not
 from perfkit.scripts.messages import Observation
+from perfkit.show import units
+from perfkit.show.document import Col, Table, tabulate
+from perfkit.show.units import clean
 from perfkit.trace import Analysis
 from perfkit.worker.messages import Block
 
@@ -49,6 +52,7 @@ State = Literal["try", "edit", "refused", "on"]
 """In the order in which they are shown: set it from outside; edit the script; it cannot be had here, or does
 not help; the script has it."""
 _ORDER = get_args(State)
+_WITHOUT_SWITCH = {"edit": "edit the script", "refused": "no", "on": "has it"}
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,20 +94,16 @@ class Seen:
         return Recipe().replace(**self.target.own)
 
     @cached_property
-    def on_cpu(self) -> bool:
-        return self.target.device == "cpu"
-
-    @cached_property
     def work_s(self) -> float:
         """A step whose batch is there at once; on a GPU the wait may hide work that remains."""
         steps = self.steps
         work = steps.step_s * (1 - steps.waiting)
-        if not self.on_cpu and self.ceiling and self.ceiling.samples:
+        if self.target.device != "cpu" and self.ceiling and self.ceiling.samples:
             samples = steps.block.samples / max(1, len(steps.block.step_s))
             work = min(steps.step_s, max(work, samples / self.ceiling.samples_per_s))
         return max(work, 1e-9)
 
-    def operators(self, names: str) -> float | None:
+    def share(self, names: str) -> float | None:
         """The share of a profiled step in operators of these names; None without a profile."""
         analysis = self.analysis
         if analysis is None or not analysis.steps or analysis.mean_us["other"] is None:
@@ -116,12 +116,29 @@ class Seen:
         whole = sum(step.duration_us for step in analysis.steps)
         return float(min(1.0, sum(time or 0.0 for time in times) / whole))
 
-    def updating(self) -> float | None:
-        """The share of a step in the optimizer."""
-        if (timed := self.steps.optimizer_s) is not None:
-            return min(1.0, timed / self.steps.block.seconds)
-        # A loop over parameters is made of operators that the model uses as well: they do not tell its share.
-        return self.operators(_UPDATES) or None
+    def idea(
+        self,
+        title: str,
+        why: str,
+        settings: Mapping[str, Value],
+        left_s: float | None = None,
+        at_most: bool = True,
+    ) -> Suggestion:
+        """A suggestion; refused if its first switch is on already, or cannot be set here, or gains nothing.
+
+        `left_s`: what a step would take; None where only measuring tells.
+        """
+        name, value = next(iter(settings.items()))
+        wanted = self.own.replace(**settings)
+        refused = {key: reason for key in settings if (reason := why_not(key, wanted, self.target))}
+        gain = left_s and self.steps.step_s / left_s
+        if getattr(self.own, name) == value:
+            return Suggestion(title=title, state="on", why=f"the script has {name}={shown(value)}")
+        if name in refused or (gain and gain < 1.005):
+            return Suggestion(title=title, state="refused", why=refused.get(name, f"{why}; no gain"))
+        left = {key: each for key, each in settings.items() if key not in refused}
+        is_bound = at_most and gain is not None
+        return Suggestion(title=title, state="try", settings=left, why=why, gain=gain, at_most=is_bound)
 
 
 def suggest(seen: Seen) -> list[Suggestion]:
@@ -148,41 +165,16 @@ def tried(idea: Suggestion, gave: Ratio) -> Suggestion:
     return msgspec.structs.replace(idea, measured=gave, state=state)
 
 
-def _idea(
-    seen: Seen,
-    title: str,
-    why: str,
-    settings: dict[str, Value],
-    left_s: float | None = None,
-    at_most: bool = True,
-) -> Suggestion:
-    """A suggestion; refused if its first switch is on already, or cannot be set here, or gains nothing.
-
-    `left_s`: what a step would take; None where only measuring tells.
-    """
-    name, value = next(iter(settings.items()))
-    wanted = seen.own.replace(**settings)
-    gain = left_s and seen.steps.step_s / left_s
-    if getattr(seen.own, name) == value:
-        return Suggestion(title=title, state="on", why=f"the script has {name}={shown(value)}")
-    if reason := why_not(name, wanted, seen.target):
-        return Suggestion(title=title, state="refused", why=reason)
-    if gain and gain < 1.005:
-        return Suggestion(title=title, state="refused", why=f"{why}; no gain")
-    settings = {key: each for key, each in settings.items() if not why_not(key, wanted, seen.target)}
-    is_bound = at_most and gain is not None
-    return Suggestion(title=title, state="try", settings=settings, why=why, gain=gain, at_most=is_bound)
-
-
 def _loading(seen: Seen) -> Iterator[Suggestion]:
     """As if workers took no core."""
     own, cores, waiting, title = seen.own, seen.cores, seen.steps.waiting, "Loader workers"
-    count = max(1, cores // 2 if seen.on_cpu else cores)
+    on_cpu = seen.target.device == "cpu"
+    count = max(1, cores // 2 if on_cpu else cores)
     workers = f"{own.workers or 'no'} worker{'s' * (own.workers != 1)}"
-    if seen.on_cpu and own.workers and own.workers + own.cpu_threads > cores:
+    if on_cpu and own.workers and own.workers + own.cpu_threads > cores:
         fewer = 0 if own.workers <= count else count
         why = f"{workers} and cpu_threads={own.cpu_threads} share {cores} cores"
-        yield _idea(seen, "Fewer workers", why, {"workers": fewer})
+        yield seen.idea("Fewer workers", why, {"workers": fewer})
     why = f"{waiting:.0%} of a step is spent waiting for data, with {workers}"
     if waiting < _WORTH_A_WORKER:
         why = seen.target.refused.get("workers", why)
@@ -192,31 +184,60 @@ def _loading(seen: Seen) -> Iterator[Suggestion]:
         gain = seen.steps.step_s / seen.work_s
         yield Suggestion(title="Cheaper samples", state="edit", why=advice, gain=gain, at_most=True)
     else:
-        more: dict[str, Value] = {} if seen.on_cpu else {"pin_memory": True, "non_blocking": True}
+        more: dict[str, Value] = {} if on_cpu else {"pin_memory": True, "non_blocking": True}
         load_s = 0.0 if own.workers else waiting * seen.steps.step_s
-        yield _idea(seen, title, why, {"workers": count, **more}, max(seen.work_s, load_s / count))
+        yield seen.idea(title, why, {"workers": count, **more}, max(seen.work_s, load_s / count))
 
 
 def _computing(seen: Seen) -> Iterator[Suggestion]:
     """What makes parts of the work faster, or saves them."""
-    own, step_s, where = seen.own, seen.steps.step_s, seen.target
+    steps, where, work_s = seen.steps, seen.target, seen.work_s
 
-    def of_step(what: str, operators: str) -> str:
-        share = seen.operators(operators) if operators else None
+    def of_step(what: str, share: float | None) -> str:
         return what if share is None else f"{what}: {share:.0%} of a step"
 
-    amp = own.amp if own.amp != "off" else "bf16" if where.bf16 else "fp16"
-    why, left_s = of_step("matrix products and convolutions", _PRODUCTS), None
+    amp = seen.own.amp if seen.own.amp != "off" else "bf16" if where.bf16 else "fp16"
+    why, left_s = of_step("matrix products and convolutions", seen.share(_PRODUCTS)), None
     if speed := seen.in_16_bits:  # measured, not a bound
         why += f" (tried on a held batch: {speed:.2f}× as fast)"
-        left_s = step_s - seen.work_s + seen.work_s / speed
-    yield _idea(seen, "AMP", why, {"amp": amp}, left_s, at_most=False)
+        left_s = steps.step_s - work_s + work_s / speed
+    yield seen.idea("AMP", why, {"amp": amp}, left_s, at_most=False)
     for title, needs_cuda, what, operators, settings in _NO_BOUND:
         if needs_cuda <= (where.device == "cuda") and (where.convolves or operators != _CONVOLUTIONS):
-            yield _idea(seen, title, of_step(what, operators), settings)
-    why, left_s = "the optimizer's own work", None
-    if (share := seen.updating()) is not None:  # at most all of the work
-        why += f": {share:.0%} of a step"
-        left_s = max(step_s - min(share * step_s, seen.work_s), 0.02 * step_s)
+            yield seen.idea(title, of_step(what, seen.share(operators) if operators else None), settings)
+    # A loop over parameters is made of operators that the model uses as well: they do not tell its share.
+    timed = steps.optimizer_s
+    share = (seen.share(_UPDATES) or None) if timed is None else min(1.0, timed / steps.block.seconds)
+    left_s = None
+    if share is not None:  # at most all of the work
+        left_s = max(steps.step_s - min(share * steps.step_s, work_s), 0.02 * steps.step_s)
     kind = "fused" if seen.has_fused else "foreach"
-    yield _idea(seen, "Optimizer", why, {"optimizer_impl": kind}, left_s)
+    yield seen.idea("Optimizer", of_step("the optimizer's own work", share), {"optimizer_impl": kind}, left_s)
+
+
+def settings_text(values: Mapping[str, Value]) -> str:
+    """Settings as one types them."""
+    return ", ".join(f"{name}={shown(value)}" for name, value in values.items())
+
+
+def table(ideas: Sequence[Suggestion]) -> Table:
+    """What to try, the most promising first."""
+
+    def gain(idea: Suggestion) -> str:
+        if idea.gain is None:
+            return units.NOT_AVAILABLE if idea.state == "try" else ""
+        return f"{'≤ ' * idea.at_most}{units.times(idea.gain)}"
+
+    def measured(idea: Suggestion) -> str:
+        gave = idea.measured
+        return f"{units.ratio(gave)}, {gave.verdict}" if gave else ""
+
+    columns = [
+        Col("switch", lambda idea: clean(idea.title)),
+        Col("predicted", gain),
+        *([Col("measured", measured)] if any(idea.measured for idea in ideas) else []),
+        Col("set", lambda idea: _WITHOUT_SWITCH.get(idea.state) or settings_text(idea.settings)),
+        Col("why", lambda idea: clean(idea.why)),
+    ]
+    note = "≤ is a bound: as if its part took no time; n/a: only measuring tells."
+    return tabulate(columns, ideas, note=note)

@@ -47,12 +47,6 @@ _QUIET = {
 """Variables that keep experiment trackers from recording a run that only measures."""
 
 
-class ScriptFailed(RunFailed):
-    """The script failed, or cannot be watched; `output` is the end of what it wrote itself."""
-
-    output: str = ""
-
-
 class WatchedScript(Conversation):
     """A script that is watched, with all that it starts, in a process group of its own.
 
@@ -211,9 +205,8 @@ class WatchedScript(Conversation):
         if failure.kind != "unavailable":  # its traceback may still come
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_LAST_WORDS_S)
-        error = ScriptFailed(failure.what, failure.remedy, failure.kind)
-        error.output = "\n".join(self.written("err")[-_LINES:])
-        return error
+        failure.output = "\n".join(self.written("err")[-_LINES:]).rstrip()
+        return failure
 
     def stop(self) -> None:
         """Ends it at its next step if that comes soon, so that it is not interrupted while it writes."""

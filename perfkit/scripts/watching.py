@@ -12,12 +12,16 @@ import msgspec
 from perfkit import machine
 from perfkit import trace as traces
 from perfkit.errors import RunFailed
+from perfkit.recipe import switches
 from perfkit.results.run import DISTURBED
+from perfkit.scripts import suggest
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import Observation, ScriptFacts
 from perfkit.scripts.study import ScriptSource, script_plan, target
-from perfkit.scripts.suggest import Seen, Suggestion, ranked, suggest, tried
-from perfkit.show import units
+from perfkit.scripts.suggest import Seen, Suggestion
+from perfkit.show import tables, units
+from perfkit.show.document import Bullets, Content, Section, Table
+from perfkit.show.units import clean
 from perfkit.studies import rungs
 from perfkit.studies.sources import Progress, opened
 from perfkit.trace import Bottleneck
@@ -51,6 +55,45 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
     suggestions: list[Suggestion] = []
     warnings: list[str] = []
 
+    def sections(self) -> list[Content]:
+        """All of it."""
+        stand_out = [clean(f"{each.bottleneck}, {each.message}") for each in self.bottlenecks]
+        lists = {"What stands out in a profile": stand_out, "Take note": [*map(clean, self.warnings)]}
+        profiled, noted = ([Section(title, [Bullets(texts)])] * bool(texts) for title, texts in lists.items())
+        return [
+            clean(self.command),
+            Section("Its steps", [self._steps()]),
+            Section("What to try", [suggest.table(self.suggestions)]),
+            *profiled,
+            *(tables.syncs(self.syncs) if self.syncs else []),
+            *noted,
+        ]
+
+    def _steps(self) -> Table:
+        seen, script, peak = self.seen, self.script, self.peak
+        own = {name: value for name, value in script.settings.items() if value != switches()[name].default}
+        trains = f"{', '.join(script.models)} ({script.parameters:,} parameters) on {script.device}"
+        count = len(seen.block.step_s)
+        rows = [
+            ["samples/s", units.number(seen.block.samples_per_s)],
+            ["tokens/s", units.number(seen.tokens / seen.block.seconds or None)],
+            ["step", f"{units.duration(seen.step_s)} ({script.step_is}; samples: {script.samples_per_step})"],
+            ["waiting for data", units.percent(seen.waiting if script.loader else None)],
+            ["samples/s on a held batch", units.number(self.ceiling.samples_per_s if self.ceiling else None)],
+            ["peak memory", units.size(peak.allocated)],
+            ["reserved memory", units.size(peak.reserved)],
+            ["start to first batch", units.duration(script.startup_s)],
+            ["profile", self.trace or units.NOT_AVAILABLE],
+            *(
+                [f"steps with {name}", f"{many} ({units.duration(spent / many)} each, not counted above)"]
+                for name, (many, spent) in sorted(seen.outside.items())
+            ),
+            ["trains", trains.strip()],
+            ["is set", suggest.settings_text(own) or "torch's defaults"],
+        ]
+        known = [row for row in rows if row[1] != units.NOT_AVAILABLE]
+        return Table(("what", "how much"), known, f"{count} plain step{'s' * (count > 1)}, no profiler")
+
 
 def watch(
     launch: Launch, progress: Progress | None = None, budget_s: float = BUDGET_S, tries: bool = False
@@ -72,7 +115,7 @@ def watch(
         if best:
             with progress.part(1, 2):
                 ideas = [*_try(source, best), *result.suggestions[len(best) :]]
-            result = msgspec.structs.replace(result, suggestions=ranked(ideas))
+            result = msgspec.structs.replace(result, suggestions=suggest.ranked(ideas))
     return result
 
 
@@ -110,9 +153,9 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     out = Path(tempfile.mkdtemp(prefix="watch-", dir=folder)) / "steps.pt.trace.json.gz"
     profile = ask("a profile", "profile", str, 0.8, path=str(out), **_PROFILED)
     analysis = traces.analyse(profile) if profile else None
+    script.stop()
     where = target(facts)
     seen = Seen(where, plain, machine.usable_cores(), ceiling, analysis, in_16_bits, facts.has_fused)
-    script.stop()
     return Watched(
         command=script.launch.describe(),
         script=facts,
@@ -126,7 +169,7 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
             for each in (analysis.diagnosis if analysis else [])
             if each.bottleneck != "data-bound"
         ],
-        suggestions=suggest(seen),
+        suggestions=suggest.suggest(seen),
         warnings=[*facts.notes, *_remarks(plain, taken, missing)],
     )
 
@@ -149,7 +192,7 @@ def _try(source: ScriptSource, ideas: list[Suggestion]) -> Iterator[Suggestion]:
     _, *runs = source.measure(rungs.recipe_stages(recipes, source.target), rule)
     for idea, run in zip(ideas, runs, strict=True):
         if ratio := run.speedup("baseline"):
-            yield tried(idea, ratio)
+            yield suggest.tried(idea, ratio)
         elif run.status == "failed":
             why = f"could not be tried: {run.reason}"
             yield msgspec.structs.replace(idea, state="refused", why=why)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.errors import Cancelled, InvalidValue
+from perfkit.errors import Cancelled, InvalidValue, RunFailed
 from perfkit.scripts import watching
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import Observation, ScriptFacts
-from perfkit.scripts.watched import ScriptFailed, WatchedScript
+from perfkit.scripts.watched import WatchedScript
 from perfkit.worker.messages import Block, Peak, SyncReport, Trained
 from tests.support import scripts
 from tests.support.cli import perfkit
@@ -96,7 +96,7 @@ def observe(script, steps):
 
 
 def assert_refused(script, question, reason):
-    with pytest.raises(ScriptFailed, match=reason):
+    with pytest.raises(RunFailed, match=reason):
         script.ask(question, Block)
 
 
@@ -183,7 +183,7 @@ def test_what_cannot_be_set_is_refused_with_the_reason(folder):
 def test_a_script_that_fails_says_so_in_its_own_words(alone, ending, said, monkeypatch):
     if "bye" not in ending:
         scripts.fork(monkeypatch)
-    with started(LOOP + ending + "\n") as script, pytest.raises(ScriptFailed, match=said) as failure:
+    with started(LOOP + ending + "\n") as script, pytest.raises(RunFailed, match=said) as failure:
         observe(script, 50)
     assert "perfkit" not in failure.value.output
     assert "raise" not in ending or "ValueError: no" in failure.value.output
@@ -207,7 +207,7 @@ def test_the_way_in_leaves_the_interpreter_as_it_was(alone, monkeypatch):
     )
     theirs = str(own / "sitecustomize.py")
     with started(asking) as script:
-        with pytest.raises(ScriptFailed, match="exit status 0 before its second"):
+        with pytest.raises(RunFailed, match="exit status 0 before its second"):
             observe(script, 5)
         facts = json.loads(script.written("out")[0])
     assert facts == [theirs, str(own), None, "disabled", f"False False {theirs}\n"]
@@ -222,7 +222,7 @@ def test_a_script_that_comes_to_its_end_meanwhile(folder):
         facts = script.ask("describe", ScriptFacts)
         assert (facts.optimizers, facts.models, facts.parameters) == (["SGD"], [], 8 * 4 + 4)
         assert "no call of a model was seen" in facts.refused["amp"]
-        with pytest.raises(ScriptFailed, match="before it was measured, after 9 steps: .* a step"):
+        with pytest.raises(RunFailed, match="before it was measured, after 9 steps: .* a step"):
             train(script)
 
 
@@ -235,7 +235,7 @@ def test_processes_that_a_script_forks_are_not_watched(folder):
         "for child in children: child.start()\n"
         "for child in children: child.join()\n"
     )
-    not_watched = pytest.raises(ScriptFailed, match="processes that it starts itself are not watched")
+    not_watched = pytest.raises(RunFailed, match="processes that it starts itself are not watched")
     with started(starting) as script, not_watched:
         observe(script, 10**6)
 
@@ -275,7 +275,7 @@ def test_what_a_measured_script_writes_is_thrown_away(folder):
         train(script)
         assert script.written("out") == ["['beforemore'] before ['model.pt', 'new', 'old.txt']"]
     outside = folder.parent / "escaped.txt"
-    refused = pytest.raises(ScriptFailed, match="a copy of its folder")
+    refused = pytest.raises(RunFailed, match="a copy of its folder")
     with started(WRITING, "1", str(outside)) as script, refused:
         observe(script, 5)
     assert not outside.exists() and not (folder / "out/new").exists()
