@@ -18,9 +18,6 @@ from typing import Any
 from perfkit.recipe import Recipe
 from perfkit.workloads import files, reference
 
-_HERE = Path(__file__).parent
-_FILES = {"photo_folder": files.photo_folder, "text_file": files.text_file}
-"""Functions of a workload that are evaluated when its script is written."""
 _DEFAULTS = {
     "enabled=True", 'mode="default"', "non_blocking=False", "num_workers=0", "persistent_workers=False",
     "pin_memory=False", "prefetch_factor=None", "prefetch_factor=2", "set_to_none=True",
@@ -58,38 +55,38 @@ def script(
         set_up: whether the photos that it reads are made; a diff of scripts needs none.
     """
     module, _, name = reference(workload).partition(":")
-    sources = [_read(part) for part in ("train", "parallel")]
+    sources, functions = [_read("train"), _read("parallel")], dict[str, Any]()
     scope: dict[str, Any] = {"recipe": SimpleNamespace(**recipe.to_dict()), "seed": seed}
-    methods: dict[str, Any] = {}
-    if is_ours := module.partition(".")[0] == "perfkit":
+    if is_ours := module.startswith("perfkit."):
         sources.insert(0, _read(module.removeprefix("perfkit.").replace(".", "/")))
-        methods, fields = _workload(sources[0], name)
-        scope |= {**_FILES, "hasattr": hasattr, "self": SimpleNamespace(**fields | options)}
-        scope["workload"] = SimpleNamespace(**methods)
-        if not set_up:
-            scope["photo_folder"] = files.photo_place
-    nodes: dict[str, Any] = {}
-    texts: dict[str, str] = {}
+        parts = _definitions(_definitions(ast.parse(sources[0]))[name])
+        methods = {at: node for at, node in parts.items() if isinstance(node, ast.FunctionDef)}
+        values = {at: node.value for at, node in parts.items() if isinstance(node, ast.AnnAssign)}
+        fields = {at: ast.literal_eval(value) for at, value in values.items() if value}
+        functions = {f"workload.{at}": node for at, node in methods.items()}
+        scope |= {"workload": SimpleNamespace(**methods), "self": SimpleNamespace(**fields | options)}
+        # They are evaluated here.
+        scope |= {"hasattr": hasattr, "text_file": files.text_file}
+        scope["photo_folder"] = files.photo_folder if set_up else files.photo_place
+    nodes, texts = dict[str, Any](), dict[str, str]()
     for source in sources:
-        own = _nodes(ast.parse(source))
-        nodes |= own
-        texts |= {at: _text(source, node) for at, node in own.items()}
+        for at, node in _definitions(ast.parse(source)).items():
+            text = ast.get_source_segment(source, node) or ""
+            nodes[at], texts[at] = node, re.sub(r"  # (type|noqa)\b.*", "", text)  # comments for tools
     for table in ("DTYPES", "IMPLEMENTATIONS"):
         pairs = zip(nodes[table].value.keys, nodes[table].value.values, strict=True)
         scope[table] = {key.value: value for key, value in pairs}
-    functions = {"endless": nodes["endless"]} | {f"workload.{at}": node for at, node in methods.items()}
-    loop = _laid_out(_Chosen(scope, functions).visit(nodes["train"]))
+    loop = _laid_out(_Chosen(scope, functions | {"endless": nodes["endless"]}).visit(nodes["train"]))
     if recipe.amp != "fp16":
         for pattern, replacement in _WITHOUT_SCALER.items():
             loop = re.sub(pattern, replacement, loop, flags=re.MULTILINE)
-    parts = [loop, _main(recipe, device, steps)]
-    if not is_ours:
-        parts.insert(0, _built(name, options, recipe))
+    built = "" if is_ours else _built(name, options, recipe)
+    written = [*filter(None, [built]), loop, _main(recipe, device, steps)]
     del texts["train"]
-    needed = _needed(parts, texts)
-    parts = [text for at, text in texts.items() if at in needed] + parts
-    heading = f'"""Trains {name}: {_start(recipe)}"""\n\n{_imports(sources, parts, module, name)}'
-    return "\n\n\n".join(part.strip("\n") for part in [heading, *parts]) + "\n"
+    written = _needed(written, texts) + written
+    imports = _imports([_FURTHER, f"from {module} import {name}", *sources], written)
+    heading = f'"""Trains {name}: {_start(recipe)}"""\n\n{imports}'
+    return "\n\n\n".join(part.strip("\n") for part in [heading, *written]) + "\n"
 
 
 def diff(before: str, after: str, names: tuple[str, str] = ("before", "after")) -> str:
@@ -102,7 +99,7 @@ def diff(before: str, after: str, names: tuple[str, str] = ("before", "after")) 
 
 
 def _read(module: str) -> str:
-    return (_HERE / f"{module}.py").read_text(encoding="utf-8")
+    return (Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8")
 
 
 def _names(tree: ast.AST) -> set[str]:
@@ -110,7 +107,7 @@ def _names(tree: ast.AST) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
-def _nodes(block: Any) -> dict[str, Any]:
+def _definitions(block: Any) -> dict[str, Any]:
     """Functions, classes and assignments of a module, or of a class, by name."""
     nodes: dict[str, Any] = {}
     for node in block.body:
@@ -122,29 +119,33 @@ def _nodes(block: Any) -> dict[str, Any]:
     return nodes
 
 
-def _text(source: str, node: Any) -> str:
-    """A definition as it stands, without comments for tools."""
-    first = min(each.lineno for each in (node, *getattr(node, "decorator_list", ())))
-    lines = source.splitlines()[first - 1 : node.end_lineno]
-    return "\n".join(re.sub(r"  # (type|noqa)\b.*", "", line) for line in lines)
-
-
-def _workload(source: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The methods of a workload of perfkit's own, and its constructor's arguments with their defaults."""
-    nodes = _nodes(_nodes(ast.parse(source))[name])
-    methods = {at: node for at, node in nodes.items() if isinstance(node, ast.FunctionDef)}
-    fields = {at: node for at, node in nodes.items() if isinstance(node, ast.AnnAssign)}
-    return methods, {at: ast.literal_eval(node.value) for at, node in fields.items() if node.value}
-
-
-def _needed(texts: Iterable[str], definitions: Mapping[str, str]) -> set[str]:
-    """The definitions that some texts refer to, and those that these refer to."""
+def _needed(parts: list[str], texts: Mapping[str, str]) -> list[str]:
+    """The definitions that the parts of a script refer to, and those that these refer to."""
     wanted: set[str] = set()
-    while texts:
-        new = set().union(*(_names(ast.parse(text)) for text in texts)) & set(definitions) - wanted
+    while new := _names(ast.parse("\n".join(parts))) & (texts.keys() - wanted):
         wanted |= new
-        texts = [definitions[name] for name in new]
-    return wanted
+        parts = [texts[name] for name in new]
+    return [text for name, text in texts.items() if name in wanted]
+
+
+def _imports(sources: Iterable[str], parts: Iterable[str]) -> str:
+    """The imports of what the parts use: the standard library, then others; plain ones first."""
+    used, wanted = _names(ast.parse("\n".join(parts))), defaultdict[str, set[str]](set)
+    for line in ast.parse("\n".join(sources)).body:
+        place = getattr(line, "module", "")
+        for alias in getattr(line, "names", ()):
+            text = ast.unparse(alias)
+            if place.startswith("perfkit") or (alias.asname or text.partition(".")[0]) not in used:
+                continue
+            start, name = (f"from {place} import ", text) if place else (f"import {text}", "")
+            wanted[start].add(name)
+
+    def is_further(text: str) -> bool:
+        return text.split()[1].partition(".")[0] not in sys.stdlib_module_names
+
+    lines = [f"{start}{', '.join(sorted(what))}\n" for start, what in wanted.items()]
+    lines.sort(key=lambda line: (is_further(line), line.startswith("from "), line.lower()))
+    return "\n".join("".join(group) for _, group in itertools.groupby(lines, is_further))
 
 
 # ---------------------------------------------------------------- the training function
@@ -190,17 +191,14 @@ class _Chosen(ast.NodeTransformer):
     def visit_Constant(self, node: ast.Constant) -> Any:
         return ast.Constant(_Text(node.value)) if isinstance(node.value, str) else node
 
-    def visit_If(self, node: ast.If) -> Any:
+    def visit_If(self, node: ast.If | ast.IfExp) -> Any:
         test = self.visit(node.test)
         if not isinstance(test, ast.Constant):
             return self.generic_visit(node)
-        return self.all(node.body if test.value else node.orelse)
+        chosen = node.body if test.value else node.orelse
+        return self.all(chosen) if isinstance(chosen, list) else self.visit(chosen)
 
-    def visit_IfExp(self, node: ast.IfExp) -> Any:
-        test = self.visit(node.test)
-        if not isinstance(test, ast.Constant):
-            return self.generic_visit(node)
-        return self.visit(node.body if test.value else node.orelse)
+    visit_IfExp = visit_If
 
     def visit_With(self, node: ast.With) -> Any:
         context = ast.unparse(self.visit(node.items[0]))
@@ -210,8 +208,7 @@ class _Chosen(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         node.args.args = [ast.arg(each.arg) for each in node.args.args if each.arg == "device"]
-        node.args.defaults, node.returns = [], None
-        node.body = self.all(node.body)
+        node.args.defaults, node.returns, node.body = [], None, self.all(node.body)
         return node
 
     def visit_AnnAssign(self, node: Any) -> Any:
@@ -229,20 +226,18 @@ class _Chosen(ast.NodeTransformer):
         if not function:
             return node
         names = [each.arg for each in function.args.args if each.arg != "self"]
-        scope = {**self.scope, **dict(zip(names, node.args, strict=True))}
+        scope = {**self.scope, **dict(zip(names, node.args, strict=True)), "recipe": self.scope["recipe"]}
         if function.args.kwarg:
             given: list[Any] = [ast.Constant(each.arg) for each in node.keywords]
             scope[function.args.kwarg.arg] = ast.Dict(given, [each.value for each in node.keywords])
-        scope["recipe"] = self.scope["recipe"]
-        body = function.body[ast.get_docstring(function) is not None :]
-        *self.before, end = _Chosen(scope, {}).all(body)
+        *self.before, end = _Chosen(scope, {}).all(function.body[ast.get_docstring(function) is not None :])
         return end.value
 
     def visit_keyword(self, node: ast.keyword) -> Any:
         self.generic_visit(node)
         if node.arg is None and isinstance(node.value, ast.Dict):
-            pairs = zip(node.value.keys, node.value.values, strict=True)
-            return [ast.keyword(key.value, value) for key, value in pairs]  # type: ignore[union-attr]
+            pairs: Any = zip(node.value.keys, node.value.values, strict=True)
+            return [ast.keyword(key.value, value) for key, value in pairs]
         return None if ast.unparse(node) in _DEFAULTS else node
 
     def all(self, statements: list[ast.stmt]) -> list[Any]:
@@ -256,15 +251,11 @@ def _laid_out(function: ast.FunctionDef) -> str:
     for node in function.body:
         line, call = f"    {ast.unparse(node)}", getattr(node, "value", None)
         # A long path alone breaks no line: the layout would depend on where data lie.
-        if (
-            len(line) > _LONGEST
-            and isinstance(node, ast.Assign)
-            and isinstance(call, ast.Call)
-            and call.keywords
-        ):
+        is_long = len(line) > _LONGEST and isinstance(node, ast.Assign)
+        if is_long and isinstance(call, ast.Call) and call.keywords:
             arguments = "".join(f"        {ast.unparse(each)},\n" for each in (*call.args, *call.keywords))
-            start = f"    {ast.unparse(node.targets[0])} = {ast.unparse(call.func)}("
-            text = text.replace(line, f"{start}\n{arguments}    )")
+            start, _, _ = line.partition("(")
+            text = text.replace(line, f"{start}(\n{arguments}    )")
     return text
 
 
@@ -274,8 +265,9 @@ def _laid_out(function: ast.FunctionDef) -> str:
 def _built(name: str, options: Mapping[str, Any], recipe: Recipe) -> str:
     """A user's own workload, and the switches that its methods may ask for."""
     arguments = ", ".join(f"{key}={value!r}" for key, value in options.items())
-    call = f"{name}({arguments})"
-    made = call if options or name[:1].isupper() else f"{call} if callable({name}) else {name}"
+    made = call = f"{name}({arguments})"
+    if not options and not name[:1].isupper():
+        made = f"{call} if callable({name}) else {name}"
     values = "".join(f"    {key}={value!r},\n" for key, value in recipe.to_dict().items())
     return f"workload = {made}\nrecipe = SimpleNamespace(\n{values})\n"
 
@@ -298,28 +290,4 @@ def _main(recipe: Recipe, device: str, steps: int) -> str:
         f'    losses = list(islice(train(torch.device("{device}")), steps))\n{mean}'
         f"    for step, loss in enumerate({shown}\n"
         f'        print(f"step {{step}}: loss {{loss.item()}}")\n{end}'
-    )
-
-
-def _imports(sources: Iterable[str], parts: Iterable[str], module: str, name: str) -> str:
-    """The imports of what the parts use: the standard library, then others; plain ones first."""
-    used, wanted = _names(ast.parse("\n".join(parts))), defaultdict[str, set[str]](set)
-    for line in ast.parse("\n".join([_FURTHER, f"from {module} import {name}", *sources])).body:
-        place = getattr(line, "module", "")
-        for alias in getattr(line, "names", ()):
-            text = ast.unparse(alias)
-            if place.startswith("perfkit") or (alias.asname or text.partition(".")[0]) not in used:
-                continue
-            if place:
-                wanted[f"from {place} import "].add(text)
-            else:
-                wanted[f"import {text}"].add("")
-
-    def is_further(text: str) -> bool:
-        return text.split()[1].partition(".")[0] not in sys.stdlib_module_names
-
-    texts = [start + ", ".join(sorted(what)) for start, what in wanted.items()]
-    texts.sort(key=lambda text: (is_further(text), text.startswith("from "), text.lower()))
-    return "\n".join(
-        "".join(f"{text}\n" for text in group) for _, group in itertools.groupby(texts, is_further)
     )
