@@ -30,7 +30,7 @@ def enter() -> None:
     from perfkit.scripts.outputs import Outputs
 
     finder.outputs = Outputs(settings["scratch"])
-    finder.outputs.watch()
+    sys.addaudithook(finder.outputs.hook)
 
 
 class _AfterTorch:

@@ -31,24 +31,18 @@ COPIES = ("to", "cuda")
 _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
 _MOST_LOOKS = 16
 """Batches, of this process and of each worker, in which random numbers are looked for."""
-
 _KIND = "_perfkit_kind"
 """`train` or `eval`, once that is known. Kept in the loader: `id` is slow where audit hooks are set."""
 
 
 @dataclass
 class _Epoch:
-    """What is known of an iterator of a loader."""
+    """What is known of an iterator of a loader; `indices` are of the batches that are under way."""
 
     loader: Any
     indices: deque[Any] = field(default_factory=deque)
-    """Of the samples of the batches that are under way."""
     handed: int = 0
     was_held: bool = False
-
-    @property
-    def kind(self) -> Any:
-        return self.loader.__dict__.get(_KIND)
 
 
 class Loaders:
@@ -75,8 +69,6 @@ class Loaders:
             around(kind, "fetch", self._look_for_drawing)
         for name in COPIES:
             around(torch.Tensor, name, self._copy)
-
-    # ------------------------------------------------------------ making a loader
 
     def _make(self, plain: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         site, changes = self._script.sites.describe("loader"), dict[str, Any]()
@@ -106,8 +98,6 @@ class Loaders:
         drawn = any(arguments.get(name) for name in ("shuffle", "sampler", "batch_sampler"))
         return drawn or isinstance(arguments["dataset"], data.IterableDataset)
 
-    # ------------------------------------------------------------ fetching
-
     def _begin_epoch(self, plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         iterator._perfkit = _Epoch(loader)
         self._script.steps.now.marks.add("new epoch")
@@ -128,7 +118,7 @@ class Loaders:
         if not is_main or self._is_fetching:
             return plain(iterator)
         script.tell("fetch")
-        may_train, start = epoch.kind != "eval", clock()
+        may_train, start = epoch.loader.__dict__.get(_KIND) != "eval", clock()
         self._is_fetching = True
         try:
             batch, samples, tokens = self._held_or_next(plain, iterator, epoch)
@@ -146,25 +136,25 @@ class Loaders:
         return batch
 
     def _held_or_next(self, plain: Any, iterator: Any, epoch: "_Epoch") -> tuple[Any, int, int]:
-        script, key = self._script, id(epoch.loader)
-        holds = script.holds and key in script.held
-        epoch.was_held |= holds
-        if epoch.was_held and epoch.handed >= (_length(epoch.loader) or float("inf")):
+        script, loader = self._script, epoch.loader
+        held = next((each for each in script.held if each[0] is loader), None)
+        epoch.was_held |= held is not None
+        if epoch.was_held and epoch.handed >= (_length(loader) or float("inf")):
             script.iterator = None  # its workers end with it
             raise StopIteration
         epoch.handed += 1
-        if holds:
-            batch, samples, tokens = script.held[key]
+        if held:
+            _, batch, samples, tokens = held
             return tree_map(lambda leaf: leaf, batch), samples, tokens  # a script may empty its containers
         batch = plain(iterator)
         samples, tokens = size(first_tensor(batch))
         indices = epoch.indices.popleft() if epoch.indices else None
         if isinstance(indices, list | tuple) and list(indices[:1]) != [None]:
             samples = len(indices)
-        if script.holds and epoch.kind == "train":
+        if script.holds and loader.__dict__.get(_KIND) == "train":
             # On the device already, so that the script copies nothing.
-            held = tree_map(lambda leaf: leaf.to(script.device) if torch.is_tensor(leaf) else leaf, batch)
-            script.held[key] = held, samples, tokens
+            there = tree_map(lambda leaf: leaf.to(script.device) if torch.is_tensor(leaf) else leaf, batch)
+            script.held.append((loader, there, samples, tokens))
         return batch, samples, tokens
 
     def _copy(self, plain: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -187,8 +177,6 @@ class Loaders:
         self.drawn[0] |= state != _random_state()
         return samples
 
-    # ------------------------------------------------------------ which batches are for training
-
     def on_evaluation(self) -> None:
         self._before_evaluation = len(self._fetched)
 
@@ -207,8 +195,6 @@ class Loaders:
                 now.marks.add("evaluation")
         self._fetched.clear()
         self._before_evaluation = 0
-
-    # ------------------------------------------------------------ what is asked
 
     def site(self) -> Site | None:
         return self._sites.get(id(getattr(self._script.loader, "dataset", None)))
@@ -231,8 +217,7 @@ def _why_not(dataset: Any, workers: int | None, own_batches: bool) -> dict[str, 
     if own_batches:
         reasons["batch_size"] = "a batch sampler makes the batches: change it where that is made"
     if isinstance(dataset, data.IterableDataset) and not workers:
-        reason = "each worker would repeat an iterable data set: divide it by get_worker_info() first"
-        reasons["workers"] = reason
+        reasons["workers"] = "each worker would repeat an iterable data set: divide it by get_worker_info()"
     return reasons
 
 

@@ -66,14 +66,15 @@ def contents(steps: Sequence[Step]) -> list[Content]:
         return [Notice("Fewer than two steps were seen: batches of a loader, then an optimizer step.")]
     left_out = _FIRST if len(steps) > 2 * _FIRST else 0
     counted = steps[left_out:]
-    samples, tokens, waited, seconds = (
-        sum(getattr(step, name) for step in counted) for name in ("samples", "tokens", "waited", "seconds")
+    each = np.array([step.seconds for step in counted])
+    samples, tokens, waited = (
+        sum(getattr(step, name) for step in counted) / each.sum() for name in ("samples", "tokens", "waited")
     )
     rows = [
-        ["samples/s", units.number(samples / seconds or None)],
-        *([["tokens/s", units.number(tokens / seconds)]] if tokens else []),
-        ["step (median)", units.duration_interval(stats.median(np.array([s.seconds for s in counted])))],
-        ["waiting for data", units.percent(waited / seconds)],
+        ["samples/s", units.number(samples)],
+        *([["tokens/s", units.number(tokens)]] if tokens else []),
+        ["step (median)", units.duration_interval(stats.median(each))],
+        ["waiting for data", units.percent(waited)],
         ["steps", str(len(steps))],
     ]
     note = f"The first {left_out} steps are left out." if left_out else ""

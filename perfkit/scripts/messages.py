@@ -11,6 +11,7 @@ EDITS = {
     "uint8_copy": "return uint8 from the data set; convert and normalise after `.to(device)`",
     "device_resize": "return small images from the data set; enlarge them after `.to(device)`",
     "accumulation": "call backward on several batches, each loss divided by their number, before the step",
+    "compile_mode": "give it to torch.compile(model, mode=...)",
     "ranks": "start the script with torchrun, with DistributedDataParallel in it",
 }
 """Switches that cannot be set from outside a script, each with the edit to make instead."""

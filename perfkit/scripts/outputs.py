@@ -44,9 +44,6 @@ class Outputs:
         here = os.path.realpath(os.curdir).removeprefix(self._scratch)
         self._allowed = [folder for folder in _writable_folders() if not _is_within(here, folder)]
 
-    def watch(self) -> None:
-        sys.addaudithook(self._hook)
-
     @contextlib.contextmanager
     def ignored(self) -> Iterator[None]:
         """While it lasts, writes are perfkit's own."""
@@ -56,8 +53,9 @@ class Outputs:
         finally:
             self._ignoring = before
 
-    def _hook(self, event: str, args: tuple[Any, ...]) -> None:
-        if event not in _PATHS or self._ignoring:
+    def hook(self, event: str, args: tuple[Any, ...]) -> None:
+        """For `sys.addaudithook`; most events are none of a file."""
+        if event not in _PATHS:
             return
         flags = args[2] if event == "open" and isinstance(args[2], int) else 0
         if event == "open" and not flags & _WRITES:

@@ -229,8 +229,6 @@ class Questions(Procedures):
     def _read(self, name: str) -> checks.Reading:
         """The value of a switch, None if it cannot be read, and the evidence."""
         script = self._script
-        if name == "compile_mode":  # the script's module is not the compiled one
-            return script.toggles.get(name), "as it was asked for"
         if name == "zero_grad_set_to_none" and script.set_to_none is None:
             return None, "there is nothing to read it from"
         script.graphs = checks.compile_counters()

@@ -43,36 +43,27 @@ def around(holder: Any, name: str, function: Callable[..., Any]) -> None:
     setattr(holder, name, call)
 
 
-# ---------------------------------------------------------------- steps
-
-
 @dataclass(eq=False)
 class Step:
-    """One step, from the end of the one before to its own end, by the host's clock."""
+    """One step, from the end of the one before to its own end, by the host's clock.
+
+    `waited` and `updated` are seconds of it spent in the training loader's `next` and in optimizers. What went
+    into the model (`forward_…`) counts where there is no loader. `marks`: what else happened in it, `new epoch`,
+    `evaluation`, `checkpoint`.
+    """
 
     seconds: float = 0.0
     waited: float = 0.0
-    """The part of its seconds spent in the training loader's `next`."""
     updated: float = 0.0
-    """The part of its seconds spent in optimizers."""
     samples: int = 0
     tokens: int = 0
     forward_samples: int = 0
-    """Samples that went into the model: they count where there is no loader."""
     forward_tokens: int = 0
     marks: set[str] = field(default_factory=set)
-    """What else happened in it: `new epoch`, `evaluation`, `checkpoint`."""
 
     def since(self, first: "Step") -> "Step":
         """What came after the first part."""
         return Step(*map(operator.sub, vars(self).values(), vars(first).values()))
-
-    def ended(self, seconds: float) -> "Step":
-        """This step, which took so long."""
-        self.seconds = seconds
-        self.samples = self.samples or self.forward_samples or 1  # where none is seen, steps are counted
-        self.tokens = self.tokens or self.forward_tokens
-        return self
 
 
 class Steps:
@@ -87,10 +78,12 @@ class Steps:
         self.in_backward = False
         self.cycle: list[object] = []
         """The optimizers that have made a step, in their order."""
+        self.is_over = False
+        """Whether the backward pass under way makes the step, which ends when something else begins: within
+        `Tensor.backward`, torch has taken function modes off their stack."""
         self._last_of_cycle: object = None
         self._since = clock()
         self._first: Step | None = None
-        self._backward_is_step = False
 
     @property
     def are_first(self) -> bool:
@@ -99,24 +92,17 @@ class Steps:
 
     def begin(self) -> None:
         """A batch is fetched, or a forward or backward pass begins."""
-        if self._backward_is_step and not self.in_backward:
-            self._backward_is_step = False
+        if self.is_over and not self.in_backward:
+            self.is_over = False
             self.end()
         if not self.began_at:
             self.began_at, self._since = time.time(), clock()
 
     on_fetch = on_forward = on_backward = begin
 
-    def backward_is_step(self) -> None:
-        """The backward pass under way makes the step, which ends when something else begins.
-
-        It does not end within `Tensor.backward`, where torch has taken function modes off their stack.
-        """
-        self._backward_is_step = True
-
     def first_may_end(self) -> None:
         """Keeps what has happened so far as the first step, in case it turns out to have ended here."""
-        if self.count == 0 and not self._backward_is_step:
+        if self.count == 0 and not self.is_over:
             self._first = copy.deepcopy(self.now)
             self._first.seconds = clock() - self._since
 
@@ -126,7 +112,7 @@ class Steps:
         A cycle is complete when it begins again, so the first step is handed on with the second.
         """
         if self.in_backward:
-            self.backward_is_step()
+            self.is_over = True
             return
         if any(optimizer is known for known in self.cycle):
             self._last_of_cycle = self._last_of_cycle or self.cycle[-1]
@@ -139,19 +125,14 @@ class Steps:
 
     def end(self) -> None:
         """A step has ended."""
-        steps, seconds = [self.now], clock() - self._since
-        if first := self._first:
-            seconds -= first.seconds
-            steps = [first, self.now.since(first)]
-            first.ended(first.seconds)
-            self._first = None
-        steps[-1].ended(seconds)
+        self.now.seconds = clock() - self._since
+        steps = [self._first, self.now.since(self._first)] if self._first else [self.now]
+        for step in steps:
+            step.samples = step.samples or step.forward_samples or 1  # where none is seen, steps are counted
+            step.tokens = step.tokens or step.forward_tokens
         self.count += len(steps)
         self._listener(steps)
-        self.now, self._since = Step(), clock()
-
-
-# ---------------------------------------------------------------- the script
+        self.now, self._first, self._since = Step(), None, clock()
 
 
 class Script(View):
@@ -185,7 +166,8 @@ class Script(View):
         """What counts as a step, where it is not an optimizer's."""
         self.holds = False
         """Whether the same batch is handed over again and again."""
-        self.held: dict[int, Any] = {}
+        self.held: list[tuple[Any, Any, int, int]] = []
+        """Such batches: the loader, the batch, its samples and tokens."""
         self._is_profiled = False
         self._seen: list[Step] = []
 
@@ -241,8 +223,6 @@ class Script(View):
         """Those of the models; of the optimizers where no call of a model was seen."""
         return [*self.model.parameters()] or [p for group in self.groups() for p in group["params"]]
 
-    # ------------------------------------------------------------ what a procedure must know
-
     def find_device(self) -> None:
         self.device = next((p.device for p in self.parameters()), self.device)
 
@@ -277,9 +257,6 @@ class Script(View):
 
     def check(self, steps: Sequence[Any]) -> None:
         """A script may train to any loss."""
-
-
-# ---------------------------------------------------------------- where its calls are
 
 
 class Sites:
@@ -322,9 +299,6 @@ def _package(file: str) -> str:
     packages = file.replace("dist-packages", "site-packages").split(f"site-packages{os.sep}")
     name = packages[-1].split(os.sep)[0].removesuffix(".py") if packages[1:] else ""
     return "" if name in ("torch", "perfkit") else name
-
-
-# ---------------------------------------------------------------- what passes through it
 
 
 def tensors(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:

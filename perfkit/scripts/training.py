@@ -110,8 +110,7 @@ class Models:
         if script.wants("channels_last"):
             model.to(memory_format=torch.channels_last)
         if script.wants("compile"):
-            mode = script.toggles.get("compile_mode", "default")
-            call = torch.compile(model._call_impl, mode=None if mode == "default" else mode)
+            call = torch.compile(model._call_impl)
         model.__dict__["_compiled_call_impl"] = own = functools.partial(self._called, model, call)
         return own
 
@@ -323,7 +322,7 @@ class Updates:
                 script.step_is = "a backward pass"
             self._weights = total
         if script.step_is:
-            script.steps.backward_is_step()
+            script.steps.is_over = True
 
     def _make(self, plain: Any, *args: Any, **kwargs: Any) -> None:
         self._script.sites.note("optimizer")

@@ -99,7 +99,7 @@ def _watch():
     sys.path.remove(way_in)
     settings = json.loads(os.environ.pop(entry.VARIABLE))
     outputs = Outputs(settings["scratch"])
-    outputs.watch()
+    sys.addaudithook(outputs.hook)
     Server(settings, outputs)
 
 

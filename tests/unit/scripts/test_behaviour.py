@@ -154,16 +154,9 @@ CHEATS = {
         FORWARD,
         "n = 8 if step > 12 else 16; x, y = x[:n], y[:n]; out = model(x)",
     ),
-    "later parts left out": (
-        "samples",
-        PARTS,
-        "        loss = nn",
-        "        if step > 5 and number % 4 < 3: continue\n        loss = nn",
-    ),
     "every other batch skipped": ("backward", IMAGES, "in loader:", "in list(loader)[::2]:"),
     "backward left out": ("backward", IMAGES, "loss.backward()", "step % 2 or loss.backward()"),
     "steps left out": ("updates", PARTS, "optimizer.step()", "step > 5 and step % 2 or optimizer.step()"),
-    "smaller images": ("inputs", IMAGES, FORWARD, "out = model(nn.functional.interpolate(x, size=8))"),
     "shorter sequences later": (
         "inputs",
         TOKENS,
@@ -210,12 +203,6 @@ HONEST = {
         (MODEL, 'model = torch.compile(Net().to(memory_format=torch.channels_last), backend="eager")'),
     ),
     "autocast": (TOKENS, (PASS, f"with torch.autocast('cpu', torch.bfloat16): {PASS}")),
-    "fused": (TOKENS, ("lr=1e-3)", "lr=1e-3, fused=True)")),
-    "gradients kept and no wait": (
-        IMAGES,
-        ("zero_grad()", "zero_grad(set_to_none=False)"),
-        ("loss.item()", "pass"),
-    ),
     "data prepared once": (IMAGES, (".byte(), ", ".float() / 255, "), (SCALED, "self.x[index]")),
     "bytes scaled in the model": (IMAGES, (SCALED, "self.x[index]"), (FEATURES, "h = self.body(x / 255)")),
     "tokens indexed at once": (

@@ -31,7 +31,7 @@ def scratch(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> O
 
 
 def test_a_file_whose_mode_is_changed_keeps_its_contents(project: Path, scratch: Outputs):
-    scratch._hook("os.chmod", ("out/old.txt", 0o600, -1))
+    scratch.hook("os.chmod", ("out/old.txt", 0o600, -1))
     os.chmod("out/old.txt", 0o600)
     assert Path("out/old.txt").read_text() == "original"
     assert (project / "out/old.txt").stat().st_mode & 0o777 != 0o600
