@@ -11,7 +11,6 @@ import errno
 import math
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator

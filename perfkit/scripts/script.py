@@ -47,9 +47,9 @@ def around(holder: Any, name: str, function: Callable[..., Any]) -> None:
 class Step:
     """One step, from the end of the one before to its own end, by the host's clock.
 
-    `waited` and `updated` are seconds of it spent in the training loader's `next` and in optimizers. What went
-    into the model (`forward_…`) counts where there is no loader. `marks`: what else happened in it, `new epoch`,
-    `evaluation`, `checkpoint`.
+    `waited` and `updated` are seconds of it spent in the training loader's `next` and in optimizers. What
+    went into the model (`forward_…`) counts where there is no loader. `marks`: what else happened in it,
+    `new epoch`, `evaluation`, `checkpoint`.
     """
 
     seconds: float = 0.0
