@@ -81,8 +81,6 @@ class LadderPanel(Panel):
         super().__init__(key)
         self.bar.tell(problem)
 
-    # ------------------------------------------------------------ what is measured, and where
-
     def set(self, **switches: Value) -> None:
         """Sets switches from the first stage on.
 
@@ -134,8 +132,6 @@ class LadderPanel(Panel):
         self.runs = climb(plan, RunStore(), self.progress())
         check(self.runs)
 
-    # ------------------------------------------------------------ results of earlier sessions
-
     def _ipython_display_(self) -> None:
         if not self.runs:
             self._recall()
@@ -147,8 +143,6 @@ class LadderPanel(Panel):
             self.runs = runs
             when = runs[0].created[:16].replace("T", " ")
             self.bar.say(f"measured earlier, at {when} UTC; Run measures again")
-
-    # ------------------------------------------------------------ results
 
     def sections(self) -> Sequence[Content]:
         """The result in one picture and a few sentences; details are folded."""

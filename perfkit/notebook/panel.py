@@ -267,8 +267,6 @@ class Panel(Sectioned):
     def _measure(self) -> None:
         """Measures, and keeps the runs; `follow` gets the progress. Raises what went wrong."""
 
-    # ------------------------------------------------------------ work
-
     def run(self) -> None:
         """Measures, and shows the result below the cell that called.
 
@@ -374,8 +372,6 @@ class Panel(Sectioned):
         for widget in self._idle_only:
             widget.disabled = busy
         self._stop.disabled = not busy
-
-    # ------------------------------------------------------------ display
 
     def _ipython_display_(self) -> None:
         if self._beside.cell and self._beside.cell == current_cell():

@@ -67,8 +67,6 @@ class StagePanel(LadderPanel):
         super().__init__([stage], **more)
         self._offer()
 
-    # ------------------------------------------------------------ switches
-
     def set(self, **switches: Value) -> None:
         """Sets switches of this optimization, as the controls do; others are set before it as well.
 
@@ -111,8 +109,6 @@ class StagePanel(LadderPanel):
         elsewhere = f"n/a here: {stage.reason}. Choose another place at the top right"
         self.bar.say(elsewhere if stage.reason else "ready")
 
-    # ------------------------------------------------------------ guess
-
     def _take_guess(self, words: str) -> None:
         """Takes what was typed; an empty field is no guess."""
         try:
@@ -129,8 +125,6 @@ class StagePanel(LadderPanel):
         super()._recall()
         if self.runs and (guess := RunStore().guess(self._run.id)):
             self.guess, self._guess.value = guess, f"{guess:g}"
-
-    # ------------------------------------------------------------ keep or drop
 
     def keep(self) -> None:
         """Keeps this rung: the panels of later rungs start from a loop that has it.
@@ -176,8 +170,6 @@ class StagePanel(LadderPanel):
                 if not rungs.planned(plan, load=False)[-1].reason:
                     return [name]
         return []
-
-    # ------------------------------------------------------------ results
 
     @property
     def _run(self) -> Run:
@@ -235,9 +227,6 @@ class StagePanel(LadderPanel):
             return [rungs.stage_diff(rungs.described(self.plan))]
         except PerfkitError:
             return []  # a workload that cannot be exported can be measured
-
-
-# ---------------------------------------------------------------- what was kept
 
 
 def _decided(plan: Plan) -> dict[str, Entry]:

@@ -72,8 +72,6 @@ class Workbench(LadderPanel):
         super().__init__([BASELINE], workload=workload, **more)
         self._moved()
 
-    # ------------------------------------------------------------ what is measured
-
     def set(self, **switches: Value) -> None:
         """Sets switches, as the controls do.
 
@@ -134,8 +132,6 @@ class Workbench(LadderPanel):
         view = profile(plan.workload, self.controls.recipe, progress=self.progress(), **where)
         self._profile = view.sections()
 
-    # ------------------------------------------------------------ results
-
     def sections(self) -> Sequence[Content]:
         """The profile, if it is the newest; else the ticked runs, each beside the first of them."""
         runs = self._ticked()
@@ -158,8 +154,6 @@ class Workbench(LadderPanel):
         if not self._turn.locked():
             self._profile = ()
             self.show()
-
-    # ------------------------------------------------------------ what to do with ticked runs
 
     def _ticked(self) -> list[Run]:
         """The ticked runs, oldest first."""

@@ -8,23 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from perfkit.errors import one_of
-from perfkit.results.stats import Estimate, Ratio
 from perfkit.show.style import Figure
 
 
 class Cell(NamedTuple):
-    """A value of a table and the function that writes it. A plain `str` in a table is text."""
+    """A number of a table, perhaps with an interval, and the function that writes it; a `str` is text."""
 
     value: Any
     """None is a missing number."""
     format: Callable[[Any], str] = str
     absent: str = "n/a"
     """The text in place of a missing number."""
-
-    @property
-    def is_number(self) -> bool:
-        """Whether the value is a number, perhaps with an interval, or a missing one."""
-        return isinstance(self.value, int | float | Estimate | Ratio | None)
 
     def __str__(self) -> str:
         return self.absent if self.value is None else self.format(self.value)
@@ -61,9 +55,8 @@ class Table(NamedTuple):
     @property
     def numeric(self) -> list[bool]:
         """For each column, whether it holds numbers and no text: such a column is set flush right."""
-        columns = [[row[at] for row in self.rows if row[at] != ""] for at in range(len(self.columns))]
-        numbers = [[isinstance(cell, Cell) and cell.is_number for cell in cells] for cells in columns]
-        return [at > 0 and bool(flags) and all(flags) for at, flags in enumerate(numbers)]
+        columns = [{type(cell) for cell in column if cell != ""} for column in zip(*self.rows, strict=True)]
+        return [at > 0 and kinds == {Cell} for at, kinds in enumerate(columns)]
 
 
 def tabulate(

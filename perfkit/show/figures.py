@@ -48,9 +48,6 @@ def _figure(
     return Figure(name, title, alt, rows, unit, nothing)
 
 
-# ---------------------------------------------------------------- time of a step
-
-
 def step_time(runs: Sequence[Run]) -> Figure:
     """A step of each run as timelines of loader, host and device, all for the same number of samples."""
     runs = sentences.stages(runs)
@@ -117,9 +114,6 @@ def _disturbed(run: Run) -> str:
     return f" {sentences.SIGNS['disturbed']} disturbed" if run.disturbed is not None else ""
 
 
-# ---------------------------------------------------------------- throughput
-
-
 def throughput(runs: Sequence[Run]) -> Figure:
     """A bar for each stage with its interval; hollow where a rung was dropped."""
     rows = list[Row]()
@@ -141,9 +135,6 @@ def _throughput_numbers(run: Run) -> str:
     if ratio := run.speedup("baseline" if run.is_again else "previous"):
         line += f"\n{sentences.SIGNS[ratio.verdict]} {units.ratio(ratio)} {ratio.verdict}"
     return line
-
-
-# ---------------------------------------------------------------- inside a step
 
 
 def held(ledgers: Sequence[MemoryReport]) -> Figure:

@@ -58,6 +58,6 @@ def _cell(cell: Cell | str) -> Markup:
     """A line may end before an interval, not inside."""
     text = clean(cell)
     value, space, interval = text.partition(" (")
-    if isinstance(cell, Cell) and cell.is_number and space:
+    if isinstance(cell, Cell) and space:
         return Markup('{} <span class="whole">({}</span>').format(value, interval)
     return escape(text)

@@ -72,9 +72,6 @@ def busy_share(run: Run) -> float | None:
     return run.utilization or (float(np.median(samples)) / 100 if samples else None)
 
 
-# ---------------------------------------------------------------- verdicts
-
-
 def result(ratio: Ratio) -> str:
     """`1.36× (1.27–1.47) faster`, or the verdict and the ratio where there is no effect."""
     if ratio.is_faster or ratio.is_slower:
@@ -189,9 +186,6 @@ def training(run: Run, before: Run | None, proof: Parity | None = None) -> str:
     if exact == "changes training":
         return check.evidence
     return f"{'the same' if check.ok else 'not the same'} (losses {check.evidence})"
-
-
-# ---------------------------------------------------------------- before any number
 
 
 def notices(runs: Sequence[Run]) -> list[str]:

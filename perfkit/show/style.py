@@ -65,9 +65,6 @@ def theme(dark: bool = False) -> Iterator[None]:
         yield
 
 
-# ---------------------------------------------------------------- a row for each thing
-
-
 class Look(NamedTuple):
     """What a piece of a bar means, its colour and hatch."""
 

@@ -86,13 +86,11 @@ def _print_table(table: Table, console: Console) -> None:
     """Prints the columns that fit: the last ones give way, and a note names them."""
     if not table.rows:
         return _print_text(": ".join(filter(None, (table.title, table.note or "none"))), console)
-    heads = [clean(head) for head in table.columns]
-    rows = [[Text(clean(cell)) for cell in row] for row in table.rows]
-    least, widths = list[int](), list[int]()
-    for at, (head, numeric) in enumerate(zip(heads, table.numeric, strict=True)):
-        texts = [row[at].plain for row in rows]
-        words = [*head.split(), *(texts if numeric or at == 0 else " ".join(texts).split())]
-        longest = max(map(cell_len, words), default=1)
+    heads, least, widths = [*map(clean, table.columns)], list[int](), list[int]()
+    rows = [[*map(clean, row)] for row in table.rows]
+    for at, (head, numeric, *texts) in enumerate(zip(heads, table.numeric, *rows, strict=True)):
+        unbroken = texts if numeric or at == 0 else " ".join(texts).split()
+        longest = max(map(cell_len, [*head.split(), *unbroken]), default=1)
         least.append(longest if numeric else min(longest, _UNBROKEN))
         widths.append(longest if numeric else max(map(cell_len, [head, *texts])))
     count = len(heads)
@@ -107,7 +105,7 @@ def _print_table(table: Table, console: Console) -> None:
     for head, numeric, width in zip(heads, table.numeric, widths, strict=False):
         grid.add_column(Text(head), overflow="fold", width=width, justify="right" if numeric else "left")
     for row in rows:
-        grid.add_row(*row[:count])
+        grid.add_row(*map(Text, row[:count]))
     if table.title:
         console.print()
         _print_text(table.title, console, style="italic")
