@@ -29,14 +29,6 @@ DOT = Figure("dot", "A $dot$", "a dot at 1", [Row("$x$", [(1.0, Look("$x$", BLUE
 BOTH = ["text", Section("Results", [TABLE, Section("More", [DOT], folded=True)])]
 
 
-def test_cells_keep_their_value_and_are_written_once():
-    assert [list(map(str, row)) for row in TABLE.rows] == [
-        ["baseline", "16.2 (16.0–16.4)", "40%", "2 workers"],
-        ["AMP", "n/a", "n/a", ""],
-    ]
-    assert str(Cell(None, units.times, absent="–")) == "–"
-
-
 def test_alignment_follows_from_types_not_from_text():
     assert TABLE.numeric == [False, True, True, False], "'2 workers' is text"
     assert tabulate((Col("a", str), Col("b", lambda _: "1.5")), [1]).numeric == [False, False]
@@ -62,8 +54,3 @@ def test_a_figure_has_the_ink_of_its_page_and_its_dollars_are_no_formulas(dark, 
     assert {to_hex(text.get_color()) for text in axes.get_xticklabels()} == {ink}
     assert drawing.get_suptitle() == "A $dot$"
     assert not axes.title.get_parse_math()
-
-
-def test_a_figure_of_nothing_says_why():
-    empty = Figure("dot", "A dot", "nothing", [], "", "No dot was measured.")
-    assert "No dot was measured." in [text.get_text() for text in drawn(empty).texts]

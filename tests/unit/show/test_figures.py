@@ -14,8 +14,10 @@ from matplotlib.text import Text
 
 from perfkit.results import recordings
 from perfkit.results.run import RUNG, Pairing, Raw, Run
+from perfkit.results.stats import Estimate
 from perfkit.show import figures, style
 from perfkit.show.figures import step_time, throughput
+from perfkit.show.style import Figure, Look, Row
 from tests.unit.show.fake_runs import again, disturbed, many, session
 
 every_view = pytest.mark.parametrize("view", [step_time, throughput])
@@ -33,12 +35,6 @@ def drawn(picture, dark=False):
         drawing = picture.draw()
         drawing.draw_without_rendering()  # ticks take their colour when they are first drawn
     return drawing
-
-
-def bars(ax, at):
-    """(left, width) of the bars in a row."""
-    row = [patch for patch in ax.patches if abs(patch.get_y() + patch.get_height() / 2 - at) < 0.01]
-    return [(patch.get_x(), patch.get_width()) for patch in row]
 
 
 @every_view
@@ -69,7 +65,7 @@ def test_stages_without_numbers_say_why_and_the_words_have_the_numbers(view):
     picture = view(session(gpu=True))
     assert re.search(r"data loading: [\d.,]+", picture.alt)
     assert "AMP: cancelled: Stopped by the person" in picture.alt
-    assert "cancelled: Stopped by" in words_of(drawn(picture)).replace("\n", " ")
+    assert any("cancelled: Stopped by" in row.words for row in picture.rows)
 
 
 @every_view
@@ -86,51 +82,59 @@ def test_hostile_and_empty_data_is_borne(view):
             assert picture.title.startswith(picture.alt.partition(".")[0])
 
 
+def test_what_is_in_a_row_is_painted():
+    pieces = [(2.0, Look("a", style.BLUE)), (0.0, Look("none", style.SKY)), (1.0, Look("b", "none"))]
+    picture = Figure("", "", "", [Row("row", pieces, "3", "words", Estimate(3.0, 2.5, 3.5))], "s")
+    (axes,) = drawn(picture).axes
+    assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [(0, 2.0), (2.0, 1.0)]
+    assert axes.collections[0].get_segments()[0][:, 0] == pytest.approx([2.5, 3.5])
+    for text in ("row", "3", "words", "a", "b", "s"):
+        assert text in words_of(axes.figure).splitlines()
+    assert "none" not in words_of(axes.figure)
+
+
 def test_throughput_has_bars_and_those_of_dropped_rungs_are_hollow():
     runs = disturbed(again())
-    drawing = drawn(throughput(runs))
-    for at, run in enumerate(runs):
-        rate = run.samples_per_s
-        assert bars(drawing.axes[0], at) == ([(0, pytest.approx(rate.value))] if rate else [])
-    assert "! 1.00× (0.99–1.02)" in words_of(drawing), "the baseline again"
-    assert "samples/s ! disturbed\n! 1.53× (1.51–1.56) disturbed" in words_of(drawing)
-    facts = {"data_loading": {RUNG: "kept"}, "batch_size": {RUNG: "dropped: slower"}}
-    ladder = [msgspec.structs.replace(run, facts=facts.get(run.stage, {})) for run in session()[:4]]
-    hollow = [patch.get_facecolor()[3] == 0 for patch in drawn(throughput(ladder)).axes[0].patches]
-    assert hollow == [run.stage == "batch_size" for run in ladder if run.samples_per_s]
+    rows = throughput(runs).rows
+    for row, run in zip(rows, runs, strict=True):
+        assert (row.interval, [width for width, _ in row.pieces]) == (
+            run.samples_per_s,
+            [run.samples_per_s.value] if run.samples_per_s else [],
+        )
+    assert "! 1.00× (0.99–1.02)" in rows[-1].text, "the baseline again"
+    assert "samples/s ! disturbed\n! 1.53× (1.51–1.56) disturbed" in rows[1].text
+    dropped = msgspec.structs.replace(runs[1], facts={RUNG: "dropped: slower"})
+    assert throughput([dropped]).rows[0].pieces[0][1] == Look("dropped", "none")
 
 
 def test_lanes_of_a_cpu_show_the_wait_where_it_was_and_no_time_of_workers():
     before, after = session()[:2]
-    drawing = drawn(step_time([before, after]))
-    step, share = before.step_s, before.data_wait_share
-    wait = pytest.approx(1e3 * step.value * share)
-    assert bars(drawing.axes[0], 1) == [(0, wait)], "without workers, the loader works while the host waits"
-    assert bars(drawing.axes[0], 2)[0] == (0, wait)
-    start, rest = bars(drawing.axes[0], 2)[1]
-    assert start + rest == pytest.approx(1e3 * step.value)
-    assert bars(drawing.axes[0], 4) == [], "row 3 has the words of the second run"
-    assert "1 worker beside the step: not timed" in words_of(drawing)
-    assert drawing.axes[0].get_xlabel() == "ms for 32 samples, medians"
+    picture = step_time([before, after])
+    head, loader, host, _, workers, _ = picture.rows
+    step, wait = 1e3 * before.step_s.value, 1e3 * before.step_s.value * before.data_wait_share
+    assert head.words.startswith("baseline: 1.97 s")
+    assert [width for width, _ in loader.pieces] == [wait], "the loader works while the host waits"
+    assert [width for width, _ in host.pieces] == pytest.approx([wait, step - wait])
+    assert (workers.pieces, workers.words) == ((), "1 worker beside the step: not timed")
+    assert picture.unit == "ms for 32 samples, medians"
 
 
 def test_lanes_of_a_gpu_show_how_busy_it_is_as_a_share_and_one_scale_for_both_batches():
     small, large = (run for run in session(gpu=True) if run.stage in ("data_loading", "batch_size"))
     picture = step_time([small, large])
     assert "12% waits for data, device busy 72% of it" in picture.alt
-    drawing = drawn(picture)
-    assert "512 samples, medians; of several steps: shares, not places" in drawing.axes[0].get_xlabel()
-    assert "busy: a share, not places" in words_of(drawing)
-    assert "19.3 MB a step to the device; only a profile times them" in words_of(drawing)
-    assert sum(width for _, width in bars(drawing.axes[0], 2)) == pytest.approx(16e3 * small.step_s.value)
+    assert "512 samples, medians; of several steps: shares, not places" in picture.unit
+    _, _, host, copies, device, *_ = picture.rows
+    assert copies.words == "19.3 MB a step to the device; only a profile times them"
+    assert device.pieces[0][1].label == "busy: a share, not places"
+    assert sum(width for width, _ in host.pieces) == pytest.approx(16e3 * small.step_s.value)
     raw = msgspec.structs.replace(small.raw, gpu_utilization_nvml=[])
-    assert "not timed" in words_of(drawn(step_time([msgspec.structs.replace(small, raw=raw)])))
+    assert step_time([msgspec.structs.replace(small, raw=raw)]).rows[-1].words == "not timed"
 
 
 def test_a_simulated_step_says_so():
     simulated = recordings.find("sim-v100").runs
-    assert drawn(step_time(simulated)).axes[0].get_xlabel().startswith("simulated ")
-    assert "simulated" in words_of(drawn(throughput(simulated)))
+    assert {view(simulated).unit.split()[0] for view in (step_time, throughput)} == {"simulated"}
 
 
 def test_the_headline_is_the_last_comparison_in_words():

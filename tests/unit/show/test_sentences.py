@@ -55,7 +55,6 @@ SAME_COMPUTING = "computing alone: no measurable difference, 1.00× (1.00–1.00
             "too few rounds, 2.05× (1.50–2.79); measure longer; ",
         ),
         ({"status": "not_applicable", "reason": "needs CUDA"}, {}, "n/a: needs CUDA."),
-        ({"status": "failed", "reason": "Out of memory."}, {}, "failed: Out of memory."),
         ({"status": "cancelled"}, {}, "cancelled: no reason was given."),
         (
             {"factor": 2, "mechanism": [Mechanism("amp", False, "logits are float32")]},

@@ -14,7 +14,6 @@ from perfkit.show import document, sentences, tables, terminal
 from perfkit.show.style import Figure
 from perfkit.worker.messages import KernelReport, MemoryReport, Place, ShapeTiming, StepWork, SyncReport
 from tests.unit.show.fake_runs import again, disturbed, session
-from tests.unit.show.test_figures import bars, drawn
 
 RUNS = session()
 WRONG = [RUNS[4].mechanism[0], msgspec.structs.replace(RUNS[4].mechanism[1], switch="amp", ok=False)]
@@ -86,7 +85,7 @@ def test_a_row_of_the_history_has_texts_and_the_numbers_to_sort_by():
 def test_the_picture_of_memory():
     held = document.find(PAGES["memory"], Figure, "held")
     assert "amp=bf16: 2.00 MB" in held.alt
-    assert [width for _, width in bars(drawn(held).axes[0], 0)] == pytest.approx([1.0, 1.0, 1.0])
+    assert [width for width, _ in held.rows[0].pieces if width] == [1.0, 1.0, 1.0]
 
 
 def test_losses_are_over_samples_and_nan_is_told():

@@ -47,10 +47,6 @@ def test_nothing_from_outside_is_taken_for_markup_or_moves_the_cursor():
     assert "\x07" not in shown
 
 
-def test_a_table_without_rows_says_why():
-    assert terminal.text([Table(("a",), [], "Kernels", "no accelerator")]) == "Kernels: no accelerator\n"
-
-
 def test_no_word_is_cut_off_where_every_column_is_as_narrow_as_its_words():
     cells = [
         "a" * 14,
