@@ -128,6 +128,6 @@ def parity(
 
 
 def memory(training: Stage, output: Output) -> None:
-    """What holds memory in a training step: by kind and by module."""
+    """What holds memory in a training step, by kind."""
     ledger = inspect.memory(**training.look())
     output.show("memory of a step", tables.memory([ledger]), ledger)

@@ -5,13 +5,13 @@ each switch, for perfkit's own program and for scripts alike.
 """
 
 import contextlib
-import os
 import resource
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import psutil
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
@@ -58,9 +58,9 @@ def compile_counters() -> CompileCounters:
         return CompileCounters()
     counters = dynamo.counters
     return CompileCounters(
-        graphs=int(counters["stats"]["unique_graphs"]),
-        breaks=int(sum(counters["graph_break"].values())),
-        cache_hits=int(counters["inductor"]["fxgraph_cache_hit"]),
+        graphs=counters["stats"]["unique_graphs"],
+        breaks=sum(counters["graph_break"].values()),
+        cache_hits=counters["inductor"]["fxgraph_cache_hit"],
     )
 
 
@@ -81,13 +81,11 @@ def peak_bytes(device: torch.device) -> tuple[int | None, int | None]:
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
-    return (None if device.type == "mps" else _peak_rss()), None
-
-
-def _peak_rss() -> int:
+    if device.type == "mps":
+        return None, None
     with contextlib.suppress(OSError), open("/proc/self/status") as file:
-        return int(next(line for line in file if line.startswith("VmHWM")).split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS
+        return int(next(line for line in file if line.startswith("VmHWM")).split()[1]) * 1024, None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, None  # in bytes on macOS
 
 
 # ---------------------------------------------------------------- models and tensors
@@ -274,11 +272,10 @@ def _amp(view: View) -> Reading:
         dtype = view.autocast
         evidence += f", cast back from an autocast to {shown(dtype)}"
     kind = "off" if dtype == parameters else kinds.get(dtype)
-    if view.scaler and view.scaler.is_enabled():
+    scales = view.scaler.is_enabled() if view.scaler else kind == "fp16"
+    if view.scaler and scales:
         evidence += f", loss scaled by {view.scaler.get_scale():.0f}"
-    if view.scaler and view.scaler.is_enabled() != (kind == "fp16"):
-        kind = None
-    return kind, evidence
+    return kind if scales == (kind == "fp16") else None, evidence
 
 
 FP32_PARTS: tuple[Any, ...] = (
@@ -366,12 +363,7 @@ def _allocator(view: View) -> Reading:
 
 def first_environment() -> dict[str, str]:
     """The variables that this process, or the server that forked it, was started with."""
-    try:
-        with open("/proc/self/environ", "rb") as file:
-            pairs = [part.decode(errors="replace").partition("=") for part in file.read().split(b"\0")]
-        return {name: value for name, equals, value in pairs if equals}
-    except OSError:  # not Linux
-        return dict(os.environ)
+    return psutil.Process().environ()
 
 
 READERS: dict[str, Callable[[View], Reading]] = {name: globals()[f"_{name}"] for name in switches()}

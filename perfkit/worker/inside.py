@@ -1,4 +1,4 @@
-"""What is inside a step: what holds memory in it, its FLOPs and bytes, and what the device can do by shape.
+"""What is inside a step: what holds memory in it, its FLOPs, and what the device can do by shape.
 
 Memory is that of every tensor's storage, from its allocation until it is freed: the tensors that operators
 return, on a CPU as on a GPU. What a library allocates for itself inside one operator (cuDNN's workspace) and
@@ -17,30 +17,12 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import FlopCounterMode
 
 from perfkit.errors import InvalidValue
 from perfkit.worker.checks import inner_model, peak_bytes, reset_peak, shown, synchronize
-from perfkit.worker.messages import KernelReport, MemoryReport, ShapeTiming, StepWork
+from perfkit.worker.messages import KernelReport, MemoryReport, ShapeTiming
 from perfkit.worker.training import Training
-
-
-class Operators(TorchDispatchMode):
-    """Shows every operator that computes meanwhile: the function, its arguments and what it returned."""
-
-    def __init__(self, show: Callable[[Any, Any, Any, Any], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._show = show
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        outputs = func(*args, **(kwargs or {}))
-        self._show(func, args, kwargs or {}, outputs)
-        return outputs
-
-
-def _tensors(*values: Any) -> Iterator[torch.Tensor]:
-    return (value for value in tree_iter(values) if isinstance(value, torch.Tensor))
-
 
 # ---------------------------------------------------------------- memory
 
@@ -51,10 +33,11 @@ Storage = list[Any]
 """Kind and size. The kind of a gradient shows after its allocation, also for one that is in the peak."""
 
 
-class Ledger:
-    """Accounts for all storages of a training."""
+class Ledger(TorchDispatchMode):
+    """Accounts for all storages of a training while it is entered."""
 
     def __init__(self, training: Training) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self._training, self._model = training, inner_model(training.model)
         self._phase = "data"
         self._live: dict[int, Storage] = {}
@@ -62,10 +45,17 @@ class Ledger:
         self.at_peak: list[Storage] = []
         self.peak_phase = ""
 
-    def note(self, kind: str, *values: Any) -> None:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        outputs = func(*args, **(kwargs or {}))
+        self._note("", outputs)
+        return outputs
+
+    def _note(self, kind: str, *values: Any) -> None:
         """Records tensors under this kind, or under that which the phase implies."""
-        for tensor in _tensors(values):
-            if tensor.device.type != self._training.device.type or tensor.layout != torch.strided:
+        for tensor in tree_iter(values):
+            if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+                continue
+            if tensor.device.type != self._training.device.type:
                 continue
             storage = tensor.untyped_storage()
             key, size = storage._cdata, storage.nbytes()
@@ -90,9 +80,9 @@ class Ledger:
         """
         before, self._phase = self._phase, "data" if name == "copy" else name
         parameters = [*self._model.parameters()]
-        self.note("weights", [value.data for value in parameters], [*self._model.buffers()])
-        self.note("gradients", [value.grad for value in parameters])
-        self.note("optimizer", [*self._training.optimizer.state.values()])
+        self._note("weights", [value.data for value in parameters], [*self._model.buffers()])
+        self._note("gradients", [value.grad for value in parameters])
+        self._note("optimizer", [*self._training.optimizer.state.values()])
         try:
             yield
         finally:
@@ -112,10 +102,7 @@ def memory(training: Training, steps: int = 2) -> MemoryReport:
         )
     ledger = Ledger(training)
     reset_peak(training.device)
-    with (
-        training.phases(ledger.in_phase),
-        Operators(lambda func, args, kwargs, outputs: ledger.note("", outputs)),
-    ):
+    with training.phases(ledger.in_phase), ledger:
         for _ in range(steps):
             training.step()
     on_gpu = training.device.type == "cuda"
@@ -158,10 +145,21 @@ def kernels(training: Training, step_s: float) -> KernelReport:
         peaks=peaks,
         bytes_per_s=2 * source.nbytes / copy_s,  # read and written
         rows=rows,
-        work=work(training),
+        flops=flops(training),
+        dtype={"off": "float32", "bf16": "bfloat16", "fp16": "float16"}[training.recipe.amp],
         step_s=step_s,
         recipe=training.recipe.describe(),
     )
+
+
+def flops(training: Training) -> int | None:
+    """FLOPs of the products and convolutions of a step; None where it is compiled: they are not seen."""
+    if training.recipe.compile:
+        return None
+    with FlopCounterMode(display=False) as counter:
+        training.step()
+    found: int = counter.get_total_flops()
+    return found
 
 
 def _products(
@@ -195,24 +193,3 @@ def _least_s(device: torch.device, calls: Sequence[Callable[[], Any]]) -> list[f
 
     rounds = [[seconds(call) for call in calls] for _ in range(1 + REPEATS)]
     return [min(times) for times in zip(*rounds[1:], strict=True)]  # the first call plans and allocates
-
-
-def work(training: Training) -> StepWork:
-    """FLOPs of a step (products and convolutions), and the bytes that it moves if nothing is fused."""
-    if training.recipe.compile:  # fusing changes the bytes, so they are counted without it
-        return StepWork(None, None, "", "counted on the recipe without compile")
-    flops = moved = 0
-
-    def show(func: Any, args: Any, kwargs: Any, outputs: Any) -> None:
-        nonlocal flops, moved
-        if func.is_view:
-            return
-        if count := flop_registry.get(func.overloadpacket):
-            flops += count(*args, **kwargs, out_val=outputs)
-        tensors = {id(tensor): tensor for tensor in _tensors(args, kwargs, outputs)}
-        moved += sum(tensor.nbytes for tensor in tensors.values())
-
-    with Operators(show):
-        training.step()
-    amp = {"off": "float32", "bf16": "bfloat16", "fp16": "float16"}[training.recipe.amp]
-    return StepWork(flops, moved, amp)

@@ -49,9 +49,6 @@ decode_event: Callable[[bytes], AnyEvent] = msgspec.msgpack.Decoder(AnyEvent).de
 """Both raise `msgspec.DecodeError` for other bytes."""
 
 
-# ---------------------------------------------------------------- a training
-
-
 class DeviceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     """Facts about a device; all but the first two are known for CUDA devices only.
 
@@ -69,14 +66,14 @@ class DeviceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What a workload offers, and what the device is."""
+    """A workload, and what the device is.
+
+    `options` are all arguments of its constructor; it `offers` optional parts that some switches need.
+    """
 
     reference: str
-    """`package.module:name`."""
     options: dict[str, Any]
-    """All arguments of the workload's constructor."""
     offers: list[str]
-    """Optional parts of the workload that some switches need."""
     facts: DeviceFacts
     convolves: bool = True
 
@@ -132,9 +129,6 @@ class Peak(msgspec.Struct, frozen=True):
     recompiles: int
 
 
-# ---------------------------------------------------------------- looks inside
-
-
 KINDS = ("weights", "gradients", "optimizer", "batch", "activations", "workspace")
 
 
@@ -151,7 +145,6 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     allocated: int | None
     reserved: int | None
     recipe: str
-    """In words."""
     simulated: str = ""
 
     @classmethod
@@ -173,34 +166,26 @@ class ShapeTiming(msgspec.Struct, frozen=True):
     flops_per_byte: float
 
 
-class StepWork(msgspec.Struct, frozen=True):
-    """FLOPs (products and convolutions) and bytes (as if no operators were fused) of a step.
-
-    `dtype` is that of its products; `why` the counts are not known.
-    """
-
-    flops: int | None
-    bytes: int | None
-    dtype: str
-    why: str = ""
-
-
 class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured roofs of a device (`peaks` in FLOP/s by type), timings by shape, the work of a step."""
+    """Measured roofs of a device (`peaks` in FLOP/s by type), timings by shape, the work of a step.
+
+    `flops` are those of products and convolutions, whose type is `dtype`; None where they cannot be counted,
+    as the step is compiled.
+    """
 
     peaks: dict[str, float]
     bytes_per_s: float
     rows: list[ShapeTiming]
-    work: StepWork
+    flops: int | None
+    dtype: str
     step_s: float
     recipe: str
-    """In words."""
 
     @property
     def mfu(self) -> float | None:
         """FLOP/s of the step / the measured peak of its type; None where they are not known."""
-        peak = self.peaks.get(self.work.dtype)
-        return self.work.flops / peak / self.step_s if self.work.flops and peak else None
+        peak = self.peaks.get(self.dtype)
+        return self.flops / peak / self.step_s if self.flops and peak else None
 
 
 class Place(msgspec.Struct):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import profiler
 
 from perfkit.worker.checks import compile_counters, peak_bytes, reset_peak, synchronize, world
 from perfkit.worker.messages import Block, Peak, SyncReport
@@ -184,19 +185,13 @@ class Procedures:
         return warm
 
     def block(self, samples: int, seconds: float = 0.0, queues: int = 1) -> Job:
-        """One block of at least this many samples, for at least some seconds.
+        """One block of at least this many samples, for at least some seconds, judged by the steps before it.
 
-        The training was idle: what was prefetched meanwhile is used up first. On a CPU the block continues,
-        within limits, until the loader's queue is as full as at the start. Otherwise it would contain the
-        steps on some batches without the work of loading as many, which competes with the model for the
-        cores.
-
-        Args:
-            samples: how many, rounded up to whole steps and, with workers, to one batch of each.
-            seconds: how long, judged by the steps of the warm-up.
-            queues: with workers, on a CPU, at least this many times the batches that their queue holds; if 0,
-                the queue is left as it is. With an accelerator it is empty at the start, and the loader's
-                pace shows at once.
+        The training was idle: what was prefetched meanwhile is used up first. On a CPU with workers the block
+        takes `queues` times the batches of their queue, and continues, within limits, until that is as full
+        as at the start: otherwise the steps on some batches would count without the work of loading as many,
+        which competes with the model for the cores. If 0, the queue is left as it is. With an accelerator it
+        is empty at the start, and the loader's pace shows at once.
         """
         subject = self.subject
         on_cpu = subject.device.type == "cpu"
@@ -250,19 +245,19 @@ class Procedures:
             self._wait_for_workers()
             return (yield from self.take(self.steps_for(samples, queues=0), "ceiling")).block()
 
-    def profile(self, path: str, stacks: bool, **schedule: int) -> Generator[None, Any, str]:
+    def profile(self, path: str, stacks: bool, **schedule: int) -> Job:
         """Takes steps with the profiler, and writes a trace of the active ones for each rank: its path.
 
         `schedule` is that of `torch.profiler.schedule`: wait, warmup, active.
         """
         if rank := int(os.environ.get("RANK", "0")):
             path = path.replace(".json", f".rank{rank}.json")
-        activities = [torch.profiler.ProfilerActivity.CPU]
+        activities = [profiler.ProfilerActivity.CPU]
         if self.subject.device.type == "cuda":
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-        recorder = torch.profiler.profile(
+            activities.append(profiler.ProfilerActivity.CUDA)
+        recorder = profiler.profile(
             activities=activities,
-            schedule=torch.profiler.schedule(**schedule, repeat=1),
+            schedule=profiler.schedule(**schedule, repeat=1),
             record_shapes=True,
             with_stack=stacks,
             on_trace_ready=lambda recorded: _write(recorded, path),
@@ -275,7 +270,7 @@ class Procedures:
                     recorder.step()
         return path
 
-    def syncs(self, steps: int) -> Generator[None, Any, SyncReport]:
+    def syncs(self, steps: int) -> Job:
         """Copies and waits between host and device in some steps."""
         with detect_syncs() as places:
             for _ in range(steps):

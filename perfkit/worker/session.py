@@ -77,11 +77,7 @@ class Session(Procedures):
     def train(self, recipe: dict[str, Any], seed: int, loss_steps: int, warmup_s: float) -> Job:
         """`Trained`: builds a training, takes its first steps, checks its switches and warms up.
 
-        Args:
-            recipe: every switch.
-            seed: of weights and order.
-            loss_steps: first steps, whose losses are kept.
-            warmup_s: the most that the warm-up may take.
+        The losses of `loss_steps` are kept; the warm-up takes `warmup_s` at most.
         """
         self.report("building")
         if "LOCAL_WORLD_SIZE" in os.environ:

@@ -12,7 +12,7 @@ from perfkit.results.run import Communication
 from perfkit.results.store import entry
 from perfkit.show import document, sentences, tables, terminal
 from perfkit.show.style import Figure
-from perfkit.worker.messages import KernelReport, MemoryReport, Place, ShapeTiming, StepWork, SyncReport
+from perfkit.worker.messages import KernelReport, MemoryReport, Place, ShapeTiming, SyncReport
 from tests.unit.show.fake_runs import again, disturbed, session
 
 RUNS = session()
@@ -26,7 +26,7 @@ TIMES = Communication(
 )  # fmt: skip
 KERNELS = KernelReport(
     peaks={"float32": 2e9}, bytes_per_s=1e9, rows=[ShapeTiming("1 x 2 x 3", "float32", 0.001, 1e9, 4.0)],
-    work=StepWork(10**9, 10**8, "float32"), step_s=1.0, recipe="baseline",
+    flops=10**9, dtype="float32", step_s=1.0, recipe="baseline",
 )  # fmt: skip
 PARTS = dict.fromkeys(("optimizer", "batch", "workspace"), 0)
 MEMORY = MemoryReport(
@@ -52,7 +52,7 @@ PAGES = {
     ],
     "stored": [tables.stored([entry(RUNS[3]), msgspec.structs.replace(entry(RUNS[9]), name="mine")])],
     "kernels": tables.kernels(KERNELS),
-    "no_kernels": tables.kernels(msgspec.structs.replace(KERNELS, work=StepWork(None, None, "", "because"))),
+    "no_kernels": tables.kernels(msgspec.structs.replace(KERNELS, flops=None)),
     "memory": tables.memory(LEDGERS),
     "syncs": tables.syncs(SyncReport([WAIT], 4, "cpu")),
 }
