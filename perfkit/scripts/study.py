@@ -25,8 +25,7 @@ from perfkit.scripts.messages import ScriptFacts
 from perfkit.scripts.watched import WatchedScript
 from perfkit.show.document import Content, Notice
 from perfkit.show.tables import checks
-from perfkit.studies.here import ThisMachine
-from perfkit.studies.loop import Training
+from perfkit.studies.here import ThisMachine, Training
 from perfkit.studies.record import Noise
 from perfkit.studies.sources import Plan, Progress, StopRule, plan
 from perfkit.worker.messages import Description

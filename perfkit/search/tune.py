@@ -25,7 +25,8 @@ from perfkit.rules import Target, applicable
 from perfkit.show import sentences, units
 from perfkit.show.document import Bullets, Col, Content, tabulate
 from perfkit.studies import rungs
-from perfkit.studies.sources import PARITY_STEPS, Plan, Progress, Source, StopRule, opened
+from perfkit.studies.inspect import parity_of
+from perfkit.studies.sources import Plan, Progress, Source, StopRule, opened
 
 SPACE: dict[str, tuple[Value, ...]] = {
     "workers": (0, 1, 2, 4, 8),
@@ -130,7 +131,7 @@ def tune(
             notes.append("Stopped: whether it trains the same was not checked")
         else:
             try:
-                parity = source.parity(run.title, best, PARITY_STEPS)
+                parity = parity_of(source, run.title, best)
             except PerfkitError as problem:
                 notes.append(f"Whether it trains the same could not be checked: {problem}")
     return Tuned(

@@ -1,36 +1,67 @@
-"""This machine as a source of runs: every training is a process of its own."""
+"""This machine as a source of runs: every training is a process of its own, measured in rounds with others.
+
+The processes stay alive, and each round measures one block of each, in random order, so that the drift of a
+noisy machine cancels within a round and the numbers that are shown together come from the same rounds. What
+memory does not hold beside all others is measured beside the baseline alone.
+"""
 
 import contextlib
 import platform
-from collections.abc import Iterator
-from typing import Any, ClassVar, Self
+import random
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from msgspec import structs
 
 from perfkit import machine, workloads
-from perfkit.errors import InvalidValue
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
 from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import LADDER, Exactness, Stage
-from perfkit.machine import devices
+from perfkit.ladder.catalogue import LADDER, Stage
+from perfkit.machine import cores, devices, gpus
 from perfkit.process.child import Child, Conversation
 from perfkit.process.lock import device_lock
 from perfkit.recipe import Recipe
-from perfkit.results.parity import Check, Parity
+from perfkit.results import stats
+from perfkit.results.run import AGAIN, DISTURBED, Communication, Pairing, Role, Run
+from perfkit.results.store import RunStore
 from perfkit.rules import Target
-from perfkit.studies.loop import A, Loop, Training
-from perfkit.studies.sources import Plan, Progress, Request
-from perfkit.worker.messages import Description, ParityReport, Trained
+from perfkit.studies.record import Noise, Round, Trial, begun, ended
+from perfkit.studies.sources import A, Plan, Progress, Request, Source, StopRule
+from perfkit.worker.messages import Block, Description, Peak, Trained
 
+STARTING = 0.25
+"""The part of a measurement's time until all processes are warm, roughly: for the progress bar."""
+MEMORY_MARGIN = 1.5
+"""Another training needs as much memory as the largest so far, and some more for its batches."""
 _COLD = ("memory", "syncs")
 """Looks that take the first steps."""
 
 
-class ThisMachine(Loop):
-    """Trains in child processes, while it has the device to itself."""
+class Training(NamedTuple):
+    """A process that trains a recipe, with several ranks a process for each; and what it said once warm."""
+
+    child: Conversation
+    trained: Trained
+
+
+class ThisMachine(Source):
+    """Trains in child processes, which stay alive from one call of `measure` to the next."""
 
     locks: ClassVar[str] = ""
     """What it has to itself; the plan's device if empty."""
+    holds_batches = True
+    """Whether a step on a batch that is held can be measured."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         super().__init__(plan, progress)
+        self._session = secrets.token_hex(4)
+        self._random = random.Random(plan.seed)
+        self._trials: dict[str, Trial] = {}
+        self._reference: float | None = None
+        """The rate of the baseline, in samples/s, when it was measured first."""
         self._exit = contextlib.ExitStack()
         self._spare: Conversation | None = None
 
@@ -101,13 +132,14 @@ class ThisMachine(Loop):
 
         The losses of the first `loss_steps` are kept; `child` has loaded the workload (a fresh one if None).
         """
-        child = child or self._fresh_child(recipe)
+        child = child or self.fresh_child(recipe)
         how = {"seed": self.plan.seed, "warmup_s": warmup_s}
         with _stopped_on_error(child):
             trained = self.ask(child, "train", Trained, recipe=recipe.to_dict(), loss_steps=loss_steps, **how)
         return Training(child, trained)
 
-    def _fresh_child(self, recipe: Recipe) -> Conversation:
+    def fresh_child(self, recipe: Recipe) -> Conversation:
+        """A process that has loaded the workload, in the environment of a recipe."""
         if self._spare and recipe.ranks == 1 and not recipe.environment():
             spare, self._spare = self._spare, None
             return spare
@@ -136,41 +168,246 @@ class ThisMachine(Loop):
         finally:
             child.stop()
 
-    # ------------------------------------------------------------ parity
+    def noise(self) -> Noise:
+        """The A/A noise that verdicts take into account."""
+        return RunStore().expected_noise(self.plan.device)
 
-    def parity(self, title: str, recipe: Recipe, steps: int) -> Parity:
-        if recipe.ranks > 1:
-            exactness: Exactness = "tolerance"
-            report, trained = self._beside_one_rank(recipe, steps)
-        else:
-            plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
-            exactness, child = catalogue.exactness(recipe, plain), self._fresh_child(recipe)
-            how = {"exactness": exactness, "seed": self.plan.seed, "steps": steps}
-            report = self.ask(child, "parity", ParityReport, recipe=recipe.to_dict(), **how)
-            trained = self.train(recipe, loss_steps=2, child=child).trained
-        off = [f"{proof.switch}: {proof.evidence}" for proof in trained.mechanisms if not proof.ok]
-        proven = f"{len(trained.mechanisms)} switches proven by the built objects"
-        mechanisms = Check("mechanisms", not off, "; ".join(off) or proven)
-        samples = recipe.batch_size * recipe.accumulation * recipe.ranks
-        is_other_batch = samples != self.plan.preset.batch_size
-        return Parity(title, exactness, [*report.checks, mechanisms], is_other_batch, report.losses)
+    def ask(self, child: Conversation, question: str, kind: type[A], **arguments: Any) -> A:
+        """The answer of a process, which has the plan's time limit for it."""
+        if self.plan.timeout_s:
+            child.limit(self.plan.timeout_s)
+        return child.ask(question, kind, **arguments)
 
-    def _beside_one_rank(self, recipe: Recipe, steps: int) -> tuple[ParityReport, Trained]:
-        """Ranks with a batch each must have the losses of one rank with all of their batches."""
-        batch_size = recipe.batch_size * recipe.ranks
-        child, plain = self.train(recipe.replace(ranks=1, batch_size=batch_size), steps)
-        child.stop()
-        trained = self.train(recipe, steps).trained
-        rounding = 1e-4 if recipe.amp == "off" else 2e-2
-        pairs = zip(trained.losses, plain.losses, strict=True)
-        difference = max(abs(a - b) / max(abs(b), 1.0) for a, b in pairs)
-        evidence = (
-            f"{recipe.ranks} x {recipe.batch_size} and 1 x {batch_size}: at most {difference:.1g} apart"
+    def measure(self, stages: Sequence[Stage], stop: StopRule) -> list[Run]:
+        trials = [self._trial(stage, is_base=stage is stages[0]) for stage in stages]
+        try:
+            self._measure_together(trials, stop)
+        except (Cancelled, KeyboardInterrupt, RunFailed) as reason:  # a person, or the end of a training
+            self.stopped = reason
+        measured = [trial for trial in trials if trial.has_result]
+        for trial in measured[1:]:
+            if trial.stage.name == AGAIN:
+                self._learn_noise(trial.pairing("baseline", measured[0], measured[0], (None, False)))
+        known, runs = self.noise(), []
+        for trial in trials:
+            before = measured[: measured.index(trial)] if trial.has_result else []
+            if not trial.has_result:
+                run = ended(trial.run)
+            elif not before:
+                run = trial.result([])
+                self._reference = self._reference or (run.samples_per_s.value if run.samples_per_s else None)
+            else:
+                sides: list[tuple[Role, Trial]] = [("previous", before[-1]), ("baseline", before[0])]
+                sides = sides[trial.stage.name == AGAIN :]
+                pairings = [trial.pairing(role, other, before[0], known) for role, other in sides]
+                run = trial.result(pairings, self._reference)
+            runs.append(run)
+        return runs
+
+    def renew(self) -> None:
+        for trial in self._trials.values():
+            trial.stop()
+
+    def _trial(self, stage: Stage, is_base: bool) -> Trial:
+        """The trial of an earlier call, if its process is alive or it is the baseline; else a new one."""
+        known = self._trials.get(stage.name)
+        if known and known.stage == stage and known.is_open and (known.child or is_base):
+            return known
+        if known:
+            known.stop()
+        self._trials[stage.name] = trial = Trial(
+            stage, begun(self._session, stage, self.plan, self.description)
         )
-        if difference > rounding and trained.batch_norm:
-            evidence += ": batch normalisation sees each rank's own batch (nn.SyncBatchNorm would see all)"
-        losses = {"candidate": trained.losses, "float32": plain.losses, "float64": list[float]()}
-        return ParityReport([Check("losses", difference <= rounding, evidence)], losses), trained
+        return trial
+
+    def _measure_together(self, trials: list[Trial], stop: StopRule) -> None:
+        """What memory did not hold has no result then: it is measured beside the baseline, or else alone."""
+        groups = [trials]
+        while groups:
+            group = [trial for trial in groups.pop(0) if trial.is_open]
+            if len(group) < 2 and all(trial.rounds for trial in group):
+                continue
+            for other in self._trials.values():
+                if other not in group:
+                    other.stop()
+            self._take_rounds(self._start_together(group), stop)
+            lacking = [trial for trial in group if trial.is_open and not trial.rounds]
+            beside = group[:1] if len(group) > 2 else []
+            groups += [[*beside, trial] for trial in lacking if trial not in beside]
+
+    # ------------------------------------------------------------ starting
+
+    def _start_together(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Starts processes in the order of the trials, as many as memory holds, and returns these trials."""
+        batch: list[Trial] = []
+        base, is_fresh = trials[0], not trials[0].child
+        for trial in trials:
+            if not trial.child:
+                if len(batch) > 1 and self._is_crowded(batch):
+                    break
+                self.progress.reach(STARTING * len(batch) / len(trials), trial.stage.title)
+                try:
+                    self._start_one(trial)
+                except PerfkitError as problem:
+                    if batch and _is_out_of_memory(problem):
+                        break
+                    trial.fail(problem)
+                    continue
+            batch.append(trial)
+        again = next((trial for trial in batch if trial.stage.name == AGAIN), None)
+        if again and is_fresh and base in batch and self._random.random() < 0.5:
+            # Of equal processes the one started first may be slower.
+            base.child, again.child = again.child, base.child
+            base.trained, again.trained = again.trained, base.trained
+        return batch
+
+    def _start_one(self, trial: Trial) -> None:
+        free = self._free_gpu_bytes()
+        trial.child, trial.trained = training = self.start(trial.stage)
+        proofs = training.trained.mechanisms
+        off = [f"{proof.switch} ({proof.evidence})" for proof in proofs if not proof.ok]
+        if off:
+            raise RunFailed(
+                f"the mechanism is not on: {'; '.join(off)}",
+                "The numbers would not be of this recipe, so it is not measured; check the workload's code",
+            )
+        trial.gpu_bytes = max(0, free - self._free_gpu_bytes())
+
+    def _is_crowded(self, batch: Sequence[Trial]) -> bool:
+        """Whether one more training may not fit into the memory of this machine or of its GPU."""
+        resident = [sum(map(cores.resident_bytes, _pids([trial]))) for trial in batch]
+        if cores.free_memory_bytes() < MEMORY_MARGIN * max(resident):
+            return True
+        return self._free_gpu_bytes() < MEMORY_MARGIN * max(trial.gpu_bytes for trial in batch)
+
+    def _free_gpu_bytes(self) -> int:
+        return gpus.free_gpu_bytes(self.description.facts.uuid) or 0
+
+    # ------------------------------------------------------------ rounds
+
+    def _take_rounds(self, members: list[Trial], stop: StopRule) -> None:
+        """Measures rounds until the rule is satisfied, then what is measured once.
+
+        A trial that fails takes no further part; nor does one that runs out of memory beside others, which
+        then has no result.
+        """
+        rounds: list[Round] = []
+        started = time.monotonic()
+        budget_s = min(stop.limit_s, stop.budget_s * max(1, len(members) - 1))
+        others = cores.OtherPrograms()
+        try:
+            with gpus.sample_utilization(self.description.facts.uuid) as utilization:
+                while members:
+                    clean = [round for round in rounds if round.disturbed <= DISTURBED]
+                    needed, spent_s = _rounds_needed(members, clean, stop), time.monotonic() - started
+                    if len(rounds) >= stop.rounds and (spent_s > budget_s or len(clean) >= needed):
+                        break
+                    part = min(0.99, max(len(clean) / needed, spent_s / budget_s if budget_s else 0.0))
+                    title = f"round {len(rounds) + 1} of {members[-1].stage.title}"
+                    self.progress.reach(STARTING + (1 - STARTING) * part, title)
+                    rounds.append(self._take_round(members, stop, utilization))
+                    others.look()
+                    members = [trial for trial in members if trial.child]
+        finally:
+            if any(round.disturbed > DISTURBED for round in rounds):
+                disturber = others.busiest(_pids(members))
+                for trial in members:
+                    trial.disturber = disturber
+        for trial in members:
+            self._ask_the_rest(trial)
+
+    def _take_round(self, members: Sequence[Trial], stop: StopRule, utilization: list[float]) -> Round:
+        """One block of every member, in random order."""
+        round = Round()
+        for trial in self._random.sample(members, len(members)):
+            if not trial.child:  # it left with another one
+                continue
+            start = len(utilization)  # what was sampled before belongs to other trials
+            wants_ceiling = stop.ceiling and self.holds_batches and len(trial.rounds) < stop.rounds
+            try:
+                self._take_block(trial, _pids(members), wants_ceiling, round)
+            except PerfkitError as problem:
+                if trial.rounds and getattr(problem, "kind", "") == "ended":
+                    raise
+                _leave(members, trial, problem)
+                continue
+            trial.gpu_utilization += utilization[start:]
+        for trial in members:
+            if trial.child:
+                trial.rounds.append(round)
+        return round
+
+    def _take_block(self, trial: Trial, pids: set[int], wants_ceiling: bool, round: Round) -> None:
+        """A block, the ceiling, and the share of the cores or of the GPU that others took meanwhile."""
+        assert trial.child
+        preset, own = self.plan.preset, trial.run.id
+        size = {"samples": preset.block_samples}
+        since, before = time.time(), cores.cpu_times(pids)
+        least = {"seconds": preset.block_s, "queues": preset.queues}
+        block = self.ask(trial.child, "block", Block, **size, **least)
+        if wants_ceiling:
+            round.ceilings[own] = self.ask(trial.child, "ceiling", Block, **size)
+        round.blocks[own] = block
+        share = cores.taken_share(before, cores.cpu_times(pids))
+        if uuid := self.description.facts.uuid:
+            share = max(share, gpus.taken_gpu_share(uuid, since, cores.members(pids)))
+        round.disturbed = max(round.disturbed, share)
+
+    def _ask_the_rest(self, trial: Trial) -> None:
+        assert trial.child
+        try:
+            peak, spent = self.ask(trial.child, "peak", Peak), None
+            if trial.stage.recipe.ranks > 1:
+                samples = self.plan.preset.block_samples
+                spent = self.ask(trial.child, "communication", Communication, samples=samples)
+        except PerfkitError as problem:
+            trial.fail(problem)
+            return
+        trial.recompiles = peak.recompiles
+        trial.run = structs.replace(
+            trial.run,
+            peak_memory_bytes=peak.allocated,
+            peak_reserved_bytes=peak.reserved,
+            communication=spent,
+        )
+
+    def _learn_noise(self, pairing: Pairing) -> None:
+        """Keeps how far the baseline differs from itself."""
+        if pairing.interleaved and not pairing.is_disturbed and len(pairing.rates[0]) >= stats.MIN_ROUNDS:
+            RunStore().add_noise(self.plan.device, [stats.aa_pair(*pairing.rates)])
+
+
+def _rounds_needed(members: Sequence[Trial], clean: Sequence[Round], stop: StopRule) -> float:
+    """After how many undisturbed rounds the ratios to the stage before and the baseline are precise."""
+    compared = [trial for trial in members if trial.stage.name != AGAIN]
+    if stop.precision is None or len(compared) < 2:
+        return stop.rounds
+    logs = np.log([trial.rates(clean) for trial in compared])
+    ratios = np.vstack([logs[1:] - logs[:-1], logs[2:] - logs[:1]]).T
+    return max(stop.rounds, stats.rounds_needed(ratios, stop.precision, stop.part))
+
+
+def _leave(members: Sequence[Trial], trial: Trial, problem: PerfkitError) -> None:
+    """A member that failed takes no further part.
+
+    Without memory beside the others it is to be measured anew; if that happens to the baseline, all others
+    are. The rounds of the baseline stay.
+    """
+    trial.stop()
+    if not _is_out_of_memory(problem) or not any(other.child for other in members):
+        trial.fail(problem)
+        return
+    for other in members[1:] if trial is members[0] else [trial]:
+        other.stop()
+        other.rounds.clear()
+
+
+def _is_out_of_memory(problem: PerfkitError) -> bool:
+    return isinstance(problem, RunFailed) and problem.kind == "out of memory"
+
+
+def _pids(trials: Sequence[Trial]) -> set[int]:
+    return {pid for trial in trials if trial.child for pid in trial.child.pids}
 
 
 @contextlib.contextmanager

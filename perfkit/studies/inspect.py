@@ -4,11 +4,17 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from perfkit.ladder import catalogue
+from perfkit.ladder.catalogue import Exactness
 from perfkit.recipe import Recipe
-from perfkit.results.parity import Parity
+from perfkit.results.parity import Check, Parity
 from perfkit.studies import rungs
-from perfkit.studies.sources import PARITY_STEPS, Plan, Progress, Source, opened, plan
-from perfkit.worker.messages import KernelReport, MemoryReport, SyncReport
+from perfkit.studies.here import ThisMachine
+from perfkit.studies.sources import Plan, Progress, Source, opened, plan
+from perfkit.worker.messages import KernelReport, MemoryReport, ParityReport, SyncReport, Trained
+
+PARITY_STEPS = 4
+"""Steps that each side of a parity check trains."""
 
 
 @contextlib.contextmanager
@@ -61,4 +67,40 @@ def parity(
 ) -> Parity:
     """Trains a recipe and the plain program from one seed on the same batches, and compares."""
     with opened(plan, progress or Progress(), "parity") as source:
-        return source.parity(title, recipe, steps)
+        return parity_of(source, title, recipe, steps)
+
+
+def parity_of(source: Source, title: str, recipe: Recipe, steps: int = PARITY_STEPS) -> Parity:
+    """The same on a source that has loaded the workload, and allows it."""
+    assert isinstance(source, ThisMachine), "others refuse it"
+    if recipe.ranks > 1:
+        exactness: Exactness = "tolerance"
+        report, trained = _beside_one_rank(source, recipe, steps)
+    else:
+        plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
+        exactness, child = catalogue.exactness(recipe, plain), source.fresh_child(recipe)
+        how = {"exactness": exactness, "seed": source.plan.seed, "steps": steps}
+        report = source.ask(child, "parity", ParityReport, recipe=recipe.to_dict(), **how)
+        trained = source.train(recipe, loss_steps=2, child=child).trained
+    off = [f"{proof.switch}: {proof.evidence}" for proof in trained.mechanisms if not proof.ok]
+    proven = f"{len(trained.mechanisms)} switches proven by the built objects"
+    mechanisms = Check("mechanisms", not off, "; ".join(off) or proven)
+    samples = recipe.batch_size * recipe.accumulation * recipe.ranks
+    is_other_batch = samples != source.plan.preset.batch_size
+    return Parity(title, exactness, [*report.checks, mechanisms], is_other_batch, report.losses)
+
+
+def _beside_one_rank(source: ThisMachine, recipe: Recipe, steps: int) -> tuple[ParityReport, Trained]:
+    """Ranks with a batch each must have the losses of one rank with all of their batches."""
+    batch_size = recipe.batch_size * recipe.ranks
+    child, plain = source.train(recipe.replace(ranks=1, batch_size=batch_size), steps)
+    child.stop()
+    trained = source.train(recipe, steps).trained
+    rounding = 1e-4 if recipe.amp == "off" else 2e-2
+    pairs = zip(trained.losses, plain.losses, strict=True)
+    difference = max(abs(a - b) / max(abs(b), 1.0) for a, b in pairs)
+    evidence = f"{recipe.ranks} x {recipe.batch_size} and 1 x {batch_size}: at most {difference:.1g} apart"
+    if difference > rounding and trained.batch_norm:
+        evidence += ": batch normalisation sees each rank's own batch (nn.SyncBatchNorm would see all)"
+    losses = {"candidate": trained.losses, "float32": plain.losses, "float64": list[float]()}
+    return ParityReport([Check("losses", difference <= rounding, evidence)], losses), trained

@@ -16,7 +16,6 @@ from perfkit import additions
 from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import Preset, Stage, optimization
 from perfkit.recipe import Recipe, Value
-from perfkit.results.parity import Parity
 from perfkit.results.run import Run
 from perfkit.rules import Target, why_not
 from perfkit.worker.messages import Description
@@ -25,9 +24,6 @@ A = TypeVar("A")
 
 _RECORDED = {"recorded": "perfkit.studies.recorded:Recorded"}
 _HERE = "perfkit.studies.here:ThisMachine"
-
-PARITY_STEPS = 4
-"""Steps that each side of a parity check trains."""
 
 
 # ---------------------------------------------------------------- how a study is followed and stopped
@@ -216,10 +212,6 @@ class Source:
 
     def renew(self) -> None:
         """Ends the processes that are alive, so that the next call of `measure` starts fresh ones."""
-
-    def parity(self, title: str, recipe: Recipe, steps: int) -> Parity:
-        """Whether a recipe trains the same as the plain program."""
-        raise NotImplementedError
 
     def look(self, recipe: Recipe, question: str, kind: type[A], **arguments: Any) -> A:
         """The answer to a question of `worker.session.Session` about the steps of a recipe.

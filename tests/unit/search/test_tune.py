@@ -12,7 +12,6 @@ from perfkit.results.parity import Parity
 from perfkit.results.store import RunStore
 from perfkit.search.tune import tune
 from perfkit.show import document, terminal
-from perfkit.studies.here import ThisMachine
 from perfkit.studies.sources import Plan, Progress, Update
 from tests.unit.studies.conftest import machine, where
 from tests.unit.studies.fakes import FakeMachine
@@ -36,7 +35,7 @@ def search(machine, monkeypatch):
         return 100 * factor * 0.9**recipe.channels_last * next(pace) / 100_000
 
     machine.rate = rate
-    monkeypatch.setattr(ThisMachine, "parity", lambda self, title, recipe, steps: SAME)
+    monkeypatch.setattr("perfkit.search.tune.parity_of", lambda source, title, recipe: SAME)
     return machine
 
 
@@ -86,7 +85,7 @@ def test_the_search_is_kept_if_parity_fails(search, plan, monkeypatch):
     def fails(*_):
         raise RunFailed("out of memory in float64", "use a smaller batch")
 
-    monkeypatch.setattr(ThisMachine, "parity", fails)
+    monkeypatch.setattr("perfkit.search.tune.parity_of", fails)
     tuned = tune(plan, SPACE)
     assert tuned.parity is None
     assert "could not be checked: out of memory in float64" in tuned.notes[0]

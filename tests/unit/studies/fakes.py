@@ -3,7 +3,7 @@
 from perfkit.errors import Cancelled, RunFailed
 from perfkit.process import server
 from perfkit.recipe import Recipe
-from perfkit.studies import here, loop, record
+from perfkit.studies import here, record
 from perfkit.worker import messages
 
 FIRST, WARM = messages.Block(8, 2.0, [2.0], [0.5]), messages.Block(16, 1.0, [0.5, 0.5], [0.1, 0.1])
@@ -110,7 +110,7 @@ def install(monkeypatch, machine):
     monkeypatch.setattr(server, "restart", lambda: None)
     monkeypatch.setattr(record.machine, "facts", lambda: {"id": "m1", "gpus": [], "cpu": {"cores_usable": 2}})
     monkeypatch.setattr(record.cores, "read_conditions", lambda: {})
-    monkeypatch.setattr(loop.cores, "taken_share", lambda before, after: machine.taken())
-    chrome = loop.cores.Program("chrome (process 7)", 0.38)
-    monkeypatch.setattr(loop.cores.OtherPrograms, "busiest", lambda self, pids: chrome)
+    monkeypatch.setattr(here.cores, "taken_share", lambda before, after: machine.taken())
+    chrome = here.cores.Program("chrome (process 7)", 0.38)
+    monkeypatch.setattr(here.cores.OtherPrograms, "busiest", lambda self, pids: chrome)
     return machine

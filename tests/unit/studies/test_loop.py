@@ -67,7 +67,7 @@ def test_rounds_go_on_until_every_interval_is_narrow_or_the_budget_is_spent(
 ):
     """A clock that ticks once a round: exact ratios need 10 rounds; rates that jump never suffice."""
     now = [0.0]
-    monkeypatch.setattr("perfkit.studies.loop.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("perfkit.studies.here.time.monotonic", lambda: now[0])
     turns = iter(rates * 1000)
 
     def rate(recipe):
@@ -157,7 +157,7 @@ def test_a_workload_that_cannot_be_loaded_raises_and_leaves_nothing(machine, whe
 
 def test_without_memory_for_all_stages_are_measured_in_batches(machine, where, monkeypatch):
     """The machine is twice as fast in the second batch: ratios and rates do not show it."""
-    monkeypatch.setattr("perfkit.studies.loop.Loop._is_crowded", lambda self, batch: len(batch) >= 2)
+    monkeypatch.setattr("perfkit.studies.here.ThisMachine._is_crowded", lambda self, batch: len(batch) >= 2)
     plain = machine.rate
     machine.rate = lambda recipe: plain(recipe) * (2 if len(machine.children) > 2 else 1)
     first, second, third = measure(where, THREE)
