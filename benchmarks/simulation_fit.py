@@ -105,7 +105,7 @@ def fit(
     """The constants that predict the measured times best, of the cases in the mask `kept`; all if None."""
     ridge = 0.08  # what keeps them near the first
     low, high = np.log(np.array([_bounds(name) for name in names])).T
-    values = [first.values.get(name) or _inherited(first, name, problem.gpu) for name in names]
+    values = [inherited(first, name, problem.gpu) for name in names]
     start = np.clip(np.log(values), low + 1e-6, high - 1e-6)
     mask = np.full(len(problem.cases), fill_value=True) if kept is None else kept
 
@@ -131,9 +131,10 @@ def fit(
     return constants(least_squares(residuals, start, jac=jacobian, bounds=(low, high), **options).x)
 
 
-def _inherited(constants: Constants, name: str, gpu: Gpu) -> float:
-    short = name.rpartition("/")[2]
-    if short in _SIZES:
-        return constants.values.get(short, 1.0)
-    kind, _, limit = short.rpartition(".")
-    return constants.share(gpu, kind, limit)
+def inherited(constants: Constants, name: str, gpu: Gpu) -> float:
+    """What a constant is without a fit: that of all GPUs, within its bounds."""
+    kind, _, limit = name.rpartition("/")[2].rpartition(".")
+    low, high = _bounds(name)
+    if limit not in ("compute", "memory"):
+        return constants.values.get(name.rpartition("/")[2], 1.0)
+    return min(high, max(low, constants.share(gpu, kind, limit)))

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from perfkit.simulate.gpus import Gpu
+from perfkit.simulate.gpus import GPUS, Gpu
 from perfkit.simulate.step import Allocate, Copy, Fetch, Operator, Step, Wait
 from perfkit.simulate.work import UNITS, Work, of_operator
 
@@ -34,12 +34,13 @@ class Constants(msgspec.Struct, frozen=True):
 
     def find(self, gpu: Gpu, *names: str) -> float:
         """The first of these constants that is known of a GPU, its architecture, or all; 1 if none is."""
-        own = f"{gpu.key}.", f"{gpu.architecture}.", f"{gpu.architecture}/", ""
-        keys = (prefix + name for name in names for prefix in own)
-        return next((self.values[key] for key in keys if key in self.values), 1.0)
+        return self.values.get(self._key(gpu, *names), 1.0)
 
     def share(self, gpu: Gpu, kind: str, limit: str) -> float:
         """The share of a peak that a class of kernels reaches; a class without one has that of its parent.
+
+        What is known of all GPUs was measured on an RTX 3090. A class that was slower there than its memory
+        was limited by the multiprocessors: with more or faster ones it is faster, up to the bandwidth.
 
         Args:
             gpu: the GPU.
@@ -47,8 +48,16 @@ class Constants(msgspec.Struct, frozen=True):
             limit: `compute` or `memory`.
         """
         parts = kind.split(".")
-        parents = (".".join([*parts[:end], limit]) for end in range(len(parts), 0, -1))
-        return self.find(gpu, *parents, f"other.{limit}")
+        names = [".".join([*parts[:end], limit]) for end in range(len(parts), 0, -1)]
+        key = self._key(gpu, *names, f"other.{limit}")
+        if limit == "compute" or "/" in key:
+            return self.values[key]
+        return self.values[key] * max(1.0, gpu.cycles_per_byte / GPUS["rtx3090"].cycles_per_byte)
+
+    def _key(self, gpu: Gpu, *names: str) -> str:
+        own = f"{gpu.key}.", f"{gpu.architecture}.", f"{gpu.architecture}/", ""
+        keys = (prefix + name for name in names for prefix in own)
+        return next((key for key in keys if key in self.values), "")
 
     @property
     def digest(self) -> str:
@@ -110,7 +119,7 @@ def _compute_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
         direct = columns.flops / (peak * share * _size_share(columns, gpu, values))
     # Winograd's algorithms: fused F(2x2, 3x3), non-fused F(4x4, 3x3); cuDNN takes the fastest. The first
     # multiplies 2.25 times less, the second 4 times, but it writes transformed tiles and reads them.
-    bandwidth = gpu.bandwidth_gbs * 1e9 * values.share(gpu, "pointwise", "memory")
+    bandwidth = gpu.bandwidth_gbs * 1e9 * min(1.0, values.share(gpu, "pointwise", "memory"))
     unfused = direct / values.find(gpu, "winograd_unfused") + columns.nbytes * 4.5 / bandwidth
     fastest = np.minimum(direct, np.minimum(direct / values.find(gpu, "winograd_fused"), unfused))
     return np.asarray(np.where(columns.winograd, fastest, direct))

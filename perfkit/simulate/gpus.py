@@ -62,10 +62,16 @@ class Gpu(Struct, frozen=True, kw_only=True):
     """What a process can use at most, a little less than the label on the box."""
     l2_mib: float
     multiprocessors: int
+    boost_ghz: float
     link_gbs: float
     """Host to device from pinned memory, in 10^9 bytes/s: about 0.8 of the link's nominal rate."""
     anchored: tuple[Literal["float32", "tf32", "float16"], ...]
     """Precisions that are checked against published figures; `float32` without Tensor Cores."""
+
+    @property
+    def cycles_per_byte(self) -> float:
+        """Clock cycles of all multiprocessors in which device memory delivers a byte."""
+        return self.multiprocessors * self.boost_ghz / self.bandwidth_gbs
 
     def band(self, claim: str) -> float:
         """The error to allow for, as a fraction. A claim with few figures has at least the band of `rate`."""
@@ -84,19 +90,19 @@ _SHEETS = [
     Gpu(
         key="v100", name="Tesla V100-SXM2-16GB", architecture="volta", capability=(7, 0),
         float32_tflops=15.7, tf32_tflops=None, half_tflops=125.0, bandwidth_gbs=900, memory_gib=15.77,
-        l2_mib=6, multiprocessors=80, link_gbs=12.0, anchored=("float32", "float16"),
+        l2_mib=6, multiprocessors=80, boost_ghz=1.53, link_gbs=12.0, anchored=("float32", "float16"),
     ),
     # NVIDIA GA102 architecture white paper, table 2; half precision with float32 accumulation.
     Gpu(
         key="rtx3090", name="GeForce RTX 3090", architecture="ampere", capability=(8, 6),
         float32_tflops=35.6, tf32_tflops=35.6, half_tflops=71.0, bandwidth_gbs=936, memory_gib=23.7,
-        l2_mib=6, multiprocessors=82, link_gbs=24.0, anchored=("tf32", "float16"),
+        l2_mib=6, multiprocessors=82, boost_ghz=1.695, link_gbs=24.0, anchored=("tf32", "float16"),
     ),
     # NVIDIA Ada architecture white paper, table 2; half precision with float32 accumulation.
     Gpu(
         key="rtx4090", name="GeForce RTX 4090", architecture="ada", capability=(8, 9),
         float32_tflops=82.6, tf32_tflops=82.6, half_tflops=165.2, bandwidth_gbs=1008, memory_gib=23.5,
-        l2_mib=72, multiprocessors=128, link_gbs=24.0, anchored=("tf32", "float16"),
+        l2_mib=72, multiprocessors=128, boost_ghz=2.52, link_gbs=24.0, anchored=("tf32", "float16"),
     ),
 ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 import itertools
 
+import msgspec
 import pytest
 
 from perfkit.errors import InvalidValue
@@ -61,6 +62,22 @@ def test_nothing_moves_bytes_faster_than_the_memory(sheet):
     big = Tensor((1 << 30,), "uint8")
     for name in ("add", "sum", "_softmax", "cat", "max_pool2d_with_indices"):
         assert 2 * big.nbytes / seconds(sheet, name, [big], big) <= sheet.bandwidth_gbs * 1e9
+
+
+def test_what_multiprocessors_limit_is_as_much_faster_as_they_are_up_to_the_bandwidth():
+    reference, x = gpu("rtx3090"), Tensor((256, 512, 28, 28), "float16")
+    known = costs.Constants(
+        2, {"overlap": 8, "conv.memory": 0.2, "pointwise.memory": 0.9, "other.compute": 1}, {}
+    )
+    twice = msgspec.structs.replace(reference, multiprocessors=2 * reference.multiprocessors)
+    half = msgspec.structs.replace(reference, multiprocessors=reference.multiprocessors // 2)
+    assert [known.share(sheet, "conv.wgrad", "memory") for sheet in (reference, twice, half)] == [
+        0.2,
+        0.4,
+        0.2,
+    ]
+    assert [known.share(sheet, "conv", "compute") for sheet in (reference, twice)] == [1, 1]
+    assert seconds(twice, "relu", [x], x) >= 2 * x.nbytes / (twice.bandwidth_gbs * 1e9)
 
 
 @pytest.mark.parametrize(
