@@ -33,7 +33,7 @@ syncs.table()
 
 # %%
 clean = pk.find_syncs(name, options={"clean": True})
-print(f"{syncs.a_step:g} copies and waits a step; in the cleaned version {clean.a_step:g}")
+print(f"{syncs.found.a_step:g} copies and waits a step; in the cleaned version {clean.found.a_step:g}")
 
 # %% [markdown]
 # perfkit watches the calls, so it finds them without a GPU too. In your own code: `torch.cuda.set_sync_debug_mode("warn")` is PyTorch's own detector on a GPU; `with perfkit.detect_syncs() as places:` works everywhere; `assert not places` after it keeps the next `print(loss)` out.

@@ -82,11 +82,7 @@ class LadderPanel(Panel):
         self.bar.tell(problem)
 
     def set(self, **switches: Value) -> None:
-        """Sets switches from the first stage on.
-
-        Raises:
-            InvalidValue: an unknown switch, a value that is not allowed, or work is under way.
-        """
+        """Sets switches from the first stage on."""
         self._move(self.device, {**self._settings, **switches})
 
     def choose(self, device: str) -> None:
@@ -168,11 +164,7 @@ class LadderPanel(Panel):
         return [tables.proof(self.runs)]
 
     def parts(self) -> Sequence[Content]:
-        """Every table, and the figures `step_time` and `throughput`.
-
-        Raises:
-            InvalidValue: nothing was measured yet.
-        """
+        """Every table, and the figures `step_time` and `throughput`."""
         return tables.sections(self.results())
 
 
@@ -206,9 +198,6 @@ class RecipePanel(LadderPanel):
     Args:
         recipes: titles and switches.
         more: as for `LadderPanel`.
-
-    Raises:
-        InvalidValue: a name or value that is not allowed.
     """
 
     question = "Which of these recipes is fastest?"
@@ -218,11 +207,7 @@ class RecipePanel(LadderPanel):
         super().__init__(["baseline"], **more)
 
     def __getitem__(self, title: str) -> Run:
-        """The run of a recipe.
-
-        Raises:
-            InvalidValue: no such recipe, or it was not measured.
-        """
+        """The run of a recipe."""
         runs = {run.title: run for run in self.results() if run.status == "ok"}
         if title not in runs:
             raise one_of(title, list(runs), "measured recipe")

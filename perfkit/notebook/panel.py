@@ -100,11 +100,7 @@ class Controls:
         self.show(self.recipe)
 
     def set(self, settings: Mapping[str, Value]) -> None:
-        """Sets switches by name, as a hand does.
-
-        Raises:
-            InvalidValue: a switch that is not among these, or a value that is not allowed.
-        """
+        """Sets switches by name, as a hand does."""
         if unknown := set(settings) - set(self.by_name):
             raise InvalidValue(f"'{unknown.pop()}' cannot be set here", f"Allowed: {', '.join(self.by_name)}")
         self.show(self.recipe.replace(**settings))
@@ -330,11 +326,7 @@ class Panel(Sectioned):
             raise InvalidValue("this panel is at work", "Wait for its end, or press Stop")
 
     def results(self) -> list[Run]:
-        """The runs that are shown.
-
-        Raises:
-            InvalidValue: nothing was measured yet.
-        """
+        """The runs that are shown."""
         if not self.runs:
             raise InvalidValue("nothing was measured yet", "Press Run, or call .run()")
         return self.runs

@@ -23,7 +23,7 @@ from perfkit.show.sentences import verdicts
 from perfkit.show.style import Figure
 from perfkit.studies import inspect, rungs, sources
 from perfkit.studies.sources import Progress, Update
-from perfkit.worker.messages import SyncReport as Syncs
+from perfkit.worker.messages import SyncReport
 
 Result = TypeVar("Result")
 Recipes = Mapping[str, Mapping[str, Any]]
@@ -42,19 +42,11 @@ class Sectioned:
         return self.sections()
 
     def table(self, title: str = "") -> HTML:
-        """One table by the beginning of its title; the first one if empty.
-
-        Raises:
-            InvalidValue: no such table.
-        """
+        """One table by the beginning of its title; the first one if empty."""
         return HTML(html.fragment([find(self.parts(), Table, title)]))
 
     def plot(self, name: str = "") -> Image:
-        """One figure by its name (the first one if empty), as a PNG with a text for those who do not see it.
-
-        Raises:
-            InvalidValue: no such figure.
-        """
+        """One figure by its name, as a PNG with a text for those who do not see it; the first if empty."""
         figure = find(self.parts(), Figure, name)
         return Image(data=figure.png(), alt=figure.alt)
 
@@ -180,19 +172,10 @@ def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> Sh
     return Shown(report, tables.kernels(report))
 
 
-class SyncReport(Shown[Syncs]):
-    """Lines that copy or wait between host and device in a training's steps."""
-
-    @property
-    def a_step(self) -> float:
-        """How many there are in a step."""
-        return sum(place.count for place in self.found.places) / self.found.steps
-
-
-def find_syncs(*which: Any, **how: Any) -> SyncReport:
+def find_syncs(*which: Any, **how: Any) -> Shown[SyncReport]:
     """Watches some training steps in a fresh process; arguments as for `perfkit.profile`."""
     report = inspect.syncs(*which, **how)
-    return SyncReport(report, tables.syncs(report))
+    return Shown(report, tables.syncs(report))
 
 
 def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
@@ -225,11 +208,7 @@ def pipeline() -> HTML:
 
 
 def source(workload: str) -> str:
-    """The code of a workload's class, read from its file: nothing is imported.
-
-    Raises:
-        InvalidValue: no such class there.
-    """
+    """The code of a workload's class, read from its file: nothing is imported."""
     node, text = workloads.declaration(workload)
     if node is None:
         raise InvalidValue(f"there is no class {workload}", "Write package.module:Name")

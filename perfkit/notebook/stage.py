@@ -33,9 +33,6 @@ class StagePanel(LadderPanel):
     Args:
         stage: the optimization.
         more: as for `LadderPanel`.
-
-    Raises:
-        InvalidValue: a name or value that is not allowed.
     """
 
     def __init__(self, stage: str, **more: Any) -> None:
@@ -68,11 +65,7 @@ class StagePanel(LadderPanel):
         self._offer()
 
     def set(self, **switches: Value) -> None:
-        """Sets switches of this optimization, as the controls do; others are set before it as well.
-
-        Raises:
-            InvalidValue: an unknown switch, a value that is not allowed, or work is under way.
-        """
+        """Sets switches of this optimization, as the controls do; others are set before it as well."""
         self.require_rest()
         changes = {name: value for name, value in switches.items() if name in self.controls.by_name}
         if others := {name: value for name, value in switches.items() if name not in changes}:
@@ -127,11 +120,7 @@ class StagePanel(LadderPanel):
             self.guess, self._guess.value = guess, f"{guess:g}"
 
     def keep(self) -> None:
-        """Keeps this rung: the panels of later rungs start from a loop that has it.
-
-        Raises:
-            InvalidValue: there is no stored result of it.
-        """
+        """Keeps this rung: the panels of later rungs start from a loop that has it."""
         self._decide("kept")
 
     def drop(self) -> None:

@@ -40,9 +40,6 @@ class Workbench(LadderPanel):
     Args:
         workload: a built-in one, or `package.module:name`; the preset's own if None.
         more: settings, preset, device and options, as for `LadderPanel`.
-
-    Raises:
-        PerfkitError: a name or value that is not allowed.
     """
 
     question = "Workbench"
@@ -73,11 +70,7 @@ class Workbench(LadderPanel):
         self._moved()
 
     def set(self, **switches: Value) -> None:
-        """Sets switches, as the controls do.
-
-        Raises:
-            InvalidValue: an unknown switch or a value that is not allowed.
-        """
+        """Sets switches, as the controls do."""
         self.controls.set(switches)
 
     def _moved(self) -> None:
@@ -119,11 +112,7 @@ class Workbench(LadderPanel):
             self._list(run.id for run in self.runs)
 
     def profile(self) -> None:
-        """Profiles some steps of the recipe, and shows what they do below the cell that called.
-
-        Raises:
-            PerfkitError: they cannot be profiled here.
-        """
+        """Profiles some steps of the recipe, and shows what they do below the cell that called."""
         self.wait(self._record)
 
     def _record(self) -> None:
@@ -170,11 +159,12 @@ class Workbench(LadderPanel):
 
     def _export(self) -> None:
         runs = self._chosen()
-        script = next(iter(rungs.scripts(runs[-1:]).values()))
+        scripts = rungs.scripts(runs)
+        script = scripts[runs[-1].title]
         links = [
             download(script, "train.py", "text/x-python"),
             download(recordings.text(runs).decode(), "perfkit-runs.json", "application/json"),
-            download(html.session(runs, rungs.scripts(runs)), "perfkit-report.html", "text/html"),
+            download(html.session(runs, scripts), "perfkit-report.html", "text/html"),
         ]
         self._link.value = f"<p>{' · '.join(links)}</p>{preformatted(script)}"
 

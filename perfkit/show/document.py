@@ -137,11 +137,7 @@ Part = TypeVar("Part", Table, Figure)
 
 
 def find(contents: Iterable[Content], kind: type[Part], name: str = "") -> Part:
-    """The first table or figure whose name begins like this, upper and lower case alike.
-
-    Raises:
-        InvalidValue: no such table or figure.
-    """
+    """The first table or figure whose name begins like this, upper and lower case alike."""
     parts = [part for part in _walk(contents) if isinstance(part, kind)]
     for part in parts:
         if part.name.lower().startswith(name.lower()):

@@ -28,12 +28,13 @@ VERMILLION, PURPLE, YELLOW, GREY = "#d55e00", "#cc79a7", "#f0e442", "#999999"
 _INK, _PAPER = {False: "#212223", True: "#dedfe1"}, {False: "#ffffff", True: "#16181c"}
 """By whether the page is dark. The inks occur nowhere else, so that SVG can follow its page's colour."""
 _INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color",
-          "legend.labelcolor", "patch.edgecolor", "lines.color", "lines.markeredgecolor")  # fmt: skip
-_SMALL = ("axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize", "figure.labelsize")
+          "patch.edgecolor")  # fmt: skip
 _LOOK = {
     "font.size": 10.0,
-    "axes.titlesize": 10.0,
-    "axes.titlelocation": "left",
+    "axes.labelsize": 9.0,
+    "xtick.labelsize": 9.0,
+    "ytick.labelsize": 9.0,
+    "legend.fontsize": 9.0,
     "figure.titlesize": 12.0,
     "figure.titleweight": "bold",
     "axes.facecolor": "none",
@@ -60,7 +61,7 @@ def theme(dark: bool = False) -> Iterator[None]:
     import matplotlib
 
     colours = dict.fromkeys(_INKED, _INK[dark]) | {"figure.facecolor": _PAPER[dark]}
-    look: dict[Any, Any] = _LOOK | colours | dict.fromkeys(_SMALL, 9.0)
+    look: dict[Any, Any] = _LOOK | colours
     with _lock, matplotlib.rc_context(look):
         yield
 

@@ -211,6 +211,11 @@ class SyncReport(msgspec.Struct, frozen=True):
     steps: int
     device: str
 
+    @property
+    def a_step(self) -> float:
+        """How many there are in a step."""
+        return sum(place.count for place in self.places) / self.steps
+
 
 class ParityReport(msgspec.Struct, frozen=True):
     """Whether a recipe trains the same as the plain program."""
