@@ -4,7 +4,6 @@ One model of gains (`Seen`): a plain step waits for data, then works. Loading ca
 else a share of the work, by Amdahl's law. Where nothing that was seen tells, the gain is None.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,34 +18,20 @@ from perfkit.scripts.messages import Observation
 from perfkit.show import units
 from perfkit.show.document import Col, Table, tabulate
 from perfkit.show.units import clean
-from perfkit.trace import Analysis
 from perfkit.worker.messages import Block
 
 _WORTH_A_WORKER = 0.03
 """A smaller wait is left alone."""
 _UNKNOWN = 1.1
 """The place in the order of a gain that is not known."""
-_CONVOLUTIONS = r"aten::(_?convolution|mkldnn_conv|cudnn_conv|slow_conv).*"
-_PRODUCTS = (
-    rf"{_CONVOLUTIONS}|aten::(mm|addmm|bmm|baddbmm|linear|matmul|lstm|gru"
-    r"|(_?scaled_dot|_flash|_efficient|mkldnn_linear|mkldnn_rnn).*)"
+_NO_BOUND: tuple[tuple[str, bool, str, dict[str, Value]], ...] = (
+    ("TF32", True, "matrix products and convolutions", {"fp32_precision": "tf32"}),
+    ("channels_last", False, "convolutions", {"channels_last": True}),
+    ("cuDNN benchmark", True, "convolutions", {"cudnn_benchmark": True}),
+    ("torch.compile", False, "small operators, and Python between them", {"compile": True}),
+    ("Pinned memory", True, "copies to the device", {"pin_memory": True, "non_blocking": True}),
 )
-_UPDATES = r"aten::(_foreach|_fused)_.*"
-_FUSIBLE = (
-    r"aten::(add|sub|mul|div|neg|exp|log|pow|sqrt|rsqrt|where|clamp|sum|mean|copy|to|relu|gelu|silu|sigmoid"
-    r"|tanh|threshold|leaky_relu|hardtanh|hardswish|_?softmax|_?log_softmax|dropout|native_dropout"
-    r"|(native_)?(batch|layer|group)_norm)(_|_backward|_backward_data)?"
-)
-"""Whole names of operators: `aten::add` is not `aten::addmm`."""
-_NO_BOUND: tuple[tuple[str, bool, str, str, dict[str, Value]], ...] = (
-    ("TF32", True, "matrix products and convolutions", _PRODUCTS, {"fp32_precision": "tf32"}),
-    ("channels_last", False, "convolutions", _CONVOLUTIONS, {"channels_last": True}),
-    ("cuDNN benchmark", True, "convolutions", _CONVOLUTIONS, {"cudnn_benchmark": True}),
-    ("torch.compile", False, "operators that can be fused", _FUSIBLE, {"compile": True}),
-    ("Pinned memory", True, "batches are in pageable memory", "", {"pin_memory": True, "non_blocking": True}),
-)
-"""What makes operators faster, on CUDA alone if so marked. There is no bound: compiled, a recurrent layer
-becomes other operators, and Python between small ones goes."""
+"""What is made faster, on CUDA alone if so marked: nothing that was seen bounds what it gains."""
 
 State = Literal["try", "edit", "refused", "on"]
 """In the order in which they are shown: set it from outside; edit the script; it cannot be had here, or does
@@ -84,7 +69,6 @@ class Seen:
     steps: Observation
     cores: int
     ceiling: Block | None = None
-    analysis: Analysis | None = None
     in_16_bits: float | None = None
     has_fused: bool = True
 
@@ -102,19 +86,6 @@ class Seen:
             samples = steps.block.samples / max(1, len(steps.block.step_s))
             work = min(steps.step_s, max(work, samples / self.ceiling.samples_per_s))
         return max(work, 1e-9)
-
-    def share(self, names: str) -> float | None:
-        """The share of a profiled step in operators of these names; None without a profile."""
-        analysis = self.analysis
-        if analysis is None or not analysis.steps or analysis.mean_us["other"] is None:
-            return None
-        times = (
-            row.device_self_us if analysis.has_accelerator else row.host_self_us
-            for row in analysis.operators
-            if re.fullmatch(names, row.name)
-        )
-        whole = sum(step.duration_us for step in analysis.steps)
-        return float(min(1.0, sum(time or 0.0 for time in times) / whole))
 
     def idea(
         self,
@@ -192,27 +163,22 @@ def _loading(seen: Seen) -> Iterator[Suggestion]:
 def _computing(seen: Seen) -> Iterator[Suggestion]:
     """What makes parts of the work faster, or saves them."""
     steps, where, work_s = seen.steps, seen.target, seen.work_s
-
-    def of_step(what: str, share: float | None) -> str:
-        return what if share is None else f"{what}: {share:.0%} of a step"
-
     amp = seen.own.amp if seen.own.amp != "off" else "bf16" if where.bf16 else "fp16"
-    why, left_s = of_step("matrix products and convolutions", seen.share(_PRODUCTS)), None
+    why, left_s = "matrix products and convolutions", None
     if speed := seen.in_16_bits:  # measured, not a bound
         why += f" (tried on a held batch: {speed:.2f}× as fast)"
         left_s = steps.step_s - work_s + work_s / speed
     yield seen.idea("AMP", why, {"amp": amp}, left_s, at_most=False)
-    for title, needs_cuda, what, operators, settings in _NO_BOUND:
-        if needs_cuda <= (where.device == "cuda") and (where.convolves or operators != _CONVOLUTIONS):
-            yield seen.idea(title, of_step(what, seen.share(operators) if operators else None), settings)
-    # A loop over parameters is made of operators that the model uses as well: they do not tell its share.
-    timed = steps.optimizer_s
-    share = (seen.share(_UPDATES) or None) if timed is None else min(1.0, timed / steps.block.seconds)
-    left_s = None
-    if share is not None:  # at most all of the work
+    for title, needs_cuda, what, settings in _NO_BOUND:
+        if needs_cuda <= (where.device == "cuda") and (where.convolves or what != "convolutions"):
+            yield seen.idea(title, what, settings)
+    why, left_s = "the optimizer's own work", None
+    if steps.optimizer_s is not None:  # at most all of the work
+        share = min(1.0, steps.optimizer_s / steps.block.seconds)
+        why += f": {share:.0%} of a step"
         left_s = max(steps.step_s - min(share * steps.step_s, work_s), 0.02 * steps.step_s)
     kind = "fused" if seen.has_fused else "foreach"
-    yield seen.idea("Optimizer", of_step("the optimizer's own work", share), {"optimizer_impl": kind}, left_s)
+    yield seen.idea("Optimizer", why, {"optimizer_impl": kind}, left_s)
 
 
 def settings_text(values: Mapping[str, Value]) -> str:

@@ -152,10 +152,9 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     folder.mkdir(parents=True, exist_ok=True)
     out = Path(tempfile.mkdtemp(prefix="watch-", dir=folder)) / "steps.pt.trace.json.gz"
     profile = ask("a profile", "profile", str, 0.8, path=str(out), **_PROFILED)
-    analysis = traces.analyse(profile) if profile else None
+    diagnosis = traces.analyse(profile).diagnosis if profile else []
     script.stop()
-    where = target(facts)
-    seen = Seen(where, plain, machine.usable_cores(), ceiling, analysis, in_16_bits, facts.has_fused)
+    seen = Seen(target(facts), plain, machine.usable_cores(), ceiling, in_16_bits, facts.has_fused)
     return Watched(
         command=script.launch.describe(),
         script=facts,
@@ -166,7 +165,7 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
         trace=profile,
         bottlenecks=[
             msgspec.structs.replace(each, gain_at_most=None)  # the suggestions say what can be gained
-            for each in (analysis.diagnosis if analysis else [])
+            for each in diagnosis
             if each.bottleneck != "data-bound"
         ],
         suggestions=suggest.suggest(seen),
