@@ -16,7 +16,7 @@ import statistics
 import sys
 import traceback
 from collections.abc import Callable, Generator, Sequence
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
@@ -324,7 +324,7 @@ class Server:
                 self._send(Failure("failed", what, "Report it, with the script's loop"))
 
     def _connection(self) -> Connection:
-        self._line = self._line or Client(self._script.settings["socket"], "AF_UNIX")
+        self._line = self._line or Connection(self._script.settings["line"])
         return self._line
 
     def _send(self, message: Any) -> None:

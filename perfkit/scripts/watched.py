@@ -11,7 +11,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from multiprocessing import connection as connections
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -82,9 +81,8 @@ class WatchedScript(Conversation):
             raise InvalidValue(what, f"To have it, {EDITS[name]}")
         super().__init__(on_progress, cancelled)
         self.launch = launch
-        self._line: Connection | None = None
-        self._unsent: list[bytes] = []
-        self._has_ended = False
+        self._has_begun = self._has_ended = False
+        """Whether it has come to its second step, where it first says something; whether it has ended."""
         self.folder = Path(tempfile.mkdtemp(prefix="perfkit-"))
         """Everything that only this process needs, its mirror of the user's folder among it."""
         self._mirror = self.folder / "files"
@@ -95,25 +93,23 @@ class WatchedScript(Conversation):
             "seed": seed,
             "package": str(Path(perfkit.__file__).parent),
             "scratch": str(self._mirror),
-            "socket": str(self.folder / "socket"),
             "started": time.time(),
         }
-        self._server = socket.socket(socket.AF_UNIX)
-        self._sources: list[Any] = [self._server]
+        ours, theirs = socket.socketpair()
+        self._line = Connection(ours.detach())
         self.on_progress("waiting for its second step")
         try:
-            self._process = self._start(words, settings)
+            with theirs:
+                self._process = self._start(words, settings | {"line": theirs.fileno()})
             self.pids = [self._process.pid]
         except BaseException:
-            self._server.close()
+            self._line.close()
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
 
     # ------------------------------------------------------------ starting
 
     def _start(self, words: list[str], settings: dict[str, Any]) -> subprocess.Popen[bytes]:
-        self._server.bind(settings["socket"])
-        self._server.listen(8)
         words, folder = self._mirrored(words)
         way_in = self.folder / "entry"
         way_in.mkdir()
@@ -141,6 +137,7 @@ class WatchedScript(Conversation):
                 stderr=err,
                 cwd=folder,
                 env=environment,
+                pass_fds=[settings["line"]],
                 start_new_session=True,
             )
 
@@ -168,33 +165,26 @@ class WatchedScript(Conversation):
     # ------------------------------------------------------------ asking
 
     def send(self, question: Question) -> None:
-        self._unsent.append(messages.encode(question))
-        self._flush()
-
-    def _flush(self) -> None:
         with contextlib.suppress(OSError):  # it has ended: `events` says so
-            while self._line and self._unsent:
-                self._line.send_bytes(self._unsent.pop(0))
+            self._line.send_bytes(messages.encode(question))
 
     def events(self, wait_s: float) -> Iterator[tuple[int, AnyEvent | None]]:
-        ready = connections.wait(self._sources, wait_s)
-        if self._server in ready:
-            self._line = Connection(self._server.accept()[0].detach())
-            self._sources = [self._line]
-            self._flush()
-        elif ready and self._line:
-            try:
-                yield 0, messages.decode_event(self._line.recv_bytes())
-            except (EOFError, OSError, msgspec.DecodeError):
-                self._sources = []
-        elif self._has_ended:
+        try:
+            if self._line.poll(wait_s):
+                event = messages.decode_event(self._line.recv_bytes())
+                self._has_begun = True
+                yield 0, event
+                return
+        except (EOFError, OSError, msgspec.DecodeError):
+            time.sleep(wait_s)  # its process is about to end
+        if self._has_ended:
             yield 0, None
         self._has_ended = self._process.poll() is not None
 
     def death(self, rank: int) -> RunFailed:
         code = self._process.wait()
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit status {code}"
-        when = "while it was measured" if self._line else "before its second step"
+        when = "while it was measured" if self._has_begun else "before its second step"
         lines = [line.strip() for line in self.written("out") + self.written("err") if line.strip()]
         wrote = f" (the last it wrote: {lines[-1]})" if lines else ""
         remedy = "Does it train by itself with these arguments, and call no os._exit? Is there enough memory?"
@@ -210,15 +200,13 @@ class WatchedScript(Conversation):
 
     def stop(self) -> None:
         """Ends it at its next step if that comes soon, so that it is not interrupted while it writes."""
-        if self._line and not self._line.closed:
+        if self._has_begun and not self._line.closed:
             self.send(Question("stop"))
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_ENDING_S)
-            self._line.close()
-            self._sources = []
+        self._line.close()
         end_tree(self._process.pid)
         self._process.wait()
-        self._server.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -26,10 +26,11 @@ _IMPORTED = ["torch", "torch._dynamo", "torchvision.io", "torchvision.models", "
 class Forked:
     """What `subprocess.Popen` would start: `python train.py …` or `python -m train …`."""
 
-    def __init__(self, words, stdin, stdout, stderr, cwd, env, prepare=None, **_):
+    def __init__(self, words, stdin, stdout, stderr, cwd, env, prepare=None, pass_fds=(), **_):
         forks = multiprocessing.get_context("forkserver")
         forks.set_forkserver_preload(_IMPORTED)
-        streams = [Connection(os.dup(stream.fileno())) for stream in (stdin, stdout, stderr)]
+        numbers = [*(stream.fileno() for stream in (stdin, stdout, stderr)), *pass_fds]
+        streams = [Connection(os.dup(number)) for number in numbers]
         self._process = forks.Process(target=_run, args=(words[1:], streams, str(cwd), env, prepare))
         self._process.start()
         for stream in streams:
@@ -55,12 +56,15 @@ def fork(monkeypatch):
 def _run(words, streams, folder, environment, prepare):
     """Does in a forked process what Python does with these words."""
     os.setsid()
-    for number, stream in enumerate(streams):
+    for number, stream in enumerate(streams[:3]):
         os.dup2(stream.fileno(), number)
     sys.stdin = os.fdopen(0)  # multiprocessing has closed it
     sys.stdout.reconfigure(line_buffering=True)
     os.environ.clear()
     os.environ.update(environment)
+    if streams[3:]:  # the line to its parent has another number here
+        settings = json.loads(os.environ[entry.VARIABLE]) | {"line": os.dup(streams[3].fileno())}
+        os.environ[entry.VARIABLE] = json.dumps(settings)
     os.chdir(folder)
     tempfile.tempdir = None
     torch: Any = sys.modules["torch"]  # it has read the variable where the server began
