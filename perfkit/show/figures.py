@@ -1,6 +1,6 @@
 """Pictures of runs and of what is inside a step; a table costs none of the start-up of matplotlib."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -30,22 +30,17 @@ _KINDS = (
 def headline(runs: Sequence[Run]) -> Figure:
     """The one picture of a result: before above after on one axis of time, its title the result in words."""
     both, _ = sentences.pair(runs)
-    picture, title = step_time(both or runs), sentences.headline(runs)
-    return picture._replace(title=title, alt=f"{title} · {picture.alt}") if title else picture
+    picture = step_time(both or runs)
+    return picture._replace(title=sentences.headline(runs) or picture.title)
 
 
-def _figure(
-    name: str, title: str, runs: Sequence[Run], numbers: Callable[[Run], str], rows: Sequence[Row], unit: str
-) -> Figure:
-    """The figure of runs whose rows are painted; `numbers` are those that it shows of a run, in words."""
-    nothing = "" if any(map(numbers, runs)) else "Nothing of this was measured."
-    alt = f"{title}. {sentences.enumerated(runs, numbers) if runs else nothing}"
+def _figure(name: str, title: str, runs: Sequence[Run], rows: Sequence[Row], unit: str) -> Figure:
     for run in runs[:1]:
         device = f"simulated {run.simulated.gpu}" if run.simulated else run.device
         where = [clean(part, 32) for part in (run.workload.rpartition(":")[2], device)]
         title = " · ".join([title, *filter(None, where)])
-    unit = f"simulated {unit}" if any(run.simulated for run in runs) else unit
-    return Figure(name, title, alt, rows, unit, nothing)
+    nothing = "" if any(row.pieces for row in rows) else "Nothing of this was measured."
+    return Figure(name, title, rows, f"{'simulated ' * any(run.simulated for run in runs)}{unit}", nothing)
 
 
 def step_time(runs: Sequence[Run]) -> Figure:
@@ -53,61 +48,45 @@ def step_time(runs: Sequence[Run]) -> Figure:
     runs = sentences.stages(runs)
     counts = [run.samples_per_step for run in runs if run.step_s]
     samples = max(counts) if counts and all(counts) else 0
-    ends = [_end(run, samples) for run in runs]
+    steps = [samples / run.samples_per_step if samples and run.step_s else 1.0 for run in runs]
+    ends = [run.step_s.value * count if run.step_s else 0.0 for run, count in zip(runs, steps, strict=True)]
     scale, unit = (1.0, "s") if max(ends, default=0) >= 2 else (1e3, "ms")
-    rows = list[Row]()
-    for run, end in zip(runs, ends, strict=True):
-        words = _step_numbers(run) or sentences.outcome(run) or "the time of a step is not known"
-        rows += [Row("", words=f"{sentences.name(run)}: {words}"), *_lanes(run, end * scale)]
+    rows = [row for run, end in zip(runs, ends, strict=True) for row in _timeline(run, end * scale)]
     what = f"{unit} for {samples:,} samples" if samples else f"{unit}, a step"
     several = "; of several steps: shares, not places" * any(count != samples for count in counts)
-    title = "Where a step's time goes"
-    return _figure("step_time", title, runs, _step_numbers, rows, f"{what}, medians{several}")
+    return _figure("step_time", "Where a step's time goes", runs, rows, f"{what}, medians{several}")
 
 
-def _end(run: Run, samples: int) -> float:
-    """Seconds that a number of samples takes; of a step if the number is not known; 0 if nothing is."""
-    if not run.step_s:
-        return 0.0
-    return run.step_s.value * (samples / run.samples_per_step if samples else 1.0)
-
-
-def _lanes(run: Run, end: float) -> list[Row]:
-    """Loader, host, copies and device until the end of a step.
+def _timeline(run: Run, end: float) -> list[Row]:
+    """A run in words, then loader, host, copies and device until the end of a step.
 
     A step starts with the request for its batch: that is the place of the host's wait. Worker processes are
     not timed; of copies the bytes are known, and of a GPU at most the share of the step in which it is busy.
     """
     if not run.step_s:
-        return []
-    wait, workers, lanes = (run.data_wait_share or 0.0) * end, run.recipe.get("workers"), list[Row]()
+        words = sentences.outcome(run) or "the time of a step is not known"
+        return [Row("", words=f"{sentences.name(run)}: {words}")]
+    share, busy, workers = run.data_wait_share, sentences.busy_share(run), run.recipe.get("workers")
+    words = f"{sentences.name(run)}: {sentences.step_time(run)} a step{_disturbed(run)}"
+    words += "" if share is None else f", {units.percent(share)} waits for data"
+    words += "" if busy is None else f", device busy {units.percent(busy)} of it"
+    rows, wait = [Row("", words=words)], (share or 0.0) * end
     if workers:
-        words = f"{workers} worker{'s' * (workers != 1)} beside the step: not timed"
-        lanes = [Row("loader", words=words)]
+        beside = f"{workers} worker{'s' * (workers != 1)} beside the step: not timed"
+        rows.append(Row("loader", words=beside))
     elif workers is not None:
-        lanes = [Row("loader", [(wait, _LOADS)])]
+        rows.append(Row("loader", [(wait, _LOADS)]))
     step = Estimate(*(value * end / run.step_s.value for value in msgspec.structs.astuple(run.step_s)))
-    host = [(wait, _WAITS), (end - wait, _REST)]
-    if run.device == "cpu":
-        return [*lanes, Row("host and device", host, interval=step)]
-    lanes.append(Row("host", host, interval=step))
+    host = "host and device" if run.device == "cpu" else "host"
+    rows.append(Row(host, [(wait, _WAITS), (end - wait, _REST)], interval=step))
     if run.h2d_bytes_per_sample is not None:
         copied = units.size(run.h2d_bytes_per_sample * run.samples_per_step)
-        lanes.append(Row("copies", words=f"{copied} a step to the device; only a profile times them"))
-    if (busy := sentences.busy_share(run)) is None:
-        return [*lanes, Row("device", words="not timed")]
-    return [*lanes, Row("device", [(busy * end, _BUSY)])]
-
-
-def _step_numbers(run: Run) -> str:
-    """Step time with its interval, the share of waiting, the share in which the device is busy."""
-    if not run.step_s:
-        return ""
-    share, busy = run.data_wait_share, sentences.busy_share(run)
-    facts = [f"{sentences.step_time(run)} a step{_disturbed(run)}"]
-    facts += [] if share is None else [f"{units.percent(share)} waits for data"]
-    facts += [] if busy is None else [f"device busy {units.percent(busy)} of it"]
-    return ", ".join(facts)
+        rows.append(Row("copies", words=f"{copied} a step to the device; only a profile times them"))
+    if busy is not None:
+        rows.append(Row("device", [(busy * end, _BUSY)]))
+    elif run.device != "cpu":
+        rows.append(Row("device", words="not timed"))
+    return rows
 
 
 def _disturbed(run: Run) -> str:
@@ -124,7 +103,7 @@ def throughput(runs: Sequence[Run]) -> Figure:
         bar, text = [(rate.value, look)] if rate else [], _throughput_numbers(run)
         rows.append(Row(sentences.name(run), bar, text, sentences.outcome(run), rate))
     unit = "samples/s: mean, 95% interval; ratio to the stage, or what was kept, before"
-    return _figure("throughput", "Throughput, stage by stage", runs, _throughput_numbers, rows, unit)
+    return _figure("throughput", "Throughput, stage by stage", runs, rows, unit)
 
 
 def _throughput_numbers(run: Run) -> str:
@@ -145,5 +124,4 @@ def held(ledgers: Sequence[MemoryReport]) -> Figure:
     for ledger in ledgers:
         pieces = [(ledger.parts[look.label] / scale, look) for look in _KINDS]
         rows.append(Row(ledger.recipe, pieces, units.size(ledger.peak)))
-    peaks = ", ".join(f"{row.label}: {row.text}" for row in rows)
-    return Figure("held", title, f"Memory at the peak: {peaks}", rows, f"{unit} at the peak")
+    return Figure("held", title, rows, f"{unit} at the peak")

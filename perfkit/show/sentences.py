@@ -45,12 +45,6 @@ def outcome(run: Run) -> str:
     return f"{word}: {clean(run.reason) or 'no reason was given'}"
 
 
-def enumerated(runs: Sequence[Run], numbers: Callable[[Run], str]) -> str:
-    """One clause for each stage: its numbers, or why there are none."""
-    clauses = [(name(run), numbers(run).replace("\n", ", ") or outcome(run) or "n/a") for run in runs]
-    return "; ".join(": ".join(clause) for clause in clauses) + "."
-
-
 def about(run: Run | Entry, text: str) -> str:
     """A value of a run; of a simulated one with `~`."""
     return f"~{text}" if run.simulated and text != units.NOT_AVAILABLE else text

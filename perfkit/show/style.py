@@ -94,13 +94,18 @@ class Figure(NamedTuple):
     name: str
     """What code calls it by."""
     title: str
-    alt: str
-    """The same in words, with the numbers."""
     rows: Sequence[Row]
     unit: str
     """Of the axis."""
     nothing: str = ""
     """Why there is nothing to draw; empty where there is something."""
+
+    @property
+    def alt(self) -> str:
+        """The same in words, with the numbers."""
+        told = [(row.label, row.text.replace("\n", ", ") or row.words) for row in self.rows]
+        clauses = [": ".join(filter(None, pair)) for pair in told if pair[1]]
+        return f"{self.title}. {'; '.join(clauses) or self.nothing}"
 
     def svg(self) -> str:
         """Inline SVG in the ink of its page, so that it suits light and dark themes."""

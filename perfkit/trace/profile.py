@@ -106,15 +106,13 @@ class Profile:
         title, mean = "Where the steps' time goes", self.analysis.mean_us
         if self.analysis.device["simulated"]:
             title = f"Simulated: {title}"
-        parts = [f"{part} {us(time)}" for part, time in mean.items() if time]
-        nothing = "" if parts else self._reason()
+        nothing = "" if any(mean.values()) else self._reason()
         steps = [(step.name, step.duration_us, step.breakdown_us) for step in self.analysis.steps[:_STEPS]]
         rows = list[Row]()
         for name, length, each in [*steps, ("mean", self.analysis.mean_step_us, mean)]:
             pieces = [((time or 0.0) / 1e3, LOOKS.get(part, OTHER)) for part, time in each.items()]
             rows.append(Row(name.replace("ProfilerStep#", "step "), pieces, us(length)))
-        alt = f"{title}: {nothing or ', '.join(parts)}"
-        return Figure("breakdown", title, alt, rows, "ms", nothing)
+        return Figure("breakdown", title, rows, "ms", nothing)
 
     def _mean_step(self) -> Table:
         mean, step, hidden = (

@@ -25,7 +25,7 @@ THINGS = [
     SimpleNamespace(stage="AMP", rate=None, share=None),
 ]
 TABLE = tabulate(COLUMNS, THINGS, "The ladder")
-DOT = Figure("dot", "A $dot$", "a dot at 1", [Row("$x$", [(1.0, Look("$x$", BLUE))])], "$x$")
+DOT = Figure("dot", "A $dot$", [Row("$x$", [(1.0, Look("$x$", BLUE))])], "$x$")
 BOTH = ["text", Section("Results", [TABLE, Section("More", [DOT], folded=True)])]
 
 

@@ -77,7 +77,7 @@ def _everything(text):
     numbers = document.Table(
         (text, "n"), [[text, document.Cell(Ratio(1.5, 1.4, 1.6, "faster"), units.ratio)]], text, text
     )
-    figure = Figure(text, text, text, [Row(text, words=text)], text)
+    figure = Figure(text, text, [Row(text, words=text)], text)
     nothing = document.Table((text,), [], text, text)
     inner = document.Section(text, [figure, document.Code(f"+{text}\n-{text}", "diff")], folded=True)
     return [
