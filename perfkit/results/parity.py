@@ -50,15 +50,9 @@ def losses(
 ) -> Check:
     """Whether the first losses of a script with switches set are those of the script as it is.
 
-    Equal where the switches are exact; else within 0.1% of the largest loss, 2% if it is computed in 16 bits.
-
-    Args:
-        ours: with the switches set, step by step.
-        plain: as it is.
-        exactness: of the switches, as in `catalogue.exactness`.
-        sixteen_bits: whether the model computes in 16 bits.
-        why_apart: a reason for exact losses to differ, such as random numbers of the data set's own; then
-            their means are compared.
+    Equal where the switches are exact; else within 0.1% of the largest loss, 2% if the model computes in 16
+    bits. `why_apart` is a reason for exact losses to differ, such as random numbers of the data set's own:
+    then their means are compared.
     """
     if exactness == "changes training":
         return Check("losses", True, "other losses, as the number of samples in a step changes the training")

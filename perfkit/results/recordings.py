@@ -61,11 +61,7 @@ def provenance() -> Provenance:
 
 
 def text(recorded: Sequence[Run]) -> bytes:
-    """Runs as the content of a recording's file.
-
-    Raises:
-        InvalidValue: they were played from a recording, which has its own provenance.
-    """
+    """Runs as the content of a recording's file; those of another recording have their own provenance."""
     if any(ORIGIN in run.facts for run in recorded):
         raise InvalidValue("these runs are of a recording already", "Copy its file instead")
     recording = Recording(provenance=provenance(), runs=list(recorded))
@@ -80,12 +76,7 @@ def available() -> Mapping[str, Path]:
 
 
 def find(name: str) -> Recording:
-    """A recording by its name, or by its file (`*.json`).
-
-    Raises:
-        InvalidValue: no such recording.
-        StoreError: the file is not a recording, or is damaged.
-    """
+    """A recording by its name, or by its file (`*.json`); a `StoreError` if that is none."""
     known = available()
     path = known.get(name, Path(name))
     if path.suffix == ".json" and path.is_file():

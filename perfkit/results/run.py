@@ -467,11 +467,7 @@ def document(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def read(text: bytes, kind: type[T], what: object) -> T:
-    """A struct with runs from JSON: nothing is executed, every field is checked.
-
-    Raises:
-        StoreError: it is none, or another version of perfkit wrote it.
-    """
+    """A struct with runs from JSON: nothing is executed, every field is checked; else a `StoreError`."""
     try:
         return msgspec.json.decode(text, type=kind)
     except UNREADABLE as problem:

@@ -80,14 +80,10 @@ def geometric_mean(values: Values) -> Estimate:
 
 
 def ratio(own: Values, other: Values, *, paired: bool, noise: float | None = None) -> Ratio:
-    """Ratio of two sides' rates, its 95% interval over rounds (Student's, on logarithms), and the verdict.
+    """Ratio of two sides' rates in each round, its 95% interval (Student's, on logarithms), and the verdict.
 
-    Args:
-        own: rate of this side in each round.
-        other: rate of the other side; in the same rounds where `paired`.
-        paired: whether the rounds were interleaved, so that drift cancels within a round.
-        noise: A/A noise of this machine as a fraction (see `aa_noise_bound`), None if unknown. It widens the
-            interval, and smaller effects are not called effects.
+    If `paired`, the rounds were interleaved, so that drift cancels within a round. The A/A noise of this
+    machine, a fraction (see `aa_noise_bound`), widens the interval; smaller effects are not called effects.
     """
     logs, others = np.log(own), np.log(other)
     half = _half_width(logs - others) if paired else _half_width(logs, others)
@@ -100,12 +96,8 @@ def ratio_over_pairs(pairs: Sequence[tuple[Values, Values]], *, noise: float | N
     """Ratio of two sides' rates over several pairs of fresh processes, with its 95% interval and the verdict.
 
     Each pair counts once, with the mean of its rounds, so that the interval covers the differences between
-    processes as well as the scatter of rounds (Kalibera and Jones 2013, doi:10.1145/2491894.2464160).
-
-    Args:
-        pairs: for each pair of processes, the rates of this side and of the other, round by round.
-        noise: A/A noise of one pair as a fraction (see `aa_noise_bound`), None if unknown. The mean of n
-            pairs has 1/√n of it; smaller effects are not called effects.
+    processes as well as the scatter of rounds (Kalibera and Jones 2013, doi:10.1145/2491894.2464160). The
+    mean of n pairs has 1/√n of one pair's A/A noise; smaller effects are not called effects.
     """
     logs = np.array([float(np.log(own).mean() - np.log(other).mean()) for own, other in pairs])
     log_noise = math.log1p(noise or 0.0) / math.sqrt(logs.size)
@@ -150,12 +142,7 @@ def widened(estimate: Estimate, band: float) -> Estimate:
 
 
 def predicted(ratio: Ratio, band: float) -> Ratio:
-    """A ratio of simulated runs: its interval holds the model's error too, and its verdict is a prediction.
-
-    Args:
-        ratio: as computed from rounds.
-        band: the error of this ratio to expect of the model, as a fraction.
-    """
+    """A ratio of simulated runs: its interval holds the model's error, a fraction; its verdict predicts."""
     wide = widened(Estimate(ratio.ratio, ratio.low, ratio.high), band)
     verdict: Verdict = "too close to predict"
     if wide.low > 1 + MIN_EFFECT:
@@ -177,10 +164,8 @@ def rounds_needed(log_ratios: Values, precision: float, part: float = 0.0) -> fl
     none, so chance hardly decides what ends early. Simulated, the intervals cover the true ratio in 93 to 95%
     of cases, as they do without this rule.
 
-    Args:
-        log_ratios: one row a round, one column for each ratio.
-        precision: half the width of each interval / ratio, at most … At 0 only the budget ends the measuring.
-        part: … or this part of the effect, if that is more.
+    `log_ratios` has a row for each round and a column for each ratio. Half the width of each interval / ratio
+    is to be at most `precision` (at 0 only the budget ends the measuring), or that part of the effect.
     """
     if precision <= 0:
         return math.inf

@@ -84,13 +84,9 @@ def _run(text: bytes) -> Run:
 
 
 class RunStore:
-    """The runs of this user.
+    """The runs of this user, in an SQLite file that is created where it is missing.
 
-    Args:
-        path: the SQLite file, by default in `machine.runs_folder()`; created where it is missing.
-
-    Raises:
-        StoreError: the file cannot be read or written, or is damaged.
+    Everything raises a `StoreError` if the file cannot be read or written, or is damaged.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -101,11 +97,7 @@ class RunStore:
             self._do(table)
 
     def add(self, run: Run) -> None:
-        """Keeps a run, completely or not at all.
-
-        Raises:
-            StoreError: a run with this id is there already, or the file cannot be written.
-        """
+        """Keeps a run, completely or not at all; a `StoreError` if one with this id is there already."""
         texts = msgspec.json.encode(entry(run)), msgspec.json.encode(run)
         values = (run.id, run.created, run.session, run.workload, *texts)
         self._do(
@@ -115,11 +107,7 @@ class RunStore:
     def mark(
         self, run_id: str, name: str | None = None, note: str | None = None, guess: float | None = None
     ) -> None:
-        """Writes what is not None beside a run; an empty text removes it.
-
-        Raises:
-            StoreError: the file cannot be written.
-        """
+        """Writes what is not None beside a run; an empty text removes it."""
         values: dict[str, str | float | None] = {"name": name, "note": note, "guess": guess}
         for column, value in values.items():
             if value is not None:
@@ -127,12 +115,7 @@ class RunStore:
                 self._do(f"UPDATE runs SET {column} = ? WHERE id = ?", (text, run_id))
 
     def delete(self, ids: Iterable[str]) -> list[Run]:
-        """Removes runs, all or none; returns them, so that `add` can bring them back.
-
-        Raises:
-            InvalidValue: one of them is not in the store.
-            StoreError: one of them is damaged, or the file cannot be written.
-        """
+        """Removes runs, all or none; returns them, so that `add` can bring them back."""
         removed = [self.get(run_id) for run_id in ids]
         with self._open() as database:
             database.executemany("DELETE FROM runs WHERE id = ?", [(run.id,) for run in removed])
@@ -141,9 +124,7 @@ class RunStore:
     def history(self, limit: int = 10_000, workload: str | None = None) -> list[Entry]:
         """The lines of stored runs, newest first; `problems` says what is left out.
 
-        Args:
-            limit: at most this many.
-            workload: of this workload only, by its reference or any part of that between dots (`photos`).
+        With `workload`, its own only: by its reference, or any part of that between dots (`photos`).
         """
 
         def line(text: bytes, name: str, note: str, guess: float | None) -> Entry:
@@ -157,12 +138,7 @@ class RunStore:
         return list(self._read(_run, "body", _OF_SESSION, session))
 
     def get(self, run_id: str) -> Run:
-        """A run by its id, or by a prefix that no other id has.
-
-        Raises:
-            InvalidValue: no such run, or several.
-            StoreError: the run is damaged, or of another version.
-        """
+        """A run by its id, or by a prefix that no other id has; an `InvalidValue` where there is none."""
         query = "SELECT id, body FROM runs WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id"
         matches = dict(self._do(query, (run_id,)))
         if run_id in matches or len(matches) == 1:

@@ -156,16 +156,8 @@ def climb(plan: Plan, store: RunStore | None = None, progress: Progress | None =
     if it is faster, or if the plan says so: a rung that is slower, makes no difference or was disturbed by
     other programs is dropped, as nothing shows that it helps. At the end the kept recipe is measured afresh
     against the baseline, in new processes: what was chosen for being fast came out lucky. A rung that fails
-    does not stop the others, and nothing is built on it.
-
-    Args:
-        plan: what to measure.
-        store: where runs are kept; None keeps none.
-        progress: follows and stops it.
-
-    Raises:
-        PerfkitError: the workload cannot be loaded at all.
-        KeyboardInterrupt: after every process has ended.
+    does not stop the others, and nothing is built on it; a workload that cannot be loaded raises. A
+    KeyboardInterrupt is raised after every process has ended.
     """
     progress = progress or Progress()
     runs: list[Run] = []

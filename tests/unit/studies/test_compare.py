@@ -145,7 +145,6 @@ def test_the_forecast_gives_back_what_was_measured_and_falls_with_ranks():
     efficiency = comparing.forecast(ranked(2, 100, communication=communication))
     assert efficiency[1] == 1.0
     assert efficiency[2] == pytest.approx(0.10 / 0.11)
-    assert list(efficiency) == [1, 2, 4, 8, 16, 32, 64]
     assert list(efficiency.values()) == sorted(efficiency.values(), reverse=True)
     link = comparing.forecast(ranked(2, 100, communication=communication), latency_s=0.0005, bytes_per_s=1e9)
     assert link[4] == pytest.approx(0.10 / (0.10 + 0.5 * (6 * 0.0005 + 6 / 4 * 4e7 / 1e9)))

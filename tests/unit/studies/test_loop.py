@@ -129,13 +129,6 @@ def test_a_switch_that_is_not_in_effect_is_an_error_not_a_slow_stage(machine, wh
     assert machine.alive() == []
 
 
-def test_a_stage_that_cannot_act_starts_no_process(machine, where):
-    first, second, third = measure(where, [stage(8), stage(16, reason="no GPU"), stage(32)])
-    assert (second.status, second.reason) == ("not_applicable", "no GPU")
-    assert third.pairings[0].against == first.id
-    assert len(machine.children) == 2
-
-
 @pytest.mark.parametrize("question", ["train", "block", "peak"])
 def test_a_failing_stage_stops_no_other_and_is_compared_with_nothing(question, machine, where):
     machine.fail(question, RunFailed("broken", "fix it"), lambda child: child.number == 1)
