@@ -146,8 +146,6 @@ class Script(View):
     def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
         super().__init__(model=nn.ModuleList())  # those that the script calls itself
         self.settings, self.files = settings, files
-        self.device = torch.device("cpu")
-        """That of the first parameter."""
         self.toggles: dict[str, Any] = dict(settings["toggles"])
         """Switches that are set from outside."""
         self.refused: dict[str, str] = {}
@@ -202,7 +200,6 @@ class Script(View):
 
     def on_steps(self, steps: list[Step]) -> None:
         if len(self._seen) < _STEPS_FOR_TYPICAL_SIZE:
-            self.find_device()
             self._seen += steps
             self.samples_per_step = statistics.median_low(step.samples for step in self._seen)
 
@@ -223,8 +220,10 @@ class Script(View):
         """Those of the models; of the optimizers where no call of a model was seen."""
         return [*self.model.parameters()] or [p for group in self.groups() for p in group["params"]]
 
-    def find_device(self) -> None:
-        self.device = next((p.device for p in self.parameters()), self.device)
+    @property
+    def device(self) -> torch.device:
+        """The first parameter's; the CPU if there is none."""
+        return next((p.device for p in self.parameters()), torch.device("cpu"))
 
     @property
     def batches_per_step(self) -> float:

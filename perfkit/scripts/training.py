@@ -102,7 +102,6 @@ class Models:
         """Takes over the calls of an outermost module, and sets its switches; returns what is called now."""
         script, call = self._script, model.__dict__.get("_compiled_call_impl")
         script.model.append(model)
-        script.find_device()
         self.is_compiled |= call is not None or "_orig_mod" in model._modules
         script.set_process()
         script.refuse(self.why_not())
@@ -222,20 +221,7 @@ class Updates:
         around(Optimizer, "zero_grad", self._zero_grad)
         around(nn.Module, "zero_grad", self._zero_grad)
         # Not by torch's global hooks: they would cut the profiler's range of a step in two.
-        plain_hook = Optimizer.profile_hook_step
-
-        def profile_hook_step(function: Any) -> Any:
-            inner = plain_hook(function)
-
-            @functools.wraps(inner)
-            def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-                return self._step(functools.partial(inner, optimizer, *args, **kwargs), optimizer)
-
-            return step
-
-        Optimizer.profile_hook_step = staticmethod(profile_hook_step)  # type: ignore[assignment,method-assign]
-
-    # ------------------------------------------------------------ backward passes
+        around(Optimizer, "profile_hook_step", self._hook)
 
     def _backward(self, plain: Callable[..., Any], roots: Any, *args: Any, **kwargs: Any) -> Any:
         script, steps = self._script, self._script.steps
@@ -362,6 +348,16 @@ class Updates:
             script.tell("update")
         steps.optimizer_stepped(optimizer)
         return result
+
+    def _hook(self, plain: Any, *args: Any) -> Any:
+        """The step of a class of optimizers, from torch's static method of this name."""
+        inner = plain(args[-1])
+
+        @functools.wraps(inner)
+        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._step(functools.partial(inner, optimizer, *args, **kwargs), optimizer)
+
+        return step
 
     def _know(self, optimizer: Any) -> None:
         """Keeps an optimizer that makes a step, and sets its switch; a scaler may skip its first steps."""
