@@ -212,7 +212,6 @@ class Loaders:
 
 
 def _why_not(dataset: Any, workers: int | None, own_batches: bool) -> dict[str, str]:
-    """The switches of a `DataLoader` that cannot be set, and why."""
     reasons = {}
     if own_batches:
         reasons["batch_size"] = "a batch sampler makes the batches: change it where that is made"
@@ -233,7 +232,6 @@ def _length(loader: Any) -> int | None:
 
 
 def _random_state() -> int:
-    """A hash of the state of Python's, torch's and NumPy's random numbers."""
     numpy: Any = sys.modules.get("numpy")
     state = str(numpy.random.get_state()) if numpy else ""
     return hash((random.getstate(), torch.get_rng_state().numpy().tobytes(), state))

@@ -148,8 +148,8 @@ class Questions(Procedures):
         The third of the answer is how many times as fast those are under autocast to bfloat16, or None. There
         are fewer steps if the script ends before, or if they take longer than `seconds` in all.
         """
-        script, until, step_s = self._script, clock() + seconds, self._early[-1].seconds
-        takes_turns, ended = _MANY * step_s < seconds, False
+        script, until, step_s, ended = self._script, clock() + seconds, self._early[-1].seconds, False
+        takes_turns = _MANY * step_s < seconds
         parts, held, as_fast = list[Steps](), list[Block](), list[float]()
         try:
             if takes_turns:
@@ -184,13 +184,11 @@ class Questions(Procedures):
         return msgspec.structs.replace(report, places=places)
 
     def _may_autocast(self) -> bool:
-        """Whether autocast to bfloat16 can be set for some steps only."""
         script = self._script
         in_float32 = {p.dtype for p in script.parameters()} == {torch.float32} and script.autocast is None
         return in_float32 and not self._models.is_compiled and checks.facts(script.device).bf16 is not False
 
     def _in_16_bits(self, steps: int, seconds: float) -> Generator[None, Any, float]:
-        """Seconds of a step on a held batch under autocast to bfloat16."""
         toggles = self._script.toggles
         toggles["amp"] = "bf16"
         try:
@@ -210,10 +208,10 @@ class Questions(Procedures):
     def _observation(self, parts: Sequence[Steps], ended: bool) -> Observation:
         steps = [step for part in parts for step in part.plain]
         outside: dict[str, tuple[int, float]] = {}
-        for step in (step for part in parts for step in part.marked):
-            name = " + ".join(sorted(step.marks))
+        for marked in (step for part in parts for step in part.marked):
+            name = " + ".join(sorted(marked.marks))
             count, spent = outside.get(name, (0, 0.0))
-            outside[name] = count + 1, spent + step.seconds
+            outside[name] = count + 1, spent + marked.seconds
         on_cpu = self._script.device.type == "cpu"
         return Observation(
             block=functools.reduce(operator.add, (part.block() for part in parts)),
@@ -227,7 +225,6 @@ class Questions(Procedures):
     # ------------------------------------------------------------ reading switches
 
     def _read(self, name: str) -> checks.Reading:
-        """The value of a switch, None if it cannot be read, and the evidence."""
         script = self._script
         if name == "zero_grad_set_to_none" and script.set_to_none is None:
             return None, "there is nothing to read it from"
@@ -235,7 +232,6 @@ class Questions(Procedures):
         return checks.READERS[name](script)
 
     def _settings(self) -> dict[str, Any]:
-        """The switches as they are now, as far as they can be read."""
         script = self._script
         values = {name: self._read(name)[0] for name in SETTABLE}
         last = self._early[-1]
@@ -245,17 +241,14 @@ class Questions(Procedures):
         return {name: value for name, value in values.items() if value is not None}
 
     def _mechanisms(self) -> list[Mechanism]:
-        """The proof of each switch that was set from outside."""
-        proofs = []
+        proofs, refused = [], self._script.refused
         for name, wanted in self._script.toggles.items():
             value, evidence = self._read(name)
-            refused = self._script.refused.get(name)
-            ok = not refused and (value == wanted or checks.AS_IT_IS.get(name) == wanted)
-            proofs.append(Mechanism(name, ok, refused or evidence))
+            ok = name not in refused and wanted in (value, checks.AS_IT_IS.get(name))
+            proofs.append(Mechanism(name, ok, refused.get(name, evidence)))
         return proofs
 
     def _why_not(self) -> dict[str, str]:
-        """Switches that cannot be set from outside in this script, with the reason."""
         reasons = {name: f"needs the script's own code: {edit}" for name, edit in EDITS.items()}
         if self._script.device.type != "cuda":
             on_cuda = [name for name, switch in switches().items() if switch.needs == "cuda"]
@@ -336,7 +329,6 @@ class Server:
         self._line, self._is_silent = None, True
 
     def _crashed(self, show: Any, kind: type[BaseException], problem: BaseException, trace: Any) -> None:
-        """The script is about to end with an exception that it has not caught."""
         if not self._is_silent and not issubclass(kind, KeyboardInterrupt):
             self._send(_in_words(problem, self._script.steps.count))
             self._is_silent = True
@@ -350,10 +342,7 @@ class Server:
         if self._job is None:
             passes = self._script.backwards
             what = f"the script ended before its second training step was seen (backward passes: {passes})"
-            remedy = (
-                "Check its arguments, and let it train for some dozen steps of optimizers of torch; "
-                "processes that it starts itself are not watched"
-            )
+            remedy = "Let it train for some dozen steps; processes that it starts itself are not watched"
             self._send(Failure("no steps", what, remedy))
             return
         while True:

@@ -140,32 +140,29 @@ class Script(View):
 
     `parts` are told what happens: `fetch` (a batch), `evaluation`, `forward`, `graph` (what a backward pass
     starts from), `backward`, `update` (by an optimizer) and `steps` (have ended). They react in their methods
-    `on_fetch` and so on.
+    `on_fetch` and so on. `toggles`: switches that are set from outside. `optimizers`: those that have made a
+    step; a scaler may have left it out. `losses`: the mean of what each of the first backward passes started
+    from, before any gradient scaling. `samples_per_step`: of a typical one. `step_is`: what counts as a step,
+    where it is not an optimizer's. `holds`: whether the same batch is handed over again and again; `held`:
+    such batches, with the loader before, samples and tokens behind.
     """
 
     def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
         super().__init__(model=nn.ModuleList())  # those that the script calls itself
         self.settings, self.files = settings, files
         self.toggles: dict[str, Any] = dict(settings["toggles"])
-        """Switches that are set from outside."""
         self.refused: dict[str, str] = {}
         self.notes: list[str] = []
         self.sites = Sites(settings["scratch"])
         self.steps = Steps(functools.partial(self.tell, "steps"))
         self.parts: list[Any] = [self, self.steps]
         self.optimizers: list[Any] = []
-        """Those that have made a step; a scaler may have left it out."""
         self.backwards = 0
         self.losses: list[torch.Tensor] = []
-        """The mean of what each of the first backward passes started from, before any gradient scaling."""
         self.samples_per_step = 0
-        """Of a typical step."""
         self.step_is = ""
-        """What counts as a step, where it is not an optimizer's."""
         self.holds = False
-        """Whether the same batch is handed over again and again."""
         self.held: list[tuple[Any, Any, int, int]] = []
-        """Such batches: the loader, the batch, its samples and tokens."""
         self._is_profiled = False
         self._seen: list[Step] = []
 

@@ -15,7 +15,6 @@ from perfkit.scripts.outputs import clock
 from perfkit.scripts.script import Script, around, first_tensor, size, tensors
 from perfkit.worker.checks import facts
 
-_NO_CALL = "no call of a model was seen: those of model.forward(x) and of scripted models are not"
 _LOSSES = 64
 """First backward passes whose losses are kept."""
 _MOST_COMPARISONS = 20
@@ -66,7 +65,8 @@ class Models:
     def why_not(self) -> dict[str, str]:
         """The model's switches that cannot be set from outside, and why."""
         if not self._script.model:
-            return dict.fromkeys(("amp", "channels_last", "compile"), _NO_CALL)
+            reason = "no call of a model was seen: those of model.forward(x) and of scripted models are not"
+            return dict.fromkeys(("amp", "channels_last", "compile"), reason)
         reasons, kind = {}, self._script.wants("amp")
         if not any(p.dim() == 4 for p in self._script.parameters()):
             reasons["channels_last"] = "the model has no 4-dimensional weights"
@@ -388,7 +388,6 @@ class Updates:
 
 
 def _why_not(optimizer: Any, kind: str) -> dict[str, str]:
-    """Why an optimizer cannot have an implementation."""
     needed, reason = "foreach" if kind == "loop" else kind, ""
     if any(needed not in group for group in optimizer.param_groups):
         reason = f"{type(optimizer).__name__} has no {kind} implementation"
