@@ -19,6 +19,7 @@
 import torch
 
 from perfkit import notebook as pk
+from perfkit.studies.compare import efficiency, forecast
 
 several = torch.cuda.device_count() > 1
 both = {"ranks": 2} if several else {"ranks": 2, "cpu_threads": 1}
@@ -37,8 +38,8 @@ panel
 panel.run()
 
 # %%
-print(f"Scaling efficiency: {panel.efficiency('1 rank', '2 ranks'):.0%}")
-panel.communication()
+print(f"Scaling efficiency: {efficiency(panel['1 rank'], panel['2 ranks']):.0%}")
+panel.table("Communication")
 
 # %% [markdown]
 # *Alone* is an all-reduce with nothing else running. *Exposed* is how much longer the step became; on cores that ranks share it can be more than the averaging, because the ranks also slow each other. A *straggler* computes for longer than the others, and all wait for it.
@@ -58,13 +59,13 @@ panel.parity("2 ranks")
 # A ring all-reduce of n ranks takes 2(n − 1)·α + 2(n − 1)/n · bytes/β, with the latency α and bandwidth β measured between these ranks. For many ranks it is pessimistic: NCCL uses trees, whose latency grows with log n.
 
 # %%
-panel.forecast("2 ranks")
+{ranks: f"{share:.0%}" for ranks, share in forecast(panel["2 ranks"]).items()}
 
 # %% [markdown]
 # The first part, the latency, grows with every rank, whatever the size of the model. With 5 µs a hop, 1,024 ranks in a ring spend 2 · 1,023 · 5 µs, 10 ms, on it in each step; the model has to compute for much longer than that. The same forecast over such a data-centre link:
 
 # %%
-panel.forecast("2 ranks", latency_s=5e-6, bytes_per_s=12.5e9)
+{ranks: f"{share:.0%}" for ranks, share in forecast(panel["2 ranks"], latency_s=5e-6, bytes_per_s=12.5e9).items()}
 
 # %% [markdown]
 # On a cluster, `perfkit export --set ranks=16 > train.py`, then on each of two machines with eight GPUs:

@@ -19,7 +19,7 @@ from perfkit.results.run import RUNG, Run
 from perfkit.results.store import RunStore
 from perfkit.show import figures, sentences, tables
 from perfkit.show.document import Bullets, Content, Notice, Section
-from perfkit.studies import compare, inspect, sources
+from perfkit.studies import inspect, sources
 from perfkit.studies.rungs import climb
 from perfkit.studies.sources import Plan
 
@@ -217,16 +217,3 @@ class RecipePanel(LadderPanel):
         """Whether a recipe still trains the same."""
         parity = inspect.parity(self.plan, title, Recipe.from_dict(self[title].recipe))
         return Shown(parity, tables.parity(parity))
-
-    def communication(self) -> Shown[list[Run]]:
-        """Where a step goes, for each recipe with several ranks."""
-        return Shown(self.results(), [tables.communication(self.results())])
-
-    def efficiency(self, single: str, many: str) -> float:
-        """Scaling efficiency of a recipe with several ranks over one with a single rank: 1 is perfect."""
-        return compare.efficiency(self[single], self[many])
-
-    def forecast(self, title: str, **link: Any) -> Shown[dict[int, float]]:
-        """Predicted efficiency with more ranks, from what a recipe measured; see `studies.compare`."""
-        efficiency = compare.forecast(self[title], **link)
-        return Shown(efficiency, [tables.forecast(efficiency)])

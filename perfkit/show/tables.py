@@ -30,6 +30,7 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
         *summary(runs),
         *map(Notice, sentences.notices(runs)),
         ladder(runs),
+        *([communication(runs)] if any(run.communication for run in runs) else []),
         *(content for place in additions.sections() for content in additions.load(place)(runs)),
         Section("What each stage showed", [Bullets(sentences.verdicts(runs))]),
         Section("Figures", [figures.step_time(runs), figures.throughput(runs)]),
@@ -203,18 +204,11 @@ def communication(runs: Sequence[Run]) -> Table:
         ("slowest rank / median", "straggling", units.times),
     )
     columns = [Col("recipe", name), *(_of_ranks(*value) for value in values)]
-    several = [run for run in runs if run.communication]
-    return tabulate(columns, several, "Communication", none="no run has several ranks")
+    return tabulate(columns, [run for run in runs if run.communication], "Communication")
 
 
 def _of_ranks(head: str, attribute: str, text: Callable[[Any], str]) -> Col:
     return Col(head, lambda run: getattr(run.communication, attribute), text)
-
-
-def forecast(efficiency: Mapping[int, float]) -> Table:
-    """Predicted efficiency by number of ranks."""
-    rows = [(str(ranks), Cell(share, units.percent)) for ranks, share in efficiency.items()]
-    return Table(("ranks", "efficiency"), rows, "Predicted efficiency with more ranks")
 
 
 def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:

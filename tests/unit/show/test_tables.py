@@ -48,7 +48,6 @@ PAGES = {
     "parity": tables.parity(PARITY),
     "ranks": [
         tables.communication([msgspec.structs.replace(RUNS[0], communication=TIMES)]),
-        tables.forecast({2: 0.91, 4: 0.84}),
     ],
     "stored": [tables.stored([entry(RUNS[3]), msgspec.structs.replace(entry(RUNS[9]), name="mine")])],
     "kernels": tables.kernels(KERNELS),
