@@ -65,7 +65,8 @@ panel.parity("2 ranks")
 # The first part, the latency, grows with every rank, whatever the size of the model. With 5 µs a hop, 1,024 ranks in a ring spend 2 · 1,023 · 5 µs, 10 ms, on it in each step; the model has to compute for much longer than that. The same forecast over such a data-centre link:
 
 # %%
-{ranks: f"{share:.0%}" for ranks, share in forecast(panel["2 ranks"], latency_s=5e-6, bytes_per_s=12.5e9).items()}
+over_a_link = forecast(panel["2 ranks"], latency_s=5e-6, bytes_per_s=12.5e9)
+{ranks: f"{share:.0%}" for ranks, share in over_a_link.items()}
 
 # %% [markdown]
 # On a cluster, `perfkit export --set ranks=16 > train.py`, then on each of two machines with eight GPUs:
