@@ -1,6 +1,7 @@
-"""Measuring processes: start, ask, cancel, time out, and end with everything they started."""
+"""Measuring processes: start, ask, cancel, time out, end with all they started; one at a time on a device."""
 
 import contextlib
+import getpass
 import math
 import os
 import pickle
@@ -19,6 +20,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
+import filelock
 import msgspec
 import psutil
 
@@ -37,8 +39,8 @@ POLL_S = 0.1
 COLLECT_S = 1.5
 """How long the failures of other ranks are waited for, to find the one that caused them."""
 GRACE_S = 3.0
-LOG_BYTES = 20_000
-"""How much of the end of a log is read."""
+EVERYTHING = "everything"
+"""A lock on the cores and all GPUs: for a script, whose device shows only when it runs."""
 
 
 class Conversation:
@@ -216,16 +218,15 @@ class Child(Conversation):
         if self.world == 1:
             return failed[rank]
         self.stop()
-        causes = {rank: error for rank, error in failed.items() if not failures.is_lost_rank(error.what)}
+        causes = {rank: error for rank, error in failed.items() if not failures.LOST_RANK.search(error.what)}
         rank, error = min((causes or failed).items())
         error.what = f"rank {rank} of {self.world}: {error.what}"
         return error
 
     def log(self, rank: int = 0) -> list[str]:
-        """The last lines that a rank printed."""
+        """The lines that a rank printed."""
         path = self._log(rank)
-        written = path.read_bytes()[-LOG_BYTES:] if path.is_file() else b""
-        return written.decode(errors="replace").splitlines()
+        return path.read_text(errors="replace").splitlines() if path.is_file() else []
 
     def stop(self) -> None:
         for rank in self._ranks:
@@ -299,3 +300,65 @@ def _rank_variables(ranks: int) -> list[dict[str, str]]:
         "GLOO_SOCKET_IFNAME": interface,
     }
     return [{**world, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+
+
+# ---------------------------------------------------------------- one measurement at a time
+
+
+@contextlib.contextmanager
+def device_lock(
+    device: str, cancelled: threading.Event | None = None, on_wait: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Waits until no other measurement uses a device, and holds it.
+
+    Args:
+        device: as torch names it; or `EVERYTHING`.
+        cancelled: set from any thread to give up.
+        on_wait: called repeatedly while another measurement holds the device.
+
+    Raises:
+        Cancelled: `cancelled` was set.
+    """
+    with contextlib.ExitStack() as stack:
+        for name in lock_names(device):
+            lock = filelock.FileLock(_folder() / f"{name}.lock")
+            while not _is_held(lock):
+                if cancelled and cancelled.is_set():
+                    raise Cancelled("stopped on request")
+                on_wait()
+            stack.callback(lock.release)
+        yield
+
+
+def lock_names(device: str) -> list[str]:
+    """What a measurement on a device must hold, in the order in which everybody takes it."""
+    gpus = [gpu["uuid"] for gpu in machine.facts()["gpus"] if gpu.get("uuid")]
+    if device == EVERYTHING:
+        return ["cores", *sorted(gpus)]
+    kind, _, index = device.partition(":")
+    if kind != "cuda":
+        return ["cores"]
+    number = int(index or 0)
+    # CUDA_VISIBLE_DEVICES renumbers the GPUs, by index or UUID.
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    chosen = visible[number] if number < len(visible) else str(number)
+    found = [uuid for at, uuid in enumerate(gpus) if chosen == str(at) or uuid.startswith(chosen)]
+    return found[:1] or [f"gpu-{chosen}"]
+
+
+def _is_held(lock: filelock.FileLock) -> bool:
+    with contextlib.suppress(OSError):  # a folder that cannot be written to: nobody can wait there
+        try:
+            lock.acquire(timeout=POLL_S)
+        except filelock.Timeout:
+            return False
+    return True
+
+
+def _folder() -> Path:
+    """One folder for all notebooks, checkouts and shells of a user; PERFKIT_LOCKS sets another one."""
+    plain = Path(tempfile.gettempdir()) / f"perfkit-locks-{getpass.getuser()}"
+    folder = Path(os.environ.get("PERFKIT_LOCKS") or plain)
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -12,7 +12,7 @@ from perfkit.errors import PerfkitError, RunFailed
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import Stage
 from perfkit.machine import devices
-from perfkit.process.lock import EVERYTHING
+from perfkit.process.child import EVERYTHING
 from perfkit.recipe import Recipe, Value, allowed
 from perfkit.results import parity
 from perfkit.results.parity import Check

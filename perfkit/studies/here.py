@@ -21,8 +21,7 @@ from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, Stage
 from perfkit.machine import cores, devices, gpus
-from perfkit.process.child import Child, Conversation
-from perfkit.process.lock import device_lock
+from perfkit.process.child import Child, Conversation, device_lock
 from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.results.run import AGAIN, DISTURBED, Communication, Pairing, Role, Run

@@ -15,7 +15,9 @@ LIBRARIES = tuple(
     f"{folder}{os.sep}" for folder in (PACKAGE, *map(sysconfig.get_path, ("stdlib", "platstdlib")))
 )
 PROGRAM = {str(PACKAGE / f"{name}.py") for name in ("train", "parallel")}
-LOST_RANK = r"(?i)gloo|NCCL|c10d|Connection (closed|reset)|DistBackend|ProcessGroup|TCPStore"
+"""The files of which the training program consists."""
+LOST_RANK = re.compile(r"(?i)gloo|NCCL|c10d|Connection (closed|reset)|DistBackend|ProcessGroup|TCPStore")
+"""How a rank fails because it lost another one."""
 OUT_OF_MEMORY = "out of memory"
 ENLARGE_SHM = "Enlarge /dev/shm (docker run --shm-size=8g), or lower workers or prefetch_factor"
 KNOWN = (
@@ -52,16 +54,6 @@ def is_users(filename: str) -> bool:
         return True
     installed = "site-packages" in filename or "dist-packages" in filename
     return not (installed or filename.startswith(("<", *LIBRARIES)))
-
-
-def is_program(filename: str) -> bool:
-    """Whether a file is one that the training program consists of."""
-    return filename in PROGRAM
-
-
-def is_lost_rank(text: str) -> bool:
-    """Whether a rank failed because it lost another one, by what it says."""
-    return bool(re.search(LOST_RANK, text))
 
 
 def explain(problem: BaseException) -> Failure:

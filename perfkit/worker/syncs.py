@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 
-from perfkit.worker.failures import is_program, is_users
+from perfkit.worker.failures import PROGRAM, is_users
 from perfkit.worker.messages import Place
 
 LOADER = os.sep.join(("torch", "utils", "data", ""))
@@ -90,33 +90,28 @@ def detect_syncs() -> Iterator[list[Place]]:
             place.where = where
             add(place, call.seconds)
 
-    driver: contextlib.AbstractContextManager[list[str]] = contextlib.nullcontext([])
-    if on_gpu:
-        driver = _driver_warnings()
-    with driver as warned, Calls(show):
+    driver = _driver_warnings() if on_gpu else contextlib.nullcontext(list[Any]())
+    with driver as caught, Calls(show):
         yield places
     seen = {place.where for place in found.values()}
-    for where in warned:
-        if where not in seen:
+    for warning in caught:
+        where = f"{os.path.basename(warning.filename)}:{warning.lineno}"
+        if "synchroniz" in str(warning.message) and where not in seen:
             add(Place("synchronisation", where, "wait", "see what this line reads"))
     places += sorted(found.values(), key=lambda place: (-place.count, place.where))
 
 
 @contextlib.contextmanager
-def _driver_warnings() -> Iterator[list[str]]:
-    """The lines that torch names in the driver's own warnings of synchronisation, known at the end."""
-    lines: list[str] = []
+def _driver_warnings() -> Iterator[list[Any]]:
+    """The driver's own warnings of synchronisation, with the lines that torch names."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            yield lines
+            yield caught
         finally:
             torch.cuda.set_sync_debug_mode(before)
-    for warning in caught:
-        if "synchroniz" in str(warning.message):
-            lines.append(f"{os.path.basename(warning.filename)}:{warning.lineno}")
 
 
 def _judge(call: Call, on_gpu: bool) -> Place | None:
@@ -172,8 +167,8 @@ def _caller(on_gpu: bool) -> str:
     where = ""
     for frame, line in traceback.walk_stack(sys._getframe(2)):
         file = frame.f_code.co_filename
-        if LOADER in file or (not on_gpu and (OPTIMIZER in file or (not where and is_program(file)))):
+        if LOADER in file or (not on_gpu and (OPTIMIZER in file or (not where and file in PROGRAM))):
             return ""
-        if not where and (is_users(file) or is_program(file)):
+        if not where and (is_users(file) or file in PROGRAM):
             where = f"{os.path.basename(file)}:{line}"
     return where

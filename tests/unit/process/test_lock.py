@@ -6,7 +6,7 @@ import pytest
 
 from perfkit import machine
 from perfkit.errors import Cancelled
-from perfkit.process.lock import EVERYTHING, device_lock, lock_names
+from perfkit.process.child import EVERYTHING, device_lock, lock_names
 
 
 def test_the_second_measurement_on_a_device_waits_says_so_and_can_give_up():

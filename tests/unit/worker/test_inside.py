@@ -7,7 +7,6 @@ from torch import nn
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.worker import checks, inside
-from perfkit.worker.messages import KernelReport
 from perfkit.worker.training import Training
 from tests.support.toy import Toy
 
@@ -64,9 +63,3 @@ def test_a_peak_that_is_not_kept_is_not_known():
 def test_flops_of_a_step_are_those_of_its_products():
     """Forward 2·b·in·out for each layer; backward the same for weights, and for inputs but the first."""
     assert inside.flops(training()) == 2 * 8 * (3 * 32 * 2 + 2 * 16 * 32)
-
-
-def test_a_share_of_the_peak_is_known_where_the_work_is():
-    where = {"peaks": {"float32": 100.0}, "bytes_per_s": 1.0, "rows": [], "step_s": 20.0, "recipe": ""}
-    assert KernelReport(**where, flops=500, dtype="float32").mfu == 0.25
-    assert KernelReport(**where, flops=None, dtype="float32").mfu is None

@@ -117,11 +117,6 @@ def test_settling_ends_when_the_loader_is_waited_for_or_has_its_queue_full_again
     assert subject.taken == steps
 
 
-def test_a_queue_that_is_left_as_it_is_makes_a_block_as_short_as_its_samples():
-    subject = Subject(workers=1, ahead=4)
-    assert len(subject.block(samples=8, queues=0).step_s) == 2 == subject.taken
-
-
 def test_a_held_batch_is_trained_on_before_it_is_timed_and_nothing_is_waited_for():
     subject = Subject(wait=[0.25])
     held = subject.run(subject.procedure.ceiling(16))

@@ -113,13 +113,6 @@ def test_after_observing_the_program_is_as_it_was():
     assert (hooks, [*measured.optimizer._optimizer_step_post_hooks]) == ([], [])
 
 
-def test_a_step_is_seen_as_it_was_taken():
-    view = observe_step(training(Blocks(), accumulation=2, non_blocking=True))
-    assert (view.batches, view.updates, view.averaged) == (2, 1, [])
-    assert view.copies == [{"non_blocking": True}] * 4
-    assert (view.inputs.shape, view.outputs.shape) == ((8, 16), (8, 2))
-
-
 def test_observing_compiles_nothing_again(monkeypatch):
     torch._dynamo.reset()
     plain = torch.compile
