@@ -91,7 +91,7 @@ CHATTY = """
 import sys, perfkit.studies.sources as progress
 phase = progress.Progress.phase
 def chatty(self, name):
-    print("PHASE", self.title, name, flush=True)
+    print("PHASE", self._title, name, flush=True)
     phase(self, name)
 progress.Progress.phase = chatty
 from perfkit.cli import app
