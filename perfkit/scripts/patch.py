@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe, Value, shown, switches
@@ -77,39 +77,35 @@ _LIBRARIES = {
 """For libraries that make the calls: where their options are given, and those of switches."""
 
 
-class Change(NamedTuple):
-    """A file, before and after."""
-
-    path: Path
-    before: bytes
-    after: bytes
-
-
 @dataclass(frozen=True)
 class Patch:
     """What to change so that a script has switches by itself.
 
-    `launch`: how it is started for a measuring run with the edited files. `refused`: switches that it has
-    already or that need an edit by hand, and which.
+    `launch`: how it is started for a measuring run with the edited files, which stay as they are. `refused`:
+    switches that it has already or that need an edit by hand, and which.
     """
 
     launch: Launch
-    changes: list[Change] = field(default_factory=list)
     edited: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
 
     @property
     def root(self) -> Path:
         """Where `patch -p1` applies the diff: the script's working directory, or the next folder above it."""
-        return Path(os.path.commonpath([self.launch.where.resolve(), *(each.path for each in self.changes)]))
+        return Path(os.path.commonpath([self.launch.where.resolve(), *(path for path, *_ in self.changes())]))
+
+    def changes(self) -> list[tuple[Path, bytes, bytes]]:
+        """The files that change, before and after."""
+        files = [(path, path.read_bytes(), after) for path, after in self.launch.replaced]
+        return [each for each in files if each[1] != each[2]]
 
     def diff(self) -> str:
         """A unified diff for `git apply` or `patch -p1` in `root`; empty without edits."""
         texts: list[str] = []
-        for change in self.changes:
-            name = change.path.relative_to(self.root).as_posix()
+        for path, *sides in self.changes():
+            name = path.relative_to(self.root).as_posix()
             # Lines end at line feeds only, so that carriage returns and form feeds are kept.
-            before, after = ([*io.StringIO(data.decode(), newline="\n")] for data in change[1:])
+            before, after = ([*io.StringIO(data.decode(), newline="\n")] for data in sides)
             texts += difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
         return "".join(
             text if text[-1] == "\n" else f"{text}\n\\ No newline at end of file\n" for text in texts
@@ -139,18 +135,13 @@ def edit(launch: Launch, settings: Mapping[str, Value], facts: ScriptFacts) -> P
             edited.append(name)
         except Refused as reason:
             refused[name] = str(reason)
-    changes = [
-        Change(Path(source.path), source.data, after)
-        for source in patcher.sources.values()
-        if (after := source.edited(patcher.edits)) != source.data
-    ]
-    if changes:
-        files = {change.path: change.after for change in changes}
+    sources = [source for source in patcher.sources.values() if source.edited(patcher.edits) != source.data]
+    if files := {Path(source.path): source.edited(patcher.edits) for source in sources}:
         if launch.script:  # its folder is where it imports from, so it must be there itself
             files.setdefault(main, main.read_bytes())
             launch = replace(launch, program=str(main))
         launch = replace(launch, replaced=tuple(sorted(files.items())))
-    return Patch(launch, changes, edited, refused)
+    return Patch(launch, edited, refused)
 
 
 def _main_file(launch: Launch, facts: ScriptFacts) -> Path:

@@ -2,6 +2,7 @@
 
 import ast
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,8 @@ def added(result: Patch) -> list[str]:
 
 
 def after(result: Patch) -> str:
-    (change,) = result.changes
-    return change.after.decode()
+    ((_, _, data),) = result.changes()
+    return data.decode()
 
 
 EDITS = {
@@ -146,7 +147,7 @@ def test_torch_is_imported_where_its_name_is_not_known(tmp_path):
 def test_tabs_and_line_ends_stay(tmp_path):
     text = LOOP.replace("    ", "\t").replace("\n", "\r\n") + "# end, ä, no newline"
     result = patched(tmp_path, text, {"amp": "bf16", "workers": 1}, ROLES)
-    data = result.changes[0].after
+    data = result.changes()[0][2]
     assert data.count(b"\r\n") == data.count(b"\n") and b"\r\n\t\t\tout = net(x)" in data
     assert result.diff().endswith("\n")
 
@@ -191,7 +192,7 @@ REFUSED = {
 def test_what_cannot_be_placed_is_refused_in_words(case, tmp_path):
     text, settings, reason = REFUSED[case]
     result = patched(tmp_path, text, settings, LOADER)
-    assert list(result.refused.values()) == [reason] and not result.changes and not result.edited
+    assert list(result.refused.values()) == [reason] and not result.diff() and not result.edited
     assert reason in result.notes()[0].text
 
 
@@ -322,7 +323,7 @@ def test_a_diff_has_no_path_above_its_root(tmp_path):
     result = patched(tmp_path, LOOP, {"workers": 2}, ROLES)
     launch = Launch("../train.py", folder=tmp_path / "elsewhere")
     assert result.root == tmp_path and "--- a/train.py\n+++ b/train.py\n" in result.diff()
-    elsewhere = Patch(launch, result.changes)
+    elsewhere = Patch(replace(launch, replaced=result.launch.replaced))
     assert elsewhere.root == tmp_path and elsewhere.diff() == result.diff()
 
 
