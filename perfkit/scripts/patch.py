@@ -319,19 +319,16 @@ def verify(
     return verdict(comparison.ratio, comparison.rounds, losses)
 
 
-_UNKNOWN = {
-    "disturbed": "as other programs ran: close them to know",
-    "too few rounds": "as there were too few rounds: raise --budget to know",
-}
-"""Verdicts that say nothing of a patch's speed."""
+_UNKNOWN = {"disturbed": "other programs ran", "too few rounds": "there were too few rounds (raise --budget)"}
+"""Verdicts that say nothing of a patch's speed, and why."""
 
 
 def verdict(ratio: Ratio, rounds: int, losses: Check) -> Check:
     """Whether a patch does what its switches do from outside: `ratio` of samples/s, and the losses."""
     speed = f"{ratio.ratio:.3g} times ({ratio.low:.3g} to {ratio.high:.3g}, {rounds} rounds) as fast"
+    ok = losses.ok and ratio.verdict not in ("faster", "slower")
+    start = "verified" if ok else "NOT verified"
+    if ok and (why := _UNKNOWN.get(ratio.verdict)):
+        start, speed = "trains the same", f"its speed is not known, as {why}: {speed}"
     text = f"losses {losses.evidence}; {speed} as with the switches set from outside"
-    if not losses.ok or ratio.verdict in ("faster", "slower"):
-        return Check("patch", False, f"NOT verified: {text}")
-    if why := _UNKNOWN.get(ratio.verdict):
-        return Check("patch", True, f"trains the same; its speed is not known, {why}: {text}")
-    return Check("patch", True, f"verified: {text}")
+    return Check("patch", ok, f"{start}: {text}")
