@@ -23,9 +23,10 @@
 from IPython.display import Markdown
 
 from perfkit import notebook as pk
+from perfkit.workloads import declaration
 
 name = "perfkit.workloads.bottlenecks:Chatty"
-Markdown(f"```python\n{pk.source(name)}```")
+Markdown(f"```python\n{declaration(name)[1]}```")
 
 # %%
 syncs = pk.find_syncs(name)

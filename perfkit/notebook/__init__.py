@@ -16,7 +16,6 @@ _CORE = {
     "memory": "perfkit.notebook.shown:memory",
     "pipeline": "perfkit.notebook.shown:pipeline",
     "recording": "perfkit.notebook.shown:recording",
-    "source": "perfkit.notebook.shown:source",
     "training_loop": "perfkit.notebook.shown:training_loop",
     "use": "perfkit.notebook.ladder:use",
 }

@@ -132,8 +132,7 @@ class Controls:
 
     def changes(self) -> dict[str, Value]:
         """The shown switches that differ from the base."""
-        differ = self.recipe.diff(self.base)
-        return {name: pair[0] for name, pair in differ.items() if name in self.by_name}
+        return {name: here for name, (here, _) in self.recipe.diff(self.base).items()}
 
     def _changed(self, _: object) -> None:
         if not self._quiet:

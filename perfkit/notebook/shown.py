@@ -13,8 +13,6 @@ import msgspec
 from IPython.core.getipython import get_ipython
 from IPython.display import HTML, Image, Markdown, display, update_display
 
-from perfkit import workloads
-from perfkit.errors import InvalidValue
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.show import html, tables, terminal
@@ -205,11 +203,3 @@ def training_loop(runs: Sequence[Run]) -> Markdown:
 def pipeline() -> HTML:
     """A training loop as two queues, with knobs; it needs no kernel once it is shown."""
     return HTML(html.pipeline())
-
-
-def source(workload: str) -> str:
-    """The code of a workload's class, read from its file: nothing is imported."""
-    node, text = workloads.declaration(workload)
-    if node is None:
-        raise InvalidValue(f"there is no class {workload}", "Write package.module:Name")
-    return text

@@ -7,7 +7,7 @@ import pytest
 from perfkit.show import tables, terminal
 from perfkit.show.document import Bullets, Cell, Code, Section, Table
 from tests.unit.show.fake_runs import again, disturbed
-from tests.unit.show.test_document import BOTH, TABLE
+from tests.unit.show.test_document import BOTH
 
 Golden = Callable[[str, str], None]
 
@@ -22,13 +22,6 @@ def test_no_line_is_longer_than_the_terminal(width):
     kernels = Table(("kernel", "time"), [["void at::native::" + 60 * "k", Cell(1.5)]])
     text = terminal.text([tables.ladder(disturbed(again())), kernels], width)
     assert max(map(len, text.splitlines())) <= width
-
-
-def test_a_narrow_terminal_has_fewer_columns_and_says_which_are_missing():
-    narrow = terminal.text([TABLE], 32)
-    assert "40%" in terminal.text([TABLE], 80)
-    assert "40%" not in narrow
-    assert "Too narrow for: share" in narrow
 
 
 def test_folded_details_and_figures_are_for_pages():
