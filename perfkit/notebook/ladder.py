@@ -80,6 +80,7 @@ class LadderPanel(Panel):
         self.above = [row([heading(self.question), self._menu], "pk-head"), *self.above]
         super().__init__(key)
         self.bar.tell(problem)
+        self._moved()
 
     def set(self, **switches: Value) -> None:
         """Sets switches from the first stage on."""
@@ -127,11 +128,6 @@ class LadderPanel(Panel):
         self.runs = []
         self.runs = climb(plan, RunStore(), self.progress())
         check(self.runs)
-
-    def _ipython_display_(self) -> None:
-        if not self.runs:
-            self._recall()
-        super()._ipython_display_()
 
     def _recall(self) -> None:
         """Takes what was measured earlier for the same plan."""

@@ -62,7 +62,6 @@ class StagePanel(LadderPanel):
             self.before = [self._guess]
             self.acts = row([*self._choices.values(), self._line], "pk-panel", "pk-acts")
         super().__init__([stage], **more)
-        self._offer()
 
     def set(self, **switches: Value) -> None:
         """Sets switches of this optimization, as the controls do; others are set before it as well."""

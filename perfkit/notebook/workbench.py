@@ -53,21 +53,18 @@ class Workbench(LadderPanel):
         self.history = History(_dom_classes=["pk-history"])
         self.history.observe(lambda _: self._compare(), "ticked")
         self._link = text("pk-script")
-        self._undo = self.act("Undo delete", "Bring back every deleted run", self._bring_back)
-        self._undo.disabled = True
         export = "The newest ticked run's script; the ticked runs as a file and as a report"
         acts = [
             self.act("Use", "Set the switches to those of the newest ticked run", self._use),
             self.act("Export", export, self._export),
             self.act("Delete", "Remove the ticked runs", self._delete),
-            self._undo,
+            self.act("Undo delete", "Bring back every deleted run", self._bring_back),
         ]
         if "profile" in additions.notebook_names():
             about = "Some steps under the profiler"
             self.buttons = [button("Profile", about, lambda: self.start(self._record))]
         self.above, self.below = [self.controls.widget], [self.history, row(acts), self._link]
         super().__init__([BASELINE], workload=workload, **more)
-        self._moved()
 
     def set(self, **switches: Value) -> None:
         """Sets switches, as the controls do."""
@@ -173,16 +170,15 @@ class Workbench(LadderPanel):
         lines = {line.id: line for line in self._stored()}
         removed = RunStore().delete([run.id for run in self._chosen()])
         self._deleted += [(run, lines[run.id]) for run in removed]
-        self._undo.disabled = False
         self.bar.say(f"deleted; Undo delete brings back all {len(self._deleted)}")
         self._list()
 
     def _bring_back(self) -> None:
+        count = len(self._deleted)
         while self._deleted:
             run, line = self._deleted[-1]
             RunStore().add(run)
             RunStore().mark(run.id, name=line.name, note=line.note, guess=line.guess)
             self._deleted.pop()  # only once it is stored
         self._list(self.history.ticked)
-        self._undo.disabled = True
-        self.bar.say("the deleted runs are back")
+        self.bar.say(f"deleted runs that are back: {count}")
