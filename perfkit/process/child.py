@@ -46,10 +46,8 @@ EVERYTHING = "everything"
 class Conversation:
     """Asks a process, or all ranks of a training: each gets the question, all must answer, rank 0 counts.
 
-    Args:
-        on_progress: called from the thread that asks.
-        cancelled: set from any thread to end what is under way.
-        timeout_s: how long it may take; None for no limit.
+    `on_progress` is called from the thread that asks; `cancelled` is set from any thread to end what is under
+    way; `timeout_s` is how long it may take.
     """
 
     world = 1
@@ -90,9 +88,7 @@ class Conversation:
     def ask(self, question: str, kind: type[A], **arguments: Any) -> A:
         """The answer to a question, a method of `worker.session.Session`; progress goes to `on_progress`.
 
-        Raises:
-            RunFailed: a process failed, died, or took too long.
-            Cancelled: `cancelled` was set.
+        Raises `RunFailed` where a process failed, died or took too long, `Cancelled` where that was set.
         """
         self.send(Question(question, arguments))
         answers: dict[int, object] = {}
@@ -135,14 +131,8 @@ class Rank(NamedTuple):
 class Child(Conversation):
     """A measuring process for each rank, each with its loader workers in a process group of its own.
 
-    Args:
-        on_progress, cancelled, timeout_s: as for a `Conversation`.
-        environment: variables besides those of this process, such as `Recipe.environment()`.
-        ranks: how many train together.
-
-    Raises:
-        RunFailed: no process can be started.
-        Cancelled: `cancelled` was set meanwhile.
+    `environment` holds variables besides those of this process, such as `Recipe.environment()`; the others
+    are those of a `Conversation`, and what `ask` raises is raised here too.
     """
 
     def __init__(
@@ -243,17 +233,9 @@ def call(
     timeout_s: float | None = None,
     cancelled: threading.Event | None = None,
 ) -> Any:
-    """Calls a function in a fresh process, which ends with the call.
+    """Calls the function at `module:name` in a fresh process, which ends with the call; raises as `ask` does.
 
-    Args:
-        place: `module:name` of the function, which is not imported here.
-        arguments: of the function; they are pickled, as is the result.
-        timeout_s: how long it may take.
-        cancelled: set from any thread to end it.
-
-    Raises:
-        RunFailed: it raised, ended its process, or took too long.
-        Cancelled: `cancelled` was set.
+    The module is not imported here; arguments and result are pickled.
     """
     with Child(cancelled=cancelled, timeout_s=timeout_s) as child:
         return pickle.loads(child.ask("call", bytes, place=place, pickled=pickle.dumps(arguments)))
@@ -309,15 +291,9 @@ def _rank_variables(ranks: int) -> list[dict[str, str]]:
 def device_lock(
     device: str, cancelled: threading.Event | None = None, on_wait: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
-    """Waits until no other measurement uses a device, and holds it.
+    """Waits until no other measurement uses a device, as torch names it, or `EVERYTHING`, and holds it.
 
-    Args:
-        device: as torch names it; or `EVERYTHING`.
-        cancelled: set from any thread to give up.
-        on_wait: called repeatedly while another measurement holds the device.
-
-    Raises:
-        Cancelled: `cancelled` was set.
+    `on_wait` is called repeatedly meanwhile; raises `Cancelled` once that is set, from any thread.
     """
     with contextlib.ExitStack() as stack:
         for name in lock_names(device):

@@ -40,11 +40,8 @@ _lock = threading.Lock()
 def start(connection: Connection, log: str, early: Mapping[str, str], late: Mapping[str, str]) -> BaseProcess:
     """Starts a process that answers questions; the first one waits until its server has imported torch.
 
-    Args:
-        connection: to the process that asks.
-        log: the file for what it prints.
-        early: variables, besides this process's own, that an import may read.
-        late: variables that none reads.
+    It prints to the file `log`, and has variables besides this process's own: an import may read the `early`
+    ones, and none reads the `late` ones.
     """
     # A new process would import the user's script, that is, run it once more.
     with _lock, _replaced(sys.modules, {"__main__": types.ModuleType("__main__")}):

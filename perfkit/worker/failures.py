@@ -71,12 +71,7 @@ def explain(problem: BaseException) -> Failure:
 
 
 def explain_exit(code: int | None, last_line: str = "") -> RunFailed:
-    """How a process ended that reported no failure itself.
-
-    Args:
-        code: its exit status, negative for a signal; None if it is not known.
-        last_line: the last line of its log.
-    """
+    """How a process ended that reported no failure itself; a negative code is a signal."""
     name = signal.Signals(-code).name if code is not None and code < 0 else ""
     if name == "SIGKILL":
         what = "the measuring process was killed, most likely because memory ran out"

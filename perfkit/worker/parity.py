@@ -37,10 +37,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 class Side:
     """A workload that shows what its model gets and gives, and what one program did with it.
 
-    Args:
-        workload: what is trained.
-        on_batch: called with each batch.
-        dtype: computes on batches that were recorded, in this type.
+    With a `dtype` it computes in this type, on batches that were recorded.
     """
 
     def __init__(

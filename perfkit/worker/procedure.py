@@ -99,9 +99,7 @@ def drive(job: Job, step: Callable[[], Any]) -> Any:
 class Procedures:
     """What every training can be asked, perfkit's own or a script: each method is a question.
 
-    Args:
-        report: called with the phase that begins.
-        clock: gives seconds.
+    `report` is called with the phase that begins; the clock gives seconds.
     """
 
     subject: Any
