@@ -74,10 +74,11 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
         own = {name: value for name, value in script.settings.items() if value != switches()[name].default}
         trains = f"{', '.join(script.models)} ({script.parameters:,} parameters) on {script.device}"
         count = len(seen.block.step_s)
+        samples = round(seen.block.samples / count)  # batches may differ, as in epochs of two
         rows = [
             ["samples/s", units.number(seen.block.samples_per_s)],
             ["tokens/s", units.number(seen.tokens / seen.block.seconds or None)],
-            ["step", f"{units.duration(seen.step_s)} ({script.step_is}; samples: {script.samples_per_step})"],
+            ["step", f"{units.duration(seen.step_s)} ({script.step_is}; samples: {samples})"],
             ["waiting for data", units.percent(seen.waiting if script.loader else None)],
             ["samples/s on a held batch", units.number(self.ceiling.samples_per_s if self.ceiling else None)],
             ["peak memory", units.size(peak.allocated)],
