@@ -39,7 +39,7 @@ def compare(
     budget: Annotated[
         float, typer.Option(help="seconds of rounds, over all pairs of processes", min=0)
     ] = 90.0,
-    precision: Annotated[float, typer.Option(help="half width of the interval to reach")] = 0.02,
+    precision: Annotated[float, typer.Option(help="half width of the interval to reach", min=0)] = 0.02,
 ) -> None:
     """Is B faster than A? Interleaves blocks of both in random order until the interval is narrow enough.
 
@@ -52,9 +52,11 @@ def compare(
         match = additions.load("perfkit.scripts.referee:match")
         plan, a, b, judge = match(script, training, named, allow or [])
         typer.echo(f"{a.title} and {b.title}: about {budget:.0f} s once both train", err=True)
-    elif len(named) != 2 or training.settings or allow:
-        how = "Name two: A and B, such as baseline and workers=2,amp=bf16; --set and --allow go with scripts"
-        raise InvalidValue(f"compare was given {len(named)} sides", how)
+    elif training.settings or allow:
+        raise InvalidValue("--set and --allow go with scripts", "Write switches as a side: workers=2,amp=bf16")
+    elif len(named) != 2:
+        how = "Name two: A and B, such as baseline and workers=2,amp=bf16, or old.py and new.py"
+        raise InvalidValue(f"compare was given {len(named)} side{'s' * (len(named) != 1)}", how)
     else:
         plan = training.plan()
         a, b = (comparing.candidate(side, plan) for side in named)

@@ -35,7 +35,7 @@ def run(
     stages: Stages = None,
     keep: Annotated[str | None, typer.Option(help="stages to keep even if they are not faster: a,b")] = None,
     keep_all: Annotated[bool, typer.Option("--keep-all", help="keep every stage, faster or not")] = False,
-    timeout: Annotated[float | None, typer.Option(help="seconds for one stage")] = None,
+    timeout: Annotated[float | None, typer.Option(help="seconds for one stage", min=1)] = None,
     out: Out = None,
 ) -> None:
     """Climbs a ladder: each stage is measured on top of what was kept so far, and kept if it is faster."""

@@ -52,7 +52,7 @@ class Launch:
             raise InvalidValue(what, "Name the script itself, and let it train as a single rank")
         if self.module or self.script:
             return [sys.executable, *["-m"] * self.module, self.program, *self.arguments]
-        names = [path.name for path in self.where.glob("*.py")]
+        names = [path.name for path in self.where.glob("*.py") if path.is_file()]
         near = difflib.get_close_matches(Path(self.program).name, names, n=1)
         hint = f"Did you mean '{near[0]}'?" if near else "Name a Python file, or a module with -m"
         raise InvalidValue(f"there is no script '{self.program}' in {self.where}", hint)

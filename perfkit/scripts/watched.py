@@ -188,6 +188,8 @@ class WatchedScript(Conversation):
         lines = [line.strip() for line in self.written("out") + self.written("err") if line.strip()]
         wrote = f" (the last it wrote: {lines[-1]})" if lines else ""
         remedy = "Does it train by itself with these arguments, and call no os._exit? Is there enough memory?"
+        if not code and not self._line:
+            remedy = "Does it import torch, and train for some steps with these arguments?"
         return RunFailed(f"the script {how} {when}{wrote}", remedy)
 
     def _failure(self, rank: int, event: Failure | None) -> RunFailed:
@@ -195,6 +197,7 @@ class WatchedScript(Conversation):
         if failure.kind != "unavailable":  # its traceback may still come
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_LAST_WORDS_S)
+        failure.what = failure.what.replace("the script ", f"{self.launch.program} ", 1)  # it may be one of two
         failure.output = "\n".join(self.written("err")[-_LINES:]).rstrip()
         return failure
 

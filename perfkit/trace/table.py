@@ -313,6 +313,8 @@ def load(paths: Paths, tell: Tell = lambda what, share: None) -> Trace:
     if len(several) == 1 and several[0].is_dir():
         folder = several[0]
         several = sorted(folder.glob("*.trace.json*")) or sorted(folder.glob("*.json*"))
+        if not several:
+            raise TraceError(f"there is no trace in the folder {folder}", ADVICE)
     if not several:
         raise TraceError("no trace file was given", ADVICE)
     return Trace(several, tell)

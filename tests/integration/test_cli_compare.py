@@ -70,8 +70,12 @@ def test_a_cheat_is_named_and_can_be_allowed(tmp_path, monkeypatch):
 def test_a_script_that_cannot_be_compared_is_told(tmp_path):
     other = tmp_path / "other.py"
     other.write_text("x = 1")
-    assert "before its second step" in perfkit("compare", str(other), str(other), code=1).stderr
-    assert "there is no script" in perfkit("compare", str(other), str(tmp_path / "none.py"), code=2).stderr
+    ended = perfkit("compare", str(other), str(other), code=1).stderr
+    assert f"{other} ended with exit status 0 before its second step. Does it import torch" in ended
+    (tmp_path / "folder.py").mkdir()
+    for none in ("none.py", "folder.py"):
+        refused = perfkit("compare", str(other), str(tmp_path / none), code=2).stderr
+        assert "there is no script" in refused and f"Did you mean '{none}'" not in refused
     assert "Name two scripts" in perfkit("compare", str(other), "amp", code=2).stderr
 
 
@@ -107,9 +111,11 @@ def test_the_tuner_picks_only_what_it_has_measured(tmp_path):
         (("compare", "amp", "amp", "--allow", "samples"), "--allow go with scripts"),
         (("compare", "a.py", "b.py", "--allow", "sample"), "unknown difference 'sample'"),
         (("compare", "amp", "amp", "--fail-if-slower", "much"), "Write a share"),
+        (("watch", "none.py"), "there is no script"),
         (("attribute", "--stages", "zero_grad,pinning"), "Name two to 4"),
     ],
 )
 def test_bad_input_gets_one_line(arguments, words):
-    (line,) = perfkit(*arguments, *TOY, code=2).stderr.strip().splitlines()
+    toy = () if arguments[0] == "watch" else TOY
+    (line,) = perfkit(*arguments, *toy, code=2).stderr.strip().splitlines()
     assert words in line
