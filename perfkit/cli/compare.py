@@ -1,6 +1,7 @@
 """Commands that compare and look: two recipes or scripts, the baseline's training, memory, this machine."""
 
 import contextlib
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -52,12 +53,8 @@ def compare(
         match = additions.load("perfkit.scripts.referee:match")
         plan, a, b, judge = match(script, training, named, allow or [])
         typer.echo(f"{a.title} and {b.title}: about {budget:.0f} s once both train", err=True)
-    elif training.settings or allow:
-        raise InvalidValue("--set and --allow go with scripts", "Write switches as a side: workers=2,amp=bf16")
-    elif len(named) != 2:
-        how = "Name two: A and B, such as baseline and workers=2,amp=bf16, or old.py and new.py"
-        raise InvalidValue(f"compare was given {len(named)} side{'s' * (len(named) != 1)}", how)
     else:
+        _check_sides(named, bool(training.settings or allow))
         plan = training.plan()
         a, b = (comparing.candidate(side, plan) for side in named)
     try:
@@ -100,6 +97,15 @@ def compare(
         complain(f"B is slower than A by more than {limit:.1%}")
     if code:
         raise typer.Exit(code)
+
+
+def _check_sides(named: Sequence[str], is_for_scripts: bool) -> None:
+    if is_for_scripts:
+        how = "Write switches as a side, such as workers=2,amp=bf16"
+        raise InvalidValue("--set and --allow go with scripts", how)
+    if len(named) != 2:
+        how = "Name two: A and B, such as baseline and workers=2,amp=bf16, or old.py and new.py"
+        raise InvalidValue(f"compare was given {len(named)} side{'s' * (len(named) != 1)}", how)
 
 
 def _share(text: str | None) -> float | None:

@@ -197,7 +197,8 @@ class WatchedScript(Conversation):
         if failure.kind != "unavailable":  # its traceback may still come
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_LAST_WORDS_S)
-        failure.what = failure.what.replace("the script ", f"{self.launch.program} ", 1)  # it may be one of two
+        # It may be one of two that are compared.
+        failure.what = failure.what.replace("the script ", f"{self.launch.program} ", 1)
         failure.output = "\n".join(self.written("err")[-_LINES:]).rstrip()
         return failure
 
