@@ -158,7 +158,10 @@ class WatchedScript(Conversation):
 
     def written(self, stream: str) -> list[str]:
         """The lines that it wrote until now to standard output (`out`) or standard error (`err`)."""
-        text = (self.folder / stream).read_text(encoding="utf-8", errors="replace")
+        try:
+            text = (self.folder / stream).read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:  # it has been stopped
+            return []
         mirrored = str(self._mirror.resolve())  # before each path of the script's own folder
         return text.replace(mirrored, "").splitlines()
 

@@ -77,6 +77,17 @@ def test_a_script_that_cannot_be_compared_is_told(tmp_path):
         refused = perfkit("compare", str(other), str(tmp_path / none), code=2).stderr
         assert "there is no script" in refused and f"Did you mean '{none}'" not in refused
     assert "Name two scripts" in perfkit("compare", str(other), "amp", code=2).stderr
+    other.write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(8, 4)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "for _ in range(12):\n"
+        "    model(torch.randn(16, 8)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "raise ValueError('file 13 is corrupt')\n"
+    )
+    failed = json.loads(perfkit("compare", str(other), str(other), "--json", "-", code=1).stdout)
+    assert failed["outcome"] == "failed" and "12 steps: the training raised ValueError" in failed["reason"]
 
 
 def test_noise_is_measured_kept_and_shown():
