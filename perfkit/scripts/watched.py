@@ -191,7 +191,7 @@ class WatchedScript(Conversation):
         lines = [line.strip() for line in self.written("out") + self.written("err") if line.strip()]
         wrote = f" (the last it wrote: {lines[-1]})" if lines else ""
         remedy = "Does it train by itself with these arguments, and call no os._exit? Is there enough memory?"
-        if not code and self._line is None:
+        if not code and not self._has_begun:
             remedy = "Does it import torch, and train for some steps with these arguments?"
         return RunFailed(f"the script {how} {when}{wrote}", remedy)
 
