@@ -84,13 +84,6 @@ def test_what_was_measured_until_a_person_stops_it_is_kept(machine, where, pair,
     assert machine.alive() == []
 
 
-def test_noise_is_what_equal_processes_differ_by(machine, where):
-    assert comparing.measure_noise(where, pairs=2, budget_s=0).ratio.ratio == 1.0
-    same = stats.AAPair(0.0, 0.0)
-    assert RunStore().noise("cpu") == stats.aa_noise_bound([same, same])
-    assert trained(machine) == [(8, 0), (8, 0), (8, 1), (8, 1)]
-
-
 def test_runs_of_other_workloads_or_machines_are_not_compared(machine, where):
     result = compare(A, B, where, budget_s=0)
     model = Simulated(gpu="V100", host="article", model="1", constants="abc", band=0.15)

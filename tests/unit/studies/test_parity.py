@@ -1,4 +1,4 @@
-"""Parity: checks, mechanisms, ranks against one process."""
+"""Parity: checks and mechanisms. Ranks against one process are an integration test."""
 
 import pytest
 
@@ -7,7 +7,6 @@ from perfkit.results.parity import Check
 from perfkit.results.run import Mechanism
 from perfkit.studies.inspect import parity
 from perfkit.worker.messages import ParityReport
-from tests.unit.studies import fakes
 from tests.unit.studies.fakes import FakeChild
 
 LOSSES = {"candidate": [2.0], "float32": [2.0], "float64": [2.0]}
@@ -41,18 +40,3 @@ def test_a_switch_that_is_not_in_effect_is_no_parity(judge, where):
     assert not result.ok
     assert result.other_batch
     assert "amp: logits are float32" in result.describe()
-
-
-@pytest.mark.parametrize(("loss", "same"), [(2.3001, True), (2.31, False)])
-def test_ranks_have_the_losses_of_one_with_all_of_their_batches(judge, where, monkeypatch, loss, same):
-    trained = fakes.trained
-
-    def of_ranks(recipe, *_):
-        return trained(recipe, losses=[loss if recipe.ranks > 1 else 2.3], batch_norm=True)
-
-    monkeypatch.setattr(fakes, "trained", of_ranks)
-    result = parity(where, "two", Recipe(batch_size=8, ranks=2))
-    assert [command["recipe"]["batch_size"] for command in judge.trainings] == [16, 8]
-    assert result.ok is same
-    assert ("SyncBatchNorm" in result.checks[0].evidence) is not same
-    assert judge.alive() == []
