@@ -127,9 +127,12 @@ def counting(shares: Sequence[float], count: int) -> Flags:
     return clean if clean.sum() >= needed else np.ones(count, bool)
 
 
-def is_disturbed(shares: Sequence[float], count: int) -> bool:
-    """Whether too few of `count` rounds were undisturbed, so that all of them count."""
-    return len(shares) == count and any(np.array(shares)[counting(shares, count)] > DISTURBED)
+def taken(shares: Sequence[float], count: int) -> float | None:
+    """The share of the cores that others took, where too few of `count` rounds were free of it."""
+    values = np.array(shares)
+    if len(shares) != count or not (values[counting(shares, count)] > DISTURBED).any():
+        return None
+    return float(values[values > DISTURBED].mean())
 
 
 class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -150,7 +153,7 @@ class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def is_disturbed(self) -> bool:
         """Whether too few rounds were undisturbed, so that all of them count."""
-        return is_disturbed(self.disturbed, len(self.own_samples_per_s))
+        return taken(self.disturbed, len(self.own_samples_per_s)) is not None
 
 
 class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
@@ -325,10 +328,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def disturbed(self) -> float | None:
         """The share of the cores that others took, where too few rounds were free of it."""
-        shares = np.array(self.raw.disturbed)
-        if self.status != "ok" or not is_disturbed(self.raw.disturbed, len(self.raw.block_samples_per_s)):
-            return None
-        return float(shares[shares > DISTURBED].mean())
+        shares, count = self.raw.disturbed, len(self.raw.block_samples_per_s)
+        return taken(shares, count) if self.status == "ok" else None
 
     def pairing(self, role: str) -> Pairing | None:
         """The rounds beside the `previous` stage or the `baseline`; None where they were not compared."""
@@ -424,9 +425,8 @@ class Comparison(msgspec.Struct, frozen=True):
 
 # ---------------------------------------------------------------- JSON
 
-OF_SESSION = ("schema", "session", "created", "workload", "options", "preset", "device", "seed", "machine")
-"""Fields that all runs of a session share."""
-_NOT_SHOWN = {*OF_SESSION, "stage", "samples_per_step", "pairings", "reference_samples_per_s"}
+_OF_SESSION = {"schema", "session", "created", "workload", "options", "preset", "device", "seed", "machine"}
+_NOT_SHOWN = _OF_SESSION | {"stage", "samples_per_step", "pairings", "reference_samples_per_s"}
 _DERIVED = (
     "samples_per_s",
     "disturbed",
