@@ -16,8 +16,7 @@
 # %%
 from perfkit import notebook as pk
 
-name = "perfkit.workloads.bottlenecks:DeviceBound"
-kernels = pk.kernels(name)
+kernels = pk.kernels("cifar_resnet18")
 kernels.table("Roofs")
 
 # %% [markdown]

@@ -44,15 +44,9 @@ def bench() -> types.ModuleType:
 
 
 def judge(checks: str, answer: str, starter: str = "") -> Verdict:
-    """Runs an answer and the checks on it.
+    """Runs an answer and the checks on it, which find the names that it defines and the tools of `bench`.
 
-    Args:
-        checks: the puzzle's; they find the names that the answer defines, and the tools of `bench`.
-        answer: Python source.
-        starter: what the answer was made from; its names are in `original`.
-
-    Returns:
-        Whether it is right, and one sentence; if it is right, also what was proven.
+    The names that the starter defines are in `original`. A right answer comes with what was proven.
     """
     proofs: list[str] = []
     tools = {name: tool for name, tool in vars(bench()).items() if getattr(tool, "__module__", "") == "bench"}

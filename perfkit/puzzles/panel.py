@@ -21,13 +21,22 @@ from perfkit.errors import InvalidValue, RunFailed, one_of
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.process.child import call
 from perfkit.puzzles import Verdict, folder
-from perfkit.puzzles import capstone as capstones
+from perfkit.results.parity import Check
+from perfkit.results.run import Comparison
+from perfkit.scripts.behaviour import Behaviour
+from perfkit.scripts.launch import Launch
+from perfkit.scripts.referee import same_losses
+from perfkit.scripts.study import script_plan
 from perfkit.show import units
-from perfkit.show.document import Notice, Table
+from perfkit.show.document import Content, Notice, Table
+from perfkit.studies.compare import Candidate, compare
+from perfkit.studies.sources import Progress
 
 MYSTERIES = "puzzles/mysteries"
-LIMIT_S = 60.0
-"""After which an answer is stopped; the checks of a right one take a few seconds."""
+LIMIT_S, LEVERS_S = 60.0, 120.0
+"""After which an answer, or the capstone, is stopped; the checks of a right one take a few seconds."""
+BUDGET_S, PRECISION = 30.0, 0.03
+"""Of a comparison of the capstone."""
 
 
 class Puzzle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,7 +46,6 @@ class Puzzle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     chapter: str
     """The chapter that explains what is needed: a file of `notebooks/`, without its ending."""
     stars: int
-    """How hard it is, from 1 to 3."""
     minutes: int
     """Of a learner who has read the chapter."""
     statement: str
@@ -54,23 +62,20 @@ class Puzzle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Args:
             answer: the functions or classes that the starter defines; or all of it as one string of Python.
-
-        Raises:
-            InvalidValue: it is neither.
         """
         source = source_of(answer)
         if {*_definitions(self.starter)} <= {*_definitions(source)}:
             return Verdict(False, "This is still the starter: your turn")
-        started = time.monotonic()
+        started, judge = time.monotonic(), "perfkit.puzzles.judge:judge"
         try:
-            judge = "perfkit.puzzles.judge:judge"
             verdict: Verdict = call(judge, self.checks, source, self.starter, timeout_s=LIMIT_S)
         except RunFailed as failure:
             sentence = f"Your answer ended the process that ran it: {failure.what}"
             if time.monotonic() - started > LIMIT_S:
-                limit = f"{LIMIT_S:.0f} seconds"
-                sentence = f"Your answer did not end within {limit}: is there a loop without end?"
-            verdict = Verdict(False, sentence)
+                sentence = (
+                    f"Your answer did not end within {LIMIT_S:.0f} seconds: is there a loop without end?"
+                )
+            return Verdict(False, sentence)
         return verdict
 
     def __repr__(self) -> str:
@@ -97,11 +102,7 @@ def tasks() -> Mapping[str, Puzzle]:
 
 
 def puzzle(name: str) -> Puzzle:
-    """A puzzle by its name; `puzzles()` lists them.
-
-    Raises:
-        InvalidValue: no such puzzle.
-    """
+    """A puzzle by its name; `puzzles()` lists them."""
     if name not in tasks():
         raise one_of(name, [*tasks()], "puzzle")
     return tasks()[name]
@@ -112,9 +113,6 @@ def mystery(name: str) -> Puzzle | Verdict:
 
     Args:
         name: of the mystery; the copy is `my_NAME.py`.
-
-    Raises:
-        InvalidValue: no such mystery.
     """
     names = [each for each, task in tasks().items() if task.chapter == MYSTERIES]
     if name not in names:
@@ -138,9 +136,43 @@ def puzzles() -> Markdown:
     return Markdown("\n".join(head + rows))
 
 
-def capstone(
-    script: str | Path = "my_capstone.py", preset: str | None = None
-) -> Shown[capstones.Score] | Markdown:
+# ---------------------------------------------------------------- the capstone
+
+
+class Score(msgspec.Struct, frozen=True):
+    """A script beside the slow one that it was made from, and beside the speed of light."""
+
+    gain: Comparison
+    """The script (b) against the slow one (a)."""
+    light: Comparison
+    """The script (b) against its model on a batch that is already there (a)."""
+    losses: Check
+    """Whether each of the first steps has the loss that it has in the slow script."""
+    levers: dict[str, bool]
+    """Workers, uint8, 16 bits, compile: whether each is in effect."""
+
+    @property
+    def points(self) -> float | None:
+        """Speed / speed of light, at most 1, times the share of levers; None if it trains differently."""
+        share = sum(self.levers.values()) / len(self.levers)
+        return min(1.0, self.light.ratio.ratio) * share if self.losses.ok else None
+
+    def sections(self) -> list[Content]:
+        """The score and what it is made of."""
+        ratio, words = self.light.ratio, "No score"
+        if self.points is not None:
+            between = f"{units.percent(ratio.low)} to {units.percent(ratio.high)}"
+            busy = "; the machine was disturbed, measure again" if ratio.verdict == "disturbed" else ""
+            speed = f"{units.percent(ratio.ratio)} of the speed of light ({between}{busy})"
+            count = sum(self.levers.values())
+            words = f"Score: {units.percent(self.points)}, from {speed} and {count} of 4 levers"
+        notice = Notice(f"{words}. Losses: {self.losses.evidence}")
+        levers = [[name, "✓" if is_seen else "–"] for name, is_seen in self.levers.items()]
+        about = [self.gain.describe(), self.light.describe()]
+        return [notice, *about, Table(("lever", "in effect"), levers)]
+
+
+def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -> Shown[Score] | Markdown:
     """Measures your edit of a slow script; first makes the copy that you edit.
 
     Args:
@@ -150,31 +182,41 @@ def capstone(
     Raises:
         PerfkitError: the script fails, or cannot be measured.
     """
-    file, slow = Path(script), capstones.slow_script().read_bytes()
+    file, slow = Path(script), folder() / "capstone.py"
     if not file.exists():
-        file.write_bytes(slow)
-    if file.read_bytes() == slow:
+        file.write_bytes(slow.read_bytes())
+    if file.read_bytes() == slow.read_bytes():
         return Markdown(f"`{file}` is the slow script. Edit it, save it, and run this cell again.")
-    score = with_line(lambda progress: capstones.score(file, preset, progress))
-    seen = [[name, "✓" if is_seen else "–"] for name, is_seen in score.levers.items()]
-    ratio, words = score.light.ratio, "No score"
-    if score.points is not None:
-        between = f"{units.percent(ratio.low)} to {units.percent(ratio.high)}"
-        busy = "; the machine was disturbed, measure again" if ratio.verdict == "disturbed" else ""
-        speed = f"{units.percent(ratio.ratio)} of the speed of light ({between}{busy})"
-        count = sum(score.levers.values())
-        words = f"Score: {units.percent(score.points)}, from {speed} and {count} of 4 levers"
-    notice = Notice(f"{words}. Losses: {score.losses.evidence}")
-    levers = Table(("lever", "in effect"), seen)
-    return Shown(score, [notice, score.gain.describe(), score.light.describe(), levers])
+
+    def measure(progress: Progress) -> Score:
+        levers = call(
+            "perfkit.puzzles.judge:levers",
+            file.read_text(encoding="utf-8"),
+            timeout_s=LEVERS_S,
+            cancelled=progress.cancelled,
+        )
+        results, observed = [], dict[str, Behaviour]()
+        others = (("slow", slow), ("speed of light", slow.with_name("capstone_light.py")))
+        for number, (name, other) in enumerate(others):
+            yours = {"yours": Launch(str(file.absolute()))}
+            plan = script_plan(Launch(str(other)), preset, more=yours, observed=observed)
+            sides = Candidate(name), Candidate("yours")
+            with progress.part(number, 2):
+                results.append(
+                    compare(*sides, plan, BUDGET_S, PRECISION, pairs=1, ceiling=False, progress=progress)
+                )
+        gain, light = results
+        return Score(gain, light, same_losses(gain, observed), levers)
+
+    score = with_line(measure)
+    return Shown(score, score.sections())
+
+
+# ---------------------------------------------------------------- the answer
 
 
 def source_of(answer: tuple[Any, ...]) -> str:
-    """The Python source of an answer: the imports, constants, functions and classes of all cells that ran.
-
-    Raises:
-        InvalidValue: it is neither one string nor functions and classes of this notebook.
-    """
+    """The Python source of an answer: the imports, constants, functions and classes of all cells that ran."""
     if len(answer) == 1 and isinstance(answer[0], str):
         return answer[0]
     if not answer:

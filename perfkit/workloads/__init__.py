@@ -31,24 +31,14 @@ _REQUIRED = ("dataset", "model", "loss", "optimizer")
 
 
 def reference(name: str) -> str:
-    """`package.module:name` for a built-in workload's short name or a reference.
-
-    Raises:
-        InvalidValue: neither a built-in workload nor of the form `module:name`.
-    """
-    if name in BUILT_IN:
-        return BUILT_IN[name]
-    if ":" not in name:
+    """`package.module:name` for a built-in workload's short name or a reference."""
+    if ":" not in name and name not in BUILT_IN:
         raise one_of(name, list(BUILT_IN), "workload", see=", or your own as package.module:name")
-    return name
+    return BUILT_IN.get(name, name)
 
 
 def declaration(name: str) -> tuple[ast.ClassDef | None, str]:
-    """The class of a workload and its source, read from its file: nothing is imported.
-
-    Raises:
-        InvalidValue: neither a built-in workload nor of the form `module:name`.
-    """
+    """The class of a workload and its source, read from its file: nothing is imported."""
     module, _, attribute = reference(name).partition(":")
     try:
         spec = importlib.util.find_spec(module)
@@ -65,7 +55,7 @@ def declaration(name: str) -> tuple[ast.ClassDef | None, str]:
 def declared(name: str) -> frozenset[str] | None:
     """The `offers` that a workload's class declares; None where its source does not show them."""
     node, _ = declaration(name)
-    if value := _assigned(name, "offers"):
+    if value := _assigned(node, "offers"):
         parts = ast.walk(value)
         return frozenset(str(part.value) for part in parts if isinstance(part, ast.Constant))
     return None if node is None or node.bases else frozenset()
@@ -73,54 +63,38 @@ def declared(name: str) -> frozenset[str] | None:
 
 def declared_options(name: str, preset: str) -> dict[str, Any]:
     """The constructor arguments that a workload's class declares for a preset; none where it is not plain."""
-    value = _assigned(name, "presets")
+    value = _assigned(declaration(name)[0], "presets")
     try:
         return dict(ast.literal_eval(value).get(preset, {})) if value else {}
     except ValueError:
         return {}
 
 
-def _assigned(name: str, attribute: str) -> ast.expr | None:
-    """What a workload's class assigns to an attribute."""
-    node, _ = declaration(name)
+def _assigned(node: ast.ClassDef | None, attribute: str) -> ast.expr | None:
     lines = [line for line in node.body if isinstance(line, ast.Assign)] if node else []
     return next((line.value for line in lines if ast.unparse(line.targets[0]) == attribute), None)
 
 
 def find(name: str) -> Any:
-    """The class, function or object behind a workload's name; the current folder is searched too.
-
-    Raises:
-        WorkloadError: it cannot be imported.
-    """
-    module_name, _, attribute = reference(name).partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
+    """The class, function or object behind a workload's name; the current folder is searched too."""
+    module, _, attribute = reference(name).partition(":")
+    if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
-        return getattr(importlib.import_module(module_name), attribute)
+        return getattr(importlib.import_module(module), attribute)
     except AttributeError:
         raise WorkloadError(
-            f"module '{module_name}' has no '{attribute}'", f"Define {attribute} in it, or correct the name"
+            f"module '{module}' has no '{attribute}'", f"Define {attribute} in it, or correct the name"
         ) from None
     except Exception as problem:  # importing the user's module may raise anything
         raise WorkloadError(
             f"workload '{name}' cannot be imported: {type(problem).__name__}: {problem}",
-            f"Run `python -c 'import {module_name}'` in the same folder and fix what it reports",
+            f"Run `python -c 'import {module}'` in the same folder and fix what it reports",
         ) from problem
 
 
 def load(name: str, options: dict[str, Any] | None = None) -> Any:
-    """A workload, built.
-
-    Args:
-        name: a built-in workload, or `package.module:name` of a class, a function or an object.
-        options: constructor arguments.
-
-    Raises:
-        InvalidValue: no such built-in workload.
-        WorkloadError: it cannot be imported or built, or lacks a part of the protocol.
-    """
+    """A workload, built with these constructor arguments; it has every part of the protocol."""
     found = find(name)
     try:
         workload = found(**(options or {})) if callable(found) else found
@@ -129,8 +103,7 @@ def load(name: str, options: dict[str, Any] | None = None) -> Any:
             f"workload '{name}' cannot be built: {type(problem).__name__}: {problem}",
             f"It was called with {options or 'no arguments'}",
         ) from problem
-    missing = [part for part in _REQUIRED if not callable(getattr(workload, part, None))]
-    if missing:
+    if missing := [part for part in _REQUIRED if not callable(getattr(workload, part, None))]:
         raise WorkloadError(
             f"workload '{name}' has no {', '.join(missing)}", f"A workload needs: {', '.join(_REQUIRED)}"
         )
@@ -138,11 +111,7 @@ def load(name: str, options: dict[str, Any] | None = None) -> Any:
 
 
 def options_for(found: Any, preset: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Constructor arguments: those of the preset, then those given.
-
-    Raises:
-        InvalidValue: arguments for a workload that is not built by a call.
-    """
+    """Constructor arguments: those of the preset, then those given."""
     if given and not callable(found):
         raise InvalidValue(f"this workload takes no options, but was given {given}", "Leave the options out")
     return dict(getattr(found, "presets", {}).get(preset, {})) | given
@@ -154,7 +123,6 @@ def convolves(workload: Any) -> bool:
 
     try:
         with torch.device("meta"):
-            model = workload.model()
-        return any(isinstance(part, torch.nn.Conv2d) for part in model.modules())
+            return any(isinstance(part, torch.nn.Conv2d) for part in workload.model().modules())
     except Exception:  # whatever needs real tensors may raise anything
         return True

@@ -1,5 +1,6 @@
 """Files that the built-in workloads train on: photos, which are made once, and texts."""
 
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -28,24 +29,16 @@ def photo_folder(count: int) -> str:
     """The folder of this many photos, with a folder for each class; made if it is missing.
 
     Several processes may make it at once.
-
-    Raises:
-        WorkloadError: the folder cannot be written.
     """
     folder = photo_place(count)
-    if not Path(folder).is_dir():
-        _make_photos(folder, count)
-    return folder
-
-
-def _make_photos(folder: str, count: int) -> None:
+    if Path(folder).is_dir():
+        return folder
     unfinished = Path(f"{folder}.{os.getpid()}")
     try:
-        for number in range(count):
-            colour = list(COLOURS)[number % len(COLOURS)]
+        for number, (colour, ground) in zip(range(count), itertools.cycle(COLOURS.items())):
             file = unfinished / colour / f"{number:04d}.jpg"
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_photo(file, number, COLOURS[colour])
+            write_photo(file, number, ground)
         unfinished.rename(folder)
     except OSError as problem:
         if not Path(folder).is_dir():  # else another process was faster
@@ -55,6 +48,7 @@ def _make_photos(folder: str, count: int) -> None:
             ) from problem
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+    return folder
 
 
 def write_photo(file: Path, number: int, ground: tuple[int, int, int]) -> None:
@@ -83,11 +77,7 @@ def write_photo(file: Path, number: int, ground: tuple[int, int, int]) -> None:
 
 
 def text_file(name: str) -> str:
-    """The path of a text: as it is named, else in the data folder, else beside perfkit's source.
-
-    Raises:
-        WorkloadError: it is in none of them.
-    """
+    """The path of a text: as it is named, else in the data folder, else beside perfkit's source."""
     source = Path(__file__).parents[2] / "data"
     for file in (Path(name), data_folder() / name, source / name):
         if file.is_file():

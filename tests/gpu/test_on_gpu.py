@@ -147,7 +147,7 @@ def test_roofs_and_share_of_a_gpu() -> None:
 def test_two_ranks_over_nccl() -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
-    baseline, run = measured(workload=f"{SEEDED}:DeviceBound", stages=["ranks"])
+    baseline, run = measured(workload=CIFAR, stages=["ranks"])
     assert (baseline.status, run.status, run.reason) == ("ok", "ok", "")
     assert run.communication and run.communication.bytes_per_step > 0
     assert "2 ranks by nccl" in evidence(run, "ranks")

@@ -12,7 +12,7 @@ import torch
 
 from perfkit import notebook as pk
 from perfkit.errors import InvalidValue
-from perfkit.puzzles import capstone, judge
+from perfkit.puzzles import folder, judge
 from perfkit.puzzles import panel as puzzles
 from perfkit.puzzles.panel import MYSTERIES, source_of, tasks
 from perfkit.results import parity
@@ -197,7 +197,7 @@ def test_a_mystery_is_a_file_to_edit(tmp_path, monkeypatch):
     for cell in jupytext.read(SOURCES / "puzzles" / "capstone_solution.py").cells
     if cell.cell_type == "code"
 ]
-SCRIPTS = {"slow": capstone.slow_script().read_text(encoding="utf-8"), "solution": SOLUTION}
+SCRIPTS = {"slow": (folder() / "capstone.py").read_text(encoding="utf-8"), "solution": SOLUTION}
 LEVERS = ["workers decode", "batches are uint8", "layers compute in 16 bits", "compiled"]
 AUTOCAST = 'torch.autocast(DEVICE, torch.bfloat16, enabled=DEVICE == "cuda")'
 

@@ -1,7 +1,5 @@
 """An empty store for each test of a panel; no pictures and no photos: they take most of a panel's time."""
 
-from pathlib import Path
-
 import pytest
 
 from perfkit.notebook import ladder
@@ -12,5 +10,5 @@ from perfkit.workloads import files
 @pytest.fixture(autouse=True)
 def _apart(data_dir, monkeypatch):
     monkeypatch.setattr(ladder, "_session", None)
-    monkeypatch.setattr(files, "_make_photos", lambda folder, count: Path(folder).mkdir(parents=True))
+    monkeypatch.setattr(files, "write_photo", lambda file, *_: file.touch())
     monkeypatch.setattr(Figure, "svg", lambda figure: f"<svg><title>{figure.title}</title></svg>")

@@ -70,7 +70,6 @@ def test_without_reading_it_is_the_same_training():
     chatty, clean = (bottlenecks.Chatty(clean) for clean in (False, True))
     assert losses(chatty, steps=3) == pytest.approx(losses(clean, steps=3))
     assert len(chatty.history) == 3 and not clean.history
-    assert losses(bottlenecks.DeviceBound(24))
 
 
 @pytest.fixture
