@@ -8,16 +8,12 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any, Literal, get_args
+from functools import cache
+from typing import Any
 
 from perfkit.errors import InvalidValue, one_of
 
 Value = bool | int | str
-Group = Literal["Data", "Copy", "Compute", "Memory", "Environment", "Several ranks"]
-"""Where a switch acts."""
-GROUPS: tuple[Group, ...] = get_args(Group)
-
 _WORDS = dict.fromkeys(("true", "on", "yes", "1"), True) | dict.fromkeys(("false", "off", "no", "0"), False)
 
 
@@ -26,7 +22,6 @@ class Switch:
     """One thing that can be changed about a training run."""
 
     name: str
-    group: Group
     default: Value
     label: str
     help: str
@@ -49,11 +44,7 @@ class Switch:
         return (False, True) if self.kind is bool else self.choices or (self.low, self.low + 1)
 
     def parse(self, value: object) -> Value:
-        """The value of this switch for a text or a typed value.
-
-        Raises:
-            InvalidValue: the value is not of the switch's type or not allowed.
-        """
+        """The value of this switch for a text or a typed value."""
         text = str(value)
         if self.kind is str:
             if text not in self.choices:
@@ -71,90 +62,85 @@ class Switch:
         raise InvalidValue(f"'{self.name}' was given '{value}'", f"Allowed: {allowed}")
 
 
-def _switch(
-    group: Group, default: Value, label: str, help: str, choices: tuple[str, ...] = (), **more: Any
-) -> Any:
-    details = {"group": group, "default": default, "label": label, "help": help, "choices": choices, **more}
+def _switch(default: Value, label: str, help: str, choices: tuple[str, ...] = (), **more: Any) -> Any:
+    details = {"default": default, "label": label, "help": help, "choices": choices, **more}
     return dataclasses.field(default=default, metadata=details)
-
-
-_data, _copy, _compute, _memory, _environment, _ranks = (partial(_switch, group) for group in GROUPS)
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Every switch of a training run. The defaults are the baseline: a plain loop with torch's defaults."""
 
-    batch_size: int = _data(32, "Batch size", "samples per batch, on each rank", low=1, high=65536)
-    workers: int = _data(0, "Loader workers", "processes that load data; 0 = the loop itself", high=256)
-    prefetch_factor: int = _data(
+    batch_size: int = _switch(32, "Batch size", "samples per batch, on each rank", low=1, high=65536)
+    workers: int = _switch(0, "Loader workers", "processes that load data; 0 = the loop itself", high=256)
+    prefetch_factor: int = _switch(
         2, "Prefetch", "batches that each worker loads ahead", low=1, high=64, idle_when=("workers", 0)
     )
-    scaled_decode: bool = _data(
+    scaled_decode: bool = _switch(
         False, "Scaled decoding", "decode JPEG files at a fraction of their size", needs="workload"
     )
-    pin_memory: bool = _copy(False, "Pin memory", "batches in page-locked host memory", needs="cuda")
-    non_blocking: bool = _copy(
+    pin_memory: bool = _switch(False, "Pin memory", "batches in page-locked host memory", needs="cuda")
+    non_blocking: bool = _switch(
         False, "Non-blocking copy", "the host does not wait for the copy to the device", needs="cuda"
     )
-    device_prefetch: bool = _copy(
+    device_prefetch: bool = _switch(
         False,
         "Device prefetch",
         "copy the next batch on a second CUDA stream",
         needs="cuda",
         idle_when=("pin_memory", False),
     )
-    uint8_copy: bool = _copy(
+    uint8_copy: bool = _switch(
         False, "uint8 copy", "copy uint8; cast and normalise on the device", needs="workload"
     )
-    device_resize: bool = _copy(
+    device_resize: bool = _switch(
         False, "Resize on device", "copy the small images; resize them on the device", needs="workload"
     )
-    zero_grad_set_to_none: bool = _memory(
+    zero_grad_set_to_none: bool = _switch(
         True, "zero_grad to None", "set gradients to None, torch's default; off = fill them with zeros"
     )
-    channels_last: bool = _compute(False, "channels_last", "NHWC memory layout")
-    amp: str = _compute(
+    channels_last: bool = _switch(False, "channels_last", "NHWC memory layout")
+    amp: str = _switch(
         "off", "AMP", "autocast to 16 bits (fp16: with gradient scaling)", ("off", "bf16", "fp16")
     )
-    fp32_precision: str = _compute(
+    fp32_precision: str = _switch(
         "default",
         "float32 precision",
         "how a GPU computes float32; default = torch's own: convolutions in TF32, matrix products not",
         ("default", "tf32", "ieee"),
     )
-    cudnn_benchmark: bool = _compute(
+    cudnn_benchmark: bool = _switch(
         False, "cuDNN benchmark", "time cuDNN's algorithms and keep the fastest", needs="cuda"
     )
-    optimizer_impl: str = _compute(
+    optimizer_impl: str = _switch(
         "default",
         "Optimizer",
         "how the optimizer updates the parameters; default = torch's own choice",
         ("default", "loop", "foreach", "fused"),
     )
-    compile: bool = _compute(False, "torch.compile", "compile the model")
-    compile_mode: str = _compute(
+    compile: bool = _switch(False, "torch.compile", "compile the model")
+    compile_mode: str = _switch(
         "default",
         "Compile mode",
         "what torch.compile optimises for",
         ("default", "reduce-overhead", "max-autotune"),
         idle_when=("compile", False),
     )
-    cpu_threads: int = _compute(0, "CPU threads", "compute threads; 0 = one per usable core", high=1024)
-    accumulation: int = _memory(1, "Accumulation", "batches per optimizer step", low=1, high=1024)
-    wait_policy: str = _environment(
+    cpu_threads: int = _switch(0, "CPU threads", "compute threads; 0 = one per usable core", high=1024)
+    accumulation: int = _switch(1, "Accumulation", "batches per optimizer step", low=1, high=1024)
+    wait_policy: str = _switch(
         "default",
         "Waiting threads",
         "how compute threads wait for each other: default = spin for a while; passive = sleep",
         ("default", "passive"),
     )
-    allocator: str = _environment(
+    allocator: str = _switch(
         "default",
         "Host memory",
         "freed memory: default = may go back to the system; keep = is kept for reuse",
         ("default", "keep"),
     )
-    ranks: int = _ranks(1, "Ranks", "processes that train together (DDP)", low=1, high=1024)
+    ranks: int = _switch(1, "Ranks", "processes that train together (DDP)", low=1, high=1024)
 
     def __post_init__(self) -> None:
         """Checks every value, however the recipe was made."""
@@ -178,9 +164,7 @@ class Recipe:
 
     def environment(self) -> dict[str, str]:
         """Variables of the process that trains, set before it starts; none in the baseline."""
-        variables = {}
-        if self.wait_policy == "passive":
-            variables["OMP_WAIT_POLICY"] = "PASSIVE"
+        variables = {"OMP_WAIT_POLICY": "PASSIVE"} if self.wait_policy == "passive" else {}
         if self.allocator == "keep":
             variables |= {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
         return variables
@@ -191,11 +175,7 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Recipe":
-        """The recipe for plain data; switches that are not named keep their defaults.
-
-        Raises:
-            InvalidValue: an unknown switch or a value that is not allowed.
-        """
+        """The recipe for plain data; switches that are not named keep their defaults."""
         return cls().replace(**data)
 
     def describe(self, baseline: "Recipe | None" = None) -> str:
@@ -237,11 +217,7 @@ def allowed(values: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Value]:
-    """`["workers=4", "amp=bf16"]` → typed values.
-
-    Raises:
-        InvalidValue: no `=`, an unknown switch, or a value that is not allowed.
-    """
+    """`["workers=4", "amp=bf16"]` → typed values."""
     values: dict[str, Value] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -249,5 +225,6 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Value]:
             raise InvalidValue(
                 f"cannot read the setting '{setting}'", "Write switch=value, such as workers=4"
             )
-        values[name.strip()] = _known(name.strip()).parse(text.strip())
+        switch = _known(name.strip())
+        values[switch.name] = switch.parse(text.strip())
     return values

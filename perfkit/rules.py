@@ -19,7 +19,6 @@ class Target:
     convolves: bool = True
     """Whether the model has convolutions over images."""
     bf16: bool = True
-    """Whether the device computes in bfloat16."""
     compiler: bool = True
     """Whether torch.compile finds what it needs (a C++ compiler on the CPU, Triton on CUDA)."""
     glibc: bool = True
@@ -42,22 +41,17 @@ class Target:
         return self.own.get(name, switches()[name].default)
 
 
-def precision(recipe: Recipe, target: Target) -> str:
-    """What the heavy operators of a GPU compute in: `float32`, `tf32`, `float16` or `bfloat16`."""
-    if recipe.amp != "off":
-        return {"fp16": "float16", "bf16": "bfloat16"}[recipe.amp]
-    # torch's own default has convolutions in TF32 where the GPU has it, which came with bfloat16.
-    wanted = {"default": "tf32" if target.bf16 and target.convolves else "float32", "ieee": "float32"}
-    return wanted.get(recipe.fp32_precision, "tf32")
-
-
 def not_anchored(recipe: Recipe, target: Target) -> str:
-    """Why a simulated GPU refuses a recipe's precision."""
-    if target.anchored is None or precision(recipe, target) in target.anchored:
+    """Why a simulated GPU refuses the precision of a recipe's heavy operators."""
+    # torch's own default has convolutions in TF32 where the GPU has it, which came with bfloat16.
+    default = "tf32" if target.bf16 and target.convolves else "float32"
+    named = {"fp16": "float16", "bf16": "bfloat16", "default": default, "ieee": "float32", "tf32": "tf32"}
+    precision = named[recipe.fp32_precision if recipe.amp == "off" else recipe.amp]
+    if target.anchored is None or precision in target.anchored:
         return ""
     allowed = ", ".join(sorted(target.anchored)) or "none"
     return (
-        f"this GPU is not simulated in {precision(recipe, target)}: there is no published measurement to "
+        f"this GPU is not simulated in {precision}: there is no published measurement to "
         f"check it against (precisions with one: {allowed})"
     )
 
@@ -122,11 +116,7 @@ def why_not(name: str, recipe: Recipe, target: Target) -> str:
 
 
 def applicable(recipe: Recipe, target: Target) -> tuple[Recipe, dict[str, str]]:
-    """What of a recipe can act on a target.
-
-    Returns:
-        The recipe with every switch that cannot act put back, and the reasons by switch.
-    """
+    """The recipe with every switch that cannot act on a target put back, and the reasons by switch."""
     reasons: dict[str, str] = {}
     while refused := {name: reason for name in switches() if (reason := why_not(name, recipe, target))}:
         reasons |= refused
@@ -143,11 +133,7 @@ def joined(reasons: Mapping[str, str]) -> str:
 
 
 def offers(workload: Any) -> frozenset[str]:
-    """The workload-dependent switches that it honours.
-
-    Raises:
-        WorkloadError: it offers something that is no such switch.
-    """
+    """The workload-dependent switches that it honours."""
     allowed = {name for name, switch in switches().items() if switch.needs == "workload"}
     offered = frozenset(getattr(workload, "offers", ()))
     if unknown := offered - allowed:

@@ -65,11 +65,7 @@ PRESETS = {
 
 
 def preset(name: str | None = None, device: str = "cpu") -> Preset:
-    """A preset by name, else by `PERFKIT_PRESET`, else `paper` on CUDA and `quick` on every other device.
-
-    Raises:
-        InvalidValue: no such preset.
-    """
+    """A preset by name, else by `PERFKIT_PRESET`, else `paper` on CUDA and `quick` on every other device."""
     wanted = name or os.environ.get("PERFKIT_PRESET") or ("paper" if device == "cuda" else "quick")
     if wanted not in PRESETS:
         raise one_of(wanted, list(PRESETS), "preset")
@@ -190,11 +186,7 @@ LADDER = tuple(name for name, card in OPTIMIZATIONS.items() if card.position is 
 
 
 def optimization(name: str) -> Optimization:
-    """An optimization by name.
-
-    Raises:
-        InvalidValue: no such optimization.
-    """
+    """An optimization by name."""
     if name not in OPTIMIZATIONS:
         raise one_of(name, list(OPTIMIZATIONS), "stage")
     return OPTIMIZATIONS[name]
