@@ -148,11 +148,7 @@ class Recipe:
             object.__setattr__(self, name, switch.parse(getattr(self, name)))
 
     def replace(self, /, **changes: Any) -> "Recipe":
-        """This recipe with some switches changed.
-
-        Raises:
-            InvalidValue: an unknown switch or a value that is not allowed.
-        """
+        """This recipe with some switches changed; an unknown one or a value that is not allowed raises."""
         for name in changes:
             _known(name)
         return dataclasses.replace(self, **changes)

@@ -26,7 +26,7 @@ from perfkit.show import sentences, tables, terminal
 from perfkit.show.document import Content
 from perfkit.studies import rungs
 from perfkit.studies.rungs import climb
-from perfkit.studies.sources import Plan, Update
+from perfkit.studies.sources import Update
 
 
 def run(
@@ -41,20 +41,6 @@ def run(
     """Climbs a ladder: each stage is measured on top of what was kept so far, and kept if it is faster."""
     plan = training.plan(names(stages), timeout_s=timeout, keep=names(keep) or [], keep_all=keep_all)
     check_writable(out)
-    runs, stopped = _measure(plan)
-    if not runs:
-        raise KeyboardInterrupt
-    if out:
-        write(out, recordings.text(runs))
-    _show_session(runs, output)
-    if stopped:
-        raise KeyboardInterrupt
-    if any(run.status == "failed" for run in runs):
-        raise typer.Exit(1)
-
-
-def _measure(plan: Plan) -> tuple[list[Run], bool]:
-    """The finished runs, and whether the person stopped it."""
     done: list[Run] = []
 
     def show(now: Update) -> None:
@@ -64,9 +50,18 @@ def _measure(plan: Plan) -> tuple[list[Run], bool]:
 
     with progress(show) as follow:
         try:
-            return climb(plan, RunStore(), follow), False
+            runs, stopped = climb(plan, RunStore(), follow), False
         except KeyboardInterrupt:
-            return done, True
+            runs, stopped = done, True
+    if not runs:
+        raise KeyboardInterrupt
+    if out:
+        write(out, recordings.text(runs))
+    _show_session(runs, output)
+    if stopped:
+        raise KeyboardInterrupt
+    if any(run.status == "failed" for run in runs):
+        raise typer.Exit(1)
 
 
 def _show_session(runs: list[Run], output: Output, opening: tuple[Content, ...] = ()) -> None:

@@ -155,11 +155,7 @@ def runs_folder() -> Path:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes the complete file or nothing: a reader never sees half of it. The folder must exist.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Writes the complete file or nothing: a reader never sees half of it. The folder must exist."""
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
         temporary.write_bytes(content)

@@ -221,13 +221,10 @@ def read_conditions() -> dict[str, Any]:
 def quality_warnings(
     conditions: Mapping[str, Any], own_processes: int = 0, gpu: str | None = None
 ) -> Iterator[str]:
-    """What of a GPU makes a result unreliable, each with what to do; `taken_share` judges the CPU.
+    """What of a GPU (its UUID; None: of any) makes a result unreliable, with what to do.
 
-    Args:
-        conditions: what `read_conditions()` gave.
-        own_processes: measuring processes that may use the GPU. It matters only in a container, where NVML's
-            process ids may be the host's, so that ours cannot be distinguished from others'.
-        gpu: UUID of the GPU that was used; all of them if None.
+    `own_processes` may use it, too. They matter in a container only, where NVML's process ids may be the
+    host's, so that ours cannot be distinguished from others'. `taken_share` judges the CPU.
     """
     allowed = 0 if conditions.get("pids_known") else own_processes
     for device in conditions.get("gpus", []):

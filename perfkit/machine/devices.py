@@ -82,14 +82,7 @@ def _has_node(*names: str) -> bool:
 
 
 def check_device(name: str | None) -> str:
-    """The name of a device that exists here; for None `cuda`, else `mps`, else `cpu`.
-
-    Args:
-        name: `cpu`, `cuda`, `cuda:1` or `mps`.
-
-    Raises:
-        InvalidValue: no such device, here or anywhere.
-    """
+    """`cpu`, `cuda`, `cuda:1` or `mps`, if it exists here; for None `cuda`, else `mps`, else `cpu`."""
     if name is None:
         return "cuda" if accelerators().cuda else "mps" if accelerators().mps else "cpu"
     if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", name):

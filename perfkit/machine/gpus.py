@@ -123,11 +123,8 @@ def free_gpu_bytes(device: str | None) -> int | None:
 def taken_gpu_share(device: str | None, since: float, own: Collection[int]) -> float:
     """The largest share of a GPU's multiprocessors that a process of others used since a moment (0 to 1).
 
-    Args:
-        device: UUID or PCI id; without a device nothing is taken.
-        since: `time.time()`.
-        own: ids of processes that do not count. In a container NVML may report the host's ids, among which
-            ours cannot be found: then the answer is 0, and `quality_warnings` has the last word.
+    `own` processes do not count. In a container NVML may report the host's ids, among which ours cannot be
+    found: then the answer is 0, and `quality_warnings` has the last word.
     """
     if not (device and pids_known()):
         return 0.0
@@ -138,15 +135,11 @@ def taken_gpu_share(device: str | None, since: float, own: Collection[int]) -> f
 
 @contextlib.contextmanager
 def sample_utilization(device: str | None, period_s: float = 0.1) -> Iterator[list[float]]:
-    """Samples a GPU's utilization in a thread of this process, outside the measured one.
+    """Samples of a GPU's utilization, taken in a thread of this process, outside the measured one.
 
-    Args:
-        device: the GPU's UUID (with or without its prefix) or PCI id, never an index: NVML ignores
-            CUDA_VISIBLE_DEVICES. Without a device, or without NVML, there are no samples.
-        period_s: between two samples.
-
-    Yields:
-        A list that grows: percent of NVML's last 1/6 to 1 s in which a kernel ran.
+    They are percent of NVML's last 1/6 to 1 s in which a kernel ran. The GPU is named by its UUID (with or
+    without its prefix) or PCI id, never by an index: NVML ignores CUDA_VISIBLE_DEVICES. Without a device, or
+    without NVML, there are no samples.
     """
     samples: list[float] = []
     ended = threading.Event()

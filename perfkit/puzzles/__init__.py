@@ -10,11 +10,7 @@ NOTEBOOK = {name: f"perfkit.puzzles.panel:{name}" for name in ("puzzle", "puzzle
 
 
 def folder() -> Path:
-    """Where the puzzles are written down.
-
-    Raises:
-        InvalidValue: nowhere: perfkit was installed without its notebooks.
-    """
+    """Where the puzzles are written down, which is nowhere if perfkit was installed without its notebooks."""
     from perfkit import machine
     from perfkit.errors import InvalidValue
 

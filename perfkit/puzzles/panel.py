@@ -178,9 +178,6 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
     Args:
         script: your copy; it is made if there is none.
         preset: `smoke`, `quick` or `paper`: how much is measured.
-
-    Raises:
-        PerfkitError: the script fails, or cannot be measured.
     """
     file, slow = Path(script), folder() / "capstone.py"
     if not file.exists():

@@ -22,7 +22,7 @@ from perfkit.search.tune import measure
 from perfkit.show import units
 from perfkit.show.document import Bullets, Col, Content, tabulate
 from perfkit.studies import rungs
-from perfkit.studies.sources import Plan, Progress, Source, opened
+from perfkit.studies.sources import Plan, Progress, opened
 
 MOST = 4
 """Optimizations: 15 sets."""
@@ -41,9 +41,9 @@ class Effect(Struct, frozen=True, kw_only=True):
     """On the baseline."""
     last: float | None
     """On top of all the others."""
-    shapley: float | None
-    low: float | None
-    high: float | None
+    shapley: float | None = None
+    low: float | None = None
+    high: float | None = None
     """95% interval of the Shapley value."""
 
     @property
@@ -92,23 +92,27 @@ def attribute(
         names: two to four optimizations; `USUAL` if None.
         budget_s: seconds of measuring; the first sets are measured in any case.
         progress: follows and stops it; what was measured until then counts.
-
-    Raises:
-        InvalidValue: an unknown optimization, or another number of them that can act here.
     """
     progress, until = progress or Progress(), time.monotonic() + budget_s
     with opened(plan, progress, "attribution") as source:
-        base = source.baseline()
-        changes, left_out = _changes(source, base, names or USUAL)
+        base, changes, left_out = source.baseline(), dict[str, dict[str, object]](), dict[str, str]()
+        for name in dict.fromkeys(names or USUAL):
+            stage = rungs.rung(plan, source.target, name, base)
+            if stage.reason:
+                left_out[name] = stage.reason
+                continue
+            changes[name] = {switch: value for switch, (value, _) in stage.recipe.diff(base).items()}
+            if name != "batch_size":
+                changes[name].pop("batch_size", None)  # an optimization by itself
         if not 2 <= len(changes) <= MOST:
             reasons = "".join(f"; {name}: {why}" for name, why in left_out.items())
             what = f"{len(changes)} of these optimizations can act here{reasons}"
             raise InvalidValue(what, f"Name two to {MOST} that can")
         recipes: dict[Names, Recipe] = {}
         for members in reversed(_subsets(changes)[1:]):
-            merged: dict[str, object] = {}
-            for name in changes:
-                merged |= changes[name] if name in members else {}
+            merged = {
+                key: value for name in changes if name in members for key, value in changes[name].items()
+            }
             recipes[members] = applicable(base.replace(**merged), source.target)[0]
         distinct = list(dict.fromkeys(recipes.values()))
         values, store = dict[Recipe, Value](), RunStore()
@@ -121,23 +125,6 @@ def attribute(
     return conclude(tuple(changes), measured, left_out)
 
 
-def _changes(
-    source: Source, base: Recipe, names: Sequence[str]
-) -> tuple[dict[str, dict[str, object]], dict[str, str]]:
-    """What each optimization changes on this machine; why the others cannot act."""
-    changes: dict[str, dict[str, object]] = {}
-    left_out: dict[str, str] = {}
-    for name in dict.fromkeys(names):
-        stage = rungs.rung(source.plan, source.target, name, base)
-        if stage.reason:
-            left_out[name] = stage.reason
-            continue
-        changes[name] = {switch: value for switch, (value, _) in stage.recipe.diff(base).items()}
-        if name != "batch_size":
-            changes[name].pop("batch_size", None)  # an optimization by itself
-    return changes, left_out
-
-
 def _subsets(names: Iterable[str]) -> list[Names]:
     """Every set of some names, the empty one first."""
     every = list(names)
@@ -148,13 +135,7 @@ def _subsets(names: Iterable[str]) -> list[Names]:
 def conclude(
     players: Sequence[str], values: Mapping[Names, Value], left_out: Mapping[str, str] | None = None
 ) -> Attribution:
-    """What follows from measured sets, of which some may be missing.
-
-    Args:
-        players: the optimizations.
-        values: by set.
-        left_out: optimizations that cannot act, and why.
-    """
+    """What follows from the values of measured sets of optimizations, of which some may be missing."""
     everything = frozenset(players)
     known: dict[Names, Value] = {frozenset(): (0.0, 0.0), **values}
     return Attribution(
@@ -173,20 +154,14 @@ def _effect(name: str, others: Names, known: Mapping[Names, Value]) -> Effect:
         if before in known and before | {name} in known:
             without, with_it = known[before], known[before | {name}]
             gains[before] = with_it[0] - without[0], math.hypot(with_it[1], without[1])
-    alone, last = gains.get(frozenset()), gains.get(others)
-    mean = low = high = None
+    alone, last = (math.exp(gains[each][0]) if each in gains else None for each in (frozenset(), others))
+    mean: dict[str, float] = {}
     if len(gains) == 2 ** len(others):
         # A set of this size stands before it in so many of all orders.
         shares = {each: 1 / math.comb(len(others), len(each)) / (len(others) + 1) for each in gains}
         middle = sum(shares[each] * gain for each, (gain, _) in gains.items())
         half = 1.96 * math.hypot(*(shares[each] * error for each, (_, error) in gains.items()))
-        mean, low, high = (math.exp(value) for value in (middle, middle - half, middle + half))
-    return Effect(
-        name=name,
-        title=OPTIMIZATIONS[name].title if name in OPTIMIZATIONS else name,
-        alone=alone and math.exp(alone[0]),
-        last=last and math.exp(last[0]),
-        shapley=mean,
-        low=low,
-        high=high,
-    )
+        ends = {"shapley": middle, "low": middle - half, "high": middle + half}
+        mean = {key: math.exp(value) for key, value in ends.items()}
+    title = OPTIMIZATIONS[name].title if name in OPTIMIZATIONS else name
+    return Effect(name=name, title=title, alone=alone, last=last, **mean)

@@ -21,9 +21,6 @@ def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where
         names: two to four optimizations; data loading, uint8 copy, channels_last and compile if None.
         minutes: of measuring.
         where: `workload`, `preset`, `device`, `options` as for the panels.
-
-    Raises:
-        PerfkitError: a name that is not allowed, or nothing could be measured.
     """
     plan = sources.plan(stages=["baseline"], **where)
     worth = with_line(lambda progress: attributing.attribute(plan, names, 60 * minutes, progress=progress))
@@ -45,9 +42,6 @@ def tune(
         minutes: of measuring.
         memory_gb: a cap; recipes above it are not picked.
         where: `workload`, `preset`, `device`, `options` as for the panels.
-
-    Raises:
-        PerfkitError: a switch or value that is not allowed, or nothing could be measured.
     """
     plan = sources.plan(stages=["baseline"], **where)
     cap = int(memory_gb * 1e9) if memory_gb else None

@@ -99,10 +99,6 @@ def tune(
         budget_s: seconds of measuring; the first recipes, the least rounds of the best one and parity come in
             any case.
         progress: follows and stops it.
-
-    Raises:
-        Cancelled: before anything was measured.
-        InvalidValue: an unknown switch or value, or nothing could be measured, or nothing fits.
     """
     progress, started, tried = progress or Progress(), time.monotonic(), dict[str, Run]()
     with opened(plan, progress, "tuning") as source:
@@ -124,9 +120,8 @@ def tune(
         if left and not source.stopped:
             notes.append(f"No time was left to try {', '.join(left)}: raise the budget")
         if best == base:
-            notes.append(
-                "Nothing that was tried is faster" + " within the memory cap" * bool(memory_cap_bytes)
-            )
+            within = " within the memory cap" if memory_cap_bytes else ""
+            notes.append(f"Nothing that was tried is faster{within}")
         elif source.stopped:
             notes.append("Stopped: whether it trains the same was not checked")
         else:
@@ -228,8 +223,8 @@ def _candidates(
 def _newest(runs: Iterable[Run], cap_bytes: int | None = None) -> dict[Recipe, Run]:
     """The last run of each recipe, if it stayed below the memory cap."""
     newest = {Recipe.from_dict(run.recipe): run for run in runs}
-    fits = cap_bytes or math.inf
-    return {recipe: run for recipe, run in newest.items() if (run.peak_memory_bytes or 0) <= fits}
+    most = cap_bytes or math.inf
+    return {recipe: run for recipe, run in newest.items() if (run.peak_memory_bytes or 0) <= most}
 
 
 def _speedup(run: Run) -> float:
