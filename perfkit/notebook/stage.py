@@ -166,7 +166,7 @@ class StagePanel(LadderPanel):
 
     def _measure(self) -> None:
         super()._measure()
-        if self.guess is not None and self._is_stored():
+        if self._is_stored():
             RunStore().mark(self._run.id, guess=self.guess)
         if self._is_stored() and not self._run.simulated:
             progress, recipe = self.progress(), Recipe.from_dict(self._run.recipe)

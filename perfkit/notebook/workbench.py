@@ -125,9 +125,9 @@ class Workbench(LadderPanel):
             return self._profile
         first, *others = runs
         notices, picture, words = sentences.notices(runs), figures.headline(runs), list[str]()
-        if count := len({run.session for run in runs} - {first.session}):
+        if {run.session for run in runs} != {first.session}:
             picture = figures.step_time(runs)
-            notices.append(f"Runs of {count + 1} sessions, not interleaved: their difference contains drift.")
+            notices.append("Runs of several sessions, not interleaved: their difference contains drift.")
         try:
             words = [sentences.verdict(run, first, compare_stored(first, run).ratio) for run in others]
             words += [f"Training: {sentences.training(run, first)}." for run in others[-1:]]
@@ -157,7 +157,7 @@ class Workbench(LadderPanel):
     def _export(self) -> None:
         runs = self._chosen()
         scripts = rungs.scripts(runs)
-        script = scripts[runs[-1].title]
+        script = scripts.get(runs[-1].title, "")  # none of a training that was a script already
         links = [
             download(script, "train.py", "text/x-python"),
             download(recordings.text(runs).decode(), "perfkit-runs.json", "application/json"),
