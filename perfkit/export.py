@@ -48,12 +48,13 @@ def script(
     Args:
         recipe: every switch, as it acts on the device.
         workload: `package.module:name`; one of perfkit's own is written into the script, others are imported.
-        options: the workload's constructor arguments.
-        device: where the script trains.
+        options: all of the workload's constructor arguments.
+        device: where the script trains; a simulated GPU is a CUDA device there.
         seed: of weights, order and augmentation.
         steps: how many steps it trains by default.
         set_up: whether the photos that it reads are made; a diff of scripts needs none.
     """
+    device = "cuda" if device.startswith("sim:") else device
     module, _, name = reference(workload).partition(":")
     sources, functions = [_read("train"), _read("parallel")], dict[str, Any]()
     scope: dict[str, Any] = {"recipe": SimpleNamespace(**recipe.to_dict()), "seed": seed}

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from perfkit import export as exports
 from perfkit.cli import complain
 from perfkit.cli.options import (
     Out,
@@ -118,7 +119,7 @@ def export(
     source = rungs.described(plan, load=True)
     recipe = rungs.acting(rungs.all_stages(source)[-1]).recipe
     workload = source.description.reference, source.description.options
-    text = rungs.script(recipe, *workload, plan.device, training.seed, steps)
+    text = exports.script(recipe, *workload, plan.device, training.seed, steps)
     if out:
         write(out, text)
     else:

@@ -121,11 +121,7 @@ class ThisMachine(Source):
         return self.train(stage.recipe, self.plan.preset.loss_steps, self.plan.preset.warmup_s)
 
     def train(
-        self,
-        recipe: Recipe,
-        loss_steps: int,
-        warmup_s: float = 0.0,
-        child: Conversation | None = None,
+        self, recipe: Recipe, loss_steps: int, warmup_s: float = 0.0, child: Conversation | None = None
     ) -> Training:
         """A training that is built, checked and warm: in one process, or in one for each rank.
 

@@ -40,10 +40,7 @@ def prepared(
 
 
 def syncs(
-    workload: str | None = None,
-    recipe: Recipe | str | None = None,
-    steps: int = 4,
-    **where: Any,
+    workload: str | None = None, recipe: Recipe | str | None = None, steps: int = 4, **where: Any
 ) -> SyncReport:
     """Copies and waits between host and device in a training's steps; arguments as for `prepared`."""
     with prepared(workload, recipe, where, study="a look at syncs") as (source, used):

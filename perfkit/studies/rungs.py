@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 
@@ -242,7 +241,7 @@ def stage_diff(source: Source) -> tuple[str, str]:
             return heading, ""
         heading += "; what it changes on a GPU"
     workload = about.reference, about.options, device, plan.seed
-    texts = [script(stage.recipe, *workload, set_up=False) for stage in (ladder[-2:][0], ladder[-1])]
+    texts = [export.script(stage.recipe, *workload, set_up=False) for stage in (ladder[-2:][0], ladder[-1])]
     return heading, _diff(texts, ladder[-1].name)
 
 
@@ -256,25 +255,10 @@ def _diff(texts: Iterable[str], name: str) -> str:
     return export.diff(before, after, (f"train.py before {name}", f"train.py with {name}"))
 
 
-def script(
-    recipe: Recipe,
-    workload: str,
-    options: dict[str, Any],
-    device: str,
-    seed: int = 0,
-    steps: int = 8,
-    set_up: bool = True,
-) -> str:
-    """The standalone script of a recipe, as `export.script`; `options` are all of the workload's."""
-    # A simulated GPU is a CUDA device there.
-    kind = "cuda" if device.startswith("sim:") else device
-    return export.script(recipe, workload, options, kind, seed, steps, set_up)
-
-
 def scripts(runs: Sequence[Run], set_up: bool = True) -> dict[str, str]:
     """The script of each stage that was measured, by its title."""
     return {
-        run.title: script(
+        run.title: export.script(
             Recipe.from_dict(run.recipe),
             run.workload,
             run.options,

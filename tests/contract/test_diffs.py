@@ -39,11 +39,11 @@ class Child(fakes.FakeChild):
         return msgspec.structs.replace(answer, losses=LOSSES) if question == "train" else answer
 
 
-def scripted(*arguments):
+def scripted(*arguments, **more):
     """What `export.script` gives, once for equal arguments."""
-    key = repr(arguments)
+    key = repr((arguments, more))
     if key not in SCRIPTS:
-        SCRIPTS[key] = SCRIPT(*arguments)
+        SCRIPTS[key] = SCRIPT(*arguments, **more)
     return SCRIPTS[key]
 
 
@@ -86,7 +86,7 @@ def test_what_is_measured_is_what_is_shown_and_exported(name):
         assert title.startswith(f"n/a here: {stage.reason}")
         assert not (diff and device == "cuda")
     else:
-        before, after = rungs.scripts(runs).values()
+        before, after = rungs.scripts(runs, set_up=False).values()
         assert before != after, "a stage that is measured changes the script"
         assert diff == export.diff(before, after, (f"train.py before {name}", f"train.py with {name}"))
 
