@@ -27,7 +27,7 @@ from torch import nn
 from perfkit.recipe import Recipe, allowed, switches
 from perfkit.results.run import Mechanism
 from perfkit.scripts.behaviour import Behaviour
-from perfkit.scripts.loaders import COPIES, Loaders
+from perfkit.scripts.loaders import ARGUMENTS, COPIES, Loaders
 from perfkit.scripts.messages import EDITS, SETTABLE, Observation, ScriptFacts
 from perfkit.scripts.outputs import Outputs, clock
 from perfkit.scripts.script import Script, Step, Unavailable, around
@@ -226,7 +226,8 @@ class Questions(Procedures):
 
     def _read(self, name: str) -> checks.Reading:
         script = self._script
-        if name == "zero_grad_set_to_none" and script.set_to_none is None:
+        without_loader = script.loader is None and name in ARGUMENTS
+        if without_loader or (name == "zero_grad_set_to_none" and script.set_to_none is None):
             return None, "there is nothing to read it from"
         script.graphs = checks.compile_counters()
         return checks.READERS[name](script)

@@ -213,8 +213,7 @@ def _scaled_decode(view: View) -> Reading:
 
 
 def _pin_memory(view: View) -> Reading:
-    pins = getattr(view.loader, "pin_memory", False)
-    pinned = bool(pins if view.batch is None else view.batch[0].is_pinned())
+    pinned = bool(view.loader.pin_memory if view.batch is None else view.batch[0].is_pinned())
     return pinned, f"batches lie in {'page-locked' if pinned else 'pageable'} memory"
 
 
