@@ -48,11 +48,6 @@ class Table(NamedTuple):
     """What a reader must know beside the table; without rows, why there are none."""
 
     @property
-    def name(self) -> str:
-        """What code calls it by."""
-        return self.title
-
-    @property
     def numeric(self) -> list[bool]:
         """For each column, whether it holds numbers and no text: such a column is set flush right."""
         columns = [{type(cell) for cell in column if cell != ""} for column in zip(*self.rows, strict=True)]
@@ -138,11 +133,12 @@ Part = TypeVar("Part", Table, Figure)
 
 def find(contents: Iterable[Content], kind: type[Part], name: str = "") -> Part:
     """The first table or figure whose name begins like this, upper and lower case alike."""
-    parts = [part for part in _walk(contents) if isinstance(part, kind)]
-    for part in parts:
-        if part.name.lower().startswith(name.lower()):
+    found = [part for part in _walk(contents) if isinstance(part, kind)]
+    parts: dict[str, Part] = {getattr(part, "name", part.title): part for part in found}
+    for called, part in parts.items():
+        if called.lower().startswith(name.lower()):
             return part
-    raise one_of(name, [part.name for part in parts], kind.__name__.lower())
+    raise one_of(name, [*parts], kind.__name__.lower())
 
 
 def _walk(contents: Iterable[Content]) -> Iterator[Content]:
