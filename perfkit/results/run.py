@@ -99,7 +99,7 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     compute_s: Duration
     """A step in which nothing is averaged."""
     alone_s: Duration
-    """The collectives of a step, with nothing else running."""
+    """A collective of as many bytes, with nothing else running."""
     rank_compute_s: Annotated[list[Duration], Meta(min_length=1)]
     """`compute_s` of each rank: the others wait for the slowest one."""
     start_s: Seconds

@@ -1,7 +1,6 @@
 """The inside of a measuring process: one training, and the questions that it answers."""
 
 import contextlib
-import itertools
 import math
 import os
 import pickle
@@ -124,10 +123,10 @@ class Session(Procedures):
         return (yield from super().profile(path, stacks, **schedule))
 
     def communication(self, samples: int) -> Job:
-        """What averaging gradients between the ranks costs: steps with it and without, the collectives alone.
+        """What averaging gradients between the ranks costs: steps with it and without, a collective alone.
 
         The exposed time is the difference of the two steps, which needs no profiler and holds for gloo and
-        NCCL alike; the rest of the collectives' own time was hidden behind the computation. Steps without it
+        NCCL alike; the rest of the collective's own time was hidden behind the computation. Steps without it
         let the weights of the ranks drift apart; they get those of rank 0 again.
         """
         recipe, model = self.subject.recipe, checks.distributed_model(self.subject.model)
@@ -137,13 +136,9 @@ class Session(Procedures):
             with_it.append((yield from self.take(steps, "ranks")).mean_s)
             with without_averaging():
                 without.append((yield from self.take(steps, "ranks")).mean_s)
-        with torch.no_grad():
-            for value in itertools.chain(model.parameters(), model.buffers()):
-                distributed.broadcast(value, 0)
+        for value in model.state_dict().values():
+            distributed.broadcast(value, 0)
         gradients = sum(p.nbytes for p in model.parameters() if p.requires_grad)
-        full, rest = divmod(gradients, model.bucket_bytes_cap)
-        buckets = [model.bucket_bytes_cap] * full + [rest]
-        start_s, alone_s = (_reduce_s(sizes, self.subject.device) for sizes in ([SMALL], buckets))
         compute_s = statistics.median(without)
         rank_compute_s: list[Any] = [None] * recipe.ranks
         distributed.all_gather_object(rank_compute_s, compute_s)
@@ -151,9 +146,9 @@ class Session(Procedures):
             bytes_per_step=gradients,
             step_s=statistics.median(with_it),
             compute_s=compute_s,
-            alone_s=alone_s,
+            alone_s=_reduce_s(gradients, self.subject.device),
             rank_compute_s=rank_compute_s,
-            start_s=start_s,
+            start_s=_reduce_s(SMALL, self.subject.device),
         )
 
     def parity(self, recipe: dict[str, Any], exactness: str, seed: int, steps: int) -> messages.ParityReport:
@@ -184,16 +179,14 @@ def without_averaging() -> Iterator[None]:
         del ddp.require_backward_grad_sync
 
 
-def _reduce_s(sizes: list[int], device: torch.device) -> float:
-    """Median seconds of collectives of these sizes, one after the other, with nothing else running."""
-    tensors = [torch.zeros(max(1, size // 4), device=device) for size in sizes]
-    seconds = []
+def _reduce_s(size: int, device: torch.device) -> float:
+    """Median seconds of a collective of so many bytes, with nothing else running."""
+    tensor, seconds = torch.zeros(size // 4, device=device), []
     for _ in range(ROUNDS + 1):
         distributed.barrier()
         checks.synchronize(device)
         start = time.perf_counter()
-        for tensor in tensors:
-            distributed.all_reduce(tensor)
+        distributed.all_reduce(tensor)
         checks.synchronize(device)
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[1:])
