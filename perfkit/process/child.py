@@ -12,13 +12,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import Pipe
 from multiprocessing import connection as connections
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import filelock
 import msgspec
@@ -63,6 +63,8 @@ class Conversation:
         self.cancelled = cancelled or threading.Event()
         self.pids: list[int] = []
         """The leaders of its process groups."""
+        self.lines: list[Connection] = []
+        """To each rank."""
         self.limit(timeout_s)
 
     def limit(self, timeout_s: float | None) -> None:
@@ -71,10 +73,27 @@ class Conversation:
 
     def send(self, question: Question) -> None:
         """Gives a question to every rank."""
-        raise NotImplementedError
+        for line in self.lines:
+            with contextlib.suppress(OSError):  # it has ended: `events` says so
+                line.send_bytes(messages.encode(question))
 
-    def events(self, wait_s: float) -> Iterable[tuple[int, AnyEvent | None]]:
+    def events(self, wait_s: float) -> Iterator[tuple[int, AnyEvent | None]]:
         """What ranks have sent, waiting for at most some time; None for one that has ended."""
+        # Before it is waited for what they have sent; their loader workers keep the lines open.
+        ended = [self.has_ended(rank) for rank in range(self.world)]
+        ready = connections.wait(self.lines, wait_s)
+        for rank, line in enumerate(self.lines):
+            try:
+                if line in ready:
+                    yield rank, messages.decode_event(line.recv_bytes())
+                    continue
+            except (EOFError, OSError, msgspec.DecodeError):
+                time.sleep(wait_s)  # its process is about to end
+            if ended[rank]:
+                yield rank, None
+
+    def has_ended(self, rank: int) -> bool:
+        """Whether its process has."""
         raise NotImplementedError
 
     def death(self, rank: int) -> RunFailed:
@@ -121,13 +140,6 @@ class Conversation:
         self.stop()
 
 
-class Rank(NamedTuple):
-    """A process, and the connection to it."""
-
-    process: BaseProcess
-    connection: Connection
-
-
 class Child(Conversation):
     """A measuring process for each rank, each with its loader workers in a process group of its own.
 
@@ -147,7 +159,7 @@ class Child(Conversation):
         self.world, self._early = ranks, dict(environment or {})
         self.folder = Path(tempfile.mkdtemp(prefix="perfkit-"))
         """Its temporary files; removed with whatever a killed process leaves there."""
-        self._ranks: list[Rank] = []
+        self._processes: list[BaseProcess] = []
         on_progress("importing torch")
         try:
             for variables in _rank_variables(ranks):
@@ -159,7 +171,7 @@ class Child(Conversation):
 
     def _launch(self, variables: dict[str, str]) -> None:
         ours, theirs = Pipe()
-        log = str(self._log(len(self._ranks)))
+        log = str(self._log(len(self.lines)))
         cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR", machine.cache_folder().absolute() / "inductor")
         late = {**variables, "TMPDIR": str(self.folder), "TORCHINDUCTOR_CACHE_DIR": str(cache)}
         try:
@@ -169,31 +181,18 @@ class Child(Conversation):
             raise RunFailed(what, "Run `perfkit doctor`: it says whether torch can be imported") from problem
         finally:
             theirs.close()
-        self._ranks.append(Rank(process, ours))
+        self.lines.append(ours)
+        self._processes.append(process)
         self.pids.append(process.pid or 0)
 
     def _log(self, rank: int) -> Path:
         return self.folder / f"rank{rank}.log"
 
-    def send(self, question: Question) -> None:
-        for rank in self._ranks:
-            with contextlib.suppress(OSError):  # it has ended: `events` says so
-                rank.connection.send_bytes(messages.encode(question))
-
-    def events(self, wait_s: float) -> Iterator[tuple[int, AnyEvent | None]]:
-        sources = [source for rank in self._ranks for source in (rank.connection, rank.process.sentinel)]
-        ready = connections.wait(sources, wait_s)
-        for number, rank in enumerate(self._ranks):
-            if rank.connection in ready:
-                try:
-                    yield number, messages.decode_event(rank.connection.recv_bytes())
-                except (EOFError, OSError):
-                    yield number, None
-            elif rank.process.sentinel in ready:  # loader workers hold the connection too
-                yield number, None
+    def has_ended(self, rank: int) -> bool:
+        return not self._processes[rank].is_alive()
 
     def death(self, rank: int) -> RunFailed:
-        process = self._ranks[rank].process
+        process = self._processes[rank]
         process.join(GRACE_S)
         last = next((line.strip() for line in reversed(self.log(rank)) if line.strip()), "")
         return failures.explain_exit(process.exitcode, last)
@@ -219,11 +218,11 @@ class Child(Conversation):
         return path.read_text(errors="replace").splitlines() if path.is_file() else []
 
     def stop(self) -> None:
-        for rank in self._ranks:
-            rank.connection.close()
-            if rank.process.pid:
-                end_tree(rank.process.pid)
-                rank.process.join(GRACE_S)
+        for line, process in zip(self.lines, self._processes, strict=True):
+            line.close()
+            if process.pid:
+                end_tree(process.pid)
+                process.join(GRACE_S)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -15,8 +15,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 import perfkit
 from perfkit import machine
 from perfkit.errors import InvalidValue, RunFailed
@@ -26,7 +24,6 @@ from perfkit.scripts import entry
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import EDITS
 from perfkit.scripts.outputs import Mirror
-from perfkit.worker import messages
 from perfkit.worker.messages import AnyEvent, Failure, Question
 
 _ENDING_S = 3.0
@@ -81,8 +78,8 @@ class WatchedScript(Conversation):
             raise InvalidValue(what, f"To have it, {EDITS[name]}")
         super().__init__(on_progress, cancelled)
         self.launch = launch
-        self._has_begun = self._has_ended = False
-        """Whether it has come to its second step, where it first says something; whether it has ended."""
+        self._has_begun = False
+        """Whether it has come to its second step, where it first says something."""
         self.folder = Path(tempfile.mkdtemp(prefix="perfkit-"))
         """Everything that only this process needs, its mirror of the user's folder among it."""
         self._mirror = self.folder / "files"
@@ -96,14 +93,14 @@ class WatchedScript(Conversation):
             "started": time.time(),
         }
         ours, theirs = socket.socketpair()
-        self._line = Connection(ours.detach())
+        self.lines = [Connection(ours.detach())]
         self.on_progress("waiting for its second step")
         try:
             with theirs:
                 self._process = self._start(words, settings | {"line": theirs.fileno()})
             self.pids = [self._process.pid]
         except BaseException:
-            self._line.close()
+            self.lines[0].close()
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
 
@@ -167,22 +164,13 @@ class WatchedScript(Conversation):
 
     # ------------------------------------------------------------ asking
 
-    def send(self, question: Question) -> None:
-        with contextlib.suppress(OSError):  # it has ended: `events` says so
-            self._line.send_bytes(messages.encode(question))
-
     def events(self, wait_s: float) -> Iterator[tuple[int, AnyEvent | None]]:
-        try:
-            if self._line.poll(wait_s):
-                event = messages.decode_event(self._line.recv_bytes())
-                self._has_begun = True
-                yield 0, event
-                return
-        except (EOFError, OSError, msgspec.DecodeError):
-            time.sleep(wait_s)  # its process is about to end
-        if self._has_ended:
-            yield 0, None
-        self._has_ended = self._process.poll() is not None
+        for rank, event in super().events(wait_s):
+            self._has_begun |= event is not None
+            yield rank, event
+
+    def has_ended(self, rank: int) -> bool:
+        return self._process.poll() is not None
 
     def death(self, rank: int) -> RunFailed:
         code = self._process.wait()
@@ -207,11 +195,11 @@ class WatchedScript(Conversation):
 
     def stop(self) -> None:
         """Ends it at its next step if that comes soon, so that it is not interrupted while it writes."""
-        if self._has_begun and not self._line.closed:
+        if self._has_begun and not self.lines[0].closed:
             self.send(Question("stop"))
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_ENDING_S)
-        self._line.close()
+        self.lines[0].close()
         end_tree(self._process.pid)
         self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
