@@ -72,63 +72,32 @@ def preset(name: str | None = None, device: str = "cpu") -> Preset:
     return PRESETS[wanted]
 
 
-@dataclass(frozen=True)
-class Sizing:
-    """The values of a ladder that depend on machine and preset; a card refers to one as `"$NAME"`."""
-
-    workers: int
-    batch_size: int
-    large_batch: int
-    largest_batch: int
-    amp: str
-    threads: int
-    """Of a CPU that trains, beside its workers; 0, torch's own choice, beside an accelerator."""
-    wait_policy: str = "default"
-    """With loader workers: on a CPU that trains, threads that spin at barriers would take their cores."""
-
-
 MOST_WORKERS = 16
 """Of a stage beside an accelerator: each lengthens the queue, and with it the blocks. `tune` tries more."""
 
 
-def sizing(preset: Preset, target: Target) -> Sizing:
-    """Sizes for a machine.
+def sizing(preset: Preset, target: Target) -> dict[str, Value]:
+    """The values of a ladder that depend on machine and preset; a card refers to one as `"$NAME"`.
 
     Beside an accelerator every usable core may load data. A CPU that trains needs the cores itself: one
-    worker for every two of them, because more make the model slower.
+    worker for every two of them, because more make the model slower, and threads that sleep at barriers.
     """
     cores, on_cpu = target.cores or usable_cores(), target.device == "cpu"
     workers = max(1, cores // 2 if on_cpu else min(cores, MOST_WORKERS))
     # On a simulated GPU, what a published figure vouches for.
     bf16 = target.bf16 and (target.anchored is None or "bfloat16" in target.anchored)
-    return Sizing(
-        workers=workers,
-        batch_size=preset.batch_size,
-        large_batch=preset.large_batch,
-        largest_batch=preset.largest_batch,
-        amp="bf16" if bf16 else "fp16",
-        threads=max(1, cores - workers) if on_cpu else 0,
-        wait_policy="passive" if on_cpu else "default",
-    )
+    return {
+        "workers": workers,
+        "batch_size": preset.batch_size,
+        "large_batch": preset.large_batch,
+        "largest_batch": preset.largest_batch,
+        "amp": "bf16" if bf16 else "fp16",
+        "threads": max(1, cores - workers) if on_cpu else 0,
+        "wait_policy": "passive" if on_cpu else "default",
+    }
 
 
 # ---------------------------------------------------------------- cards
-
-
-class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the articles say of an optimization."""
-
-    figure: str
-    machine: str = ""
-    derived: str = ""
-    """What follows from the article's figures."""
-    times: float | None = None
-    """How many times as fast as the article's stage before it, by its figures."""
-
-    def __str__(self) -> str:
-        derived = self.derived and f"derived from it: {self.derived}"
-        notes = "; ".join(filter(None, (self.machine, derived)))
-        return f"{self.figure} ({notes})" if notes else self.figure
 
 
 class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -139,14 +108,17 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     question: str
     settings: Annotated[dict[str, Value], msgspec.Meta(min_length=1)]
     """The switches it sets. The first is its own: where that one cannot act, the optimization does not apply.
-    `"$NAME"` is the number of that name in `Sizing`."""
+    `"$NAME"` is the value of that name in `sizing`."""
     documentation: Annotated[str, msgspec.Meta(pattern="^https://")]
     """The official page on it."""
     exactness: Exactness
     """Of the change itself: switches that only make it possible, such as `ranks`, do not count."""
     position: int | None = None
     """Its place in the default ladder; None for one that is not part of it."""
-    published: Published | None = None
+    published: str = ""
+    """What the articles say of it."""
+    times: float | None = None
+    """How many times as fast as the article's stage before it, by its figures."""
     prose: str
 
     @property
@@ -154,12 +126,10 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """Its own switch."""
         return next(iter(self.settings))
 
-    def changes(self, sizes: Sizing) -> Mapping[str, Value]:
+    def changes(self, sizes: Mapping[str, Value]) -> Mapping[str, Value]:
         """What it sets on a machine."""
-        return {
-            name: getattr(sizes, value[1:]) if isinstance(value, str) and value.startswith("$") else value
-            for name, value in self.settings.items()
-        }
+        own = {f"${name}": value for name, value in sizes.items()}
+        return {name: own.get(str(value), value) for name, value in self.settings.items()}
 
     def card(self) -> str:
         """What to know about it, in Markdown."""
@@ -230,7 +200,7 @@ def below(name: str) -> tuple[str, ...]:
     return LADDER[1 : LADDER.index(name)] if name in LADDER else LADDER[1:]
 
 
-def stage(rung: Optimization, before: Recipe, sizes: Sizing, target: Target) -> Stage:
+def stage(rung: Optimization, before: Recipe, sizes: Mapping[str, Value], target: Target) -> Stage:
     """One rung on top of a recipe: what it changes on this machine, or why it cannot."""
     recipe = before.replace(**rung.changes(sizes))
     changed = recipe.diff(before)

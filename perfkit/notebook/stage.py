@@ -190,8 +190,7 @@ class StagePanel(LadderPanel):
             lines.append(f"Why: {'; '.join(sentences.reasons(run, before))}.")
             lines.append(f"Training: {sentences.training(run, before, self._proof.get(run.id))}.")
         if self.guess is not None and run.speedup("previous"):
-            published = self.optimization.published
-            times = published.times if published else None
+            times = self.optimization.times
             article = f" The article's V100: {units.times(times)}." if times else ""
             lines.append(f"Your guess: {units.times(self.guess)}.{article}")
         return [Bullets(lines)]

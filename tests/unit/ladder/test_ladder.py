@@ -6,11 +6,19 @@ import pytest
 
 from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, PRESETS, Sizing, exactness, sizing
+from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, PRESETS, exactness, sizing
 from perfkit.recipe import Recipe
 from perfkit.rules import Target
 
-SIZES = Sizing(workers=3, batch_size=8, large_batch=16, largest_batch=32, amp="bf16", threads=2)
+SIZES = {
+    "workers": 3,
+    "batch_size": 8,
+    "large_batch": 16,
+    "largest_batch": 32,
+    "amp": "bf16",
+    "threads": 2,
+    "wait_policy": "default",
+}
 CPU = Target("cpu")
 SECTIONS = [
     "How it works", "When it applies", "When it does not help", "What it costs", "How it is verified",
@@ -81,7 +89,7 @@ def test_only_cuda_gets_the_articles_size_unasked(device, name, monkeypatch):
 )
 def test_a_cpu_shares_its_cores_between_model_and_loader(target, expected):
     sizes = sizing(PRESETS["quick"], target)
-    assert (sizes.workers, sizes.threads, sizes.amp) == expected
+    assert (sizes["workers"], sizes["threads"], sizes["amp"]) == expected
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 
 from perfkit import export, workloads
 from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, Sizing
+from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
 from perfkit.recipe import Recipe
 from perfkit.rules import Target, applicable, offers
 from perfkit.train import train
@@ -23,7 +23,15 @@ OPTIONS = {
     "cifar_resnet18": {"image_size": 40, "samples": 64},
     "tiny_gpt": {"context": 16, "width": 16, "layers": 2, "heads": 2},
 }
-SIZES = Sizing(workers=2, batch_size=8, large_batch=16, largest_batch=32, amp="bf16", threads=1)
+SIZES = {
+    "workers": 2,
+    "batch_size": 8,
+    "large_batch": 16,
+    "largest_batch": 32,
+    "amp": "bf16",
+    "threads": 1,
+    "wait_policy": "default",
+}
 ON_CPU = [
     {"zero_grad_set_to_none": False, "optimizer_impl": "foreach"},
     {"workers": 1, "prefetch_factor": 4, "uint8_copy": True, "channels_last": True, "amp": "bf16"},
