@@ -10,27 +10,25 @@ from perfkit.recipe import Recipe, Value, shown, switches
 
 @dataclass(frozen=True)
 class Target:
-    """Where a recipe is to run: what decides whether a switch can act there."""
+    """Where a recipe is to run: what decides whether a switch can act there.
+
+    The workload has a model that `convolves` images or not, and `offers` switches beyond those that work with
+    any. There are `count` devices of its kind (`cpu`, `cuda` or `mps`), and torch.compile finds its
+    `compiler` or not. `doubtful` switches can act but are not expected to gain: a ladder tries them last.
+    """
 
     device: str
-    """`cpu`, `cuda` or `mps`."""
     offers: frozenset[str] = frozenset()
-    """The switches that the workload offers beyond those that work with any workload."""
     convolves: bool = True
-    """Whether the model has convolutions over images."""
     bf16: bool = True
     compiler: bool = True
-    """Whether torch.compile finds what it needs (a C++ compiler on the CPU, Triton on CUDA)."""
     glibc: bool = True
-    """Whether processes allocate host memory by glibc, as on most Linux systems."""
     count: int = 1
-    """Devices of this kind on this machine."""
+    cores: int | None = None
+    """That load data, where the host is not this machine."""
+    doubtful: Mapping[str, str] = field(default_factory=dict)
     anchored: frozenset[str] | None = None
     """Of a simulated GPU: the precisions that published figures vouch for; None for a real device."""
-    cores: int | None = None
-    """Cores that load data, where the host is not this machine."""
-    doubtful: Mapping[str, str] = field(default_factory=dict)
-    """Switches that can act but are not expected to gain, with the reason: a ladder tries them last."""
     own: Mapping[str, Value] = field(default_factory=dict)
     """Of a script: the switches as it sets them by itself, in the place of the defaults."""
     refused: Mapping[str, str] = field(default_factory=dict)

@@ -27,32 +27,31 @@ Exactness = Literal["bitwise", "tolerance", "changes training"]
 
 @dataclass(frozen=True)
 class Preset:
-    """How much is measured, and at which size."""
+    """How much is measured, and at which size.
+
+    Blocks have `block_samples`, or what takes `block_s` by the steps of the warm-up; on a CPU also `queues`
+    fillings of the loader's queue, as the batches that were queued before a shorter one would decide the
+    result. Rounds go on until half the width of every interval / ratio is at most `precision`, or `part` of
+    the effect, or until they have taken `budget_s` for each stage, or the whole ladder `limit_s`.
+    """
 
     name: str
     batch_size: int
     large_batch: int
     largest_batch: int
     block_samples: int
-    """Samples in one measured block; the same for every stage."""
     rounds: int
     loss_steps: int
     """The losses of the first steps of every run are kept; the exported script gives the same ones."""
     warmup_s: float
     """Warm-up ends once the step time is steady, or after about this long."""
     queues: int = 2
-    """Minimum length of a block on a CPU, in fillings of the loader's queue: in a shorter one the batches
-    that were queued before it would decide the result. 0 in a smoke test, which gives no verdict."""
+    """0 in a smoke test, which gives no verdict."""
     block_s: float = 0.0
-    """Minimum length of a block in seconds, judged by the steps of the warm-up."""
     precision: float = 0.05
-    """Rounds go on until half the width of every interval / ratio is at most this …"""
     part: float = 0.15
-    """… or this part of the effect, which is clear then: nobody need wait to see it better …"""
     budget_s: float = 0.0
-    """… or until they have taken this many seconds for each stage …"""
     limit_s: float = math.inf
-    """… or the whole ladder this many."""
 
 
 PRESETS = {

@@ -36,17 +36,16 @@ _OTHERS = " (or cuda:1, the second GPU; sim:v100, a simulated one; recorded:NAME
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What torch finds on this machine."""
+    """What torch finds on this machine: the names of the GPUs, whether the first computes in bfloat16.
+
+    `error` is the last line that torch wrote to stderr, or why it could not be asked.
+    """
 
     cuda: list[str] = []
-    """The names of the GPUs."""
     mps: bool = False
     bf16: bool | None = None
-    """Whether the first GPU computes in bfloat16."""
     imported: bool = False
-    """Whether torch can be imported, where it was asked."""
     error: str = ""
-    """The last line that torch wrote to stderr, or why it could not be asked."""
 
 
 @functools.cache

@@ -140,16 +140,16 @@ def puzzles() -> Markdown:
 
 
 class Score(msgspec.Struct, frozen=True):
-    """A script beside the slow one that it was made from, and beside the speed of light."""
+    """A script (b) beside the slow one that it was made from, and beside the speed of light (a).
+
+    The speed of light is that of its model on a batch that is already there. The first steps must have the
+    losses of the slow script; the levers are workers, uint8, 16 bits and compile.
+    """
 
     gain: Comparison
-    """The script (b) against the slow one (a)."""
     light: Comparison
-    """The script (b) against its model on a batch that is already there (a)."""
     losses: Check
-    """Whether each of the first steps has the loss that it has in the slow script."""
     levers: dict[str, bool]
-    """Workers, uint8, 16 bits, compile: whether each is in effect."""
 
     @property
     def points(self) -> float | None:

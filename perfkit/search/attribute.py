@@ -33,18 +33,18 @@ Value = tuple[float, float]
 
 
 class Effect(Struct, frozen=True, kw_only=True):
-    """What one optimization is worth, as ratios of speeds; None if the sets it needs were not measured."""
+    """What one optimization is worth, as ratios of speeds; None if the sets it needs were not measured.
+
+    It is `alone` on the baseline, `last` on top of all the others; low and high end a 95% interval.
+    """
 
     name: str
     title: str
     alone: float | None
-    """On the baseline."""
     last: float | None
-    """On top of all the others."""
     shapley: float | None = None
     low: float | None = None
     high: float | None = None
-    """95% interval of the Shapley value."""
 
     @property
     def mean(self) -> Estimate | None:
@@ -55,17 +55,16 @@ class Effect(Struct, frozen=True, kw_only=True):
 
 
 class Attribution(Struct, frozen=True, kw_only=True):
-    """What each of some optimizations is worth."""
+    """What each of some optimizations is worth, all together, and which cannot act.
+
+    `complete` tells whether the sets that were measured are all.
+    """
 
     effects: list[Effect]
     together: float | None
-    """All of them over the baseline."""
     sets: int
-    """Sets that were measured."""
     complete: bool
-    """Whether these are all."""
     left_out: dict[str, str]
-    """Optimizations that cannot act, and why."""
 
     def sections(self) -> list[Content]:
         """What each optimization is worth, and what is missing."""

@@ -50,20 +50,20 @@ TOGETHER = 4
 
 
 class Tuned(Struct, frozen=True, kw_only=True):
-    """What was tried, and the recipe that was picked."""
+    """What was tried, in the order of time, and the recipe that was picked, also in words.
+
+    Its gain is that over the baseline, interleaved with it. The notes tell what was not tried, and what went
+    wrong without ending the search.
+    """
 
     best: Run
     settings: str
-    """The best recipe in words."""
     gain: Ratio | None
-    """Over the baseline, interleaved with it."""
     parity: Parity | None
     tried: Sequence[Run]
-    """Every run that was measured, in the order of time."""
     cap_bytes: int | None
     seconds: float
     notes: Sequence[str] = ()
-    """What was not tried, and what went wrong without ending the search."""
 
     def sections(self) -> list[Content]:
         """What was picked, and the last run of every recipe that was tried, the fastest first."""
