@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import math
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -27,23 +28,19 @@ def _in_groups(name: str) -> dict[Path, list[str]]:
     return {}
 
 
-def _quotas() -> dict[float, Path]:
-    """Cores' worth of time that each control group with a limit grants, with its folder."""
+def quota() -> tuple[float, Path | None]:
+    """Cores' worth of time that the control groups grant, inf without a limit, and the group that limits."""
     limits = _in_groups("cpu.max").items()
-    return {int(time) / int(period): group for group, (time, period) in limits if time != "max"}
-
-
-def quota() -> float | None:
-    """Cores' worth of time that the control groups grant; None without a limit."""
-    return min(_quotas(), default=None)
+    granted = {int(time) / int(period): group for group, (time, period) in limits if time != "max"}
+    return min(granted.items(), default=(math.inf, None))
 
 
 def _group_cpu_s() -> float | None:
     """CPU seconds used by all processes that share this one's quota; None without a quota."""
-    quotas = _quotas()
-    if not quotas:
+    _, group = quota()
+    if group is None:
         return None
-    words = (quotas[min(quotas)] / "cpu.stat").read_text().split()
+    words = (group / "cpu.stat").read_text().split()
     return int(words[words.index("usage_usec") + 1]) / 1e6
 
 
@@ -56,17 +53,7 @@ def affinity() -> list[int]:
 
 def usable_cores() -> int:
     """Cores that this process may keep busy: affinity mask and complete cores of the quota, at least 1."""
-    granted, mask = quota(), len(affinity())
-    return max(1, mask if granted is None else min(mask, int(granted + 0.01)))
-
-
-def core_report() -> str:
-    """One line that explains `usable_cores`."""
-    visible, mask, granted = os.cpu_count() or 1, len(affinity()), quota()
-    reasons = [f"affinity mask {mask}"] if mask < visible else []
-    reasons += [f"cgroup quota {granted:.1f}"] if granted is not None and granted < visible else []
-    because = f": {', '.join(reasons)}" if reasons else ""
-    return f"{usable_cores()} of {visible} visible cores usable{because}"
+    return max(1, int(min(len(affinity()), quota()[0] + 0.01)))
 
 
 def memory_bytes() -> int:

@@ -159,7 +159,7 @@ def checkup() -> list[Check]:
     return [
         Check("torch", torch, "" if has_torch else _OTHER_TORCH, blocking=not has_torch),
         Check("Jupyter", jupyter, _NO_JUPYTER if "missing" in jupyter else ""),
-        Check("cores", cores.core_report(), _ONE_CORE if cores.usable_cores() == 1 else ""),
+        Check("cores", _cores(), _ONE_CORE if cores.usable_cores() == 1 else ""),
         Check("memory", memory, _LITTLE_MEMORY if available < 3 * GIB else ""),
         shm,
         _gpu(here, found),
@@ -167,6 +167,12 @@ def checkup() -> list[Check]:
         Check("compiler", f"torch.compile on {device}: {problem or 'has what it needs'}", fix),
         _data(),
     ]
+
+
+def _cores() -> str:
+    visible, (granted, _) = os.cpu_count() or 1, cores.quota()
+    quota = f", by a cgroup quota of {granted:.1f}" if granted < len(cores.affinity()) else ""
+    return f"{cores.usable_cores()} of {visible} visible cores usable{quota}"
 
 
 def _versions(*packages: str) -> str:

@@ -14,6 +14,7 @@ from perfkit.recipe import Recipe, switches
 from perfkit.rules import Target
 from perfkit.simulate import article
 from perfkit.worker.checks import READERS
+from tests.unit.ladder.test_ladder import SIZES
 
 # Every member, so that the tests below cannot pass over fewer. An optimization that is called what its own
 # switch is called is not listed again.
@@ -33,15 +34,6 @@ OTHER_NAMES = {
 
 PACKAGE = Path(perfkit.__file__).parent
 NOTEBOOKS = PACKAGE.parent / "notebooks" / "src"
-SIZES = {
-    "workers": 2,
-    "batch_size": 8,
-    "large_batch": 16,
-    "largest_batch": 32,
-    "amp": "bf16",
-    "threads": 1,
-    "wait_policy": "default",
-}
 EVERYWHERE = Target(
     "cuda", frozenset(name for name in SWITCHES if switches()[name].needs == "workload"), count=2
 )
@@ -86,7 +78,7 @@ def test_there_is_no_branch_and_no_check_of_what_is_no_switch():
 @pytest.mark.parametrize("name", RUNGS)
 def test_an_optimization_changes_its_own_switch_and_all_of_it_can_act(name):
     target = Target("cpu") if name in ("wait_policy", "allocator") else EVERYWHERE
-    base = Recipe(batch_size=SIZES.batch_size)
+    base = Recipe(batch_size=SIZES["batch_size"])
     stage = catalogue.stage(OPTIMIZATIONS[name], base, SIZES, target)
     assert not stage.reason
     assert not stage.not_applied
@@ -96,7 +88,7 @@ def test_an_optimization_changes_its_own_switch_and_all_of_it_can_act(name):
 @pytest.mark.parametrize("name", RUNGS)
 def test_on_a_plain_cpu_a_stage_acts_or_says_why_not(name):
     plain = Target("cpu", frozenset(), compiler=False)
-    base = Recipe(batch_size=SIZES.batch_size)
+    base = Recipe(batch_size=SIZES["batch_size"])
     stage = catalogue.stage(OPTIMIZATIONS[name], base, SIZES, plain)
     assert (stage.recipe != base) != bool(stage.reason)
 

@@ -16,21 +16,13 @@ from perfkit.rules import Target, applicable, offers
 from perfkit.train import train
 from perfkit.worker import parity
 from perfkit.workloads.files import photo_folder
+from tests.unit.ladder.test_ladder import SIZES
 
 CPU = torch.device("cpu")
 OPTIONS = {
     "photos": {"image_size": 32, "count": 48},
     "cifar_resnet18": {"image_size": 40, "samples": 64},
     "tiny_gpt": {"context": 16, "width": 16, "layers": 2, "heads": 2},
-}
-SIZES = {
-    "workers": 2,
-    "batch_size": 8,
-    "large_batch": 16,
-    "largest_batch": 32,
-    "amp": "bf16",
-    "threads": 1,
-    "wait_policy": "default",
 }
 ON_CPU = [
     {"zero_grad_set_to_none": False, "optimizer_impl": "foreach"},
@@ -80,7 +72,7 @@ def test_a_script_gives_the_losses_of_the_program(workload, switches, tmp_path):
 @pytest.mark.parametrize("workload", ["photos", "tiny_gpt"])
 def test_a_rung_of_the_ladder_changes_its_own_lines_only(workload):
     target = Target("cuda", offers(workloads.load(workload)), convolves=workload != "tiny_gpt")
-    rungs = [catalogue.Stage("baseline", "baseline", Recipe(batch_size=SIZES.batch_size))]
+    rungs = [catalogue.Stage("baseline", "baseline", Recipe(batch_size=SIZES["batch_size"]))]
     for name in LADDER[1:]:
         rungs.append(catalogue.stage(OPTIMIZATIONS[name], rungs[-1].recipe, SIZES, target))
     scripts = [export.script(stage.recipe, workload, OPTIONS[workload]) for stage in rungs]
