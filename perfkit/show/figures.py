@@ -8,7 +8,6 @@ from perfkit.results.run import RUNG, Run
 from perfkit.results.stats import Estimate
 from perfkit.show import sentences, style, units
 from perfkit.show.style import Figure, Look, Row
-from perfkit.show.units import clean
 from perfkit.worker.messages import MemoryReport
 
 _LOADS = Look("loads", style.GREEN, "\\\\")
@@ -37,8 +36,7 @@ def headline(runs: Sequence[Run]) -> Figure:
 def _figure(name: str, title: str, runs: Sequence[Run], rows: Sequence[Row], unit: str) -> Figure:
     for run in runs[:1]:
         device = f"simulated {run.simulated.gpu}" if run.simulated else run.device
-        where = [clean(part, 32) for part in (run.workload.rpartition(":")[2], device)]
-        title = " · ".join([title, *filter(None, where)])
+        title = " · ".join(filter(None, (title, run.workload.rpartition(":")[2], device)))
     nothing = "" if any(row.pieces for row in rows) else "Nothing of this was measured."
     return Figure(name, title, rows, f"{'simulated ' * any(run.simulated for run in runs)}{unit}", nothing)
 

@@ -103,9 +103,9 @@ class Figure(NamedTuple):
     @property
     def alt(self) -> str:
         """The same in words, with the numbers."""
-        told = [(row.label, row.text.replace("\n", ", ") or row.words) for row in self.rows]
+        told = [(row.label, row.text or row.words) for row in self.rows]
         clauses = [": ".join(filter(None, pair)) for pair in told if pair[1]]
-        return f"{self.title}. {'; '.join(clauses) or self.nothing}"
+        return clean(f"{self.title}. {'; '.join(clauses) or self.nothing}")
 
     def svg(self) -> str:
         """Inline SVG in the ink of its page, so that it suits light and dark themes."""
@@ -185,6 +185,6 @@ def _svg(figure: "Drawing", alt: str) -> str:
     svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
     svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}-", svg)
     svg = svg.replace(_INK[False], f"var(--jp-content-font-color1, var(--vscode-foreground, {_INK[False]}))")
-    label = escape(clean(alt), quote=True)
+    label = escape(alt, quote=True)
     css = "display:block;max-width:100%;height:auto;stroke-linejoin:round;stroke-linecap:butt"
     return svg.replace("<svg", f'<svg role="img" aria-label="{label}" style="{css}"', 1)

@@ -31,7 +31,6 @@ BOTH = ["text", Section("Results", [TABLE, Section("More", [DOT], folded=True)])
 
 def test_alignment_follows_from_types_not_from_text():
     assert TABLE.numeric == [False, True, True, False], "'2 workers' is text"
-    assert tabulate((Col("a", str), Col("b", lambda _: "1.5")), [1]).numeric == [False, False]
     assert tabulate((Col("a", str), Col("b", lambda _: Cell(None))), [1]).numeric == [False, True]
 
 

@@ -7,7 +7,6 @@ import pytest
 from perfkit.show import tables, terminal
 from perfkit.show.document import Bullets, Cell, Code, Section, Table
 from tests.unit.show.fake_runs import again, disturbed
-from tests.unit.show.test_document import BOTH
 
 Golden = Callable[[str, str], None]
 
@@ -22,13 +21,6 @@ def test_no_line_is_longer_than_the_terminal(width):
     kernels = Table(("kernel", "time"), [["void at::native::" + 60 * "k", Cell(1.5)]])
     text = terminal.text([tables.ladder(disturbed(again())), kernels], width)
     assert max(map(len, text.splitlines())) <= width
-
-
-def test_folded_details_and_figures_are_for_pages():
-    text = terminal.text(BOTH)
-    assert "Results" in text
-    assert "More" not in text
-    assert "dot" not in text
 
 
 def test_nothing_from_outside_is_taken_for_markup_or_moves_the_cursor():
