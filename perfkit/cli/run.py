@@ -117,7 +117,7 @@ def export(
     check_writable(out)
     plan = training.plan([training.stage or "baseline"], below=True)
     source = rungs.described(plan, load=True)
-    recipe = rungs.acting(rungs.all_stages(source)[-1]).recipe
+    recipe = rungs.acting(source).recipe
     workload = source.description.reference, source.description.options
     text = exports.script(recipe, *workload, plan.device, training.seed, steps)
     if out:

@@ -48,7 +48,7 @@ def candidate(text: str, plan: Plan) -> Candidate:
     if text not in OPTIMIZATIONS:
         allowed = f"Allowed: a stage ({', '.join(LADDER)} …) or settings such as workers=2,amp=bf16"
         raise InvalidValue(f"cannot compare '{text}'", allowed)
-    stage = rungs.acting(rungs.planned(replace(plan, stages=(text,), below=True))[-1])
+    stage = rungs.acting(rungs.described(replace(plan, stages=(text,), below=True), load=True))
     return Candidate(stage.title, stage.recipe)
 
 

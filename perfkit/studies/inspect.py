@@ -36,7 +36,7 @@ def prepared(
     more: dict[str, Any] = {**where, "settings": {**switches, **(where.get("settings") or {})}}
     wanted = plan(workload, stages=[stage], below=True, **more)
     with opened(wanted, progress or Progress(), study) as source:
-        yield source, rungs.acting(rungs.all_stages(source)[-1]).recipe
+        yield source, rungs.acting(source).recipe
 
 
 def syncs(

@@ -120,9 +120,9 @@ def described(plan: Plan, load: bool = False) -> Source:
     return source
 
 
-def acting(stage: Stage) -> Stage:
-    """The stage, if it can act; an `InvalidValue` says why it cannot."""
-    if stage.reason:
+def acting(source: Source) -> Stage:
+    """The last stage of a source's plan, if it can act; an `InvalidValue` says why it cannot."""
+    if (stage := all_stages(source)[-1]).reason:
         raise InvalidValue(f"stage '{stage.name}' does not apply here: {stage.reason}", "Choose another")
     return stage
 
