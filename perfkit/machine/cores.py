@@ -14,6 +14,7 @@ import psutil
 from perfkit.machine import gpus
 
 ROOT = Path("/")
+_SLOWED = ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake")
 
 
 def _in_groups(name: str) -> dict[Path, list[str]]:
@@ -197,9 +198,11 @@ def _spent() -> dict[tuple[int, float], tuple[str, float]]:
 
 
 def read_conditions() -> dict[str, Any]:
-    """What may disturb a measurement on each GPU, now; plain data."""
+    """The load, and each GPU's clocks, temperature, power and other processes, now; plain data."""
     return {
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "load_average": list(os.getloadavg()),
+        "cores_visible": os.cpu_count() or 1,
         "pids_known": gpus.pids_known(),
         "gpus": gpus.current_states(),
     }
@@ -217,8 +220,9 @@ def quality_warnings(
     for device in conditions.get("gpus", []):
         if gpu not in (None, device["uuid"]):
             continue
-        if slowed := ", ".join(device["throttle_reasons"]):
+        if slowed := [reason for reason in device["throttle_reasons"] or [] if reason in _SLOWED]:
             celsius = f" at {device['temperature_c']} °C" if device["temperature_c"] is not None else ""
-            yield f"the GPU throttled ({slowed}{celsius}): let it cool, check cooling and power supply"
-        if len(device["other_processes"]) > allowed:
+            reasons = f"{', '.join(slowed)}{celsius}"
+            yield f"the GPU throttled ({reasons}): let it cool, check cooling and power supply"
+        if len(device["other_processes"] or []) > allowed:
             yield "another process uses the GPU: find it with nvidia-smi, stop it, then repeat this"

@@ -11,15 +11,19 @@ from typing import Any
 
 import psutil
 
-# nvml.h, nvmlClocksEventReason*: those that make a result doubtful. A power cap is how most GPUs run.
+# nvml.h, nvmlClocksEventReason*; 0x1 is "idle", which slows nothing down.
 _REASONS = {
+    0x2: "application clocks",
+    0x4: "power cap",
     0x8: "hardware slowdown",
+    0x10: "sync boost",
     0x20: "software thermal slowdown",
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
+    0x100: "display clocks",
 }
-_CORE = 0
-"""nvml.h: NVML_TEMPERATURE_GPU."""
+_SM, _MEMORY, _CORE = 1, 2, 0
+"""nvml.h: NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU."""
 
 Call = Callable[..., Any]
 """`call("DeviceGetName", …)` is `pynvml.nvmlDeviceGetName(…)`; None where NVML or the field is missing."""
@@ -64,17 +68,15 @@ def _handle(call: Call, device: str | None) -> Any:
 def facts() -> tuple[str | None, list[dict[str, Any]]]:
     """The driver's version, and what stays the same about each GPU."""
     with nvml() as call:
-        cards = []
-        for card in _cards(call):
-            limit_mw = call("DeviceGetPowerManagementLimit", card)
-            cards.append(
-                {
-                    "name": call("DeviceGetName", card),
-                    "uuid": call("DeviceGetUUID", card),
-                    "memory_bytes": getattr(call("DeviceGetMemoryInfo", card), "total", None),
-                    "power_limit_w": None if limit_mw is None else limit_mw / 1000,
-                }
-            )
+        cards = [
+            {
+                "name": call("DeviceGetName", card),
+                "uuid": call("DeviceGetUUID", card),
+                "memory_bytes": getattr(call("DeviceGetMemoryInfo", card), "total", None),
+                "power_limit_w": _watts(call("DeviceGetPowerManagementLimit", card)),
+            }
+            for card in _cards(call)
+        ]
         return call("SystemGetDriverVersion"), cards
 
 
@@ -89,12 +91,20 @@ def _state(call: Call, card: Any) -> dict[str, Any]:
     reasons = call("DeviceGetCurrentClocksThrottleReasons", card) if reasons is None else reasons
     running = call("DeviceGetComputeRunningProcesses", card)
     ours = {process.pid for process in process_tree()}
+    others = [{"pid": p.pid, "memory_bytes": p.usedGpuMemory} for p in running or [] if p.pid not in ours]
     return {
         "uuid": call("DeviceGetUUID", card),
+        "sm_clock_mhz": call("DeviceGetClockInfo", card, _SM),
+        "memory_clock_mhz": call("DeviceGetClockInfo", card, _MEMORY),
         "temperature_c": call("DeviceGetTemperature", card, _CORE),
-        "throttle_reasons": [word for bit, word in _REASONS.items() if (reasons or 0) & bit],
-        "other_processes": [process.pid for process in running or [] if process.pid not in ours],
+        "power_w": _watts(call("DeviceGetPowerUsage", card)),
+        "throttle_reasons": None if reasons is None else [w for bit, w in _REASONS.items() if reasons & bit],
+        "other_processes": None if running is None else others,
     }
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
 
 
 def pids_known() -> bool:

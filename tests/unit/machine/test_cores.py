@@ -134,8 +134,8 @@ def test_the_busiest_other_program_is_named_with_all_its_processes(monkeypatch):
     assert cores.OtherPrograms().busiest([6]) == ("chrome (2 processes)", pytest.approx(0.2))
 
 
-IDLE = {"uuid": "GPU-1", "other_processes": [], "throttle_reasons": [], "temperature_c": None}
-BUSY = IDLE | {"other_processes": [1]}
+IDLE = {"uuid": "GPU-1", "other_processes": None, "throttle_reasons": None, "temperature_c": None}
+BUSY = IDLE | {"other_processes": [{"pid": 1}], "throttle_reasons": ["power cap"]}
 HOT = IDLE | {"throttle_reasons": ["hardware thermal slowdown"], "temperature_c": 91}
 
 
@@ -144,7 +144,7 @@ HOT = IDLE | {"throttle_reasons": ["hardware thermal slowdown"], "temperature_c"
     [
         (BUSY, True, "another process"),
         (BUSY, False, ""),  # one's own children, as a container sees them
-        (BUSY | {"other_processes": [1, 2, 3, 4]}, False, "another process"),
+        (BUSY | {"other_processes": [{}] * 4}, False, "another process"),
         (BUSY | {"uuid": "GPU-2"}, True, ""),
         (HOT, True, "the GPU throttled (hardware thermal slowdown at 91 °C)"),
         (IDLE, True, ""),

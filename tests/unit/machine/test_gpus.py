@@ -12,14 +12,15 @@ from tests.unit.machine.conftest import fake_nvml
 
 
 def test_a_gpu_is_described_and_what_it_does_not_tell_is_none(card):
-    running = [types.SimpleNamespace(pid=pid) for pid in (os.getpid(), 999_999)]
+    running = [types.SimpleNamespace(pid=pid, usedGpuMemory=5) for pid in (os.getpid(), 999_999)]
     reasons = {"DeviceGetCurrentClocksThrottleReasons": 0x1 | 0x4 | 0x40}
     card(fake_nvml(DeviceGetComputeRunningProcesses=running, **reasons))
     gpu = {"name": "NVIDIA H200", "uuid": "GPU-1", "memory_bytes": 1000, "power_limit_w": 700.0}
     assert (facts()["driver"], facts()["gpus"]) == ("580.1", [gpu])
     (now,) = read_conditions()["gpus"]
-    assert now["throttle_reasons"] == ["hardware thermal slowdown"], "a power cap is how most GPUs run"
-    assert (now["other_processes"], now["temperature_c"]) == ([999_999], None)
+    assert now["throttle_reasons"] == ["power cap", "hardware thermal slowdown"]
+    assert now["other_processes"] == [{"pid": 999_999, "memory_bytes": 5}]
+    assert now["power_w"] is None
 
 
 @pytest.mark.parametrize(
