@@ -1,13 +1,11 @@
-"""What the ladder's article published, beside predictions. Nothing is fitted to it.
-
-Source: "PyTorch Model Performance Analysis and Optimization" (towardsdatascience.com, 2023): ResNet-18 on
-images of 224 × 224, Tesla V100-SXM2-16GB in an Amazon p3.2xlarge, PyTorch 2.0.
-"""
+"""What the ladder's article published (`article.toml`), beside predictions. Nothing is fitted to it."""
 
 import statistics
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from perfkit.results.run import Run
@@ -23,45 +21,24 @@ class Published(Struct, frozen=True, kw_only=True):
     """A stage of the article; None is what it does not say."""
 
     stage: str
-    """The optimization here."""
     batch_size: int
     samples_per_s: float
     utilization: float | None = None
-    """Kernel time / step, 0 to 1."""
     memory_gb: float | None = None
-    """10^9 bytes."""
 
 
-STAGES = (
-    # Of these two the article gives the time of a step.
-    Published(stage="baseline", batch_size=32, samples_per_s=32 / 0.080, utilization=0.3165),
-    Published(stage="data_loading", batch_size=32, samples_per_s=32 / 0.037, utilization=0.7281),
-    Published(stage="pinning", batch_size=32, samples_per_s=1200, utilization=0.9237),
-    Published(stage="batch_size", batch_size=512, samples_per_s=1584, memory_gb=11.3),
-    Published(stage="uint8_copy", batch_size=512, samples_per_s=1670, utilization=0.9751),
-    Published(stage="amp", batch_size=1024, samples_per_s=2477),
-    Published(stage="compile", batch_size=1024, samples_per_s=3268),
-)
+class Article(Struct, frozen=True, kw_only=True):
+    """All its stages, and what its images cost to load."""
 
-LADDER = tuple(stage.stage for stage in STAGES[1:])
-"""Its optimizations, in its order; not `set_to_none=True`, which is torch's default, then as now."""
-
-FETCH_SHARES = {
-    (): 1.0, ("uint8_copy",): 0.42, ("device_resize",): 0.135, ("uint8_copy", "device_resize"): 0.043,
-}  # fmt: skip
-"""By switches: CPU time of a sample / that of the plain recipe, for CIFAR-10 at 224 × 224 in one thread (Xeon
-at 2.5 GHz, torch 2.15.0, 2026-11); two calls differed by up to a tenth."""
-
-_INCONSISTENCIES = (
-    "The article gives 46 ms for the step of pinning; 32 samples at its 1,200 samples/s take 26.7 ms, and "
-    "46 ms would be slower than the stage before: the rate is used here.",
-    "Its listing of the uint8 copy has batch 1,024 and torch.compile in it, evidently from the end: 512 is "
-    "assumed.",
-    "Its stage `set_to_none=True` states no figure: it does what PyTorch 2.0 does anyway, and is left out.",
-    "Its AMP has no gradient scaling; perfkit's fp16 has.",
-)
+    stages: list[Published]
+    fetch_shares: dict[str, float]
+    inconsistencies: list[str]
 
 
+_FIGURES = resources.files("perfkit.simulate").joinpath("article.toml").read_bytes()
+ARTICLE = msgspec.toml.decode(_FIGURES, type=Article)
+LADDER = tuple(stage.stage for stage in ARTICLE.stages[1:])
+"""Its optimizations, in its order."""
 _COLUMNS = (
     "stage", "predicted samples/s", "published", "error", "gain predicted", "gain published",
     "kernels' share", "published share", "memory", "published memory",
@@ -75,7 +52,7 @@ def is_articles(reference: str, options: Mapping[str, Any]) -> bool:
 
 def published(stage: str) -> Published | None:
     """The article's figures of a stage; None where it has no such stage."""
-    return next((figures for figures in STAGES if figures.stage == stage), None)
+    return next((figures for figures in ARTICLE.stages if figures.stage == stage), None)
 
 
 def sections(runs: Sequence[Run]) -> list[Content]:
@@ -112,4 +89,4 @@ def sections(runs: Sequence[Run]) -> list[Content]:
         "that cancel: look at the gains too."
     )
     table = Table(_COLUMNS, rows, "Simulated, beside the article's figures", note)
-    return [Section("Predicted beside published", [table, Bullets(_INCONSISTENCIES)])]
+    return [Section("Predicted beside published", [table, Bullets(ARTICLE.inconsistencies)])]

@@ -102,7 +102,8 @@ def _span(bar: Bar, category: str, name: str, about: Json | None = None) -> Json
     if bar.what in ("kernel", "copy"):
         process, thread = _GPU, _STREAM + bar.stream
         about |= {"device": 0, "stream": thread}
+    start, end = (round(1e6 * time, 3) for time in (bar.start, bar.end))  # or a bar would end in the next one
     return {
         "ph": "X", "cat": category, "name": name, "pid": process, "tid": thread, "args": about,
-        "ts": 1e6 * bar.start, "dur": 1e6 * (bar.end - bar.start),
+        "ts": start, "dur": round(end - start, 3),
     }  # fmt: skip

@@ -1,17 +1,17 @@
 """An approximation of torch.compile: neighbours of one size run in one kernel, and share its registers."""
 
 import collections
+import re
 
 from msgspec.structs import replace
 
 from perfkit.simulate.step import Allocate, Event, Operator, Step, Tensor
 
-_LIBRARY = ("convolution", "mm", "addmm", "bmm", "baddbmm")
-_REDUCTIONS = {
-    "native_layer_norm", "native_group_norm", "native_layer_norm_backward", "native_group_norm_backward",
-    "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data", "mean", "sum",
-    "linalg_vector_norm", "amax", "amin", "var_mean", "avg_pool2d", "_adaptive_avg_pool2d", "norm",
-}  # fmt: skip
+_LIBRARY = re.compile("(convolution|mm|addmm|bmm|baddbmm|.*attention.*)(_backward)?")
+_REDUCTION = re.compile(
+    "native_(layer|group)_norm(_backward)?|_(log_)?softmax(_backward_data)?|mean|sum|linalg_vector_norm|amax|amin"
+    "|var_mean|avg_pool2d|_adaptive_avg_pool2d|norm"
+)
 
 
 class _Kernel:
@@ -31,7 +31,7 @@ class _Kernel:
             if tensor.block not in self.written:
                 self.read.setdefault(tensor.block, tensor)
         self.written.update((tensor.block, tensor) for tensor in operator.outputs)
-        if operator.name.removeprefix("aten.") in _REDUCTIONS:
+        if _REDUCTION.fullmatch(operator.name.removeprefix("aten.")):
             self.reduces = True
             largest = max((tensor.numel for tensor in operator.outputs), default=0)
             self.closed |= largest < self.size / 2
@@ -101,8 +101,7 @@ def _kernels(events: list[Event]) -> tuple[list[_Kernel | None], set[int]]:
     for at, event in enumerate(events):
         kernel = None
         if isinstance(event, Operator):
-            name = event.name.removeprefix("aten.").removesuffix("_backward")
-            is_library = name in _LIBRARY or "attention" in name
+            is_library = _LIBRARY.fullmatch(event.name.removeprefix("aten."))
             if event.phase in ("forward", "backward") and not is_library:
                 kernel = _joined(event, written)
                 kernel.add(at, event)

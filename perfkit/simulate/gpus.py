@@ -47,26 +47,25 @@ def error_table() -> ErrorTable:
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
-    """A GPU as its data sheet describes it. Rates are dense peaks at boost clock, accumulating in float32."""
+    """A GPU as its data sheet describes it; `gpus.toml` says where from."""
 
     key: str
     name: str
     architecture: Literal["volta", "ampere", "ada"]
     capability: tuple[int, int]
     float32_tflops: float
-    tf32_tflops: float | None
+    tf32_tflops: float | None = None
     half_tflops: float
     bandwidth_gbs: float
     """Device memory, in 10^9 bytes/s."""
     memory_gib: float
-    """What a process can use at most, a little less than the label on the box."""
     l2_mib: float
     multiprocessors: int
     boost_ghz: float
     link_gbs: float
-    """Host to device from pinned memory, in 10^9 bytes/s: about 0.8 of the link's nominal rate."""
+    """Host to device, in 10^9 bytes/s."""
     anchored: tuple[Literal["float32", "tf32", "float16"], ...]
-    """Precisions that are checked against published figures; `float32` without Tensor Cores."""
+    """Precisions that published figures vouch for; `float32` without Tensor Cores."""
 
     @property
     def cycles_per_byte(self) -> float:
@@ -82,31 +81,8 @@ class Gpu(Struct, frozen=True, kw_only=True):
         return widest if is_known else max(widest, self.band("rate"))
 
 
-# Anchors: ResNet-50 training (NVIDIA DeepLearningExamples; Lambda's deeplearning-benchmark 0551cb70), a trace
-# of ResNet-50 on a V100 (pytorch/kineto), and timm's models (pytorch-image-models aa4b5850, results/):
-# training on the RTX 3090, inference on the RTX 4090, both in half precision.
-_SHEETS = [
-    # NVIDIA V100 datasheet, January 2020; L2 from the Volta architecture white paper.
-    Gpu(
-        key="v100", name="Tesla V100-SXM2-16GB", architecture="volta", capability=(7, 0),
-        float32_tflops=15.7, tf32_tflops=None, half_tflops=125.0, bandwidth_gbs=900, memory_gib=15.77,
-        l2_mib=6, multiprocessors=80, boost_ghz=1.53, link_gbs=12.0, anchored=("float32", "float16"),
-    ),
-    # NVIDIA GA102 architecture white paper, table 2; half precision with float32 accumulation.
-    Gpu(
-        key="rtx3090", name="GeForce RTX 3090", architecture="ampere", capability=(8, 6),
-        float32_tflops=35.6, tf32_tflops=35.6, half_tflops=71.0, bandwidth_gbs=936, memory_gib=23.7,
-        l2_mib=6, multiprocessors=82, boost_ghz=1.695, link_gbs=24.0, anchored=("tf32", "float16"),
-    ),
-    # NVIDIA Ada architecture white paper, table 2; half precision with float32 accumulation.
-    Gpu(
-        key="rtx4090", name="GeForce RTX 4090", architecture="ada", capability=(8, 9),
-        float32_tflops=82.6, tf32_tflops=82.6, half_tflops=165.2, bandwidth_gbs=1008, memory_gib=23.5,
-        l2_mib=72, multiprocessors=128, boost_ghz=2.52, link_gbs=24.0, anchored=("tf32", "float16"),
-    ),
-]  # fmt: skip
-
-GPUS: dict[str, Gpu] = {sheet.key: sheet for sheet in _SHEETS}
+_SHEETS = resources.files("perfkit.simulate").joinpath("gpus.toml").read_bytes()
+GPUS = {sheet.key: sheet for sheet in msgspec.toml.decode(_SHEETS, type=dict[str, list[Gpu]])["gpu"]}
 """By the name that follows `sim:`."""
 
 _WITHOUT_FIGURES = ("a100", "a100-40", "h100", "h200", "b200")

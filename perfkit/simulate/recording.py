@@ -4,6 +4,7 @@ import contextlib
 import gc
 import itertools
 import math
+import re
 import statistics
 import sys
 import time
@@ -38,10 +39,7 @@ from perfkit.simulate.step import (
     Wait,
 )
 
-_NO_KERNEL = {
-    "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted",
-    "is_same_size", "record_stream",
-}  # fmt: skip
+_NO_KERNEL = re.compile("(new_)?empty(_strided|_like|_permuted)?|is_same_size|record_stream")
 _BORN_IN: dict[Phase, MemoryKind] = {
     "copy": "batch", "prepare": "batch", "forward": "activations", "backward": "workspace",
     "optimizer": "workspace",
@@ -66,7 +64,7 @@ class Recorder:
     def operator(self, name: str, given: dict[str, Any], out: Any, made: Any) -> None:
         """An operator that is no view, its arguments, and its results; `made` are those in new memory."""
         short = name.removeprefix("aten.")
-        if self.on and short not in _NO_KERNEL:
+        if self.on and not _NO_KERNEL.fullmatch(short):
             inputs, outputs = ([*map(self._described, fake.tensors(tree))] for tree in (given, out))
             # An optimizer's count of its steps lies in host memory.
             counts = self.phase == "optimizer" and short in ("add_", "_foreach_add_")
@@ -282,4 +280,6 @@ def reason(problem: Exception) -> str:
     name, lines = type(problem).__name__, str(problem).strip().splitlines() or [""]
     if isinstance(problem, Unpredictable):
         return lines[0]
+    if "NVIDIA" in lines[0]:
+        return "its own code asks for a CUDA device, and none is here: let it take the device of its inputs"
     return f"its own code fails on tensors without numbers ({name}: {lines[0][:200]})"

@@ -158,7 +158,7 @@ class Simulated(Source):
             return 0.0
         switches = tuple(name for name in _FETCH if getattr(recipe, name))
         if self._is_article:
-            share = article.FETCH_SHARES[switches]
+            share = article.ARTICLE.fetch_shares[",".join(switches)]
         else:
             for some in ((), switches):
                 if some not in self._measured:
@@ -192,7 +192,9 @@ class Simulated(Source):
         if outcome.data_wait_s > 0.5 * outcome.step_s:
             facts["pace"] = "the loader decides it: the rate says little about the GPU"
         earlier = [self._computed[each.name] for each in before if each.name in self._computed]
-        others: list[tuple[Role, int]] = [("previous", -1), ("baseline", 0)] if earlier else []
+        beside: dict[Role, tuple[Run, Prediction]] = {}
+        if earlier:
+            beside = {"previous": earlier[-1], "baseline": earlier[0]}
         run = ended(
             run, status="ok", reason="", facts=facts,
             raw=Raw(
@@ -200,7 +202,13 @@ class Simulated(Source):
                 block_samples_per_s=[rate], ceiling_samples_per_s=[samples / ideal.step_s],
             ),
             samples_per_step=samples,
-            pairings=[_pairing(role, rate, prediction, *earlier[at]) for role, at in others],
+            pairings=[
+                Pairing(
+                    [rate], other.raw.block_samples_per_s, against=other.id, role=role, interleaved=True,
+                    band=prediction.band_of_gain(before),
+                )
+                for role, (other, before) in beside.items()
+            ],
             peak_memory_bytes=peak(prediction.step)[0], batch_bytes_per_sample=copied,
             h2d_bytes_per_sample=copied, simulated=prediction.simulated(),
         )  # fmt: skip
@@ -210,10 +218,3 @@ class Simulated(Source):
 
 def _refused(what: str) -> InvalidValue:
     return InvalidValue(what, "Change that part, or measure it on a device that is here (--device cpu, cuda)")
-
-
-def _pairing(role: Role, rate: float, prediction: Prediction, run: Run, other: Prediction) -> Pairing:
-    return Pairing(
-        [rate], run.raw.block_samples_per_s, against=run.id, role=role, interleaved=True,
-        band=prediction.band_of_gain(other),
-    )  # fmt: skip

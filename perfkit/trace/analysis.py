@@ -10,13 +10,11 @@ from perfkit.trace import tables
 from perfkit.trace.intervals import Floats, Ints, gaps, merge, partition, union, weighted
 from perfkit.trace.model import Analysis, Health, Idle, Step, diagnose
 from perfkit.trace.reader import Device
-from perfkit.trace.table import KERNELS, WHOLE, Kind, Paths, Trace, load
+from perfkit.trace.table import KERNELS, LAYERS, WHOLE, Kind, Paths, Trace, load
 from perfkit.trace.tables import WAITS, tensor_core
 
-PARTS = ("kernel", "memcpy", "memset", "communication", "runtime", "dataloader", "cpu_op", "other")
-HOST_PARTS = ("communication", "dataloader", "cpu_op", "other")
-CAUSES = ("queued", "data", "allocator", "gc", "copy", "synchronisation", "launch", "end_of_step")
-"""Of idle time, in order of priority: what the host did while the device had nothing to do."""
+PARTS = (*LAYERS, "other")
+_HOST_PARTS = ("communication", "dataloader", "cpu_op", "other")
 _ALLOCATES = (
     r"^(cuda|hip|cuMem)(Malloc|Free|HostAlloc|HostMalloc|HostRegister|HostUnregister|Alloc|Create|Map|Unmap)"
 )
@@ -28,7 +26,7 @@ def analyse(trace: Trace | Paths) -> Analysis:
         trace = load(trace)
     steps, health, has_device = trace.steps, [*check(trace)], len(trace.device) > 0
     spoiled = {figure for problem in health for figure in problem.spoils}
-    known = () if "mean_us" in spoiled else PARTS if has_device else HOST_PARTS
+    known = () if "mean_us" in spoiled else PARTS if has_device else _HOST_PARTS
 
     def parts(us: Floats) -> dict[str, float | None]:
         values = zip(PARTS, us.tolist(), strict=False)
@@ -121,7 +119,7 @@ def _device(trace: Trace) -> dict[str, Any]:
 
 
 def _idle(trace: Trace) -> list[Idle]:
-    """Divides each gap in the device's activity among the causes, by what the host was doing.
+    """Divides each gap in the device's activity among causes, in order of priority: what the host was doing.
 
     `launch` is host code of any kind before the step's last device event; what remains after that event is
     `end_of_step`. `queued` is a gap before device work that had been launched before the gap began: latency
@@ -129,13 +127,13 @@ def _idle(trace: Trace) -> list[Idle]:
     """
     steps, calls, table, busy = trace.steps, trace.calls, trace.table, trace.union(trace.device)
     waits = trace.matching(calls, WAITS)
-    host = (
-        trace.rows(Kind.DATALOADER),
-        trace.matching(calls, _ALLOCATES),
-        trace.matching(trace.rows(Kind.PYTHON), r"^Python GC$|gc\.collect>$"),
-        np.setdiff1d(trace.matching(calls, "(?i)memcpy"), waits),
-        waits,
-    )
+    host = {
+        "data": trace.rows(Kind.DATALOADER),
+        "allocator": trace.matching(calls, _ALLOCATES),
+        "gc": trace.matching(trace.rows(Kind.PYTHON), r"^Python GC$|gc\.collect>$"),
+        "copy": np.setdiff1d(trace.matching(calls, "(?i)memcpy"), waits),
+        "synchronisation": waits,
+    }
     last = np.searchsorted(busy.end, steps.end, "right")
     last_end = np.clip(np.concatenate((steps.start[:1], busy.end))[last], steps.start, steps.end)
     between = merge(steps.end[:-1], steps.start[1:])
@@ -143,11 +141,11 @@ def _idle(trace: Trace) -> list[Idle]:
     device = trace.device[np.argsort(table.start[trace.device], kind="stable")]
     launch = np.append(trace.launch[device], -1)[np.searchsorted(table.start[device], idle.end)]
     queued = (launch >= 0) & (table.start[launch] <= idle.start)
-    rest = partition([*map(trace.union, host), merge(steps.start, last_end)], idle.start, idle.end)
+    rest = partition([*map(trace.union, host.values()), merge(steps.start, last_end)], idle.start, idle.end)
     total = np.append((idle.end - idle.start)[queued].sum(), rest[:, ~queued].sum(axis=1))
     rows = tables.structs(
         Idle,
-        cause=CAUSES,
+        cause=("queued", *host, "launch", "end_of_step"),
         total_us=total / 1e3,
         us_per_step=total / 1e3 / len(steps.names),
         share_of_step=total / steps.total,

@@ -36,6 +36,16 @@ class Kind(IntEnum):
 
 KERNELS = (Kind.KERNEL, Kind.COLLECTIVE)
 COPIES = (Kind.MEMCPY, Kind.MEMSET)
+LAYERS: dict[str, tuple[Kind, ...]] = {
+    "kernel": (Kind.KERNEL,),
+    "memcpy": (Kind.MEMCPY,),
+    "memset": (Kind.MEMSET,),
+    "communication": (Kind.COLLECTIVE, Kind.COMMUNICATION),
+    "runtime": (Kind.RUNTIME,),
+    "dataloader": (Kind.DATALOADER,),
+    "cpu_op": (Kind.CPU_OP, Kind.ANNOTATION),
+}
+"""The parts of a step in order of priority, but the rest; collective kernels are communication."""
 _HOST = "(cpu_op|operator|user_annotation) "
 _KINDS = {
     Kind.STEP: _HOST + "ProfilerStep#",
@@ -189,17 +199,8 @@ class Trace:
 
     @cached_property
     def layers(self) -> tuple[Spans, ...]:
-        """The parts of a step in order of priority, but the rest; collective kernels are communication."""
-        kinds = (
-            (Kind.KERNEL,),
-            (Kind.MEMCPY,),
-            (Kind.MEMSET,),
-            (Kind.COLLECTIVE, Kind.COMMUNICATION),
-            (Kind.RUNTIME,),
-            (Kind.DATALOADER,),
-            (Kind.CPU_OP, Kind.ANNOTATION),
-        )
-        return tuple(self.union(self.rows(*each)) for each in kinds)
+        """The time of each of `LAYERS`."""
+        return tuple(self.union(self.rows(*kinds)) for kinds in LAYERS.values())
 
     @cached_property
     def track(self) -> Ints:

@@ -94,7 +94,7 @@ def test_on_a_plain_cpu_a_stage_acts_or_says_why_not(name):
 
 
 def test_the_gain_that_a_card_quotes_follows_from_the_article_s_rates():
-    for before, stage in itertools.pairwise(article.STAGES):
+    for before, stage in itertools.pairwise(article.ARTICLE.stages):
         assert OPTIMIZATIONS[stage.stage].times == pytest.approx(
             stage.samples_per_s / before.samples_per_s, abs=0.006
         )
