@@ -27,7 +27,7 @@ before, began = peak(), time.perf_counter()
 print(json.dumps({{"seconds": time.perf_counter() - began, "bytes": peak() - before}}))
 """
 DECODE = "msgspec.json.decode(gzip.open(sys.argv[1]).read())"
-ANALYSE = "loaded = trace.load(sys.argv[1]); trace.analyse(loaded); trace.lanes(loaded)"
+ANALYSE = "loaded = trace.Trace(sys.argv[1]); trace.analyse(loaded); trace.lanes(loaded)"
 
 
 def grown(source: dict[str, Any], events: int) -> Iterator[bytes]:

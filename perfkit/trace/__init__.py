@@ -1,6 +1,6 @@
 """Reading PyTorch profiler traces: a table of events in, tables of figures out.
 
-analysis = perfkit.trace.analyse("step.pt.trace.json.gz")   # or a list or a folder, one file per rank
+analysis = perfkit.trace.analyse("step.pt.trace.json.gz")
 print(analysis.gpu_utilization, analysis.mean_us)
 """
 
@@ -16,7 +16,6 @@ _PUBLIC = {
     "analyse": "analysis",
     "Analysis": "model",
     "Trace": "table",
-    "load": "table",
     "Bottleneck": "model",
     "lanes": "timeline",
     "Lanes": "timeline",

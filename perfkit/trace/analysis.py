@@ -1,6 +1,7 @@
 """Everything that is read out of a trace: steps, device figures, idle time, communication."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ from perfkit.trace import tables
 from perfkit.trace.intervals import Floats, Ints, gaps, merge, partition, union, weighted
 from perfkit.trace.model import Analysis, Health, Idle, Step, diagnose
 from perfkit.trace.reader import Device
-from perfkit.trace.table import KERNELS, LAYERS, WHOLE, Kind, Paths, Trace, load
+from perfkit.trace.table import KERNELS, LAYERS, WHOLE, Kind, Trace
 from perfkit.trace.tables import WAITS, tensor_core
 
 PARTS = (*LAYERS, "other")
@@ -20,10 +21,10 @@ _ALLOCATES = (
 )
 
 
-def analyse(trace: Trace | Paths) -> Analysis:
-    """Everything of a trace; a mean is over all steps of all ranks."""
+def analyse(trace: Trace | str | Path) -> Analysis:
+    """Everything of a trace, or of a file; a mean is over all steps."""
     if not isinstance(trace, Trace):
-        trace = load(trace)
+        trace = Trace(trace)
     steps, health, has_device = trace.steps, [*check(trace)], len(trace.device) > 0
     spoiled = {figure for problem in health for figure in problem.spoils}
     known = () if "mean_us" in spoiled else PARTS if has_device else _HOST_PARTS
@@ -35,9 +36,7 @@ def analyse(trace: Trace | Paths) -> Analysis:
     duration, count = (steps.end - steps.start) / 1e3, len(steps.names) or 1
     shares = partition(trace.layers, steps.start, steps.end)
     hidden = np.array([steps.common(layer) for layer in trace.layers])
-    heads = [file.head.distributedInfo.get("rank") for file in trace.files]
-    numbers = [at if number is None else number for at, number in enumerate(heads)]
-    ranks = trace.rank(steps.start)
+    rank = trace.file.head.distributedInfo.get("rank") or 0
     figures = {
         "mean_step_us": float(duration.mean()) if len(duration) else None,
         "idle": _idle(trace) if has_device and len(duration) else [],
@@ -45,14 +44,14 @@ def analyse(trace: Trace | Paths) -> Analysis:
     }
     figures |= {name: [] if name == "idle" else None for name in spoiled & figures.keys()}
     analysis = Analysis(
-        files=[str(file.path) for file in trace.files],
-        device={**_device(trace), "ranks": numbers},
+        files=[str(trace.file.path)],
+        device={**_device(trace), "ranks": [rank]},
         health=health,
         steps=tables.structs(
             Step,
             name=steps.names,
-            rank=[numbers[rank] for rank in ranks.tolist()],
-            start_us=(steps.start - np.array(trace.shifts)[ranks]) / 1e3,
+            rank=[rank] * len(duration),
+            start_us=steps.start / 1e3,
             duration_us=duration,
             breakdown_us=[parts(row) for row in shares.T / 1e3],
         ),
@@ -105,7 +104,7 @@ def _use(trace: Trace) -> dict[str, Any]:
 
 def _device(trace: Trace) -> dict[str, Any]:
     """The device's description."""
-    head, has_device = trace.files[0].head, len(trace.device) > 0
+    head, has_device = trace.file.head, len(trace.device) > 0
     gpu = next(iter(head.deviceProperties), Device())
     kind = "rocm" if len(trace.matching(trace.calls, "^hip")) else "cuda"
     known = has_device and kind == "cuda" and None not in (gpu.computeMajor, gpu.computeMinor)
@@ -166,7 +165,7 @@ def _communication(trace: Trace, steps: int) -> dict[str, Any] | None:
     if len(collectives):
         total = length(trace.union(collectives)) / 1e3 / steps
         exposed = (length(trace.union(trace.rows(*KERNELS))) - length(trace.layers[0])) / 1e3 / steps
-    world = trace.files[0].head.distributedInfo
+    world = trace.file.head.distributedInfo
     return {
         "backend": world.get("backend"),
         "world_size": world.get("world_size"),
@@ -188,17 +187,16 @@ _FEW = 0.01
 
 def check(trace: Trace) -> Iterator[Health]:
     """Problems of a trace; `spoils` names the figures that the analysis then sets to None."""
-    for file in trace.files:
-        if file.head.simulated:
-            facts = "".join(f"; {name}: {fact[:200]}" for name, fact in file.head.simulated.items())
-            message = f"this trace is simulated: no kernel ran, its times are predicted{facts}"
-            yield Health("simulated", "info", message)
-        if file.truncated:
-            message = "the file is cut off or damaged: an unknown number of events is missing"
-            yield Health("truncated", "error", message, ["mean_step_us", *_DEVICE])
-        if file.dropped:
-            message = f"left out {file.dropped} events that are damaged or have impossible values"
-            yield Health("bad_events", "warning", message)
+    if trace.file.head.simulated:
+        facts = "".join(f"; {name}: {fact[:200]}" for name, fact in trace.file.head.simulated.items())
+        message = f"this trace is simulated: no kernel ran, its times are predicted{facts}"
+        yield Health("simulated", "info", message)
+    if trace.file.truncated:
+        message = "the file is cut off or damaged: an unknown number of events is missing"
+        yield Health("truncated", "error", message, ["mean_step_us", *_DEVICE])
+    if trace.file.dropped:
+        message = f"left out {trace.file.dropped} events that are damaged or have impossible values"
+        yield Health("bad_events", "warning", message)
     marks = len(trace.rows(Kind.STEP))
     if not marks:
         message = f"no ProfilerStep marks: '{WHOLE}' stands for one step; call profiler.step() to get steps"
@@ -220,9 +218,7 @@ def _launches(trace: Trace) -> Iterator[Health]:
     elif len(without):
         many = len(without) > _FEW * len(launching)
         message = f"{len(without)} of {len(launching)} launches have no kernel in the trace"
-        recorded = np.sort(start[trace.launch[tied]])
-        rank_starts = trace.starts[trace.rank(start[without])]
-        if (np.searchsorted(recorded, start[without]) == np.searchsorted(recorded, rank_starts)).all():
+        if (start[without] <= start[trace.launch[tied]].min(initial=start.max())).all():
             message += ", all before the first recorded kernel: CUPTI before 13.1 loses them when a session "
             message += "starts (pytorch#192021); give the profiler's schedule more warm-up steps"
         elif many:

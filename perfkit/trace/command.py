@@ -26,14 +26,10 @@ def profile(
 
 
 def trace(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE…", help="*.pt.trace.json[.gz], one a rank, or a folder"),
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="*.pt.trace.json[.gz], of one rank")],
     output: Output,
 ) -> None:
     """Reads a PyTorch profiler trace and says where the time went."""
     with progress() as follow:
-        view = profiling.Profile(traces.load(files, follow.share))
-    title = f"trace {', '.join(path.name for path in files)}"
-    output.show(title, view.sections(), msgspec.to_builtins(view.analysis))
+        view = profiling.Profile(traces.Trace(file, follow.share))
+    output.show(f"trace {file.name}", view.sections(), msgspec.to_builtins(view.analysis))

@@ -1,5 +1,6 @@
 """A trace in a notebook: what it says, and its timeline."""
 
+from pathlib import Path
 from typing import Any
 
 from IPython.display import HTML
@@ -8,7 +9,6 @@ from perfkit import trace
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.show.html import fragment
 from perfkit.trace import profile as profiling
-from perfkit.trace.table import Paths
 from perfkit.trace.timeline import interactive
 
 
@@ -16,15 +16,15 @@ class TraceView(Shown[trace.Analysis]):
     """What a trace says. Figure: `breakdown`.
 
     Args:
-        files: `*.pt.trace.json[.gz]`, one per rank, or a folder of them.
-        own: a profile that was just recorded, in the place of files.
+        file: a `*.pt.trace.json[.gz]`, of one rank.
+        own: a profile that was just recorded, in the place of a file.
 
     Raises:
-        TraceError: a file is not a trace, or is damaged.
+        TraceError: the file is not a trace, or is damaged.
     """
 
-    def __init__(self, files: Paths = (), own: profiling.Profile | None = None) -> None:
-        self.profile = own or with_line(lambda now: profiling.Profile(trace.load(files, now.share)))
+    def __init__(self, file: str | Path = "", own: profiling.Profile | None = None) -> None:
+        self.profile = own or with_line(lambda now: profiling.Profile(trace.Trace(file, now.share)))
         self.analysis = self.profile.analysis
         super().__init__(self.analysis, self.profile.sections())
 

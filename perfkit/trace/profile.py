@@ -70,7 +70,7 @@ class Profile:
     def sections(self) -> list[Content]:
         """What stands out, the pictures, steps, work, waiting, ranks."""
         analysis = self.analysis
-        names, talk = ", ".join(Path(name).name for name in analysis.files), analysis.communication or {}
+        name, talk = self.trace.file.path.name, analysis.communication or {}
         exposed, total = (us(talk.get(f"{part}_us_per_step")) for part in ("exposed", "total"))
         ranks = f"Collectives take {total} of a step, of which {exposed} do not overlap with computation."
         health = _listed("Health of the trace", Health, analysis.health, "sound")
@@ -84,7 +84,7 @@ class Profile:
                 _listed("Synchronising calls", Sync, analysis.syncs, "no call made the host wait", note),
             ]
         return [
-            f"{names} · {analysis.device['name'] or analysis.device['kind']}",
+            f"{name} · {analysis.device['name'] or analysis.device['kind']}",
             Section("What stands out", [health, diagnosis]),
             Section("Figure", [self._breakdown()]),
             Section("Timeline", [interactive(traces.lanes(self.trace))] if analysis.steps else []),
@@ -203,4 +203,4 @@ def profile(
     with prepared(workload, recipe, where, progress) as (source, used):
         how = {"wait": 1, "warmup": 4, "active": steps, "stacks": stacks}
         source.look(used, "profile", str, path=str(path.absolute()), **how)
-    return Profile(traces.load(path), path)
+    return Profile(traces.Trace(path), path)

@@ -19,7 +19,7 @@ MIB = 1 << 20
 PIECE = 2 * MIB
 LONGEST = 64 * MIB
 """Text without the end of an event: more is no trace."""
-ADVICE = "Give a *.pt.trace.json or .json.gz file of the PyTorch profiler"
+ADVICE = "Give a *.pt.trace.json or .json.gz file of the PyTorch profiler, of one rank"
 _Id = Annotated[int, msgspec.Meta(ge=-(1 << 62), lt=1 << 62)]
 _T = TypeVar("_T")
 
@@ -120,9 +120,7 @@ class Reader:
         except (EOFError, zlib.error, gzip.BadGzipFile):
             self.truncated = True
         except OSError as error:
-            raise TraceError(
-                f"cannot read {self.path}: {error.strerror or error}", "Check the path"
-            ) from error
+            raise TraceError(f"cannot read {self.path}: {error.strerror or error}", ADVICE) from error
 
     def _opened(self, texts: Iterator[bytes]) -> bytes:
         """The text from the first event on."""

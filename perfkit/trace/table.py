@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
@@ -17,7 +17,6 @@ from perfkit.errors import TraceError
 from perfkit.trace.intervals import Ints, Spans, merge
 from perfkit.trace.reader import ADVICE, Args, Event, Reader
 
-Paths = str | Path | Iterable[str | Path]
 Tell = Callable[[str, float], object]
 """Called with what is being read, and the share that is done."""
 WHOLE = "whole trace"
@@ -88,45 +87,36 @@ class Texts(dict[Any, int]):
 
 
 class Trace:
-    """The events of interest of a run as one `table`, in file order, and what is derived from it.
+    """The events of interest of a `*.pt.trace.json` or `.json.gz` as one `table`, and what follows from it.
 
-    Times are in ns. The ranks, one file each, lie one after the other on the clock of the first, so that no
-    interval of one overlaps with those of another. Names, threads, inputs (pairs of dims and types) and
+    Rows have the order of the file, times are in ns. Names, threads, inputs (pairs of dims and types) and
     stacks are numbers of `texts`. -1 (integers) or NaN (floats) where a file has no value.
 
+    Args:
+        path: the file, of one rank.
+        tell: follows a read that takes longer than two seconds.
+
     Raises:
-        TraceError: a file cannot be read, or nothing in it is an event of the PyTorch profiler.
+        TraceError: it cannot be read, or nothing in it is an event of the PyTorch profiler.
     """
 
-    def __init__(self, paths: Sequence[Path], tell: Tell) -> None:
-        self.files: list[Reader] = []
-        self.texts = Texts()
-        self.threads: dict[tuple[int, str, str], str] = {}
-        """Names of threads by rank, process and number."""
-        self.shifts: list[int] = []
-        """Of each rank: what was added to its times."""
-        tables, end, began = list[Any](), 0, time.monotonic()
+    def __init__(self, path: str | Path, tell: Tell = lambda what, share: None) -> None:
+        began = time.monotonic()
 
         def follow(share: float) -> None:
             if time.monotonic() - began > _QUIET_S:
-                tell(f"reading {path.name}", (len(tables) + share) / len(paths))
+                tell(f"reading {self.file.path.name}", share)
 
-        for path in paths:
-            self.files.append(Reader(path, follow))
-            table = joined([self._rows(events) for events in self.files[-1].pieces()])
-            if not len(table):
-                raise TraceError(f"{path.name}: this file has no event of the profiler", ADVICE)
-            self.shifts.append(end - int(table.start.min()) if tables else 0)
-            table.start += self.shifts[-1]
-            table.end += self.shifts[-1]
-            for ids in (table.correlation, table.external):  # of another rank they mean something else
-                ids[ids >= 0] = ids[ids >= 0] * len(paths) + len(tables)
-                ids[ids < 0] = -1
-            end = int(table.end.max()) + 1
-            tables.append(table)
-        self.starts = np.array([table.start.min() for table in tables])
-        """Of each rank: its first event."""
-        self.table = table = joined(tables)
+        self.file = Reader(Path(path), follow)
+        self.texts = Texts()
+        self.threads: dict[tuple[str, str], str] = {}
+        """Names of threads by process and number."""
+        pieces = [self._rows(events) for events in self.file.pieces()]
+        table: Any = np.concatenate(pieces).view(np.recarray)
+        self.table = table
+        if not len(table):
+            raise TraceError(f"{self.file.path.name}: this file has no event of the profiler", ADVICE)
+        self.start = int(table.start.min())
         for column in (table.blocks, table.occupancy):
             column[~(column >= 0)] = np.nan
         table.occupancy /= 100
@@ -141,13 +131,13 @@ class Trace:
 
     def _rows(self, events: list[Event]) -> Any:
         """Rows of the table for the events of interest."""
-        rank, texts, rows, nothing = len(self.files), self.texts, [], Args()
+        texts, rows, nothing = self.texts, [], Args()
         for event in events:
             args, kind = event.args or nothing, Kind.OTHER
             if event.ph == "X":
                 kind = _kind(event.cat, event.name)
             elif event.name == "thread_name":
-                self.threads[rank, str(event.pid), str(event.tid)] = args.name
+                self.threads[str(event.pid), str(event.tid)] = args.name
             if not kind:
                 continue
             try:
@@ -155,13 +145,13 @@ class Trace:
             except ArithmeticError:  # NaN
                 fits = False
             if not fits:
-                self.files[-1].dropped += 1
+                self.file.dropped += 1
                 continue
             start = round(event.ts * _NS)
             row = (
                 kind,
                 texts[event.name],
-                texts[rank, event.pid, event.tid],
+                texts[event.pid, event.tid],
                 texts[bytes(args.dims), bytes(args.types)] if args.dims or args.types else -1,
                 texts[args.stack] if args.stack else -1,
                 start,
@@ -174,10 +164,6 @@ class Trace:
             )
             rows.append(row)
         return np.array(rows, [*_COLUMNS.items()])
-
-    def rank(self, times: Ints) -> Ints:
-        """The position of the rank to which each of these times belongs."""
-        return np.searchsorted(self.starts, times, "right") - 1
 
     def rows(self, *kinds: Kind) -> Ints:
         """Row numbers of these kinds, ascending."""
@@ -277,9 +263,7 @@ class Trace:
         """Host marks `ProfilerStep#n`, each extended to the end of the device work launched inside it."""
         table, marks = self.table, self.rows(Kind.STEP)
         if not len(marks):
-            ranks = range(len(self.files))
-            end = np.array([table.end[self.rank(table.start) == rank].max() for rank in ranks])
-            return Steps(self.starts, end, [WHOLE] * len(end))
+            return Steps(np.array([self.start]), np.array([table.end.max()]), [WHOLE])
         marks = marks[np.lexsort((-table.end[marks], table.start[marks]))]
         start, end = table.start[marks], table.end[marks]
         call, latest = self.launch[self.launched], end.copy()
@@ -298,32 +282,6 @@ class Steps(Spans):
     """Windows of steps, in order of time."""
 
     names: list[str]
-
-
-def load(paths: Paths, tell: Tell = lambda what, share: None) -> Trace:
-    """Reads `*.pt.trace.json` or `.json.gz`: one file, one per rank, or a folder of them.
-
-    Args:
-        paths: the files, or the folder.
-        tell: follows a read that takes longer than two seconds.
-
-    Raises:
-        TraceError: a file is missing, is no trace, or nothing in it can be read.
-    """
-    several = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
-    if len(several) == 1 and several[0].is_dir():
-        folder = several[0]
-        several = sorted(folder.glob("*.trace.json*")) or sorted(folder.glob("*.json*"))
-        if not several:
-            raise TraceError(f"there is no trace in the folder {folder}", ADVICE)
-    if not several:
-        raise TraceError("no trace file was given", ADVICE)
-    return Trace(several, tell)
-
-
-def joined(tables: Sequence[Any]) -> Any:
-    """The rows of all tables, with columns as attributes."""
-    return np.concatenate(tables).view(np.recarray)
 
 
 def take(column: Ints, rows: Ints) -> Ints:

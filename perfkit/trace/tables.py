@@ -1,4 +1,4 @@
-"""Tables of operators, kernels, copies and synchronising calls, over all ranks of a trace."""
+"""Tables of operators, kernels, copies and synchronising calls of a trace."""
 
 import operator
 import re

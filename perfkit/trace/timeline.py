@@ -67,25 +67,24 @@ class Lanes(Struct, frozen=True, kw_only=True):
 
 
 def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
-    """The rows of the first rank.
+    """The rows of a loaded trace.
 
     Args:
         trace: a loaded trace.
-        step: position in the rank's steps: it has all its events, if these are at most half of `most`.
+        step: position among the steps: it has all its events, if these are at most half of `most`.
         most: bars in all.
 
     Raises:
         TraceError: no such step.
     """
     table, steps = trace.table, trace.steps
-    count = int((trace.rank(steps.start) == 0).sum())
+    count = len(steps.names)
     if not -count <= step < count:
         raise TraceError(f"there is no step {step}", f"The trace has {count} steps, counted from 0")
     step %= count
-    is_first_rank = trace.rank(table.start) == 0
-    zero, end = trace.starts[0], table.end[is_first_rank].max()
+    length = int(table.end.max()) - trace.start
     is_shown = (table.kind > Kind.OTHER) & (table.kind < Kind.STEP)
-    rows = np.flatnonzero(is_shown & is_first_rank)
+    rows = np.flatnonzero(is_shown)
     depth, above = np.zeros(len(rows), np.int64), trace.parent[rows]
     while (above >= 0).any():
         depth += (above >= 0) & is_shown[above]
@@ -96,8 +95,8 @@ def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
     if inside.sum() > most // 2:
         inside[:] = False
     first, cell = np.arange(len(rows)), 0
-    while len(first) > most and cell < end - zero:
-        cell = 2 * cell or 1 + (end - zero) // (2 * most)
+    while len(first) > most and cell < length:
+        cell = 2 * cell or 1 + length // (2 * most)
         # Events shorter than a cell, outside of the step, share a bar with those of their row that begin in
         # the same cell. No other event of the row lies between: it would be a cell long, or of the step.
         short = (trace.duration(rows) < cell) & ~inside
@@ -106,12 +105,11 @@ def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
     bars, texts = _bars(trace, rows, first)
     begins = np.flatnonzero(np.diff(row[first], prepend=-1))
     tracks, each = trace.track[rows[first[begins]]].tolist(), np.split(bars, begins[1:], axis=1)
-    starts, lengths = steps.start[:count] - zero, (steps.end - steps.start)[:count]
-    names = [clean(name.replace("ProfilerStep#", "step "), 60) for name in steps.names[:count]]
+    names = [clean(name.replace("ProfilerStep#", "step "), 60) for name in steps.names]
     return Lanes(
-        duration=int(end - zero),
+        duration=length,
         step=step,
-        steps=(starts.tolist(), lengths.tolist(), names),
+        steps=((steps.start - trace.start).tolist(), (steps.end - steps.start).tolist(), names),
         lanes=[
             _lane(trace, track, [columns.tolist() for _, columns in group])
             for track, group in itertools.groupby(zip(tracks, each, strict=False), lambda pair: pair[0])
@@ -134,17 +132,17 @@ def _bars(trace: Trace, rows: Ints, first: Ints) -> tuple[Ints, list[str]]:
     start = table.start[rows[first]]
     length = np.maximum.reduceat(table.end[rows], first) - start
     busy = np.where(events > 1, np.add.reduceat(duration, first), 0)
-    columns = start - trace.starts[0], length, busy, events, name, np.where(is_one_kind, part, 0), place
+    columns = start - trace.start, length, busy, events, name, np.where(is_one_kind, part, 0), place
     return np.stack(columns), ["", *(clean(trace.texts.each[code], 120) for code in codes[1:].tolist())]
 
 
 def _lane(trace: Trace, track: int, rows: list[Columns]) -> Lane:
     group, thread = divmod(track, 1 << 32)
-    rank, pid, tid = trace.texts.each[thread]
-    name = trace.threads.get((rank, str(pid), str(tid))) or f"thread {tid}"
+    pid, tid = trace.texts.each[thread]
+    name = trace.threads.get((str(pid), str(tid))) or f"thread {tid}"
     label = _NUMBERED.sub(r"\2 \1", name)
     if group:
-        gpu = "simulated GPU" if trace.files[0].head.simulated else "GPU"
+        gpu = "simulated GPU" if trace.file.head.simulated else "GPU"
         label = f"{gpu} {pid} stream {str(tid).removeprefix('stream ')}{' copies' if group == 2 else ''}"
     return Lane(label=clean(label, 60), kind=("thread", "stream", "copies")[group], rows=rows)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.trace import analyse, lanes, load, reader
+from perfkit.trace import Trace, analyse, lanes, reader
 from perfkit.trace.intervals import partition
 
 FOLDER = Path(os.environ.get("PERFKIT_TRACES", Path(__file__).parents[2] / "../shared/traces"))
@@ -64,7 +64,7 @@ def test_collective_kernels_are_communication_and_not_kernel():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_holds_of_every_trace_read_in_pieces_of_any_size(name, monkeypatch):
-    trace = load(path(name))
+    trace = Trace(path(name))
     analysis, steps = analyse(trace), trace.steps
     parts = partition(trace.layers, steps.start, steps.end)
     assert parts.sum(axis=0).tolist() == (steps.end - steps.start).tolist()

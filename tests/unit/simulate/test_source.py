@@ -56,7 +56,7 @@ def test_a_trace_reads_like_a_real_one_and_says_what_it_is(tmp_path):
     path = tmp_path / "step.json.gz"
     outcome = step.outcome(noted=3)
     chrome.write(path, step, outcome)
-    analysis = trace.analyse(trace.load(path))
+    analysis = trace.analyse(path)
     assert len(analysis.steps) == 3
     assert analysis.device["simulated"]
     assert sum(analysis.mean_us.values()) == pytest.approx(1e6 * outcome.step_s, rel=0.05)

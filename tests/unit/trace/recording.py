@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from perfkit.trace import Analysis, Lanes, Trace, analyse, load
+from perfkit.trace import Analysis, Lanes, Trace, analyse
 from perfkit.trace.timeline import PARTS
 
 MAIN, AUTOGRAD, GPU = 100, 101, 0
@@ -50,7 +50,7 @@ class Recording:
         return path
 
     def load(self, folder: Path) -> Trace:
-        return load(self.save(folder))
+        return Trace(self.save(folder))
 
     def analyse(self, folder: Path) -> Analysis:
         return analyse(self.save(folder))

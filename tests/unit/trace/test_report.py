@@ -24,7 +24,7 @@ def test_the_pages_of_a_cpu_and_of_a_simulated_gpu():
     """Golden: `PERFKIT_GOLDEN=1` writes it anew."""
     golden, pages = Path(__file__).with_name("golden_report.txt"), []
     for name in ("photos-baseline", "sim-v100-data_loading"):
-        pages.append(Profile(trace.load(RECORDED / f"{name}.pt.trace.json.gz")).sections())
+        pages.append(Profile(trace.Trace(RECORDED / f"{name}.pt.trace.json.gz")).sections())
     text = "\n".join(map(terminal.text, pages))
     if os.environ.get("PERFKIT_GOLDEN"):
         golden.write_text(text)
