@@ -198,7 +198,7 @@ def test_what_is_no_trace_gets_one_line(content, tmp_path):
     (_,) = perfkit("trace", str(tmp_path / "x.json"), code=1).stderr.strip().splitlines()
     (empty := tmp_path / "a folder").mkdir()
     (line,) = perfkit("trace", str(empty), code=1).stderr.strip().splitlines()
-    assert f"no trace in the folder {empty}" in line
+    assert f"cannot read {empty}" in line
 
 
 def test_a_live_profile_keeps_its_trace(tmp_path):
