@@ -57,9 +57,6 @@ class ScriptPanel(Panel):
         args: the script's own arguments.
         module: whether it is started as `python -m script`.
         preset: `smoke`, `quick` or `paper`: how large blocks are, and how long they are measured.
-
-    Raises:
-        InvalidValue: there is no such script, or no such preset.
     """
 
     text = "perfkit panel of a script: run this cell for the controls, or call .watch() or .run()"
@@ -77,7 +74,6 @@ class ScriptPanel(Panel):
         self.launch = Launch(str(script), tuple(map(str, args)), module)
         self.plan = study.script_plan(self.launch, preset)
         self.comparison: Comparison | None = None
-        """What was compared last."""
         self.watched: Watched | None = None
         self.edit: patching.Patch | None = None
         self._controls = Controls(SETTABLE, lambda: self.bar.say("press Run to measure"))
@@ -95,15 +91,10 @@ class ScriptPanel(Panel):
         self.bar.say("ready; Watch shows what can be set in this script")
 
     def set(self, **settings: Value) -> None:
-        """Sets switches, as the controls do.
-
-        Raises:
-            InvalidValue: an unknown switch or a value that is not allowed.
-        """
+        """Sets switches, as the controls do."""
         self._controls.set(settings)
 
     def _settings(self) -> dict[str, Value]:
-        """The switches that differ from the script's own."""
         if not (settings := dict(self._controls.changes())):
             raise InvalidValue("no switch is set", "Set one, or press Watch for what to try")
         return settings
@@ -111,11 +102,7 @@ class ScriptPanel(Panel):
     def watch(self, tries: bool = False) -> None:
         """Watches some steps as they are: where their time goes, and what to try.
 
-        Args:
-            tries: whether the two best suggestions are measured too, for about 30 s each.
-
-        Raises:
-            PerfkitError: the script cannot be watched.
+        `tries`: whether the two best suggestions are measured too, for about 30 s each.
         """
         self.wait(functools.partial(self._watch, tries))
 
@@ -144,11 +131,7 @@ class ScriptPanel(Panel):
         self.comparison = result
 
     def patch(self) -> None:
-        """Shows the edit of the script that sets these switches; its file is not changed.
-
-        Raises:
-            PerfkitError: no switch is set, or the script cannot be edited.
-        """
+        """Shows the edit of the script that sets these switches; its file is not changed."""
         self.wait(self._make_patch)
 
     def _make_patch(self) -> None:

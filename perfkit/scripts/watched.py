@@ -22,7 +22,6 @@ from perfkit.process.child import Conversation, OnProgress, end_tree
 from perfkit.recipe import Recipe, Value
 from perfkit.scripts import entry
 from perfkit.scripts.launch import Launch
-from perfkit.scripts.messages import EDITS
 from perfkit.scripts.outputs import Mirror
 from perfkit.worker.messages import AnyEvent, Failure, Question
 
@@ -50,13 +49,10 @@ class WatchedScript(Conversation):
     Questions are methods of `questions.Questions`; they wait for the script's second step.
 
     Args:
-        toggles: switches that are set from outside: name → value.
+        toggles: switches that are set from outside, name → value; what cannot be set has no proof.
         seed: of the random numbers of torch, Python and NumPy at its start.
         loaders: `(file, line, column)` of the calls that make the training loader, where that is known.
         witness: note what each step does, so that it can be asked for its behaviour.
-
-    Raises:
-        InvalidValue: there is no such script, this system cannot watch one, or a switch cannot be set.
     """
 
     def __init__(
@@ -72,10 +68,7 @@ class WatchedScript(Conversation):
     ) -> None:
         if not hasattr(socket, "AF_UNIX"):
             raise InvalidValue("scripts cannot be watched on this system", "Use Linux, macOS or WSL")
-        toggles, words = dict(toggles or {}), launch.command()
-        for name in EDITS.keys() & toggles.keys():
-            what = f"{name} cannot be set from outside: it needs the script's own code"
-            raise InvalidValue(what, f"To have it, {EDITS[name]}")
+        words = launch.command()
         super().__init__(on_progress, cancelled)
         self.launch = launch
         self._has_begun = False
@@ -84,7 +77,7 @@ class WatchedScript(Conversation):
         """Everything that only this process needs, its mirror of the user's folder among it."""
         self._mirror = self.folder / "files"
         settings = {
-            "toggles": toggles,
+            "toggles": dict(toggles or {}),
             "loaders": list(loaders),
             "witness": witness,
             "seed": seed,

@@ -56,7 +56,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str] = []
 
     def sections(self) -> list[Content]:
-        """All of it."""
+        """All of it, for people."""
         stand_out = [clean(f"{each.bottleneck}, {each.message}") for each in self.bottlenecks]
         lists = {"What stands out in a profile": stand_out, "Take note": [*map(clean, self.warnings)]}
         profiled, noted = ([Section(title, [Bullets(texts)])] * bool(texts) for title, texts in lists.items())
@@ -103,9 +103,6 @@ def watch(
 
     `budget_s`: seconds that it may take once the script trains; what does not fit is left out. `tries`: the
     two best suggestions are measured too, for about 30 s each.
-
-    Raises:
-        PerfkitError: it cannot be started, failed, or does not train.
     """
     progress = progress or Progress()
     with opened(script_plan(launch), progress) as source:

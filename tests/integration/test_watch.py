@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.errors import Cancelled, InvalidValue, RunFailed
+from perfkit.errors import Cancelled, RunFailed
 from perfkit.scripts import watching
 from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import Observation, ScriptFacts
@@ -158,8 +158,7 @@ def test_what_cannot_be_set_is_refused_with_the_reason(folder):
     assert "4-dimensional" in refused["channels_last"]
     assert "no DataLoader" in refused["workers"]
     assert "Rprop has no fused" in refused["optimizer_impl"]
-    with pytest.raises(InvalidValue, match=r"uint8_copy.*return uint8"):
-        WatchedScript(Launch("train.py"), {"uint8_copy": True})
+    assert "return uint8" in refused["uint8_copy"]
 
 
 @pytest.mark.parametrize(
