@@ -215,12 +215,8 @@ class _Patcher:
                 return [self._on_model(site, code) for site in sites]
             case "backward":
                 return [edit for site in sites for edit in self._around_loss(site, code)]
-        return [
-            edit
-            for source, call in (self._call(site.frames[0]) for site in sites)
-            for setting in code.split()
-            for edit in source.argument(call, setting, _ORDERS.get(role, ()), self._options)
-        ]
+        calls, order = (self._call(site.frames[0]) for site in sites), _ORDERS.get(role, ())
+        return [edit for source, call in calls for edit in source.arguments(call, code, order, self._options)]
 
     def _calls(self, *names: str) -> list[tuple[Source, ast.Call]]:
         return [(source, call) for source in self.sources.values() for call in source.calls(*names)]
@@ -238,7 +234,7 @@ class _Patcher:
             where = f"{source.where(call)}: {site.library} makes the {site.role}"
             raise Refused(f"{where}: set {option or 'it'} in its options")
         source, call = calls[0]
-        return [*source.argument(call, option, (), self._options)]
+        return [*source.arguments(call, option, (), self._options)]
 
     def _refuse_own(self, name: str, role: str, code: str) -> None:
         """A script that sets a switch itself, or has an option for it, is left to do so."""

@@ -86,31 +86,35 @@ class Source:
 
     # ------------------------------------------------------------ editing
 
-    def argument(
-        self, call: ast.Call, setting: str, order: Sequence[str], options: Mapping[str, str]
+    def arguments(
+        self, call: ast.Call, settings: str, order: Sequence[str], options: Mapping[str, str]
     ) -> Iterator[Edit]:
-        """Sets an argument, such as `lr=1`: adds it, or replaces its literal.
+        """Sets arguments, such as `lr=1 fused=True`: adds them, or replaces their literals.
 
         `order`: arguments that may be given by their places. `options`: attributes that are options of the
         command line.
         """
-        name, code = setting.split("=", 1)
-        by_place = dict(zip(order, call.args, strict=False))
-        value = (by_place | {keyword.arg: keyword.value for keyword in call.keywords}).get(name)
-        if value is None:
-            yield self._added(call, setting)
-        elif isinstance(value, ast.Constant):
-            yield Edit(self.path, *self.span(value), code)
-        else:
-            option = options.get(getattr(value, "attr", ""))
-            edit = f"set it to {code} with the script's option {option}" if option else f"make that {code}"
-            raise Refused(f"{self.where(value)}: {name} is {self.code(value)}; {edit}")
+        given = dict(zip(order, call.args, strict=False)) | {part.arg: part.value for part in call.keywords}
+        for setting in settings.split():
+            name, code = setting.split("=", 1)
+            match given.get(name):
+                case None if None in given:
+                    every, name = settings.replace(" ", ", "), self.code(given[None])
+                    raise Refused(f"{self.where(call)}: set {every} in the dictionary given as **{name}")
+                case None:
+                    yield self._added(call, setting)
+                case ast.Constant() as value:
+                    yield Edit(self.path, *self.span(value), code)
+                case value:
+                    option = options.get(getattr(value, "attr", ""))
+                    how = (
+                        f"set it to {code} with the script's option {option}"
+                        if option
+                        else f"make that {code}"
+                    )
+                    raise Refused(f"{self.where(value)}: {name} is {self.code(value)}; {how}")
 
     def _added(self, call: ast.Call, setting: str) -> Edit:
-        for part in call.keywords:
-            if part.arg is None:
-                text = self.code(part.value)
-                raise Refused(f"{self.where(call)}: set {setting} in the dictionary given as **{text}")
         end = self.span(call)[1] - 1
         if not (parts := [self.span(part) for part in (*call.args, *call.keywords)]):
             return self._insert(end, setting)

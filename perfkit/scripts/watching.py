@@ -190,8 +190,6 @@ def _try(source: ScriptSource, ideas: list[Suggestion]) -> Iterator[Suggestion]:
     for idea, run in zip(ideas, runs, strict=True):
         if ratio := run.speedup("baseline"):
             yield suggest.tried(idea, ratio)
-        elif run.status == "failed":
-            why = f"could not be tried: {run.reason}"
-            yield msgspec.structs.replace(idea, state="refused", why=why)
         else:
-            yield idea
+            why = f"could not be tried: {run.reason or run.status}"
+            yield msgspec.structs.replace(idea, state="refused", why=why)

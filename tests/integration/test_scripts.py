@@ -77,7 +77,7 @@ CASES = (
     Case(
         "parcel.train", 4, {}, {"zero_grad_set_to_none": True}, arguments=("--batch-size", "4"),
         edits=("optimizer.zero_grad(set_to_none=True)",),
-        by_hand={"workers": "data.py:21: set num_workers=1 in the dictionary given as **options"},
+        by_hand={"workers": "data.py:21: set num_workers=1, persistent_workers=True in the dictionary given as **options"},
     ),
     Case("lightning_docs.py", 16, DATA),
     Case(

@@ -172,7 +172,7 @@ def test_a_value_is_changed_where_it_is_set(text, settings, line, tmp_path):
 
 REFUSED = {
     "packed": ("DataLoader(data, 8, **options)\n", {"workers": 4},
-               "train.py:1: set num_workers=4 in the dictionary given as **options"),
+               "train.py:1: set num_workers=4, persistent_workers=True in the dictionary given as **options"),
     "computed": ("DataLoader(data, batch_size=total // ranks)\n", {"batch_size": 8},
                  "train.py:1: batch_size is total // ranks; make that 8"),
     "an option": ('p.add_argument("-b", "--batch-size")\nDataLoader(data, a.batch_size)\n', {"batch_size": 8},

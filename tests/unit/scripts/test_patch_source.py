@@ -13,7 +13,7 @@ from perfkit.scripts.patch_source import Refused, Source
 def added(text: str) -> str:
     source = Source("train.py", text.encode())
     (call,) = source.calls("f")
-    return source.edited(source.argument(call, "n=2", (), {})).decode()
+    return source.edited(source.arguments(call, "n=2", (), {})).decode()
 
 
 @st.composite
