@@ -5,10 +5,13 @@ dataclasses, errors in words, and exit codes: 0 done, 1 failed, 2 misused, 130 s
 """
 
 import contextlib
+import errno
 import functools
 import inspect
+import io
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -62,6 +65,9 @@ app = typer.Typer(
 @app.callback()
 def _root() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopping it is as Ctrl-C
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal may have no ×
 
 
 # ---------------------------------------------------------------- one command
@@ -111,8 +117,8 @@ def errors_in_words() -> Iterator[None]:
     except BrokenPipeError:  # `| head` has what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except OSError as error:
-        what, remedy = explain(error)
-        if error.filename is None or not remedy:
+        what, remedy = explain(error, "standard output")
+        if not remedy or (error.filename is None and error.errno != errno.ENOSPC):
             raise
         complain(f"{what}. {remedy}")
         raise typer.Exit(1) from None

@@ -156,6 +156,9 @@ def runs_folder() -> Path:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Writes the complete file or nothing: a reader never sees half of it. The folder must exist."""
+    if path.exists() and not path.is_file():  # such as /dev/null, which must not be replaced
+        path.write_bytes(content)
+        return
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
         temporary.write_bytes(content)

@@ -21,6 +21,7 @@ ERRORS = [
     (InvalidValue("no such stage", "Choose another"), 2, "perfkit: no such stage. Choose another\n"),
     (KeyboardInterrupt(), 130, "stopped; what was finished is kept (perfkit runs)\n"),
     (OSError(28, "No space left", "x.json"), 1, "perfkit: x.json: No space left. Free space on that disk\n"),
+    (OSError(28, "No space left"), 1, "perfkit: standard output: No space left. Free space on that disk\n"),
     (BrokenPipeError(), 0, ""),
     (ConnectionRefusedError(111, "Connection refused"), 1, ""),  # a bug: Python shows its traceback
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """The facts of this computer, and where files lie on it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -82,4 +83,11 @@ def test_a_file_is_written_completely_or_the_old_one_stays(tmp_path, monkeypatch
     with pytest.raises(OSError, match="no space"):
         machine.write_atomically(path, b"third")
     assert path.read_bytes() == b"second"
+    monkeypatch.undo()
+    os.mkfifo(pipe := tmp_path / "pipe")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    machine.write_atomically(pipe, b"fourth")
+    assert os.read(reader, 9) == b"fourth" and pipe.is_fifo()
+    os.close(reader)
+    pipe.unlink()
     assert list(tmp_path.iterdir()) == [path]
