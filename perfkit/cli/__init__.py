@@ -31,24 +31,28 @@ COMMANDS = {
     "memory": ("perfkit.cli.compare:memory", "What holds memory in a training step"),
     "export": ("perfkit.cli.run:export", "Write the standalone training script of a recipe"),
     "diff": ("perfkit.cli.run:diff", "What an optimization changes in the training script"),
-    "doctor": ("perfkit.cli.doctor:doctor", "Check this machine: what can run, what to fix, its noise"),
+    "doctor": ("perfkit.cli.compare:doctor", "Check this machine: what can run, what to fix, its noise"),
 }  # fmt: skip
 """Name → (`module:attribute`, the line for `perfkit --help`)."""
+
+
+def _every() -> dict[str, tuple[str, str]]:
+    return COMMANDS | additions.commands()
 
 
 class _Commands(TyperGroup):
     """A group that knows its commands by name and imports one when it is used."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS | additions.commands())
+        return list(_every())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        place = (COMMANDS | additions.commands()).get(cmd_name)
+        place = _every().get(cmd_name)
         return typer.main.get_command(single(cmd_name, additions.load(place[0]))) if place else None
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The list of commands, without importing any."""
-        lines = [(name, line) for name, (_, line) in (COMMANDS | additions.commands()).items()]
+        lines = [(name, line) for name, (_, line) in _every().items()]
         formatter.write_usage("perfkit", "COMMAND [OPTIONS] …")
         formatter.write_paragraph()
         formatter.write_text(self.help or "")

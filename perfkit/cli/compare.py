@@ -7,15 +7,17 @@ from typing import Annotated
 import msgspec
 import typer
 
-from perfkit import additions
+from perfkit import additions, machine
 from perfkit import recipe as recipes
 from perfkit.cli import complain
 from perfkit.cli.options import Output, Recipe, Script, Stage, Texts, Training, progress
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
+from perfkit.machine import devices
+from perfkit.results.store import RunStore
 from perfkit.show import tables
 from perfkit.show.document import Content
 from perfkit.studies import compare as comparing
-from perfkit.studies import inspect
+from perfkit.studies import inspect, rungs
 
 
 def compare(
@@ -139,3 +141,31 @@ def memory(training: Stage, output: Output) -> None:
     """What holds memory in a training step, by kind."""
     ledger = inspect.memory(**training.look())
     output.show("memory of a step", tables.memory([ledger]), ledger)
+
+
+def doctor(
+    training: Training,
+    output: Output,
+    noise: Annotated[
+        bool, typer.Option("--noise", help="also measure how far apart identical runs come out (minutes)")
+    ] = False,
+    pairs: Annotated[int, typer.Option(min=2, max=100, help="pairs of processes for --noise")] = 10,
+    budget: Annotated[float, typer.Option(min=0, help="seconds of measuring for each such pair")] = 30.0,
+) -> None:
+    """Checks this machine: hardware, which stages can run here, what to fix; with --noise, its A/A noise.
+
+    Verdicts take the noise into account: a smaller effect is not called an effect.
+    """
+    checks, plan = devices.checkup(), training.plan()
+    # What is built in declares what it offers; a workload that is named has to be loaded.
+    stages = rungs.planned(plan, load=bool(training.workload))
+    sections = tables.doctor(machine.describe(machine.facts()), checks, stages)
+    record: dict[str, object] = {"checks": checks}
+    if noise:
+        with progress() as follow:
+            result = comparing.measure_noise(plan, pairs, budget, progress=follow)
+        record["noise"] = bound = RunStore().noise(plan.device)
+        sections.append(f"A/A noise of {plan.device}: {bound or 0:.2%}, from {result.pairs} pairs")
+    output.show("check of this machine", sections, record)
+    if any(check.status == "problem" for check in checks):
+        raise typer.Exit(1)

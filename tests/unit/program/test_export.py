@@ -25,11 +25,9 @@ OPTIONS = {
     "tiny_gpt": {"context": 16, "width": 16, "layers": 2, "heads": 2},
 }
 ON_CPU = [
-    {"zero_grad_set_to_none": False, "optimizer_impl": "foreach"},
     {"workers": 1, "prefetch_factor": 4, "uint8_copy": True, "channels_last": True, "amp": "bf16"},
     {"device_resize": True, "scaled_decode": True, "optimizer_impl": "fused", "accumulation": 2},
-    {"uint8_copy": True, "optimizer_impl": "loop", "fp32_precision": "ieee"},
-    {"cpu_threads": 1},
+    {"zero_grad_set_to_none": False, "optimizer_impl": "loop", "fp32_precision": "ieee", "cpu_threads": 1},
 ]
 
 
