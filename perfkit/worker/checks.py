@@ -175,9 +175,6 @@ def verify(view: View, wanted: Mapping[str, Any]) -> list[Mechanism]:
     return proofs
 
 
-# ---------------------------------------------------------------- data
-
-
 def _batch_size(view: View) -> Reading:
     sampler = getattr(view.loader, "batch_sampler", None)
     size = getattr(view.loader, "batch_size", None) or getattr(sampler, "batch_size", None)
@@ -239,9 +236,6 @@ def _device_resize(view: View) -> Reading:
     """Only an enlargement counts: a crop on the device is a workload's own affair."""
     sent, seen = ([*part.shape[2:]] for part in (view.batch[0], view.inputs))
     return sent < seen, f"sides of an image: {sent} as it is copied, {seen} as the model sees it"
-
-
-# ---------------------------------------------------------------- computing
 
 
 def _zero_grad_set_to_none(view: View) -> Reading:
@@ -333,9 +327,6 @@ def _accumulation(view: View) -> Reading:
     if view.averaged:
         evidence += f", gradients averaged over the ranks: {sum(view.averaged)}x"
     return view.batches if view.updates == 1 and sum(view.averaged) <= 1 else None, evidence
-
-
-# ---------------------------------------------------------------- ranks and environment
 
 
 def _ranks(view: View) -> Reading:
