@@ -53,19 +53,16 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     """The model behind a simulated run, and how far off it has been; nothing of the run used a GPU."""
 
     gpu: str
-    """Its product name."""
     host: str
     """What loads, copies and launches: a virtual host."""
     model: str
-    """Version of the model."""
+    """Version of the model; `constants` is the digest of its constants."""
     constants: str
-    """Digest of its constants."""
     band: Share
     """Error of samples/s to expect, as a fraction: that of kernel time, as far as kernels decide it."""
     memory_band: Share | None = None
     """Error of the peak memory to expect, as a fraction."""
     kernel_s: Seconds = 0.0
-    """Kernel time of a step."""
 
 
 class Raw(msgspec.Struct, frozen=True):
@@ -82,7 +79,6 @@ class Raw(msgspec.Struct, frozen=True):
     """The step on one batch that is already on the device, in the first of the same rounds."""
     gpu_utilization_nvml: list[float] = []
     block_steps: list[Count] = []
-    """Steps of each block."""
     disturbed: list[Share] = []
     """For each round, the largest share of the cores that others took during one of its blocks."""
 
@@ -160,7 +156,6 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
     """The blocks of two runs, round by round: what a comparison is computed from."""
 
     against: str
-    """Id of the other run."""
     role: Role
     interleaved: bool
     """Whether both were measured in the same rounds; if not, the rates may be relative to the baseline's."""
@@ -237,9 +232,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     h2d_bytes_per_sample: int | None = None
     """The part of it that is copied to an accelerator; None on a CPU, where nothing is copied."""
     communication: Communication | None = None
-    """With several ranks only."""
     simulated: Simulated | None = None
-    """What a run on a simulated GPU rests on; None where all of it was measured."""
     facts: dict[str, str] = {}
     """Further facts: precision policy, switches that were not applied and why."""
     warnings: list[str] = []

@@ -49,7 +49,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
     session: str
     created: str
-    """UTC, ISO 8601."""
     stage: str
     title: str = ""
     workload: str
@@ -68,7 +67,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Written by the user, shown in place of the title."""
     note: str = ""
     guess: float | None = None
-    """The speed-up that the user predicted before the result was known."""
+    """The speed-up that the user predicted."""
 
 
 def entry(run: Run) -> Entry:

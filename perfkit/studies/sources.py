@@ -100,7 +100,7 @@ class StopRule:
     """When the rounds of a measurement end."""
 
     rounds: int
-    """The least number."""
+    """At least so many, also after `limit_s`."""
     precision: float | None = None
     """Rounds go on until half the width of every interval / ratio is at most this; None: the least number is
     enough; 0: until the budget is spent."""
@@ -109,7 +109,7 @@ class StopRule:
     budget_s: float = 0.0
     """Seconds of rounds for each stage that is compared, if precision is not reached before."""
     limit_s: float = math.inf
-    """Seconds of rounds for all stages together; the least number of rounds is measured in any case."""
+    """Seconds of rounds for all stages together."""
     ceiling: bool = True
     """Whether the first rounds also measure the step on a batch that is already on the device."""
 
