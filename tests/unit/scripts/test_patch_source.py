@@ -36,18 +36,6 @@ def test_one_argument_is_added_and_the_others_stay(text):
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("f(\n    a,\n    b=1,  # why\n)\n", "f(\n    a,\n    b=1,\n    n=2,  # why\n)\n"),
-        ("f((a), (b or c))\n", "f((a), (b or c), n=2)\n"),
-        ("ö = f('ä')\n", "ö = f('ä', n=2)\n"),
-    ],
-)
-def test_layout(before, after):
-    assert added(before) == after
-
-
-@pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("f(x for x in y)\n", "not be valid Python"),
