@@ -26,9 +26,8 @@ from perfkit.process.child import Child
 from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.results.stats import Values
-from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import Observation
-from perfkit.scripts.watched import WatchedScript
+from perfkit.scripts.watched import Launch, WatchedScript
 from perfkit.worker.messages import Block, Description, Trained
 
 ROUNDS = 6

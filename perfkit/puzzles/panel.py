@@ -24,9 +24,9 @@ from perfkit.puzzles import Verdict, folder
 from perfkit.results.parity import Check
 from perfkit.results.run import Comparison
 from perfkit.scripts.behaviour import Behaviour
-from perfkit.scripts.launch import Launch
 from perfkit.scripts.referee import same_losses
 from perfkit.scripts.study import script_plan
+from perfkit.scripts.watched import Launch
 from perfkit.show import units
 from perfkit.show.document import Content, Notice, Table
 from perfkit.studies.compare import Candidate, compare

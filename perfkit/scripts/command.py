@@ -10,7 +10,7 @@ from perfkit.errors import InvalidValue
 from perfkit.recipe import parse_settings
 from perfkit.scripts import patch as patching
 from perfkit.scripts import watching
-from perfkit.scripts.launch import Launch
+from perfkit.scripts.watched import Launch
 from perfkit.show import terminal
 from perfkit.show.document import Notice
 

@@ -16,8 +16,8 @@ from perfkit.results.run import Comparison
 from perfkit.rules import why_not
 from perfkit.scripts import patch as patching
 from perfkit.scripts import study, suggest
-from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import SETTABLE
+from perfkit.scripts.watched import Launch
 from perfkit.scripts.watching import BUDGET_S, Watched, watch
 from perfkit.show import figures, sentences
 from perfkit.show.document import Code, Content, Notice, Section

@@ -16,10 +16,10 @@ from perfkit.recipe import Recipe, Value, shown, switches
 from perfkit.results import parity
 from perfkit.results.parity import Check
 from perfkit.results.stats import Ratio
-from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import Frame, ScriptFacts, Site
 from perfkit.scripts.patch_source import Edit, Refused, Source
 from perfkit.scripts.study import ScriptSource, script_plan
+from perfkit.scripts.watched import Launch
 from perfkit.show.document import Content, Notice
 from perfkit.studies.compare import Candidate, compare
 from perfkit.studies.sources import Progress

@@ -14,7 +14,7 @@ from perfkit.results.parity import Check
 from perfkit.results.run import Comparison
 from perfkit.scripts import study
 from perfkit.scripts.behaviour import NAMES, Behaviour, Difference, differences
-from perfkit.scripts.launch import Launch
+from perfkit.scripts.watched import Launch
 from perfkit.show.document import Content
 from perfkit.studies.compare import Candidate
 from perfkit.studies.sources import Plan

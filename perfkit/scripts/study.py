@@ -20,9 +20,8 @@ from perfkit.results.run import Comparison, Run
 from perfkit.results.store import RunStore
 from perfkit.rules import Target
 from perfkit.scripts.behaviour import Behaviour
-from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import ScriptFacts
-from perfkit.scripts.watched import WatchedScript
+from perfkit.scripts.watched import Launch, WatchedScript
 from perfkit.show.document import Content, Notice
 from perfkit.show.tables import checks
 from perfkit.studies.here import ThisMachine, Training

@@ -15,10 +15,10 @@ from perfkit.errors import RunFailed
 from perfkit.recipe import switches
 from perfkit.results.run import DISTURBED
 from perfkit.scripts import suggest
-from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import Observation, ScriptFacts
 from perfkit.scripts.study import ScriptSource, script_plan, target
 from perfkit.scripts.suggest import Seen, Suggestion
+from perfkit.scripts.watched import Launch
 from perfkit.show import tables, units
 from perfkit.show.document import Bullets, Content, Section, Table
 from perfkit.show.units import clean

@@ -12,9 +12,8 @@ from perfkit.ladder.catalogue import exactness
 from perfkit.recipe import Recipe
 from perfkit.results import parity
 from perfkit.scripts import patch as patching
-from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import Observation, ScriptFacts
-from perfkit.scripts.watched import WatchedScript
+from perfkit.scripts.watched import Launch, WatchedScript
 from perfkit.worker.messages import Block, Trained
 from tests.support import scripts
 from tests.support.cli import ROOT, perfkit

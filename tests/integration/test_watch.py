@@ -10,9 +10,8 @@ import pytest
 
 from perfkit.errors import Cancelled, RunFailed
 from perfkit.scripts import watching
-from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import Observation, ScriptFacts
-from perfkit.scripts.watched import WatchedScript
+from perfkit.scripts.watched import Launch, WatchedScript
 from perfkit.worker.messages import Block, Peak, SyncReport, Trained
 from tests.support import scripts
 from tests.support.cli import perfkit

@@ -12,9 +12,9 @@ from perfkit.recipe import Value, switches
 from perfkit.results.parity import Check
 from perfkit.results.stats import Ratio
 from perfkit.scripts import patch as patching
-from perfkit.scripts.launch import Launch
 from perfkit.scripts.messages import Frame, ScriptFacts, Site
 from perfkit.scripts.patch import Patch
+from perfkit.scripts.watched import Launch
 from perfkit.worker.messages import DeviceFacts
 
 LOOP = '''"""Trains."""
