@@ -161,7 +161,7 @@ class Mirror:
         for real in folders:  # the list grows
             folders += _folders(real)[: max(0, _MOST_FOLDERS - len(folders))]
             for source in real.glob("*.py"):
-                if source.is_file():
+                if source.is_file() and os.access(source, os.R_OK):
                     self.put(source, source.read_bytes())
         return here
 
@@ -191,4 +191,5 @@ def _folders(folder: Path) -> list[Path]:
     except OSError:
         return []
     names = sorted(entry.name for entry in entries if not entry.name.startswith((".", "__pycache__")))
-    return [folder / name for name in names if not (folder / name / "pyvenv.cfg").exists()]
+    # Not Path.exists: it raises for a folder that may not be entered, such as lost+found.
+    return [folder / name for name in names if not os.path.exists(folder / name / "pyvenv.cfg")]

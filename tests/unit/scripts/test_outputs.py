@@ -53,3 +53,19 @@ def test_a_path_outside_is_refused(project: Path, scratch: Outputs, tmp_path: Pa
     scratch.before(str(project / "__pycache__" / "train.pyc"))
     scratch.before(str(project), "os.mkdir")  # there already: makedirs(exist_ok=True)
     scratch.before(str(tmp_path / "new"), "os.mkdir")  # on the way to a cache
+
+
+def test_what_may_not_be_read_beside_a_script_is_left_as_it_is(project: Path, tmp_path: Path, monkeypatch):
+    (project / "lost+found").mkdir()
+    (project / "secret.py").write_text("")
+    readable = os.access
+
+    def stat(path, **how):
+        if path.parent.name == "lost+found":
+            raise PermissionError(13, "Permission denied", str(path))
+        return os.stat(path, **how)
+
+    monkeypatch.setattr(Path, "stat", stat)  # a test may run as root, whom no mode stops
+    monkeypatch.setattr(os, "access", lambda path, mode: "secret" not in str(path) and readable(path, mode))
+    here = Mirror(tmp_path / "scratch").add(project)
+    assert [(here / name).is_symlink() for name in ("secret.py", "train.py")] == [True, False]
