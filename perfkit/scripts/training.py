@@ -228,6 +228,9 @@ class Updates:
         if steps.in_backward:  # of a part that is computed again
             script.tell("graph", roots)
             return plain(roots, *args, **kwargs)
+        if self._functionals and not steps.count:  # they were parts of this step, as in meta-learning
+            script.backwards, self._functionals = 0, 0
+            script.losses.clear()
         script.tell("backward")
         script.tell("graph", roots)
         script.sites.note("backward")

@@ -307,6 +307,7 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1)
 def loss(weights, x):
     return functional_call(model, weights, (x,)).sum()
 weights = {name: p.detach() for name, p in model.named_parameters()}
+weight = torch.ones(8)
 while True:
     for x in DataLoader(torch.randn(32, 8), 8):
 """
@@ -325,6 +326,17 @@ IN_A_LOSS = """
         (model(x) - 1).pow(2).mean().backward()
         optimizer.step()
 """
+OF_ONE_TENSOR = """
+        weight = weight - 0.1 * grad(lambda weight: (x @ weight).pow(2).mean())(weight)
+"""
+META_LEARNING = """
+        weights = dict(model.named_parameters())
+        for _ in range(2):
+            gradients = grad(loss)(weights, x)
+            weights = {name: p - 0.1 * gradients[name] for name, p in weights.items()}
+        loss(weights, x).backward()
+        optimizer.step()
+"""
 AUTOGRAD = """
         gradients = torch.autograd.grad(model(x).sum(), model.parameters())
         for p, gradient in zip(model.parameters(), gradients):
@@ -339,6 +351,8 @@ AUTOGRAD = """
         (FUNCTIONAL, "a backward pass"),
         (BY_SAMPLE, "a step of SGD"),
         (IN_A_LOSS, "a step of SGD"),
+        (OF_ONE_TENSOR, "a backward pass"),
+        (META_LEARNING, "a step of SGD"),
         (AUTOGRAD, "a step of SGD"),
     ],
 )
