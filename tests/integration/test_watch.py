@@ -361,6 +361,7 @@ def test_gradients_without_backward_are_a_backward_pass(folder, code, step):
         trained, facts = train(script), script.ask("describe", ScriptFacts)
     assert (facts.step_is, trained.samples_per_step, len(trained.losses)) == (step, 8, 6)
     assert facts.loader == "Tensor" and len(set(trained.losses)) == 6
+    assert facts.settings.get("accumulation") == (1 if "SGD" in step else None)
 
 
 def test_a_closure_that_an_optimizer_calls_again_is_no_step(folder):
