@@ -7,12 +7,7 @@ from collections.abc import Sequence
 
 
 class PerfkitError(Exception):
-    """Something that a user can act on.
-
-    Args:
-        what: what happened and where, in one sentence.
-        remedy: what to do. `str()` gives both on one line.
-    """
+    """Something that a user can act on: what happened and where, in one sentence, and what to do."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(what)

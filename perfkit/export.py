@@ -45,14 +45,9 @@ def script(
 ) -> str:
     """The standalone training script of a recipe: no import of perfkit, the same losses as a measured run.
 
-    Args:
-        recipe: every switch, as it acts on the device.
-        workload: `package.module:name`; one of perfkit's own is written into the script, others are imported.
-        options: all of the workload's constructor arguments.
-        device: where the script trains; a simulated GPU is a CUDA device there.
-        seed: of weights, order and augmentation.
-        steps: how many steps it trains by default.
-        set_up: whether the photos that it reads are made; a diff of scripts needs none.
+    A workload of perfkit's own is written into the script, others are imported. `options` are all of its
+    constructor arguments. A simulated GPU is a CUDA device there. `set_up` makes the photos that the script
+    reads; a diff of scripts needs none.
     """
     device = "cuda" if device.startswith("sim:") else device
     module, _, name = reference(workload).partition(":")
@@ -162,9 +157,8 @@ class _Text(str):
 class _Chosen(ast.NodeTransformer):
     """Puts in what is known, and leaves only the chosen branches; type annotations go.
 
-    Args:
-        scope: names with their values, or with the expression that replaces them.
-        functions: by the name they are called by; their statements replace the call.
+    The scope has the values of names, or the expressions that replace them. The statements of functions
+    replace their calls.
     """
 
     def __init__(self, scope: Mapping[str, Any], functions: Mapping[str, Any]) -> None:

@@ -60,8 +60,7 @@ class Puzzle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def check(self, *answer: Any) -> Verdict:
         """Runs the answer in a process of its own, and says whether it is right and, if not, why.
 
-        Args:
-            answer: the functions or classes that the starter defines; or all of it as one string of Python.
+        It is the functions or classes that the starter defines, or all of it as one string of Python.
         """
         source = source_of(answer)
         if {*_definitions(self.starter)} <= {*_definitions(source)}:
@@ -109,11 +108,7 @@ def puzzle(name: str) -> Puzzle:
 
 
 def mystery(name: str) -> Puzzle | Verdict:
-    """A script with one hidden cause of slowness: makes the copy that you edit, then checks your edit.
-
-    Args:
-        name: of the mystery; the copy is `my_NAME.py`.
-    """
+    """A script with one hidden cause of slowness: makes your copy, `my_NAME.py`, then checks your edit."""
     names = [each for each, task in tasks().items() if task.chapter == MYSTERIES]
     if name not in names:
         raise one_of(name, names, "mystery")
@@ -173,12 +168,7 @@ class Score(msgspec.Struct, frozen=True):
 
 
 def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -> Shown[Score] | Markdown:
-    """Measures your edit of a slow script; first makes the copy that you edit.
-
-    Args:
-        script: your copy; it is made if there is none.
-        preset: `smoke`, `quick` or `paper`: how much is measured.
-    """
+    """Measures your edit of a slow script; first makes the copy that you edit, `script`."""
     file, slow = Path(script), folder() / "capstone.py"
     if not file.exists():
         file.write_bytes(slow.read_bytes())

@@ -84,13 +84,9 @@ class Attribution(Struct, frozen=True, kw_only=True):
 def attribute(
     plan: Plan, names: Sequence[str] | None = None, budget_s: float = 600.0, progress: Progress | None = None
 ) -> Attribution:
-    """Measures every set of some optimizations beside the baseline, the largest first.
+    """Measures every set of two to four optimizations (None: `USUAL`) beside the baseline, the largest first.
 
-    Args:
-        plan: workload, preset, device, seed.
-        names: two to four optimizations; `USUAL` if None.
-        budget_s: seconds of measuring; the first sets are measured in any case.
-        progress: follows and stops it; what was measured until then counts.
+    The first sets are measured in any case; what was measured until it is stopped counts.
     """
     progress, until = progress or Progress(), time.monotonic() + budget_s
     with opened(plan, progress, "attribution") as source:

@@ -17,10 +17,8 @@ def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where
 
     Table: What each.
 
-    Args:
-        names: two to four optimizations; data loading, uint8 copy, channels_last and compile if None.
-        minutes: of measuring.
-        where: `workload`, `preset`, `device`, `options` as for the panels.
+    They are two to four; data loading, uint8 copy, channels_last and compile if None. `where` holds
+    `workload`, `preset`, `device`, `options` as for the panels.
     """
     plan = sources.plan(stages=["baseline"], **where)
     worth = with_line(lambda progress: attributing.attribute(plan, names, 60 * minutes, progress=progress))
@@ -37,11 +35,8 @@ def tune(
 
     Table: Tried.
 
-    Args:
-        space: values by switch; the usual ones if None.
-        minutes: of measuring.
-        memory_gb: a cap; recipes above it are not picked.
-        where: `workload`, `preset`, `device`, `options` as for the panels.
+    The space has values by switch, the usual ones if None; recipes above `memory_gb` are not picked. `where`
+    holds `workload`, `preset`, `device`, `options` as for the panels.
     """
     plan = sources.plan(stages=["baseline"], **where)
     cap = int(memory_gb * 1e9) if memory_gb else None

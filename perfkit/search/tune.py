@@ -90,15 +90,9 @@ def tune(
     budget_s: float = 600.0,
     progress: Progress | None = None,
 ) -> Tuned:
-    """Searches a space of switches.
+    """Searches a space: values by switch (None: `SPACE`). Runs above the memory cap are not picked.
 
-    Args:
-        plan: workload, preset, device, seed.
-        space: values by switch; `SPACE` if None.
-        memory_cap_bytes: runs above it are not picked.
-        budget_s: seconds of measuring; the first recipes, the least rounds of the best one and parity come in
-            any case.
-        progress: follows and stops it.
+    The first recipes, the least rounds of the best one and parity come in any case, whatever the budget.
     """
     progress, started, tried = progress or Progress(), time.monotonic(), dict[str, Run]()
     with opened(plan, progress, "tuning") as source:
