@@ -125,8 +125,7 @@ class Trace:
         self.device = self.rows(*KERNELS, *COPIES)
         self.launch = np.full(len(table), -1)
         """For each row of the table the call that launched it, by correlation, or -1."""
-        ids = table.correlation
-        self.launch[self.device] = _lookup(ids[self.calls], self.calls, ids[self.device])
+        self.launch[self.device] = _same(table.correlation, self.calls, self.device)
         self.launched = self.device[self.launch[self.device] >= 0]
 
     def _rows(self, events: list[Event]) -> Any:
@@ -233,9 +232,8 @@ class Trace:
 
         By time; where that tells nothing, by external id.
         """
-        op, ids = self._around(self.table.kind == Kind.CPU_OP), self.table.external
-        rows = np.concatenate((self.calls, self.device))
-        op[rows] = np.where(op[rows] >= 0, op[rows], _lookup(ids[self.ops], self.ops, ids[rows]))
+        op, rows = self._around(self.table.kind == Kind.CPU_OP), np.concatenate((self.calls, self.device))
+        op[rows] = np.where(op[rows] >= 0, op[rows], _same(self.table.external, self.ops, rows))
         launched = take(op, self.launch)
         return np.where(launched >= 0, launched, op)
 
@@ -289,13 +287,13 @@ def take(column: Ints, rows: Ints) -> Ints:
     return np.where(rows >= 0, column[rows], -1)
 
 
-def _lookup(keys: Ints, values: Ints, wanted: Ints) -> Ints:
-    """The value of the first row with each wanted key; -1 where there is none or the key is -1."""
-    if not len(keys):
-        return np.full(len(wanted), -1)
-    order = np.argsort(keys, kind="stable")
-    row = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)]
-    return np.where((keys[row] == wanted) & (wanted >= 0), values[row], -1)
+def _same(ids: Ints, among: Ints, rows: Ints) -> Ints:
+    """For each row the first one `among` others that has its id; -1 where there is none or the id is -1."""
+    if not len(among):
+        return np.full(len(rows), -1)
+    order = among[np.argsort(ids[among], kind="stable")]
+    found = order[np.minimum(np.searchsorted(ids[order], ids[rows]), len(order) - 1)]
+    return np.where((ids[found] == ids[rows]) & (ids[rows] >= 0), found, -1)
 
 
 _FRAME = re.compile(r"^(.*\.py)\((\d+)\)")

@@ -153,13 +153,6 @@ def attends(x, layer, head):
     return head(layer(x.flatten(2), src_key_padding_mask=x[:, :, 0, 0] == 0)[:, 0])
 
 
-def mixes_experts(x, gate, *experts):
-    x = x.flatten(1)
-    weights, chosen = gate(x).softmax(-1).topk(1)
-    outputs = torch.stack([expert(x) for expert in experts], 1)
-    return weights * outputs.gather(1, chosen[..., None].expand(-1, -1, 4)).squeeze(1)
-
-
 def normed():
     parametrizations = nn.utils.parametrizations
     conv, linear = nn.Conv2d(3, 8, 3), nn.Linear(288, 4)
@@ -179,14 +172,6 @@ MODELS = {
     "transformer": (
         lambda: Block(attends, nn.TransformerEncoderLayer(64, 4, 64, batch_first=True), nn.Linear(64, 4)),
         {"_scaled_dot_product_efficient_attention": 1, "native_layer_norm": 2},
-    ),
-    "experts": (
-        lambda: Block(mixes_experts, *(nn.Linear(192, width) for width in (2, 4, 4))),
-        {"topk": 1, "gather": 1, "addmm": 3},
-    ),
-    "Fourier": (
-        lambda: Block(lambda x, head: head(torch.fft.rfft2(x).abs().flatten(1)), nn.Linear(120, 4)),
-        {"_fft_r2c": 1, "abs": 1},
     ),
     "own backward": (
         lambda: Block(lambda x, one, two: two(Square.apply(one(x.flatten(1)))), nn.Linear(192, 8), nn.Linear(8, 4)),

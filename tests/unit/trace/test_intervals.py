@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfkit.trace.intervals import merge, partition, weighted
+from perfkit.trace.intervals import merge, partition
 
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12)
 
@@ -28,14 +28,3 @@ def test_a_partition_gives_each_cell_to_the_first_layer_and_sums_to_the_window(l
         left -= cells(layer)
     assert parts[-1] == len(left)
     assert sum(parts) == high - low
-
-
-@given(spans)
-def test_overlapping_values_are_summed_and_capped(pairs):
-    start = np.array([a for a, _ in pairs] or [0], np.int64)
-    end = np.array([max(a, b) for a, b in pairs] or [0], np.int64)
-    _, area = weighted(start, end, np.full(len(start), 0.4))
-    height = [
-        min(sum(a <= cell < b for a, b in zip(start, end, strict=True)) * 0.4, 1.0) for cell in range(60)
-    ]
-    assert np.isclose(area[-1], sum(height))
