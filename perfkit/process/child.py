@@ -81,7 +81,7 @@ class Conversation:
         """What ranks have sent, waiting for at most some time; None for one that has ended."""
         # Before it is waited for what they have sent; their loader workers keep the lines open.
         ended = [self.has_ended(rank) for rank in range(self.world)]
-        ready = connections.wait(self.lines, wait_s)
+        ready = connections.wait([line for line in self.lines if not line.closed], wait_s)
         for rank, line in enumerate(self.lines):
             try:
                 if line in ready:
