@@ -60,7 +60,7 @@ def test_a_command_describes_itself_and_each_option(name):
     assert built.help
     assert all(option.help for option in built.params)
     files = {opt for option in built.params for opt in option.opts if "FILE" in str(option.metavar)}
-    assert files <= {"files", "--json", "--html", "-o"}, "one way to write each kind of file"
+    assert files <= {"file", "--json", "--html", "-o"}, "one way to write each kind of file"
 
 
 @pytest.mark.parametrize(("problem", "code", "text"), ERRORS)
