@@ -34,6 +34,13 @@ _INTERVAL_S = 0.4
 _newest: "weakref.WeakValueDictionary[str, Panel]" = weakref.WeakValueDictionary()
 
 
+# `navigator.clipboard` is missing on pages that come over plain http from another machine.
+_COPY = (
+    "const pre = this.parentElement.querySelector('pre'), range = document.createRange();"
+    "range.selectNodeContents(pre); const all = getSelection(); all.removeAllRanges(); all.addRange(range);"
+    "this.textContent = document.execCommand('copy') ? 'Copied' : 'Press Ctrl+C'"
+)
+
 # ---------------------------------------------------------------- pieces
 
 
@@ -67,8 +74,8 @@ def download(content: str, name: str, kind: str) -> str:
 
 
 def preformatted(content: str) -> str:
-    """A text as it is, to read and to copy."""
-    return f'<pre tabindex="0">{html.escape(content)}</pre>'
+    """A text as it is, with a button that copies it."""
+    return f'<div><button onclick="{_COPY}">Copy</button><pre tabindex="0">{html.escape(content)}</pre></div>'
 
 
 def _message(words: str) -> str:

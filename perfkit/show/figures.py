@@ -92,14 +92,14 @@ def _disturbed(run: Run) -> str:
 
 
 def throughput(runs: Sequence[Run]) -> Figure:
-    """A bar for each stage with its interval; hollow where a rung was dropped."""
-    rows = list[Row]()
+    """A bar for each stage with its interval; a line climbs through a ladder's, dropped rungs are hollow."""
+    rows, is_ladder = list[Row](), any(RUNG in run.facts for run in runs)
     for run in runs:
-        rate, look = run.samples_per_s, _RATE
-        if run.facts.get(RUNG, "").startswith("dropped"):
-            look = _DROPPED
+        rate, is_dropped = run.samples_per_s, run.facts.get(RUNG, "").startswith("dropped")
+        look = _DROPPED if is_dropped else _RATE
+        climbs = is_ladder and bool(rate) and not (is_dropped or run.is_again)
         bar, text = [(rate.value, look)] if rate else [], _throughput_numbers(run)
-        rows.append(Row(sentences.name(run), bar, text, sentences.outcome(run), rate))
+        rows.append(Row(sentences.name(run), bar, text, sentences.outcome(run), rate, climbs))
     unit = "samples/s: mean, 95% interval; ratio to the stage, or what was kept, before"
     return _figure("throughput", "Throughput, stage by stage", runs, rows, unit)
 

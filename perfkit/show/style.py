@@ -14,6 +14,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from perfkit.results.stats import Estimate
 from perfkit.show.units import clean, wrapped
@@ -86,6 +87,8 @@ class Row(NamedTuple):
     """In the place of a bar."""
     interval: Estimate | None = None
     """Marked on the bar."""
+    climbs: bool = False
+    """Whether the figure's line goes through the end of its bar."""
 
 
 class Figure(NamedTuple):
@@ -151,6 +154,7 @@ class Figure(NamedTuple):
                 middle, low, high = msgspec.structs.astuple(row.interval)
                 ends, ink = [[max(0.0, middle - low)], [max(0.0, high - middle)]], ax.xaxis.label.get_color()
                 ax.errorbar(middle, at, xerr=ends, fmt="none", ecolor=ink, elinewidth=1.4, capsize=4)
+        self._climb(ax)
         ax.set_yticks(range(len(self.rows)), [wrapped(row.label, _characters(0.25), 2) for row in self.rows])
         ax.tick_params(axis="y", length=0)
         right = ax.secondary_yaxis("right")
@@ -166,6 +170,16 @@ class Figure(NamedTuple):
             space = {"borderaxespad": 0.2, "columnspacing": 1.2, "handlelength": 1.6, "handletextpad": 0.5}
             ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(looks), **space)
         return drawing
+
+    def _climb(self, ax: Any) -> None:
+        """A line through the bars that climb, with gaps where rows have words in the place of a bar."""
+        ends = {at: row.pieces[0][0] for at, row in enumerate(self.rows) if row.climbs}
+        if ends:
+            places = np.arange(min(ends), max(ends) + 0.01, 0.02)
+            line = np.interp(places, [*ends], [*ends.values()])
+            line[[bool(self.rows[round(at)].words) for at in places]] = np.nan
+            ax.plot(line, places, color=BLUE, linewidth=2, zorder=3)
+            ax.plot([*ends.values()], [*ends], "o", color=BLUE, markersize=4, zorder=3)
 
 
 def _characters(share: float) -> int:

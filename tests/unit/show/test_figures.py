@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import matplotlib
 import msgspec
+import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
@@ -105,6 +106,20 @@ def test_throughput_has_bars_and_those_of_dropped_rungs_are_hollow():
     assert "samples/s ! disturbed\n! 1.53× (1.51–1.56) disturbed" in rows[1].text
     dropped = msgspec.structs.replace(runs[1], facts={RUNG: "dropped: slower"})
     assert throughput([dropped]).rows[0].pieces[0][1] == Look("dropped", "none")
+
+
+def test_a_line_climbs_through_what_was_kept_and_crosses_no_words():
+    before, kept, absent, *_ = session()
+    facts = {"kept": "kept", "dropped": "dropped: slower"}
+    kept, dropped = (msgspec.structs.replace(kept, facts={RUNG: words}) for words in facts.values())
+    assert absent.status == "not_applicable"
+    picture = throughput([before, absent, kept, dropped])
+    (line, ends) = drawn(picture).axes[0].lines[-2:]
+    assert list(ends.get_ydata()) == [0, 2]
+    seen = line.get_ydata()[~np.isnan(line.get_xdata())]
+    assert seen.min() == 0
+    assert seen.max() == pytest.approx(2)
+    assert not ((seen > 0.6) & (seen < 1.4)).any()
 
 
 def test_lanes_of_a_cpu_show_the_wait_where_it_was_and_no_time_of_workers():
