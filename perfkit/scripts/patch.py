@@ -315,8 +315,8 @@ def verify(
     return verdict(comparison.ratio, comparison.rounds, losses)
 
 
-_UNKNOWN = {"disturbed": "other programs ran", "too few rounds": "there were too few rounds (raise --budget)"}
-"""Verdicts that say nothing of a patch's speed, and why."""
+_WIDE = 0.1
+"""An interval whose half width is more than this part of the ratio says nothing of a patch's speed."""
 
 
 def verdict(ratio: Ratio, rounds: int, losses: Check) -> Check:
@@ -324,7 +324,12 @@ def verdict(ratio: Ratio, rounds: int, losses: Check) -> Check:
     speed = f"{ratio.ratio:.3g} times ({ratio.low:.3g} to {ratio.high:.3g}, {rounds} rounds) as fast"
     ok = losses.ok and ratio.verdict not in ("faster", "slower")
     start = "verified" if ok else "NOT verified"
-    if ok and (why := _UNKNOWN.get(ratio.verdict)):
+    if ok and (ratio.verdict != "no measurable difference" or ratio.half_width > _WIDE):
+        why = (
+            "other programs ran"
+            if ratio.verdict == "disturbed"
+            else "the rounds are too few for their scatter (raise --budget)"
+        )
         start, speed = "trains the same", f"its speed is not known, as {why}: {speed}"
     text = f"losses {losses.evidence}; {speed} as with the switches set from outside"
     return Check("patch", ok, f"{start}: {text}")

@@ -328,19 +328,20 @@ def test_a_diff_has_no_path_above_its_root(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("verdict", "losses", "ok", "start"),
+    ("verdict", "low", "losses", "ok", "start"),
     [
-        ("no measurable difference", True, True, "verified: losses equal; 0.9 times (0.8 to 1, 10 rounds)"),
-        ("slower", True, False, "NOT verified: "),
-        ("no measurable difference", False, False, "NOT verified: "),
-        ("disturbed", True, True,
-         "trains the same: losses equal; its speed is not known, as other programs ran: 0.9 times (0.8"),
-        ("disturbed", False, False, "NOT verified: "),
-        ("too few rounds", True, True,
-         "trains the same: losses equal; its speed is not known, as there were too few rounds"),
+        ("no measurable difference", 0.9, True, True, "verified: losses equal; 0.95 times (0.9 to 1, 10 rounds)"),
+        ("slower", 0.9, True, False, "NOT verified: "),
+        ("no measurable difference", 0.9, False, False, "NOT verified: "),
+        ("disturbed", 0.9, True, True,
+         "trains the same: losses equal; its speed is not known, as other programs ran: 0.95 times (0.9"),
+        ("disturbed", 0.9, False, False, "NOT verified: "),
+        ("too few rounds", 0.9, True, True, "trains the same: losses equal; its speed is not known, as the rounds are too few"),
+        ("no measurable difference", 0.7, True, True,
+         "trains the same: losses equal; its speed is not known, as the rounds are too few for their scatter (raise --budget): 0.95"),
     ],
 )  # fmt: skip
-def test_the_verdict_on_a_patch(verdict, losses, ok, start):
+def test_the_verdict_on_a_patch(verdict, low, losses, ok, start):
     check = Check("losses", losses, "equal" if losses else "differ")
-    result = patching.verdict(Ratio(0.9, 0.8, 1.0, verdict), 10, check)
+    result = patching.verdict(Ratio(0.95, low, 1.0, verdict), 10, check)
     assert result.ok is ok and result.evidence.startswith(start)
