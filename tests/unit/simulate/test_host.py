@@ -58,8 +58,8 @@ def test_the_hosts_time_passes_where_it_must_wait(actions, now):
 
 
 def test_two_streams_share_the_gpu():
-    queue = done(*10 * [kernel(1.0, stream=1), kernel(1.0)])
-    assert queue.ends() == pytest.approx(20.0, rel=0.1), "as much work as on one stream"
+    training = done(*10 * [kernel(1.0, stream=1), kernel(1.0)])
+    assert training.ends() == pytest.approx(20.0, rel=0.1), "as much work as on one stream"
 
 
 @pytest.mark.parametrize(
@@ -94,15 +94,11 @@ def test_hosts_by_name_and_by_numbers():
     assert (mine.processors, mine.fetch_s, mine.band) == (3, 2e-3, 0.0)
 
 
-@pytest.mark.parametrize("text", ["mine", "cores=0", "cores=8,fetch=1", "cores", "cores=nan"])
+@pytest.mark.parametrize("text", ["mine", "cores=0", "cores=8,fetch=1", "cores", "cores=nan", "article"])
 def test_other_hosts_are_refused_with_what_is_allowed(text):
-    with pytest.raises(InvalidValue, match="article, ideal, or numbers above 0 as cores="):
-        host.host(text, True, 2)
-
-
-def test_the_articles_host_is_refused_for_another_data_set():
-    with pytest.raises(InvalidValue, match="no other data set.*fetch_ms"):
-        host.host("article", False, 2)
+    words = "article, ideal, or numbers above 0 as cores=|no other data set.*fetch_ms"
+    with pytest.raises(InvalidValue, match=words):
+        host.host(text, text != "article", 2)
 
 
 def predicted(kernel_share, around=ARTICLE, **switches):
