@@ -236,7 +236,9 @@ def test_what_cannot_be_planned_is_refused_in_words(model, words):
 
 
 def test_code_that_names_cuda_is_told_so():
-    assert "asks for a CUDA device" in recording.reason(RuntimeError("Found no NVIDIA driver on your system."))
+    assert "asks for a CUDA device" in recording.reason(
+        RuntimeError("Found no NVIDIA driver on your system.")
+    )
 
 
 def test_batches_and_optimizers_that_the_program_does_not_take_are_refused_in_words():
