@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing import connection as connections
 from multiprocessing.connection import Connection
@@ -244,17 +244,40 @@ def call(
 
 
 def end_tree(pid: int) -> None:
-    """Terminates a process group, then kills what is left of it and of what it started."""
+    """Terminates a process group, then kills what is left of it and of what it started.
+
+    Resource trackers of multiprocessing come last: they end by themselves, and remove shared semaphores.
+    """
     tree = gpus.process_tree(pid)
-    for number, awaited in ((signal.SIGTERM, tree[:1]), (signal.SIGKILL, tree)):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, number)
-        for member in tree if number == signal.SIGKILL else ():
-            with contextlib.suppress(psutil.NoSuchProcess):
+    _signal_group(pid, signal.SIGTERM)
+    _await(tree[:1])
+    members = [*tree, *_group(pid)]
+    for member in members:
+        with contextlib.suppress(psutil.Error):
+            if not any("resource_tracker" in word for word in member.cmdline()):
                 member.kill()
-        until = time.monotonic() + GRACE_S
-        while any(_runs(process) for process in awaited) and time.monotonic() < until:
-            time.sleep(0.002)
+    _await(members)
+    _signal_group(pid, signal.SIGKILL)
+    _await(members)
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def _group(pid: int) -> Iterator[psutil.Process]:
+    """The processes of a group, also those whose parents have ended."""
+    for member in psutil.pids():
+        with contextlib.suppress(OSError, psutil.Error):
+            if os.getpgid(member) == pid:
+                yield psutil.Process(member)
+
+
+def _await(processes: Sequence[psutil.Process]) -> None:
+    until = time.monotonic() + GRACE_S
+    while any(_runs(process) for process in processes) and time.monotonic() < until:
+        time.sleep(0.002)
 
 
 def _runs(process: psutil.Process) -> bool:

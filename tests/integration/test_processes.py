@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from perfkit.errors import Cancelled, RunFailed
-from perfkit.process.child import Child, call
+from perfkit.process.child import Child, call, end_tree
 from perfkit.recipe import Recipe
 from perfkit.worker.messages import Block, Description, Peak, Trained
 
@@ -203,3 +203,20 @@ def test_what_a_child_started_ends_when_the_child_is_killed():
             child.ask("block", Block, samples=8)
         assert failure.value.kind == "out of memory"
     assert not psutil.wait_procs(loaders, timeout=10)[1]
+
+
+@on_linux
+def test_a_group_that_is_ended_leaves_no_semaphore():
+    """They are removed by the resource tracker of `multiprocessing`, which must outlive what it serves."""
+    code = (
+        "import multiprocessing as mp, time; made = mp.get_context('spawn').Semaphore();"
+        "print(made._semlock.name, flush=True); time.sleep(600)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    shared = Path(f"/dev/shm/sem.{process.stdout.readline().strip('/').strip()}")
+    assert shared.exists()
+    end_tree(process.pid)
+    process.communicate()
+    assert not shared.exists()
