@@ -154,7 +154,7 @@ class StagePanel(LadderPanel):
         own = self.optimization.name
         for name in LADDER[LADDER.index(own) + 1 :] if own in LADDER else ():
             plan = replace(self.plan, stages=(name,), changes={})
-            with contextlib.suppress(InvalidValue):  # a recording without this rung
+            with contextlib.suppress(InvalidValue, KeyError):  # a recording without this rung
                 if not rungs.planned(plan, load=False)[-1].reason:
                     return [name]
         return []
