@@ -17,7 +17,7 @@ import traceback
 import types
 import warnings
 from collections.abc import Iterator, Mapping, MutableMapping
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -72,6 +72,7 @@ def _server(early: Mapping[str, str]) -> forkserver.ForkServer:
     read_early = {name: value for name, value in os.environ.items() if not name.startswith(READ_LATE)}
     server = _servers.setdefault(frozenset({**read_early, **early}.items()), forkserver.ForkServer())
     server.set_forkserver_preload(["perfkit.worker.preload"])
+    resource_tracker.ensure_running()  # else the server starts it, which unblocks Ctrl-C
     # A server inherits what is blocked: Ctrl-C must not end it.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

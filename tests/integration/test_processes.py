@@ -220,3 +220,14 @@ def test_a_group_that_is_ended_leaves_no_semaphore():
     end_tree(process.pid)
     process.communicate()
     assert not shared.exists()
+
+
+@on_linux
+def test_ctrl_c_does_not_reach_the_server_of_a_fresh_process():
+    code = (
+        "import psutil; from perfkit.process.child import Child\n"
+        "with Child() as child: print(open(f'/proc/{psutil.Process(child.pids[0]).ppid()}/status').read())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    (blocked,) = (line.split()[1] for line in done.stdout.splitlines() if line.startswith("SigBlk"))
+    assert int(blocked, 16) >> (signal.SIGINT - 1) & 1
