@@ -11,8 +11,7 @@ from scipy.sparse import csr_matrix
 from perfkit.simulate import costs
 from perfkit.simulate.costs import Constants
 from perfkit.simulate.gpus import Gpu
-from perfkit.simulate.step import Step
-from perfkit.simulate.work import Work, of_operator
+from perfkit.simulate.step import Step, Work, of_operator
 
 Floats, Ints = NDArray[np.float64], NDArray[np.int64]
 BLOCKS = 40

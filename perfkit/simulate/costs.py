@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfkit.simulate.gpus import GPUS, Gpu
-from perfkit.simulate.step import Allocate, Copy, Fetch, Operator, Step, Wait
-from perfkit.simulate.work import UNITS, Work, of_operator
+from perfkit.simulate.step import UNITS, Allocate, Copy, Fetch, Operator, Step, Wait, Work, of_operator
 
 Floats = NDArray[np.float64]
 

@@ -11,8 +11,7 @@ from perfkit.simulate.costs import Kernel
 from perfkit.simulate.gpus import GPUS
 from perfkit.simulate.host import ARTICLE, IDEAL, RUN_AHEAD, Host, Training
 from perfkit.simulate.prediction import Prediction
-from perfkit.simulate.step import Copy, Fetch, Operator, Wait
-from perfkit.simulate.work import Work
+from perfkit.simulate.step import Copy, Fetch, Operator, Wait, Work
 
 HOST = Host(
     name="test", processors=4, cores=4, fetch_s=1e-3, pageable_gbs=1.0, operator_s=0.0, launch_s=0.0,
