@@ -32,7 +32,7 @@ def tune(
     values = {}
     for name, text in pairs(space, "space", "switch=value,value, such as workers=0,2,4"):
         values[name] = [parse_settings([f"{name}={value}"])[name.strip()] for value in text.split(",")]
-    cap = int(memory * 1e9) if memory else None
+    cap = None if memory is None else int(memory * 1e9)
     with progress() as follow:
         result = tuning.tune(plan, values or None, cap, budget, progress=follow)
     output.show("the fastest recipe", result.sections(), result)

@@ -217,7 +217,7 @@ def _candidates(
 def _newest(runs: Iterable[Run], cap_bytes: int | None = None) -> dict[Recipe, Run]:
     """The last run of each recipe, if it stayed below the memory cap."""
     newest = {Recipe.from_dict(run.recipe): run for run in runs}
-    most = cap_bytes or math.inf
+    most = math.inf if cap_bytes is None else cap_bytes
     return {recipe: run for recipe, run in newest.items() if (run.peak_memory_bytes or 0) <= most}
 
 

@@ -77,8 +77,9 @@ def test_nothing_above_the_memory_cap_is_picked(search, plan):
     tuned = tune(plan, space, memory_cap_bytes=10_000)
     assert tuned.best.recipe["batch_size"] == 8
     assert {run.recipe["batch_size"] for run in tuned.tried} == {8, 20}
-    with pytest.raises(InvalidValue, match="fits under the memory cap"):
-        tune(plan, space, memory_cap_bytes=100)
+    for least in (100, 0):  # no memory is a cap, too
+        with pytest.raises(InvalidValue, match="fits under the memory cap"):
+            tune(plan, space, memory_cap_bytes=least)
 
 
 def test_the_search_is_kept_if_parity_fails(search, plan, monkeypatch):
