@@ -27,6 +27,10 @@ from perfkit.worker.messages import Place
 
 LOADER = os.sep.join(("torch", "utils", "data", ""))
 OPTIMIZER = os.sep.join(("torch", "optim", ""))
+SCALER = os.sep.join(("torch", "amp", "grad_scaler.py"))
+SCALER_REMEDY = (
+    "the GradScaler reads whether gradients overflowed: an optimizer with fused=True need not wait"
+)
 UNKNOWN_SIZE = (
     "the size of the result is known only to the device: use torch.where(mask, a, b), or do it on the host"
 )
@@ -88,6 +92,8 @@ def detect_syncs() -> Iterator[list[Place]]:
         place = _judge(call, on_gpu)
         if place and (where := _caller(on_gpu)):
             place.where = where
+            if any(SCALER in frame.f_code.co_filename for frame, _ in traceback.walk_stack(None)):
+                place.fix = SCALER_REMEDY
             add(place, call.seconds)
 
     driver = _driver_warnings() if on_gpu else contextlib.nullcontext(list[Any]())

@@ -111,3 +111,12 @@ def test_copies_to_a_device_are_judged_by_their_memory(pinned, asynchronous, fix
     assert place
     assert (place.kind, place.memory) == ("host to device", "pinned" if pinned else "pageable")
     assert fix in place.fix
+
+
+def test_a_scaler_that_reads_whether_gradients_overflowed_is_told_apart_from_a_read_of_the_script():
+    model = torch.nn.Linear(6, 1)
+    optimizer, scaler = torch.optim.SGD(model.parameters()), torch.amp.GradScaler("cpu")
+    scaler.scale(model(X).sum()).backward()
+    with perfkit.detect_syncs() as detected:
+        scaler.step(optimizer)
+    assert {(place.call, place.fix) for place in detected} == {("item", syncs.SCALER_REMEDY)}
