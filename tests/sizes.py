@@ -16,15 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-LAYOUT = {
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENCODING,
-    tokenize.ENDMARKER,
-}
+LAYOUT = ["COMMENT", "NL", "NEWLINE", "INDENT", "DEDENT", "ENCODING", "ENDMARKER"]
 
 
 def measure(text):
@@ -33,7 +25,9 @@ def measure(text):
     strings = (node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
     prose = {line for node in strings for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    count = sum(token.type not in LAYOUT and token.start[0] not in prose for token in tokens)
+    count = sum(
+        tokenize.tok_name[token.type] not in LAYOUT and token.start[0] not in prose for token in tokens
+    )
     return Counter(lines=text.count("\n"), tokens=count, files=1)
 
 

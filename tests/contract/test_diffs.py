@@ -106,13 +106,3 @@ def test_a_stage_alone_is_the_rung_of_the_ladder(device):
 )
 def test_a_variable_of_the_process_stands_in_the_command_of_a_cpu_s_script_alone(name, variable):
     assert variable in shown("cpu", (name,))[1] and variable not in shown("cuda", (name,))[1]
-
-
-def test_what_needs_a_gpu_is_shown_as_on_one_and_says_so():
-    title, text = shown("cpu", ("pinning",))
-    assert title.startswith("n/a here: ") and title.endswith("what it changes on a GPU")
-    assert changed(text) == changed(shown("cuda", ("pinning",))[1])
-
-
-def changed(diff):
-    return [line for line in diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]

@@ -38,9 +38,9 @@ def test_two_ranks_take_twice_the_samples_with_every_switch_proven():
     assert compare.efficiency(one, two) > 0
 
 
-@pytest.mark.parametrize("workload", ["Toy", "Normalised"])
+@pytest.mark.parametrize("workload", ["Toy", "Blocks"])
 def test_losses_of_two_ranks_are_those_of_one_with_twice_the_batch(workload):
-    """Not with batch normalisation, which is told as what it is."""
+    """Not with batch normalisation (`Blocks`), which is told as what it is."""
     plan = sources.plan(f"tests.support.toy:{workload}", "smoke", ["baseline"], device="cpu")
     result = inspect.parity(plan, "two ranks", Recipe(batch_size=8, **TOGETHER))
     assert len(result.losses["candidate"]) == len(result.losses["float32"]) == 4

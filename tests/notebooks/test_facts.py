@@ -8,7 +8,6 @@ import jupytext
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
-from torch.utils.data import dataloader as loaders
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "notebooks" / "src"
@@ -64,14 +63,6 @@ def test_the_slides_log_of_workers():
     assert "explains 2.0 times; 2.1 was measured" in text
 
 
-def test_without_workers_there_is_no_thread_that_pins():
-    """03: the training process pins each batch itself."""
-    assert "pin_memory" in inspect.getsource(loaders._SingleProcessDataLoaderIter._next_data)
-    thread = "_pin_memory_thread"
-    assert thread not in inspect.getsource(loaders._SingleProcessDataLoaderIter)
-    assert thread in inspect.getsource(loaders._MultiProcessingDataLoaderIter)
-
-
 class Augmented(Dataset[torch.Tensor]):
     """Samples that may draw a random number, as `RandomCrop` does."""
 
@@ -112,11 +103,3 @@ def test_partial_sums_may_be_rounded_to_16_bits_by_default():
     assert torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
     assert torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
     assert "normally kept in float32" in prose("06_amp")
-
-
-def test_the_profiler_has_the_columns_that_the_cheat_sheet_names():
-    source = inspect.getsource(torch.autograd.profiler_util)
-    sheet = (ROOT / "docs" / "cheat_sheet.md").read_text(encoding="utf-8")
-    for column in ('f"Self {device_name}"', 'f"{device_name} total"'):
-        assert column in source
-        assert column[2:-1].replace("{device_name}", "CUDA") in sheet

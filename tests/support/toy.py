@@ -176,13 +176,6 @@ class Straggler(Toy):
         return super().loss(outputs, targets)
 
 
-class Normalised(Toy):
-    """With batch normalisation, which sees each rank's own batch."""
-
-    def model(self):
-        return nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 2))
-
-
 class Blocks(Toy):
     """A model of blocks, as most real ones are."""
 

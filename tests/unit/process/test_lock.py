@@ -1,26 +1,9 @@
-"""Measurements on one device take turns, whatever it is called, and the one that waits says so."""
-
-import threading
+"""Measurements on one device take turns, whatever it is called."""
 
 import pytest
 
 from perfkit import machine
-from perfkit.errors import Cancelled
-from perfkit.process.child import EVERYTHING, device_lock, lock_names
-
-
-def test_the_second_measurement_on_a_device_waits_says_so_and_can_give_up():
-    stop, said = threading.Event(), []
-
-    def waits():
-        said.append("waiting")
-        stop.set()
-
-    with device_lock("cpu"), pytest.raises(Cancelled), device_lock(EVERYTHING, stop, waits):
-        pytest.fail("both have the cores")
-    assert said == ["waiting"]
-    with device_lock("mps", stop):
-        pass
+from perfkit.process.child import EVERYTHING, lock_names
 
 
 @pytest.mark.parametrize(

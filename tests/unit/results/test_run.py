@@ -89,15 +89,6 @@ def compared(rounds, **changes):
     return Comparison(run(title="A", **changes), run(title="B", pairings=[rounds], **changes), rounds)
 
 
-def test_one_pair_of_processes_and_the_noise_it_rests_on():
-    result = compared(pairing([110.0] * 5, [100.0] * 5, interleaved=False))
-    assert (result.pairs, result.rounds, result.ratio.verdict) == (1, 5, "faster")
-    assert result.describe() == (
-        "B / A: 1.100x (1.100-1.100), faster; 5 sequential rounds, A/A noise unknown (not of this machine: "
-        "perfkit doctor --noise measures it)"
-    )
-
-
 def test_several_pairs_count_once_each_and_are_stored_with_the_run():
     factors = (1.1, 1.1, 1.12, 1.08, 1.1, 1.1)
     pairs = [Rounds([factor * 100.0] * 5, [100.0] * 5) for factor in factors]

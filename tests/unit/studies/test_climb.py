@@ -115,11 +115,6 @@ def test_runs_are_stored_and_told_in_the_order_of_the_ladder(machine, ladder):
     assert fractions == sorted(fractions)
 
 
-def test_a_ladder_ends_with_its_baseline(machine, ladder):
-    machine.fail("train", RunFailed("broken", "fix it"))
-    assert [run.status for run in climb(ladder)] == ["failed", "failed"]
-
-
 def test_a_rung_is_not_kept_if_what_was_kept_failed_beside_it(machine, ladder):
     machine.fail(
         "block", RunFailed("lost", ""), lambda child: len(machine.children) == 4 and child.number == 1

@@ -1,18 +1,22 @@
 """The measuring loop with children that answer from a table: rounds, memory, disturbance, stopping."""
 
+import threading
 from dataclasses import replace
 
 import pytest
 
-from perfkit.errors import PerfkitError, RunFailed
+from perfkit.errors import Cancelled, PerfkitError, RunFailed
 from perfkit.ladder.catalogue import Stage
 from perfkit.recipe import Recipe
 from perfkit.results import stats
+from perfkit.results.parity import Check
 from perfkit.results.run import Mechanism
 from perfkit.results.store import RunStore
+from perfkit.studies.inspect import parity
 from perfkit.studies.rungs import again, described
 from perfkit.studies.sources import Progress, StopRule, opened
-from tests.unit.studies.fakes import out_of_memory
+from perfkit.worker.messages import ParityReport
+from tests.unit.studies.fakes import FakeChild, out_of_memory
 
 
 def stage(size, reason=""):
@@ -180,13 +184,6 @@ def test_without_memory_beside_the_baseline_a_stage_is_measured_alone(machine, w
     assert runs[2].pairings[1].other_samples_per_s == [100.0] * 3
 
 
-def test_what_lacks_memory_even_alone_has_failed(machine, where):
-    machine.fail("train", out_of_memory(), lambda child: child.number > 0)
-    first, second = measure(where, [stage(8), stage(64)])
-    assert first.status == "ok"
-    assert (second.status, second.reason) == ("failed", "no memory. lower batch_size")
-
-
 # ---------------------------------------------------------------- other programs
 
 
@@ -207,15 +204,29 @@ def test_rounds_go_on_until_enough_are_undisturbed(machine, where):
     assert second.pairings[0].ratio.verdict == "faster"
 
 
-def test_a_second_study_waits_for_the_device_and_says_so(machine, where):
-    class Enough(Exception):
-        pass
+def test_a_second_study_waits_for_the_device_says_so_and_can_give_up(machine, where):
+    stop, said = threading.Event(), []
 
     def follow(update):
-        assert update.phase == "waiting: another run uses cpu"
-        raise Enough
+        said.append(update.phase)
+        stop.set()
 
     with opened(where, Progress()):
         assert described(where, load=True).description.reference == "m:W", "describing it disturbs nobody"
-        with pytest.raises(Enough), opened(where, Progress(follow)):
+        with pytest.raises(Cancelled), opened(where, Progress(follow, stop)):
             pytest.fail("both have the device")
+    assert said == ["waiting: another run uses cpu"]
+
+
+def test_a_switch_that_is_not_in_effect_is_no_parity(machine, where, monkeypatch):
+    report = ParityReport([Check("losses", True, "equal")], {"candidate": [2.0]})
+    answer = FakeChild.answer
+    monkeypatch.setattr(
+        FakeChild, "answer", lambda child, *asked: report if asked[0] == "parity" else answer(child, *asked)
+    )
+    for is_on in (True, False):
+        machine.mechanisms = [Mechanism("amp", is_on, "logits are of some type")]
+        result = parity(where, "AMP", Recipe(batch_size=16, amp="bf16"))
+        assert (result.ok, result.other_batch, result.exactness) == (is_on, True, "tolerance")
+        assert ("amp: logits are of some type" in result.describe()) is not is_on
+    assert machine.alive() == []

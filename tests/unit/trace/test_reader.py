@@ -104,12 +104,6 @@ def test_what_is_no_trace_is_refused_with_a_remedy(tmp_path, data):
     assert caught.value.remedy
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path):
-    for path in (tmp_path / "none.json", tmp_path):
-        with pytest.raises(TraceError, match="cannot read .*of one rank"):
-            Trace(path)
-
-
 def test_a_long_read_says_how_far_it_is(tmp_path, monkeypatch):
     path = sample().save(tmp_path, "a.json.gz")
     Trace(path, lambda *now: pytest.fail("a short read is quiet"))
