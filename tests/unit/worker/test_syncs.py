@@ -119,4 +119,5 @@ def test_a_scaler_that_reads_whether_gradients_overflowed_is_told_apart_from_a_r
     scaler.scale(model(X).sum()).backward()
     with perfkit.detect_syncs() as detected:
         scaler.step(optimizer)
-    assert {(place.call, place.fix) for place in detected} == {("item", syncs.SCALER_REMEDY)}
+    assert "item" in {place.call for place in detected}
+    assert {place.fix for place in detected} == {syncs.SCALER_REMEDY}
