@@ -306,14 +306,9 @@ model = torch.nn.Linear(8, 4)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 def loss(weights, x):
     return functional_call(model, weights, (x,)).sum()
-weights = {name: p.detach() for name, p in model.named_parameters()}
 weight = torch.ones(8)
 while True:
     for x in DataLoader(torch.randn(32, 8), 8):
-"""
-FUNCTIONAL = """
-        gradients = grad(loss)(weights, x)
-        weights = {name: p - 0.1 * gradients[name] for name, p in weights.items()}
 """
 BY_SAMPLE = """
         gradients = vmap(grad(loss), (None, 0))(dict(model.named_parameters()), x)
@@ -348,7 +343,6 @@ AUTOGRAD = """
 @pytest.mark.parametrize(
     ("code", "step"),
     [
-        (FUNCTIONAL, "a backward pass"),
         (BY_SAMPLE, "a step of SGD"),
         (IN_A_LOSS, "a step of SGD"),
         (OF_ONE_TENSOR, "a backward pass"),

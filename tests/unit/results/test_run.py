@@ -96,7 +96,6 @@ def test_several_pairs_count_once_each_and_are_stored_with_the_run():
     result = compared(several)
     assert (result.pairs, result.rounds) == (6, 30)
     assert math.log(result.ratio.ratio) == pytest.approx(sum(map(math.log, factors)) / 6)
-    assert result.ratio.low < result.ratio.ratio < result.ratio.high
     fewer = msgspec.structs.replace(several, further_pairs=pairs[1:2])
     assert (result.ratio.verdict, fewer.ratio.verdict) == ("faster", "too few rounds")
     assert decode(msgspec.json.encode(result.b)).speedup("previous") == result.ratio

@@ -83,21 +83,20 @@ class FakeChild:
         self.stopped = True
 
 
-def trained(recipe, mechanisms=None, **more):
+def trained(recipe, mechanisms):
     """What a child says of a training that is warm."""
-    fields = {
-        "recipe": recipe.to_dict(),
-        "startup_s": 1.5,
-        "first": FIRST,
-        "warm": WARM,
-        "losses": [2.3, 2.2],
-        "mechanisms": mechanisms or [],
-        "batch_bytes_per_sample": 48,
-        "samples_per_step": recipe.batch_size,
-        "compile_counters": messages.CompileCounters(graphs=int(recipe.compile)),
-        "batch_norm": False,
-    }
-    return messages.Trained(**{**fields, **more})
+    return messages.Trained(
+        recipe=recipe.to_dict(),
+        startup_s=1.5,
+        first=FIRST,
+        warm=WARM,
+        losses=[2.3, 2.2],
+        mechanisms=mechanisms,
+        batch_bytes_per_sample=48,
+        samples_per_step=recipe.batch_size,
+        compile_counters=messages.CompileCounters(graphs=int(recipe.compile)),
+        batch_norm=False,
+    )
 
 
 def out_of_memory():

@@ -1,7 +1,6 @@
 """What is shown of a trace: findings, tables, figures, the timeline."""
 
 import json
-import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from perfkit import trace
 from perfkit.errors import TraceError
 from perfkit.show import document, html, terminal
 from perfkit.show.style import Figure
-from perfkit.trace import timeline
 from perfkit.trace.profile import Profile
 from perfkit.trace.timeline import Lanes, interactive
 from tests.unit.trace.recording import AUTOGRAD, LOADER, MAIN, Recording, bars, step
@@ -20,15 +18,11 @@ RECORDED = Path(__file__).parents[3] / "data" / "recordings" / "traces"
 ABOUT = {"duration": 2, "step": 0, "steps": ([0], [2], ["<step>"])}
 
 
-def test_the_pages_of_a_cpu_and_of_a_simulated_gpu():
-    """Golden: `PERFKIT_GOLDEN=1` writes it anew."""
-    golden, pages = Path(__file__).with_name("golden_report.txt"), []
+def test_the_pages_of_a_cpu_and_of_a_simulated_gpu(golden):
+    pages = []
     for name in ("photos-baseline", "sim-v100-data_loading"):
         pages.append(Profile(trace.Trace(RECORDED / f"{name}.pt.trace.json.gz")).sections())
-    text = "\n".join(map(terminal.text, pages))
-    if os.environ.get("PERFKIT_GOLDEN"):
-        golden.write_text(text)
-    assert text == golden.read_text()
+    golden("report", "\n".join(map(terminal.text, pages)))
     cpu, gpu = pages
     (axes,) = document.find(cpu, Figure, "breakdown").draw().axes
     assert len(axes.patches) == 3 * 4, "three steps and the mean: loader, operators, other"
@@ -139,11 +133,3 @@ def test_names_from_outside_cannot_leave_the_timeline():
     assert "alert(1)</script>" not in page and page.count("<script") == 2
     text = page.split('id="pk-timeline-data">')[1].split("</script>")[0]
     assert json.loads(text)["texts"] == [evil]
-
-
-def test_the_page_of_a_full_timeline_stays_below_5_mb():
-    texts = [f"aten::operator{at}" for at in range(900)]
-    columns = [[value] * timeline.MOST for value in (10**11, 20_456, 15_789, 12, 555, 1, 777)]
-    lane = trace.Lane(label="main", kind="thread", rows=[columns])
-    window = Lanes(lanes=[lane], texts=texts, **ABOUT)
-    assert 2e6 < len(html.page("x", [interactive(window)])) < 5e6

@@ -47,10 +47,10 @@ def test_every_reader_tells_a_switch_that_is_on_from_one_that_is_off():
     view.iterator._shutdown_workers()
 
 
-def noted(**changes):
+def noted(stream=7, pinned=True):
     """What `observe_step` would note on a GPU."""
-    pinned = [SimpleNamespace(is_pinned=lambda: True)]
-    return {"copy_streams": [7], "compute_stream": 0, "batch": pinned, **changes}
+    batch = [SimpleNamespace(is_pinned=lambda: pinned)]
+    return {"copy_streams": [stream], "compute_stream": 0, "batch": batch}
 
 
 def computed(dtype, **others):
@@ -69,13 +69,8 @@ EARLY = {"OMP_WAIT_POLICY": "PASSIVE", "MALLOC_TRIM_THRESHOLD_": "1"}
     ("switch", "view", "value", "words"),
     [
         ("device_prefetch", noted(), True, "on a stream of its own; batches lie in page-locked memory"),
-        ("device_prefetch", noted(copy_streams=[0]), False, "on the stream of the kernels"),
-        (
-            "device_prefetch",
-            noted(batch=[SimpleNamespace(is_pinned=lambda: False)]),
-            None,
-            "in pageable memory",
-        ),
+        ("device_prefetch", noted(stream=0), False, "on the stream of the kernels"),
+        ("device_prefetch", noted(pinned=False), None, "in pageable memory"),
         ("amp", computed(torch.float16, scaler=scaler(True)), "fp16", "loss scaled by 65536"),
         ("amp", computed(torch.float16, scaler=scaler(False)), None, "logits are float16"),
         ("amp", computed(torch.float32, autocast=torch.bfloat16), "bf16", "cast back from an autocast"),
