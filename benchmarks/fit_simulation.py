@@ -139,16 +139,6 @@ def without_own(now: Constants, gpu: Gpu) -> Constants:
     return Constants(now.version, values, now.sources)
 
 
-def of_data_sheet(problem: Problem, sheet_alone: Constants) -> Iterator[str]:
-    """The same figures as if none were known for the GPU or its architecture."""
-    errors = problem.predicted(sheet_alone) / problem.measured - 1
-    for condition in dict.fromkeys(c.conditions for c in problem.cases):
-        some = errors[[c.conditions == condition for c in problem.cases]]
-        median, most = np.quantile(np.abs(some), [0.5, 0.9])
-        figures = f"median {median:.1%}, 90% {most:.1%}, time predicted {np.median(some):+.1%}"
-        yield f"{problem.gpu.key} by its data sheet alone, {condition}: {figures}"
-
-
 def summary(
     key: str,
     claim: str,
@@ -234,20 +224,21 @@ def main() -> None:
     sheet_alone = without_own(constants(), inference.gpu)
     first = partial(inherited, sheet_alone, gpu=inference.gpu)
     now = fit(inference, sheet_alone, ada)
-    fitted = {name: float(f"{value:.4g}") for name, value in sorted(now.values.items())}
-    told = {name: fitted[name] for name in ada if math.isclose(fitted[name], first(name), rel_tol=0.01)}
-    now = Constants(now.version, {name: fitted[name] for name in fitted if name not in told}, now.sources)
-    print(f"fitted: {len(ada)}, of which the data sheet alone gives {len(told)}")
-    print(f"at a bound: {', '.join(name for name in ada if now.values.get(name) in (1.0, 1.5))}")
+    values = {name: float(f"{value:.4g}") for name, value in sorted(now.values.items())}
+    for name in ada:
+        if math.isclose(values[name], first(name), rel_tol=0.01):
+            del values[name]  # the data sheet alone gives it
+    now = Constants(now.version, values, now.sources)
+    print(f"at a bound: {', '.join(name for name in ada if values.get(name) in (1.0, 1.5))}")
     errors = [
         *of_table(training, held_out(training, now, training.constants_of()), "channels_last", "training"),
         *of_table(inference, held_out(inference, sheet_alone, ada), "compile", "inference"),
         *resnet50(now), *old_models(now), *of_article(),
     ]  # fmt: skip
-    for line in errors:
+    alone = np.log(inference.predicted(sheet_alone) / inference.measured)
+    for line in [*errors, *of_table(inference, alone, "compile", "data sheet alone")]:
         about = f"{line.gpu:8} {line.claim:13} {line.conditions:32} {line.use:12} {line.figures:4}"
         print(f"{about} median {line.median:6.1%}  90% {line.p90:6.1%}  band {line.band:.1%}")
-    print(*of_data_sheet(inference, sheet_alone), sep="\n")
     if options.write:
         for name, content in (("constants.json", now), ("errors.json", ErrorTable(now.digest, errors))):
             text = msgspec.json.format(msgspec.json.encode(content), indent=1)
