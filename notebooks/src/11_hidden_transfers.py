@@ -20,15 +20,17 @@
 # This training has several. How many waits has a step?
 
 # %%
+import inspect
+
 from IPython.display import Markdown
 
 from perfkit import notebook as pk
-from perfkit.workloads import declaration
+from perfkit.workloads.bottlenecks import Chatty
 
-name = "perfkit.workloads.bottlenecks:Chatty"
-Markdown(f"```python\n{declaration(name)[1]}```")
+Markdown(f"```python\n{inspect.getsource(Chatty)}```")
 
 # %%
+name = "perfkit.workloads.bottlenecks:Chatty"
 syncs = pk.find_syncs(name)
 syncs.table()
 

@@ -16,6 +16,7 @@
 # Guess: by what factor do samples/s grow from one rank to two? (On two cores, each rank gets one thread.)
 
 # %%
+import matplotlib.pyplot as plt
 import torch
 
 from perfkit import notebook as pk
@@ -59,14 +60,20 @@ panel.parity("2 ranks")
 # A ring all-reduce of n ranks takes 2(n − 1)·α + 2(n − 1)/n · bytes/β, with the latency α and bandwidth β measured between these ranks. For many ranks it is pessimistic: NCCL uses trees, whose latency grows with log n.
 
 # %%
-{ranks: f"{share:.0%}" for ranks, share in forecast(panel["2 ranks"]).items()}
+here = forecast(panel["2 ranks"])
+over_a_link = forecast(panel["2 ranks"], latency_s=5e-6, bytes_per_s=12.5e9)
+plt.plot(*zip(*here.items(), strict=True), "o-", label="as measured here")
+plt.plot(*zip(*over_a_link.items(), strict=True), "s--", label="over a data-centre link: 5 µs, 12.5 GB/s")
+plt.xscale("log", base=2)
+plt.xticks([*here], [*here])
+plt.ylim(0, 1.05)
+plt.xlabel("ranks")
+plt.ylabel("scaling efficiency, forecast")
+plt.legend()
+plt.show()
 
 # %% [markdown]
-# The first part, the latency, grows with every rank, whatever the size of the model. With 5 µs a hop, 1,024 ranks in a ring spend 2 · 1,023 · 5 µs, 10 ms, on it in each step; the model has to compute for much longer than that. The same forecast over such a data-centre link:
-
-# %%
-over_a_link = forecast(panel["2 ranks"], latency_s=5e-6, bytes_per_s=12.5e9)
-{ranks: f"{share:.0%}" for ranks, share in over_a_link.items()}
+# The first part, the latency, grows with every rank, whatever the size of the model. With 5 µs a hop, 1,024 ranks in a ring spend 2 · 1,023 · 5 µs, 10 ms, on it in each step; the model has to compute for much longer than that.
 
 # %% [markdown]
 # On a cluster, `perfkit export --set ranks=16 > train.py`, then on each of two machines with eight GPUs:
