@@ -31,7 +31,7 @@ panel.run()
 # %% [markdown]
 # **What to expect.** `channels_last`: 1.05 to 1.25 times on a CPU. AMP: without bf16 instructions a CPU casts and gains nothing: press *Drop*. With AMX, or with AVX512-BF16 as on the recorded CPU, it is faster where convolutions dominate, and only if the loop lets it be.
 #
-# On the recorded CPU, *computing alone* hardly gains, yet the loop is 1.4 times as fast. The machine has two cores, and one thread in bf16 computes as fast as two in float32. So here AMP also sets `cpu_threads=1`, which leaves the other core to the worker. Before, every kernel waited at its end for the thread whose core the worker had taken; computing alone has no worker, and does not show it. **A ceiling shows what the device can do, not what the loop gets**: believe the loop.
+# On the recorded CPU, *computing alone* hardly gains, yet the loop is 1.3 times as fast. The machine has two cores, and one thread in bf16 computes as fast as two in float32. So here AMP also sets `cpu_threads=1`, which leaves the other core to the worker. Before, every kernel waited at its end for the thread whose core the worker had taken; computing alone has no worker, and does not show it. **A ceiling shows what the device can do, not what the loop gets**: believe the loop.
 #
 # On the walk-through's V100: 1,670 → 2,477 samples/s, and Tensor Core time 0 → 26.3%. That step also doubled the batch to 1,024, because 16-bit activations leave memory for it, so nobody can say how much AMP alone gave. Utilisation *fell* a little: the kernels were shorter.
 

@@ -47,7 +47,9 @@ def test_a_held_batch_does_not_show_what_a_loop_with_a_worker_gains():
     before, after = runs["scaled_decode"], runs["amp"]
     assert after.ceiling_samples_per_s == pytest.approx(before.ceiling_samples_per_s, rel=0.1)
     ratio = after.speedup("previous")
-    assert (ratio.verdict, round(ratio.ratio, 1)) == ("faster", 1.4)
+    assert ratio.verdict == "faster"
+    chapter = (record.ROOT / "notebooks/src/06_amp.py").read_text(encoding="utf-8")
+    assert f"yet the loop is {ratio.ratio:.1f} times as fast" in chapter
 
 
 def test_the_simulated_ladder_says_so_and_is_of_todays_model():
