@@ -69,6 +69,13 @@ def test_an_optimization_changes_its_own_switch_and_all_of_it_can_act(name):
     assert OPTIMIZATIONS[name].switch in stage.recipe.diff(base)
 
 
+@pytest.mark.parametrize("name", RUNGS)
+def test_on_a_plain_cpu_a_stage_acts_or_says_why_not(name):
+    base = Recipe(batch_size=SIZES["batch_size"])
+    stage = catalogue.stage(OPTIMIZATIONS[name], base, SIZES, Target("cpu", frozenset(), compiler=False))
+    assert (stage.recipe != base) != bool(stage.reason)
+
+
 def test_the_gain_that_a_card_quotes_follows_from_the_article_s_rates():
     for before, stage in itertools.pairwise(article.ARTICLE.stages):
         assert OPTIMIZATIONS[stage.stage].times == pytest.approx(

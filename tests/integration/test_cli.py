@@ -16,7 +16,7 @@ from perfkit.studies import inspect
 from perfkit.studies.rungs import climb
 from perfkit.studies.sources import plan
 from tests.support import scripts
-from tests.support.cli import ROOT, perfkit
+from tests.support.cli import ROOT, perfkit, perfkit_alone
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -132,11 +132,11 @@ def test_the_workload_of_the_documents_works(tmp_path, monkeypatch):
     page = (ROOT / "docs" / "workloads.md").read_text(encoding="utf-8")
     code = re.search(r"<!-- example: my_workload.py -->\n```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "my_workload.py").write_text(code.group(1))
-    monkeypatch.syspath_prepend(tmp_path)
     waves = ("--workload", "my_workload:Waves")
-    perfkit("run", *waves, "--stages", "data_loading,uint8_copy", "--json", "out.json", cwd=tmp_path)
+    perfkit_alone("run", *waves, "--stages", "data_loading,uint8_copy", "--json", "out.json", cwd=tmp_path)
     document = json.loads((tmp_path / "out.json").read_text())
     assert [stage["status"] for stage in document["stages"]] == ["ok"] * 3
+    monkeypatch.syspath_prepend(tmp_path)
     perfkit("export", *waves, "--stage", "uint8_copy", "-o", "train.py", cwd=tmp_path)
     scripts.run(tmp_path / "train.py")
 

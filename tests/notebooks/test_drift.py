@@ -1,5 +1,6 @@
 """What people open is what was edited: every notebook is its source, clean and short."""
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -100,3 +101,14 @@ def test_a_rung_has_a_loop_whose_line_the_reader_edits(source):
     assert loop[0] == "%%watch" and 20 <= len(loop) <= 40
     assert "perfkit" not in cells["exercise"]
     assert 1 <= cells["exercise"].count("# edit") <= 3
+
+
+@pytest.mark.parametrize("plan", ["90-minutes", "half-a-day"])
+def test_a_plan_for_a_room_adds_up(plan):
+    text = (ROOT / "docs" / "teaching" / f"{plan}.md").read_text(encoding="utf-8")
+    rows = [
+        (int(h) * 60 + int(m), int(n)) for h, m, n in re.findall(r"^\| (\d+):(\d+) \| (\d+) \|", text, re.M)
+    ]
+    for (start, minutes), (following, _) in itertools.pairwise(rows):
+        assert start + minutes == following
+    assert f"Sum: {sum(minutes for _, minutes in rows)} minutes" in text

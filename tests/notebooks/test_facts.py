@@ -1,11 +1,14 @@
 """What the course says and code can check: the sums of chapter 14, and facts behind the answers of quizzes."""
 
+import inspect
 import math
 from pathlib import Path
 
 import jupytext
 import pytest
 import torch
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import dataloader as loaders
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "notebooks" / "src"
@@ -61,8 +64,59 @@ def test_the_slides_log_of_workers():
     assert "explains 2.0 times; 2.1 was measured" in text
 
 
+def test_without_workers_there_is_no_thread_that_pins():
+    """03: the training process pins each batch itself."""
+    assert "pin_memory" in inspect.getsource(loaders._SingleProcessDataLoaderIter._next_data)
+    thread = "_pin_memory_thread"
+    assert thread not in inspect.getsource(loaders._SingleProcessDataLoaderIter)
+    assert thread in inspect.getsource(loaders._MultiProcessingDataLoaderIter)
+
+
+class Augmented(Dataset[torch.Tensor]):
+    """Samples that may draw a random number, as `RandomCrop` does."""
+
+    def __init__(self, is_random):
+        self.is_random = is_random
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.tensor([index, torch.rand(()).item() if self.is_random else 0.0])
+
+
+@pytest.mark.parametrize("is_random", [False, True])
+def test_workers_change_losses_only_if_the_data_set_draws_random_numbers(is_random):
+    """02: the order of samples stays; random numbers come from the worker's own generator."""
+
+    def epoch(workers):
+        generator = torch.Generator().manual_seed(3)
+        torch.manual_seed(3)
+        loader = DataLoader(
+            Augmented(is_random), shuffle=True, generator=generator, num_workers=workers, batch_size=4
+        )
+        return torch.cat(list(loader))
+
+    plain, parallel = epoch(0), epoch(1)
+    assert torch.equal(plain[:, 0], parallel[:, 0])
+    assert torch.equal(plain, parallel) is not is_random
+
+
+def test_gradients_are_none_by_default():
+    """05: the tip of the walk-through has expired."""
+    assert inspect.signature(torch.optim.Optimizer.zero_grad).parameters["set_to_none"].default is True
+
+
 def test_partial_sums_may_be_rounded_to_16_bits_by_default():
     """06: sums inside a product are *normally* kept in float32."""
     assert torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
     assert torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
     assert "normally kept in float32" in prose("06_amp")
+
+
+def test_the_profiler_has_the_columns_that_the_cheat_sheet_names():
+    source = inspect.getsource(torch.autograd.profiler_util)
+    sheet = (ROOT / "docs" / "cheat_sheet.md").read_text(encoding="utf-8")
+    for column in ('f"Self {device_name}"', 'f"{device_name} total"'):
+        assert column in source
+        assert column[2:-1].replace("{device_name}", "CUDA") in sheet
