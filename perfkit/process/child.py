@@ -26,7 +26,7 @@ import psutil
 
 from perfkit import machine
 from perfkit.errors import Cancelled, RunFailed
-from perfkit.machine import gpus
+from perfkit.machine import cores, gpus
 from perfkit.process import server
 from perfkit.worker import failures, messages
 from perfkit.worker.messages import Answer, AnyEvent, Failure, Progress, Question
@@ -39,6 +39,8 @@ POLL_S = 0.1
 COLLECT_S = 1.5
 """How long the failures of other ranks are waited for, to find the one that caused them."""
 GRACE_S = 3.0
+LOG_BYTES = 20_000
+"""How much of the end of a log is read."""
 EVERYTHING = "everything"
 """A lock on the cores and all GPUs: for a script, whose device shows only when it runs."""
 
@@ -213,9 +215,10 @@ class Child(Conversation):
         return error
 
     def log(self, rank: int = 0) -> list[str]:
-        """The lines that a rank printed."""
+        """The last lines that a rank printed."""
         path = self._log(rank)
-        return path.read_text(errors="replace").splitlines() if path.is_file() else []
+        written = path.read_bytes()[-LOG_BYTES:] if path.is_file() else b""
+        return written.decode(errors="replace").splitlines()
 
     def stop(self) -> None:
         for line, process in zip(self.lines, self._processes, strict=True):
@@ -268,10 +271,9 @@ def _signal_group(pid: int, number: int) -> None:
 
 def _group(pid: int) -> Iterator[psutil.Process]:
     """The processes of a group, also those whose parents have ended."""
-    for member in psutil.pids():
-        with contextlib.suppress(OSError, psutil.Error):
-            if os.getpgid(member) == pid:
-                yield psutil.Process(member)
+    for member in cores.members([pid]):
+        with contextlib.suppress(psutil.Error):
+            yield psutil.Process(member)
 
 
 def _await(processes: Sequence[psutil.Process]) -> None:

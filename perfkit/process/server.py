@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import types
 import warnings
@@ -49,13 +50,15 @@ def start(connection: Connection, log: str, early: Mapping[str, str], late: Mapp
         environment.pop("MPLBACKEND", None)  # a notebook's own
         # A daemon is ended with this process, rather than waited for.
         process: BaseProcess = _method.Process(target=run, args=(connection, environment, log), daemon=True)
-        if ON_LINUX:
-            connect = _server(early).connect_to_new_process
-            changed = _replaced(vars(forkserver), {"connect_to_new_process": connect})
-        else:
-            changed = _replaced(os.environ, early)
-        with changed:
-            process.start()
+        if not ON_LINUX:
+            with _replaced(os.environ, early):
+                process.start()
+            return process
+        try:
+            _fork(process, early)
+        except (EOFError, OSError):  # somebody ended the server, which only the next call notices
+            time.sleep(0.5)
+            _fork(process, early)
         return process
 
 
@@ -65,6 +68,12 @@ def restart() -> None:
         for server in _servers.values():
             server._stop()  # type: ignore[attr-defined]
         _servers.clear()
+
+
+def _fork(process: BaseProcess, early: Mapping[str, str]) -> None:
+    connect = _server(early).connect_to_new_process
+    with _replaced(vars(forkserver), {"connect_to_new_process": connect}):
+        process.start()
 
 
 def _server(early: Mapping[str, str]) -> forkserver.ForkServer:

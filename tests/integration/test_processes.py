@@ -150,6 +150,8 @@ def test_when_the_server_dies_its_children_do_and_another_one_starts_that_can_be
     no_orphans()
     with Child() as another:
         assert described(another).reference
+        server_of(another).kill()
+        assert call("builtins:divmod", 7, 2) == (3, 1), "also at once, before the death is noticed"
 
 
 KILLED = """
