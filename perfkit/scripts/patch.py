@@ -101,9 +101,9 @@ class Patch:
 
     def diff(self) -> str:
         """A unified diff for `git apply` or `patch -p1` in `root`; empty without edits."""
-        texts: list[str] = []
+        texts, root = list[str](), self.root
         for path, *sides in self.changes():
-            name = path.relative_to(self.root).as_posix()
+            name = path.relative_to(root).as_posix()
             # Lines end at line feeds only, so that carriage returns and form feeds are kept.
             before, after = ([*io.StringIO(data.decode(), newline="\n")] for data in sides)
             texts += difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
@@ -113,8 +113,9 @@ class Patch:
 
     def notes(self) -> list[Content]:
         """What a reader must know beside the diff."""
-        is_elsewhere = self.root != self.launch.where.resolve()
-        where = [f"Apply it with: patch -p1 -d {shlex.quote(str(self.root))}"] * is_elsewhere
+        root = self.root
+        is_elsewhere = root != self.launch.where.resolve()
+        where = [f"Apply it with: patch -p1 -d {shlex.quote(str(root))}"] * is_elsewhere
         return [*where, *(Notice(f"{name} is not in the patch: {why}") for name, why in self.refused.items())]
 
 
@@ -135,8 +136,12 @@ def edit(launch: Launch, settings: Mapping[str, Value], facts: ScriptFacts) -> P
             edited.append(name)
         except Refused as reason:
             refused[name] = str(reason)
-    sources = [source for source in patcher.sources.values() if source.edited(patcher.edits) != source.data]
-    if files := {Path(source.path): source.edited(patcher.edits) for source in sources}:
+    files = {
+        Path(source.path): after
+        for source in patcher.sources.values()
+        if (after := source.edited(patcher.edits)) != source.data
+    }
+    if files:
         if launch.script:  # its folder is where it imports from, so it must be there itself
             files.setdefault(main, main.read_bytes())
             launch = replace(launch, program=str(main))
