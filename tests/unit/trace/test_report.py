@@ -10,6 +10,7 @@ from perfkit import trace
 from perfkit.errors import TraceError
 from perfkit.show import document, html, terminal
 from perfkit.show.style import Figure
+from perfkit.trace import timeline
 from perfkit.trace.profile import Profile
 from perfkit.trace.timeline import Lanes, interactive
 from tests.unit.trace.recording import AUTOGRAD, LOADER, MAIN, Recording, bars, step
@@ -133,3 +134,11 @@ def test_names_from_outside_cannot_leave_the_timeline():
     assert "alert(1)</script>" not in page and page.count("<script") == 2
     text = page.split('id="pk-timeline-data">')[1].split("</script>")[0]
     assert json.loads(text)["texts"] == [evil]
+
+
+def test_the_page_of_a_full_timeline_stays_below_5_mb():
+    texts = [f"aten::operator{at}" for at in range(900)]
+    columns = [[value] * timeline.MOST for value in (10**11, 20_456, 15_789, 12, 555, 1, 777)]
+    lane = trace.Lane(label="main", kind="thread", rows=[columns])
+    window = Lanes(lanes=[lane], texts=texts, **ABOUT)
+    assert 2e6 < len(html.page("x", [interactive(window)])) < 5e6

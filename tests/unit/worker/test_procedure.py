@@ -164,3 +164,10 @@ def test_gradients_stay_on_their_rank_also_where_the_program_says_when_they_are_
         model.require_backward_grad_sync = True
         assert model.require_backward_grad_sync is False
     assert model.require_backward_grad_sync is True
+
+
+def test_batches_that_came_early_are_ready_too():
+    loaded = SimpleNamespace(
+        _data_queue=SimpleNamespace(qsize=lambda: 2), _task_info={1: (0,), 2: (1, "data")}
+    )
+    assert (procedure.ready(loaded), procedure.ready(None)) == (3, 0)
