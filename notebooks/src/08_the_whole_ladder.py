@@ -66,7 +66,7 @@ Markdown("\n".join(f"- {rung.title}: {rung.published}" for rung in rungs if rung
 #
 # ```python
 # pk.LadderPanel(["compile", "data_loading"]).run()
-# pk.attribute(["data_loading", "channels_last", "compile"], minutes=4)  # every subset, averaged over all orders
+# pk.attribute(["data_loading", "channels_last", "compile"], minutes=4)  # each alone, all, all but each
 # pk.tune(minutes=10)  # search: workers, batch, precision, under a memory cap
 # ```
 #

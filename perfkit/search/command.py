@@ -11,7 +11,7 @@ from perfkit.search import tune as tuning
 
 
 def attribute(training: Training, output: Output, stages: Stages = None, budget: Budget = 600.0) -> None:
-    """What is each optimization worth, whatever the order? Alone, after the others, on average (Shapley)."""
+    """What is each optimization worth, whatever the order? Alone, after the others, and all together."""
     plan = training.plan()
     with progress() as follow:
         result = attributing.attribute(plan, names(stages), budget, follow)

@@ -17,7 +17,7 @@ def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where
 
     Table: What each.
 
-    They are two to four; data loading, uint8 copy, channels_last and compile if None. `where` holds
+    They are two or more; data loading, uint8 copy, channels_last and compile if None. `where` holds
     `workload`, `preset`, `device`, `options` as for the panels.
     """
     plan = sources.plan(stages=["baseline"], **where)
