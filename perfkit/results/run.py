@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from perfkit.errors import StoreError
 from perfkit.results import stats
+from perfkit.results.parity import Check
 from perfkit.results.stats import Estimate, Ratio, Values
 
 T = TypeVar("T")
@@ -41,12 +42,10 @@ Share = Annotated[float, Meta(ge=0, lt=1e3)]
 Count = Annotated[int, Meta(ge=0)]
 
 
-class Mechanism(msgspec.Struct, frozen=True):
+class Mechanism(Check, frozen=True):
     """Proof that a switch is on (or off): read from the built objects, not from the recipe."""
 
-    switch: str
-    ok: bool
-    evidence: str
+    name: str = msgspec.field(name="switch")
 
 
 class Simulated(msgspec.Struct, frozen=True, kw_only=True):

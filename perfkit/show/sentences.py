@@ -113,7 +113,7 @@ def verdict(run: Run, before: Run | None = None, ratio: Ratio | None = None) -> 
         ratio: how they compare; as they were measured if None.
     """
     ratio = ratio or run.speedup("baseline" if run.is_again else "previous")
-    broken = [f"{clean(check.switch)}: {clean(check.evidence)}" for check in run.mechanism if not check.ok]
+    broken = [f"{clean(check.name)}: {clean(check.evidence)}" for check in run.mechanism if not check.ok]
     if run.samples_per_s is None:
         text = outcome(run).rstrip(".")
     elif broken:

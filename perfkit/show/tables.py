@@ -8,7 +8,7 @@ from perfkit import additions, machine
 from perfkit.machine import devices
 from perfkit.recipe import Recipe, spoken, switches
 from perfkit.results.parity import Check, Parity
-from perfkit.results.run import Mechanism, Run
+from perfkit.results.run import Run
 from perfkit.results.stats import Ratio
 from perfkit.results.store import Entry
 from perfkit.show import figures, sentences, units
@@ -140,13 +140,13 @@ def notes(runs: Sequence[Run]) -> Bullets:
 
 
 _CHECK = (
-    Col("check", lambda check: check.name if isinstance(check, Check) else check.switch),
+    Col("check", "name"),
     Col("holds", lambda check: "✓" if check.ok else "✗"),
     Col("evidence", "evidence"),
 )
 
 
-def checks(title: str, results: Sequence[Check | Mechanism]) -> Table:
+def checks(title: str, results: Sequence[Check]) -> Table:
     """Checks with their evidence."""
     return tabulate(_CHECK, results, title)
 
@@ -162,8 +162,7 @@ def proof(runs: Sequence[Run], parity: Parity | None = None) -> Table:
     rows, passed = list[list[Cell | str]](), 0
     for before, run in pairwise([*measured[:1], *measured]):
         for check in [*run.mechanism, *(parity.checks if parity and run is measured[-1] else ())]:
-            switch = check.switch if isinstance(check, Mechanism) else ""
-            if check.ok and run.recipe.get(switch) == before.recipe.get(switch):
+            if check.ok and run.recipe.get(check.name) == before.recipe.get(check.name):
                 passed += 1
             else:
                 rows.append([name(run), *(column.cell(check) for column in _CHECK)])

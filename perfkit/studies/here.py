@@ -260,7 +260,7 @@ class ThisMachine(Source):
         free = self._free_gpu_bytes()
         trial.child, trial.trained = training = self.start(trial.stage)
         proofs = training.trained.mechanisms
-        off = [f"{proof.switch} ({proof.evidence})" for proof in proofs if not proof.ok]
+        off = [f"{proof.name} ({proof.evidence})" for proof in proofs if not proof.ok]
         if off:
             raise RunFailed(
                 f"the mechanism is not on: {'; '.join(off)}",

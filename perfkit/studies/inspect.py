@@ -79,7 +79,7 @@ def parity_of(source: Source, title: str, recipe: Recipe, steps: int = PARITY_ST
         how = {"exactness": exactness, "seed": source.plan.seed, "steps": steps}
         report = source.ask(child, "parity", ParityReport, recipe=recipe.to_dict(), **how)
         trained = source.train(recipe, loss_steps=2, child=child).trained
-    off = [f"{proof.switch}: {proof.evidence}" for proof in trained.mechanisms if not proof.ok]
+    off = [f"{proof.name}: {proof.evidence}" for proof in trained.mechanisms if not proof.ok]
     proven = f"{len(trained.mechanisms)} switches proven by the built objects"
     mechanisms = Check("mechanisms", not off, "; ".join(off) or proven)
     samples = recipe.batch_size * recipe.accumulation * recipe.ranks

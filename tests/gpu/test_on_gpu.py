@@ -39,7 +39,7 @@ def ladder() -> dict[str, Run]:
 
 
 def evidence(run: Run, switch: str) -> str:
-    return next(proof.evidence for proof in run.mechanism if proof.switch == switch)
+    return next(proof.evidence for proof in run.mechanism if proof.name == switch)
 
 
 def test_every_stage_of_the_ladder_is_real_on_a_gpu(ladder: dict[str, Run]) -> None:

@@ -100,7 +100,7 @@ def test_ranks_are_asked_as_one_end_together_and_a_rank_that_hangs_is_too_late()
     with Child(on_progress, stop, ranks=2) as child:
         answer = trained(child, ranks=2)
         assert answer.samples_per_step == 16
-        assert [proof.ok for proof in answer.mechanisms if proof.switch == "ranks"] == [True]
+        assert [proof.ok for proof in answer.mechanisms if proof.name == "ranks"] == [True]
         with pytest.raises(Cancelled):
             child.ask("block", Block, samples=10**9)
     with Child(ranks=2) as child, pytest.raises(RunFailed, match="time limit"):

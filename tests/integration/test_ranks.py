@@ -27,9 +27,9 @@ def measured(workload, *recipes):
 def test_two_ranks_take_twice_the_samples_with_every_switch_proven():
     one, two, merged = runs = measured("Toy", {"cpu_threads": 1}, TOGETHER, TOGETHER | {"accumulation": 2})
     assert [(run.status, run.samples_per_step) for run in runs] == [("ok", 8), ("ok", 16), ("ok", 32)]
-    assert "2 ranks by gloo" in {proof.switch: proof.evidence for proof in two.mechanism}["ranks"]
+    assert "2 ranks by gloo" in {proof.name: proof.evidence for proof in two.mechanism}["ranks"]
     assert one.communication is None
-    accumulated = {proof.switch: proof for proof in merged.mechanism}["accumulation"]
+    accumulated = {proof.name: proof for proof in merged.mechanism}["accumulation"]
     assert accumulated.ok and "averaged over the ranks: 1x" in accumulated.evidence
     for run in (two, merged):
         assert run.communication.bytes_per_step == 4 * (16 * 32 + 32 + 32 * 2 + 2)

@@ -122,7 +122,7 @@ def test_a_script_is_counted_toggled_and_edited(case, tmp_path, monkeypatch):
             assert reason in facts.refused[name]
         for script, toggles in zip(toggled, several, strict=True):
             other = train(script)
-            assert {proof.switch: proof.ok for proof in other.mechanisms} == dict.fromkeys(toggles, True)
+            assert {proof.name: proof.ok for proof in other.mechanisms} == dict.fromkeys(toggles, True)
             recipe, own = Recipe.from_dict(other.recipe), Recipe.from_dict(first.recipe)
             strict = "bitwise" if toggles == case.exact else exactness(recipe, own)
             check = parity.losses(other.losses, first.losses, strict, recipe.amp != "off")

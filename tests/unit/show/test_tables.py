@@ -16,7 +16,7 @@ from perfkit.worker.messages import KernelReport, MemoryReport, Place, ShapeTimi
 from tests.unit.show.fake_runs import again, disturbed, session
 
 RUNS = session()
-WRONG = [RUNS[4].mechanism[0], msgspec.structs.replace(RUNS[4].mechanism[1], switch="amp", ok=False)]
+WRONG = [RUNS[4].mechanism[0], msgspec.structs.replace(RUNS[4].mechanism[1], name="amp", ok=False)]
 PARITY = Parity(
     "uint8", "bitwise", [Check("losses", False, "0.1 apart"), Check("outputs", True, "")], False, {}
 )

@@ -43,7 +43,7 @@ def test_every_reader_tells_a_switch_that_is_on_from_one_that_is_off():
     view = seen(**states)
     assert [proof for proof in verify(view, wanted(Recipe(**states))) if not proof.ok] == []
     off = {name: switches()[name].default for name in states}
-    assert [proof.switch for proof in verify(view, off) if proof.ok] == []
+    assert [proof.name for proof in verify(view, off) if proof.ok] == []
     view.iterator._shutdown_workers()
 
 
