@@ -18,6 +18,7 @@ import msgspec
 import perfkit
 from perfkit import machine
 from perfkit.errors import PerfkitError
+from perfkit.machine import cores
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.show import figures
@@ -95,12 +96,12 @@ def record(names: list[str], out: Path) -> None:
         (stage / "traces").mkdir(parents=True)
         (out / "traces").mkdir(parents=True, exist_ok=True)
         for name in names:
-            before = machine.read_conditions()
+            before = cores.read_conditions()
             files = PARTS[name](stage)
             digests = {file: hashlib.sha256((stage / file).read_bytes()).hexdigest() for file in files}
             parts[name] = {
                 **msgspec.to_builtins(recordings.provenance()),
-                "conditions": {"before": before, "after": machine.read_conditions()},
+                "conditions": {"before": before, "after": cores.read_conditions()},
                 "sha256": digests,
             }
             for file in files:

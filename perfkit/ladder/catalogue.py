@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from perfkit.errors import one_of
-from perfkit.machine import usable_cores
+from perfkit.machine.cores import usable_cores
 from perfkit.recipe import Recipe, Value
 from perfkit.rules import Target, applicable, joined
 

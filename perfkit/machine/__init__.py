@@ -19,9 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from perfkit.machine import cores, gpus
-from perfkit.machine.cores import cpu_times, read_conditions, taken_share, usable_cores
-
-__all__ = ["cpu_times", "read_conditions", "taken_share", "usable_cores"]
 
 GIB = 1024**3
 _PACKAGES = ("torch", "torchvision", "numpy", "triton", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12")

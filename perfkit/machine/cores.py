@@ -36,15 +36,6 @@ def quota() -> tuple[float, Path | None]:
     return min(granted.items(), default=(math.inf, None))
 
 
-def _group_cpu_s() -> float | None:
-    """CPU seconds used by all processes that share this one's quota; None without a quota."""
-    _, group = quota()
-    if group is None:
-        return None
-    words = (group / "cpu.stat").read_text().split()
-    return int(words[words.index("usage_usec") + 1]) / 1e6
-
-
 def affinity() -> list[int]:
     """The numbers of the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
@@ -109,8 +100,11 @@ def cpu_times(pids: Collection[int] = ()) -> CpuTimes:
         # Linux counts a guest's time as user time, too.
         capacity += sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
         idle += times.idle + getattr(times, "iowait", 0.0)
-    group = _group_cpu_s()
-    return CpuTimes(capacity, capacity - idle - measured, None if group is None else group - measured)
+    group_s, (_, group) = None, quota()
+    if group:
+        words = (group / "cpu.stat").read_text().split()
+        group_s = int(words[words.index("usage_usec") + 1]) / 1e6 - measured
+    return CpuTimes(capacity, capacity - idle - measured, group_s)
 
 
 def taken_share(before: CpuTimes, after: CpuTimes) -> float:
@@ -140,15 +134,6 @@ def members(pids: Collection[int]) -> list[int]:
     return found
 
 
-class Program(NamedTuple):
-    """A program on this machine."""
-
-    name: str
-    """With its process, or how many it has."""
-    share: float
-    """Of the usable cores (0 to 1)."""
-
-
 class OtherPrograms:
     """What other programs use from now on.
 
@@ -163,8 +148,8 @@ class OtherPrograms:
         """Takes down what every process has used until now."""
         self._latest = self._latest | _spent()
 
-    def busiest(self, pids: Iterable[int] = ()) -> Program | None:
-        """The program that has used most, all its processes together; None where there is no other.
+    def busiest(self, pids: Iterable[int] = ()) -> tuple[str, float]:
+        """The program that has used most, all its processes together, and its share of the usable cores.
 
         `pids` are leaders of process groups that do not count; this process never counts.
         """
@@ -176,11 +161,11 @@ class OtherPrograms:
             if pid not in ours and used_s > 0:
                 programs.setdefault(name, {})[pid] = used_s
         if not programs:
-            return None
+            return "", 0.0
         name, used = max(programs.items(), key=lambda program: sum(program[1].values()))
         which = f"{len(used)} processes" if len(used) > 1 else f"process {next(iter(used))}"
         capacity_s = usable_cores() * max(time.monotonic() - self._since, 1e-9)
-        return Program(f"{name} ({which})", sum(used.values()) / capacity_s)
+        return f"{name} ({which})", sum(used.values()) / capacity_s
 
 
 def _spent() -> dict[tuple[int, float], tuple[str, float]]:
@@ -202,7 +187,6 @@ def read_conditions() -> dict[str, Any]:
     return {
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "load_average": list(os.getloadavg()),
-        "cores_visible": os.cpu_count() or 1,
         "pids_known": gpus.pids_known(),
         "gpus": gpus.current_states(),
     }

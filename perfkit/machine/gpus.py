@@ -58,13 +58,6 @@ def _cards(call: Call) -> list[Any]:
     return [handle for handle in handles if handle is not None]
 
 
-def _handle(call: Call, device: str | None) -> Any:
-    """NVML's handle of a GPU by UUID (with or without its prefix) or PCI id; None where there is none."""
-    keys = (("UUID", device), ("UUID", f"GPU-{device}"), ("PciBusId", device))
-    handles = (call(f"DeviceGetHandleBy{by}", key) for by, key in keys) if device else ()
-    return next((handle for handle in handles if handle is not None), None)
-
-
 def facts() -> tuple[str | None, list[dict[str, Any]]]:
     """The driver's version, and what stays the same about each GPU."""
     with nvml() as call:
@@ -87,8 +80,7 @@ def current_states() -> list[dict[str, Any]]:
 
 
 def _state(call: Call, card: Any) -> dict[str, Any]:
-    reasons = call("DeviceGetCurrentClocksEventReasons", card)
-    reasons = call("DeviceGetCurrentClocksThrottleReasons", card) if reasons is None else reasons
+    reasons = call("DeviceGetCurrentClocksThrottleReasons", card)  # known to every driver by this name
     running = call("DeviceGetComputeRunningProcesses", card)
     ours = {process.pid for process in process_tree()}
     others = [{"pid": p.pid, "memory_bytes": p.usedGpuMemory} for p in running or [] if p.pid not in ours]
@@ -125,9 +117,9 @@ def process_tree(pid: int | None = None) -> list[psutil.Process]:
 
 
 def free_gpu_bytes(device: str | None) -> int | None:
-    """Memory of a GPU (UUID or PCI id) that no process uses; None without a GPU or without NVML."""
+    """Memory of a GPU, named by its UUID, that no process uses; None without a GPU or without NVML."""
     with nvml() as call:
-        return getattr(call("DeviceGetMemoryInfo", _handle(call, device)), "free", None)
+        return getattr(call("DeviceGetMemoryInfo", call("DeviceGetHandleByUUID", device)), "free", None)
 
 
 def taken_gpu_share(device: str | None, since: float, own: Collection[int]) -> float:
@@ -139,7 +131,8 @@ def taken_gpu_share(device: str | None, since: float, own: Collection[int]) -> f
     if not (device and pids_known()):
         return 0.0
     with nvml() as call:
-        samples = call("DeviceGetProcessUtilization", _handle(call, device), int(since * 1e6)) or []
+        card = call("DeviceGetHandleByUUID", device)
+        samples = call("DeviceGetProcessUtilization", card, int(since * 1e6)) or []
         return max((sample.smUtil / 100 for sample in samples if sample.pid not in own), default=0.0)
 
 
@@ -147,20 +140,17 @@ def taken_gpu_share(device: str | None, since: float, own: Collection[int]) -> f
 def sample_utilization(device: str | None, period_s: float = 0.1) -> Iterator[list[float]]:
     """Samples of a GPU's utilization, taken in a thread of this process, outside the measured one.
 
-    They are percent of NVML's last 1/6 to 1 s in which a kernel ran. The GPU is named by its UUID (with or
-    without its prefix) or PCI id, never by an index: NVML ignores CUDA_VISIBLE_DEVICES. Without a device, or
-    without NVML, there are no samples.
+    They are percent of NVML's last 1/6 to 1 s in which a kernel ran. The GPU is named by its UUID, never by
+    an index: NVML ignores CUDA_VISIBLE_DEVICES. Without a device, or without NVML, there are no samples.
     """
     samples: list[float] = []
     ended = threading.Event()
     with nvml() as call:
-        handle = _handle(call, device)
+        card = call("DeviceGetHandleByUUID", device)
 
         def sample() -> None:
-            while handle is not None and not ended.is_set():
-                if (rates := call("DeviceGetUtilizationRates", handle)) is not None:
-                    samples.append(rates.gpu)
-                ended.wait(period_s)
+            while not ended.wait(period_s) and (rates := call("DeviceGetUtilizationRates", card)):
+                samples.append(rates.gpu)
 
         thread = threading.Thread(target=sample, name="gpu-utilization", daemon=True)
         thread.start()

@@ -12,6 +12,7 @@ import msgspec
 from perfkit import machine
 from perfkit import trace as traces
 from perfkit.errors import RunFailed
+from perfkit.machine import cores
 from perfkit.recipe import switches
 from perfkit.results.run import DISTURBED
 from perfkit.scripts import suggest
@@ -120,13 +121,13 @@ def watch(
 def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     """Asks the script everything for which there is time."""
     script, until, missing = source.take(), time.monotonic() + budget_s, list[str]()
-    before = machine.cpu_times(script.pids)
+    before = cores.cpu_times(script.pids)
     progress.reach(0.3)
     observed = {"steps": _STEPS, "seconds": budget_s * _OBSERVING}
     plain, ceiling, in_16_bits = script.ask(
         "observe", tuple[Observation, Block | None, float | None], **observed
     )
-    taken = machine.taken_share(before, machine.cpu_times(script.pids))
+    taken = cores.taken_share(before, cores.cpu_times(script.pids))
     peak, facts = script.ask("peak", Peak), script.ask("describe", ScriptFacts)
     script.deadline = until
 
@@ -152,7 +153,7 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     profile = ask("a profile", "profile", str, 0.8, path=str(out), **_PROFILED)
     diagnosis = traces.analyse(profile).diagnosis if profile else []
     script.stop()
-    seen = Seen(target(facts), plain, machine.usable_cores(), ceiling, in_16_bits, facts.has_fused)
+    seen = Seen(target(facts), plain, cores.usable_cores(), ceiling, in_16_bits, facts.has_fused)
     return Watched(
         command=script.launch.describe(),
         script=facts,

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from msgspec import Struct
 
-from perfkit import machine
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
+from perfkit.machine import cores
 from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run
@@ -204,7 +204,7 @@ def _candidates(
     recipes: list[Recipe] = []
     for values in itertools.product(*(space[name] for name in group)):
         settings = dict(zip(group, values, strict=True))
-        if int(str(settings.get("workers", 0))) > 2 * machine.usable_cores():
+        if int(str(settings.get("workers", 0))) > 2 * cores.usable_cores():
             continue
         if settings.get("workers") and target.device == "cuda":
             settings = {"pin_memory": True, "non_blocking": True, **settings}

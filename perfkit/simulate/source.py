@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Self
 
 from msgspec import structs
 
-from perfkit import machine, workloads
+from perfkit import workloads
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, Stage
+from perfkit.machine import cores
 from perfkit.process.child import Child, call
 from perfkit.recipe import Recipe
 from perfkit.results.run import Pairing, Raw, Role, Run
@@ -96,7 +97,7 @@ class Simulated(Source):
 
     @cached_property
     def _host(self) -> Host:
-        return hosts.host(self.plan.host, self._is_article, machine.usable_cores())
+        return hosts.host(self.plan.host, self._is_article, cores.usable_cores())
 
     @property
     def target(self) -> Target:

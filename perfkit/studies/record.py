@@ -84,7 +84,7 @@ class Trial:
     gpu_utilization: list[float] = field(default_factory=list)
     gpu_bytes: int = 0
     """What its process takes of the GPU's memory, seen from outside."""
-    disturber: cores.Program | None = None
+    disturber: tuple[str, float] = "", 0.0
     """The program that disturbed its rounds most."""
 
     @property
@@ -196,9 +196,9 @@ def _quality_warnings(run: Run, trial: Trial) -> Iterator[str]:
     """What makes these numbers doubtful, each with what to do."""
     rates, count = run.block_rates, len(run.raw.block_samples_per_s)
     if run.disturbed is not None:
-        who, program = "none that runs here: guests of the same host?", trial.disturber
-        if program and program.share > run.disturbed / 4:
-            who = f"{program.name} {program.share:.0%}"
+        who, (program, share) = "none that runs here: guests of the same host?", trial.disturber
+        if share > run.disturbed / 4:
+            who = f"{program} {share:.0%}"
         yield f"other programs took {run.disturbed:.0%} of the cores ({who}): close them, then run it again"
     if stats.relative_iqr(rates) > 0.1:
         yield "blocks differ by more than 10%: close other programs, or use a longer preset"

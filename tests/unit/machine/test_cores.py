@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import pytest
 
-from perfkit import machine
 from perfkit.machine import cores, devices
 from perfkit.machine.cores import CpuTimes
 from tests.unit.machine.conftest import files
@@ -74,7 +73,7 @@ def test_only_the_cores_of_the_mask_count_a_guest_once_and_steal_as_taken(root, 
     each = [Times(40.0, 10.0, 45.0, 5.0, 8.0), Times(90.0, 0.0, 10.0, 0.0, 0.0)]
     monkeypatch.setattr(cores.psutil, "cpu_times", lambda percpu: each)
     monkeypatch.setattr(cores, "affinity", lambda: [0])
-    assert machine.cpu_times() == CpuTimes(capacity_s=100.0, outside_s=55.0)
+    assert cores.cpu_times() == CpuTimes(capacity_s=100.0, outside_s=55.0)
 
 
 def test_a_group_of_processes_is_not_outside_also_where_a_child_has_ended():
@@ -83,7 +82,7 @@ def test_a_group_of_processes_is_not_outside_also_where_a_child_has_ended():
     pipe, command = subprocess.PIPE, [sys.executable, "-c", parent]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as process:
         process.stdout.readline()
-        everything, rest = machine.cpu_times(), machine.cpu_times([process.pid])
+        everything, rest = cores.cpu_times(), cores.cpu_times([process.pid])
         process.communicate(b"\n")
     # Between the two readings at most a moment of all cores has passed.
     passed = rest.capacity_s - everything.capacity_s
@@ -105,8 +104,8 @@ def test_the_share_that_others_took(visible, usable, outside_s, group_s, share, 
     monkeypatch.setattr(cores, "usable_cores", lambda: usable)
     before = CpuTimes(0.0, 5.0, None if group_s is None else 7.0)
     after = CpuTimes(10.0 * visible, 5.0 + outside_s, group_s and 7.0 + group_s)
-    assert machine.taken_share(before, after) == pytest.approx(share)
-    assert machine.taken_share(before, before) == 0.0
+    assert cores.taken_share(before, after) == pytest.approx(share)
+    assert cores.taken_share(before, before) == 0.0
 
 
 @pytest.mark.parametrize(("quota", "seconds"), [("800000 100000", 2.5), ("max 100000", None)])
@@ -114,7 +113,7 @@ def test_programs_of_the_same_container_are_noticed_by_its_control_group(root, q
     limited = {SLICE + "cpu.max": quota, SLICE + "cpu.stat": "usage_usec 2500000\nuser_usec 1\n"}
     inner = {BOX + "cpu.max": "max 100000", BOX + "cpu.stat": "usage_usec 1000000\n"}
     files(root, GROUP | limited | inner)
-    assert machine.cpu_times().group_s == seconds
+    assert cores.cpu_times().group_s == seconds
 
 
 def test_the_busiest_other_program_is_named_with_all_its_processes(monkeypatch):

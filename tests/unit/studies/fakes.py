@@ -110,6 +110,6 @@ def install(monkeypatch, machine):
     monkeypatch.setattr(record.machine, "facts", lambda: {"id": "m1", "gpus": [], "cpu": {"cores_usable": 2}})
     monkeypatch.setattr(record.cores, "read_conditions", lambda: {})
     monkeypatch.setattr(here.cores, "taken_share", lambda before, after: machine.taken())
-    chrome = here.cores.Program("chrome (process 7)", 0.38)
+    chrome = "chrome (process 7)", 0.38
     monkeypatch.setattr(here.cores.OtherPrograms, "busiest", lambda self, pids: chrome)
     return machine
