@@ -9,13 +9,11 @@ import atexit
 import contextlib
 import functools
 import math
-import operator
 import os
 import random
-import statistics
 import sys
 import traceback
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
@@ -30,19 +28,18 @@ from perfkit.scripts.behaviour import Behaviour
 from perfkit.scripts.loaders import ARGUMENTS, COPIES, Loaders
 from perfkit.scripts.messages import EDITS, SETTABLE, Observation, ScriptFacts
 from perfkit.scripts.outputs import Outputs, clock
-from perfkit.scripts.script import Script, Step, Unavailable, around
+from perfkit.scripts.script import Script, Step, around
 from perfkit.scripts.training import Models, Updates
 from perfkit.scripts.witness import Witness
 from perfkit.show import units
 from perfkit.worker import checks, messages
 from perfkit.worker.failures import explain
-from perfkit.worker.messages import Block, Failure, Trained
-from perfkit.worker.procedure import HELD_FIRST, Job, Procedures, Steps, Taking
+from perfkit.worker.messages import Failure, Trained
+from perfkit.worker.procedure import HELD_FIRST, Job, Procedures, Taking
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_ROUNDS, _MANY = 3, 40
-"""What is compared takes turns, so that both see the same machine, if so many steps fit in the time."""
-_WARMUP_S = 3.0
+_MANY, _WARMUP_S = 40, 3.0
+"""A script is warmed up before it is observed if so many steps fit in the time."""
 
 
 class Ended(Exception):
@@ -83,7 +80,7 @@ class Questions(Procedures):
         """
         script = self._script
         first = yield from self.first_steps(self._early, loss_steps)
-        warm = yield from self.warm_up(warmup_s) if warmup_s else self._for(1, 0.0)
+        warm = yield from self.warm_up(warmup_s) if warmup_s else self.take(1, "measuring")
         backwards = round(len(first.plain) * script.batches_per_step)
         notes = {f"note {number}": text for number, text in enumerate(script.notes, 1)}
         return Trained(
@@ -137,43 +134,49 @@ class Questions(Procedures):
         )
 
     def behaviour(self) -> Behaviour:
-        """What the steps have done until now."""
-        if self._witness is None:
-            raise Unavailable("what its steps do was not noted")
+        """What the steps of a script with a witness have done until now."""
+        assert self._witness
         return self._witness.behaviour()
 
     def observe(self, steps: int, seconds: float = math.inf) -> Job:
-        """Plain steps (an `Observation`) and, in turn, as many on a held batch (a `Block`, or None).
-
-        The third of the answer is how many times as fast those are under autocast to bfloat16, or None. There
-        are fewer steps if the script ends before, or if they take longer than `seconds` in all.
-        """
-        script, until, step_s, ended = self._script, clock() + seconds, self._early[-1].seconds, False
-        takes_turns = _MANY * step_s < seconds
-        parts, held, as_fast = list[Steps](), list[Block](), list[float]()
+        """`Observation` of plain steps: fewer if the script ends before, or if they take longer."""
+        until, ended = clock() + seconds, False
         try:
-            if takes_turns:
+            if _MANY * self._early[-1].seconds < seconds:
                 yield from self.warm_up(min(_WARMUP_S, seconds / 10))
-            rounds = _ROUNDS if takes_turns else 1
-            for left in range(rounds, 0, -1):
-                part_s = (until - clock()) / left / 3
-                if takes_turns:
-                    yield from self.settle()
-                parts.append((yield from self._for(math.ceil(steps / rounds), part_s)))
-                fit = int(min(len(parts[-1].plain), part_s / step_s - HELD_FIRST))
-                if script.loader is not None and fit > 0:
-                    held.append((yield from self.ceiling(fit * script.samples_per_step)))
-                    if takes_turns and self._may_autocast():
-                        half_s = yield from self._in_16_bits(fit, part_s)
-                        as_fast.append(held[-1].seconds / len(held[-1].step_s) / half_s)
+            yield from self.take(1, "measuring", steps, lambda: clock() > until)
         except Ended:
-            last = self.under_way
-            if not parts and not last.plain:
+            if not self.under_way.plain:
                 raise
-            last.seconds = sum(step.seconds for step in last.plain)
-            parts, ended = parts or [last], True
-        ceiling = functools.reduce(operator.add, held) if held else None
-        return self._observation(parts, ended), ceiling, statistics.fmean(as_fast) if as_fast else None
+            self.under_way.seconds, ended = sum(self.under_way.step_s), True
+        seen, outside = self.under_way, dict[str, tuple[int, float]]()
+        for step in seen.marked:
+            name = " + ".join(sorted(step.marks))
+            count, spent = outside.get(name, (0, 0.0))
+            outside[name] = count + 1, spent + step.seconds
+        on_cpu = self._script.device.type == "cpu"
+        return Observation(
+            block=seen.block(),
+            tokens=sum(step.tokens for step in seen.plain),
+            optimizer_s=sum(step.updated for step in seen.plain) if on_cpu else None,
+            outside=outside,
+            steps=self._script.steps.count,
+            ended=ended,
+        )
+
+    def in_16_bits(self, samples: int, seconds: float) -> Job:
+        """`ceiling` under autocast to bfloat16: fewer samples if they take longer."""
+        script, until = self._script, clock() + seconds
+        script.toggles["amp"] = "bf16"
+        try:
+            with script.hold():
+                for steps in (HELD_FIRST, self.steps_for(samples, queues=0)):
+                    yield from self.take(1, "ceiling", steps, lambda: clock() > until)
+            return self.under_way.block()
+        finally:
+            self._models.leave_autocast()
+            del script.toggles["amp"]
+            script.autocast = None
 
     def syncs(self, steps: int) -> Job:
         """Copies and waits in some steps. On a CPU `.to(device)` stands for no copy from a GPU."""
@@ -182,45 +185,6 @@ class Questions(Procedures):
             return report
         places = [place for place in report.places if place.call not in COPIES]
         return msgspec.structs.replace(report, places=places)
-
-    def _may_autocast(self) -> bool:
-        script = self._script
-        in_float32 = {p.dtype for p in script.parameters()} == {torch.float32} and script.autocast is None
-        return in_float32 and not self._models.is_compiled and checks.facts(script.device).bf16 is not False
-
-    def _in_16_bits(self, steps: int, seconds: float) -> Generator[None, Any, float]:
-        toggles = self._script.toggles
-        toggles["amp"] = "bf16"
-        try:
-            with self._script.hold():
-                yield from self._for(HELD_FIRST, seconds)
-                return (yield from self._for(steps, seconds)).mean_s
-        finally:
-            self._models.leave_autocast()
-            del toggles["amp"]
-            self._script.autocast = None
-
-    def _for(self, steps: int, seconds: float) -> Taking:
-        """Takes so many steps, fewer if they take longer, and at least one."""
-        until = clock() + seconds
-        return (yield from self.take(1, "measuring", steps, lambda: clock() > until))
-
-    def _observation(self, parts: Sequence[Steps], ended: bool) -> Observation:
-        steps = [step for part in parts for step in part.plain]
-        outside: dict[str, tuple[int, float]] = {}
-        for marked in (step for part in parts for step in part.marked):
-            name = " + ".join(sorted(marked.marks))
-            count, spent = outside.get(name, (0, 0.0))
-            outside[name] = count + 1, spent + marked.seconds
-        on_cpu = self._script.device.type == "cpu"
-        return Observation(
-            block=functools.reduce(operator.add, (part.block() for part in parts)),
-            tokens=sum(step.tokens for step in steps),
-            optimizer_s=sum(step.updated for step in steps) if on_cpu else None,
-            outside=outside,
-            steps=self._script.steps.count,
-            ended=ended,
-        )
 
     # ------------------------------------------------------------ reading switches
 
@@ -264,13 +228,13 @@ class Server:
     def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
         self._script = script = Script(settings, files)
         self._questions = Questions(script, lambda phase: self._send(messages.Progress(phase)))
-        self._line: Connection | None = None
+        self._line = Connection(settings["line"])
         self._job: Job | None = None
         self._is_silent = False
         """Whether nothing is answered any more: after a crash, and in a forked process."""
         script.parts.append(self)
         around(sys, "excepthook", self._crashed)
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(after_in_child=self._be_silent)
         atexit.register(self._ended)
 
     def on_steps(self, steps: list[Step]) -> None:
@@ -282,7 +246,7 @@ class Server:
                 next(self._job)
                 return
             for step in steps:
-                if self._connection().poll():  # nothing is asked meanwhile, except to stop
+                if self._line.poll():  # nothing is asked meanwhile: the parent has closed its end
                     leave()
                 self._job.send(step)
 
@@ -290,21 +254,14 @@ class Server:
         """Answers one question after another; is sent the steps that they need."""
         while True:
             try:
-                question = messages.decode_question(self._connection().recv_bytes())
+                question = messages.decode_question(self._line.recv_bytes())
             except (EOFError, OSError):
                 leave()
-            if question.name == "stop":
-                leave()
             try:
-                ask = getattr(self._questions, question.name, None)
-                if ask is None:
-                    raise Unavailable(f"a script cannot be asked for {question.name}")
-                answer = ask(**question.arguments)
+                answer = getattr(self._questions, question.name)(**question.arguments)
                 if isinstance(answer, Generator):
                     answer = yield from answer
                 self._send(messages.Answer(answer))
-            except Unavailable as reason:
-                self._send(Failure("unavailable", str(reason), "The script goes on"))
             except Ended:
                 count, step_s = self._script.steps.count, self._script.step_s()
                 rate = units.number(self._script.samples_per_step / step_s)
@@ -317,22 +274,17 @@ class Server:
                 what = f"perfkit failed inside the script: {type(problem).__name__}: {problem}"
                 self._send(Failure("failed", what, "Report it, with the script's loop"))
 
-    def _connection(self) -> Connection:
-        self._line = self._line or Connection(self._script.settings["line"])
-        return self._line
-
     def _send(self, message: Any) -> None:
         with contextlib.suppress(OSError):  # a parent that has gone shows at the next question
-            self._connection().send_bytes(messages.encode(message))
+            self._line.send_bytes(messages.encode(message))
 
-    def _forked(self) -> None:
-        """In a forked process: the line belongs to the process that forked it."""
-        self._line, self._is_silent = None, True
+    def _be_silent(self) -> None:
+        self._is_silent = True
 
     def _crashed(self, show: Any, kind: type[BaseException], problem: BaseException, trace: Any) -> None:
         if not self._is_silent and not issubclass(kind, KeyboardInterrupt):
             self._send(_in_words(problem, self._script.steps.count))
-            self._is_silent = True
+            self._be_silent()
         own = _without_own_frames(trace)
         show(kind, problem.with_traceback(own), own)
 

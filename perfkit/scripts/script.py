@@ -28,10 +28,6 @@ _MOST_LOOKS = 16
 _functorch: Any = torch._C._functorch
 
 
-class Unavailable(Exception):
-    """A question that this script cannot answer; the script goes on."""
-
-
 def around(holder: Any, name: str, function: Callable[..., Any]) -> None:
     """Replaces a function of a module or class by another one, which is given the plain one first."""
     plain = getattr(holder, name)
@@ -229,8 +225,7 @@ class Script(View):
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
         """The script gets the same batch again and again."""
-        if self.loader is None:
-            raise Unavailable("the script has no DataLoader, whose batches could be held")
+        assert self.loader is not None, "there is no DataLoader whose batches could be held"
         self.holds = True
         try:
             yield

@@ -25,7 +25,7 @@ from perfkit.process.child import Conversation, OnProgress, end_tree
 from perfkit.recipe import Recipe, Value
 from perfkit.scripts import entry
 from perfkit.scripts.outputs import Mirror
-from perfkit.worker.messages import AnyEvent, Failure, Question
+from perfkit.worker.messages import AnyEvent, Failure
 
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"}
 """Programs that start the script in processes of its own."""
@@ -232,9 +232,8 @@ class WatchedScript(Conversation):
 
     def _failure(self, rank: int, event: Failure | None) -> RunFailed:
         failure = super()._failure(rank, event)
-        if failure.kind != "unavailable":  # its traceback may still come
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_LAST_WORDS_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its traceback may still come
+            self._process.wait(_LAST_WORDS_S)
         # It may be one of two that are compared.
         failure.what = failure.what.replace("the script ", f"{self.launch.program} ", 1)
         failure.output = "\n".join(self.written("err")[-_LINES:]).rstrip()
@@ -242,11 +241,10 @@ class WatchedScript(Conversation):
 
     def stop(self) -> None:
         """Ends it at its next step if that comes soon, so that it is not interrupted while it writes."""
-        if self._has_begun and not self.lines[0].closed:
-            self.send(Question("stop"))
+        self.lines[0].close()
+        if self._has_begun:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_ENDING_S)
-        self.lines[0].close()
         end_tree(self._process.pid)
         self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -32,7 +32,7 @@ A = TypeVar("A")
 
 BUDGET_S, TRY_S = 60.0, 30.0
 """Seconds for watching once the script trains, and for each suggestion that is tried."""
-_STEPS, _OBSERVING, _TRIED, _SYNC_STEPS = 60, 0.6, 2, 4
+_STEPS, _OBSERVING, _TRIED, _SYNC_STEPS = 60, 0.2, 2, 4
 _PROFILED = {"wait": 1, "warmup": 2, "active": 3, "stacks": False}
 _COSTS = 20
 """How many plain steps a further question takes, at most."""
@@ -123,10 +123,7 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     script, until, missing = source.take(), time.monotonic() + budget_s, list[str]()
     before = cores.cpu_times(script.pids)
     progress.reach(0.3)
-    observed = {"steps": _STEPS, "seconds": budget_s * _OBSERVING}
-    plain, ceiling, in_16_bits = script.ask(
-        "observe", tuple[Observation, Block | None, float | None], **observed
-    )
+    plain = script.ask("observe", Observation, steps=_STEPS, seconds=budget_s * _OBSERVING)
     taken = cores.taken_share(before, cores.cpu_times(script.pids))
     peak, facts = script.ask("peak", Peak), script.ask("describe", ScriptFacts)
     script.deadline = until
@@ -146,6 +143,14 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
         missing.append(what)
         return None
 
+    ceiling = in_16_bits = speed = None
+    if facts.loader:
+        ceiling = ask("a held batch", "ceiling", Block, 0.4, samples=plain.block.samples)
+    if ceiling and facts.settings.get("amp") == "off" and not {"amp", "compile"} & facts.refused.keys():
+        limits = {"samples": ceiling.samples, "seconds": budget_s * _OBSERVING}
+        in_16_bits = ask("bfloat16", "in_16_bits", Block, 0.5, **limits)
+    if ceiling and in_16_bits:
+        speed = in_16_bits.samples_per_s / ceiling.samples_per_s
     syncs = ask("hidden waits", "syncs", SyncReport, 0.7, steps=_SYNC_STEPS)
     folder = machine.runs_folder() / "profiles"
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,7 +158,7 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     profile = ask("a profile", "profile", str, 0.8, path=str(out), **_PROFILED)
     diagnosis = traces.analyse(profile).diagnosis if profile else []
     script.stop()
-    seen = Seen(target(facts), plain, cores.usable_cores(), ceiling, in_16_bits, facts.has_fused)
+    seen = Seen(target(facts), plain, cores.usable_cores(), ceiling, speed, facts.has_fused)
     return Watched(
         command=script.launch.describe(),
         script=facts,

@@ -112,9 +112,7 @@ def test_a_script_is_counted_toggled_and_edited(case, tmp_path, monkeypatch):
         block = plain.ask("block", Block, samples=4 * case.samples, queues=0)
         assert block.samples == case.samples * len(block.step_s), "samples of each step"
         assert len(block.step_s) >= 4 and 0 < sum(block.step_s) <= block.seconds * 1.5
-        seen, _, _ = plain.ask(
-            "observe", tuple[Observation, Block | None, float | None], steps=1, seconds=0.0
-        )
+        seen = plain.ask("observe", Observation, steps=1, seconds=0.0)
         assert seen.tokens == case.tokens * len(seen.block.step_s)
         assert first.samples_per_step == case.samples
         assert len(first.losses) == LOSS_STEPS * case.backwards
