@@ -188,20 +188,15 @@ class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.flops / peak / self.step_s if self.flops and peak else None
 
 
-class Place(msgspec.Struct):
-    """One line of a program that copies or waits.
-
-    `kind`: `wait`, `host to device` or `device to host`; of a copy `memory` is `pinned` or `pageable`.
-    """
+class Place(msgspec.Struct, frozen=True):
+    """One line of a program that copies or waits; `kind`: `wait`, `host to device` or `device to host`."""
 
     call: str
     where: str
     """`file:line` of the innermost frame that is neither torch's nor perfkit's."""
     kind: str
     fix: str
-    memory: str = ""
-    count: int = 0
-    seconds: float = 0.0
+    count: int
 
 
 class SyncReport(msgspec.Struct, frozen=True):

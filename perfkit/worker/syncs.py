@@ -13,9 +13,9 @@ driver's own warnings (`torch.cuda.set_sync_debug_mode`) are added.
 import contextlib
 import os
 import sys
-import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from perfkit.worker.failures import PROGRAM, is_users
 from perfkit.worker.messages import Place
 
+TO_DEVICE = "host to device"
 LOADER = os.sep.join(("torch", "utils", "data", ""))
 OPTIMIZER = os.sep.join(("torch", "optim", ""))
 SCALER = os.sep.join(("torch", "amp", "grad_scaler.py"))
@@ -55,7 +56,6 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     result: Any
-    seconds: float = 0.0
 
 
 class Calls(TorchFunctionMode):
@@ -66,53 +66,41 @@ class Calls(TorchFunctionMode):
         self._show = show
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        start = time.perf_counter()
         result = func(*args, **(kwargs or {}))
-        seconds = time.perf_counter() - start  # without what it takes to look at the call
-        self._show(Call(getattr(func, "__name__", ""), args, kwargs or {}, result, seconds))
+        self._show(Call(getattr(func, "__name__", ""), args, kwargs or {}, result))
         return result
 
 
 @contextlib.contextmanager
 def detect_syncs() -> Iterator[list[Place]]:
-    """Lists the copies and waits of the block at its end, the most frequent place first.
-
-    Each has its count, time and a fix.
-    """
-    found: dict[tuple[str, str], Place] = {}
+    """Lists the copies and waits of the block at its end, the most frequent place first, each with a fix."""
     places: list[Place] = []
+    counts = Counter[tuple[str, str, str, str]]()
     on_gpu = torch.cuda.is_available()
 
-    def add(place: Place, seconds: float = 0.0) -> None:
-        known = found.setdefault((place.call, place.where), place)
-        known.count += 1
-        known.seconds += seconds
-
     def show(call: Call) -> None:
-        place = _judge(call, on_gpu)
-        if place and (where := _caller(on_gpu)):
-            place.where = where
-            if any(SCALER in frame.f_code.co_filename for frame, _ in traceback.walk_stack(None)):
-                place.fix = SCALER_REMEDY
-            add(place, call.seconds)
+        judgement = _judge(call, on_gpu)
+        if judgement and (caller := _caller(on_gpu)):
+            kind, fix = judgement
+            where, is_scaler = caller
+            counts[call.name, where, kind, SCALER_REMEDY if is_scaler else fix] += 1
 
     driver = _driver_warnings() if on_gpu else contextlib.nullcontext(list[Any]())
     with driver as caught, Calls(show):
         yield places
-    seen = {place.where for place in found.values()}
+    seen = {where for _, where, *_ in counts}
     for warning in caught:
         where = f"{os.path.basename(warning.filename)}:{warning.lineno}"
         if "synchroniz" in str(warning.message) and where not in seen:
-            add(Place("synchronisation", where, "wait", "see what this line reads"))
-    places += sorted(found.values(), key=lambda place: (-place.count, place.where))
+            counts["synchronisation", where, "wait", "see what this line reads"] += 1
+    places += [Place(*place, count) for place, count in counts.most_common()]
 
 
 @contextlib.contextmanager
 def _driver_warnings() -> Iterator[list[Any]]:
     """The driver's own warnings of synchronisation, with the lines that torch names."""
     before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         torch.cuda.set_sync_debug_mode("warn")
         try:
             yield caught
@@ -120,44 +108,38 @@ def _driver_warnings() -> Iterator[list[Any]]:
             torch.cuda.set_sync_debug_mode(before)
 
 
-def _judge(call: Call, on_gpu: bool) -> Place | None:
-    """A call that copies or waits, with its kind, fix and host memory; None for any other."""
+def _judge(call: Call, on_gpu: bool) -> tuple[str, str] | None:
+    """What a call that copies or waits does, and its fix; None for any other."""
     name, args, result = call.name, call.args, call.result
-    copied = isinstance(result, torch.Tensor)
-    is_made = name in ("tensor", "as_tensor") and copied and call.kwargs.get("device")
-    if is_made and result.device.type != "cpu":
-        make_once = "make it once, before the loop, on the device"
-        return Place(name, "", "host to device", make_once, "pageable")
+    if name in ("tensor", "as_tensor") and call.kwargs.get("device") and result.device.type != "cpu":
+        return TO_DEVICE, "make it once, before the loop, on the device"
     if not args or not isinstance(args[0], torch.Tensor):
         return None
     indexes = name == "__getitem__" or (name == "__setitem__" and getattr(args[2], "ndim", None))
     fix = UNKNOWN_SIZE if indexes and _has_mask(args[1]) else WAITS.get(name)
     # With a GPU only its tensors make the host wait; without one, every tensor stands for one on a GPU.
     if fix and (not on_gpu or args[0].device.type != "cpu"):
-        return Place(name, "", "wait", fix)
-    return _copy(call, on_gpu) if copied and name in ("cpu", "to", "cuda", "copy_") else None
+        return "wait", fix
+    is_copy = name in ("cpu", "to", "cuda", "copy_") and isinstance(result, torch.Tensor)
+    return _copy(call, on_gpu) if is_copy else None
 
 
-def _copy(call: Call, on_gpu: bool) -> Place | None:
+def _copy(call: Call, on_gpu: bool) -> tuple[str, str] | None:
     """A copy between host and device; without a GPU, `.cpu()` and `.to("cpu")` stand for one."""
     name, args, after = call.name, call.args, call.result.device.type
     source = args[1] if name == "copy_" and len(args) > 1 else args[0]
-    to_cpu = name == "cpu" or any(_is_cpu(value) for value in (*args[1:], call.kwargs.get("device")))
+    # A tensor among the arguments is not looked at: reading it would wait for the device.
+    named = [each for each in (*args[1:], call.kwargs.get("device")) if isinstance(each, str | torch.device)]
+    to_cpu = name == "cpu" or any(torch.device(each).type == "cpu" for each in named)
     if source.device.type == after and (on_gpu or name == "copy_" or not to_cpu):
         return None
     if after == "cpu":
-        return Place(name, "", "device to host", "keep it on the device, or read it every N steps")
-    memory, fix = "pageable", "pin it in the loader (pin_memory), then copy with non_blocking"
-    if source.is_pinned():
-        memory, fix = "pinned", "copy with non_blocking: the memory is pinned already"
-        if call.kwargs.get("non_blocking") or any(value is True for value in args[1:]):
-            fix = "it overlaps as it is"
-    return Place(name, "", "host to device", fix, memory)
-
-
-def _is_cpu(value: Any) -> bool:
-    """Whether an argument names the host. A tensor is not looked at: reading it would wait for the device."""
-    return isinstance(value, str | torch.device) and torch.device(value).type == "cpu"
+        return "device to host", "keep it on the device, or read it every N steps"
+    if not source.is_pinned():
+        return TO_DEVICE, "pin it in the loader (pin_memory), then copy with non_blocking"
+    if call.kwargs.get("non_blocking") or any(value is True for value in args[1:]):
+        return TO_DEVICE, "it overlaps as it is"
+    return TO_DEVICE, "copy with non_blocking: the memory is pinned already"
 
 
 def _has_mask(index: Any) -> bool:
@@ -165,16 +147,20 @@ def _has_mask(index: Any) -> bool:
     return any(isinstance(part, torch.Tensor) and part.dtype in (torch.bool, torch.uint8) for part in parts)
 
 
-def _caller(on_gpu: bool) -> str:
-    """`file:line` of the calling code; empty inside a data loader, whose tensors belong on the host.
+def _caller(on_gpu: bool) -> tuple[str, bool] | None:
+    """`file:line` of the calling code, and whether a GradScaler called.
 
-    Without a GPU also in an optimizer, which counts its steps on the host, and in the program's own copy.
+    None inside a data loader, whose tensors belong on the host. Without a GPU also in an optimizer, which
+    counts its steps on the host, and in the program's own copy.
     """
-    where = ""
-    for frame, line in traceback.walk_stack(sys._getframe(2)):
-        file = frame.f_code.co_filename
-        if LOADER in file or (not on_gpu and (OPTIMIZER in file or (not where and file in PROGRAM))):
-            return ""
-        if not where and (is_users(file) or file in PROGRAM):
-            where = f"{os.path.basename(file)}:{line}"
-    return where
+    stack = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe(2))]
+    libraries = (LOADER,) if on_gpu else (LOADER, OPTIMIZER)
+    if any(library in file for file, _ in stack for library in libraries):
+        return None
+    for file, line in stack:
+        if file in PROGRAM and not on_gpu:
+            return None
+        if is_users(file) or file in PROGRAM:
+            is_scaler = any(SCALER in other for other, _ in stack)
+            return f"{os.path.basename(file)}:{line}", is_scaler
+    return None

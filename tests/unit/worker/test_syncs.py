@@ -1,6 +1,5 @@
 """Seeded faults: each makes a GPU's host wait, and each is found on a CPU, with its line."""
 
-import time
 import warnings
 from types import SimpleNamespace
 
@@ -42,7 +41,7 @@ FAULTS = {
 def test_a_seeded_fault_is_found_at_its_line(fault):
     with perfkit.detect_syncs() as detected:
         FAULTS[fault](X)
-    assert detected
+    assert detected and sum(place.count for place in detected) <= 2
     assert all(place.where.startswith("test_syncs.py:") and place.fix for place in detected)
 
 
@@ -74,17 +73,6 @@ def test_the_detector_does_not_wait_itself(monkeypatch):
         torch.zeros(6).copy_(X).to(X)
 
 
-def test_a_place_costs_what_its_calls_do(monkeypatch):
-    plain = syncs._caller
-    monkeypatch.setattr(syncs, "_caller", lambda on_gpu: (time.sleep(0.1), plain(on_gpu))[1])
-    with perfkit.detect_syncs() as detected:
-        for _ in range(4):
-            X.sum().item()
-    (place,) = detected
-    assert place.count == 4
-    assert 0 < place.seconds < 0.1, "without finding it"
-
-
 def test_what_only_the_driver_notices_is_listed_with_its_line(monkeypatch):
     modes = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -107,10 +95,9 @@ def test_copies_to_a_device_are_judged_by_their_memory(pinned, asynchronous, fix
     source = SimpleNamespace(device=torch.device("cpu"), is_pinned=lambda: pinned)
     result = SimpleNamespace(device=torch.device("cuda"))
     call = syncs.Call("to", (source,), {"non_blocking": asynchronous}, result)
-    place = syncs._copy(call, on_gpu=True)
-    assert place
-    assert (place.kind, place.memory) == ("host to device", "pinned" if pinned else "pageable")
-    assert fix in place.fix
+    kind, judgement = syncs._copy(call, on_gpu=True)
+    assert kind == "host to device"
+    assert fix in judgement
 
 
 def test_a_scaler_that_reads_whether_gradients_overflowed_is_told_apart_from_a_read_of_the_script():
