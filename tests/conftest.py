@@ -146,6 +146,22 @@ def data_dir(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def settings_kept():
+    """Puts back what a recipe sets in its process."""
+    import torch
+
+    from perfkit.worker.checks import FP32_PARTS
+
+    before = [part.fp32_precision for part in FP32_PARTS]
+    benchmark, threads = torch.backends.cudnn.benchmark, torch.get_num_threads()
+    yield
+    for part, precision in zip(FP32_PARTS, before, strict=True):
+        part.fp32_precision = precision
+    torch.backends.cudnn.benchmark = benchmark
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
 def shell():
     """IPython in this process, for one test: while it is there, `get_ipython()` finds it."""
     from IPython.core.interactiveshell import InteractiveShell

@@ -78,7 +78,8 @@ def parity_of(source: Source, title: str, recipe: Recipe, steps: int = PARITY_ST
         exactness, child = catalogue.exactness(recipe, plain), source.fresh_child(recipe)
         how = {"exactness": exactness, "seed": source.plan.seed, "steps": steps}
         report = source.ask(child, "parity", ParityReport, recipe=recipe.to_dict(), **how)
-        trained = source.train(recipe, loss_steps=2, child=child).trained
+        child.stop()
+        trained = source.train(recipe, loss_steps=2).trained
     off = [f"{proof.name}: {proof.evidence}" for proof in trained.mechanisms if not proof.ok]
     proven = f"{len(trained.mechanisms)} switches proven by the built objects"
     mechanisms = Check("mechanisms", not off, "; ".join(off) or proven)

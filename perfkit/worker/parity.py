@@ -9,10 +9,9 @@ The float32 of that comparison is strict (`fp32_precision="ieee"`). On a GPU a r
 TF32, convolutions by torch's default; like 16 bits, that is a format of its own, whose roundings are allowed.
 """
 
-import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from torch import nn
 
 from perfkit.recipe import Recipe
 from perfkit.results.parity import Check
-from perfkit.worker.checks import FP32_PARTS, first_tensor
+from perfkit.worker.checks import first_tensor
 from perfkit.worker.messages import ParityReport
 from perfkit.worker.training import Training, losses
 
@@ -32,6 +31,8 @@ BY_INDEX = ". A data set that augments at random must draw from the sample's ind
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 """Inputs and targets on the host, as a model got them."""
+Values = Sequence[torch.Tensor]
+"""What a side computed in each step."""
 
 
 class Side:
@@ -48,7 +49,7 @@ class Side:
     ) -> None:
         self._workload, self._on_batch, self._dtype = workload, on_batch, dtype
         self._inputs: Any = None
-        self.outputs: Any = None
+        self.outputs: list[torch.Tensor] = []
         """Of the first batch, before any update: no difference has grown yet."""
         self.losses: list[float] = []
 
@@ -72,8 +73,8 @@ class Side:
         return inputs
 
     def loss(self, outputs: Any, targets: Any) -> Any:
-        if self.outputs is None:
-            self.outputs = first_tensor(outputs).detach().double().cpu()
+        if not self.outputs:
+            self.outputs.append(first_tensor(outputs).detach().double().cpu())
         self._on_batch((self._inputs.detach().cpu(), targets.detach().cpu()))
         self._inputs = None
         return self._workload.loss(outputs, targets)
@@ -85,14 +86,18 @@ def check(
     """Compares a recipe with the plain program of the same batch size, some steps of each.
 
     `exactness` is `bitwise`, or anything else for a tolerance; `seed` is of weights, order and augmentation.
+    The plain program must be the first in its process, and the recipe the second: a recipe with torch's
+    defaults leaves the process's settings as they are.
     """
     plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
-    # Of the candidate alone, in their own type: four steps of a large batch take gigabytes.
+    # Of one side, in their own type: four steps of a large batch take gigabytes.
     batches: list[Pair] = []
     differences: list[list[float]] = []
 
     def compare(pair: Pair) -> None:
-        differences.append([*map(_difference, pair, batches[len(differences)])])
+        step = len(differences)
+        differences.append([*map(_difference, pair, batches[step])])
+        batches[step] = pair
 
     def trained(side: Side, recipe: Recipe, batches: list[Pair] | None = None) -> Side:
         training = Training(recipe, side, device, seed, batches and itertools.cycle(batches))
@@ -100,40 +105,26 @@ def check(
         training.stop()
         return side
 
-    with _settings_kept():
-        candidate = trained(Side(workload, batches.append), recipe)
-        reference = trained(Side(workload, compare), plain)
-        float32, float64 = (
-            trained(Side(workload, dtype=dtype), plain.replace(fp32_precision="ieee"), batches)
-            for dtype in (torch.float32, torch.float64)
-        )
+    reference = trained(Side(workload, batches.append), plain)
+    candidate = trained(Side(workload, compare), recipe)
+    float32, float64 = (
+        trained(Side(workload, dtype=dtype), plain.replace(fp32_precision="ieee"), batches)
+        for dtype in (torch.float32, torch.float64)
+    )
+    sides = (candidate, float32, float64)
     rounding, bitwise = _rounding(recipe, device), exactness == "bitwise"
     inputs, targets = zip(*differences, strict=True)
     checks = [
         _same("the same inputs", inputs, 0.0 if bitwise else DATA_TOLERANCE, BY_INDEX),
         _same("the same targets", targets),
-        _outputs(candidate, float32, float64, rounding),
-        _losses(candidate, float32, float64, rounding),
+        _near("outputs of the first step", [side.outputs for side in sides], rounding, roundings=15),
+        _near("losses", [[*map(torch.tensor, side.losses)] for side in sides], rounding, roundings=4),
     ]
     if bitwise:
         apart = [abs(one - other) for one, other in zip(candidate.losses, reference.losses, strict=True)]
         checks.insert(2, _same("bitwise the same losses", apart))
     found = {"candidate": candidate.losses, "float32": float32.losses, "float64": float64.losses}
     return ParityReport(checks, found)
-
-
-@contextlib.contextmanager
-def _settings_kept() -> Iterator[None]:
-    """Puts back what recipes set in the process: one with torch's defaults does not set it."""
-    before = [part.fp32_precision for part in FP32_PARTS]
-    benchmark, threads = torch.backends.cudnn.benchmark, torch.get_num_threads()
-    try:
-        yield
-    finally:
-        for part, precision in zip(FP32_PARTS, before, strict=True):
-            part.fp32_precision = precision
-        torch.backends.cudnn.benchmark = benchmark
-        torch.set_num_threads(threads)
 
 
 def _rounding(recipe: Recipe, device: torch.device) -> float:
@@ -165,30 +156,19 @@ def _same(name: str, differences: Sequence[float], allowed: float = 0.0, remedy:
     return Check(name, True, seen if worst else "equal in every step, to the last digit")
 
 
-def _allowed(base: float, scale: float, rounding: float, roundings: int) -> float:
-    """The error against float64 that is allowed.
+def _near(name: str, sides: Iterable[Values], rounding: float, roundings: int) -> Check:
+    """Whether the candidate's values are about as near to those in float64 as those in float32 are.
 
-    Twice that of the float32 program; where the recipe computes in a shorter format, some of its own
-    roundings come in addition. A floor of float32's rounding keeps a lucky baseline from refusing everything.
+    Twice the error of the float32 program is allowed; where the recipe computes in a shorter format, some of
+    its own roundings come in addition. A floor of float32's rounding keeps a lucky baseline from refusing
+    everything. Later steps have been through as many updates, each with its own rounding.
     """
-    return 2 * base + scale * (2.0**-18 + roundings * rounding)
-
-
-def _outputs(candidate: Side, float32: Side, float64: Side, rounding: float) -> Check:
-    error, plain_error = (_rmse(side.outputs, float64.outputs) for side in (candidate, float32))
-    allowed = _allowed(plain_error, float(float64.outputs.std()), rounding, roundings=15)
-    evidence = f"RMSE {error:.2g}, float32 has {plain_error:.2g}, allowed {allowed:.2g}"
-    return Check("outputs of the first step", error <= allowed, evidence)
-
-
-def _losses(candidate: Side, float32: Side, float64: Side, rounding: float) -> Check:
-    """Later steps have been through as many updates, each with its own rounding."""
-    worst, evidence = 0.0, "equal"
-    sides = zip(candidate.losses, float32.losses, float64.losses, strict=True)
-    for step, (loss, plain, exact) in enumerate(sides):
-        allowed = _allowed(abs(plain - exact), max(1.0, abs(exact)), rounding, roundings=4) * (1 + step)
-        error = abs(loss - exact) / allowed
-        if not error <= worst:  # so is NaN
-            worst = math.inf if math.isnan(error) else error
-            evidence = f"step {step}: {loss:.6g}, expected {exact:.6g} ± {allowed:.1g}"
-    return Check("losses", worst <= 1, evidence)
+    worst, evidence = -1.0, ""
+    for step, (value, plain, exact) in enumerate(zip(*sides, strict=True)):
+        scale = float(exact.std()) if exact.dim() else max(1.0, abs(float(exact)))
+        error, plain_error = _rmse(value, exact), _rmse(plain, exact)
+        allowed = (2 * plain_error + scale * (2.0**-18 + roundings * rounding)) * (1 + step)
+        if not error / allowed <= worst:  # so is NaN
+            worst = math.inf if math.isnan(error) else error / allowed
+            evidence = f"step {step}: RMSE {error:.2g}, float32 has {plain_error:.2g}, allowed {allowed:.2g}"
+    return Check(name, worst <= 1, evidence)

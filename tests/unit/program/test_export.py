@@ -14,7 +14,6 @@ from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
 from perfkit.recipe import Recipe
 from perfkit.rules import Target, applicable, offers
 from perfkit.train import train
-from perfkit.worker import parity
 from perfkit.workloads.files import photo_folder
 from tests.unit.ladder.test_ladder import SIZES
 
@@ -55,16 +54,16 @@ def test_a_script_reads_as_a_person_would_write_it(golden):
 
 
 @pytest.mark.parametrize("switches", [{}, *ON_CPU], ids=lambda switches: next(iter(switches), "baseline"))
+@pytest.mark.usefixtures("settings_kept")
 @pytest.mark.parametrize("workload", OPTIONS)
 def test_a_script_gives_the_losses_of_the_program(workload, switches, tmp_path):
     built, options = workloads.load(workload, OPTIONS[workload]), OPTIONS[workload]
     target = Target("cpu", offers(built), convolves=workload != "tiny_gpt")
     recipe = applicable(Recipe(batch_size=4, **switches), target)[0]
-    with parity._settings_kept():
-        expected = [loss.item() for loss in itertools.islice(train(recipe, built, CPU, seed=5), 2)]
-        (tmp_path / "train.py").write_text(export.script(recipe, workload, options, seed=5))
-        program = runpy.run_path(str(tmp_path / "train.py"))["train"]
-        assert [loss.item() for loss in itertools.islice(program(CPU), 2)] == expected
+    expected = [loss.item() for loss in itertools.islice(train(recipe, built, CPU, seed=5), 2)]
+    (tmp_path / "train.py").write_text(export.script(recipe, workload, options, seed=5))
+    program = runpy.run_path(str(tmp_path / "train.py"))["train"]
+    assert [loss.item() for loss in itertools.islice(program(CPU), 2)] == expected
 
 
 @pytest.mark.parametrize("workload", ["photos", "tiny_gpt"])

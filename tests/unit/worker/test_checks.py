@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from perfkit.recipe import Recipe, switches
-from perfkit.worker import checks, parity
+from perfkit.worker import checks
 from perfkit.worker.checks import READERS, View, verify
 from perfkit.worker.session import wanted
 from perfkit.worker.training import Training, observe_step
@@ -15,10 +15,7 @@ from tests.support.toy import Blocks
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def _settings_kept():
-    with parity._settings_kept():
-        yield
+pytestmark = pytest.mark.usefixtures("settings_kept")
 
 
 def seen(**switches):

@@ -9,6 +9,7 @@ from perfkit.worker import parity
 from tests.support.toy import Toy
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("settings_kept")
 CANDIDATE = Recipe(batch_size=16, channels_last=True)
 """The recipe with the fault; the plain program of the same batch has `channels_last` off."""
 
@@ -36,11 +37,11 @@ class Net(Toy):
 
     def __init__(self, fault=""):
         super().__init__()
-        self.planted, self.fault, self.losses = fault, "", 0
+        self.planted = fault
 
     def dataset(self, recipe):
         # Called first by the program: from here on this side is the faulty one, or is not.
-        self.fault = self.planted if recipe.channels_last else ""
+        self.fault, self.losses = self.planted if recipe.channels_last else "", 0
         return images(recipe.uint8_copy, self.fault)
 
     def prepare(self, inputs, recipe):
@@ -132,7 +133,6 @@ def test_the_yardstick_is_strict_float32_and_tf32_is_allowed_its_own_rounding():
     before = torch.backends.cudnn.conv.fp32_precision
     assert failed(Watching(), Recipe(batch_size=16)) == []
     assert used == [before, before, "ieee", "ieee"]
-    assert torch.backends.cudnn.conv.fp32_precision == before
     recipes, cuda = [Recipe(), Recipe(fp32_precision="ieee"), Recipe(amp="bf16")], torch.device("cuda")
     assert [parity._rounding(recipe, cuda) for recipe in recipes] == [2.0**-11, 0, 2.0**-8]
     assert parity._rounding(Recipe(), CPU) == 0
