@@ -3,24 +3,25 @@
 The public names are loaded when they are first used, so that `import perfkit` is quick and brings no torch.
 """
 
-import importlib
 from typing import Any
+
+from perfkit import additions
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "Recipe": "perfkit.recipe",
-    "Run": "perfkit.results.run",
-    "RunStore": "perfkit.results.store",
-    "PerfkitError": "perfkit.errors",
-    "plan": "perfkit.studies.sources",
-    "profile": "perfkit.trace.profile",
-    "detect_syncs": "perfkit.worker.syncs",
-    "climb": "perfkit.studies.rungs",
+    "Recipe": "perfkit.recipe:Recipe",
+    "Run": "perfkit.results.run:Run",
+    "RunStore": "perfkit.results.store:RunStore",
+    "PerfkitError": "perfkit.errors:PerfkitError",
+    "plan": "perfkit.studies.sources:plan",
+    "profile": "perfkit.trace.profile:profile",
+    "detect_syncs": "perfkit.worker.syncs:detect_syncs",
+    "climb": "perfkit.studies.rungs:climb",
     "html": "perfkit.show.html:session",
 }
 
-_JUPYTER = {"load_ipython_extension": "perfkit.scripts.panel"}
+_JUPYTER = {"load_ipython_extension": "perfkit.scripts.panel:load_ipython_extension"}
 """What `%load_ext perfkit` calls."""
 
 __all__ = list(_PUBLIC)
@@ -30,8 +31,7 @@ def __getattr__(name: str) -> Any:
     place = (_PUBLIC | _JUPYTER).get(name)
     if place is None:
         raise AttributeError(f"module 'perfkit' has no attribute '{name}'")
-    module, _, attribute = place.partition(":")
-    return getattr(importlib.import_module(module), attribute or name)
+    return additions.load(place)
 
 
 def __dir__() -> list[str]:

@@ -37,7 +37,7 @@ COMMANDS = {
 
 
 def _every() -> dict[str, tuple[str, str]]:
-    return COMMANDS | additions.commands()
+    return COMMANDS | additions.table("COMMANDS")
 
 
 class _Commands(TyperGroup):

@@ -22,11 +22,11 @@ _CORE = {
 
 
 def __dir__() -> list[str]:
-    return sorted({*_CORE, *additions.notebook_names()})
+    return sorted({*_CORE, *additions.table("NOTEBOOK")})
 
 
 def __getattr__(name: str) -> Any:
-    place = {**additions.notebook_names(), **_CORE}.get(name)
+    place = {**additions.table("NOTEBOOK"), **_CORE}.get(name)
     if place is None:
         raise AttributeError(f"perfkit.notebook has no '{name}'. It has {', '.join(__dir__())}")
     return additions.load(place)

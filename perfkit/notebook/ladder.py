@@ -172,7 +172,7 @@ def plain(plan: Plan) -> Recipe:
 def _places() -> dict[str, str]:
     """The words of the menu by device."""
     menu = {device: f"this machine ({device})" for device in (devices.check_device(None), "cpu")}
-    for place in additions.sources().values():
+    for place in additions.table("SOURCES").values():
         menu |= getattr(additions.load(place), "menu", dict)()
     return menu | {f"{recordings.PREFIX}{name}": f"recorded: {name}" for name in recordings.available()}
 

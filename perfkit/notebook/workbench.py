@@ -60,7 +60,7 @@ class Workbench(LadderPanel):
             self.act("Delete", "Remove the ticked runs", self._delete),
             self.act("Undo delete", "Bring back every deleted run", self._bring_back),
         ]
-        if "profile" in additions.notebook_names():
+        if "profile" in additions.table("NOTEBOOK"):
             about = "Some steps under the profiler"
             self.buttons = [button("Profile", about, lambda: self.start(self._record))]
         self.above, self.below = [self.controls.widget], [self.history, row(acts), self._link]
@@ -113,7 +113,7 @@ class Workbench(LadderPanel):
         self.wait(self._record)
 
     def _record(self) -> None:
-        plan, profile = self.plan, additions.load(additions.notebook_names()["profile"])
+        plan, profile = self.plan, additions.load(additions.table("NOTEBOOK")["profile"])
         where = {"preset": plan.preset.name, "device": plan.device, "options": plan.options}
         view = profile(plan.workload, self.controls.recipe, progress=self.progress(), **where)
         self._profile = view.sections()

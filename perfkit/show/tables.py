@@ -31,7 +31,11 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
         *map(Notice, sentences.notices(runs)),
         ladder(runs),
         *([communication(runs)] if any(run.communication for run in runs) else []),
-        *(content for place in additions.sections() for content in additions.load(place)(runs)),
+        *(
+            content
+            for place in additions.table("SECTIONS").values()
+            for content in additions.load(place)(runs)
+        ),
         Section("What each stage showed", [Bullets(sentences.verdicts(runs))]),
         Section("Figures", [figures.step_time(runs), figures.throughput(runs)]),
         Section("Training loss", [losses(runs)], folded=True),

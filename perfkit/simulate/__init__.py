@@ -4,4 +4,4 @@ Nothing here is measured, and everything that comes out says *simulated*.
 """
 
 SOURCES = {"sim": "perfkit.simulate.source:Simulated"}
-SECTIONS = ("perfkit.simulate.article:sections",)
+SECTIONS = {"article": "perfkit.simulate.article:sections"}

@@ -230,7 +230,7 @@ class Source:
 def source_of(device: str | None) -> type[Source]:
     """The class of a device's source, by the device's prefix; this machine for a device without one."""
     prefix, separator, _ = (device or "").partition(":")
-    place = (additions.sources() | _RECORDED).get(prefix, _HERE) if separator else _HERE
+    place = (additions.table("SOURCES") | _RECORDED).get(prefix, _HERE) if separator else _HERE
     source: type[Source] = additions.load(place)
     return source
 

@@ -4,8 +4,9 @@ analysis = perfkit.trace.analyse("step.pt.trace.json.gz")
 print(analysis.gpu_utilization, analysis.mean_us)
 """
 
-import importlib
 from typing import Any
+
+from perfkit import additions
 
 COMMANDS = {
     "trace": ("perfkit.trace.command:trace", "Read a trace of PyTorch's profiler: where did the time go?"),
@@ -13,13 +14,13 @@ COMMANDS = {
 }
 NOTEBOOK = {"TraceView": "perfkit.trace.panel:TraceView", "profile": "perfkit.trace.panel:profile"}
 _PUBLIC = {
-    "analyse": "analysis",
-    "Analysis": "model",
-    "Trace": "table",
-    "Bottleneck": "model",
-    "lanes": "timeline",
-    "Lanes": "timeline",
-    "Lane": "timeline",
+    "analyse": "perfkit.trace.analysis:analyse",
+    "Analysis": "perfkit.trace.model:Analysis",
+    "Trace": "perfkit.trace.table:Trace",
+    "Bottleneck": "perfkit.trace.model:Bottleneck",
+    "lanes": "perfkit.trace.timeline:lanes",
+    "Lanes": "perfkit.trace.timeline:Lanes",
+    "Lane": "perfkit.trace.timeline:Lane",
 }
 __all__ = list(_PUBLIC)
 
@@ -27,4 +28,4 @@ __all__ = list(_PUBLIC)
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'perfkit.trace' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"perfkit.trace.{_PUBLIC[name]}"), name)
+    return additions.load(_PUBLIC[name])

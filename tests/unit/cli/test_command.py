@@ -16,7 +16,7 @@ from perfkit.results import recordings
 from perfkit.results.store import RunStore
 
 RECORDINGS = Path(__file__).parents[3] / "data" / "recordings"
-EVERY = COMMANDS | additions.commands()
+EVERY = COMMANDS | additions.table("COMMANDS")
 ERRORS = [
     (InvalidValue("no such stage", "Choose another"), 2, "perfkit: no such stage. Choose another\n"),
     (KeyboardInterrupt(), 130, "stopped; what was finished is kept (perfkit runs)\n"),
