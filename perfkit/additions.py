@@ -7,9 +7,9 @@ An addition is a folder that can be deleted. Its `__init__.py` holds plain data 
     SOURCES = {"sim": "perfkit.simulate.source:Simulated"}
     SECTIONS = {"article": "perfkit.simulate.article:sections"}
 
-`COMMANDS` have the line for `perfkit --help`, too. `SOURCES` of runs are named by the prefix of a device, such as
-`sim:v100`. `SECTIONS` are functions from the runs of a session to further contents of its report. The core asks
-for the tables of all additions here and loads what is named when it is used.
+`COMMANDS` have the line for `perfkit --help`, too. `SOURCES` of runs are named by the prefix of a device,
+such as `sim:v100`. `SECTIONS` are functions from the runs of a session to further contents of its report. The
+core asks for the tables of all additions here and loads what is named when it is used.
 """
 
 import importlib

@@ -100,6 +100,6 @@ def test_profile_is_an_addition_and_its_button_goes_with_it(monkeypatch):
     assert list(bench.sections()) == ["what a step does"]
     press(bench, "pk-profile")
     monkeypatch.undo()
-    monkeypatch.setattr(additions, "notebook_names", dict)
+    monkeypatch.setattr(additions, "present", tuple)
     with pytest.raises(AssertionError, match="no pk-profile"):
         press(pk.Workbench(), "pk-profile")
