@@ -59,14 +59,6 @@ def heading(words: str) -> widgets.HTML:
     return text("pk-question", f"<h3>{html.escape(words)}</h3>")
 
 
-def button(label: str, tooltip: str, act: Callable[[], None], kind: str = "") -> widgets.Button:
-    """A button; tests and styles know it by the first word of its label: `pk-run`."""
-    name = f"pk-{label.partition(' ')[0].lower()}"
-    widget = widgets.Button(description=label, tooltip=tooltip, button_style=kind, _dom_classes=[name])
-    widget.on_click(lambda _: act())
-    return widget
-
-
 def download(content: str, name: str, kind: str) -> str:
     """A link that saves a text as a file, with no server and no network."""
     data = base64.b64encode(content.encode()).decode()
@@ -252,9 +244,9 @@ class Panel(Sectioned):
         self._turn = threading.Lock()
         self._output = self._beside = Output()
         """Where the newest result is: beside the controls, or below the cell that called `run`."""
-        tooltip = "Measure; other cells can run meanwhile"
-        run = button("Run", tooltip, lambda: self.start(self._measure), "primary")
-        self._stop = button("Stop", "Stop; what is finished is kept", self.stop)
+        run = self.button("Run", "Measure; other cells can run meanwhile", lambda: self.start(self._measure))
+        run.button_style = "primary"
+        self._stop = self.button("Stop", "Stop; what is finished is kept", self.stop)
         self._idle_only = [run, *self.buttons]
         self._set_busy(False)
         acts = row([*self.before, run, self._stop, *self.buttons, self.bar.line])
@@ -310,9 +302,12 @@ class Panel(Sectioned):
         except PerfkitError as problem:
             self.bar.tell(problem)
 
-    def act(self, label: str, tooltip: str, act: Callable[[], object]) -> widgets.Button:
-        """A button for what takes no time."""
-        return button(label, tooltip, lambda: self.attempt(act))
+    def button(self, label: str, tooltip: str, act: Callable[[], object]) -> widgets.Button:
+        """A button; tests and styles know it by the first word of its label: `pk-run`."""
+        name = f"pk-{label.partition(' ')[0].lower()}"
+        widget = widgets.Button(description=label, tooltip=tooltip, _dom_classes=[name])
+        widget.on_click(lambda _: self.attempt(act))
+        return widget
 
     def progress(self) -> Progress:
         """What a study reports to, and is stopped by."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import html
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -38,29 +37,24 @@ class StagePanel(LadderPanel):
     def __init__(self, stage: str, **more: Any) -> None:
         self.optimization = optimization(stage)
         self.question = self.optimization.question
-        self.guess: float | None = None
-        """How many times as fast the reader expects it to be."""
         self._proof: dict[str, Parity] = {}
         """By the id of the run that was checked last."""
         self.controls = Controls(self.optimization.settings, self._set_changes)
-        # Text, as number fields are never empty: a guess that stands there already would be taken.
-        self._guess = widgets.Text(
+        self._guess = widgets.BoundedFloatText(
             description="Guess: times as fast",
-            placeholder="such as 1.5",
+            max=1000.0,
+            step=0.1,
             continuous_update=False,
             _dom_classes=["pk-guess"],
         )
-        self._guess.observe(lambda change: self.attempt(lambda: self._take_guess(change["new"])), "value")
+        self._guess.observe(lambda _: self.show(), "value")
         self._line = text("pk-climb")
         about = "The panels of later rungs start from a loop with it, or without it"
-        self._choices = {
-            "kept": self.act("Keep", about, self.keep),
-            "dropped": self.act("Drop", about, self.drop),
-        }
+        choices = [self.button("Keep", about, self.keep), self.button("Drop", about, self.drop)]
         self.above = [self.controls.widget]
         if stage != "baseline":  # nothing is below it that it could be faster than
             self.before = [self._guess]
-            self.acts = row([*self._choices.values(), self._line], "pk-panel", "pk-acts")
+            self.acts = row([*choices, self._line], "pk-panel", "pk-acts")
         super().__init__([stage], **more)
 
     def set(self, **switches: Value) -> None:
@@ -101,22 +95,15 @@ class StagePanel(LadderPanel):
         elsewhere = f"n/a here: {stage.reason}. Choose another place at the top right"
         self.bar.say(elsewhere if stage.reason else "ready")
 
-    def _take_guess(self, words: str) -> None:
-        """Takes what was typed; an empty field is no guess."""
-        try:
-            guess = float(words.replace(",", ".").strip("×x ")) if words else None
-        except ValueError:
-            guess = math.nan
-        if guess is not None and not 0 < guess < math.inf:
-            raise InvalidValue(f"'{words}' is no guess", "Give a number above 0, such as 1.5")
-        if guess != self.guess:
-            self.guess = guess
-            self.show()
+    @property
+    def guess(self) -> float | None:
+        """How many times as fast the reader expects it to be; the field's 0 is no guess."""
+        return self._guess.value or None
 
     def _recall(self) -> None:
         super()._recall()
         if self.runs and (guess := RunStore().guess(self._run.id)):
-            self.guess, self._guess.value = guess, f"{guess:g}"
+            self._guess.value = guess
 
     def keep(self) -> None:
         """Keeps this rung: the panels of later rungs start from a loop that has it."""
@@ -139,10 +126,6 @@ class StagePanel(LadderPanel):
     def _show_climb(self) -> None:
         """The line of the climb so far, and what comes next."""
         decided = _decided(self.plan)
-        own = decided.get(self.optimization.name)
-        for decision, button in self._choices.items():
-            is_taken = own is not None and (own.id, own.note) == (self._run.id, decision)
-            button.disabled, button.icon = not self._is_stored(), "check" * is_taken
         climbed = [_told(decided[name]) for name in LADDER if name in decided]
         lines = [f"The climb so far: {' · '.join(climbed)}."] if climbed else []
         if self._run.status in ("ok", "not_applicable"):

@@ -11,11 +11,11 @@ import traitlets
 from perfkit import additions
 from perfkit.errors import InvalidValue
 from perfkit.notebook.ladder import LadderPanel, plain
-from perfkit.notebook.panel import Controls, button, download, preformatted, row, text
+from perfkit.notebook.panel import Controls, download, preformatted, row, text
 from perfkit.recipe import Recipe, Value, switches
 from perfkit.results import recordings
 from perfkit.results.run import AGAIN, Run
-from perfkit.results.store import Entry, RunStore, entry
+from perfkit.results.store import RunStore, entry
 from perfkit.show import figures, html, sentences, tables
 from perfkit.show.document import Bullets, Content, Notice
 from perfkit.studies import rungs
@@ -48,21 +48,20 @@ class Workbench(LadderPanel):
         self._profile: Sequence[Content] = ()
         self._played: dict[str, Run] = {}
         """The runs of a recording by id; they are in no store."""
-        self._deleted: list[tuple[Run, Entry]] = []
         self.controls = Controls(switches(), lambda: self.bar.say("press Run to measure"))
         self.history = History(_dom_classes=["pk-history"])
         self.history.observe(lambda _: self._compare(), "ticked")
         self._link = text("pk-script")
         export = "The newest ticked run's script; the ticked runs as a file and as a report"
         acts = [
-            self.act("Use", "Set the switches to those of the newest ticked run", self._use),
-            self.act("Export", export, self._export),
-            self.act("Delete", "Remove the ticked runs", self._delete),
-            self.act("Undo delete", "Bring back every deleted run", self._bring_back),
+            self.button("Use", "Set the switches to those of the newest ticked run", self._use),
+            self.button("Export", export, self._export),
+            self.button("Delete", "Remove the ticked runs", self._delete),
+            self.button("Undo delete", "Bring back every deleted run", self._undelete),
         ]
         if "profile" in additions.table("NOTEBOOK"):
             about = "Some steps under the profiler"
-            self.buttons = [button("Profile", about, lambda: self.start(self._record))]
+            self.buttons = [self.button("Profile", about, lambda: self.start(self._record))]
         self.above, self.below = [self.controls.widget], [self.history, row(acts), self._link]
         super().__init__([BASELINE], workload=workload, **more)
 
@@ -84,14 +83,12 @@ class Workbench(LadderPanel):
 
     def _list(self, ticked: Iterable[str] = ()) -> None:
         """Shows the history as it is now, oldest first: no failed runs, nor the baseline once more."""
-        lines = [entry(run) for run in self._played.values()] or self._stored()[::-1]
+        stored = RunStore().history(workload=self.plan.workload)
+        lines = [entry(run) for run in self._played.values()] or stored[::-1]
         rows = [tables.history_row(line) for line in lines if line.status == "ok" and line.stage != AGAIN]
         with self.history.hold_sync():
             self.history.rows, ids = rows, [row["id"] for row in rows]
             self.history.ticked = [name for name in ticked if name in ids]
-
-    def _stored(self) -> list[Entry]:
-        return RunStore().history(workload=self.plan.workload)
 
     def _measure(self) -> None:
         """The recipe of the controls beside the baseline; the baseline itself is measured once."""
@@ -167,18 +164,9 @@ class Workbench(LadderPanel):
 
     def _delete(self) -> None:
         """Takes the ticked runs away; the runs of a recording are in no store."""
-        lines = {line.id: line for line in self._stored()}
-        removed = RunStore().delete([run.id for run in self._chosen()])
-        self._deleted += [(run, lines[run.id]) for run in removed]
-        self.bar.say(f"deleted; Undo delete brings back all {len(self._deleted)}")
+        RunStore().delete([run.id for run in self._chosen()])
         self._list()
 
-    def _bring_back(self) -> None:
-        count = len(self._deleted)
-        while self._deleted:
-            run, line = self._deleted[-1]
-            RunStore().add(run)
-            RunStore().mark(run.id, name=line.name, note=line.note, guess=line.guess)
-            self._deleted.pop()  # only once it is stored
+    def _undelete(self) -> None:
+        RunStore().undelete()
         self._list(self.history.ticked)
-        self.bar.say(f"deleted runs that are back: {count}")

@@ -26,6 +26,7 @@ _TABLES = (
         entry BLOB NOT NULL, body BLOB NOT NULL
     )
     """,
+    "CREATE TABLE IF NOT EXISTS deleted AS SELECT * FROM runs WHERE 0",
     "CREATE TABLE IF NOT EXISTS asked (question TEXT PRIMARY KEY, session TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS noise (device TEXT NOT NULL, log_ratio REAL NOT NULL, scatter REAL NOT NULL)",
 )
@@ -113,12 +114,18 @@ class RunStore:
                 text = " ".join(value.split())[:300] if isinstance(value, str) else value
                 self._do(f"UPDATE runs SET {column} = ? WHERE id = ?", (text, run_id))
 
-    def delete(self, ids: Iterable[str]) -> list[Run]:
-        """Removes runs, all or none; returns them, so that `add` can bring them back."""
-        removed = [self.get(run_id) for run_id in ids]
+    def delete(self, ids: Iterable[str]) -> None:
+        """Puts runs aside, all or none; `undelete` brings them back."""
+        known = [(self.get(run_id).id,) for run_id in ids]
         with self._open() as database:
-            database.executemany("DELETE FROM runs WHERE id = ?", [(run.id,) for run in removed])
-        return removed
+            database.executemany("INSERT INTO deleted SELECT * FROM runs WHERE id = ?", known)
+            database.executemany("DELETE FROM runs WHERE id = ?", known)
+
+    def undelete(self) -> None:
+        """Brings back every deleted run, with its name, note and guess."""
+        with self._open() as database:
+            database.execute("INSERT OR IGNORE INTO runs SELECT * FROM deleted")
+            database.execute("DELETE FROM deleted")
 
     def history(self, limit: int = 10_000, workload: str | None = None) -> list[Entry]:
         """The lines of stored runs, newest first; `problems` says what is left out.

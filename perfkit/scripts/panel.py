@@ -9,7 +9,7 @@ from IPython.display import display
 
 import perfkit
 from perfkit.errors import InvalidValue
-from perfkit.notebook.panel import Controls, Panel, button, check, download, heading, text
+from perfkit.notebook.panel import Controls, Panel, check, download, heading, text
 from perfkit.notebook.shown import Shown
 from perfkit.recipe import Recipe, Value
 from perfkit.results.run import Comparison
@@ -81,8 +81,8 @@ class ScriptPanel(Panel):
         about = "Some steps as they are: rate, waiting, profile, and what to try"
         edit = "The edit of your file that sets these switches"
         self.buttons = [
-            button("Watch", about, lambda: self.start(self._watch)),
-            button("Patch", edit, lambda: self.start(self._make_patch)),
+            self.button("Watch", about, lambda: self.start(self._watch)),
+            self.button("Patch", edit, lambda: self.start(self._make_patch)),
         ]
         self._save = text("pk-script")
         self.above, self.below = [heading(command), self._controls.widget], [self._save]

@@ -87,10 +87,16 @@ def test_deleting_removes_all_or_none(store):
     with pytest.raises(InvalidValue, match="no run 'gone'"):
         store.delete(["r0", "gone"])
     assert len(store.runs()) == 2
-    (removed,) = store.delete(["r0"])
-    assert [kept.id for kept in store.runs()] == ["r1"]
-    store.add(removed)
+    removed = store.get("r0")
+    for run_id in ("r0", "r1"):
+        store.mark(run_id, note=f"note of {run_id}", guess=2.0)
+        store.delete([run_id])
+    assert store.history() == []
+    store.undelete()
     assert store.get("r0") == removed
+    assert {line.id: (line.note, line.guess) for line in store.history()} == {
+        run_id: (f"note of {run_id}", 2.0) for run_id in ("r0", "r1")
+    }
 
 
 def test_a_damaged_run_does_not_hide_the_others(store):
