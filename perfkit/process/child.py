@@ -49,7 +49,7 @@ class Conversation:
     """Asks a process, or all ranks of a training: each gets the question, all must answer, rank 0 counts.
 
     `on_progress` is called from the thread that asks; `cancelled` is set from any thread to end what is under
-    way; `timeout_s` is how long it may take.
+    way; `timeout_s` is how long each answer may take.
     """
 
     world = 1
@@ -67,11 +67,7 @@ class Conversation:
         """The leaders of its process groups."""
         self.lines: list[Connection] = []
         """To each rank."""
-        self.limit(timeout_s)
-
-    def limit(self, timeout_s: float | None) -> None:
-        """From now on it may take so long."""
-        self.deadline = time.monotonic() + (timeout_s or math.inf)
+        self.timeout_s = timeout_s
 
     def send(self, question: Question) -> None:
         """Gives a question to every rank."""
@@ -113,8 +109,12 @@ class Conversation:
         """
         self.send(Question(question, arguments))
         answers: dict[int, object] = {}
+        until = time.monotonic() + (self.timeout_s or math.inf)
         while len(answers) < self.world:
             self.check()
+            if time.monotonic() > until:
+                what = "the run took longer than its time limit"
+                raise RunFailed(what, "Raise --timeout, or use a smaller preset")
             for rank, event in self.events(POLL_S):
                 if isinstance(event, Answer):
                     answers[rank] = event.value
@@ -125,12 +125,9 @@ class Conversation:
         return msgspec.convert(answers[0], kind)
 
     def check(self) -> None:
-        """Raises if it was cancelled or is too late."""
+        """Raises if it was cancelled."""
         if self.cancelled.is_set():
             raise Cancelled("stopped on request")
-        if time.monotonic() > self.deadline:
-            what = "the run took longer than its time limit"
-            raise RunFailed(what, "Raise --timeout, or use a smaller preset")
 
     def _failure(self, rank: int, event: Failure | None) -> RunFailed:
         return RunFailed(event.what, event.remedy, event.kind) if event else self.death(rank)

@@ -93,7 +93,6 @@ class Questions(Procedures):
             mechanisms=self._mechanisms(),
             samples_per_step=script.samples_per_step,
             compile_counters=checks.compile_counters(),
-            batch_norm=self._has(nn.modules.batchnorm._BatchNorm),
         )
 
     def warm_up(self, budget_s: float) -> Taking:
@@ -104,9 +103,6 @@ class Questions(Procedures):
     @property
     def _startup_s(self) -> float:
         return max(0.0, self._script.steps.began_at - float(self._script.settings["started"]))
-
-    def _has(self, layer: type[nn.Module]) -> bool:
-        return any(isinstance(module, layer) for module in self._script.model.modules())
 
     def describe(self) -> ScriptFacts:
         """What trains, what is set, and what can be set from outside."""
@@ -125,7 +121,7 @@ class Questions(Procedures):
             loader="" if loader is None else type(getattr(loader, "dataset", loader)).__name__,
             step_is=script.step_in_words(),
             samples_per_step=script.samples_per_step,
-            convolves=self._has(nn.modules.conv._ConvNd),
+            convolves=any(isinstance(part, nn.modules.conv._ConvNd) for part in script.model.modules()),
             random_data=bool(self._loaders.drawn[0]),
             settings=self._settings(),
             refused=self._why_not(),

@@ -126,13 +126,13 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     plain = script.ask("observe", Observation, steps=_STEPS, seconds=budget_s * _OBSERVING)
     taken = cores.taken_share(before, cores.cpu_times(script.pids))
     peak, facts = script.ask("peak", Peak), script.ask("describe", ScriptFacts)
-    script.deadline = until
 
     def ask(what: str, question: str, kind: type[A], part: float, **arguments: Any) -> A | None:
         """The answer, or None: the script has ended, or it would take too long."""
         nonlocal plain
         progress.reach(part)
         if _COSTS * plain.step_s < until - time.monotonic():
+            script.timeout_s = until - time.monotonic()
             try:
                 return script.ask(question, kind, **arguments)
             except RunFailed as problem:

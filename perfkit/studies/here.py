@@ -130,7 +130,7 @@ class ThisMachine(Source):
         child = child or self.fresh_child(recipe)
         how = {"seed": self.plan.seed, "warmup_s": warmup_s}
         with _stopped_on_error(child):
-            trained = self.ask(child, "train", Trained, recipe=recipe.to_dict(), loss_steps=loss_steps, **how)
+            trained = child.ask("train", Trained, recipe=recipe.to_dict(), loss_steps=loss_steps, **how)
         return Training(child, trained)
 
     def fresh_child(self, recipe: Recipe) -> Conversation:
@@ -146,7 +146,7 @@ class ThisMachine(Source):
         self.keep(child)
         what = {"workload": plan.workload, "preset": plan.preset.name, "options": dict(plan.options)}
         with _stopped_on_error(child):
-            return child, self.ask(child, "describe", Description, device=plan.device, **what)
+            return child, child.ask("describe", Description, device=plan.device, **what)
 
     def keep(self, child: Conversation) -> None:
         """Has a child ended with this source."""
@@ -159,19 +159,13 @@ class ThisMachine(Source):
         warmup_s = 0.0 if question in _COLD else preset.warmup_s
         child, _ = self.train(recipe, preset.loss_steps, warmup_s)
         try:
-            return self.ask(child, question, kind, **arguments)
+            return child.ask(question, kind, **arguments)
         finally:
             child.stop()
 
     def noise(self) -> Noise:
         """The A/A noise that verdicts take into account."""
         return RunStore().expected_noise(self.plan.device)
-
-    def ask(self, child: Conversation, question: str, kind: type[A], **arguments: Any) -> A:
-        """The answer of a process, which has the plan's time limit for it."""
-        if self.plan.timeout_s:
-            child.limit(self.plan.timeout_s)
-        return child.ask(question, kind, **arguments)
 
     def measure(self, stages: Sequence[Stage], stop: StopRule) -> list[Run]:
         trials = [self._trial(stage, is_base=stage is stages[0]) for stage in stages]
@@ -339,9 +333,9 @@ class ThisMachine(Source):
         size = {"samples": preset.block_samples}
         since, before = time.time(), cores.cpu_times(pids)
         least = {"seconds": preset.block_s, "queues": preset.queues}
-        block = self.ask(trial.child, "block", Block, **size, **least)
+        block = trial.child.ask("block", Block, **size, **least)
         if wants_ceiling:
-            round.ceilings[own] = self.ask(trial.child, "ceiling", Block, **size)
+            round.ceilings[own] = trial.child.ask("ceiling", Block, **size)
         round.blocks[own] = block
         share = cores.taken_share(before, cores.cpu_times(pids))
         if uuid := self.description.facts.uuid:
@@ -351,10 +345,10 @@ class ThisMachine(Source):
     def _ask_the_rest(self, trial: Trial) -> None:
         assert trial.child
         try:
-            peak, spent = self.ask(trial.child, "peak", Peak), None
+            peak, spent = trial.child.ask("peak", Peak), None
             if trial.stage.recipe.ranks > 1:
                 samples = self.plan.preset.block_samples
-                spent = self.ask(trial.child, "communication", Communication, samples=samples)
+                spent = trial.child.ask("communication", Communication, samples=samples)
         except PerfkitError as problem:
             trial.fail(problem)
             return

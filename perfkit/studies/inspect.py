@@ -77,7 +77,7 @@ def parity_of(source: Source, title: str, recipe: Recipe, steps: int = PARITY_ST
         plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
         exactness, child = catalogue.exactness(recipe, plain), source.fresh_child(recipe)
         how = {"exactness": exactness, "seed": source.plan.seed, "steps": steps}
-        report = source.ask(child, "parity", ParityReport, recipe=recipe.to_dict(), **how)
+        report = child.ask("parity", ParityReport, recipe=recipe.to_dict(), **how)
         child.stop()
         trained = source.train(recipe, loss_steps=2).trained
     off = [f"{proof.name}: {proof.evidence}" for proof in trained.mechanisms if not proof.ok]
@@ -98,7 +98,7 @@ def _beside_one_rank(source: ThisMachine, recipe: Recipe, steps: int) -> tuple[P
     pairs = zip(trained.losses, plain.losses, strict=True)
     difference = max(abs(a - b) / max(abs(b), 1.0) for a, b in pairs)
     evidence = f"{recipe.ranks} x {recipe.batch_size} and 1 x {batch_size}: at most {difference:.1g} apart"
-    if difference > rounding and trained.batch_norm:
-        evidence += ": batch normalisation sees each rank's own batch (nn.SyncBatchNorm would see all)"
+    if difference > rounding:
+        evidence += ". Batch normalisation, if any, sees each rank's own batch; nn.SyncBatchNorm sees all"
     losses = {"candidate": trained.losses, "float32": plain.losses, "float64": list[float]()}
     return ParityReport([Check("losses", difference <= rounding, evidence)], losses), trained

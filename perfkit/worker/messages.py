@@ -118,7 +118,6 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     batch_bytes_per_sample: int | None = None
     samples_per_step: int
     compile_counters: CompileCounters
-    batch_norm: bool
 
 
 class Peak(msgspec.Struct, frozen=True):

@@ -98,7 +98,6 @@ class Session(Procedures):
             batch_bytes_per_sample=checks.bytes_per_sample(view.batch),
             samples_per_step=training.samples_per_step,
             compile_counters=checks.compile_counters(),
-            batch_norm=any("BatchNorm" in type(part).__name__ for part in training.model.modules()),
         )
 
     def check(self, steps: Sequence[Step]) -> None:

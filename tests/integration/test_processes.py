@@ -105,7 +105,7 @@ def test_ranks_are_asked_as_one_end_together_and_a_rank_that_hangs_is_too_late()
             child.ask("block", Block, samples=10**9)
     with Child(ranks=2) as child, pytest.raises(RunFailed, match="time limit"):
         described(child)
-        child.limit(2)
+        child.timeout_s = 2
         trained(child, "tests.support.toy:HangingRank", ranks=2)
 
 

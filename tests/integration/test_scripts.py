@@ -88,7 +88,7 @@ CASES = (
 
 def start(launch, toggles):
     script = WatchedScript(launch, toggles)
-    script.limit(200)
+    script.timeout_s = 200
     return script
 
 

@@ -81,7 +81,7 @@ def folder(alone, monkeypatch):
 def started(code, *arguments, program="train.py", **more):
     Path("train.py").write_text(code)
     with WatchedScript(Launch(program, arguments), **more) as script:
-        script.limit(120)
+        script.timeout_s = 120
         yield script
     assert not script.folder.exists()
 

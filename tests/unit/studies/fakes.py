@@ -47,9 +47,6 @@ class FakeChild:
         self.recipe = Recipe()
         self.on_progress, self.cancelled = on_progress, cancelled
 
-    def limit(self, timeout_s):
-        pass
-
     def ask(self, question, kind, **arguments):
         assert not self.stopped, f"{question} was asked of a child that has ended"
         self.machine.asked.append((self.number, question))
@@ -95,7 +92,6 @@ def trained(recipe, mechanisms):
         batch_bytes_per_sample=48,
         samples_per_step=recipe.batch_size,
         compile_counters=messages.CompileCounters(graphs=int(recipe.compile)),
-        batch_norm=False,
     )
 
 
