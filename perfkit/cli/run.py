@@ -100,7 +100,7 @@ def show(
         newest = store.history(limit=1)
         if not newest:
             raise InvalidValue("no run is stored yet", "Measure some: perfkit run")
-        name = newest[0].session
+        name = newest[0].run.session
     if session := store.runs(name):
         return _show_session(session[::-1], output)
     stored = store.get(name)

@@ -16,7 +16,7 @@ from perfkit.notebook.panel import Controls, row, text
 from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run
-from perfkit.results.store import Entry, RunStore
+from perfkit.results.store import RunStore, Stored
 from perfkit.show import sentences, tables, units
 from perfkit.show.document import Bullets, Code, Content, Markdown, Section
 from perfkit.studies import inspect, rungs
@@ -199,30 +199,31 @@ class StagePanel(LadderPanel):
             return []  # a workload that cannot be exported can be measured
 
 
-def _decided(plan: Plan) -> dict[str, Entry]:
+def _decided(plan: Plan) -> dict[str, Stored]:
     """The newest decision on each rung, for the plan's workload, preset and device: a note of its run."""
-    rows = RunStore().history(workload=plan.workload)
     place = (plan.preset.name, plan.device)
     return {
-        row.stage: row
-        for row in reversed(rows)
-        if (row.preset, row.device) == place and row.note in ("kept", "dropped")
+        row.run.stage: row
+        for row in reversed(RunStore().history(workload=plan.workload))
+        if (row.run.preset, row.run.device) == place and row.note in ("kept", "dropped")
     }
 
 
-def _told(row: Entry) -> str:
+def _told(row: Stored) -> str:
     """A decision in a word, with what the rung gained."""
-    gain = f" {units.times(row.against_baseline.ratio)}" if row.against_baseline else ""
-    return f"{row.title}{gain if row.note == 'kept' else ' dropped'}"
+    ratio = row.run.speedup("baseline")
+    gain = f" {units.times(ratio.ratio)}" if ratio else ""
+    return f"{row.run.title}{gain if row.note == 'kept' else ' dropped'}"
 
 
-def _switches(rows: Mapping[str, Entry], names: Iterable[str]) -> dict[str, Value]:
+def _switches(rows: Mapping[str, Stored], names: Iterable[str]) -> dict[str, Value]:
     """The switches of rungs, as they were measured, or before that where the rung was dropped."""
     settings: dict[str, Value] = {}
     for name in names:
         if row := rows.get(name):
-            recipe = RunStore().get(row.previous).recipe if row.note == "dropped" else row.recipe
-            settings |= {switch: recipe[switch] for switch in OPTIMIZATIONS[name].settings}
+            below = row.run.pairing("previous")
+            run = RunStore().get(below.against) if below and row.note == "dropped" else row.run
+            settings |= {switch: run.recipe[switch] for switch in OPTIMIZATIONS[name].settings}
     return settings
 
 

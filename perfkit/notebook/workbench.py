@@ -14,8 +14,8 @@ from perfkit.notebook.ladder import LadderPanel, plain
 from perfkit.notebook.panel import Controls, download, preformatted, row, text
 from perfkit.recipe import Recipe, Value, switches
 from perfkit.results import recordings
-from perfkit.results.run import AGAIN, Run
-from perfkit.results.store import RunStore, entry
+from perfkit.results.run import Run
+from perfkit.results.store import RunStore, Stored
 from perfkit.show import figures, html, sentences, tables
 from perfkit.show.document import Bullets, Content, Notice
 from perfkit.studies import rungs
@@ -83,9 +83,10 @@ class Workbench(LadderPanel):
 
     def _list(self, ticked: Iterable[str] = ()) -> None:
         """Shows the history as it is now, oldest first: no failed runs, nor the baseline once more."""
-        stored = RunStore().history(workload=self.plan.workload)
-        lines = [entry(run) for run in self._played.values()] or stored[::-1]
-        rows = [tables.history_row(line) for line in lines if line.status == "ok" and line.stage != AGAIN]
+        history = [*map(Stored, self._played.values())]
+        history = history or RunStore().history(workload=self.plan.workload)[::-1]
+        shown = [each for each in history if each.run.status == "ok" and not each.run.is_again]
+        rows = [tables.history_row(each) for each in shown]
         with self.history.hold_sync():
             self.history.rows, ids = rows, [row["id"] for row in rows]
             self.history.ticked = [name for name in ticked if name in ids]

@@ -429,8 +429,6 @@ _DERIVED = (
     "pipeline_efficiency",
     "utilization",
 )
-UNREADABLE = (ValueError, RecursionError)
-"""What reading JSON that is no run raises."""
 
 
 def summary(run: Run) -> dict[str, Any]:
@@ -462,7 +460,7 @@ def read(text: bytes, kind: type[T], what: object) -> T:
     """A struct with runs from JSON: nothing is executed, every field is checked; else a `StoreError`."""
     try:
         return msgspec.json.decode(text, type=kind)
-    except UNREADABLE as problem:
+    except (ValueError, RecursionError) as problem:
         name = kind.__name__.lower()
         raise StoreError(
             f"{what} is not a {name} of this version of perfkit: {problem}", "Restore it, or measure again"

@@ -8,22 +8,21 @@ import contextlib
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from perfkit import machine
 from perfkit.errors import InvalidValue, StoreError, explain
 from perfkit.results import stats
-from perfkit.results.run import UNREADABLE, Run, Simulated, read
-from perfkit.results.stats import AAPair, Estimate, Ratio
+from perfkit.results.run import Run, read
+from perfkit.results.stats import AAPair
 
 _TABLES = (
     """
     CREATE TABLE IF NOT EXISTS runs (
         id TEXT PRIMARY KEY, created TEXT NOT NULL, session TEXT NOT NULL, workload TEXT NOT NULL,
-        name TEXT NOT NULL DEFAULT '', note TEXT NOT NULL DEFAULT '', guess REAL,
-        entry BLOB NOT NULL, body BLOB NOT NULL
+        name TEXT NOT NULL DEFAULT '', note TEXT NOT NULL DEFAULT '', guess REAL, body BLOB NOT NULL
     )
     """,
     "CREATE TABLE IF NOT EXISTS deleted AS SELECT * FROM runs WHERE 0",
@@ -31,56 +30,25 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS noise (device TEXT NOT NULL, log_ratio REAL NOT NULL, scatter REAL NOT NULL)",
 )
 # Any dotted part of a reference names its workload: `photos` is `perfkit.workloads.photos:Photos`.
-_OF_WORKLOAD = """
-WHERE ?1 IS NULL OR instr('.' || replace(workload, ':', '.') || '.', '.' || replace(?1, ':', '.') || '.')
-ORDER BY created DESC, rowid DESC LIMIT ?2
-"""
+_OF_WORKLOAD = "instr('.' || replace(workload, ':', '.') || '.', '.' || replace(?1, ':', '.') || '.')"
+_NEWEST_FIRST = "ORDER BY created DESC, rowid DESC LIMIT ?2"
 _NEWEST_PAIRS = """
 SELECT log_ratio, scatter FROM noise WHERE device = ? ORDER BY rowid DESC LIMIT 30
 """  # since a machine changes
 _NOISE_OF_SCRIPTS = 0.05
 """Equal processes of a script differed by 2.1% (standard deviation, 18 pairs of three small scripts that are
 watched, two cores, torch 2.15), two of them by more than 4.5%."""
-_OF_SESSION = "WHERE ?1 IS NULL OR session = ?1 ORDER BY created DESC, rowid DESC"
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run without its measured series: a line of the history."""
+class Stored(NamedTuple):
+    """A run of the store, and what the user wrote beside it."""
 
-    id: str
-    session: str
-    created: str
-    stage: str
-    title: str = ""
-    workload: str
-    preset: str = ""
-    device: str
-    status: str = "ok"
-    recipe: dict[str, Any]
-    samples_per_s: Estimate | None = None
-    against_baseline: Ratio | None = None
-    disturbed: float | None = None
-    """Share of the cores that others took, where too few rounds were free of it."""
-    previous: str = ""
-    """Id of the run that it was compared with."""
-    simulated: Simulated | None = None
+    run: Run
     name: str = ""
-    """Written by the user, shown in place of the title."""
+    """Shown in place of the title."""
     note: str = ""
     guess: float | None = None
     """The speed-up that the user predicted."""
-
-
-def entry(run: Run) -> Entry:
-    """The line of a run."""
-    same = {name: getattr(run, name) for name in Entry.__struct_fields__ if hasattr(run, name)}
-    previous, measured = run.pairing("previous"), run.samples_per_s is not None
-    same["previous"] = previous.against if previous else ""
-    return Entry(**same, against_baseline=run.speedup("baseline") if measured else None)
-
-
-def _run(text: bytes) -> Run:
-    return read(text, Run, "this entry")
 
 
 class RunStore:
@@ -98,11 +66,8 @@ class RunStore:
 
     def add(self, run: Run) -> None:
         """Keeps a run, completely or not at all; a `StoreError` if one with this id is there already."""
-        texts = msgspec.json.encode(entry(run)), msgspec.json.encode(run)
-        values = (run.id, run.created, run.session, run.workload, *texts)
-        self._do(
-            "INSERT INTO runs (id, created, session, workload, entry, body) VALUES (?, ?, ?, ?, ?, ?)", values
-        )
+        values = (run.id, run.created, run.session, run.workload, msgspec.json.encode(run))
+        self._do("INSERT INTO runs (id, created, session, workload, body) VALUES (?, ?, ?, ?, ?)", values)
 
     def mark(
         self, run_id: str, name: str | None = None, note: str | None = None, guess: float | None = None
@@ -127,28 +92,23 @@ class RunStore:
             database.execute("INSERT OR IGNORE INTO runs SELECT * FROM deleted")
             database.execute("DELETE FROM deleted")
 
-    def history(self, limit: int = 10_000, workload: str | None = None) -> list[Entry]:
-        """The lines of stored runs, newest first; `problems` says what is left out.
+    def history(self, limit: int = 10_000, workload: str | None = None) -> list[Stored]:
+        """Stored runs, newest first; `problems` says what is left out.
 
         With `workload`, its own only: by its reference, or any part of that between dots (`photos`).
         """
-
-        def line(text: bytes, name: str, note: str, guess: float | None) -> Entry:
-            known = msgspec.json.decode(text, type=Entry)
-            return msgspec.structs.replace(known, name=name, note=note, guess=guess)
-
-        return list(self._read(line, "entry, name, note, guess", _OF_WORKLOAD, workload, limit))
+        return self._read(_OF_WORKLOAD, workload, limit)
 
     def runs(self, session: str | None = None) -> list[Run]:
         """The runs of a session, or of all, newest first; `problems` says what is left out."""
-        return list(self._read(_run, "body", _OF_SESSION, session))
+        return [each.run for each in self._read("session = ?1", session)]
 
     def get(self, run_id: str) -> Run:
         """A run by its id, or by a prefix that no other id has; an `InvalidValue` where there is none."""
         query = "SELECT id, body FROM runs WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id"
         matches = dict(self._do(query, (run_id,)))
         if run_id in matches or len(matches) == 1:
-            return _run(matches.get(run_id) or next(iter(matches.values())))
+            return read(matches.get(run_id) or next(iter(matches.values())), Run, f"run {run_id}")
         if not matches:
             raise InvalidValue(f"no run '{run_id}' in {self.path}", "`perfkit runs` lists them")
         some = ", ".join([*matches][:5])
@@ -190,14 +150,18 @@ class RunStore:
         with self._open() as database:
             database.executemany("INSERT INTO noise VALUES (?, ?, ?)", [(device, *pair) for pair in pairs])
 
-    def _read(self, reader: Any, columns: str, which: str, *values: str | int | None) -> Iterator[Any]:
-        """The rows, read; one that cannot be read is told, and does not hide the others."""
-        self.problems = []
-        for run_id, *row in self._do(f"SELECT id, {columns} FROM runs {which}", values):
+    def _read(self, condition: str, value: str | None, limit: int = -1) -> list[Stored]:
+        """The rows, newest first; one that cannot be read is told, and does not hide the others."""
+        query = (
+            f"SELECT id, body, name, note, guess FROM runs WHERE ?1 IS NULL OR {condition} {_NEWEST_FIRST}"
+        )
+        self.problems, rows = [], []
+        for run_id, body, *marks in self._do(query, (value, limit)):
             try:
-                yield reader(*row)
-            except (StoreError, *UNREADABLE) as problem:
-                self.problems.append(f"run {run_id} was left out: {problem}")
+                rows.append(Stored(read(body, Run, f"run {run_id}"), *marks))
+            except StoreError as problem:
+                self.problems.append(f"left out: {problem}")
+        return rows
 
     def _do(self, statement: str, values: Any = ()) -> list[Any]:
         with self._open() as database:

@@ -14,7 +14,6 @@ from perfkit.results.parity import Parity
 from perfkit.results.recordings import ORIGIN
 from perfkit.results.run import Run
 from perfkit.results.stats import MIN_EFFECT, Estimate, Ratio
-from perfkit.results.store import Entry
 from perfkit.show import units
 from perfkit.show.units import clean
 
@@ -27,9 +26,9 @@ SIGNS = {"faster": "▲", "slower": "▼", "no measurable difference": "≈", "t
 """Of the verdicts, for those who do not see colours."""
 
 
-def name(run: Run | Entry) -> str:
-    """What people call it, else its title, else its stage."""
-    return clean(getattr(run, "name", "") or run.title or run.stage)
+def name(run: Run) -> str:
+    """Its title, else its stage."""
+    return clean(run.title or run.stage)
 
 
 def stages(runs: Sequence[Run]) -> list[Run]:
@@ -45,12 +44,12 @@ def outcome(run: Run) -> str:
     return f"{word}: {clean(run.reason) or 'no reason was given'}"
 
 
-def about(run: Run | Entry, text: str) -> str:
+def about(run: Run, text: str) -> str:
     """A value of a run; of a simulated one with `~`."""
     return f"~{text}" if run.simulated and text != units.NOT_AVAILABLE else text
 
 
-def rate(run: Run | Entry, value: Estimate | None) -> str:
+def rate(run: Run, value: Estimate | None) -> str:
     """samples/s with the interval."""
     return about(run, units.interval(value)) + " sim." * bool(run.simulated and value)
 

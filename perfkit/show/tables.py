@@ -10,7 +10,7 @@ from perfkit.recipe import Recipe, spoken, switches
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
 from perfkit.results.stats import Ratio
-from perfkit.results.store import Entry
+from perfkit.results.store import Stored
 from perfkit.show import figures, sentences, units
 from perfkit.show.document import Bullets, Cell, Code, Col, Content, Notice, Section, Table, tabulate
 from perfkit.show.sentences import SIGNS, about, name, outcome
@@ -96,7 +96,7 @@ def _measured(head: str, attribute: str, text: Callable[[Any], str]) -> Col:
     return Col(head, cell)
 
 
-def rate(run: Run | Entry) -> Cell:
+def rate(run: Run) -> Cell:
     """samples/s with its interval; without it, how the run ended."""
     absent = run.status if run.status in ("failed", "cancelled") else units.NOT_AVAILABLE
     disturbed = f" {SIGNS['disturbed']}" if run.disturbed is not None else ""
@@ -292,30 +292,35 @@ def changes(recipe: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def history_row(entry: Entry) -> dict[str, Any]:
+def history_row(stored: Stored) -> dict[str, Any]:
     """A run as plain values for a grid: texts, and the numbers to sort by."""
-    ratio = entry.against_baseline
+    run, ratio = stored.run, stored.run.speedup("baseline")
     return {
-        "id": entry.id,
-        "name": name(entry),
-        "rate": str(rate(entry)),
-        "rate_value": entry.samples_per_s.value if entry.samples_per_s else None,
+        "id": run.id,
+        "name": called(stored),
+        "rate": str(rate(run)),
+        "rate_value": run.samples_per_s.value if run.samples_per_s else None,
         "ratio": str(against(ratio)),
         "ratio_value": ratio.ratio if ratio else None,
-        "changes": ", ".join(changes(entry.recipe, {})),
-        "date": entry.created[:16].replace("T", " "),
+        "changes": ", ".join(changes(run.recipe, {})),
+        "date": run.created[:16].replace("T", " "),
     }
 
 
-def stored(entries: Sequence[Entry]) -> Table:
+def stored(history: Sequence[Stored]) -> Table:
     """Stored runs, a row each."""
     columns = (
-        Col("id", "id"),
-        Col("name", name),
-        Col("samples/s", rate),
-        Col("workload", lambda entry: entry.workload.rpartition(":")[2]),
-        Col("session", "session"),
-        Col("preset", "preset"),
+        Col("id", lambda stored: stored.run.id),
+        Col("name", called),
+        Col("samples/s", lambda stored: rate(stored.run)),
+        Col("workload", lambda stored: stored.run.workload.rpartition(":")[2]),
+        Col("session", lambda stored: stored.run.session),
+        Col("preset", lambda stored: stored.run.preset),
         Col("note", "note"),
     )
-    return tabulate(columns, entries, none="no runs are stored")
+    return tabulate(columns, history, none="no runs are stored")
+
+
+def called(stored: Stored) -> str:
+    """What the user called a run, else its title."""
+    return clean(stored.name) or name(stored.run)

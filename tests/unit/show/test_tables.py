@@ -9,7 +9,7 @@ import pytest
 from perfkit.results import recordings
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Communication
-from perfkit.results.store import entry
+from perfkit.results.store import Stored
 from perfkit.show import document, sentences, tables, terminal
 from perfkit.show.style import Figure
 from perfkit.worker.messages import KernelReport, MemoryReport, Place, ShapeTiming, SyncReport
@@ -49,7 +49,7 @@ PAGES = {
     "ranks": [
         tables.communication([msgspec.structs.replace(RUNS[0], communication=TIMES)]),
     ],
-    "stored": [tables.stored([entry(RUNS[3]), msgspec.structs.replace(entry(RUNS[9]), name="mine")])],
+    "stored": [tables.stored([Stored(RUNS[3]), Stored(RUNS[9], "mine")])],
     "kernels": tables.kernels(KERNELS),
     "no_kernels": tables.kernels(msgspec.structs.replace(KERNELS, flops=None)),
     "memory": tables.memory(LEDGERS),
@@ -75,7 +75,7 @@ def test_partial_values_of_a_failed_run_are_not_shown():
 
 def test_a_row_of_the_history_has_texts_and_the_numbers_to_sort_by():
     run = RUNS[3]
-    row = tables.history_row(entry(run))
+    row = tables.history_row(Stored(run))
     assert run.samples_per_s and row["rate_value"] == run.samples_per_s.value
     assert (row["rate"], row["ratio"]) == ("25.0 (24.5–25.4)", "1.54× (1.51–1.56) ▲")
     assert (row["changes"], row["date"]) == ("Batch size 128, Loader workers 2", "2026-11-20 12:00")
