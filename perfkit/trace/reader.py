@@ -22,13 +22,14 @@ LONGEST = 64 * MIB
 ADVICE = "Give a *.pt.trace.json or .json.gz file of the PyTorch profiler, of one rank"
 _Id = Annotated[int, msgspec.Meta(ge=-(1 << 62), lt=1 << 62)]
 _T = TypeVar("_T")
+Tell = Callable[[str, float], object]
+"""Called with what is being read, and the share that is done."""
 
 
 class Args(Struct, gc=False):
     """Arguments of an event of any kind; -1, None or empty where the file has none."""
 
     correlation: _Id = -1
-    external: _Id = field(name="External id", default=-1)
     bytes: _Id = -1
     size: _Id = -1  # where ROCm puts the bytes of a copy: at its launch
     blocks: float | None = field(name="blocks per SM", default=None)
@@ -79,10 +80,10 @@ class Reader:
 
     Args:
         path: the file.
-        tell: called with the share of the file that is read, after each MiB of text.
+        tell: called after each MiB of text.
     """
 
-    def __init__(self, path: Path, tell: Callable[[float], object]) -> None:
+    def __init__(self, path: Path, tell: Tell) -> None:
         self.path, self._tell = path, tell
         self.head = Head()
         self.dropped = 0
@@ -116,7 +117,7 @@ class Reader:
                 file = gzip.GzipFile(fileobj=raw) if packed else raw
                 while text := file.read1(MIB):
                     yield text
-                    self._tell(raw.tell() / size)
+                    self._tell(f"reading {self.path.name}", raw.tell() / size)
         except (EOFError, zlib.error, gzip.BadGzipFile):
             self.truncated = True
         except OSError as error:

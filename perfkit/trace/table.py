@@ -1,8 +1,6 @@
 """A trace: a table of events, and what is derived of it: launches, lines of code, steps."""
 
 import re
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
@@ -15,15 +13,11 @@ import numpy.typing as npt
 
 from perfkit.errors import TraceError
 from perfkit.trace.intervals import Ints, Spans, merge
-from perfkit.trace.reader import ADVICE, Args, Event, Reader
+from perfkit.trace.reader import ADVICE, Args, Event, Reader, Tell
 
-Tell = Callable[[str, float], object]
-"""Called with what is being read, and the share that is done."""
 WHOLE = "whole trace"
 _FARTHEST_US, _LONGEST_US, _NS = Decimal(4 * 10**15), Decimal(10**12), Decimal(1000)
 """The year 2096, beyond which is no time stamp; eleven days; of a µs."""
-_QUIET_S = 2.0
-"""A read that takes longer says how far it is."""
 
 
 class Kind(IntEnum):
@@ -63,7 +57,7 @@ _KINDS = {
 _COLUMNS = {
     "kind": "i1",
     **dict.fromkeys(["name", "thread", "inputs", "stack"], "i4"),
-    **dict.fromkeys(["start", "end", "correlation", "external", "bytes"], "i8"),
+    **dict.fromkeys(["start", "end", "correlation", "bytes"], "i8"),
     **dict.fromkeys(["blocks", "occupancy"], "f8"),
 }
 
@@ -94,20 +88,14 @@ class Trace:
 
     Args:
         path: the file, of one rank.
-        tell: follows a read that takes longer than two seconds.
+        tell: follows the read.
 
     Raises:
         TraceError: it cannot be read, or nothing in it is an event of the PyTorch profiler.
     """
 
     def __init__(self, path: str | Path, tell: Tell = lambda what, share: None) -> None:
-        began = time.monotonic()
-
-        def follow(share: float) -> None:
-            if time.monotonic() - began > _QUIET_S:
-                tell(f"reading {self.file.path.name}", share)
-
-        self.file = Reader(Path(path), follow)
+        self.file = Reader(Path(path), tell)
         self.texts = Texts()
         self.threads: dict[tuple[str, str], str] = {}
         """Names of threads by process and number."""
@@ -124,8 +112,11 @@ class Trace:
         """Operators, and calls of the runtime."""
         self.device = self.rows(*KERNELS, *COPIES)
         self.launch = np.full(len(table), -1)
-        """For each row of the table the call that launched it, by correlation, or -1."""
-        self.launch[self.device] = _same(table.correlation, self.calls, self.device)
+        """For each row of the table the call that launched it: the first with its correlation, or -1."""
+        _, number = np.unique(table.correlation, return_inverse=True)
+        by_number, launching = self.launch.copy(), self.calls[table.correlation[self.calls] >= 0]
+        by_number[number[launching[::-1]]] = launching[::-1]
+        self.launch[self.device] = by_number[number[self.device]]
         self.launched = self.device[self.launch[self.device] >= 0]
 
     def _rows(self, events: list[Event]) -> Any:
@@ -156,7 +147,6 @@ class Trace:
                 start,
                 start + round(event.dur * _NS),
                 args.correlation,
-                args.external,
                 args.bytes if args.bytes >= 0 else args.size,
                 args.blocks,
                 args.occupancy,
@@ -219,7 +209,7 @@ class Trace:
         """For each row the innermost of the good ones that is open at its start, or -1."""
         start, end = self.table.start, np.maximum(self.table.end, self.table.start + 1)
         around, rows, above = np.full(len(start), -1), np.arange(len(start)), self.parent
-        while len(rows) and good.any():
+        while len(rows):
             rows, above = rows[above >= 0], above[above >= 0]
             found = good[above] & (end[above] > start[rows])
             around[rows[found]] = above[found]
@@ -228,12 +218,8 @@ class Trace:
 
     @cached_property
     def op(self) -> Ints:
-        """For each row the operator around it or its launch, or -1.
-
-        By time; where that tells nothing, by external id.
-        """
-        op, rows = self._around(self.table.kind == Kind.CPU_OP), np.concatenate((self.calls, self.device))
-        op[rows] = np.where(op[rows] >= 0, op[rows], _same(self.table.external, self.ops, rows))
+        """For each row the operator around it or its launch, or -1."""
+        op = self._around(self.table.kind == Kind.CPU_OP)
         launched = take(op, self.launch)
         return np.where(launched >= 0, launched, op)
 
@@ -285,15 +271,6 @@ class Steps(Spans):
 def take(column: Ints, rows: Ints) -> Ints:
     """Values of rows; -1 for the row -1."""
     return np.where(rows >= 0, column[rows], -1)
-
-
-def _same(ids: Ints, among: Ints, rows: Ints) -> Ints:
-    """For each row the first one `among` others that has its id; -1 where there is none or the id is -1."""
-    if not len(among):
-        return np.full(len(rows), -1)
-    order = among[np.argsort(ids[among], kind="stable")]
-    found = order[np.minimum(np.searchsorted(ids[order], ids[rows]), len(order) - 1)]
-    return np.where((ids[found] == ids[rows]) & (ids[rows] >= 0), found, -1)
 
 
 _FRAME = re.compile(r"^(.*\.py)\((\d+)\)")

@@ -5,7 +5,6 @@ short events that begin in the same cell of time share a bar, so that no time is
 """
 
 import itertools
-import re
 from pathlib import Path
 
 import jinja2
@@ -139,16 +138,11 @@ def _bars(trace: Trace, rows: Ints, first: Ints) -> tuple[Ints, list[str]]:
 def _lane(trace: Trace, track: int, rows: list[Columns]) -> Lane:
     group, thread = divmod(track, 1 << 32)
     pid, tid = trace.texts.each[thread]
-    name = trace.threads.get((str(pid), str(tid))) or f"thread {tid}"
-    label = _NUMBERED.sub(r"\2 \1", name)
+    label = trace.threads.get((str(pid), str(tid))) or f"thread {tid}"
     if group:
         gpu = "simulated GPU" if trace.file.head.simulated else "GPU"
         label = f"{gpu} {pid} stream {str(tid).removeprefix('stream ')}{' copies' if group == 2 else ''}"
     return Lane(label=clean(label, 60), kind=("thread", "stream", "copies")[group], rows=rows)
-
-
-_NUMBERED = re.compile(r"^thread (-?\d+) \((.+)\)$")
-"""What the profiler calls a thread: a page has room for the name, and perhaps not for the number."""
 
 
 def interactive(window: Lanes) -> Interactive:

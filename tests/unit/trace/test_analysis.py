@@ -169,14 +169,6 @@ def test_operators_that_overlap_without_nesting_do_no_harm(tmp_path):
     assert (kernels["in c"], kernels["after a"] == "a") == ("c", False)
 
 
-def test_where_the_thread_is_unknown_the_external_id_ties_kernel_and_operator(tmp_path):
-    trace = Recording().op("record_param_comms", 0, 5, **{"External id": 9})
-    trace.add("cuda_runtime", "cudaLaunchKernel", 20, 2, -5494, correlation=1, **{"External id": 9})
-    trace.add("kernel", "nccl", 30, 5, 7, 0, correlation=1)
-    trace.add("kernel", "lone", 40, 5, 7, 0, correlation=77, **{"External id": 9})
-    assert {row.operator for row in trace.analyse(tmp_path).kernels} == {"record_param_comms"}
-
-
 def test_lines_come_from_python_frames_or_call_stacks(tmp_path):
     trace = step().add("python_function", "train.py(12): main", 0, 90)
     trace.add("python_function", "torch/nn/modules/conv.py(5): forward", 1, 50).op("aten::mm", 5, 9)

@@ -95,7 +95,9 @@ def test_lanes_have_threads_streams_and_copies_and_lines_of_code(tmp_path):
         recording.events.insert(0, about)
     loaded = recording.load(tmp_path)
     window = trace.lanes(loaded)
-    assert [lane.label for lane in window.lanes[:2]] == ["main 100", "autograd"], "in order of appearance"
+    assert [lane.label for lane in window.lanes[:2]] == ["thread 100 (main)", "autograd"], (
+        "in order of appearance"
+    )
     assert [lane.kind for lane in window.lanes] == ["thread", "thread", "stream", "copies"]
     assert (window.steps, window.duration) == (([0], [100_000], ["step 1"]), 100_000)
     main, place = {bar.name: bar for bar in bars(window, 0)}, "/home/me/loop.py:44"
