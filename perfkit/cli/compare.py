@@ -131,7 +131,8 @@ def parity(
     plan = training.plan()
     side = comparing.candidate(what, plan)
     with progress() as follow:
-        result = inspect.parity(plan, side.title, side.recipe or recipes.Recipe(), steps, progress=follow)
+        recipe = recipes.Recipe().replace(**side.changes)
+        result = inspect.parity(plan, side.title, recipe, steps, progress=follow)
     output.show(f"parity of {side.title}", tables.parity(result), result)
     if not result.ok:
         raise typer.Exit(1)

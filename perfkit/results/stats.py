@@ -193,8 +193,8 @@ def rounds_part(precision: float, noise: float | None) -> float:
 
 
 def half_width_per_pair(precision: float, count: int) -> float:
-    """The half width that each of `count` pairs (two or more) needs so that their mean has `precision`."""
-    return precision * math.sqrt(count) * _NORMAL / _student(count - 1)
+    """The half width that each of `count` pairs needs so that their mean has `precision`."""
+    return precision * math.sqrt(count) * _NORMAL / _student(count - 1) if count > 1 else precision
 
 
 # ---------------------------------------------------------------- equal processes

@@ -2,11 +2,12 @@
 
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-import msgspec
+from msgspec import structs
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
@@ -16,7 +17,7 @@ from perfkit.results import stats
 from perfkit.results.run import Comparison, Pairing, Rounds, Run
 from perfkit.results.store import RunStore
 from perfkit.studies import rungs
-from perfkit.studies.sources import Plan, Progress, Source, StopRule, opened
+from perfkit.studies.sources import Plan, Progress, StopRule, opened
 
 BUDGET_S = 90.0
 PRECISION = 0.02
@@ -25,31 +26,23 @@ MOST_PAIRS = 12
 """Pairs of processes, however much equal ones differ: each pair takes time to start."""
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """One side of a comparison."""
+class Candidate(NamedTuple):
+    """One side of a comparison: what the source trains by itself, with some switches on top."""
 
     title: str
-    recipe: Recipe | None = None
-    """None: what the source trains by itself."""
-    changes: Mapping[str, Value] = field(default_factory=dict)
-    """Switches that are set on top."""
-
-    def on(self, source: Source) -> Recipe:
-        """Its recipe where it is to run."""
-        return (self.recipe or source.baseline()).replace(**self.changes)
+    changes: Mapping[str, Value] = MappingProxyType({})
 
 
 def candidate(text: str, plan: Plan) -> Candidate:
     """One side: a stage of the ladder, or `switch=value,…` on top of the baseline."""
     if "=" in text:
         base = Recipe(batch_size=plan.preset.batch_size)
-        return Candidate(text, base.replace(**parse_settings(text.split(","))))
+        return Candidate(text, base.replace(**parse_settings(text.split(","))).to_dict())
     if text not in OPTIMIZATIONS:
         allowed = f"Allowed: a stage ({', '.join(LADDER)} …) or settings such as workers=2,amp=bf16"
         raise InvalidValue(f"cannot compare '{text}'", allowed)
     stage = rungs.acting(rungs.described(replace(plan, stages=(text,), below=True), load=True))
-    return Candidate(stage.title, stage.recipe)
+    return Candidate(stage.title, stage.recipe.to_dict())
 
 
 def pairs_for(noise: float | None, precision: float) -> int:
@@ -67,18 +60,6 @@ def pairs_for(noise: float | None, precision: float) -> int:
         if noise <= stats.half_width_per_pair(precision / math.sqrt(2), count)
     )
     return next(enough, MOST_PAIRS)
-
-
-def target_half_width(precision: float, count: int, noise: float | None) -> float:
-    """Half width that the rounds of each pair of processes are to reach; fractions.
-
-    With several pairs it is the share of the variance that the A/A noise leaves, at least half of it.
-    """
-    if count == 1:
-        return stats.rounds_part(precision, noise)
-    of_processes = (noise or 0.0) / stats.half_width_per_pair(1.0, count)
-    left = max(precision**2 - of_processes**2, precision**2 / 2)
-    return stats.half_width_per_pair(math.sqrt(left), count)
 
 
 def compare(
@@ -119,61 +100,50 @@ def compare(
     count = pairs or pairs_for(aa_noise, precision)
     rule = StopRule(
         max(stats.MIN_ROUNDS, plan.preset.rounds),
-        precision=target_half_width(precision, count, aa_noise),
+        precision=stats.rounds_part(stats.half_width_per_pair(precision, count), aa_noise),
         part=part,
         budget_s=budget_s / count,
         ceiling=ceiling,
     )
-    sides = (a, replace(b, title=f"{b.title} (again)") if b.title == a.title else b)
+    sides = (a, b._replace(title=f"{b.title} (again)") if b.title == a.title else b)
     runs: list[Run] = []
     try:
         for number in range(count):
             if number >= stats.MIN_ROUNDS and time.monotonic() > until:
                 break
-            is_swapped, seeded = number % 2 == 1, replace(plan, seed=plan.seed + number)
+            seeded, order = replace(plan, seed=plan.seed + number), -1 if number % 2 else 1
             server.restart()
             with progress.part(number, count), opened(seeded, progress, "a comparison") as source:
-                order = sides[::-1] if is_swapped else sides
-                titled = [(side.title, side.on(source)) for side in order]
-                first, second = source.measure(rungs.recipe_stages(titled, source.target), rule)
-                if not runs or not source.stopped:
-                    _require_rounds(first, second, store)
-                if not runs:
-                    store.add(first)
-                    runs = [first, second]
-                    rule = replace(rule, ceiling=False)  # the first pair has measured it
-                elif first.status == second.status == "ok":
-                    runs[1] = _with_pair(runs[1], second.pairings[0], is_swapped)
+                titled = [(side.title, source.baseline().replace(**side.changes)) for side in sides[::order]]
+                pair = source.measure(rungs.recipe_stages(titled, source.target), rule)[::order]
+                if all(run.status == "ok" for run in pair):
+                    runs = [runs[0], _with_pair(runs[1], *pair)] if runs else pair
+                elif not runs or not source.stopped:
+                    raise _failure(pair, store)
                 if source.stopped:
                     break
+                rule = replace(rule, ceiling=False)  # the first pair has measured it
     finally:
-        if runs:
-            store.add(runs[1])
+        for run in runs:
+            store.add(run)
     return compare_stored(*runs)
 
 
-def _require_rounds(first: Run, second: Run, store: RunStore) -> None:
-    for run in (first, second):
-        if run.status == "cancelled":
-            raise Cancelled(f"stopped before {run.title} was measured")
-        if run.status != "ok":
-            store.add(run)
-            raise PerfkitError(f"{run.title} could not be compared: {run.reason}", "Fix it, then try again")
+def _failure(pair: Sequence[Run], store: RunStore) -> PerfkitError:
+    """Why two runs cannot be compared; the one that failed is kept."""
+    run = next(run for run in pair if run.status != "ok")
+    if run.status == "cancelled":
+        return Cancelled(f"stopped before {run.title} was measured")
+    store.add(run)
+    return PerfkitError(f"{run.title} could not be compared: {run.reason}", "Fix it, then try again")
 
 
-def _with_pair(run: Run, further: Pairing, is_swapped: bool) -> Run:
-    """The run with the rounds of a further pair of processes, in which its side may have started first."""
-    sides = further.own_samples_per_s, further.other_samples_per_s
-    rounds = Rounds(*(sides[::-1] if is_swapped else sides), further.disturbed)
-    pairings = [
-        msgspec.structs.replace(
-            pairing,
-            interleaved=pairing.interleaved and further.interleaved,
-            further_pairs=[*pairing.further_pairs, rounds],
-        )
-        for pairing in run.pairings
-    ]
-    return msgspec.structs.replace(run, pairings=pairings)
+def _with_pair(run: Run, a: Run, b: Run) -> Run:
+    """The run of B with the rounds of a further pair of processes."""
+    rounds = Rounds(b.raw.block_samples_per_s, a.raw.block_samples_per_s, b.raw.disturbed)
+    further = [*run.pairings[0].further_pairs, rounds]  # both of its pairings are with A
+    pairings = [structs.replace(pairing, further_pairs=further) for pairing in run.pairings]
+    return structs.replace(run, pairings=pairings)
 
 
 def compare_stored(a: Run, b: Run) -> Comparison:

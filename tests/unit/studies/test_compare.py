@@ -15,10 +15,10 @@ from perfkit.results import stats
 from perfkit.results.run import Communication, Raw, Run, Simulated
 from perfkit.results.store import RunStore
 from perfkit.studies import compare as comparing
-from perfkit.studies.compare import Candidate, compare, compare_stored, pairs_for, target_half_width
+from perfkit.studies.compare import Candidate, compare, compare_stored, pairs_for
 from perfkit.studies.sources import Progress
 
-A, B = Candidate("A", Recipe(batch_size=8)), Candidate("B", Recipe(batch_size=64))
+A, B = Candidate("A", {"batch_size": 8}), Candidate("B", {"batch_size": 64})
 
 
 def trained(machine):
@@ -105,7 +105,9 @@ def test_as_many_pairs_of_processes_as_their_noise_calls_for(noise, precision, p
 def test_pairs_and_rounds_together_reach_the_precision(noise):
     """Simulated: pairs that differ for good, rounds that scatter by 5%; as much of both as is called for."""
     pairs = pairs_for(noise, 0.02)
-    rounds = math.ceil((1.96 * math.sqrt(2) * 0.05 / target_half_width(0.02, pairs, noise)) ** 2)
+    rounds = math.ceil(
+        (1.96 * math.sqrt(2) * 0.05 / stats.rounds_part(stats.half_width_per_pair(0.02, pairs), noise)) ** 2
+    )
     rng = np.random.default_rng(0)
 
     def ratio():
