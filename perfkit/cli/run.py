@@ -47,7 +47,7 @@ def run(
     def show(now: Update) -> None:
         if now.run:
             done.append(now.run)
-            typer.echo(tables.one_line(now.run), err=True)
+            typer.echo(sentences.verdict(now.run), err=True)
 
     with progress(show) as follow:
         try:

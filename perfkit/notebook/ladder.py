@@ -141,12 +141,7 @@ class LadderPanel(Panel):
         if not self.runs:
             return ()
         picture = [figures.headline(self.runs)] if any(run.status == "ok" for run in self.runs) else []
-        details = [
-            *self._evidence(),
-            tables.losses(self.runs),
-            Section("Warnings and facts", [tables.notes(self.runs)]),
-            *tables.summary(self.runs)[:2],
-        ]
+        details = [*self._evidence(), *tables.summary(self.runs)[:2]]
         notices = map(Notice, sentences.notices(self.runs))
         return [*notices, *picture, *self._answers(), Section("Details", details, folded=True)]
 
@@ -157,7 +152,7 @@ class LadderPanel(Panel):
         return [tables.ladder(self.runs), Bullets([*lines, *sentences.verdicts(told)])]
 
     def _evidence(self) -> list[Content]:
-        return [tables.proof(self.runs)]
+        return tables.evidence(self.runs)
 
     def parts(self) -> Sequence[Content]:
         """Every table, and the figures `step_time` and `throughput`."""

@@ -183,7 +183,7 @@ class StagePanel(LadderPanel):
         article = f"The article: {self.optimization.published or 'nothing of this by itself'}."
         return [
             tables.ladder(self.runs),
-            tables.proof(self.runs, self._proof.get(self._run.id)),
+            *tables.evidence(self.runs, self._proof.get(self._run.id)),
             *(Section(title, [Code(text, "diff")]) for title, text in self._diffs()),
             Section("The card", [card, article], folded=True),
         ]

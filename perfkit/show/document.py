@@ -5,6 +5,7 @@ escapes what its page would take for markup.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from perfkit.errors import one_of
@@ -29,12 +30,12 @@ class Col(NamedTuple):
 
     head: str
     get: str | Callable[[Any], Any]
-    """An attribute's name, or thing → value; a value that is a `Cell` or a `str` is taken as it is."""
+    """An attribute, perhaps of an attribute, or thing → value; a `Cell` or a `str` is taken as it is."""
     format: Callable[[Any], str] = str
 
     def cell(self, thing: Any) -> Cell | str:
         """The cell of one thing."""
-        value = getattr(thing, self.get) if isinstance(self.get, str) else self.get(thing)
+        value = attrgetter(self.get)(thing) if isinstance(self.get, str) else self.get(thing)
         return value if isinstance(value, Cell | str) else Cell(value, self.format)
 
 

@@ -51,7 +51,7 @@ def about(run: Run, text: str) -> str:
 
 def rate(run: Run, value: Estimate | None) -> str:
     """samples/s with the interval."""
-    return about(run, units.interval(value)) + " sim." * bool(run.simulated and value)
+    return about(run, units.interval(value))
 
 
 def step_time(run: Run) -> str:

@@ -31,11 +31,7 @@ _INK, _PAPER = {False: "#212223", True: "#dedfe1"}, {False: "#ffffff", True: "#1
 _INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color",
           "patch.edgecolor")  # fmt: skip
 _LOOK = {
-    "font.size": 10.0,
-    "axes.labelsize": 9.0,
-    "xtick.labelsize": 9.0,
-    "ytick.labelsize": 9.0,
-    "legend.fontsize": 9.0,
+    "font.size": 9.0,
     "figure.titlesize": 12.0,
     "figure.titleweight": "bold",
     "axes.facecolor": "none",
@@ -45,6 +41,9 @@ _LOOK = {
     "grid.alpha": 0.15,
     "grid.linewidth": 0.6,
     "legend.frameon": False,
+    "legend.borderaxespad": 0.2,
+    "legend.columnspacing": 1.2,
+    "legend.handlelength": 1.6,
     "patch.force_edgecolor": True,
     "patch.linewidth": 0.7,
     "text.parse_math": False,
@@ -111,9 +110,20 @@ class Figure(NamedTuple):
         return clean(f"{self.title}. {'; '.join(clauses) or self.nothing}")
 
     def svg(self) -> str:
-        """Inline SVG in the ink of its page, so that it suits light and dark themes."""
+        """Inline SVG: transparent, real text, the ink of its page, ids that occur nowhere else."""
+        buffer, prefix = io.StringIO(), f"pk{uuid.uuid4().hex[:10]}"
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         with theme():
-            return _svg(self.draw(), self.alt)
+            self.draw().savefig(buffer, format="svg", transparent=True, metadata=nothing)
+        svg = buffer.getvalue()
+        svg = svg[svg.index("<svg") :]
+        # The style element of an inline SVG would act on the whole page; its one rule is inherited as well.
+        svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)
+        svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
+        ink = _INK[False]
+        svg = svg.replace(ink, f"var(--jp-content-font-color1, var(--vscode-foreground, {ink}))")
+        css = "display:block;max-width:100%;height:auto;stroke-linejoin:round;stroke-linecap:butt"
+        return svg.replace("<svg", f'<svg role="img" aria-label="{escape(self.alt)}" style="{css}"', 1)
 
     def png(self, dark: bool = False) -> bytes:
         """A PNG file on its own paper."""
@@ -141,8 +151,9 @@ class Figure(NamedTuple):
         share, most = (0.44, 2) if has_text else (0.85, 1)
         for at, row in enumerate(self.rows):
             font: dict[str, Any] = {"style": "italic"} if row.label else {"weight": "bold"}
-            words = wrapped(row.words, _characters(share), most)
-            ax.text(0.01, at, words, transform=ax.get_yaxis_transform(), va="center", size="small", **font)
+            beside: dict[str, Any] = {"transform": ax.get_yaxis_transform(), "va": "center"}
+            ax.text(0.01, at, wrapped(row.words, _characters(share), most), **beside, **font)
+            ax.text(1.01, at, row.text, **beside)
             end = 0.0
             for width, look in row.pieces:
                 if width > 0:
@@ -157,18 +168,13 @@ class Figure(NamedTuple):
         self._climb(ax)
         ax.set_yticks(range(len(self.rows)), [wrapped(row.label, _characters(0.25), 2) for row in self.rows])
         ax.tick_params(axis="y", length=0)
-        right = ax.secondary_yaxis("right")
-        right.set_yticks(range(len(self.rows)), [row.text for row in self.rows])
-        right.tick_params(length=0)
-        right.spines["right"].set_visible(False)
         ax.set(xlabel=self.unit, ylim=(len(self.rows) - 0.45, -0.55))
         ax.set_xlim(left=0)
         ax.grid(axis="x")
         ax.locator_params(axis="x", nbins=6)
         ax.xaxis.set_major_formatter("{x:,g}")
         if looks:
-            space = {"borderaxespad": 0.2, "columnspacing": 1.2, "handlelength": 1.6, "handletextpad": 0.5}
-            ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(looks), **space)
+            ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(looks))
         return drawing
 
     def _climb(self, ax: Any) -> None:
@@ -185,20 +191,3 @@ class Figure(NamedTuple):
 def _characters(share: float) -> int:
     """About how many characters fit in a share of a figure's width."""
     return int(_WIDTH * share * 72 / 5.8)
-
-
-def _svg(figure: "Drawing", alt: str) -> str:
-    """Inline SVG: transparent, with real text, in the ink of its page, with ids that occur nowhere else."""
-    prefix, buffer = f"pk{uuid.uuid4().hex[:10]}", io.StringIO()
-    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
-    svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :]
-    # The style element of an inline SVG would act on the whole page; its one rule is inherited as well.
-    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)
-    svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
-    svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}-", svg)
-    svg = svg.replace(_INK[False], f"var(--jp-content-font-color1, var(--vscode-foreground, {_INK[False]}))")
-    label = escape(alt, quote=True)
-    css = "display:block;max-width:100%;height:auto;stroke-linejoin:round;stroke-linecap:butt"
-    return svg.replace("<svg", f'<svg role="img" aria-label="{label}" style="{css}"', 1)

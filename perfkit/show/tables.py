@@ -13,7 +13,7 @@ from perfkit.results.stats import Ratio
 from perfkit.results.store import Stored
 from perfkit.show import figures, sentences, units
 from perfkit.show.document import Bullets, Cell, Code, Col, Content, Notice, Section, Table, tabulate
-from perfkit.show.sentences import SIGNS, about, name, outcome
+from perfkit.show.sentences import SIGNS, about, name
 from perfkit.show.units import clean
 from perfkit.worker.messages import KernelReport, MemoryReport, SyncReport
 
@@ -38,10 +38,17 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
         ),
         Section("What each stage showed", [Bullets(sentences.verdicts(runs))]),
         Section("Figures", [figures.step_time(runs), figures.throughput(runs)]),
-        Section("Training loss", [losses(runs)], folded=True),
-        Section("Evidence that the switches are in effect", [proof(runs)]),
-        Section("Warnings and facts", [notes(runs)]),
+        *evidence(runs),
         Section("Scripts", codes, folded=True),
+    ]
+
+
+def evidence(runs: Sequence[Run], parity: Parity | None = None) -> list[Content]:
+    """What proves the switches, warnings and facts, the training loss; `parity` as for `proof`."""
+    return [
+        proof(runs, parity),
+        Section("Warnings and facts", [notes(runs)]),
+        Section("Training loss", [losses(runs)], folded=True),
     ]
 
 
@@ -108,12 +115,6 @@ def against(ratio: Ratio | None) -> Cell:
     return Cell(ratio, lambda ratio: f"{units.ratio(ratio)} {SIGNS[ratio.verdict]}", "–")
 
 
-def one_line(run: Run) -> str:
-    """A run that has just ended."""
-    cells = f"{rate(run)}  {against(run.speedup('previous'))}  {against(run.speedup('baseline'))}"
-    return f"  {name(run):<18} {outcome(run) or cells}"
-
-
 def losses(runs: Sequence[Run]) -> Table:
     """The first and the last loss that was kept of each stage."""
     columns = (
@@ -172,7 +173,12 @@ def proof(runs: Sequence[Run], parity: Parity | None = None) -> Table:
                 rows.append([name(run), *(column.cell(check) for column in _CHECK)])
     note = f"{passed} {'other ' * bool(rows)}checks, all passed" if passed else ""
     heads = ["stage", *(column.head for column in _CHECK)]
-    return Table(heads, rows, "Proof", note if rows or passed else "nothing was checked")
+    return Table(
+        heads,
+        rows,
+        "Proof that the switches are in effect",
+        note if rows or passed else "nothing was checked",
+    )
 
 
 def parity(result: Parity) -> list[Content]:
@@ -198,20 +204,16 @@ def doctor(about: str, checks: Sequence[devices.Check], stages: Sequence[Any] = 
 
 def communication(runs: Sequence[Run]) -> Table:
     """Where a step of several ranks goes."""
-    values = (
-        ("step", "step_s", units.duration),
-        ("computing", "compute_s", units.duration),
-        ("averaging alone", "alone_s", units.duration),
-        ("of it exposed", "exposed_s", units.duration),
-        ("bytes per step", "bytes_per_step", units.size),
-        ("slowest rank / median", "straggling", units.times),
+    columns = (
+        Col("recipe", name),
+        Col("step", "communication.step_s", units.duration),
+        Col("computing", "communication.compute_s", units.duration),
+        Col("averaging alone", "communication.alone_s", units.duration),
+        Col("of it exposed", "communication.exposed_s", units.duration),
+        Col("bytes per step", "communication.bytes_per_step", units.size),
+        Col("slowest rank / median", "communication.straggling", units.times),
     )
-    columns = [Col("recipe", name), *(_of_ranks(*value) for value in values)]
     return tabulate(columns, [run for run in runs if run.communication], "Communication")
-
-
-def _of_ranks(head: str, attribute: str, text: Callable[[Any], str]) -> Col:
-    return Col(head, lambda run: getattr(run.communication, attribute), text)
 
 
 def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:

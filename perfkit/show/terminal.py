@@ -74,12 +74,7 @@ def _is_shown(content: Content) -> bool:
 
 
 def _print_text(text: str, console: Console, indent: int = 0, style: str = "") -> None:
-    """Wraps at words on a screen; in a pipe a sentence stays on one line."""
-    line = Text(clean(text), style=style)
-    if console.is_terminal or console.record:
-        console.print(Padding(line, (0, 0, 0, indent), expand=False))
-    else:
-        console.print(Text(" " * indent).append(line), soft_wrap=True)
+    console.print(Padding(Text(clean(text), style=style), (0, 0, 0, indent), expand=False))
 
 
 def _print_table(table: Table, console: Console) -> None:
