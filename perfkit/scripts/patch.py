@@ -1,18 +1,17 @@
 """The edit of a user's script that sets switches, and the proof that it does what they do from outside."""
 
-import ast
 import difflib
 import io
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from perfkit.errors import InvalidValue
-from perfkit.recipe import Recipe, Value, shown, switches
+from perfkit.recipe import Recipe, Value, shown
 from perfkit.results import parity
 from perfkit.results.parity import Check
 from perfkit.results.stats import Ratio
@@ -20,11 +19,10 @@ from perfkit.scripts.messages import Frame, ScriptFacts, Site
 from perfkit.scripts.patch_source import Edit, Refused, Source
 from perfkit.scripts.study import ScriptSource, script_plan
 from perfkit.scripts.watched import Launch
+from perfkit.show import units
 from perfkit.show.document import Content, Notice
 from perfkit.studies.compare import Candidate, compare
 from perfkit.studies.sources import Progress
-
-Row = TypeVar("Row")
 
 BUDGET_S = 30.0
 PRECISION = 0.03
@@ -51,12 +49,12 @@ _WAYS = {
 """How a switch is written: arguments of a call, a call of the model before its optimizer is made (a
 convolution takes over the layout of its weights), a context around model and loss, statements."""
 _OWN = {
-    "cpu_threads": "set_num_threads",
-    "cudnn_benchmark": r"cudnn\.benchmark",
-    "fp32_precision": "allow_tf32|set_float32_matmul_precision|fp32_precision",
-    "amp": "autocast",
+    "cpu_threads": r"set_num_threads\(",
+    "cudnn_benchmark": r"cudnn\.benchmark\s*=",
+    "fp32_precision": r"(allow_tf32|set_float32_matmul_precision|fp32_precision)",
+    "amp": r"autocast\(",
 }
-"""The name by which a script sets such a switch itself."""
+"""The code by which a script sets such a switch itself."""
 _ORDERS = {"loader": ["dataset", "batch_size"], "zero_grad": ["set_to_none"]}
 """The arguments that are given by their position."""
 _TRAINING_ARGUMENTS = {
@@ -92,21 +90,16 @@ class Patch:
     @property
     def root(self) -> Path:
         """Where `patch -p1` applies the diff: the script's working directory, or the next folder above it."""
-        return Path(os.path.commonpath([self.launch.where.resolve(), *(path for path, *_ in self.changes())]))
-
-    def changes(self) -> list[tuple[Path, bytes, bytes]]:
-        """The files that change, before and after."""
-        files = [(path, path.read_bytes(), after) for path, after in self.launch.replaced]
-        return [each for each in files if each[1] != each[2]]
+        return Path(os.path.commonpath([self.launch.where.resolve(), *dict(self.launch.replaced)]))
 
     def diff(self) -> str:
         """A unified diff for `git apply` or `patch -p1` in `root`; empty without edits."""
-        texts, root = list[str](), self.root
-        for path, *sides in self.changes():
-            name = path.relative_to(root).as_posix()
+        texts = list[str]()
+        for path, after in self.launch.replaced:
+            name = path.relative_to(self.root).as_posix()
             # Lines end at line feeds only, so that carriage returns and form feeds are kept.
-            before, after = ([*io.StringIO(data.decode(), newline="\n")] for data in sides)
-            texts += difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
+            old, new = ([*io.StringIO(data.decode(), newline="\n")] for data in (path.read_bytes(), after))
+            texts += difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
         return "".join(
             text if text[-1] == "\n" else f"{text}\n\\ No newline at end of file\n" for text in texts
         )
@@ -130,22 +123,21 @@ def edit(launch: Launch, settings: Mapping[str, Value], facts: ScriptFacts) -> P
     """The edits of a script's files; they stay as they are."""
     main = _main_file(launch, facts)
     patcher, edited, refused = _Patcher(facts, str(main)), list[str](), dict[str, str]()
-    for name in (name for name in switches() if name in settings):
+    for name, value in settings.items():
         try:
-            patcher.set(name, settings[name])
+            patcher.set(name, value)
             edited.append(name)
         except Refused as reason:
             refused[name] = str(reason)
-    files = {
-        Path(source.path): after
-        for source in patcher.sources.values()
-        if (after := source.edited(patcher.edits)) != source.data
-    }
-    if files:
-        if launch.script:  # its folder is where it imports from, so it must be there itself
-            files.setdefault(main, main.read_bytes())
-            launch = replace(launch, program=str(main))
-        launch = replace(launch, replaced=tuple(sorted(files.items())))
+    if edited:
+        # The script's folder is where it imports from, so it must be there itself.
+        replaced = (
+            (Path(path), after)
+            for path, source in patcher.sources.items()
+            if (after := source.edited(patcher.edits)) != source.data or path == str(main)
+        )
+        program = str(main) if launch.script else launch.program
+        launch = replace(launch, program=program, replaced=tuple(replaced))
     return Patch(launch, edited, refused)
 
 
@@ -163,44 +155,36 @@ def _main_file(launch: Launch, facts: ScriptFacts) -> Path:
 class _Patcher:
     """Plans the edits of a script, switch by switch, at the calls that were seen."""
 
-    def __init__(self, facts: ScriptFacts, script: str) -> None:
+    def __init__(self, facts: ScriptFacts, main: str) -> None:
         self._facts = facts
         self._sites = [site for site in facts.sites if site.frames]
-        files = dict.fromkeys([script, *(frame.file for site in self._sites for frame in site.frames)])
+        files = dict.fromkeys([main, *(frame.file for site in self._sites for frame in site.frames)])
         self.sources = {path: Source(path, Path(path).read_bytes()) for path in files}
         self.edits: list[Edit] = []
-        self._main = self.sources[script]
-        words = [
-            arg.value
-            for _, call in self._calls("add_argument")
-            for arg in call.args
-            if isinstance(arg, ast.Constant)
-        ]
-        options = [word for word in map(str, words) if word.startswith("--")]
-        self._options = {option[2:].replace("-", "_"): option for option in options}
+        self._main = self.sources[main]
 
     def set(self, name: str, value: Value) -> None:
         """Plans the edits of a switch, all or none; `Refused` where it has to be done by hand."""
-        way = self._way(name, value)
-        role, code = way[0], way[1].format(value, device=self._facts.device)
+        self._refuse_needless(name, value)
+        role, code = _of(_WAYS, name, value) or ("", "")
+        if not code:
+            raise Refused(f"the script's own code has to change: see `perfkit diff {name}`")
+        code = code.format(value, device=self._facts.device)
         sites = [site for site in self._sites if site.role == ("optimizer" if role == "model" else role)]
         if role != "line" and not sites:
             raise Refused(f"no {role} was seen in the script's own code")
+        self._refuse_own(name, code)
         if sites and sites[0].library:
             plan = self._of_library(sites[0], name, value)
         else:
-            self._refuse_own(name, role, code)
             plan = self._plan(sites, role, code)
-        for path in {edit.path for edit in plan if "torch." in edit.text}:
-            if not self.sources[path].names_torch():
-                plan.insert(0, self.sources[path].line_after_imports("import torch"))
         edits = list(dict.fromkeys([*self.edits, *plan]))
         for source in self.sources.values():
             source.edited(edits)
         self.edits = edits
 
-    def _way(self, name: str, value: Value) -> tuple[str, str]:
-        """How a switch is written, if an edit of the calls that were seen can set it."""
+    def _refuse_needless(self, name: str, value: Value) -> None:
+        """What the script has already, cannot have, or is started with."""
         if self._facts.settings.get(name) == value:
             raise Refused(f"the script has {name}={shown(value)} already")
         if reason := self._facts.refused.get(name):
@@ -208,9 +192,16 @@ class _Patcher:
         if variables := Recipe().replace(**{name: value}).environment():
             pairs = " ".join(f"{variable}={code}" for variable, code in variables.items())
             raise Refused(f"start the script with {pairs} in its environment")
-        if way := _row(_WAYS, name, value):
-            return way
-        raise Refused(f"the script's own code has to change: see `perfkit diff {name}`")
+
+    def _refuse_own(self, name: str, code: str) -> None:
+        """A script that has an option for a switch, or sets it itself, is left to do so."""
+        for source in self.sources.values():
+            for option in re.findall(r"""["']--([\w-]+)["']""", source.text):
+                if option.replace("-", "_") in (name, *re.findall(r"(\w+)=", code)):
+                    raise Refused(f"set it with the script's option --{option}")
+            for number, line in enumerate(source.text.split("\n") if name in _OWN else (), 1):
+                if re.match(rf"[^#]*{_OWN[name]}", line):
+                    raise Refused(f"{source.name}:{number}: make that `{code.replace(chr(10), '; ')}`")
 
     def _plan(self, sites: Sequence[Site], role: str, code: str) -> list[Edit]:
         match role:
@@ -219,80 +210,58 @@ class _Patcher:
             case "model":
                 return [self._on_model(site, code) for site in sites]
             case "backward":
-                return [edit for site in sites for edit in self._around_loss(site, code)]
+                return self._around_loss(sites, code)
         calls, order = (self._call(site.frames[0]) for site in sites), _ORDERS.get(role, ())
-        return [edit for source, call in calls for edit in source.arguments(call, code, order, self._options)]
+        return [edit for source, call in calls for edit in source.arguments(call, code, order)]
 
-    def _calls(self, *names: str) -> list[tuple[Source, ast.Call]]:
-        return [(source, call) for source in self.sources.values() for call in source.calls(*names)]
-
-    def _call(self, frame: Frame) -> tuple[Source, ast.Call]:
+    def _call(self, frame: Frame) -> tuple[Source, Any]:
         source = self.sources[frame.file]
         return source, source.call_at(frame)
 
     def _of_library(self, site: Site, name: str, value: Value) -> list[Edit]:
         """The option of the library that makes a call."""
         makers, options = _LIBRARIES.get(site.library, ((), {}))
-        option, calls = (_row(options, name, value) or "").format(value), self._calls(*makers)
+        option = (_of(options, name, value) or "").format(value)
+        calls = [(source, call) for source in self.sources.values() for call in source.calls(makers)]
         if not option or len(calls) != 1:
-            source, call = self._call(site.frames[0])
-            where = f"{source.where(call)}: {site.library} makes the {site.role}"
-            raise Refused(f"{where}: set {option or 'it'} in its options")
+            what = f"{site.library} makes the {site.role}: set {option or 'it'} in its options"
+            raise Refused(f"{site.frames[0].where}: {what}")
         source, call = calls[0]
-        return [*source.arguments(call, option, (), self._options)]
-
-    def _refuse_own(self, name: str, role: str, code: str) -> None:
-        """A script that sets a switch itself, or has an option for it, is left to do so."""
-        if role in ("model", "line") and (option := self._options.get(name)):
-            raise Refused(f"set it with the script's option {option}")
-        for source in self.sources.values():
-            for node in ast.walk(source.tree) if name in _OWN else ():
-                is_name = isinstance(node, ast.Attribute | ast.Name)
-                if is_name and re.search(f"({_OWN[name]})$", source.code(node)):
-                    raise Refused(f"{source.where(node)}: make that `{code.replace(chr(10), '; ')}`")
+        return [*source.arguments(call, option, ())]
 
     def _on_model(self, site: Site, suffix: str) -> Edit:
         """A statement on a model, before the optimizer that gets its parameters is made."""
-        for frame in site.frames:
-            source, call = self._call(frame)
-            for inner in source.calls("parameters", "named_parameters", "configure_optimizers"):
-                name = source.code(inner.func).rpartition(".")[0]
-                is_model = name != "self" and re.fullmatch(r"(self\.)?\w+", name)
-                if is_model and call in (inner, *source.around(inner)):
-                    block, at = next(source.blocks(call))
-                    return source.line_before(block[at], f"{name}{suffix}")
-        raise Refused(f"{source.where(call)}: add `{suffix}` to the model before this optimizer is made")
+        source, call = self._call(site.frames[0])
+        name = ", ".join(re.findall(r"([\w.]+)\.(?:named_)?parameters\(", source.code(call)))
+        if name == "self" or not re.fullmatch(r"(self\.)?\w+", name):
+            raise Refused(f"{source.where(call)}: add `{suffix}` to the model before this optimizer is made")
+        return source.line_before(source.around(call)[-1], f"{name}{suffix}")
 
-    def _around_loss(self, site: Site, header: str) -> Iterator[Edit]:
-        """A context around what computes a loss, in the innermost block with a call of a model before it."""
-        for frame in site.frames:
-            source, call = self._call(frame)
-            for block, end in source.blocks(call):
-                start = max((at for at in self._places("backward", block) if at < end), default=-1)
-                models = [at for at in self._places("forward", block) if start < at <= end]
-                if end in models:
-                    raise Refused(f"{source.where(block[end])}: compute the loss before, in `{header}:`")
-                if models:
-                    header = header.replace(f'"{self._facts.device}"', self._device_in(source, block))
-                    return source.wrap(block[min(models) : end], header)
-        raise Refused(f"{source.where(call)}: put `{header}:` around the call of the model and its loss")
-
-    def _device_in(self, source: Source, block: Sequence[ast.stmt]) -> str:
-        """The type of the device as code: the script may choose another one elsewhere."""
-        for call in source.calls("to"):
-            name = source.code(call.args[0]) if call.args else ""
-            if name.endswith("device") and any(block is other for other, _ in source.blocks(call)):
-                return f"torch.device({name}).type"
-        return f'"{self._facts.device}"'
-
-    def _places(self, role: str, block: Sequence[ast.stmt]) -> list[int]:
-        """The numbers of the statements of a block that contain a call of a role."""
-        frames = [frame for site in self._sites if site.role == role for frame in site.frames]
-        places = [place for source, call in map(self._call, frames) for place in source.blocks(call)]
-        return [at for other, at in places if other is block]
+    def _around_loss(self, sites: Sequence[Site], header: str) -> list[Edit]:
+        """A context from the model's call to the only backward pass, in the innermost block with both."""
+        frame = sites[0].frames[0]
+        source, call = self._call(frame)
+        held = source.around(call)
+        models = [each for site in self._sites if site.role == "forward" for each in site.frames]
+        others = [source.around(source.call_at(each)) for each in models if each.file == frame.file]
+        for depth in range(len(held) - 1, 0, -1) if len(sites) == 1 else ():
+            near, loss = (
+                [other[depth] for other in others if other[:depth] == held[:depth] != other],
+                held[depth],
+            )
+            if near and loss not in near and near[0].lineno < loss.lineno:
+                block = b"".join(source.lines[getattr(held[depth - 1], "lineno", 1) : loss.lineno])
+                if device := re.search(
+                    rb"\.to\(([\w.]*device)\b", block
+                ):  # the script may choose another one
+                    kind = f"torch.device({device[1].decode()}).type"
+                    header = header.replace(f'"{self._facts.device}"', kind)
+                return [*source.wrap(near[0], loss, header)]
+        raise Refused(f"{frame.where}: put `{header}:` around the call of the model and its loss")
 
 
-def _row(table: Mapping[str, Row], name: str, value: Value) -> Row | None:
+def _of(table: Mapping[str, Any], name: str, value: Value) -> Any:
+    """The row of a switch, or of one of its values."""
     return table.get(f"{name}={value}", table.get(name))
 
 
@@ -309,32 +278,25 @@ def verify(
     of rounds.
     """
     changes = {name: settings[name] for name in result.edited}
-    outside, inside = Candidate("set from outside", changes=changes), Candidate("patched")
-    plan = script_plan(launch, more={inside.title: result.launch})
-    comparison = compare(
-        outside, inside, plan, budget_s, PRECISION, pairs=1, ceiling=False, progress=progress
-    )
+    sides = Candidate("set from outside", changes=changes), Candidate("patched")
+    plan = script_plan(launch, more={"patched": result.launch})
+    comparison = compare(*sides, plan, budget_s, PRECISION, pairs=1, ceiling=False, progress=progress)
     # From outside the model's call is compiled, in the patch the model: other kernels, other rounding.
     is_amp = changes.get("amp", "off") != "off"
     losses = parity.losses(comparison.b.losses, comparison.a.losses, "tolerance", is_amp)
-    return verdict(comparison.ratio, comparison.rounds, losses)
+    return verdict(comparison.ratio, losses)
 
 
 _WIDE = 0.1
 """An interval whose half width is more than this part of the ratio says nothing of a patch's speed."""
 
 
-def verdict(ratio: Ratio, rounds: int, losses: Check) -> Check:
+def verdict(ratio: Ratio, losses: Check) -> Check:
     """Whether a patch does what its switches do from outside: `ratio` of samples/s, and the losses."""
-    speed = f"{ratio.ratio:.3g} times ({ratio.low:.3g} to {ratio.high:.3g}, {rounds} rounds) as fast"
     ok = losses.ok and ratio.verdict not in ("faster", "slower")
+    is_known = ratio.verdict == "no measurable difference" and ratio.half_width <= _WIDE
     start = "verified" if ok else "NOT verified"
-    if ok and (ratio.verdict != "no measurable difference" or ratio.half_width > _WIDE):
-        why = (
-            "other programs ran"
-            if ratio.verdict == "disturbed"
-            else "the rounds are too few for their scatter (raise --budget)"
-        )
-        start, speed = "trains the same", f"its speed is not known, as {why}: {speed}"
-    text = f"losses {losses.evidence}; {speed} as with the switches set from outside"
-    return Check("patch", ok, f"{start}: {text}")
+    if ok and not is_known:
+        start = "trains the same, but its speed is not known: close other programs, or raise --budget"
+    speed = f"{units.ratio(ratio)} as fast as with the switches set from outside, {ratio.verdict}"
+    return Check("patch", ok, f"{start}: losses {losses.evidence}; {speed}")

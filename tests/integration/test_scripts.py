@@ -76,12 +76,12 @@ CASES = (
     Case(
         "parcel.train", 4, {}, {"zero_grad_set_to_none": True}, arguments=("--batch-size", "4"),
         edits=("optimizer.zero_grad(set_to_none=True)",),
-        by_hand={"workers": "data.py:21: set num_workers=1, persistent_workers=True in the dictionary given as **options"},
+        by_hand={"workers": "data.py:21: set num_workers=1 persistent_workers=True in the dictionary given as **options"},
     ),
     Case("lightning_docs.py", 16, DATA),
     Case(
         "hf_docs.py", 16, {}, {"amp": "bf16", "batch_size": 4}, backwards=2, tokens=16 * 32,
-        edits=("per_device_train_batch_size=4,", "bf16=True,"),
+        edits=("per_device_train_batch_size=4,", "use_cpu=True, bf16=True,"),
     ),
 )  # fmt: skip
 
