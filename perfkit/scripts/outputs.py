@@ -1,14 +1,12 @@
 """What a script that is measured writes: kept within a mirror of its folder (`scratch`), refused elsewhere.
 
-In the mirror, folders on the way and those with Python files are real; Python files are copies, so that a
-path made from `__file__` leads into the mirror, also by `Path(__file__).resolve()`; all else is linked.
-Before the script writes, the folders on the way become real ones, and the file a copy: its writes stay in the
-mirror, and all else is read where it is. A path outside cannot be redirected.
+In the mirror the folders on the way are real, and all else is linked, so relative paths lead where they would.
+Before the script writes, further folders become real, and the file a copy; so does a module before it is
+imported, so that `Path(__file__).resolve()` leads into the mirror. A path outside cannot be redirected.
 """
 
 import contextlib
 import errno
-import math
 import os
 import shutil
 import tempfile
@@ -16,8 +14,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-from perfkit.errors import InvalidValue
 
 clock = time.perf_counter
 """Taken here because this module is imported before any code of the script, which may replace it."""
@@ -28,10 +24,6 @@ _PATHS = {
     **dict.fromkeys(("os.rename", "os.link", "os.symlink"), 2),
 }
 """Audit events before something is written, and how many of their arguments are paths."""
-_MOST_ENTRIES = 20_000
-"""Entries of a folder that are linked; a folder above it with more is left out."""
-_MOST_FOLDERS = 500
-"""Folders that are searched for Python files, the nearest first."""
 
 
 class Outputs:
@@ -58,6 +50,8 @@ class Outputs:
             return
         flags = args[2] if event == "open" and isinstance(args[2], int) else 0
         if event == "open" and not flags & _WRITES:
+            if isinstance(args[0], str) and args[0].endswith(".pyc"):
+                self._before_import(args[0])
             return
         for path in args[: _PATHS[event]]:
             if isinstance(path, str | bytes | os.PathLike):
@@ -83,25 +77,26 @@ class Outputs:
         on_the_way = any(_is_within(folder, place) for folder in self._allowed)
         return event == "os.mkdir" and (on_the_way or os.path.isdir(place))
 
+    def _before_import(self, compiled: str) -> None:
+        """Makes a module of the mirror a copy, before Python looks for what it compiled of it."""
+        folder, name = os.path.split(compiled)
+        source = os.path.join(os.path.dirname(folder), name.split(".")[0] + ".py")
+        if _is_within(source, self._scratch):
+            with self.ignored():
+                self._unfold(source, "open", replaces=False)
+
     def _unfold(self, place: str, event: str, replaces: bool) -> None:
         """Makes the folders on the way real, and the file a copy."""
-        here = self._scratch
-        *folders, last = os.path.relpath(place, self._scratch).split(os.sep)
-        for name in folders:
-            here = os.path.join(here, name)
-            if os.path.islink(here) and os.path.isdir(here):
-                make_real(here, os.path.realpath(here))
-        file = os.path.join(here, last)
-        if not os.path.islink(file):
+        unfold(self._scratch, os.path.dirname(place))
+        if not os.path.islink(place):
             return
-        if os.path.isdir(file):
-            if event in ("os.mkdir", "shutil.rmtree"):
-                make_real(file, os.path.realpath(file))
-        elif event in _CHANGES_A_FILE:
-            target = os.path.realpath(file)
-            os.unlink(file)
+        if event in ("os.mkdir", "shutil.rmtree"):
+            unfold(self._scratch, place)
+        elif event in _CHANGES_A_FILE and not os.path.isdir(place):
+            target = os.path.realpath(place)
+            os.unlink(place)
             if not replaces and os.path.exists(target):
-                shutil.copy2(target, file)
+                shutil.copy2(target, place)
 
 
 def _writable_folders() -> Iterator[str]:
@@ -122,74 +117,19 @@ def _is_within(place: str, folder: str) -> bool:
     return place == folder or place.startswith(folder.rstrip(os.sep) + os.sep)
 
 
-def make_real(place: str, folder: str, most: float = math.inf) -> None:
-    """Makes a folder, in place of a link, with links to what another one holds; empty if that is too much."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        names = []
-    if os.path.islink(place):
-        os.unlink(place)
-    os.mkdir(place)
-    for name in names if len(names) <= most else ():
-        os.symlink(os.path.join(folder, name), os.path.join(place, name))
-
-
-class Mirror:
-    """A mirror of the file system as far as it is needed; relative paths lead where they would."""
-
-    def __init__(self, root: Path) -> None:
-        make_real(str(root), root.anchor, _MOST_ENTRIES)
-        self._root = root.resolve()
-
-    def place(self, path: Path) -> Path:
-        """The place of a real path in the mirror."""
-        return self._root.joinpath(*path.resolve().parts[1:])
-
-    def add(self, folder: Path) -> Path:
-        """Mirrors a folder, with the Python files below it.
-
-        Raises:
-            InvalidValue: the folder holds too much to be linked.
-        """
-        folder = folder.resolve()
-        here = self._make(folder)
-        if not any(here.iterdir()) and any(folder.iterdir()):
-            what = f"{folder} has more than {_MOST_ENTRIES:,} entries, too many to link for a measuring run"
-            raise InvalidValue(what, "Start the script from another folder")
-        folders = [folder]
-        for real in folders:  # the list grows
-            folders += _folders(real)[: max(0, _MOST_FOLDERS - len(folders))]
-            for source in real.glob("*.py"):
-                if source.is_file() and os.access(source, os.R_OK):
-                    self.put(source, source.read_bytes())
-        return here
-
-    def put(self, path: Path, data: bytes) -> Path:
-        """A file of the mirror with this content, in place of the real one; returns its place."""
-        path = path.resolve()
-        here = self._make(path.parent) / path.name
-        here.unlink(missing_ok=True)
-        here.write_bytes(data)
-        if path.exists():
-            shutil.copystat(path, here)
-        return here
-
-    def _make(self, folder: Path) -> Path:
-        """A real folder in the mirror, with links to what the real one and those above it hold."""
-        for real in [*reversed(folder.parents), folder][1:]:
-            here = self.place(real)
-            if here.is_symlink() or not here.exists():
-                make_real(str(here), str(real), _MOST_ENTRIES)
-        return self.place(folder)
-
-
-def _folders(folder: Path) -> list[Path]:
-    """The folders below that may hold a project's own Python files."""
-    try:
-        entries = [entry for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []
-    names = sorted(entry.name for entry in entries if not entry.name.startswith((".", "__pycache__")))
-    # Not Path.exists: it raises for a folder that may not be entered, such as lost+found.
-    return [folder / name for name in names if not os.path.exists(folder / name / "pyvenv.cfg")]
+def unfold(scratch: str, place: str) -> None:
+    """Makes all folders of a path in the mirror real, with links to what the real ones hold."""
+    here, real = scratch, os.sep
+    for name in ["", *os.path.relpath(place, scratch).split(os.sep)]:
+        here = os.path.join(here, name)
+        is_link = os.path.islink(here)
+        real = os.path.realpath(here) if is_link else os.path.join(real, name)
+        is_real = os.path.exists(here) and not is_link
+        if is_real or not os.path.isdir(real) or _is_within(real, scratch):
+            continue
+        if is_link:
+            os.unlink(here)
+        os.mkdir(here)
+        with contextlib.suppress(OSError):  # it may not be listed
+            for entry in os.listdir(real):
+                os.symlink(os.path.join(real, entry), os.path.join(here, entry))

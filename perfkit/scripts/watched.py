@@ -24,7 +24,7 @@ from perfkit.errors import InvalidValue, RunFailed
 from perfkit.process.child import Conversation, OnProgress, end_tree
 from perfkit.recipe import Recipe, Value
 from perfkit.scripts import entry
-from perfkit.scripts.outputs import Mirror
+from perfkit.scripts.outputs import unfold
 from perfkit.worker.messages import AnyEvent, Failure
 
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"}
@@ -129,14 +129,14 @@ class WatchedScript(Conversation):
         """Whether it has come to its second step, where it first says something."""
         self.folder = Path(tempfile.mkdtemp(prefix="perfkit-"))
         """Everything that only this process needs, its mirror of the user's folder among it."""
-        self._mirror = self.folder / "files"
+        self._mirror = os.path.realpath(self.folder / "files")
         settings = {
             "toggles": dict(toggles or {}),
             "loaders": list(loaders),
             "witness": witness,
             "seed": seed,
             "package": str(Path(perfkit.__file__).parent),
-            "scratch": str(self._mirror),
+            "scratch": self._mirror,
             "started": time.time(),
         }
         ours, theirs = socket.socketpair()
@@ -166,7 +166,7 @@ class WatchedScript(Conversation):
             **_QUIET,
             **Recipe().replace(**settings["toggles"]).environment(),
             "TMPDIR": str(self.folder),
-            "PWD": str(folder),
+            "PWD": folder,
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONUNBUFFERED": "1",
             entry.VARIABLE: json.dumps(settings),
@@ -185,20 +185,26 @@ class WatchedScript(Conversation):
                 start_new_session=True,
             )
 
-    def _mirrored(self, words: list[str]) -> tuple[list[str], Path]:
-        """The command and the working directory in a mirror of the script's folders."""
-        mirror, where = Mirror(self._mirror), self.launch.where
-        folders = {where.resolve()}
-        if self.launch.script:
-            folders.add(self.launch.script.resolve().parent)
-        for folder in sorted(folders):
-            mirror.add(folder)
-        for path, data in self.launch.replaced:
-            mirror.put(path, data)
-        for folder in {*folders, where}:
-            there = str(mirror.place(folder))
-            words = [_moved(word, str(folder), there) for word in words]
-        return words, mirror.place(where)
+    def _mirrored(self, words: list[str]) -> tuple[list[str], str]:
+        """The command and the working directory in a mirror of the file system."""
+        where, script = self.launch.where, self.launch.script
+        known, files = [where], dict(self.launch.replaced)
+        if script:
+            known.append(script.parent)
+            files.setdefault(script.resolve(), script.read_bytes())
+        folders = {folder: self._place(folder) for each in known for folder in (each, each.resolve())}
+        for there in folders.values():
+            unfold(self._mirror, there)
+        for path, data in files.items():
+            place = Path(self._place(path))
+            unfold(self._mirror, str(place.parent))
+            place.unlink(missing_ok=True)
+            place.write_bytes(data)
+        return [_moved(word, folders) for word in words], folders[where]
+
+    def _place(self, path: Path) -> str:
+        """The place of a real path in the mirror."""
+        return self._mirror + str(path.resolve())
 
     def written(self, stream: str) -> list[str]:
         """The lines that it wrote until now to standard output (`out`) or standard error (`err`)."""
@@ -206,8 +212,7 @@ class WatchedScript(Conversation):
             text = (self.folder / stream).read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:  # it has been stopped
             return []
-        mirrored = str(self._mirror.resolve())  # before each path of the script's own folder
-        return text.replace(mirrored, "").splitlines()
+        return text.replace(self._mirror, "").splitlines()
 
     # ------------------------------------------------------------ asking
 
@@ -258,9 +263,10 @@ def _standard_input() -> str:
     return os.devnull
 
 
-def _moved(word: str, folder: str, there: str) -> str:
-    """A word of the command line, with a path below the folder in the mirror."""
+def _moved(word: str, folders: Mapping[Path, str]) -> str:
+    """A word of the command line, with a path below one of the folders in the mirror."""
     option, equals, path = word.rpartition("=")
-    if path == folder or path.startswith(folder + os.sep):
-        return f"{option}{equals}{there}{path.removeprefix(folder)}"
+    for folder, there in folders.items():
+        if path == str(folder) or path.startswith(f"{folder}{os.sep}"):
+            return f"{option}{equals}{there}{path.removeprefix(str(folder))}"
     return word

@@ -2,6 +2,7 @@
 
 import json
 import os
+import py_compile
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -244,7 +245,9 @@ WRITING = (
     LOOP
     + """
 from pathlib import Path
+from lib.place import here
 root = Path(__file__).resolve().parent
+here.with_name("note.txt").write_text("more")
 (root / "out" / "new").mkdir(exist_ok=True)
 for name in ("out/new/a.txt", "out/old.txt", root / "log.txt"):
     with open(name, "a") as file:
@@ -259,7 +262,10 @@ open("../../escaped.txt" if len(sys.argv) == 2 else sys.argv[2], "w").write("esc
 
 
 def test_what_a_measured_script_writes_is_thrown_away(folder):
-    (folder / "out").mkdir()
+    for name in ("out", "lib"):
+        (folder / name).mkdir()
+    (folder / "lib/place.py").write_text("from pathlib import Path\nhere = Path(__file__).resolve()\n")
+    py_compile.compile(str(folder / "lib/place.py"))  # Python does not read a source that it has compiled
     for name in ("out/old.txt", "out/model.pt", "log.txt", "../beside.txt"):
         (folder / name).write_text("before")
     with started(WRITING, "1000", program=str(folder / "train.py")) as script:
@@ -270,7 +276,7 @@ def test_what_a_measured_script_writes_is_thrown_away(folder):
     with started(WRITING, "1", str(outside)) as script, refused:
         observe(script, 5)
     assert not outside.exists() and not (folder / "out/new").exists()
-    assert {p.read_text() for p in folder.rglob("*") if p.is_file() and p.name != "train.py"} == {"before"}
+    assert {p.read_text() for p in folder.rglob("*.*t")} == {"before"}
 
 
 def test_without_an_optimizer_a_step_ends_outside_of_its_backward_pass(folder):
