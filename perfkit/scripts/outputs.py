@@ -7,6 +7,7 @@ imported, so that `Path(__file__).resolve()` leads into the mirror. A path outsi
 
 import contextlib
 import errno
+import glob
 import os
 import shutil
 import tempfile
@@ -103,9 +104,7 @@ def _writable_folders() -> Iterator[str]:
     """Where every script may write: temporary files, devices, caches, hidden folders of the home folder."""
     yield from ("/dev", "/proc", os.path.realpath(tempfile.gettempdir()))
     home = os.path.realpath(os.path.expanduser("~"))
-    with contextlib.suppress(OSError):
-        yield from (os.path.join(home, name) for name in os.listdir(home) if name.startswith("."))
-    yield os.path.join(home, ".cache")
+    yield from (os.path.join(home, ".cache"), *glob.glob(os.path.join(home, ".*")))
     for name, value in os.environ.items():
         if name.endswith(
             ("_CACHE_DIR", "_CACHE_PATH", "_CACHE_HOME", "HF_HOME", "TORCH_HOME", "MPLCONFIGDIR")

@@ -135,7 +135,7 @@ class WatchedScript(Conversation):
             "loaders": list(loaders),
             "witness": witness,
             "seed": seed,
-            "package": str(Path(perfkit.__file__).parent),
+            "package": perfkit.__file__,
             "scratch": self._mirror,
             "started": time.time(),
         }
