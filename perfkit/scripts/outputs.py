@@ -1,8 +1,8 @@
 """What a script that is measured writes: kept within a mirror of its folder (`scratch`), refused elsewhere.
 
-In the mirror the folders on the way are real, and all else is linked, so relative paths lead where they would.
+In the mirror the folders on the way are real, and all else is linked: relative paths lead where they would.
 Before the script writes, further folders become real, and the file a copy; so does a module before it is
-imported, so that `Path(__file__).resolve()` leads into the mirror. A path outside cannot be redirected.
+imported: `Path(__file__).resolve()` leads into the mirror. A path outside cannot be redirected.
 """
 
 import contextlib
@@ -13,7 +13,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 clock = time.perf_counter

@@ -35,7 +35,7 @@ from perfkit.show import units
 from perfkit.worker import checks, messages
 from perfkit.worker.failures import explain
 from perfkit.worker.messages import Failure, Trained
-from perfkit.worker.procedure import HELD_FIRST, Job, Procedures, Taking
+from perfkit.worker.procedure import HELD_FIRST, Job, Procedures
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _MANY, _WARMUP_S = 40, 3.0
@@ -67,7 +67,7 @@ class Questions(Procedures):
 
     def on_steps(self, steps: list[Step]) -> None:
         if not self._early:
-            self._early = steps
+            self._early, self.first_graphs = steps, checks.compile_counters().graphs
             if safetensors := sys.modules.get("safetensors.torch"):
                 around(safetensors, "serialize_file", functools.partial(_save, self._script))
 
@@ -94,11 +94,6 @@ class Questions(Procedures):
             samples_per_step=script.samples_per_step,
             compile_counters=checks.compile_counters(),
         )
-
-    def warm_up(self, budget_s: float) -> Taking:
-        """Steps until their time is steady; peak memory and recompilations count from here."""
-        self.first_graphs = checks.compile_counters().graphs
-        return super().warm_up(budget_s)
 
     @property
     def _startup_s(self) -> float:
@@ -184,30 +179,21 @@ class Questions(Procedures):
 
     # ------------------------------------------------------------ reading switches
 
-    def _read(self, name: str) -> checks.Reading:
-        script = self._script
-        without_loader = script.loader is None and name in ARGUMENTS
-        if without_loader or (name == "zero_grad_set_to_none" and script.set_to_none is None):
-            return None, "there is nothing to read it from"
-        script.graphs = checks.compile_counters()
-        return checks.READERS[name](script)
-
     def _settings(self) -> dict[str, Any]:
+        """The switches, as far as there is something to read them from."""
         script = self._script
-        values = {name: self._read(name)[0] for name in SETTABLE}
-        last = self._early[-1]
-        feeds_again = last.forward_samples > last.samples or isinstance(script.optimizer, torch.optim.LBFGS)
-        if len(script.optimizers) == 1 and script.batches_per_step % 1 == 0 and not feeds_again:
-            values["accumulation"] = int(script.batches_per_step) or 1
+        script.graphs = checks.compile_counters()
+        unknown = {*ARGUMENTS} if script.loader is None else set()
+        if script.set_to_none is None:
+            unknown.add("zero_grad_set_to_none")
+        values = {name: checks.READERS[name](script)[0] for name in SETTABLE if name not in unknown}
         return {name: value for name, value in values.items() if value is not None}
 
     def _mechanisms(self) -> list[Mechanism]:
-        proofs, refused = [], self._script.refused
-        for name, wanted in self._script.toggles.items():
-            value, evidence = self._read(name)
-            ok = name not in refused and wanted in (value, checks.AS_IT_IS.get(name))
-            proofs.append(Mechanism(name, ok, refused.get(name, evidence)))
-        return proofs
+        toggles, refused = self._script.toggles, self._why_not()
+        proofs = [Mechanism(name, False, refused[name]) for name in toggles if name in refused]
+        set_here = {name: value for name, value in toggles.items() if name not in refused}
+        return proofs + checks.verify(self._script, set_here)
 
     def _why_not(self) -> dict[str, str]:
         reasons = {name: f"needs the script's own code: {edit}" for name, edit in EDITS.items()}

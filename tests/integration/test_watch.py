@@ -354,7 +354,6 @@ def test_gradients_without_backward_are_a_backward_pass(folder, code, step):
         trained, facts = train(script), script.ask("describe", ScriptFacts)
     assert (facts.step_is, trained.samples_per_step, len(trained.losses)) == (step, 8, 6)
     assert facts.loader == "Tensor" and len(set(trained.losses)) == 6
-    assert facts.settings.get("accumulation") == (1 if "SGD" in step else None)
 
 
 def test_a_closure_that_an_optimizer_calls_again_is_no_step(folder):
@@ -377,7 +376,6 @@ while True:
         trained, facts, seen = train(script), script.ask("describe", ScriptFacts), observe(script, 4)
     assert facts.step_is == "a step of LBFGS" and len(trained.losses) > 12 and not facts.notes
     assert 0 < seen.optimizer_s < 0.5 * seen.block.seconds, "forward and backward are not its own work"
-    assert "accumulation" not in facts.settings
 
 
 EPOCHS = """
