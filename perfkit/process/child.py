@@ -1,7 +1,6 @@
 """Measuring processes: start, ask, cancel, time out, end with all they started; one at a time on a device."""
 
 import contextlib
-import getpass
 import math
 import os
 import pickle
@@ -52,9 +51,6 @@ class Conversation:
     way; `timeout_s` is how long each answer may take.
     """
 
-    world = 1
-    """How many answer."""
-
     def __init__(
         self,
         on_progress: OnProgress = lambda phase: None,
@@ -69,16 +65,17 @@ class Conversation:
         """To each rank."""
         self.timeout_s = timeout_s
 
-    def send(self, question: Question) -> None:
+    def send(self, question: str, **arguments: Any) -> None:
         """Gives a question to every rank."""
+        message = messages.encode(Question(question, arguments))
         for line in self.lines:
             with contextlib.suppress(OSError):  # it has ended: `events` says so
-                line.send_bytes(messages.encode(question))
+                line.send_bytes(message)
 
     def events(self, wait_s: float) -> Iterator[tuple[int, AnyEvent | None]]:
         """What ranks have sent, waiting for at most some time; None for one that has ended."""
         # Before it is waited for what they have sent; their loader workers keep the lines open.
-        ended = [self.has_ended(rank) for rank in range(self.world)]
+        ended = [self.has_ended(rank) for rank in range(len(self.lines))]
         ready = connections.wait([line for line in self.lines if not line.closed], wait_s)
         for rank, line in enumerate(self.lines):
             try:
@@ -107,10 +104,10 @@ class Conversation:
 
         Raises `RunFailed` where a process failed, died or took too long, `Cancelled` where that was set.
         """
-        self.send(Question(question, arguments))
+        self.send(question, **arguments)
         answers: dict[int, object] = {}
         until = time.monotonic() + (self.timeout_s or math.inf)
-        while len(answers) < self.world:
+        while len(answers) < len(self.lines):
             self.check()
             if time.monotonic() > until:
                 what = "the run took longer than its time limit"
@@ -155,7 +152,6 @@ class Child(Conversation):
         ranks: int = 1,
     ) -> None:
         super().__init__(on_progress, cancelled, timeout_s)
-        self.world, self._early = ranks, dict(environment or {})
         self.folder = Path(tempfile.mkdtemp(prefix="perfkit-"))
         """Its temporary files; removed with whatever a killed process leaves there."""
         self._processes: list[BaseProcess] = []
@@ -163,18 +159,17 @@ class Child(Conversation):
         try:
             for variables in _rank_variables(ranks):
                 self.check()
-                self._launch(variables)
+                self._launch({**(environment or {}), **variables})
         except BaseException:
             self.stop()
             raise
 
     def _launch(self, variables: dict[str, str]) -> None:
         ours, theirs = Pipe()
-        log = str(self._log(len(self.lines)))
-        cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR", machine.cache_folder().absolute() / "inductor")
-        late = {**variables, "TMPDIR": str(self.folder), "TORCHINDUCTOR_CACHE_DIR": str(cache)}
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(machine.cache_folder().absolute() / "inductor")}
+        variables = {**cache, **os.environ, **variables, "TMPDIR": str(self.folder)}
         try:
-            process = server.start(theirs, log, self._early, late)
+            process = server.start(theirs, str(self._log(len(self.lines))), variables)
         except Exception as problem:
             what = f"no measuring process could be started: {problem!r}"
             raise RunFailed(what, "Run `perfkit doctor`: it says whether torch can be imported") from problem
@@ -199,16 +194,16 @@ class Child(Conversation):
     def _failure(self, rank: int, event: Failure | None) -> RunFailed:
         """The failure that caused the others: when a rank ends, those that lose it fail too."""
         failed, until = {rank: super()._failure(rank, event)}, time.monotonic() + COLLECT_S
-        while time.monotonic() < until and len(failed) < self.world:
+        while time.monotonic() < until and len(failed) < len(self.lines):
             for other, more in self.events(POLL_S):
                 if other not in failed and not isinstance(more, Answer | Progress):
                     failed[other] = super()._failure(other, more)
-        if self.world == 1:
+        if len(self.lines) == 1:
             return failed[rank]
         self.stop()
         causes = {rank: error for rank, error in failed.items() if not failures.LOST_RANK.search(error.what)}
         rank, error = min((causes or failed).items())
-        error.what = f"rank {rank} of {self.world}: {error.what}"
+        error.what = f"rank {rank} of {len(self.lines)}: {error.what}"
         return error
 
     def log(self, rank: int = 0) -> list[str]:
@@ -290,14 +285,12 @@ def _rank_variables(ranks: int) -> list[dict[str, str]]:
     """Torchrun's variables for each rank."""
     if ranks == 1:
         return [{}]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     # Else gloo resolves the host's name, which may be unknown.
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     world = {
         "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": interface,
@@ -354,7 +347,7 @@ def _is_held(lock: filelock.FileLock) -> bool:
 
 def _folder() -> Path:
     """One folder for all notebooks, checkouts and shells of a user; PERFKIT_LOCKS sets another one."""
-    plain = Path(tempfile.gettempdir()) / f"perfkit-locks-{getpass.getuser()}"
+    plain = Path(tempfile.gettempdir(), f"perfkit-locks-{os.getuid()}")
     folder = Path(os.environ.get("PERFKIT_LOCKS") or plain)
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)

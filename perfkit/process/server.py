@@ -27,7 +27,10 @@ from perfkit import machine
 from perfkit.worker import failures, messages
 
 ON_LINUX = sys.platform == "linux"
-READ_LATE = ("PERFKIT_", "PYTEST_", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "MPLBACKEND")
+READ_LATE = (
+    *("PERFKIT_", "PYTEST_", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "MPLBACKEND"),
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "GLOO_"),
+)
 """Variables that a running process may get: every other one may be read by an import."""
 DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG of Linux's prctl."""
@@ -38,16 +41,14 @@ _lock = threading.Lock()
 """Held while this process has the variables of another one that starts."""
 
 
-def start(connection: Connection, log: str, early: Mapping[str, str], late: Mapping[str, str]) -> BaseProcess:
-    """Starts a process that answers questions; the first one waits until its server has imported torch.
+def start(connection: Connection, log: str, environment: Mapping[str, str]) -> BaseProcess:
+    """Starts a process that answers questions, in an environment; it prints to the file `log`.
 
-    It prints to the file `log`, and has variables besides this process's own: an import may read the `early`
-    ones, and none reads the `late` ones.
+    The first one waits until its server has imported torch.
     """
     # A new process would import the user's script, that is, run it once more.
     with _lock, _replaced(sys.modules, {"__main__": types.ModuleType("__main__")}):
-        environment = {**os.environ, **early, **late}
-        environment.pop("MPLBACKEND", None)  # a notebook's own
+        early = {name: value for name, value in environment.items() if not name.startswith(READ_LATE)}
         # A daemon is ended with this process, rather than waited for.
         process: BaseProcess = _method.Process(target=run, args=(connection, environment, log), daemon=True)
         if not ON_LINUX:
@@ -78,8 +79,7 @@ def _fork(process: BaseProcess, early: Mapping[str, str]) -> None:
 
 def _server(early: Mapping[str, str]) -> forkserver.ForkServer:
     """The server of processes with these variables, which runs."""
-    read_early = {name: value for name, value in os.environ.items() if not name.startswith(READ_LATE)}
-    server = _servers.setdefault(frozenset({**read_early, **early}.items()), forkserver.ForkServer())
+    server = _servers.setdefault(frozenset(early.items()), forkserver.ForkServer())
     server.set_forkserver_preload(["perfkit.worker.preload"])
     resource_tracker.ensure_running()  # else the server starts it, which unblocks Ctrl-C
     # A server inherits what is blocked: Ctrl-C must not end it.
@@ -125,14 +125,13 @@ def run(connection: Connection, environment: Mapping[str, str], log: str) -> Non
         with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
             file.write("perfkit.worker")
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if not os.path.isdir(os.path.dirname(log)):
-        end_group()  # it was cancelled before it started
     with open(log, "ab") as output:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(output.fileno(), stream.fileno())
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.environ.clear()
     os.environ.update(environment)
+    os.environ.pop("MPLBACKEND", None)  # a notebook's own
     tempfile.tempdir = None  # TMPDIR has changed
     if not sys.flags.safe_path:
         sys.path.insert(0, os.getcwd())

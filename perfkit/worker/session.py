@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import os
 import pickle
 import statistics
 import sys
@@ -79,9 +78,9 @@ class Session(Procedures):
         The losses of `loss_steps` are kept; the warm-up takes `warmup_s` at most.
         """
         self.report("building")
-        if "LOCAL_WORLD_SIZE" in os.environ:
-            torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["LOCAL_WORLD_SIZE"])))
         chosen = Recipe.from_dict(recipe)
+        if chosen.ranks > 1:
+            torch.set_num_threads(max(1, torch.get_num_threads() // chosen.ranks))
         self.subject = training = Training(chosen, self.workload, self.device, seed)
         self.first_graphs = checks.compile_counters().graphs
         first = yield from self.first_steps([training.first], loss_steps)

@@ -158,12 +158,11 @@ KILLED = """
     import json, os, pathlib, psutil, signal, time
     from perfkit.process.child import Child
     from perfkit.recipe import Recipe
-    from perfkit.worker.messages import Question
     busy, stuck = Child(), Child()
     where = dict(preset="smoke", options={}, device="cpu")
     busy.ask("describe", object, workload="tests.support.toy:Toy", **where)
     busy.ask("train", object, recipe=Recipe(workers=2).to_dict(), seed=0, loss_steps=2, warmup_s=0.0)
-    stuck.send(Question("describe", dict(workload="stuck:Stuck", **where)))
+    stuck.send("describe", workload="stuck:Stuck", **where)
     while not pathlib.Path("held").exists():
         time.sleep(0.05)
     started = psutil.Process().children(recursive=True)
