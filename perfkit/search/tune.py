@@ -43,8 +43,6 @@ FIRST = ("workers", "batch_size")
 """Switches that are searched together."""
 ROUNDS = 5
 """Rounds of a recipe in its group."""
-SEARCHING = 0.7
-"""After this part of the budget no further recipe starts: the best one is still to be measured afresh."""
 TOGETHER = 4
 """Recipes that are measured in the same rounds, beside the baseline."""
 
@@ -92,33 +90,48 @@ def tune(
 ) -> Tuned:
     """Searches a space: values by switch (None: `SPACE`). Runs above the memory cap are not picked.
 
-    The first recipes, the least rounds of the best one and parity come in any case, whatever the budget.
+    After `budget_s` no further recipe starts. The first recipes come in any case; so does the best one, which
+    is measured afresh, for twice the rounds, and checked for parity.
     """
-    progress, started, tried = progress or Progress(), time.monotonic(), dict[str, Run]()
+    progress, started, space = progress or Progress(), time.monotonic(), space or SPACE
+    short, long = (
+        StopRule(ROUNDS, ceiling=False),
+        replace(rungs.stop_rule(plan), rounds=2 * plan.preset.rounds),
+    )
+    groups = [[name for name in FIRST if name in space], *([name] for name in space if name not in FIRST)]
+    tried, left, parity, notes = dict[str, Run](), list[str](), None, list[str]()
     with opened(plan, progress, "tuning") as source:
-        base, store = source.baseline(), RunStore()
+        base = best = source.baseline()
         try:
-            best, left = _search(source, space or SPACE, memory_cap_bytes, started + budget_s, tried)
+            for number, group in enumerate(groups):
+                if source.stopped or (tried and time.monotonic() > started + budget_s):
+                    left += group
+                    continue
+                recipes = _candidates(best, space, group, source.target)
+                with progress.part(number, len(groups) + 1):
+                    _measure(source, recipes, short, started + budget_s, tried)
+                best = _fastest([base, best, *recipes], tried, memory_cap_bytes)
+            if best != base and not source.stopped:
+                source.renew()
+                with progress.part(len(groups), len(groups) + 1):
+                    _measure(source, [best], long, math.inf, tried)
+                best = _fastest([base, best], tried, memory_cap_bytes)
         finally:
             for each in tried.values():
-                store.add(each)
+                RunStore().add(each)
         if base not in _newest(tried.values()):
             if source.stopped:
                 raise Cancelled("stopped before anything was measured")
             raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
-        fitting = _newest(tried.values(), memory_cap_bytes)
-        if best not in fitting:
+        run = _newest(tried.values(), memory_cap_bytes).get(best)
+        if run is None:
             what = "nothing that was measured fits under the memory cap"
             raise InvalidValue(what, "Raise it, or allow smaller batches")
-        run, parity, notes = fitting[best], None, list[str]()
         if left and not source.stopped:
             notes.append(f"No time was left to try {', '.join(left)}: raise the budget")
-        if best == base:
-            within = " within the memory cap" if memory_cap_bytes else ""
-            notes.append(f"Nothing that was tried is faster{within}")
-        elif source.stopped:
-            notes.append("Stopped: whether it trains the same was not checked")
-        else:
+        if source.stopped:
+            notes.append("Stopped before its end: parity was not checked")
+        elif best != base:
             try:
                 parity = parity_of(source, run.title, best)
             except PerfkitError as problem:
@@ -135,66 +148,31 @@ def tune(
     )
 
 
-def measure(
-    source: Source, base: Recipe, recipes: Sequence[Recipe], rule: StopRule, until: float
-) -> dict[str, Run]:
-    """The runs that succeeded by their ids, the baseline's among them, which grows from call to call.
+def _measure(
+    source: Source, recipes: Sequence[Recipe], rule: StopRule, until: float, tried: dict[str, Run]
+) -> None:
+    """Measures recipes beside the baseline, the first in any case; `tried` gets the runs that succeed, by id.
 
-    The first recipes are measured in any case, the others until `time.monotonic()` is `until`; they share the
-    time until then.
+    The baseline's run is always the same one, and grows.
     """
-    runs: dict[str, Run] = {}
-    starts = range(0, len(recipes), TOGETHER)
-    for number, at in enumerate(starts):
-        left_s = max(0.0, until - time.monotonic())
-        if source.stopped or (number and not left_s):
-            break
-        limited = replace(rule, limit_s=min(rule.limit_s, left_s / (len(starts) - number)))
-        titled = [("baseline", base)]
-        titled += [(recipe.describe(base)[:120], recipe) for recipe in recipes[at : at + TOGETHER]]
-        with source.progress.part(number, len(starts)):
-            for run in source.measure(rungs.recipe_stages(titled, source.target), limited):
-                source.progress.finish(run)
-                if run.status == "ok":
-                    runs[run.id] = run
-    return runs
+    base = source.baseline()
+    others = [recipe for recipe in recipes if recipe != base]
+    for at in range(0, len(others), TOGETHER):
+        if source.stopped or (at and time.monotonic() > until):
+            return
+        titled = [(recipe.describe(base)[:120], recipe) for recipe in others[at : at + TOGETHER]]
+        stages = rungs.recipe_stages([("baseline", base), *titled], source.target)
+        for run in source.measure(stages, rule):
+            source.progress.finish(run)
+            if run.status == "ok":
+                tried[run.id] = run
 
 
-def _search(
-    source: Source,
-    space: Mapping[str, Sequence[Value]],
-    cap_bytes: int | None,
-    until: float,
-    tried: dict[str, Run],
-) -> tuple[Recipe, list[str]]:
-    """The fastest recipe that fits, and the switches for which no time was left; `tried` gets every run."""
-    base = best = source.baseline()
-    now = time.monotonic()
-    enough = now + SEARCHING * (until - now)
-
-    def fastest(recipes: Sequence[Recipe], rule: StopRule, until: float) -> Recipe:
-        """Measures recipes; the fastest that fits of them, the best until now and the baseline."""
-        tried.update(measure(source, base, [each for each in recipes if each != base], rule, until))
-        fitting = _newest(tried.values(), cap_bytes)
-        known = [recipe for recipe in (base, best, *recipes) if recipe in fitting]
-        return max(known, key=lambda recipe: _speedup(fitting[recipe]), default=best)
-
-    first = [name for name in FIRST if name in space]
-    groups = [first] * bool(first) + [[name] for name in space if name not in first]
-    left: list[str] = []
-    for number, group in enumerate(groups):
-        if source.stopped or (tried and time.monotonic() > enough):
-            left += group
-            continue
-        with source.progress.part(number, len(groups) + 1):
-            recipes = _candidates(best, space, group, source.target)
-            best = fastest(recipes, StopRule(ROUNDS, ceiling=False), enough)
-    if best != base and not source.stopped:
-        source.renew()
-        with source.progress.part(len(groups), len(groups) + 1):
-            rule = replace(rungs.stop_rule(source.plan), rounds=2 * source.plan.preset.rounds)
-            best = fastest([best], rule, until)
-    return best, left
+def _fastest(recipes: Sequence[Recipe], tried: Mapping[str, Run], cap_bytes: int | None) -> Recipe:
+    """The fastest of some recipes below the memory cap; the first one if none is."""
+    fitting = _newest(tried.values(), cap_bytes)
+    known = [recipe for recipe in recipes if recipe in fitting]
+    return max(known, key=lambda recipe: _speedup(fitting[recipe]), default=recipes[0])
 
 
 def _candidates(
