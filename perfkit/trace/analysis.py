@@ -217,12 +217,10 @@ def _launches(trace: Trace) -> Iterator[Health]:
         yield Health("no_gpu_events", "error", message, _DEVICE)
     elif len(without):
         many = len(without) > _FEW * len(launching)
-        message = f"{len(without)} of {len(launching)} launches have no kernel in the trace"
-        if (start[without] <= start[trace.launch[tied]].min(initial=start.max())).all():
-            message += ", all before the first recorded kernel: CUPTI before 13.1 loses them when a session "
-            message += "starts (pytorch#192021); give the profiler's schedule more warm-up steps"
-        elif many:
-            message += "; profile once, in a fresh process (pytorch#192021)"
+        message = (
+            f"{len(without)} of {len(launching)} launches have no kernel in the trace; profile once, in a "
+        )
+        message += "fresh process, and give the profiler's schedule more warm-up steps (pytorch#192021)"
         yield Health("dropped_kernels", "error" if many else "warning", message, _DEVICE if many else [])
     early = int((start[tied] < start[trace.launch[tied]]).sum())
     if early:

@@ -142,8 +142,6 @@ class Analysis(Struct, frozen=True, kw_only=True):
 
 _BOUNDED = 0.95
 """Share of a step beyond which Amdahl's bound is too large to be useful."""
-_Case = tuple[str, float, float | None, str, list[str]]
-"""Bottleneck, smallest share of a step, exposed µs per step, message, switches to try."""
 
 
 def diagnose(analysis: Analysis) -> list[Bottleneck]:
@@ -154,28 +152,29 @@ def diagnose(analysis: Analysis) -> list[Bottleneck]:
 
     Empty if nothing stands out, or if the trace is too damaged for a diagnosis (see `analysis.health`).
     """
-    mean, step_us, found = analysis.mean_us, analysis.mean_step_us, []
-    if not step_us or mean["other"] is None:
+    step_us, rows = analysis.mean_step_us, []
+    if not step_us or analysis.mean_us["other"] is None:
         return []
-    try_next = ["workers", "uint8_copy", "device_resize"]
-    loading = "data-bound", 0.10, mean["dataloader"], "waiting for the next batch", try_next
-    for name, least, exposed, message, try_next in (loading, *_computing(analysis)):
+    for name, least, exposed, message, try_next in _cases(analysis):
         share = (exposed or 0.0) / step_us
-        if exposed and share >= least:
+        if share >= least:
             bottleneck = Bottleneck(
                 bottleneck=name,
                 message=f"{share:.0%} of a step: {message}",
-                exposed_us=exposed,
+                exposed_us=exposed or 0.0,
                 share_of_step=share,
                 gain_at_most=1 / (1 - share) if share < _BOUNDED else None,
                 try_next=try_next,
             )
-            found.append(bottleneck)
-    return sorted(found, key=lambda bottleneck: -bottleneck.exposed_us)
+            rows.append(bottleneck)
+    return sorted(rows, key=lambda row: -row.exposed_us)
 
 
-def _computing(analysis: Analysis) -> Iterator[_Case]:
+def _cases(analysis: Analysis) -> Iterator[tuple[str, float, float | None, str, list[str]]]:
+    """Bottleneck, smallest share of a step, exposed µs per step, message, switches to try."""
     mean, idle = analysis.mean_us, {row.cause: row.us_per_step for row in analysis.idle}
+    try_next = ["workers", "uint8_copy", "device_resize"]
+    yield "data-bound", 0.10, mean["dataloader"], "waiting for the next batch", try_next
     if not analysis.has_accelerator:
         message = "operators compute on the CPU, which is the device here"
         try_next = ["cpu_threads", "channels_last", "compile", "amp"]
@@ -190,17 +189,16 @@ def _computing(analysis: Analysis) -> Iterator[_Case]:
     message = "collectives that do not overlap with computation"
     yield "communication-bound", 0.10, exposed, message, ["accumulation", "batch_size"]
 
-    capability = float(analysis.device["compute_capability"] or 0)
-    has_slow_products = (analysis.tensor_core or {}).get("yes", 0.0) < 0.5
-    faster = (("amp", 7), ("fp32_precision", 8))
-    try_next = [name for name, least in faster if has_slow_products and capability >= least]
-    try_next += ["channels_last", "compile", "cudnn_benchmark"]
+    try_next = ["channels_last", "compile", "cudnn_benchmark"]
+    if (analysis.tensor_core or {}).get("yes", 0.0) < 0.5:  # 16 bits came with Volta, TF32 with Ampere
+        capability = float(analysis.device["compute_capability"] or 0)
+        try_next = ["amp"] * (capability >= 7) + ["fp32_precision"] * (capability >= 8) + try_next
     yield "device-bound", 0.80, mean["kernel"], "kernels compute on the device", try_next
 
     across = [row for row in analysis.transfers if row.direction in ("HtoD", "DtoH")]
     exposed = min(mean["memcpy"] or 0.0, sum(row.us_per_step for row in across))
     exposed += idle.get("copy", 0.0) if across else 0.0
-    try_next = ["pin_memory"] if any(row.host_memory == "pageable" for row in across) else []
+    try_next = ["pin_memory"] * any(row.host_memory == "pageable" for row in across)
     try_next += ["non_blocking", "uint8_copy", "device_prefetch"]
     message = "copies between host and device that do not overlap with kernels"
     yield "copy-bound", 0.05, exposed, message, try_next

@@ -3,7 +3,6 @@
 import functools
 import secrets
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,21 +17,36 @@ from perfkit.show.document import Cell, Col, Content, Section, Table, tabulate
 from perfkit.show.style import Figure, Row
 from perfkit.studies.inspect import prepared
 from perfkit.studies.sources import Progress
-from perfkit.trace.model import Bottleneck, Health, Idle, Kernel, Operator, Sync, Transfer
 from perfkit.trace.timeline import LOOKS, OTHER, interactive
 
 _ROWS, _STEPS = 12, 12
 """Most rows of a long table, and most steps in the picture; the JSON has them all."""
-_COLUMNS: dict[Any, str] = {
-    Health: "severity message spoils",
-    Bottleneck: "bottleneck message exposed_us try_next gain_at_most",
-    Operator: "name calls device_self_us device_total_us host_self_us host_total_us input_shapes",
-    Kernel: "name calls total_us mean_us occupancy blocks_per_sm tensor_core operator frame",
-    Transfer: "direction us_per_step gb_per_s operator frame host_memory calls_per_step bytes",
-    Sync: "call kind calls_per_step ms_per_step operator frame",
-    Idle: "cause us_per_step share_of_step",
+_TABLES = {
+    "health": ("Health of the trace", "severity message spoils", "sound"),
+    "diagnosis": ("Diagnosis", "bottleneck message exposed_us try_next gain_at_most", "nothing stands out"),
+    "operators": (
+        "Operators",
+        "name calls device_self_us device_total_us host_self_us host_total_us input_shapes",
+        "no operators were recorded",
+    ),
+    "kernels": (
+        "Kernels",
+        "name calls total_us mean_us occupancy blocks_per_sm tensor_core operator frame",
+        "no kernels were recorded",
+    ),
+    "transfers": (
+        "Copies",
+        "direction us_per_step gb_per_s operator frame host_memory calls_per_step bytes",
+        "no copies were recorded",
+    ),
+    "syncs": (
+        "Synchronising calls, of which an operator includes the runtime call that it makes",
+        "call kind calls_per_step ms_per_step operator frame",
+        "no call made the host wait",
+    ),
+    "idle": ("Idle time by cause", "cause us_per_step share_of_step", "the device is never idle"),
 }
-"""The fields of a row that a table shows."""
+"""A field of an analysis → the title of its table, the fields of a row that it shows, why it has no rows."""
 _HEADS = {"us_per_step": "time/step", "ms_per_step": "time/step", "gb_per_s": "GB/s", "spoils": "affects"}
 """Of a column, where the name of the field without its unit is not enough."""
 _USE = ("gpu_utilization_with_copies", "gpu_utilization", "est_sm_efficiency", "est_achieved_occupancy")
@@ -69,93 +83,76 @@ class Profile:
 
     def sections(self) -> list[Content]:
         """What stands out, the pictures, steps, work, waiting, ranks."""
-        analysis = self.analysis
-        name, talk = self.trace.file.path.name, analysis.communication or {}
-        exposed, total = (us(talk.get(f"{part}_us_per_step")) for part in ("exposed", "total"))
-        ranks = f"Collectives take {total} of a step, of which {exposed} do not overlap with computation."
-        health = _listed("Health of the trace", Health, analysis.health, "sound")
-        diagnosis = _listed("Diagnosis", Bottleneck, analysis.diagnosis, "nothing stands out")
-        work, waits = [_listed("Operators", Operator, analysis.operators, "no operators were recorded")], []
+        analysis, ranks = self.analysis, list[Content]()
+        use, work, waits = list[Content](), [self._table("operators")], list[Content]()
         if analysis.has_accelerator:
-            work.append(_listed("Kernels", Kernel, analysis.kernels, self._reason()))
-            note = "An operator's row includes its runtime call: do not add them."
-            waits = [
-                _listed("Copies", Transfer, analysis.transfers, "no copies were recorded"),
-                _listed("Synchronising calls", Sync, analysis.syncs, "no call made the host wait", note),
-            ]
+            use = [self._use(), self._table("idle")]
+            work.append(self._table("kernels"))
+            waits = [self._table("transfers"), self._table("syncs")]
+        if talk := analysis.communication:
+            total, exposed = us(talk["total_us_per_step"]), us(talk["exposed_us_per_step"])
+            ranks = [f"Collectives take {total} of a step; {exposed} do not overlap with computation."]
         return [
-            f"{name} · {analysis.device['name'] or analysis.device['kind']}",
-            Section("What stands out", [health, diagnosis]),
+            f"{self.trace.file.path.name} · {analysis.device['name'] or analysis.device['kind']}",
+            Section("What stands out", [self._table("health"), self._table("diagnosis")]),
             Section("Figure", [self._breakdown()]),
             Section("Timeline", [interactive(traces.lanes(self.trace))] if analysis.steps else []),
             Section("Where a step goes", [self._mean_step()]),
-            Section("How well the device is used", self._use() if analysis.has_accelerator else []),
+            Section("How well the device is used", use),
             Section("Work", work),
             Section("Copies and waits", waits),
-            Section("Ranks", [ranks] if talk else []),
+            Section("Ranks", ranks),
         ]
 
-    def _reason(self, figure: str = "") -> str:
-        """Why a figure is not known."""
-        spoiled = (problem.message for problem in self.analysis.health if figure in problem.spoils)
-        otherwise = self.analysis.device["reason"] or "the trace does not record it"
-        return f"{units.NOT_AVAILABLE}: {next(spoiled, otherwise)}"
+    def _spoiled(self, figure: str) -> str:
+        """Why a figure cannot be trusted; empty where it can."""
+        problems = (problem.message for problem in self.analysis.health if figure in problem.spoils)
+        return next((f"{units.NOT_AVAILABLE}: {problem}" for problem in problems), "")
+
+    def _table(self, name: str) -> Table:
+        """A table of the analysis; columns that are unknown in all of its rows are left out."""
+        (title, fields, none), rows = _TABLES[name], getattr(self.analysis, name)
+        columns = [
+            Col(_head(field), functools.partial(_cell, field))
+            for field in fields.split()
+            if any(getattr(row, field) is not None for row in rows)
+        ]
+        return tabulate(columns, rows, title, none=self._spoiled(name) or none, most=_ROWS)
 
     def _breakdown(self) -> Figure:
         """A stacked bar for each step, and for the mean."""
         title, mean = "Where the steps' time goes", self.analysis.mean_us
         if self.analysis.device["simulated"]:
             title = f"Simulated: {title}"
-        nothing = "" if any(mean.values()) else self._reason()
         steps = [(step.name, step.duration_us, step.breakdown_us) for step in self.analysis.steps[:_STEPS]]
         rows = list[Row]()
         for name, length, each in [*steps, ("mean", self.analysis.mean_step_us, mean)]:
             pieces = [((time or 0.0) / 1e3, LOOKS.get(part, OTHER)) for part, time in each.items()]
             rows.append(Row(name.replace("ProfilerStep#", "step "), pieces, us(length)))
-        return Figure("breakdown", title, rows, "ms", nothing)
+        return Figure("breakdown", title, rows, "ms", self._spoiled("mean_us"))
 
     def _mean_step(self) -> Table:
-        mean, step, hidden = (
-            self.analysis.mean_us, self.analysis.mean_step_us, self.analysis.exposed_and_hidden_us,
-        )  # fmt: skip
-        rows: list[list[Cell | str]] = [
-            [
-                part,
-                Cell(time, us),
-                Cell(time / step if step else None, units.percent),
-                Cell(hidden.get(part, time), us),
-            ]
-            for part, time in mean.items()
-            if time is not None
+        mean, step = self.analysis.mean_us, self.analysis.mean_step_us or 1.0
+        both = self.analysis.exposed_and_hidden_us
+        columns = [
+            Col("part", lambda row: row[0]),
+            Col("exposed", lambda row: row[1], us),
+            Col("of the step", lambda row: row[1] / step, units.percent),
+            Col("exposed + hidden", lambda row: both.get(*row), us),
         ]
-        note = f"Other parts are {self._reason('mean_us')}" if None in mean.values() else ""
-        return Table(["part", "exposed", "of the step", "exposed + hidden"], rows, "Mean step", note)
+        known = [(part, time) for part, time in mean.items() if time is not None]
+        note = "" if self.analysis.has_accelerator else f"Other parts: {self.analysis.device['reason']}"
+        return tabulate(columns, known, "Mean step", note, self._spoiled("mean_us"))
 
-    def _use(self) -> list[Content]:
-        """The share of the step in which the device works, by ever stricter definitions; why it does not."""
-        shares = [(_head(field), getattr(self.analysis, field), self._reason(field)) for field in _USE]
+    def _use(self) -> Table:
+        """The share of the step in which the device works, by ever stricter definitions."""
+        shares = [(_head(field), getattr(self.analysis, field)) for field in _USE]
         cores = self.analysis.tensor_core or {}
-        shares += [(f"Tensor Cores: {name}", share, "") for name, share in cores.items()]
-        rows: list[list[Cell | str]] = [
-            [head, Cell(share, units.percent, reason)] for head, share, reason in shares
-        ]
+        shares += [(f"Tensor Cores: {name}", share) for name, share in cores.items()]
+        absent = self._spoiled("gpu_utilization") or f"{units.NOT_AVAILABLE}: the trace does not record it"
+        rows = [(head, Cell(share, units.percent, absent)) for head, share in shares]
         note = "Of the step; Tensor Cores, estimated by name, of the kernels' time."
-        never = "the device is never idle"
-        idle = self._reason("idle") if self.analysis.gpu_utilization is None else never
-        return [
-            Table(["figure", "share"], rows, "Utilisation", note),
-            _listed("Idle time by cause", Idle, self.analysis.idle, idle),
-        ]
-
-
-def _listed(title: str, kind: type, rows: Sequence[Any], none: str, note: str = "") -> Table:
-    """A table of rows of one kind; columns that are unknown in all of them are left out."""
-    columns = [
-        Col(_head(field), functools.partial(_cell, field))
-        for field in _COLUMNS[kind].split()
-        if any(getattr(row, field) is not None for row in rows)
-    ]
-    return tabulate(columns, rows, title, note, none, _ROWS)
+        return Table(["figure", "share"], rows, "Utilisation", note)
 
 
 def _head(field: str) -> str:

@@ -93,11 +93,10 @@ def test_launches_without_a_kernel_spoil_the_device_figures(tmp_path):
         assert set(analysis.mean_us.values()) == set(analysis.steps[0].breakdown_us.values()) == {None}
         assert analysis.idle == []
         (problem,) = analysis.health
-        return problem.code, "CUPTI before 13.1" in problem.message
+        return problem.code
 
-    assert lost(step().launch("k", 0, (5, 20))) == ("dropped_kernels", False)
-    assert lost(step().launch("k", 60, (65, 20))) == ("dropped_kernels", True)
-    assert lost(step()) == ("no_gpu_events", False)
+    assert lost(step().launch("k", 0, (5, 20))) == "dropped_kernels"
+    assert lost(step()) == "no_gpu_events"
 
 
 def test_efficiency_occupancy_and_tensor_cores_are_weighted_by_time(tmp_path):
