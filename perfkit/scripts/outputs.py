@@ -19,11 +19,9 @@ clock = time.perf_counter
 """Taken here because this module is imported before any code of the script, which may replace it."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES_A_FILE = ("open", "os.truncate", "os.chmod", "os.utime", "sqlite3.connect")
-_PATHS = {
-    **dict.fromkeys((*_CHANGES_A_FILE, "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"), 1),
-    **dict.fromkeys(("os.rename", "os.link", "os.symlink"), 2),
-}
-"""Audit events before something is written, and how many of their arguments are paths."""
+_CHANGES_A_FOLDER = ("mkdir", "remove", "rmdir", "rename", "link", "symlink")
+_EVENTS = {*_CHANGES_A_FILE, *(f"os.{name}" for name in _CHANGES_A_FOLDER), "shutil.rmtree"}
+"""Audit events before something is written."""
 
 
 class Outputs:
@@ -46,14 +44,14 @@ class Outputs:
 
     def hook(self, event: str, args: tuple[Any, ...]) -> None:
         """For `sys.addaudithook`; most events are none of a file."""
-        if event not in _PATHS:
+        if event not in _EVENTS:
             return
         flags = args[2] if event == "open" and isinstance(args[2], int) else 0
         if event == "open" and not flags & _WRITES:
             if isinstance(args[0], str) and args[0].endswith(".pyc"):
                 self._before_import(args[0])
             return
-        for path in args[: _PATHS[event]]:
+        for path in args[:1] if event == "open" else args[:2]:
             if isinstance(path, str | bytes | os.PathLike):
                 self.before(os.fsdecode(path), event, bool(flags & os.O_TRUNC))
 
@@ -72,18 +70,19 @@ class Outputs:
                 raise PermissionError(errno.EACCES, reason, place)
 
     def _may_write(self, place: str, event: str) -> bool:
-        if any(_is_within(place, folder) for folder in self._allowed) or "__pycache__" in place.split(os.sep):
+        if event == "os.mkdir" and os.path.isdir(place):
             return True
-        on_the_way = any(_is_within(folder, place) for folder in self._allowed)
-        return event == "os.mkdir" and (on_the_way or os.path.isdir(place))
+        return any(
+            _is_within(place, folder) or (event == "os.mkdir" and _is_within(folder, place))
+            for folder in self._allowed
+        )
 
     def _before_import(self, compiled: str) -> None:
         """Makes a module of the mirror a copy, before Python looks for what it compiled of it."""
         folder, name = os.path.split(compiled)
         source = os.path.join(os.path.dirname(folder), name.split(".")[0] + ".py")
         if _is_within(source, self._scratch):
-            with self.ignored():
-                self._unfold(source, "open", replaces=False)
+            self.before(source, replaces=False)
 
     def _unfold(self, place: str, event: str, replaces: bool) -> None:
         """Makes the folders on the way real, and the file a copy."""

@@ -18,7 +18,6 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
-import msgspec
 import torch
 from torch import nn
 
@@ -172,10 +171,9 @@ class Questions(Procedures):
     def syncs(self, steps: int) -> Job:
         """Copies and waits in some steps. On a CPU `.to(device)` stands for no copy from a GPU."""
         report = yield from super().syncs(steps)
-        if self._script.device.type != "cpu":
-            return report
-        places = [place for place in report.places if place.call not in COPIES]
-        return msgspec.structs.replace(report, places=places)
+        if report.device == "cpu":
+            report.places[:] = [place for place in report.places if place.call not in COPIES]
+        return report
 
     # ------------------------------------------------------------ reading switches
 
@@ -315,9 +313,9 @@ def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _save(script: Script, plain: Any, *args: Any, **kwargs: Any) -> Any:
-    """Torch and safetensors write checkpoints without Python's `open`; their second argument is the file."""
+    """Torch and safetensors write checkpoints without Python's `open`."""
     script.steps.now.marks.add("checkpoint")
-    file = args[1] if len(args) > 1 else kwargs.get("f", kwargs.get("filename"))
-    if isinstance(file, str | os.PathLike):
-        script.files.before(os.fsdecode(file))
+    for value in (*args[1:], *kwargs.values()):
+        if isinstance(value, str | os.PathLike):
+            script.files.before(os.fsdecode(value))
     return plain(*args, **kwargs)

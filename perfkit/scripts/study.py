@@ -201,7 +201,7 @@ def script_plan(
     The device is the script's own choice, known once it trains.
     """
     for each in (launch, *(more or {}).values()):
-        each.command()
+        each.check()
     checked = plan(None, preset, ["baseline"], seed=seed)
     size = replace(checked.preset, loss_steps=max(LOSSES, checked.preset.loss_steps))
     source = functools.partial(ScriptSource, launch=launch, more=more, observed=observed)

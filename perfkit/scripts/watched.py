@@ -1,7 +1,6 @@
 """A user's script that is asked at its steps: it is started as the user would, and ends cleanly."""
 
 import contextlib
-import difflib
 import json
 import os
 import shutil
@@ -12,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,12 +19,12 @@ from typing import Any
 
 import perfkit
 from perfkit import machine
-from perfkit.errors import InvalidValue, RunFailed
+from perfkit.errors import InvalidValue, RunFailed, one_of
 from perfkit.process.child import Conversation, OnProgress, end_tree
 from perfkit.recipe import Recipe, Value
 from perfkit.scripts import entry
 from perfkit.scripts.outputs import unfold
-from perfkit.worker.messages import AnyEvent, Failure
+from perfkit.worker.messages import Failure
 
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"}
 """Programs that start the script in processes of its own."""
@@ -79,21 +78,23 @@ class Launch:
         """What the script is called in results: its file, or its module."""
         return self.program if self.module else Path(self.program).name
 
-    def command(self) -> list[str]:
-        """The words to start; `InvalidValue` where there is no such program, or it starts several ranks."""
-        if self.script is None and Path(self.program).name in _LAUNCHERS:
+    def command(self, python: str = sys.executable) -> list[str]:
+        """The words to start."""
+        return [python, *["-m"] * self.module, self.program, *self.arguments]
+
+    def check(self) -> None:
+        """`InvalidValue` if there is no such program, or it starts several ranks."""
+        name = Path(self.program).name
+        if self.script is None and name in _LAUNCHERS:
             what = f"{self.program} starts several processes, and a script is watched in one"
             raise InvalidValue(what, "Name the script itself, and let it train as a single rank")
-        if self.module or self.script:
-            return [sys.executable, *["-m"] * self.module, self.program, *self.arguments]
-        names = [path.name for path in self.where.glob("*.py") if path.is_file()]
-        near = difflib.get_close_matches(Path(self.program).name, names, n=1)
-        hint = f"Did you mean '{near[0]}'?" if near else "Name a Python file, or a module with -m"
-        raise InvalidValue(f"there is no script '{self.program}' in {self.where}", hint)
+        if self.script is None and not self.module:
+            names = [path.name for path in self.where.glob("*.py") if path.is_file()]
+            raise one_of(name, names, "script", f" in {self.where}, or a module with -m")
 
     def describe(self) -> str:
         """The command as one types it."""
-        return " ".join(["python", *["-m"] * self.module, self.program, *self.arguments])
+        return " ".join(self.command("python"))
 
 
 class WatchedScript(Conversation):
@@ -120,13 +121,9 @@ class WatchedScript(Conversation):
         on_progress: OnProgress = lambda phase: None,
         cancelled: threading.Event | None = None,
     ) -> None:
-        if not hasattr(socket, "AF_UNIX"):
-            raise InvalidValue("scripts cannot be watched on this system", "Use Linux, macOS or WSL")
-        words = launch.command()
+        launch.check()
         super().__init__(on_progress, cancelled)
         self.launch = launch
-        self._has_begun = False
-        """Whether it has come to its second step, where it first says something."""
         self.folder = Path(tempfile.mkdtemp(prefix="perfkit-"))
         """Everything that only this process needs, its mirror of the user's folder among it."""
         self._mirror = os.path.realpath(self.folder / "files")
@@ -144,7 +141,7 @@ class WatchedScript(Conversation):
         self.on_progress("waiting for its second step")
         try:
             with theirs:
-                self._process = self._start(words, settings | {"line": theirs.fileno()})
+                self._process = self._start(settings | {"line": theirs.fileno()})
             self.pids = [self._process.pid]
         except BaseException:
             self.lines[0].close()
@@ -153,8 +150,8 @@ class WatchedScript(Conversation):
 
     # ------------------------------------------------------------ starting
 
-    def _start(self, words: list[str], settings: dict[str, Any]) -> subprocess.Popen[bytes]:
-        words, folder = self._mirrored(words)
+    def _start(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+        words, folder = self._mirrored()
         way_in = self.folder / "entry"
         way_in.mkdir()
         shutil.copy(entry.__file__, way_in / "sitecustomize.py")
@@ -185,7 +182,7 @@ class WatchedScript(Conversation):
                 start_new_session=True,
             )
 
-    def _mirrored(self, words: list[str]) -> tuple[list[str], str]:
+    def _mirrored(self) -> tuple[list[str], str]:
         """The command and the working directory in a mirror of the file system."""
         where, script = self.launch.where, self.launch.script
         known, files = [where], dict(self.launch.replaced)
@@ -200,7 +197,7 @@ class WatchedScript(Conversation):
             unfold(self._mirror, str(place.parent))
             place.unlink(missing_ok=True)
             place.write_bytes(data)
-        return [_moved(word, folders) for word in words], folders[where]
+        return [_moved(word, folders) for word in self.launch.command()], folders[where]
 
     def _place(self, path: Path) -> str:
         """The place of a real path in the mirror."""
@@ -216,24 +213,16 @@ class WatchedScript(Conversation):
 
     # ------------------------------------------------------------ asking
 
-    def events(self, wait_s: float) -> Iterator[tuple[int, AnyEvent | None]]:
-        for rank, event in super().events(wait_s):
-            self._has_begun |= event is not None
-            yield rank, event
-
     def has_ended(self, rank: int) -> bool:
         return self._process.poll() is not None
 
     def death(self, rank: int) -> RunFailed:
         code = self._process.wait()
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit status {code}"
-        when = "while it was measured" if self._has_begun else "before its second step"
         lines = [line.strip() for line in self.written("out") + self.written("err") if line.strip()]
         wrote = f" (the last it wrote: {lines[-1]})" if lines else ""
-        remedy = "Does it train by itself with these arguments, and call no os._exit? Is there enough memory?"
-        if not code and not self._has_begun:
-            remedy = "Does it import torch, and train for some steps with these arguments?"
-        return RunFailed(f"the script {how} {when}{wrote}", remedy)
+        remedy = "Does it import torch, and train for some steps with these arguments? Is memory enough?"
+        return RunFailed(f"the script {how} before it was measured{wrote}", remedy)
 
     def _failure(self, rank: int, event: Failure | None) -> RunFailed:
         failure = super()._failure(rank, event)
@@ -247,9 +236,8 @@ class WatchedScript(Conversation):
     def stop(self) -> None:
         """Ends it at its next step if that comes soon, so that it is not interrupted while it writes."""
         self.lines[0].close()
-        if self._has_begun:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_ENDING_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_ENDING_S)
         end_tree(self._process.pid)
         self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -81,7 +81,7 @@ def test_a_script_that_cannot_be_compared_is_told(tmp_path):
     failed = json.loads(perfkit("compare", str(other), str(other), "--json", "-", code=1).stdout)
     (tmp_path / "folder.py").mkdir()
     refused = perfkit("compare", str(other), str(tmp_path / "folder.py"), code=2).stderr
-    assert "there is no script" in refused and "Did you mean 'folder.py'" not in refused
+    assert "unknown script" in refused and "Did you mean 'folder.py'" not in refused
     assert "Name two scripts" in perfkit("compare", str(other), "amp", code=2).stderr
     assert failed["outcome"] == "failed" and "12 steps: the training raised ValueError" in failed["reason"]
 
@@ -118,7 +118,7 @@ def test_the_tuner_picks_only_what_it_has_measured(tmp_path):
         (("compare", "amp", "amp", "--allow", "samples"), "--allow go with scripts"),
         (("compare", "a.py", "b.py", "--allow", "sample"), "unknown difference 'sample'"),
         (("compare", "amp", "amp", "--fail-if-slower", "much"), "Write a share"),
-        (("watch", "none.py"), "there is no script"),
+        (("watch", "none.py"), "unknown script"),
         (("run", "--stages", "pining"), "Did you mean 'pinning'"),
         (("profile", "--stage", "pinning"), "does not apply here"),
         (("profile", "-o", "x.txt"), ".json"),
