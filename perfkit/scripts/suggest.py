@@ -4,7 +4,7 @@ One model of gains (`Seen`): a plain step waits for data, then works. Loading ca
 else a share of the work, by Amdahl's law. Where nothing that was seen tells, the gain is None.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -13,15 +13,15 @@ import msgspec
 
 from perfkit.recipe import Recipe, Value, shown
 from perfkit.results.stats import Ratio
-from perfkit.rules import Target, why_not
+from perfkit.rules import Target, applicable
 from perfkit.scripts.messages import Observation
-from perfkit.show import units
+from perfkit.show import sentences, units
 from perfkit.show.document import Col, Table, tabulate
 from perfkit.show.units import clean
 from perfkit.worker.messages import Block
 
-_WORTH_A_WORKER = 0.03
-"""A smaller wait is left alone."""
+_LEAST = 1.03
+"""A smaller gain is not told from chance."""
 _UNKNOWN = 1.1
 """The place in the order of a gain that is not known."""
 _NO_BOUND: tuple[tuple[str, bool, str, dict[str, Value]], ...] = (
@@ -99,65 +99,50 @@ class Seen:
 
         `left_s`: what a step would take; None where only measuring tells.
         """
-        name, value = next(iter(settings.items()))
-        wanted = self.own.replace(**settings)
-        refused = {key: reason for key in settings if (reason := why_not(key, wanted, self.target))}
-        gain = left_s and self.steps.step_s / left_s
-        if getattr(self.own, name) == value:
-            return Suggestion(title=title, state="on", why=f"the script has {name}={shown(value)}")
-        if name in refused or (gain and gain < 1.005):
+        name, gain = next(iter(settings)), left_s and self.steps.step_s / left_s
+        recipe, refused = applicable(self.own.replace(**settings), self.target)
+        left = {key: new for key, (new, _) in recipe.diff(self.own).items()}
+        if name in left and (gain is None or gain >= _LEAST):
+            is_bound = at_most and gain is not None
+            return Suggestion(title=title, state="try", settings=left, why=why, gain=gain, at_most=is_bound)
+        if name in left or name in refused:
             return Suggestion(title=title, state="refused", why=refused.get(name, f"{why}; no gain"))
-        left = {key: each for key, each in settings.items() if key not in refused}
-        is_bound = at_most and gain is not None
-        return Suggestion(title=title, state="try", settings=left, why=why, gain=gain, at_most=is_bound)
+        return Suggestion(title=title, state="on", why=f"the script has {name}={shown(settings[name])}")
 
 
 def suggest(seen: Seen) -> list[Suggestion]:
-    """What to try, the largest gain first; then edits; then what cannot be had, and what is on already."""
-    return ranked([*_loading(seen), *_computing(seen)])
-
-
-def ranked(ideas: Iterable[Suggestion]) -> list[Suggestion]:
-    """By their states; those that were measured first, then the largest predicted gain.
+    """What to try, the largest gain first; then edits; then what cannot be had, and what is on already.
 
     Where only measuring tells, that is worth more than a small bound.
     """
-
-    def key(idea: Suggestion) -> tuple[int, bool, float]:
-        return _ORDER.index(idea.state), idea.measured is None, -(idea.gain or _UNKNOWN)
-
-    return sorted(ideas, key=key)
+    ideas = [*_loading(seen), *_computing(seen)]
+    return sorted(ideas, key=lambda idea: (_ORDER.index(idea.state), -(idea.gain or _UNKNOWN)))
 
 
 def tried(idea: Suggestion, gave: Ratio) -> Suggestion:
     """A suggestion with what it gave; one that did not help is suggested no more."""
-    is_open = gave.verdict in ("disturbed", "too few rounds") and gave.high > 1
-    state: State = "try" if gave.is_faster or is_open else "refused"
-    return msgspec.structs.replace(idea, measured=gave, state=state)
+    is_no_help = gave.high <= 1 or gave.verdict == "no measurable difference"
+    return msgspec.structs.replace(idea, measured=gave, state="refused" if is_no_help else "try")
 
 
 def _loading(seen: Seen) -> Iterator[Suggestion]:
     """As if workers took no core."""
-    own, cores, waiting, title = seen.own, seen.cores, seen.steps.waiting, "Loader workers"
+    own, cores, waiting, step_s = seen.own, seen.cores, seen.steps.waiting, seen.steps.step_s
     on_cpu = seen.target.device == "cpu"
     count = max(1, cores // 2 if on_cpu else cores)
     workers = f"{own.workers or 'no'} worker{'s' * (own.workers != 1)}"
     if on_cpu and own.workers and own.workers + own.cpu_threads > cores:
-        fewer = 0 if own.workers <= count else count
         why = f"{workers} and cpu_threads={own.cpu_threads} share {cores} cores"
-        yield seen.idea("Fewer workers", why, {"workers": fewer})
+        yield seen.idea("Fewer workers", why, {"workers": count if count < own.workers else 0})
     why = f"{waiting:.0%} of a step is spent waiting for data, with {workers}"
-    if waiting < _WORTH_A_WORKER:
-        why = seen.target.refused.get("workers", why)
-        yield Suggestion(title=title, state="on" if own.workers else "refused", why=why)
-    elif own.workers >= count:
-        advice = f"{why} on {cores} cores: use smaller or decoded files, fewer transforms, or a cache"
-        gain = seen.steps.step_s / seen.work_s
-        yield Suggestion(title="Cheaper samples", state="edit", why=advice, gain=gain, at_most=True)
-    else:
+    if own.workers < count:
         more: dict[str, Value] = {} if on_cpu else {"pin_memory": True, "non_blocking": True}
-        load_s = 0.0 if own.workers else waiting * seen.steps.step_s
-        yield seen.idea(title, why, {"workers": count, **more}, max(seen.work_s, load_s / count))
+        load_s = 0.0 if own.workers else waiting * step_s
+        yield seen.idea("Loader workers", why, {"workers": count, **more}, max(seen.work_s, load_s / count))
+    elif waiting > 1 - 1 / _LEAST:
+        advice = f"{why} on {cores} cores: use smaller or decoded files, fewer transforms, or a cache"
+        gain = step_s / seen.work_s
+        yield Suggestion(title="Cheaper samples", state="edit", why=advice, gain=gain, at_most=True)
 
 
 def _computing(seen: Seen) -> Iterator[Suggestion]:
@@ -174,7 +159,7 @@ def _computing(seen: Seen) -> Iterator[Suggestion]:
             yield seen.idea(title, what, settings)
     why, left_s = "the optimizer's own work", None
     if steps.optimizer_s is not None:  # at most all of the work
-        share = min(1.0, steps.optimizer_s / steps.block.seconds)
+        share = steps.optimizer_s / steps.block.seconds
         why += f": {share:.0%} of a step"
         left_s = max(steps.step_s - min(share * steps.step_s, work_s), 0.02 * steps.step_s)
     kind = "fused" if seen.has_fused else "foreach"
@@ -194,16 +179,14 @@ def table(ideas: Sequence[Suggestion]) -> Table:
             return units.NOT_AVAILABLE if idea.state == "try" else ""
         return f"{'≤ ' * idea.at_most}{units.times(idea.gain)}"
 
-    def measured(idea: Suggestion) -> str:
-        gave = idea.measured
-        return f"{units.ratio(gave)}, {gave.verdict}" if gave else ""
-
     columns = [
         Col("switch", lambda idea: clean(idea.title)),
         Col("predicted", gain),
-        *([Col("measured", measured)] if any(idea.measured for idea in ideas) else []),
+        Col("measured", lambda idea: sentences.result(idea.measured) if idea.measured else ""),
         Col("set", lambda idea: _WITHOUT_SWITCH.get(idea.state) or settings_text(idea.settings)),
         Col("why", lambda idea: clean(idea.why)),
     ]
+    if not any(idea.measured for idea in ideas):
+        del columns[2]
     note = "≤ is a bound: as if its part took no time; n/a: only measuring tells."
     return tabulate(columns, ideas, note=note)

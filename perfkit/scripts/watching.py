@@ -114,7 +114,7 @@ def watch(
         if best:
             with progress.part(1, 2):
                 ideas = [*_try(source, best), *result.suggestions[len(best) :]]
-            result = msgspec.structs.replace(result, suggestions=suggest.ranked(ideas))
+            result = msgspec.structs.replace(result, suggestions=ideas)
     return result
 
 
