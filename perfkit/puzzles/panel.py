@@ -23,9 +23,7 @@ from perfkit.process.child import call
 from perfkit.puzzles import Verdict, folder
 from perfkit.results.parity import Check
 from perfkit.results.run import Comparison
-from perfkit.scripts.behaviour import Behaviour
-from perfkit.scripts.referee import same_losses
-from perfkit.scripts.study import script_plan
+from perfkit.scripts.study import losses, script_plan
 from perfkit.scripts.watched import Launch
 from perfkit.show import units
 from perfkit.show.document import Content, Notice, Table
@@ -182,18 +180,18 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
             timeout_s=LEVERS_S,
             cancelled=progress.cancelled,
         )
-        results, observed = [], dict[str, Behaviour]()
+        results = []
         others = (("slow", slow), ("speed of light", slow.with_name("capstone_light.py")))
         for number, (name, other) in enumerate(others):
             yours = {"yours": Launch(str(file.absolute()))}
-            plan = script_plan(Launch(str(other)), preset, more=yours, observed=observed)
+            plan = script_plan(Launch(str(other)), preset, more=yours, observed={})
             sides = Candidate(name), Candidate("yours")
             with progress.part(number, 2):
                 results.append(
                     compare(*sides, plan, BUDGET_S, PRECISION, pairs=1, ceiling=False, progress=progress)
                 )
         gain, light = results
-        return Score(gain, light, same_losses(gain, observed), levers)
+        return Score(gain, light, losses(gain.a, gain.b), levers)
 
     score = with_line(measure)
     return Shown(score, score.sections())

@@ -12,13 +12,12 @@ from perfkit.errors import InvalidValue
 from perfkit.notebook.panel import Controls, Panel, check, download, heading, text
 from perfkit.notebook.shown import Shown
 from perfkit.recipe import Recipe, Value
-from perfkit.results.run import Comparison
 from perfkit.rules import why_not
 from perfkit.scripts import patch as patching
 from perfkit.scripts import study, suggest
 from perfkit.scripts.messages import SETTABLE
 from perfkit.scripts.watched import Launch
-from perfkit.scripts.watching import BUDGET_S, Watched, watch
+from perfkit.scripts.watching import BUDGET_S, watch
 from perfkit.show import figures, sentences
 from perfkit.show.document import Code, Content, Notice, Section
 from perfkit.studies import compare as comparing
@@ -73,16 +72,16 @@ class ScriptPanel(Panel):
             script = shipped
         self.launch = Launch(str(script), tuple(map(str, args)), module)
         self.plan = study.script_plan(self.launch, preset)
-        self.comparison: Comparison | None = None
-        self.watched: Watched | None = None
-        self.edit: patching.Patch | None = None
+        self._edit: list[Content] = []
+        self._compared: list[Content] = []
+        self._seen: list[Content] = []
         self._controls = Controls(SETTABLE, lambda: self.bar.say("press Run to measure"))
         command = self.launch.describe()
         about = "Some steps as they are: rate, waiting, profile, and what to try"
         edit = "The edit of your file that sets these switches"
         self.buttons = [
             self.button("Watch", about, lambda: self.start(self._watch)),
-            self.button("Patch", edit, lambda: self.start(self._make_patch)),
+            self.button("Patch", edit, lambda: self.start(self._patch)),
         ]
         self._save = text("pk-script")
         self.above, self.below = [heading(command), self._controls.widget], [self._save]
@@ -94,11 +93,6 @@ class ScriptPanel(Panel):
         """Sets switches, as the controls do."""
         self._controls.set(settings)
 
-    def _settings(self) -> dict[str, Value]:
-        if not (settings := dict(self._controls.changes())):
-            raise InvalidValue("no switch is set", "Set one, or press Watch for what to try")
-        return settings
-
     def watch(self, tries: bool = False) -> None:
         """Watches some steps as they are: where their time goes, and what to try.
 
@@ -106,16 +100,29 @@ class ScriptPanel(Panel):
         """
         self.wait(functools.partial(self._watch, tries))
 
+    def patch(self) -> None:
+        """Shows the edit of the script that sets these switches; its file is not changed."""
+        self.wait(self._patch)
+
+    def sections(self) -> list[Content]:
+        """The edit, what was compared last, and what watching has shown."""
+        return [*self._edit, *self._compared, *self._seen]
+
+    def _settings(self) -> dict[str, Value]:
+        if settings := self._controls.changes():
+            return settings
+        raise InvalidValue("no switch is set", "Set one, or press Watch for what to try")
+
     def _watch(self, tries: bool = False) -> None:
         budget_s = min(BUDGET_S, self.plan.preset.budget_s or 15.0)
-        self.watched = watch(self.launch, self.progress(), budget_s, tries)
-        where = study.target(self.watched.script)
-        rule = functools.partial(why_not, target=where)
-        self._controls.offer(Recipe().replace(**where.own), rule)
+        watched = watch(self.launch, self.progress(), budget_s, tries)
+        where = study.target(watched.script)
+        self._controls.offer(Recipe().replace(**where.own), functools.partial(why_not, target=where))
+        self._seen = [Section("What watching it has shown", watched.sections())]
 
     def _measure(self) -> None:
         settings, preset = self._settings(), self.plan.preset
-        self.edit = None
+        self._edit = []
         result = comparing.compare(
             comparing.Candidate("as it is"),
             comparing.Candidate(suggest.settings_text(settings), changes=settings),
@@ -126,29 +133,13 @@ class ScriptPanel(Panel):
             part=preset.part,
             progress=self.progress(),
         )
-        self.runs = [result.a, result.b]
-        check(self.runs)
-        self.comparison = result
+        self.runs = runs = [result.a, result.b]
+        check(runs)
+        picture, proofs = figures.headline(runs), study.sides(result, [study.losses(*runs)])
+        self._compared = [*map(Notice, sentences.notices(runs)), picture, result.describe(), *proofs]
 
-    def patch(self) -> None:
-        """Shows the edit of the script that sets these switches; its file is not changed."""
-        self.wait(self._make_patch)
-
-    def _make_patch(self) -> None:
-        self.edit = patching.make(self.launch, self._settings(), self.progress())
-        self._save.value = download(self.edit.diff(), "perfkit.diff", "text/x-diff")
-
-    def sections(self) -> list[Content]:
-        """The edit, what was compared last, and what watching has shown."""
-        sections: list[Content] = []
-        if edit := self.edit:
-            sections += [Code(edit.diff() or "No line of the script has to change.", "diff")]
-            sections += edit.notes()
-        if result := self.comparison:
-            runs = [result.a, result.b]
-            sections += map(Notice, sentences.notices(runs))
-            sections += [figures.headline(runs), result.describe()]
-            sections += study.sides(result, [study.losses(*runs)])
-        if self.watched:
-            sections.append(Section("What watching it has shown", self.watched.sections()))
-        return sections
+    def _patch(self) -> None:
+        edit = patching.make(self.launch, self._settings(), self.progress())
+        diff = edit.diff()
+        self._save.value = download(diff, "perfkit.diff", "text/x-diff")
+        self._edit = [Code(diff or "No line of the script has to change.", "diff"), *edit.notes()]

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean
 
 import msgspec
+from msgspec import structs
 
 from perfkit.cli import options
 from perfkit.errors import InvalidValue, one_of
@@ -44,13 +45,11 @@ class Verdict(msgspec.Struct, frozen=True):
 
     def sections(self, result: Comparison) -> list[Content]:
         """The verdict for people."""
-        proofs = [Check(one.name, one.allowed, one.evidence) for one in self.differences]
-        if not proofs and self.observed:
-            steps = min(len(side.loaded) for side in self.observed.values())
-            proofs = [Check("steps", True, f"{steps} steps of each side do the same")]
-        proofs += [self.losses] * all(proof.name != "losses" for proof in proofs)
+        looked = " and ".join(f"{len(side.loaded)} of {name}" for name, side in self.observed.items())
+        proofs = {"steps": Check("steps", bool(looked), f"looked at: {looked}"), "losses": self.losses}
+        proofs |= {one.name: Check(one.name, one.allowed, one.evidence) for one in self.differences}
         why = f": {self.reason}" if self.outcome == "undecided" else ""  # else it stands above
-        return [*study.sides(result, proofs), f"Verdict: {self.outcome}{why}"]
+        return [*study.sides(result, [*proofs.values()]), f"Verdict: {self.outcome}{why}"]
 
 
 Judge = Callable[[Comparison, float, bool | None], Verdict]
@@ -69,26 +68,25 @@ def match(
         if name not in NAMES:
             raise one_of(name, NAMES, "difference")
     observed: dict[str, Behaviour] = {}
-    settings, declared, more = training.settings or [], set(allowed), dict[str, Launch]()
+    settings, others = training.settings or [], dict[str, Launch]()
+    changes = parse_settings(settings)
     if program := script.script:
         if not settings:
             raise InvalidValue("there is nothing to compare the script with", "Add --set switch=value")
-        changes = parse_settings(settings)
         launch = Launch(program, tuple(named), script.module)
         old, new = Candidate("as it is"), Candidate(", ".join(settings), changes=changes)
-        declared.update(*(_DECLARE.get(switch, set()) for switch in changes))
     else:
-        files = [Path(side) for side in named[:2]]
         if settings:
             remedy = "Compare one script: --script FILE --set switch=value"
             raise InvalidValue("--set goes with --script", remedy)
-        if len(files) != 2 or any(file.suffix != ".py" for file in files):
+        if [Path(side).suffix for side in named[:2]] != [".py", ".py"]:
             raise InvalidValue("one side is a script and the other is not", "Name two scripts, or none")
-        launch, second = (Launch(str(file), tuple(named[2:])) for file in files)
-        titles = named[:2] if files[0].name == files[1].name else [file.name for file in files]
-        old, new = map(Candidate, titles)
-        more[new.title] = second
-    plan = study.script_plan(launch, training.preset, training.seed, more, observed)
+        launch, second = (Launch(side, tuple(named[2:])) for side in named[:2])
+        second.check()  # raises where there is no such script
+        old, new = Candidate(launch.program), Candidate(second.program)
+        others[new.title] = second
+    plan = study.script_plan(launch, training.preset, training.seed, more=others, observed=observed)
+    declared = set(allowed).union(*(_DECLARE.get(switch, ()) for switch in changes))
     return plan, old, new, functools.partial(verdict, observed, declared)
 
 
@@ -108,43 +106,34 @@ def verdict(
     seen = {name: observed[run.title] for name, run in sides.items() if run.title in observed}
     is_seen = len(seen) == len(sides)
     found = differences(seen["a"], seen["b"]) if is_seen else []
-    losses = same_losses(result, observed)
+    losses = study.losses(result.a, result.b)
     if allowed & _EXPLAIN_LOSSES & {one.name for one in found}:
         allowed = {*allowed, "losses"}
     if not losses.ok:
         found.append(Difference("losses", losses.evidence))
-    found = [Difference(one.name, one.evidence, one.name in allowed) for one in found]
+    found = [structs.replace(one, allowed=one.name in allowed) for one in found]
     outcome, reason = _decide(result, found, is_seen, precision, fails)
     return Verdict(outcome, EXIT_CODES.get(outcome, 1), reason, found, losses, seen)
-
-
-def same_losses(result: Comparison, observed: Mapping[str, Behaviour]) -> Check:
-    """Whether the first steps of both sides have the same losses, however many backward passes these have."""
-    runs = [
-        msgspec.structs.replace(run, losses=observed[run.title].losses) if run.title in observed else run
-        for run in (result.a, result.b)
-    ]
-    return study.losses(*runs)
 
 
 def _decide(
     result: Comparison, found: Sequence[Difference], is_seen: bool, precision: float, fails: bool | None
 ) -> tuple[str, str]:
-    """The outcome and its reason. Other training decides first: it makes any speed worthless."""
-    if cheats := [f"{one.name}: {one.evidence}" for one in found if not one.allowed]:
-        return "trains differently", "; ".join(cheats)
-    if not is_seen:
-        return "undecided", "the comparison ended before the steps were looked at"
+    """The first outcome that holds, and its reason. Other training makes any speed worthless."""
+    cheats = [f"{one.name}: {one.evidence}" for one in found if not one.allowed]
     ratio, wide = result.ratio, _WIDE * max(precision, result.pairing.noise or 0.0)
     speed = f"{ratio.ratio:.3f} times as fast ({ratio.low:.3f} to {ratio.high:.3f})"
-    if fails is not None:
-        return "slower" if fails else "not slower", speed
-    most = 1.0
-    if ratio.verdict == "disturbed":
-        most = _DISTORTED / (1 - min(0.9, fmean(result.pairing.disturbed)))
-    if ratio.is_faster or ratio.low > most > 1:
-        return "faster", speed
-    is_open = ratio.verdict in ("disturbed", "too few rounds") or ratio.half_width > wide
-    if is_open and not (ratio.is_slower or ratio.high * most < 1 < most):
-        return "undecided", f"{speed}, {ratio.verdict}: close other programs, or raise --budget"
-    return "not faster", speed
+    is_disturbed, is_faster = ratio.verdict == "disturbed", ratio.is_faster
+    if is_disturbed:
+        is_faster = ratio.low > _DISTORTED / (1 - min(0.9, fmean(result.pairing.disturbed)))
+    is_open = is_disturbed or ratio.verdict == "too few rounds" or ratio.half_width > wide
+    outcomes = (
+        (cheats, "trains differently", "; ".join(cheats)),
+        (not is_seen, "undecided", "the comparison ended before the steps were looked at"),
+        (fails, "slower", speed),
+        (fails is False, "not slower", speed),
+        (is_faster, "faster", speed),
+        (ratio.is_slower or not is_open, "not faster", speed),
+        (True, "undecided", f"{speed}, {ratio.verdict}: close other programs, or raise --budget"),
+    )
+    return next((outcome, reason) for holds, outcome, reason in outcomes if holds)

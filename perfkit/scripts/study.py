@@ -36,8 +36,8 @@ _USUAL_STEPS = 120
 _SHORT: Mapping[str, Any] = {"block_samples": 1, "block_s": 0.0, "queues": 0, "warmup_s": 0.0}
 """Blocks of one step, where the usual ones do not fit into the budget."""
 _FEWEST, _LOSSES_PART = 2, 0.1
-"""Of such comparisons: the fewest rounds and losses, and the part of the budget for the losses of a side."""
-_ENDED = "a script came to its end meanwhile: let both train longer to measure more"
+"""Then: the fewest rounds and losses, and the part of the budget for the losses of a side."""
+_ENDED = "a script came to its end meanwhile; let both train longer to measure more"
 RANDOM_DATA = "the data set draws random numbers, which in workers come from other seeds"
 
 
@@ -45,7 +45,7 @@ class ScriptSource(ThisMachine):
     """A script that has taken its first steps. Every stage is a process of its own.
 
     `more`: other scripts, by the titles of their stages. `observed` gets what the steps of each stage have
-    done, by title.
+    done, by title; the losses of a run are those of steps then, however many backward passes they have.
     """
 
     locks = EVERYTHING
@@ -118,14 +118,15 @@ class ScriptSource(ThisMachine):
     def measure(self, stages: Sequence[Stage], stop: StopRule) -> list[Run]:
         """See `Source.measure`; then asks both sides of a comparison what their steps did."""
         if self._is_slow:
-            stop = affordable(stop, len(stages), self.facts.step_s)
+            stop = affordable(stop, len(stages) * self.facts.step_s)
         runs = super().measure(stages, stop)
         if isinstance(self.stopped, RunFailed):
             runs = [msgspec.structs.replace(run, facts={**run.facts, "ended": _ENDED}) for run in runs]
         if self._observed is not None:
-            for title, child in self._children.items():
-                with contextlib.suppress(PerfkitError):  # it has ended, or a person stopped it
-                    self._observed[title] = child.ask("behaviour", Behaviour)
+            for at, run in enumerate(runs):
+                with contextlib.suppress(PerfkitError, KeyError):  # it has ended, or a person stopped it
+                    self._observed[run.title] = seen = self._children[run.title].ask("behaviour", Behaviour)
+                    runs[at] = msgspec.structs.replace(run, losses=seen.losses)
         return runs
 
     def _start(self, launch: Launch, toggles: Mapping[str, Value]) -> WatchedScript:
@@ -142,12 +143,9 @@ class ScriptSource(ThisMachine):
         return child
 
 
-def affordable(stop: StopRule, stages: int, step_s: float) -> StopRule:
-    """Rounds of one slow step of each stage that fit into the budget, beside a first step and a last one."""
-    pairs, round_s = max(1, stages - 1), stages * step_s
-    budget_s = stop.budget_s * pairs
-    rounds = max(_FEWEST, min(stop.rounds, int(budget_s / round_s) - 1))
-    return replace(stop, rounds=rounds, budget_s=max(0.0, budget_s - 2 * round_s) / pairs)
+def affordable(stop: StopRule, round_s: float) -> StopRule:
+    """Rounds of slow steps as the budget allows, which pays for a first round and a last one beside them."""
+    return replace(stop, rounds=_FEWEST, budget_s=max(0.0, stop.budget_s - 2 * round_s))
 
 
 def target(facts: ScriptFacts) -> Target:
@@ -178,31 +176,21 @@ def losses(a: Run, b: Run) -> Check:
 
 def sides(result: Comparison, proofs: Sequence[Check]) -> list[Content]:
     """What was set from outside in a script, with its proof, what was not, and what both sides train."""
-    start, facts = "not applied: ", result.b.facts
     notices = [
-        Notice(f"{fact.removeprefix(start)} was not set: {why}")
-        for fact, why in facts.items()
-        if fact.startswith(start)
+        Notice(f"{name}: {text}")
+        for name, text in result.b.facts.items()
+        if name == "ended" or name.startswith("not applied")
     ]
-    if "ended" in facts:
-        notices.append(Notice(facts["ended"]))
     return [*notices, checks("Checks", [*result.b.mechanism, *proofs])]
 
 
-def script_plan(
-    launch: Launch,
-    preset: str | None = None,
-    seed: int = 0,
-    more: Mapping[str, Launch] | None = None,
-    observed: dict[str, Behaviour] | None = None,
-) -> Plan:
-    """The plan of a study of a script; `more` and `observed` as for its source.
+def script_plan(launch: Launch, preset: str | None = None, seed: int = 0, **more: Any) -> Plan:
+    """The plan of a study of a script; `more` as for its source.
 
     The device is the script's own choice, known once it trains.
     """
-    for each in (launch, *(more or {}).values()):
-        each.check()
+    launch.check()  # raises where there is no such script
     checked = plan(None, preset, ["baseline"], seed=seed)
     size = replace(checked.preset, loss_steps=max(LOSSES, checked.preset.loss_steps))
-    source = functools.partial(ScriptSource, launch=launch, more=more, observed=observed)
+    source = functools.partial(ScriptSource, launch=launch, **more)
     return replace(checked, workload=launch.name, preset=size, source=source)

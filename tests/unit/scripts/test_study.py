@@ -1,7 +1,5 @@
 """Scripts as a source of runs: their own settings, and whether two runs of one train the same."""
 
-import pytest
-
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.scripts import study
@@ -27,10 +25,10 @@ def test_a_script_keeps_what_it_sets_by_itself():
     assert study.target(facts).own == own, "no value that is not allowed"
 
 
-@pytest.mark.parametrize(("step_s", "rounds", "left_s"), [(0.7, 5, 17.2), (3.0, 2, 8.0), (30.0, 2, 0.0)])
-def test_slow_steps_make_fewer_rounds_and_the_budget_stays(step_s: float, rounds: int, left_s: float):
-    rule = study.affordable(StopRule(rounds=5, budget_s=20.0), 2, step_s)
-    assert (rule.rounds, rule.budget_s) == (rounds, pytest.approx(left_s))
+def test_slow_steps_make_fewer_rounds_and_the_budget_stays():
+    for round_s, left_s in ((1.4, 17.2), (30.0, 0.0)):
+        rule = study.affordable(StopRule(rounds=5, budget_s=20.0), round_s)
+        assert (rule.rounds, rule.budget_s) == (2, left_s)
 
 
 def test_equal_losses_prove_the_same_training():
