@@ -180,7 +180,6 @@ class Questions(Procedures):
     def _settings(self) -> dict[str, Any]:
         """The switches, as far as there is something to read them from."""
         script = self._script
-        script.graphs = checks.compile_counters()
         unknown = {*ARGUMENTS} if script.loader is None else set()
         if script.set_to_none is None:
             unknown.add("zero_grad_set_to_none")

@@ -157,9 +157,8 @@ class View:
     compute_stream: int | None = None
     averaged: list[bool] = field(default_factory=list)
     """With several ranks, for each backward pass: whether they averaged their gradients."""
-    graphs: CompileCounters = field(default_factory=CompileCounters)
-    recompiles: int = 0
-    """Graphs that were compiled after the first step: there should be none."""
+    first_graphs: int | None = None
+    """Graphs that torch.compile had made after the first step: there should be no further ones."""
 
 
 AS_IT_IS = {"cpu_threads": 0, "wait_policy": "default", "allocator": "default"}
@@ -302,11 +301,12 @@ def _optimizer_impl(view: View) -> Reading:
 
 
 def _compile(view: View) -> Reading:
-    seen = view.graphs
+    seen = compile_counters()
     if not seen.graphs:
         return False, "runs eagerly"
-    evidence = f"{seen.graphs} graph(s), {seen.breaks} break(s), {view.recompiles} recompilation(s)"
-    return (None if view.recompiles else True), evidence
+    again = 0 if view.first_graphs is None else seen.graphs - view.first_graphs
+    evidence = f"{seen.graphs} graph(s), {seen.breaks} break(s), {again} recompilation(s)"
+    return (None if again else True), evidence
 
 
 def _compile_mode(view: View) -> Reading:

@@ -13,7 +13,7 @@ from torch.profiler import record_function
 from perfkit import parallel, train
 from perfkit.parallel import mean_over_ranks
 from perfkit.recipe import Recipe
-from perfkit.worker.checks import View, compile_counters, distributed_model, first_tensor, world
+from perfkit.worker.checks import View, distributed_model, first_tensor, world
 from perfkit.worker.procedure import Step
 from perfkit.worker.syncs import Call, Calls
 
@@ -21,10 +21,6 @@ OnPhase = Callable[[str], AbstractContextManager[Any]]
 """Called with the name of a part of a step (data, copy, forward, backward, optimizer); entered around it."""
 
 _plain_endless = train.endless
-
-
-def ignore(batch: Any) -> None:
-    """What is done with each batch unless somebody looks at it."""
 
 
 class Training:
@@ -48,7 +44,6 @@ class Training:
         """A batch on the device that is trained on in the place of the loader's."""
         self._waited = 0.0
         self._on_phase: OnPhase = contextlib.nullcontext
-        self._on_batch: Callable[[Any], None] = ignore
 
         def feed(loader: Any) -> Iterator[Any]:
             self._batches = _plain_endless(loader) if batches is None else iter(batches)
@@ -76,7 +71,6 @@ class Training:
         with self._on_phase("data"):
             batch = next(self._batches)
         self._waited += time.perf_counter() - start
-        self._on_batch(batch)
         return batch
 
     def step(self) -> Step:
@@ -108,13 +102,10 @@ class Training:
             self._held = None
 
     @contextlib.contextmanager
-    def phases(
-        self, on_phase: OnPhase = contextlib.nullcontext, on_batch: Callable[[Any], None] = ignore
-    ) -> Iterator[None]:
+    def phases(self, on_phase: OnPhase = contextlib.nullcontext) -> Iterator[None]:
         """Enters what `on_phase` returns around each part of the steps that are taken meanwhile.
 
-        They have names in a profile: the program names all but the wait for a batch itself. `on_batch` is
-        called with each batch, as the loader gave it.
+        They have names in a profile: the program names all but the wait for a batch itself.
         """
 
         @contextlib.contextmanager
@@ -125,13 +116,13 @@ class Training:
         programs: Any = (train, parallel)
         for module in programs:
             module.record_function = observed
-        self._on_phase, self._on_batch = observed, on_batch
+        self._on_phase = observed
         try:
             yield
         finally:
             for module in programs:
                 module.record_function = record_function
-            self._on_phase, self._on_batch = contextlib.nullcontext, ignore
+            self._on_phase = contextlib.nullcontext
 
 
 def losses(steps: Sequence[Step]) -> list[float]:
@@ -143,11 +134,11 @@ def losses(steps: Sequence[Step]) -> list[float]:
     return values
 
 
-def observe_step(training: Training, first_graphs: int = 0) -> View:
+def observe_step(training: Training, first_graphs: int | None = None) -> View:
     """Takes one optimizer step and records what each switch does in it.
 
     A hook on the outermost module is noticed neither by torch.compile nor by DistributedDataParallel, so
-    nothing is compiled again. `first_graphs` are those that torch.compile had made after the first step.
+    nothing is compiled again. `first_graphs` is for the view.
     """
     model, device, ddp = training.model, training.device, distributed_model(training.model)
     view = View(
@@ -157,14 +148,11 @@ def observe_step(training: Training, first_graphs: int = 0) -> View:
         optimizer=training.optimizer,
         scaler=training.scaler,
         batches=0,
+        first_graphs=first_graphs,
     )
 
     def stream() -> int | None:
         return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else None
-
-    def fetched(batch: Any) -> None:
-        view.batch = batch
-        view.batches += 1
 
     def called(_: Any, inputs: Any, outputs: Any) -> None:
         view.inputs, view.outputs = inputs[0], first_tensor(outputs)
@@ -176,10 +164,13 @@ def observe_step(training: Training, first_graphs: int = 0) -> View:
 
     def copied(call: Call) -> None:
         if call.name == "to":
+            view.batch.append(call.args[0])
             view.copies.append(call.kwargs)
             view.copy_streams.append(stream())
 
     def on_phase(name: str) -> AbstractContextManager[Any]:
+        if name == "data":
+            view.batch, view.batches = [], view.batches + 1
         if name == "backward" and ddp:
             view.averaged.append(ddp.require_backward_grad_sync)
         if name == "forward":
@@ -189,10 +180,7 @@ def observe_step(training: Training, first_graphs: int = 0) -> View:
     with (
         model.register_forward_hook(called),
         training.optimizer.register_step_post_hook(updated),
-        training.phases(on_phase, fetched),
+        training.phases(on_phase),
     ):
         training.step()
-    if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
-        view.graphs = compile_counters()
-        view.recompiles = view.graphs.graphs - first_graphs
     return view

@@ -37,6 +37,7 @@ def test_every_reader_tells_a_switch_that_is_on_from_one_that_is_off():
         "accumulation": 2,
         "non_blocking": True,
     }
+    torch._dynamo.utils.counters.clear()  # of other tests
     view = seen(**states)
     assert [proof for proof in verify(view, wanted(Recipe(**states))) if not proof.ok] == []
     off = {name: switches()[name].default for name in states}

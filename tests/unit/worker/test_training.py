@@ -65,14 +65,14 @@ def test_the_first_batch_is_not_kept():
 
 
 def test_a_held_batch_is_repeated_and_the_loader_rests():
-    measured, fetched = training(), []
-    with measured.phases(on_batch=fetched.append):
+    measured, seen = training(), []
+    with measured.phases(lambda name: seen.append(name) or contextlib.nullcontext()):
         with measured.hold():
             first, second = losses([measured.step(), measured.step()])
         assert second < first, "it learns the one batch"
         measured.step()
     measured.step()
-    assert len(fetched) == 2, "the held one, and the next"
+    assert seen.count("data") == 2, "the held one, and the next"
 
 
 def test_waiting_is_what_the_loader_takes(monkeypatch):
@@ -122,9 +122,12 @@ def test_observing_compiles_nothing_again(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda model, mode: plain(model, backend="eager"))
     measured = training(compile=True)
     graphs = compile_counters().graphs
-    view = observe_step(measured, first_graphs=graphs)
+    view = observe_step(measured, graphs)
     measured.step()
-    assert (view.outputs.shape, view.recompiles, compile_counters().graphs) == ((8, 2), 0, graphs)
+    assert (view.outputs.shape, compile_counters().graphs) == ((8, 2), graphs)
+    assert checks.READERS["compile"](view)[0]
+    view.first_graphs -= 1
+    assert checks.READERS["compile"](view)[0] is None, "compiled again"
 
 
 # ---------------------------------------------------------------- a look inside, against what can be counted by hand
