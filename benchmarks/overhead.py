@@ -26,9 +26,7 @@ from perfkit.process.child import Child
 from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.results.stats import Values
-from perfkit.scripts.messages import Observation
 from perfkit.scripts.watched import Launch, WatchedScript
-from perfkit.worker.messages import Block, Description, Trained
 
 ROUNDS = 6
 BATCH, SIZE, STEPS = 8, 32, 50
@@ -102,10 +100,10 @@ def harness(folder: Path) -> Iterator[Rate]:
     """The same training in a measuring process."""
     with Child() as child:
         what = {"workload": "cifar_resnet18", "preset": "quick", "options": {"image_size": SIZE}}
-        child.ask("describe", Description, device="cpu", **what)
+        child.ask("describe", device="cpu", **what)
         recipe = Recipe(batch_size=BATCH).to_dict()
-        child.ask("train", Trained, recipe=recipe, seed=0, loss_steps=2, warmup_s=3)
-        yield lambda: child.ask("block", Block, samples=BATCH * STEPS, queues=0).samples_per_s
+        child.ask("train", recipe=recipe, seed=0, loss_steps=2, warmup_s=3)
+        yield lambda: child.ask("block", samples=BATCH * STEPS, queues=0).samples_per_s
 
 
 @contextlib.contextmanager
@@ -116,7 +114,7 @@ def watch(folder: Path) -> Iterator[Rate]:
 
         def observe() -> None:
             with contextlib.suppress(PerfkitError):  # it is ended meanwhile
-                watched.ask("observe", tuple[Observation, Block | None], steps=10**9)
+                watched.ask("observe", steps=10**9)
 
         try:
             threading.Thread(target=observe, daemon=True).start()

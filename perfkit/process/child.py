@@ -3,7 +3,6 @@
 import contextlib
 import math
 import os
-import pickle
 import shutil
 import signal
 import socket
@@ -17,20 +16,18 @@ from multiprocessing import connection as connections
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import filelock
-import msgspec
 import psutil
 
 from perfkit import machine
 from perfkit.errors import Cancelled, RunFailed
 from perfkit.machine import cores, gpus
 from perfkit.process import server
-from perfkit.worker import failures, messages
-from perfkit.worker.messages import Answer, AnyEvent, Failure, Progress, Question
+from perfkit.worker import failures
+from perfkit.worker.messages import Answer, Progress
 
-A = TypeVar("A")
 OnProgress = Callable[[str], None]
 """Called with the phase."""
 
@@ -67,12 +64,11 @@ class Conversation:
 
     def send(self, question: str, **arguments: Any) -> None:
         """Gives a question to every rank."""
-        message = messages.encode(Question(question, arguments))
         for line in self.lines:
             with contextlib.suppress(OSError):  # it has ended: `events` says so
-                line.send_bytes(message)
+                line.send((question, arguments))
 
-    def events(self, wait_s: float) -> Iterator[tuple[int, AnyEvent | None]]:
+    def events(self, wait_s: float) -> Iterator[tuple[int, Progress | Answer | RunFailed | None]]:
         """What ranks have sent, waiting for at most some time; None for one that has ended."""
         # Before it is waited for what they have sent; their loader workers keep the lines open.
         ended = [self.has_ended(rank) for rank in range(len(self.lines))]
@@ -80,9 +76,9 @@ class Conversation:
         for rank, line in enumerate(self.lines):
             try:
                 if line in ready:
-                    yield rank, messages.decode_event(line.recv_bytes())
+                    yield rank, line.recv()
                     continue
-            except (EOFError, OSError, msgspec.DecodeError):
+            except (EOFError, OSError):
                 time.sleep(wait_s)  # its process is about to end
             if ended[rank]:
                 yield rank, None
@@ -99,7 +95,7 @@ class Conversation:
         """Ends all processes and everything they started; returns when nothing of it is left."""
         raise NotImplementedError
 
-    def ask(self, question: str, kind: type[A], **arguments: Any) -> A:
+    def ask(self, question: str, **arguments: Any) -> Any:
         """The answer to a question, a method of `worker.session.Session`; progress goes to `on_progress`.
 
         Raises `RunFailed` where a process failed, died or took too long, `Cancelled` where that was set.
@@ -119,15 +115,15 @@ class Conversation:
                     raise self._failure(rank, event)
                 elif rank == 0:
                     self.on_progress(event.phase)
-        return msgspec.convert(answers[0], kind)
+        return answers[0]
 
     def check(self) -> None:
         """Raises if it was cancelled."""
         if self.cancelled.is_set():
             raise Cancelled("stopped on request")
 
-    def _failure(self, rank: int, event: Failure | None) -> RunFailed:
-        return RunFailed(event.what, event.remedy, event.kind) if event else self.death(rank)
+    def _failure(self, rank: int, event: RunFailed | None) -> RunFailed:
+        return event or self.death(rank)
 
     def __enter__(self) -> Self:
         return self
@@ -191,7 +187,7 @@ class Child(Conversation):
         last = next((line.strip() for line in reversed(self.log(rank)) if line.strip()), "")
         return failures.explain_exit(process.exitcode, last)
 
-    def _failure(self, rank: int, event: Failure | None) -> RunFailed:
+    def _failure(self, rank: int, event: RunFailed | None) -> RunFailed:
         """The failure that caused the others: when a rank ends, those that lose it fail too."""
         failed, until = {rank: super()._failure(rank, event)}, time.monotonic() + COLLECT_S
         while time.monotonic() < until and len(failed) < len(self.lines):
@@ -232,7 +228,7 @@ def call(
     The module is not imported here; arguments and result are pickled.
     """
     with Child(cancelled=cancelled, timeout_s=timeout_s) as child:
-        return pickle.loads(child.ask("call", bytes, place=place, pickled=pickle.dumps(arguments)))
+        return child.ask("call", place=place, arguments=arguments)
 
 
 # ---------------------------------------------------------------- the end

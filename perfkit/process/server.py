@@ -24,7 +24,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from perfkit import machine
-from perfkit.worker import failures, messages
+from perfkit.worker import failures
 
 ON_LINUX = sys.platform == "linux"
 READ_LATE = (
@@ -143,7 +143,7 @@ def run(connection: Connection, environment: Mapping[str, str], log: str) -> Non
     except BaseException as problem:  # whatever it is, the parent must hear of it
         traceback.print_exception(problem, file=sys.stderr)
         sys.stderr.flush()
-        connection.send_bytes(messages.encode(failures.explain(problem)))
+        connection.send(failures.explain(problem))
     finally:
         end_group()
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe, allowed, switches
 from perfkit.results.run import Mechanism
 from perfkit.scripts.behaviour import Behaviour
@@ -33,7 +34,7 @@ from perfkit.scripts.witness import Witness
 from perfkit.show import units
 from perfkit.worker import checks, messages
 from perfkit.worker.failures import explain
-from perfkit.worker.messages import Failure, Trained
+from perfkit.worker.messages import Trained
 from perfkit.worker.procedure import HELD_FIRST, Job, Procedures
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -233,11 +234,11 @@ class Server:
         """Answers one question after another; is sent the steps that they need."""
         while True:
             try:
-                question = messages.decode_question(self._line.recv_bytes())
+                question, arguments = self._line.recv()
             except (EOFError, OSError):
                 leave()
             try:
-                answer = getattr(self._questions, question.name)(**question.arguments)
+                answer = getattr(self._questions, question)(**arguments)
                 if isinstance(answer, Generator):
                     answer = yield from answer
                 self._send(messages.Answer(answer))
@@ -247,15 +248,15 @@ class Server:
                 pace = f"{count} steps: {units.duration(step_s)} a step, {rate} samples/s"
                 what = f"the script ended before it was measured, after {pace}"
                 remedy = "Let it train longer: more epochs, more data or smaller batches"
-                self._send(Failure("ended", what, remedy))
+                self._send(RunFailed(what, remedy, "ended"))
             except Exception as problem:
                 traceback.print_exception(problem)
                 what = f"perfkit failed inside the script: {type(problem).__name__}: {problem}"
-                self._send(Failure("failed", what, "Report it, with the script's loop"))
+                self._send(RunFailed(what, "Report it, with the script's loop"))
 
     def _send(self, message: Any) -> None:
         with contextlib.suppress(OSError):  # a parent that has gone shows at the next question
-            self._line.send_bytes(messages.encode(message))
+            self._line.send(message)
 
     def _be_silent(self) -> None:
         self._is_silent = True
@@ -275,7 +276,7 @@ class Server:
             passes = self._script.backwards
             what = f"the script ended before its second training step was seen (backward passes: {passes})"
             remedy = "Let it train for some dozen steps; processes that it starts itself are not watched"
-            self._send(Failure("no steps", what, remedy))
+            self._send(RunFailed(what, remedy, "no steps"))
             return
         while True:
             self._job.throw(Ended())
@@ -289,7 +290,7 @@ def leave() -> None:
     os._exit(0)
 
 
-def _in_words(problem: BaseException, steps: int) -> Failure:
+def _in_words(problem: BaseException, steps: int) -> RunFailed:
     """How the script failed; its own traceback is on standard error."""
     failure = explain(problem)
     when = f"after {steps} steps" if steps else "before its second step"
@@ -298,7 +299,7 @@ def _in_words(problem: BaseException, steps: int) -> Failure:
         remedy = "No keyboard is there: redirect its standard input from a file with what it asks for"
     elif failure.kind == "exception":
         remedy = "Its own traceback is in its output; run it without perfkit to compare"
-    return Failure(failure.kind, f"the script ended {when}: {failure.what}", remedy)
+    return RunFailed(f"the script ended {when}: {failure.what}", remedy, failure.kind)
 
 
 def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:

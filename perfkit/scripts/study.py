@@ -72,7 +72,7 @@ class ScriptSource(ThisMachine):
         """Starts the script and looks at its first steps."""
         launch, preset = self._launch, self.plan.preset
         self._first = child = self._start(launch, {})
-        self.facts = facts = child.ask("describe", ScriptFacts)
+        self.facts = facts = child.ask("describe")
         frames = [site.frames[0] for site in facts.sites if site.role == "loader" and site.frames]
         self._loaders = [(frame.file, frame.line, frame.column) for frame in frames]
         self._is_slow = 0 < preset.budget_s < _USUAL_STEPS * facts.step_s
@@ -125,7 +125,7 @@ class ScriptSource(ThisMachine):
         if self._observed is not None:
             for at, run in enumerate(runs):
                 with contextlib.suppress(PerfkitError, KeyError):  # it has ended, or a person stopped it
-                    self._observed[run.title] = seen = self._children[run.title].ask("behaviour", Behaviour)
+                    self._observed[run.title] = seen = self._children[run.title].ask("behaviour")
                     runs[at] = msgspec.structs.replace(run, losses=seen.losses)
         return runs
 

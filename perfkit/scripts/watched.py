@@ -24,7 +24,6 @@ from perfkit.process.child import Conversation, OnProgress, end_tree
 from perfkit.recipe import Recipe, Value
 from perfkit.scripts import entry
 from perfkit.scripts.outputs import unfold
-from perfkit.worker.messages import Failure
 
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"}
 """Programs that start the script in processes of its own."""
@@ -224,7 +223,7 @@ class WatchedScript(Conversation):
         remedy = "Does it import torch, and train for some steps with these arguments? Is memory enough?"
         return RunFailed(f"the script {how} before it was measured{wrote}", remedy)
 
-    def _failure(self, rank: int, event: Failure | None) -> RunFailed:
+    def _failure(self, rank: int, event: RunFailed | None) -> RunFailed:
         failure = super()._failure(rank, event)
         with contextlib.suppress(subprocess.TimeoutExpired):  # its traceback may still come
             self._process.wait(_LAST_WORDS_S)

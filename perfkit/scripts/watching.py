@@ -123,18 +123,18 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     script, until, missing = source.take(), time.monotonic() + budget_s, list[str]()
     before = cores.cpu_times(script.pids)
     progress.reach(0.3)
-    plain = script.ask("observe", Observation, steps=_STEPS, seconds=budget_s * _OBSERVING)
+    plain = script.ask("observe", steps=_STEPS, seconds=budget_s * _OBSERVING)
     taken = cores.taken_share(before, cores.cpu_times(script.pids))
-    peak, facts = script.ask("peak", Peak), script.ask("describe", ScriptFacts)
+    peak, facts = script.ask("peak"), script.ask("describe")
 
-    def ask(what: str, question: str, kind: type[A], part: float, **arguments: Any) -> A | None:
+    def ask(what: str, question: str, part: float, **arguments: Any) -> Any:
         """The answer, or None: the script has ended, or it would take too long."""
         nonlocal plain
         progress.reach(part)
         if _COSTS * plain.step_s < until - time.monotonic():
             script.timeout_s = until - time.monotonic()
             try:
-                return script.ask(question, kind, **arguments)
+                return script.ask(question, **arguments)
             except RunFailed as problem:
                 if problem.kind == "ended":
                     plain = msgspec.structs.replace(plain, ended=True)
@@ -145,17 +145,17 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
 
     ceiling = in_16_bits = speed = None
     if facts.loader:
-        ceiling = ask("a held batch", "ceiling", Block, 0.4, samples=plain.block.samples)
+        ceiling = ask("a held batch", "ceiling", 0.4, samples=plain.block.samples)
     if ceiling and facts.settings.get("amp") == "off" and not {"amp", "compile"} & facts.refused.keys():
         limits = {"samples": ceiling.samples, "seconds": budget_s * _OBSERVING}
-        in_16_bits = ask("bfloat16", "in_16_bits", Block, 0.5, **limits)
+        in_16_bits = ask("bfloat16", "in_16_bits", 0.5, **limits)
     if ceiling and in_16_bits:
         speed = in_16_bits.samples_per_s / ceiling.samples_per_s
-    syncs = ask("hidden waits", "syncs", SyncReport, 0.7, steps=_SYNC_STEPS)
+    syncs = ask("hidden waits", "syncs", 0.7, steps=_SYNC_STEPS)
     folder = machine.runs_folder() / "profiles"
     folder.mkdir(parents=True, exist_ok=True)
     out = Path(tempfile.mkdtemp(prefix="watch-", dir=folder)) / "steps.pt.trace.json.gz"
-    profile = ask("a profile", "profile", str, 0.8, path=str(out), **_PROFILED)
+    profile = ask("a profile", "profile", 0.8, path=str(out), **_PROFILED)
     diagnosis = traces.analyse(profile).diagnosis if profile else []
     script.stop()
     seen = Seen(target(facts), plain, cores.usable_cores(), ceiling, speed, facts.has_fused)

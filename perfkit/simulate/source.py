@@ -25,7 +25,6 @@ from perfkit.simulate.prediction import Prediction, peak
 from perfkit.simulate.step import Step
 from perfkit.studies.record import begun, ended
 from perfkit.studies.sources import Plan, Request, Source, StopRule
-from perfkit.worker.messages import Description
 
 _ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator")
 """Switches that no plan of a step depends on."""
@@ -77,7 +76,7 @@ class Simulated(Source):
         self.progress.phase("loading")
         with Child(cancelled=self.progress.cancelled) as child:
             self.description = child.ask(
-                "describe", Description, workload=plan.workload, preset=plan.preset.name,
+                "describe", workload=plan.workload, preset=plan.preset.name,
                 options=dict(plan.options), device="cpu",
             )  # fmt: skip
         self._steps: dict[Recipe, Step] = {}
@@ -116,7 +115,7 @@ class Simulated(Source):
             runs.append(self._run(stage, stages[:number]))
         return runs
 
-    def look(self, recipe: Recipe, question: str, kind: type[Any], **arguments: Any) -> Any:
+    def look(self, recipe: Recipe, question: str, **arguments: Any) -> Any:
         """What the plan of a step says; a profile is a Chrome trace that says that it is simulated."""
         prediction = self.prediction(recipe)
         if question == "memory":

@@ -24,12 +24,12 @@ from perfkit.machine import cores, devices, gpus
 from perfkit.process.child import Child, Conversation, device_lock
 from perfkit.recipe import Recipe
 from perfkit.results import stats
-from perfkit.results.run import AGAIN, DISTURBED, Communication, Pairing, Role, Run
+from perfkit.results.run import AGAIN, DISTURBED, Pairing, Role, Run
 from perfkit.results.store import RunStore
 from perfkit.rules import Target
 from perfkit.studies.record import Noise, Round, Trial, begun, ended
-from perfkit.studies.sources import A, Plan, Progress, Request, Source, StopRule
-from perfkit.worker.messages import Block, Description, Peak, Trained
+from perfkit.studies.sources import Plan, Progress, Request, Source, StopRule
+from perfkit.worker.messages import Description, Trained
 
 STARTING = 0.25
 """The part of a measurement's time until all processes are warm, roughly: for the progress bar."""
@@ -130,7 +130,7 @@ class ThisMachine(Source):
         child = child or self.fresh_child(recipe)
         how = {"seed": self.plan.seed, "warmup_s": warmup_s}
         with _stopped_on_error(child):
-            trained = child.ask("train", Trained, recipe=recipe.to_dict(), loss_steps=loss_steps, **how)
+            trained = child.ask("train", recipe=recipe.to_dict(), loss_steps=loss_steps, **how)
         return Training(child, trained)
 
     def fresh_child(self, recipe: Recipe) -> Conversation:
@@ -146,7 +146,7 @@ class ThisMachine(Source):
         self.keep(child)
         what = {"workload": plan.workload, "preset": plan.preset.name, "options": dict(plan.options)}
         with _stopped_on_error(child):
-            return child, child.ask("describe", Description, device=plan.device, **what)
+            return child, child.ask("describe", device=plan.device, **what)
 
     def keep(self, child: Conversation) -> None:
         """Has a child ended with this source."""
@@ -154,12 +154,12 @@ class ThisMachine(Source):
 
     # ------------------------------------------------------------ answers
 
-    def look(self, recipe: Recipe, question: str, kind: type[A], **arguments: Any) -> A:
+    def look(self, recipe: Recipe, question: str, **arguments: Any) -> Any:
         preset = self.plan.preset
         warmup_s = 0.0 if question in _COLD else preset.warmup_s
         child, _ = self.train(recipe, preset.loss_steps, warmup_s)
         try:
-            return child.ask(question, kind, **arguments)
+            return child.ask(question, **arguments)
         finally:
             child.stop()
 
@@ -333,9 +333,9 @@ class ThisMachine(Source):
         size = {"samples": preset.block_samples}
         since, before = time.time(), cores.cpu_times(pids)
         least = {"seconds": preset.block_s, "queues": preset.queues}
-        block = trial.child.ask("block", Block, **size, **least)
+        block = trial.child.ask("block", **size, **least)
         if wants_ceiling:
-            round.ceilings[own] = trial.child.ask("ceiling", Block, **size)
+            round.ceilings[own] = trial.child.ask("ceiling", **size)
         round.blocks[own] = block
         share = cores.taken_share(before, cores.cpu_times(pids))
         if uuid := self.description.facts.uuid:
@@ -345,10 +345,10 @@ class ThisMachine(Source):
     def _ask_the_rest(self, trial: Trial) -> None:
         assert trial.child
         try:
-            peak, spent = trial.child.ask("peak", Peak), None
+            peak, spent = trial.child.ask("peak"), None
             if trial.stage.recipe.ranks > 1:
                 samples = self.plan.preset.block_samples
-                spent = trial.child.ask("communication", Communication, samples=samples)
+                spent = trial.child.ask("communication", samples=samples)
         except PerfkitError as problem:
             trial.fail(problem)
             return

@@ -44,19 +44,22 @@ def syncs(
 ) -> SyncReport:
     """Copies and waits between host and device in a training's steps; arguments as for `prepared`."""
     with prepared(workload, recipe, where, study="a look at syncs") as (source, used):
-        return source.look(used, "syncs", SyncReport, steps=steps)
+        report: SyncReport = source.look(used, "syncs", steps=steps)
+        return report
 
 
 def memory(workload: str | None = None, recipe: Recipe | str | None = None, **where: Any) -> MemoryReport:
     """What holds memory in a training step; arguments as for `prepared`."""
     with prepared(workload, recipe, where) as (source, used):
-        return source.look(used, "memory", MemoryReport)
+        report: MemoryReport = source.look(used, "memory")
+        return report
 
 
 def kernels(workload: str | None = None, recipe: Recipe | str | None = None, **where: Any) -> KernelReport:
     """What the device can do, by shape, and how much of it a training uses; arguments as for `prepared`."""
     with prepared(workload, recipe, where, study="a look at kernels") as (source, used):
-        return source.look(used, "kernels", KernelReport)
+        report: KernelReport = source.look(used, "kernels")
+        return report
 
 
 def parity(
@@ -77,7 +80,7 @@ def parity_of(source: Source, title: str, recipe: Recipe, steps: int = PARITY_ST
         plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
         exactness, child = catalogue.exactness(recipe, plain), source.fresh_child(recipe)
         how = {"exactness": exactness, "seed": source.plan.seed, "steps": steps}
-        report = child.ask("parity", ParityReport, recipe=recipe.to_dict(), **how)
+        report = child.ask("parity", recipe=recipe.to_dict(), **how)
         child.stop()
         trained = source.train(recipe, loss_steps=2).trained
     off = [f"{proof.name}: {proof.evidence}" for proof in trained.mechanisms if not proof.ok]

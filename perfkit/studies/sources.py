@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from perfkit import additions
 from perfkit.errors import InvalidValue
@@ -19,8 +19,6 @@ from perfkit.recipe import Recipe, Value
 from perfkit.results.run import Run
 from perfkit.rules import Target, why_not
 from perfkit.worker.messages import Description
-
-A = TypeVar("A")
 
 _RECORDED = {"recorded": "perfkit.studies.recorded:Recorded"}
 _HERE = "perfkit.studies.here:ThisMachine"
@@ -213,7 +211,7 @@ class Source:
     def renew(self) -> None:
         """Ends the processes that are alive, so that the next call of `measure` starts fresh ones."""
 
-    def look(self, recipe: Recipe, question: str, kind: type[A], **arguments: Any) -> A:
+    def look(self, recipe: Recipe, question: str, **arguments: Any) -> Any:
         """The answer to a question of `worker.session.Session` about the steps of a recipe.
 
         It is `profile`, `memory`, `kernels` or `syncs`; `arguments` are its own.

@@ -199,5 +199,5 @@ def profile(
     path.parent.mkdir(parents=True, exist_ok=True)
     with prepared(workload, recipe, where, progress) as (source, used):
         how = {"wait": 1, "warmup": 4, "active": steps, "stacks": stacks}
-        source.look(used, "profile", str, path=str(path.absolute()), **how)
+        source.look(used, "profile", path=str(path.absolute()), **how)
     return Profile(traces.Trace(path), path)

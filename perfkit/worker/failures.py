@@ -8,7 +8,6 @@ import traceback
 from pathlib import Path
 
 from perfkit.errors import PerfkitError, RunFailed
-from perfkit.worker.messages import Failure
 
 PACKAGE = Path(__file__).parents[1]
 LIBRARIES = tuple(
@@ -56,18 +55,18 @@ def is_users(filename: str) -> bool:
     return not (installed or filename.startswith(("<", *LIBRARIES)))
 
 
-def explain(problem: BaseException) -> Failure:
+def explain(problem: BaseException) -> RunFailed:
     """An exception in words."""
     if isinstance(problem, PerfkitError):
-        return Failure(type(problem).__name__, problem.what, problem.remedy)
+        return RunFailed(problem.what, problem.remedy, type(problem).__name__)
     name, text = type(problem).__name__, str(problem).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [name]
     gist = lines[-1] if lines[0].startswith("Caught ") else lines[0][:300]
     what = f"{gist}{_place(problem, text)}"
     for kind, pattern, remedy in KNOWN:
         if re.search(pattern, f"{type(problem).__module__}.{name}: {text}", re.DOTALL):
-            return Failure(kind, f"{kind}: {what}", remedy)
-    return Failure("exception", f"the training raised {name}: {what}", "Fix the error at that line")
+            return RunFailed(f"{kind}: {what}", remedy, kind)
+    return RunFailed(f"the training raised {name}: {what}", "Fix the error at that line", "exception")
 
 
 def explain_exit(code: int | None, last_line: str = "") -> RunFailed:

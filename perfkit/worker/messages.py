@@ -1,10 +1,9 @@
 """Messages between a process that measures and the one that asks it, as typed data; imports no torch.
 
-A question is the name of a method of `worker.session.Session` and its arguments; the answer is a struct that
-the asking side checks.
+A question is the name of a method of `worker.session.Session` and its arguments; `RunFailed` is sent too.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,40 +12,16 @@ from perfkit.results.parity import Check
 from perfkit.results.run import Mechanism
 
 
-class Question(msgspec.Struct, frozen=True):
-    """What a process is asked."""
-
-    name: str
-    arguments: dict[str, Any] = {}
-
-
-class Progress(msgspec.Struct, frozen=True, tag=True):
+class Progress(msgspec.Struct, frozen=True):
     """A question has come to a phase."""
 
     phase: str
 
 
-class Failure(msgspec.Struct, frozen=True, tag=True):
-    """Why a process failed, in words, and what to do."""
-
-    kind: str
-    what: str
-    remedy: str
-
-
-class Answer(msgspec.Struct, frozen=True, tag=True):
-    """The answer to a question, still to be checked against the type that is expected."""
+class Answer(msgspec.Struct, frozen=True):
+    """The answer to a question."""
 
     value: Any
-
-
-AnyEvent = Progress | Failure | Answer
-
-encode = msgspec.msgpack.encode
-"""A message as bytes. Not JSON: that has no NaN."""
-decode_question: Callable[[bytes], Question] = msgspec.msgpack.Decoder(Question).decode
-decode_event: Callable[[bytes], AnyEvent] = msgspec.msgpack.Decoder(AnyEvent).decode
-"""Both raise `msgspec.DecodeError` for other bytes."""
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import pickle
 import statistics
 import sys
 import time
@@ -33,13 +32,13 @@ def serve(connection: Connection) -> None:
     session = Session(connection)
     while True:
         try:
-            question = messages.decode_question(connection.recv_bytes())
+            question, arguments = connection.recv()
         except EOFError:
             return
-        answer = getattr(session, question.name)(**question.arguments)
+        answer = getattr(session, question)(**arguments)
         if isinstance(answer, Generator):
             answer = drive(answer, lambda: session.subject.step())
-        connection.send_bytes(messages.encode(messages.Answer(answer)))
+        connection.send(messages.Answer(answer))
 
 
 class Session(Procedures):
@@ -50,13 +49,13 @@ class Session(Procedures):
     subject: Training
 
     def __init__(self, connection: Connection) -> None:
-        super().__init__(lambda phase: connection.send_bytes(messages.encode(messages.Progress(phase))))
+        super().__init__(lambda phase: connection.send(messages.Progress(phase)))
         self.started = time.time() - getattr(sys.modules.get("perfkit.worker.preload"), "IMPORT_S", 0.0)
         """When a process that imports everything itself would have started."""
 
-    def call(self, place: str, pickled: bytes) -> bytes:
-        """The result of a function at `module:name`, pickled as are its arguments."""
-        return pickle.dumps(additions.load(place)(*pickle.loads(pickled)))
+    def call(self, place: str, arguments: Sequence[Any]) -> Any:
+        """The result of a function at `module:name`."""
+        return additions.load(place)(*arguments)
 
     def describe(
         self, workload: str, preset: str, options: dict[str, Any], device: str

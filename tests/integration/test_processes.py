@@ -16,7 +16,6 @@ import pytest
 from perfkit.errors import Cancelled, RunFailed
 from perfkit.process.child import Child, call, end_tree
 from perfkit.recipe import Recipe
-from perfkit.worker.messages import Block, Description, Peak, Trained
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,13 +24,13 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="a fork without ex
 
 
 def described(child, workload="tests.support.toy:Toy"):
-    return child.ask("describe", Description, workload=workload, preset="smoke", options={}, device="cpu")
+    return child.ask("describe", workload=workload, preset="smoke", options={}, device="cpu")
 
 
 def trained(child, workload="tests.support.toy:Toy", **switches):
     described(child, workload)
     recipe = Recipe(**{"batch_size": 8, "cpu_threads": 1, **switches}).to_dict()
-    return child.ask("train", Trained, recipe=recipe, seed=0, loss_steps=2, warmup_s=0.0)
+    return child.ask("train", recipe=recipe, seed=0, loss_steps=2, warmup_s=0.0)
 
 
 def server_of(child):
@@ -86,7 +85,7 @@ def test_a_child_has_this_process_s_folder_path_and_variables(tmp_path, monkeypa
 def test_prints_go_to_the_log_and_not_into_messages():
     with Child() as child:
         trained(child, "tests.support.toy:Unhurried")
-        assert child.ask("block", Block, samples=16).samples >= 16
+        assert child.ask("block", samples=16).samples >= 16
         assert child.log()[0].endswith('"a print of the workload"}')
 
 
@@ -102,7 +101,7 @@ def test_ranks_are_asked_as_one_end_together_and_a_rank_that_hangs_is_too_late()
         assert answer.samples_per_step == 16
         assert [proof.ok for proof in answer.mechanisms if proof.name == "ranks"] == [True]
         with pytest.raises(Cancelled):
-            child.ask("block", Block, samples=10**9)
+            child.ask("block", samples=10**9)
     with Child(ranks=2) as child, pytest.raises(RunFailed, match="time limit"):
         described(child)
         child.timeout_s = 2
@@ -138,7 +137,7 @@ def test_when_the_server_dies_its_children_do_and_another_one_starts_that_can_be
     (pid,) = child.pids
     server_of(child).kill()
     with pytest.raises(RunFailed):
-        child.ask("peak", Peak)
+        child.ask("peak")
     child.stop()
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -160,8 +159,8 @@ KILLED = """
     from perfkit.recipe import Recipe
     busy, stuck = Child(), Child()
     where = dict(preset="smoke", options={}, device="cpu")
-    busy.ask("describe", object, workload="tests.support.toy:Toy", **where)
-    busy.ask("train", object, recipe=Recipe(workers=2).to_dict(), seed=0, loss_steps=2, warmup_s=0.0)
+    busy.ask("describe", workload="tests.support.toy:Toy", **where)
+    busy.ask("train", recipe=Recipe(workers=2).to_dict(), seed=0, loss_steps=2, warmup_s=0.0)
     stuck.send("describe", workload="stuck:Stuck", **where)
     while not pathlib.Path("held").exists():
         time.sleep(0.05)
@@ -198,7 +197,7 @@ def test_what_a_child_started_ends_when_the_child_is_killed():
         assert loaders
         worker.kill()
         with pytest.raises(RunFailed, match="killed") as failure:
-            child.ask("block", Block, samples=8)
+            child.ask("block", samples=8)
         assert failure.value.kind == "out of memory"
     assert not psutil.wait_procs(loaders, timeout=10)[1]
 

@@ -12,9 +12,7 @@ from perfkit.ladder.catalogue import exactness
 from perfkit.recipe import Recipe
 from perfkit.results import parity
 from perfkit.scripts import patch as patching
-from perfkit.scripts.messages import Observation, ScriptFacts
 from perfkit.scripts.watched import Launch, WatchedScript
-from perfkit.worker.messages import Block, Trained
 from tests.support import scripts
 from tests.support.cli import ROOT, perfkit
 
@@ -93,7 +91,7 @@ def start(launch, toggles):
 
 
 def train(script):
-    return script.ask("train", Trained, loss_steps=LOSS_STEPS, warmup_s=0.0)
+    return script.ask("train", loss_steps=LOSS_STEPS, warmup_s=0.0)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.program)
@@ -108,11 +106,11 @@ def test_a_script_is_counted_toggled_and_edited(case, tmp_path, monkeypatch):
     environment, several = dict(os.environ), [toggles for toggles in (case.exact, case.other) if toggles]
     plain, toggled = start(launch, {}), [start(launch, toggles) for toggles in several]
     try:
-        facts, first = plain.ask("describe", ScriptFacts), train(plain)
-        block = plain.ask("block", Block, samples=4 * case.samples, queues=0)
+        facts, first = plain.ask("describe"), train(plain)
+        block = plain.ask("block", samples=4 * case.samples, queues=0)
         assert block.samples == case.samples * len(block.step_s), "samples of each step"
         assert len(block.step_s) >= 4 and 0 < sum(block.step_s) <= block.seconds * 1.5
-        seen = plain.ask("observe", Observation, steps=1, seconds=0.0)
+        seen = plain.ask("observe", steps=1, seconds=0.0)
         assert seen.tokens == case.tokens * len(seen.block.step_s)
         assert first.samples_per_step == case.samples
         assert len(first.losses) == LOSS_STEPS * case.backwards

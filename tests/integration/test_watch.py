@@ -11,9 +11,7 @@ import pytest
 
 from perfkit.errors import Cancelled, RunFailed
 from perfkit.scripts import watching
-from perfkit.scripts.messages import Observation, ScriptFacts
 from perfkit.scripts.watched import Launch, WatchedScript
-from perfkit.worker.messages import Block, Peak, SyncReport, Trained
 from tests.support import scripts
 from tests.support.cli import perfkit
 
@@ -88,11 +86,11 @@ def started(code, *arguments, program="train.py", **more):
 
 
 def train(script, steps=6):
-    return script.ask("train", Trained, loss_steps=steps, warmup_s=0.05)
+    return script.ask("train", loss_steps=steps, warmup_s=0.05)
 
 
 def observe(script, steps):
-    return script.ask("observe", Observation, steps=steps)
+    return script.ask("observe", steps=steps)
 
 
 def test_a_script_is_watched_from_its_first_step_to_its_clean_end(alone):
@@ -102,7 +100,7 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(alone):
         assert script.written("out")[0] == f"started __main__ ['--lr', '1'] {alone} None"  # not its mirror
         assert (trained.samples_per_step, trained.first.samples, len(trained.losses)) == (16, 6 * 16, 6)
         assert trained.recipe["batch_size"] == 16 and trained.recipe["workers"] == 0
-        block = script.ask("block", Block, samples=64)
+        block = script.ask("block", samples=64)
         assert (
             block.samples == 64
             and len(block.step_s) == 4
@@ -111,21 +109,21 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(alone):
         seen = observe(script, 40)
         assert seen.block.samples == len(seen.block.step_s) * 16 >= 40 * 16
         assert {"evaluation + new epoch"} == set(seen.outside)  # at each 16th step
-        held = script.ask("ceiling", Block, samples=64)
+        held = script.ask("ceiling", samples=64)
         assert held.samples == 64 and sum(held.data_wait_s) < 0.5 * held.seconds
-        assert script.ask("in_16_bits", Block, samples=64, seconds=9.0).samples == 64
-        assert (script.ask("peak", Peak).allocated or 0) > 1e7
-        places = script.ask("syncs", SyncReport, steps=3).places
+        assert script.ask("in_16_bits", samples=64, seconds=9.0).samples == 64
+        assert (script.ask("peak").allocated or 0) > 1e7
+        places = script.ask("syncs", steps=3).places
         assert [(place.where, place.call, place.count) for place in places] == [("train.py:22", "item", 3)]
         trace = alone / "steps.json"
         options = {"wait": 0, "warmup": 1, "active": 2, "stacks": False}
-        assert script.ask("profile", str, path=str(trace), **options) == str(trace)
+        assert script.ask("profile", path=str(trace), **options) == str(trace)
         steps = [line.split() for line in script.written("out")[1:]]
         assert {kind for kind, _ in steps} == {"torch.float32", "torch.bfloat16"}
         assert len({at for kind, at in steps if kind == "torch.bfloat16"}) <= 3, "held batches"
         train(script)
         assert {line.split()[0] for line in script.written("out")[-4:]} == {"torch.float32"}
-        facts = script.ask("describe", ScriptFacts)
+        facts = script.ask("describe")
         assert not facts.random_data
         assert (facts.device, facts.models, facts.optimizers) == ("cpu", ["Sequential"], ["Adam"])
         assert facts.loader == "TensorDataset" and facts.convolves and facts.settings["amp"] == "off"
@@ -147,7 +145,7 @@ def test_what_cannot_be_set_is_refused_with_the_reason(folder):
     loop = LOOP.replace("SGD(", "Rprop(") + "while True:\n    step()\n"
     with started(loop, toggles=toggles) as script:
         assert not any(proof.ok for proof in train(script).mechanisms)
-        refused = script.ask("describe", ScriptFacts).refused
+        refused = script.ask("describe").refused
     assert "4-dimensional" in refused["channels_last"]
     assert "no DataLoader" in refused["workers"]
     assert "Rprop has no fused" in refused["optimizer_impl"]
@@ -211,7 +209,7 @@ def test_a_script_that_comes_to_its_end_meanwhile(folder):
         seen = observe(script, 50)
         assert seen.ended and seen.steps == 9
         assert len(seen.block.step_s) >= 3  # those since the end of what was complete
-        facts = script.ask("describe", ScriptFacts)
+        facts = script.ask("describe")
         assert (facts.optimizers, facts.models, facts.parameters) == (["SGD"], [], 8 * 4 + 4)
         assert "no call of a model was seen" in facts.refused["amp"]
         with pytest.raises(RunFailed, match="before it was measured, after 9 steps: .* a step"):
@@ -292,9 +290,9 @@ while True:
     loss.item()
 """
     with started(code) as script:
-        places = script.ask("syncs", SyncReport, steps=3).places
+        places = script.ask("syncs", steps=3).places
         assert [(place.where, place.count) for place in places] == [("train.py:10", 3)]
-        assert script.ask("describe", ScriptFacts).step_is == "a backward pass"
+        assert script.ask("describe").step_is == "a backward pass"
 
 
 GRADIENTS = """
@@ -351,7 +349,7 @@ AUTOGRAD = """
 )
 def test_gradients_without_backward_are_a_backward_pass(folder, code, step):
     with started(GRADIENTS + code) as script:
-        trained, facts = train(script), script.ask("describe", ScriptFacts)
+        trained, facts = train(script), script.ask("describe")
     assert (facts.step_is, trained.samples_per_step, len(trained.losses)) == (step, 8, 6)
     assert facts.loader == "Tensor" and len(set(trained.losses)) == 6
 
@@ -373,7 +371,7 @@ while True:
     torch.nn.init.normal_(model.weight)
 """
     with started(code) as script:
-        trained, facts, seen = train(script), script.ask("describe", ScriptFacts), observe(script, 4)
+        trained, facts, seen = train(script), script.ask("describe"), observe(script, 4)
     assert facts.step_is == "a step of LBFGS" and len(trained.losses) > 12 and not facts.notes
     assert 0 < seen.optimizer_s < 0.5 * seen.block.seconds, "forward and backward are not its own work"
 
@@ -413,10 +411,10 @@ def test_a_held_batch_makes_no_epoch_longer_and_torch_s_errors_stay(folder, work
         with started(EPOCHS, workers) as script:
             train(script)
             for _ in range(8):  # it begins at each batch of an epoch, the last one among them
-                assert script.ask("ceiling", Block, samples=96).samples >= 96
-                assert script.ask("block", Block, samples=24, queues=0).samples >= 24
+                assert script.ask("ceiling", samples=96).samples >= 96
+                assert script.ask("block", samples=24, queues=0).samples >= 24
             assert script.written("out") == ["as in the file"]
-            assert script.ask("describe", ScriptFacts).random_data
+            assert script.ask("describe").random_data
     finally:
         os.dup2(before, 0)
         os.close(before)
@@ -453,8 +451,8 @@ while True:
 """
     with started(code) as script:
         train(script)
-        assert "a loader of its own" in script.ask("describe", ScriptFacts).refused["workers"]
-        assert script.ask("ceiling", Block, samples=64).samples >= 64
+        assert "a loader of its own" in script.ask("describe").refused["workers"]
+        assert script.ask("ceiling", samples=64).samples >= 64
 
 
 def test_what_does_not_fit_into_the_budget_is_left_out_and_named(folder):

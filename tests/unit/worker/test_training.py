@@ -30,7 +30,7 @@ def training(workload=None, **switches):
 
 
 def first_losses(subject, count=4):
-    session = Session(SimpleNamespace(send_bytes=lambda message: None))
+    session = Session(SimpleNamespace(send=lambda message: None))
     session.subject = subject
     return losses(drive(session.first_steps([subject.first], count), subject.step).plain)
 
