@@ -217,10 +217,8 @@ def _launches(trace: Trace) -> Iterator[Health]:
         yield Health("no_gpu_events", "error", message, _DEVICE)
     elif len(without):
         many = len(without) > _FEW * len(launching)
-        message = (
-            f"{len(without)} of {len(launching)} launches have no kernel in the trace; profile once, in a "
-        )
-        message += "fresh process, and give the profiler's schedule more warm-up steps (pytorch#192021)"
+        message = f"{len(without)} of {len(launching)} launches have no kernel in the trace; profile once, "
+        message += "in a fresh process, after more warm-up steps of the schedule (pytorch#192021)"
         yield Health("dropped_kernels", "error" if many else "warning", message, _DEVICE if many else [])
     early = int((start[tied] < start[trace.launch[tied]]).sum())
     if early:

@@ -40,7 +40,7 @@ _TABLES = {
         "no copies were recorded",
     ),
     "syncs": (
-        "Synchronising calls, of which an operator includes the runtime call that it makes",
+        "Synchronising calls (an operator's row includes its runtime call)",
         "call kind calls_per_step ms_per_step operator frame",
         "no call made the host wait",
     ),

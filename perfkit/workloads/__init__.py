@@ -37,42 +37,24 @@ def reference(name: str) -> str:
     return BUILT_IN.get(name, name)
 
 
-def declaration(name: str) -> tuple[ast.ClassDef | None, str]:
-    """The class of a workload and its source, read from its file: nothing is imported."""
-    module, _, attribute = reference(name).partition(":")
+def declared(name: str, attribute: str) -> Any:
+    """What a workload's class assigns to `offers` or `presets`; None where its source does not show it.
+
+    The class is read from its file: nothing is imported.
+    """
+    module, _, wanted = reference(name).partition(":")
     try:
         spec = importlib.util.find_spec(module)
-        text = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
-        nodes = ast.parse(text).body
-    except (ImportError, OSError, ValueError, SyntaxError):
-        return None, ""
-    for node in nodes:
-        if isinstance(node, ast.ClassDef) and node.name == attribute:
-            return node, f"{ast.get_source_segment(text, node)}\n"
-    return None, ""
-
-
-def declared(name: str) -> frozenset[str] | None:
-    """The `offers` that a workload's class declares; None where its source does not show them."""
-    node, _ = declaration(name)
-    if value := _assigned(node, "offers"):
-        parts = ast.walk(value)
-        return frozenset(str(part.value) for part in parts if isinstance(part, ast.Constant))
-    return None if node is None or node.bases else frozenset()
-
-
-def declared_options(name: str, preset: str) -> dict[str, Any]:
-    """The constructor arguments that a workload's class declares for a preset; none where it is not plain."""
-    value = _assigned(declaration(name)[0], "presets")
-    try:
-        return dict(ast.literal_eval(value).get(preset, {})) if value else {}
-    except ValueError:
-        return {}
-
-
-def _assigned(node: ast.ClassDef | None, attribute: str) -> ast.expr | None:
-    lines = [line for line in node.body if isinstance(line, ast.Assign)] if node else []
-    return next((line.value for line in lines if ast.unparse(line.targets[0]) == attribute), None)
+        nodes = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body if spec and spec.origin else []
+        for node in nodes:
+            if isinstance(node, ast.ClassDef) and node.name == wanted:
+                lines = [line for line in node.body if isinstance(line, ast.Assign)]
+                values = {ast.unparse(line.targets[0]): line.value for line in lines}
+                value = values[attribute]  # `frozenset({…})`, or what it has
+                return ast.literal_eval(value.args[0] if isinstance(value, ast.Call) else value)
+    except (ImportError, OSError, SyntaxError, ValueError, LookupError):
+        pass
+    return None
 
 
 def find(name: str) -> Any:

@@ -177,4 +177,4 @@ def test_whether_a_model_convolves_is_told_without_its_weights():
 def test_a_workload_has_sizes_for_every_preset_and_shows_what_it_offers_unloaded(name):
     found = workloads.find(name)
     assert all(workloads.options_for(found, preset, {}) for preset in PRESETS)
-    assert rules.offers(found) == workloads.declared(name)
+    assert rules.offers(found) == workloads.declared(name, "offers")
