@@ -99,15 +99,15 @@ def throughput(runs: Sequence[Run]) -> Figure:
         look = _DROPPED if is_dropped else _RATE
         climbs = is_ladder and bool(rate) and not (is_dropped or run.is_again)
         bar, text = [(rate.value, look)] if rate else [], _throughput_numbers(run)
-        rows.append(Row(sentences.name(run), bar, text, sentences.outcome(run), rate, climbs))
+        rows.append(Row(sentences.name(run), bar, text, interval=rate, climbs=climbs))
     unit = "samples/s: mean, 95% interval; ratio to the stage, or what was kept, before"
     return _figure("throughput", "Throughput, stage by stage", runs, rows, unit)
 
 
 def _throughput_numbers(run: Run) -> str:
-    """Rate with its interval; ratio to the stage before, with interval and verdict."""
+    """Rate with its interval; ratio to the stage before, with interval and verdict; or why there are none."""
     if not run.samples_per_s:
-        return ""
+        return units.wrapped(sentences.outcome(run), 44, 2)
     line = f"{sentences.rate(run, run.samples_per_s)} samples/s{_disturbed(run)}"
     if ratio := run.speedup("baseline" if run.is_again else "previous"):
         line += f"\n{sentences.SIGNS[ratio.verdict]} {units.ratio(ratio)} {ratio.verdict}"

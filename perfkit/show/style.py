@@ -14,7 +14,6 @@ from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-import numpy as np
 
 from perfkit.results.stats import Estimate
 from perfkit.show.units import clean, wrapped
@@ -81,7 +80,7 @@ class Row(NamedTuple):
     pieces: Sequence[tuple[float, Look]] = ()
     """The parts of its bar from 0 on, each with its width."""
     text: str = ""
-    """At the right, with the numbers."""
+    """At the right, with the numbers or why there are none."""
     words: str = ""
     """In the place of a bar."""
     interval: Estimate | None = None
@@ -148,12 +147,11 @@ class Figure(NamedTuple):
             drawing.text(0.5, 0.4, wrapped(self.nothing, 90, 4), ha="center", va="center")
             return drawing
         ax, looks = drawing.add_subplot(), set[Look]()
-        share, most = (0.44, 2) if has_text else (0.85, 1)
         for at, row in enumerate(self.rows):
-            font: dict[str, Any] = {"style": "italic"} if row.label else {"weight": "bold"}
-            beside: dict[str, Any] = {"transform": ax.get_yaxis_transform(), "va": "center"}
-            ax.text(0.01, at, wrapped(row.words, _characters(share), most), **beside, **font)
-            ax.text(1.01, at, row.text, **beside)
+            font: dict[str, Any] = {"transform": ax.get_yaxis_transform(), "va": "center"}
+            ax.text(1.01, at, row.text, **font)
+            font |= {"style": "italic"} if row.label else {"weight": "bold"}
+            ax.text(0.01, at, wrapped(row.words, _characters(0.85), 1), **font)
             end = 0.0
             for width, look in row.pieces:
                 if width > 0:
@@ -165,7 +163,8 @@ class Figure(NamedTuple):
                 middle, low, high = msgspec.structs.astuple(row.interval)
                 ends, ink = [[max(0.0, middle - low)], [max(0.0, high - middle)]], ax.xaxis.label.get_color()
                 ax.errorbar(middle, at, xerr=ends, fmt="none", ecolor=ink, elinewidth=1.4, capsize=4)
-        self._climb(ax)
+        if ends := [(row.pieces[0][0], at) for at, row in enumerate(self.rows) if row.climbs]:
+            ax.plot(*zip(*ends, strict=True), "o-", color=BLUE, linewidth=2, markersize=4, zorder=3)
         ax.set_yticks(range(len(self.rows)), [wrapped(row.label, _characters(0.25), 2) for row in self.rows])
         ax.tick_params(axis="y", length=0)
         ax.set(xlabel=self.unit, ylim=(len(self.rows) - 0.45, -0.55))
@@ -176,16 +175,6 @@ class Figure(NamedTuple):
         if looks:
             ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(looks))
         return drawing
-
-    def _climb(self, ax: Any) -> None:
-        """A line through the bars that climb, with gaps where rows have words in the place of a bar."""
-        ends = {at: row.pieces[0][0] for at, row in enumerate(self.rows) if row.climbs}
-        if ends:
-            places = np.arange(min(ends), max(ends) + 0.01, 0.02)
-            line = np.interp(places, [*ends], [*ends.values()])
-            line[[bool(self.rows[round(at)].words) for at in places]] = np.nan
-            ax.plot(line, places, color=BLUE, linewidth=2, zorder=3)
-            ax.plot([*ends.values()], [*ends], "o", color=BLUE, markersize=4, zorder=3)
 
 
 def _characters(share: float) -> int:

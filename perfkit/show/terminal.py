@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from itertools import accumulate
 
 from rich import box
 from rich.cells import cell_len
@@ -81,21 +82,20 @@ def _print_table(table: Table, console: Console) -> None:
     """Prints the columns that fit: the last ones give way, and a note names them."""
     if not table.rows:
         return _print_text(": ".join(filter(None, (table.title, table.note or "none"))), console)
-    heads, least, widths = [*map(clean, table.columns)], list[int](), list[int]()
+    heads, least, most = [*map(clean, table.columns)], list[int](), list[int]()
     rows = [[*map(clean, row)] for row in table.rows]
     for at, (head, numeric, *texts) in enumerate(zip(heads, table.numeric, *rows, strict=True)):
         unbroken = texts if numeric or at == 0 else " ".join(texts).split()
         longest = max(map(cell_len, [*head.split(), *unbroken]), default=1)
         least.append(longest if numeric else min(longest, _UNBROKEN))
-        widths.append(longest if numeric else max(map(cell_len, [head, *texts])))
-    count = len(heads)
-    while count > 2 and sum(least[:count]) + _BETWEEN * (count - 1) > console.width:
-        count -= 1
+        most.append(longest if numeric else max(map(cell_len, [head, *texts])))
+    space = console.width + _BETWEEN
+    count = max(2, sum(used <= space for used in accumulate(width + _BETWEEN for width in least)))
     # rich would cut off what does not fit, and break words where it need not.
-    del widths[count:], least[count:]
-    while sum(widths) + _BETWEEN * (count - 1) > console.width and widths != least:
-        at = max((at for at in range(count) if widths[at] > least[at]), key=widths.__getitem__)
-        widths[at] -= 1
+    for limit in range(max(most), 0, -1):
+        widths = [max(few, min(many, limit)) for few, many in zip(least, most, strict=True)][:count]
+        if sum(widths) + _BETWEEN * len(widths) <= space:
+            break
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for head, numeric, width in zip(heads, table.numeric, widths, strict=False):
         grid.add_column(Text(head), overflow="fold", width=width, justify="right" if numeric else "left")
