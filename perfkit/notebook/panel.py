@@ -59,10 +59,10 @@ def heading(words: str) -> widgets.HTML:
     return text("pk-question", f"<h3>{html.escape(words)}</h3>")
 
 
-def download(content: str, name: str, kind: str) -> str:
+def download(content: str, name: str) -> str:
     """A link that saves a text as a file, with no server and no network."""
     data = base64.b64encode(content.encode()).decode()
-    return f'<a class="pk-download" download="{name}" href="data:{kind};base64,{data}">Save {name}</a>'
+    return f'<a class="pk-download" download="{name}" href="data:;base64,{data}">Save {name}</a>'
 
 
 def preformatted(content: str) -> str:

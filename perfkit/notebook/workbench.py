@@ -157,9 +157,9 @@ class Workbench(LadderPanel):
         scripts = rungs.scripts(runs)
         script = scripts.get(runs[-1].title, "")  # none of a training that was a script already
         links = [
-            download(script, "train.py", "text/x-python"),
-            download(recordings.text(runs).decode(), "perfkit-runs.json", "application/json"),
-            download(html.session(runs, scripts), "perfkit-report.html", "text/html"),
+            download(script, "train.py"),
+            download(recordings.text(runs).decode(), "perfkit-runs.json"),
+            download(html.page("perfkit", tables.sections(runs, scripts)), "perfkit-report.html"),
         ]
         self._link.value = f"<p>{' · '.join(links)}</p>{preformatted(script)}"
 

@@ -141,5 +141,5 @@ class ScriptPanel(Panel):
     def _patch(self) -> None:
         edit = patching.make(self.launch, self._settings(), self.progress())
         diff = edit.diff()
-        self._save.value = download(diff, "perfkit.diff", "text/x-diff")
+        self._save.value = download(diff, "perfkit.diff")
         self._edit = [Code(diff or "No line of the script has to change.", "diff"), *edit.notes()]

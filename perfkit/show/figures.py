@@ -37,8 +37,7 @@ def _figure(name: str, title: str, runs: Sequence[Run], rows: Sequence[Row], uni
     for run in runs[:1]:
         device = f"simulated {run.simulated.gpu}" if run.simulated else run.device
         title = " · ".join(filter(None, (title, run.workload.rpartition(":")[2], device)))
-    nothing = "" if any(row.pieces for row in rows) else "Nothing of this was measured."
-    return Figure(name, title, rows, f"{'simulated ' * any(run.simulated for run in runs)}{unit}", nothing)
+    return Figure(name, title, rows, f"{'simulated ' * any(run.simulated for run in runs)}{unit}")
 
 
 def step_time(runs: Sequence[Run]) -> Figure:
@@ -63,15 +62,15 @@ def _timeline(run: Run, end: float) -> list[Row]:
     """
     if not run.step_s:
         words = sentences.outcome(run) or "the time of a step is not known"
-        return [Row("", words=f"{sentences.name(run)}: {words}")]
+        return [Row("", (), f"{sentences.name(run)}: {words}")]
     share, busy, workers = run.data_wait_share, sentences.busy_share(run), run.recipe.get("workers")
-    words = f"{sentences.name(run)}: {sentences.step_time(run)} a step{_disturbed(run)}"
+    words = f"{sentences.name(run)}: {sentences.step_time(run)} a step"
     words += "" if share is None else f", {units.percent(share)} waits for data"
     words += "" if busy is None else f", device busy {units.percent(busy)} of it"
-    rows, wait = [Row("", words=words)], (share or 0.0) * end
+    rows, wait = [Row("", (), words)], (share or 0.0) * end
     if workers:
         beside = f"{workers} worker{'s' * (workers != 1)} beside the step: not timed"
-        rows.append(Row("loader", words=beside))
+        rows.append(Row("loader", (), beside))
     elif workers is not None:
         rows.append(Row("loader", [(wait, _LOADS)]))
     step = Estimate(*(value * end / run.step_s.value for value in msgspec.structs.astuple(run.step_s)))
@@ -79,16 +78,12 @@ def _timeline(run: Run, end: float) -> list[Row]:
     rows.append(Row(host, [(wait, _WAITS), (end - wait, _REST)], interval=step))
     if run.h2d_bytes_per_sample is not None:
         copied = units.size(run.h2d_bytes_per_sample * run.samples_per_step)
-        rows.append(Row("copies", words=f"{copied} a step to the device; only a profile times them"))
+        rows.append(Row("copies", (), f"{copied} a step to the device; only a profile times them"))
     if busy is not None:
         rows.append(Row("device", [(busy * end, _BUSY)]))
     elif run.device != "cpu":
-        rows.append(Row("device", words="not timed"))
+        rows.append(Row("device", (), "not timed"))
     return rows
-
-
-def _disturbed(run: Run) -> str:
-    return f" {sentences.SIGNS['disturbed']} disturbed" if run.disturbed is not None else ""
 
 
 def throughput(runs: Sequence[Run]) -> Figure:
@@ -99,7 +94,7 @@ def throughput(runs: Sequence[Run]) -> Figure:
         look = _DROPPED if is_dropped else _RATE
         climbs = is_ladder and bool(rate) and not (is_dropped or run.is_again)
         bar, text = [(rate.value, look)] if rate else [], _throughput_numbers(run)
-        rows.append(Row(sentences.name(run), bar, text, interval=rate, climbs=climbs))
+        rows.append(Row(sentences.name(run), bar, text, rate, climbs))
     unit = "samples/s: mean, 95% interval; ratio to the stage, or what was kept, before"
     return _figure("throughput", "Throughput, stage by stage", runs, rows, unit)
 
@@ -108,7 +103,7 @@ def _throughput_numbers(run: Run) -> str:
     """Rate with its interval; ratio to the stage before, with interval and verdict; or why there are none."""
     if not run.samples_per_s:
         return units.wrapped(sentences.outcome(run), 44, 2)
-    line = f"{sentences.rate(run, run.samples_per_s)} samples/s{_disturbed(run)}"
+    line = f"{sentences.rate(run, run.samples_per_s)} samples/s"
     if ratio := run.speedup("baseline" if run.is_again else "previous"):
         line += f"\n{sentences.SIGNS[ratio.verdict]} {units.ratio(ratio)} {ratio.verdict}"
     return line

@@ -80,9 +80,7 @@ class Row(NamedTuple):
     pieces: Sequence[tuple[float, Look]] = ()
     """The parts of its bar from 0 on, each with its width."""
     text: str = ""
-    """At the right, with the numbers or why there are none."""
-    words: str = ""
-    """In the place of a bar."""
+    """The numbers, or why there are none: at the right, or in the place of the bars if no bar has any."""
     interval: Estimate | None = None
     """Marked on the bar."""
     climbs: bool = False
@@ -98,14 +96,13 @@ class Figure(NamedTuple):
     rows: Sequence[Row]
     unit: str
     """Of the axis."""
-    nothing: str = ""
-    """Why there is nothing to draw; empty where there is something."""
+    nothing: str = "Nothing of this was measured."
+    """In the place of rows without a single bar."""
 
     @property
     def alt(self) -> str:
         """The same in words, with the numbers."""
-        told = [(row.label, row.text or row.words) for row in self.rows]
-        clauses = [": ".join(filter(None, pair)) for pair in told if pair[1]]
+        clauses = [": ".join(filter(None, (row.label, row.text))) for row in self.rows if row.text]
         return clean(f"{self.title}. {'; '.join(clauses) or self.nothing}")
 
     def svg(self) -> str:
@@ -138,20 +135,20 @@ class Figure(NamedTuple):
         """
         from matplotlib.figure import Figure as Drawing
 
-        has_text = any(row.text for row in self.rows)
-        height = 1.25 + 0.43 * len(self.rows) if has_text else 1.05 + 0.21 * len(self.rows)
-        drawing = Drawing((_WIDTH, 1.2 if self.nothing else height))
+        is_empty = not any(width for row in self.rows for width, _ in row.pieces)
+        has_numbers = any(row.text and row.pieces for row in self.rows)
+        height = 1.25 + 0.43 * len(self.rows) if has_numbers else 1.05 + 0.21 * len(self.rows)
+        drawing = Drawing((_WIDTH, 1.2 if is_empty else height))
         drawing.set_layout_engine("constrained", w_pad=0.08, h_pad=0.06)
         drawing.suptitle(wrapped(self.title, _characters(0.73), 2), x=0.01, ha="left")
-        if self.nothing:
+        if is_empty:
             drawing.text(0.5, 0.4, wrapped(self.nothing, 90, 4), ha="center", va="center")
             return drawing
         ax, looks = drawing.add_subplot(), set[Look]()
         for at, row in enumerate(self.rows):
-            font: dict[str, Any] = {"transform": ax.get_yaxis_transform(), "va": "center"}
-            ax.text(1.01, at, row.text, **font)
-            font |= {"style": "italic"} if row.label else {"weight": "bold"}
-            ax.text(0.01, at, wrapped(row.words, _characters(0.85), 1), **font)
+            x, line = (1.01, row.text) if has_numbers else (0.01, wrapped(row.text, _characters(0.85), 1))
+            weight = "normal" if row.label else "bold"
+            ax.text(x, at, line, transform=ax.get_yaxis_transform(), va="center", weight=weight)
             end = 0.0
             for width, look in row.pieces:
                 if width > 0:
@@ -163,8 +160,8 @@ class Figure(NamedTuple):
                 middle, low, high = msgspec.structs.astuple(row.interval)
                 ends, ink = [[max(0.0, middle - low)], [max(0.0, high - middle)]], ax.xaxis.label.get_color()
                 ax.errorbar(middle, at, xerr=ends, fmt="none", ecolor=ink, elinewidth=1.4, capsize=4)
-        if ends := [(row.pieces[0][0], at) for at, row in enumerate(self.rows) if row.climbs]:
-            ax.plot(*zip(*ends, strict=True), "o-", color=BLUE, linewidth=2, markersize=4, zorder=3)
+        if climb := [(row.pieces[0][0], at) for at, row in enumerate(self.rows) if row.climbs]:
+            ax.plot(*zip(*climb, strict=True), "o-", color=BLUE, linewidth=2, markersize=4, zorder=3)
         ax.set_yticks(range(len(self.rows)), [wrapped(row.label, _characters(0.25), 2) for row in self.rows])
         ax.tick_params(axis="y", length=0)
         ax.set(xlabel=self.unit, ylim=(len(self.rows) - 0.45, -0.55))

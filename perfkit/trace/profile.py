@@ -129,7 +129,7 @@ class Profile:
         for name, length, each in [*steps, ("mean", self.analysis.mean_step_us, mean)]:
             pieces = [((time or 0.0) / 1e3, LOOKS.get(part, OTHER)) for part, time in each.items()]
             rows.append(Row(name.replace("ProfilerStep#", "step "), pieces, us(length)))
-        return Figure("breakdown", title, rows, "ms", self._spoiled("mean_us"))
+        return Figure("breakdown", title, rows, "ms", self._spoiled("mean_us") or "nothing was recorded")
 
     def _mean_step(self) -> Table:
         mean, step = self.analysis.mean_us, self.analysis.mean_step_us or 1.0

@@ -44,7 +44,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page():
-    return Page(report.session(session(), {"baseline": "import torch\n"}))
+    return Page(report.page("x", tables.sections(session(), {"baseline": "import torch\n"})))
 
 
 def test_it_is_well_formed_and_accessible(page):
@@ -60,7 +60,7 @@ def test_it_is_well_formed_and_accessible(page):
 
 
 def test_it_needs_no_network_and_a_disturbance_stands_above_the_table():
-    source = report.session(disturbed(session(gpu=True)))
+    source = report.page("x", tables.sections(disturbed(session(gpu=True))))
     assert source.index('class="pk-notice"') < source.index("<table")
     assert not re.findall(r'(?:src|href)\s*=\s*"(?!#)|@import|url\((?!#)', source)
 
@@ -77,7 +77,7 @@ def _everything(text):
     numbers = document.Table(
         (text, "n"), [[text, document.Cell(Ratio(1.5, 1.4, 1.6, "faster"), units.ratio)]], text, text
     )
-    figure = Figure(text, text, [Row(text, words=text)], text)
+    figure = Figure(text, text, [Row(text, (), text)], text)
     nothing = document.Table((text,), [], text, text)
     inner = document.Section(text, [figure, document.Code(f"+{text}\n-{text}", "diff")], folded=True)
     return [
