@@ -69,10 +69,10 @@ class LadderPanel(Panel):
         self.plan = self._planned(device, self._settings)
         self.device = device or self.plan.device
         """What the plan was made for, such as `recorded:NAME`."""
-        places = {name: words for name, words in _places().items() if not self._why_not(name)}
+        places = {self.device: self.device} | _places()
         self._menu = widgets.Dropdown(
             description="Where",
-            options=[(words, name) for name, words in ({self.device: self.device} | places).items()],
+            options=[(words, name) for name, words in places.items()],
             value=self.device,
             _dom_classes=["pk-where"],
         )

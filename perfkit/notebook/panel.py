@@ -284,22 +284,18 @@ class Panel(Sectioned):
         """Does a piece of work in a thread, unless another is under way; the panel says what goes wrong."""
 
         def act() -> None:
-            try:
-                self._do(work, self._beside)
-            except (Exception, KeyboardInterrupt) as problem:
-                self.bar.tell(problem)
-            finally:
-                self._turn.release()
+            self.attempt(lambda: self._do(work, self._beside))
+            self._turn.release()
 
         if self._turn.acquire(blocking=False):
             threading.Thread(target=act, name="perfkit-run", daemon=True).start()
 
     def attempt(self, act: Callable[[], object]) -> None:
-        """Does at once what a person asks for; the panel says why it cannot be done."""
+        """Does what a person asks for; the panel says what goes wrong."""
         self.bar.tell(None)
         try:
             act()
-        except PerfkitError as problem:
+        except (Exception, KeyboardInterrupt) as problem:
             self.bar.tell(problem)
 
     def button(self, label: str, tooltip: str, act: Callable[[], object]) -> widgets.Button:
@@ -339,13 +335,10 @@ class Panel(Sectioned):
         if output is not self._output:
             before, self._output = self._output, output
             before.leave(keep=before is not self._beside)
-        words, fraction = "failed", 0.0
+        words, fraction = "not finished", 0.0
         try:
             work()
             words, fraction = "done", 1.0
-        except (Cancelled, KeyboardInterrupt):
-            words = "stopped"
-            raise
         finally:
             self.show()
             self.bar.say(words, fraction)

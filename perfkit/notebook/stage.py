@@ -60,11 +60,11 @@ class StagePanel(LadderPanel):
     def set(self, **switches: Value) -> None:
         """Sets switches of this optimization, as the controls do; others are set before it as well."""
         self.require_rest()
-        changes = {name: value for name, value in switches.items() if name in self.controls.by_name}
-        if others := {name: value for name, value in switches.items() if name not in changes}:
-            super().set(**others)
-        if changes:
-            self.controls.set(changes)
+        own = {name: switches.pop(name) for name in self.controls.by_name if name in switches}
+        if switches:
+            super().set(**switches)
+        if own:
+            self.controls.set(own)
 
     def _planned(self, device: str | None, settings: Mapping[str, Any]) -> Plan:
         plan = replace(super()._planned(device, settings), below=True)
@@ -74,10 +74,6 @@ class StagePanel(LadderPanel):
         rungs.planned(plan, load=False)  # raises where the loop below the rung cannot run
         return plan
 
-    def _moved(self) -> None:
-        self._offer()
-        super()._moved()
-
     def _set_changes(self) -> None:
         """Measuring waits for Run; results of other switches are no longer shown."""
         self.plan = replace(self.plan, changes=self.controls.changes())
@@ -86,7 +82,7 @@ class StagePanel(LadderPanel):
             self.runs = []
             self.show()
 
-    def _offer(self) -> None:
+    def _moved(self) -> None:
         """Shows the switches as they can act there, as far as the workload's class declares it."""
         source = rungs.described(self.plan)
         stage = rungs.all_stages(source)[-1]
@@ -94,6 +90,7 @@ class StagePanel(LadderPanel):
         self.plan = replace(self.plan, changes=self.controls.changes())
         elsewhere = f"n/a here: {stage.reason}. Choose another place at the top right"
         self.bar.say(elsewhere if stage.reason else "ready")
+        super()._moved()
 
     @property
     def guess(self) -> float | None:
@@ -149,13 +146,14 @@ class StagePanel(LadderPanel):
 
     def _measure(self) -> None:
         super()._measure()
-        if self._is_stored():
-            RunStore().mark(self._run.id, guess=self.guess)
-        if self._is_stored() and not self._run.simulated:
-            progress, recipe = self.progress(), Recipe.from_dict(self._run.recipe)
+        run, progress = self._run, self.progress()
+        if not self._is_stored():
+            return
+        RunStore().mark(run.id, guess=self.guess)
+        if not run.simulated:
             progress.reach(0.99)
-            proof = inspect.parity(self.plan, self._run.title, recipe, progress=progress)
-            self._proof = {self._run.id: proof}
+            recipe = Recipe.from_dict(run.recipe)
+            self._proof = {run.id: inspect.parity(self.plan, run.title, recipe, progress=progress)}
 
     def sections(self) -> Sequence[Content]:
         """The result in one picture and a few sentences; details are folded."""

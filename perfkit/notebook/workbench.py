@@ -16,8 +16,8 @@ from perfkit.recipe import Recipe, Value, switches
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore, Stored
-from perfkit.show import figures, html, sentences, tables
-from perfkit.show.document import Bullets, Content, Notice
+from perfkit.show import html, sentences, tables
+from perfkit.show.document import Bullets, Content
 from perfkit.studies import rungs
 from perfkit.studies.compare import compare_stored
 from perfkit.studies.sources import Update
@@ -117,21 +117,22 @@ class Workbench(LadderPanel):
         self._profile = view.sections()
 
     def sections(self) -> Sequence[Content]:
-        """The profile, if it is the newest; else the ticked runs, each beside the first of them."""
-        runs = self._ticked()
-        if self._profile or not runs:
-            return self._profile
-        first, *others = runs
-        notices, picture, words = sentences.notices(runs), figures.headline(runs), list[str]()
-        if {run.session for run in runs} != {first.session}:
-            picture = figures.step_time(runs)
-            notices.append("Runs of several sessions, not interleaved: their difference contains drift.")
+        """The profile, if it is the newest; else the ticked runs."""
+        self.runs = self._ticked()
+        return self._profile or super().sections()
+
+    def _answers(self) -> list[Content]:
+        """The ticked runs, each beside the first of them."""
+        first, *others = self.runs
+        words = list[str]()
         try:
-            words = [sentences.verdict(run, first, compare_stored(first, run).ratio) for run in others]
+            words += [sentences.verdict(run, first, compare_stored(first, run).ratio) for run in others]
             words += [f"Training: {sentences.training(run, first)}." for run in others[-1:]]
         except InvalidValue as problem:
-            notices.append(str(problem))
-        return [*map(Notice, notices), picture, tables.ladder(runs), Bullets(words)]
+            words = [str(problem)]
+        if {run.session for run in self.runs} != {first.session}:
+            words.append("Runs of several sessions, not interleaved: their difference contains drift.")
+        return [tables.ladder(self.runs), Bullets(words)]
 
     def _compare(self) -> None:
         """Shows other ticked runs; the work under way shows its own at its end."""

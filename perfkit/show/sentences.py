@@ -76,7 +76,7 @@ def result(ratio: Ratio) -> str:
 def pair(runs: Sequence[Run]) -> tuple[list[Run], Ratio | None]:
     """Before and after, and how they compare: the last run that was compared with another of these.
 
-    Where none was compared, the last measured one alone; none where nothing was measured.
+    Where none was compared, every measured one.
     """
     measured = {run.id: run for run in stages(runs) if run.samples_per_s}
     for run in reversed(measured.values()):
@@ -84,14 +84,14 @@ def pair(runs: Sequence[Run]) -> tuple[list[Run], Ratio | None]:
             pairing, ratio = run.pairing(role), run.speedup(role)
             if pairing and ratio and pairing.against in measured:
                 return [measured[pairing.against], run], ratio
-    return [*measured.values()][-1:], None
+    return [*measured.values()], None
 
 
 def headline(runs: Sequence[Run]) -> str:
     """The result in words: `AMP is 1.36× (1.21–1.52) faster than baseline`; empty where there is none."""
     both, ratio = pair(runs)
     if ratio is None:
-        return f"{name(both[0])}: {step_time(both[0])} a step" if both else ""
+        return f"{name(both[0])}: {step_time(both[0])} a step" if len(both) == 1 else ""
     before, after = (clean(name(run), 40) for run in both)
     if ratio.is_faster or ratio.is_slower:
         return f"{after} is {result(ratio)} than {before}"
