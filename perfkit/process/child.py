@@ -194,13 +194,10 @@ class Child(Conversation):
             for other, more in self.events(POLL_S):
                 if other not in failed and not isinstance(more, Answer | Progress):
                     failed[other] = super()._failure(other, more)
-        if len(self.lines) == 1:
-            return failed[rank]
-        self.stop()
-        causes = {rank: error for rank, error in failed.items() if not failures.LOST_RANK.search(error.what)}
-        rank, error = min((causes or failed).items())
-        error.what = f"rank {rank} of {len(self.lines)}: {error.what}"
-        return error
+        rank = min(failed, key=lambda each: bool(failures.LOST_RANK.search(failed[each].what)))
+        if len(self.lines) > 1:
+            failed[rank].what = f"rank {rank} of {len(self.lines)}: {failed[rank].what}"
+        return failed[rank]
 
     def log(self, rank: int = 0) -> list[str]:
         """The last lines that a rank printed."""
@@ -324,10 +321,9 @@ def lock_names(device: str) -> list[str]:
     kind, _, index = device.partition(":")
     if kind != "cuda":
         return ["cores"]
-    number = int(index or 0)
     # CUDA_VISIBLE_DEVICES renumbers the GPUs, by index or UUID.
-    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    chosen = visible[number] if number < len(visible) else str(number)
+    visible = filter(None, map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
+    chosen = dict(enumerate(visible)).get(int(index or 0), index or "0")
     found = [uuid for at, uuid in enumerate(gpus) if chosen == str(at) or uuid.startswith(chosen)]
     return found[:1] or [f"gpu-{chosen}"]
 

@@ -8,7 +8,6 @@ Peaks are measured, not taken from a data sheet: the best of some large products
 """
 
 import contextlib
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -20,7 +19,7 @@ from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
 from perfkit.errors import InvalidValue
-from perfkit.worker.checks import inner_model, peak_bytes, reset_peak, shown, synchronize
+from perfkit.worker.checks import inner_model, peak_bytes, reset_peak, shown, timed
 from perfkit.worker.messages import KernelReport, MemoryReport, ShapeTiming
 from perfkit.worker.training import Training
 
@@ -40,8 +39,8 @@ class Ledger(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._training, self._model = training, inner_model(training.model)
         self._phase = "data"
-        self._live: dict[int, Storage] = {}
-        self._bytes = self._peak = 0
+        self._live = weakref.WeakKeyDictionary[torch.UntypedStorage, Storage]()
+        self._peak = 0
         self.at_peak: list[Storage] = []
         self.peak_phase = ""
 
@@ -58,19 +57,13 @@ class Ledger(TorchDispatchMode):
             if tensor.device.type != self._training.device.type:
                 continue
             storage = tensor.untyped_storage()
-            key, size = storage._cdata, storage.nbytes()
-            if key in self._live:
-                self._live[key][0] = kind or self._live[key][0]
+            if known := self._live.get(storage):
+                known[0] = kind or known[0]
                 continue
-            self._live[key] = [kind or KIND_IN.get(self._phase, "workspace"), size]
-            weakref.finalize(storage, self._freed, key)
-            self._bytes += size
-            if self._bytes > self._peak:
-                self._peak, self.at_peak, self.peak_phase = self._bytes, [*self._live.values()], self._phase
-
-    def _freed(self, key: int) -> None:
-        if freed := self._live.pop(key, None):
-            self._bytes -= freed[1]
+            self._live[storage] = [kind or KIND_IN.get(self._phase, "workspace"), storage.nbytes()]
+            size = sum(held[1] for held in self._live.values())
+            if size > self._peak:
+                self._peak, self.at_peak, self.peak_phase = size, [*self._live.values()], self._phase
 
     @contextlib.contextmanager
     def in_phase(self, name: str) -> Iterator[None]:
@@ -183,13 +176,5 @@ def _least_s(device: torch.device, calls: Sequence[Callable[[], Any]]) -> list[f
 
     Not the median: the question is what the device can do, and every disturbance adds time.
     """
-
-    def seconds(call: Callable[[], Any]) -> float:
-        synchronize(device)
-        start = time.perf_counter()
-        call()
-        synchronize(device)
-        return time.perf_counter() - start
-
-    rounds = [[seconds(call) for call in calls] for _ in range(1 + REPEATS)]
+    rounds = [[timed(device, call) for call in calls] for _ in range(1 + REPEATS)]
     return [min(times) for times in zip(*rounds[1:], strict=True)]  # the first call plans and allocates

@@ -48,7 +48,8 @@ class Step:
     waited: float
     """Seconds of it in which the loader was waited for."""
     samples: int
-    loss: torch.Tensor | None = None
+    loss: Any = None
+    """A tensor on the device."""
     marks: frozenset[str] = frozenset()
     """What else happened in it, such as an evaluation."""
 
@@ -250,15 +251,13 @@ class Procedures:
         """
         if rank := int(os.environ.get("RANK", "0")):
             path = path.replace(".json", f".rank{rank}.json")
-        activities = [profiler.ProfilerActivity.CPU]
-        if self.subject.device.type == "cuda":
-            activities.append(profiler.ProfilerActivity.CUDA)
+        kinds: Any = profiler.ProfilerActivity
         recorder = profiler.profile(
-            activities=activities,
+            activities={kinds.CPU, getattr(kinds, self.subject.device.type.upper(), kinds.CPU)},
             schedule=profiler.schedule(**schedule, repeat=1),
             record_shapes=True,
             with_stack=stacks,
-            on_trace_ready=lambda recorded: _write(recorded, path),
+            on_trace_ready=lambda recorded: recorded.export_chrome_trace(path),
         )
         self.report("profiling")
         with self.subject.phases(), recorder:
@@ -346,11 +345,3 @@ def _workers_stopped(iterator: Any) -> Iterator[None]:
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
-
-
-def _write(recorded: Any, path: str) -> None:
-    """Writes beside the path first: a file that is there is complete."""
-    stem, dot, suffix = path.rpartition(".json")
-    part = f"{stem}.part{dot}{suffix}"
-    recorded.export_chrome_trace(part)
-    os.replace(part, path)

@@ -181,9 +181,5 @@ def _reduce_s(size: int, device: torch.device) -> float:
     tensor, seconds = torch.zeros(size // 4, device=device), []
     for _ in range(ROUNDS + 1):
         distributed.barrier()
-        checks.synchronize(device)
-        start = time.perf_counter()
-        distributed.all_reduce(tensor)
-        checks.synchronize(device)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(checks.timed(device, lambda: distributed.all_reduce(tensor)))
     return statistics.median(seconds[1:])

@@ -129,7 +129,7 @@ def losses(steps: Sequence[Step]) -> list[float]:
     """The losses of steps as numbers, averaged over the ranks."""
     if not steps:
         return []
-    stacked = torch.stack([step.loss for step in steps if step.loss is not None]).float()
+    stacked = torch.stack([step.loss for step in steps]).float()
     values: list[float] = (mean_over_ranks(stacked) if world() > 1 else stacked).tolist()
     return values
 
