@@ -52,29 +52,26 @@ class Site(msgspec.Struct, frozen=True):
 class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A script after its first steps: what trains, what is set, what can be set from outside.
 
-    `loader` is the class of the training loader's data set, empty without a `DataLoader`. `settings`: the
-    switches as they are, as far as they can be read. `refused`: switches that cannot be set from outside
-    here, and the reason.
+    `startup_s`: from the start of the process to the first batch; `step_s`: the step before the first
+    question. `has_fused`: each optimizer has a fused implementation. `loader`: the class of the data set,
+    empty without a `DataLoader`; `random_data`: it drew random numbers in this process, which in workers come
+    from other seeds. `settings`: the switches as they are, as far as they can be read. `refused`: switches
+    that cannot be set from outside here, and the reason.
     """
 
     device: str
-    """`cpu`, `cuda` or `mps`."""
     facts: DeviceFacts
     startup_s: float = 0.0
-    """From the start of the process to its first batch."""
     step_s: float = 0.0
-    """The step before it was asked first."""
     models: list[str] = []
     parameters: int = 0
     optimizers: list[str] = []
     has_fused: bool = True
-    """Whether each optimizer has a fused implementation."""
     loader: str = ""
     step_is: str = ""
     samples_per_step: int = 0
     convolves: bool = False
     random_data: bool = False
-    """Whether the data set drew random numbers in this process: with workers they come from other seeds."""
     settings: dict[str, Value] = {}
     refused: dict[str, str] = {}
     sites: list[Site] = []
@@ -85,9 +82,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Some steps: the plain ones as a block, the others by what happened in them.
 
     `tokens`: elements of integer inputs with two dimensions. `optimizer_s`: seconds of the plain steps in
-    optimizers; None on a GPU, which works on by itself.
-    `outside`: steps with a new epoch, an evaluation or a checkpoint in them → how many, and their seconds.
-    `steps`: all steps of the script until now.
+    optimizers; None on a GPU, which works on by itself. `outside`: steps with a new epoch, an evaluation or a
+    checkpoint in them → how many, and their seconds. `steps`: all steps of the script until now.
     """
 
     block: Block

@@ -209,16 +209,15 @@ class Server:
         self._script = script = Script(settings, files)
         self._questions = Questions(script, lambda phase: self._send(messages.Progress(phase)))
         self._line = Connection(settings["line"])
+        """Closed where nothing is answered any more: after a crash, and in a forked process."""
         self._job: Job | None = None
-        self._is_silent = False
-        """Whether nothing is answered any more: after a crash, and in a forked process."""
         script.parts.append(self)
         around(sys, "excepthook", self._crashed)
-        os.register_at_fork(after_in_child=self._be_silent)
+        os.register_at_fork(after_in_child=self._line.close)
         atexit.register(self._ended)
 
     def on_steps(self, steps: list[Step]) -> None:
-        if self._is_silent:
+        if self._line.closed:
             return
         with self._script.files.ignored():
             if self._job is None:
@@ -243,9 +242,7 @@ class Server:
                     answer = yield from answer
                 self._send(messages.Answer(answer))
             except Ended:
-                count, step_s = self._script.steps.count, self._script.step_s()
-                rate = units.number(self._script.samples_per_step / step_s)
-                pace = f"{count} steps: {units.duration(step_s)} a step, {rate} samples/s"
+                pace = f"{self._script.steps.count} steps of {units.duration(self._script.step_s())} each"
                 what = f"the script ended before it was measured, after {pace}"
                 remedy = "Let it train longer: more epochs, more data or smaller batches"
                 self._send(RunFailed(what, remedy, "ended"))
@@ -258,19 +255,16 @@ class Server:
         with contextlib.suppress(OSError):  # a parent that has gone shows at the next question
             self._line.send(message)
 
-    def _be_silent(self) -> None:
-        self._is_silent = True
-
     def _crashed(self, show: Any, kind: type[BaseException], problem: BaseException, trace: Any) -> None:
-        if not self._is_silent and not issubclass(kind, KeyboardInterrupt):
+        if not self._line.closed and not issubclass(kind, KeyboardInterrupt):
             self._send(_in_words(problem, self._script.steps.count))
-            self._be_silent()
+            self._line.close()
         own = _without_own_frames(trace)
         show(kind, problem.with_traceback(own), own)
 
     def _ended(self) -> None:
         """The script has come to its end; what needs no steps can still be asked."""
-        if self._is_silent:
+        if self._line.closed:
             return
         if self._job is None:
             passes = self._script.backwards

@@ -13,7 +13,6 @@ from perfkit import machine
 from perfkit import trace as traces
 from perfkit.errors import RunFailed
 from perfkit.machine import cores
-from perfkit.recipe import switches
 from perfkit.results.run import DISTURBED
 from perfkit.scripts import suggest
 from perfkit.scripts.messages import Observation, ScriptFacts
@@ -58,21 +57,22 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
 
     def sections(self) -> list[Content]:
         """All of it, for people."""
-        stand_out = [clean(f"{each.bottleneck}, {each.message}") for each in self.bottlenecks]
-        lists = {"What stands out in a profile": stand_out, "Take note": [*map(clean, self.warnings)]}
-        profiled, noted = ([Section(title, [Bullets(texts)])] * bool(texts) for title, texts in lists.items())
-        return [
+        sections: list[Content] = [
             clean(self.command),
             Section("Its steps", [self._steps()]),
             Section("What to try", [suggest.table(self.suggestions)]),
-            *profiled,
-            *(tables.syncs(self.syncs) if self.syncs else []),
-            *noted,
         ]
+        if self.bottlenecks:
+            texts = [clean(f"{each.bottleneck}, {each.message}") for each in self.bottlenecks]
+            sections.append(Section("What stands out in a profile", [Bullets(texts)]))
+        if self.syncs:
+            sections += tables.syncs(self.syncs)
+        if self.warnings:
+            sections.append(Section("Take note", [Bullets([*map(clean, self.warnings)])]))
+        return sections
 
     def _steps(self) -> Table:
-        seen, script, peak = self.seen, self.script, self.peak
-        own = {name: value for name, value in script.settings.items() if value != switches()[name].default}
+        seen, script = self.seen, self.script
         trains = f"{', '.join(script.models)} ({script.parameters:,} parameters) on {script.device}"
         count = len(seen.block.step_s)
         samples = round(seen.block.samples / count)  # batches may differ, as in epochs of two
@@ -82,8 +82,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
             ["step", f"{units.duration(seen.step_s)} ({script.step_is}; samples: {samples})"],
             ["waiting for data", units.percent(seen.waiting if script.loader else None)],
             ["samples/s on a held batch", units.number(self.ceiling.samples_per_s if self.ceiling else None)],
-            ["peak memory", units.size(peak.allocated)],
-            ["reserved memory", units.size(peak.reserved)],
+            ["peak memory", units.size(self.peak.allocated)],
             ["start to first batch", units.duration(script.startup_s)],
             ["profile", self.trace or units.NOT_AVAILABLE],
             *(
@@ -91,7 +90,6 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
                 for name, (many, spent) in sorted(seen.outside.items())
             ),
             ["trains", trains.strip()],
-            ["is set", suggest.settings_text(own) or "torch's defaults"],
         ]
         known = [row for row in rows if row[1] != units.NOT_AVAILABLE]
         return Table(("what", "how much"), known, f"{count} plain step{'s' * (count > 1)}, no profiler")
@@ -122,17 +120,17 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     """Asks the script everything for which there is time."""
     script, until, missing = source.take(), time.monotonic() + budget_s, list[str]()
     before = cores.cpu_times(script.pids)
-    progress.reach(0.3)
     plain = script.ask("observe", steps=_STEPS, seconds=budget_s * _OBSERVING)
     taken = cores.taken_share(before, cores.cpu_times(script.pids))
     peak, facts = script.ask("peak"), script.ask("describe")
 
-    def ask(what: str, question: str, part: float, **arguments: Any) -> Any:
+    def ask(what: str, question: str, **arguments: Any) -> Any:
         """The answer, or None: the script has ended, or it would take too long."""
         nonlocal plain
-        progress.reach(part)
-        if _COSTS * plain.step_s < until - time.monotonic():
-            script.timeout_s = until - time.monotonic()
+        left_s = until - time.monotonic()
+        progress.reach(1 - left_s / budget_s)
+        if _COSTS * plain.step_s < left_s:
+            script.timeout_s = left_s
             try:
                 return script.ask(question, **arguments)
             except RunFailed as problem:
@@ -145,18 +143,18 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
 
     ceiling = in_16_bits = speed = None
     if facts.loader:
-        ceiling = ask("a held batch", "ceiling", 0.4, samples=plain.block.samples)
+        ceiling = ask("a held batch", "ceiling", samples=plain.block.samples)
     if ceiling and facts.settings.get("amp") == "off" and not {"amp", "compile"} & facts.refused.keys():
         limits = {"samples": ceiling.samples, "seconds": budget_s * _OBSERVING}
-        in_16_bits = ask("bfloat16", "in_16_bits", 0.5, **limits)
+        in_16_bits = ask("bfloat16", "in_16_bits", **limits)
     if ceiling and in_16_bits:
         speed = in_16_bits.samples_per_s / ceiling.samples_per_s
-    syncs = ask("hidden waits", "syncs", 0.7, steps=_SYNC_STEPS)
+    syncs = ask("hidden waits", "syncs", steps=_SYNC_STEPS)
     folder = machine.runs_folder() / "profiles"
     folder.mkdir(parents=True, exist_ok=True)
     out = Path(tempfile.mkdtemp(prefix="watch-", dir=folder)) / "steps.pt.trace.json.gz"
-    profile = ask("a profile", "profile", 0.8, path=str(out), **_PROFILED)
-    diagnosis = traces.analyse(profile).diagnosis if profile else []
+    trace = ask("a profile", "profile", path=str(out), **_PROFILED)
+    diagnosis = traces.analyse(trace).diagnosis if trace else []
     script.stop()
     seen = Seen(target(facts), plain, cores.usable_cores(), ceiling, speed, facts.has_fused)
     return Watched(
@@ -166,9 +164,10 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
         ceiling=ceiling,
         peak=peak,
         syncs=syncs,
-        trace=profile,
+        trace=trace,
+        # The suggestions say what can be gained, and the plain steps how long data are waited for.
         bottlenecks=[
-            msgspec.structs.replace(each, gain_at_most=None)  # the suggestions say what can be gained
+            msgspec.structs.replace(each, gain_at_most=None)
             for each in diagnosis
             if each.bottleneck != "data-bound"
         ],

@@ -212,7 +212,7 @@ def test_a_script_that_comes_to_its_end_meanwhile(folder):
         facts = script.ask("describe")
         assert (facts.optimizers, facts.models, facts.parameters) == (["SGD"], [], 8 * 4 + 4)
         assert "no call of a model was seen" in facts.refused["amp"]
-        with pytest.raises(RunFailed, match="before it was measured, after 9 steps: .* a step"):
+        with pytest.raises(RunFailed, match="before it was measured, after 9 steps of .* each"):
             train(script)
 
 

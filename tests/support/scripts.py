@@ -96,15 +96,11 @@ def _run(words, streams, folder, environment, prepare):
 
 def _watch():
     """What `entry` does before a script, and once it has imported torch."""
-    from perfkit.scripts.outputs import Outputs
     from perfkit.scripts.questions import Server
 
-    way_in = os.environ.pop("PYTHONPATH").split(os.pathsep)[0]
-    sys.path.remove(way_in)
-    settings = json.loads(os.environ.pop(entry.VARIABLE))
-    outputs = Outputs(settings["scratch"])
-    sys.addaudithook(outputs.hook)
-    Server(settings, outputs)
+    entry.enter()
+    watcher = sys.meta_path.pop(0)
+    Server(watcher._settings, watcher._outputs)
 
 
 def run(file, prepare=None):
