@@ -160,8 +160,6 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
     """Whether both were measured in the same rounds; if not, the rates may be relative to the baseline's."""
     noise: Share | None = None
     """The machine's A/A noise then: smaller effects are not called effects; None if unknown."""
-    assumed: bool = False
-    """Whether that noise was measured on another machine."""
     band: Share | None = None
     """Of simulated runs: the model's error of the ratio to expect, as a fraction; None for measured ones."""
     further_pairs: list[Rounds] = []
@@ -410,8 +408,7 @@ class Comparison(msgspec.Struct, frozen=True):
             basis = f"{self.rounds} {'interleaved' if pairing.interleaved else 'sequential'} rounds"
             basis += f" in {self.pairs} pairs of processes" * (self.pairs > 1) + ", A/A noise "
             basis += "unknown" if pairing.noise is None else f"{pairing.noise:.1%}"
-            if pairing.noise is None or pairing.assumed:
-                basis += " (not of this machine: perfkit doctor --noise measures it)"
+            basis += " (perfkit doctor --noise measures it)" * (pairing.noise is None)
         return f"{self.b.title} / {self.a.title}: {numbers}; {basis}"
 
 

@@ -133,17 +133,16 @@ class RunStore:
         pairs = [AAPair(*row) for row in self._do(_NEWEST_PAIRS, (device,))]
         return stats.aa_noise_bound(pairs) if pairs else None
 
-    def expected_noise(self, device: str, script: bool = False) -> tuple[float | None, bool]:
-        """The noise that verdicts on a device take into account, and whether it is assumed.
+    def expected_noise(self, device: str, script: bool = False) -> float | None:
+        """The noise that verdicts on a device take into account.
 
         On a CPU where no pair was measured, it is the noise of other machines. For a user's script, whose
         pairs no ladder measures, it is never less than that of other scripts.
         """
-        measured = self.noise(device)
-        elsewhere = _NOISE_OF_SCRIPTS if script else stats.aa_noise_bound(())
-        if device == "cpu" and (measured is None or (script and measured < elsewhere)):
-            return elsewhere, True
-        return measured, False
+        noise, least = self.noise(device), _NOISE_OF_SCRIPTS if script else 0.0
+        if device != "cpu":
+            return noise
+        return max(least, stats.aa_noise_bound(()) if noise is None else noise)
 
     def add_noise(self, device: str, pairs: Sequence[AAPair]) -> None:
         """Keeps further pairs of a device; all later verdicts take them into account."""

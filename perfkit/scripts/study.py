@@ -25,7 +25,6 @@ from perfkit.scripts.watched import Launch, WatchedScript
 from perfkit.show.document import Content, Notice
 from perfkit.show.tables import checks
 from perfkit.studies.here import ThisMachine, Training
-from perfkit.studies.record import Noise
 from perfkit.studies.sources import Plan, Progress, StopRule, plan
 from perfkit.worker.messages import Description
 
@@ -99,7 +98,7 @@ class ScriptSource(ThisMachine):
         """The script's own settings."""
         return Recipe().replace(**self.target.own)
 
-    def noise(self) -> Noise:
+    def noise(self) -> float | None:
         return RunStore().expected_noise(self.plan.device, script=True)
 
     def start(self, stage: Stage) -> Training:

@@ -160,7 +160,6 @@ def compare_stored(a: Run, b: Run) -> Comparison:
         raise InvalidValue(what, "Choose one that ended well (perfkit runs)")
     together = next((pairing for pairing in b.pairings if pairing.against == a.id), None)
     if together is None:
-        aa_noise, assumed = RunStore().expected_noise(a.device, a.is_script)
         band = math.hypot(a.simulated.band, b.simulated.band) if a.simulated and b.simulated else None
         together = Pairing(
             rates,
@@ -169,8 +168,7 @@ def compare_stored(a: Run, b: Run) -> Comparison:
             against=a.id,
             role="previous",
             interleaved=False,
-            noise=aa_noise,
-            assumed=assumed,
+            noise=RunStore().expected_noise(a.device, a.is_script),
             band=band,
         )
     return Comparison(a, b, together)

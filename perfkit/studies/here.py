@@ -24,10 +24,10 @@ from perfkit.machine import cores, devices, gpus
 from perfkit.process.child import Child, Conversation, device_lock
 from perfkit.recipe import Recipe
 from perfkit.results import stats
-from perfkit.results.run import AGAIN, DISTURBED, Pairing, Role, Run
+from perfkit.results.run import AGAIN, Role, Run
 from perfkit.results.store import RunStore
 from perfkit.rules import Target
-from perfkit.studies.record import Noise, Round, Trial, begun, ended
+from perfkit.studies.record import Round, Trial, begun, ended, undisturbed
 from perfkit.studies.sources import Plan, Progress, Request, Source, StopRule
 from perfkit.worker.messages import Description, Trained
 
@@ -163,7 +163,7 @@ class ThisMachine(Source):
         finally:
             child.stop()
 
-    def noise(self) -> Noise:
+    def noise(self) -> float | None:
         """The A/A noise that verdicts take into account."""
         return RunStore().expected_noise(self.plan.device)
 
@@ -173,24 +173,23 @@ class ThisMachine(Source):
             self._measure_together(trials, stop)
         except (Cancelled, KeyboardInterrupt, RunFailed) as reason:  # a person, or the end of a training
             self.stopped = reason
-        measured = [trial for trial in trials if trial.has_result]
-        for trial in measured[1:]:
-            if trial.stage.name == AGAIN:
-                self._learn_noise(trial.pairing("baseline", measured[0], measured[0], (None, False)))
-        known, runs = self.noise(), []
         for trial in trials:
-            before = measured[: measured.index(trial)] if trial.has_result else []
+            if trial.stage.name == AGAIN and trial.has_result:
+                self._learn_noise(trials[0], trial)
+        noise, runs, before = self.noise(), list[Run](), list[Trial]()
+        for trial in trials:
             if not trial.has_result:
-                run = ended(trial.run)
-            elif not before:
-                run = trial.result([])
-                self._reference = self._reference or (run.samples_per_s.value if run.samples_per_s else None)
-            else:
+                runs.append(ended(trial.run))
+                continue
+            pairings = []
+            if before:
                 sides: list[tuple[Role, Trial]] = [("previous", before[-1]), ("baseline", before[0])]
                 sides = sides[trial.stage.name == AGAIN :]
-                pairings = [trial.pairing(role, other, before[0], known) for role, other in sides]
-                run = trial.result(pairings, self._reference)
-            runs.append(run)
+                pairings = [trial.pairing(role, other, before[0], noise) for role, other in sides]
+            runs.append(trial.result(pairings, self._reference))
+            if not before and (rate := runs[-1].samples_per_s):
+                self._reference = self._reference or rate.value
+            before.append(trial)
         return runs
 
     def renew(self) -> None:
@@ -209,20 +208,18 @@ class ThisMachine(Source):
         )
         return trial
 
-    def _measure_together(self, trials: list[Trial], stop: StopRule) -> None:
-        """What memory did not hold has no result then: it is measured beside the baseline, or else alone."""
-        groups = [trials]
-        while groups:
-            group = [trial for trial in groups.pop(0) if trial.is_open]
-            if len(group) < 2 and all(trial.rounds for trial in group):
-                continue
-            for other in self._trials.values():
-                if other not in group:
-                    other.stop()
-            self._take_rounds(self._start_together(group), stop)
-            lacking = [trial for trial in group if trial.is_open and not trial.rounds]
-            beside = group[:1] if len(group) > 2 else []
-            groups += [[*beside, trial] for trial in lacking if trial not in beside]
+    def _measure_together(self, trials: Sequence[Trial], stop: StopRule) -> None:
+        """Measures trials in the same rounds; what memory does not hold then, beside the baseline alone."""
+        group = [trial for trial in trials if trial.is_open]
+        if len(group) < 2 and all(trial.rounds for trial in group):
+            return
+        for other in self._trials.values():
+            if other not in group:
+                other.stop()
+        self._take_rounds(self._start_together(group), stop)
+        lacking = [[group[0], trial] for trial in group[1:] if not trial.rounds]
+        for further in [*lacking, group[:1]]:
+            self._measure_together(further, stop)
 
     # ------------------------------------------------------------ starting
 
@@ -238,7 +235,7 @@ class ThisMachine(Source):
                 try:
                     self._start_one(trial)
                 except PerfkitError as problem:
-                    if batch and _is_out_of_memory(problem):
+                    if len(batch) > 1 and _is_out_of_memory(problem):
                         break
                     trial.fail(problem)
                     continue
@@ -277,8 +274,7 @@ class ThisMachine(Source):
     def _take_rounds(self, members: list[Trial], stop: StopRule) -> None:
         """Measures rounds until the rule is satisfied, then what is measured once.
 
-        A trial that fails takes no further part; nor does one that runs out of memory beside others, which
-        then has no result.
+        A trial that fails takes no further part. If one runs out of memory beside several others, all end.
         """
         rounds: list[Round] = []
         started = time.monotonic()
@@ -287,7 +283,7 @@ class ThisMachine(Source):
         try:
             with gpus.sample_utilization(self.description.facts.uuid) as utilization:
                 while members:
-                    clean = [round for round in rounds if round.disturbed <= DISTURBED]
+                    clean = undisturbed(rounds)
                     needed, spent_s = _rounds_needed(members, clean, stop), time.monotonic() - started
                     if len(rounds) >= stop.rounds and (spent_s > budget_s or len(clean) >= needed):
                         break
@@ -298,7 +294,7 @@ class ThisMachine(Source):
                     others.look()
                     members = [trial for trial in members if trial.child]
         finally:
-            if any(round.disturbed > DISTURBED for round in rounds):
+            if len(undisturbed(rounds)) < len(rounds):
                 disturber = others.busiest(_pids(members))
                 for trial in members:
                     trial.disturber = disturber
@@ -309,8 +305,8 @@ class ThisMachine(Source):
         """One block of every member, in random order."""
         round = Round()
         for trial in self._random.sample(members, len(members)):
-            if not trial.child:  # it left with another one
-                continue
+            if not trial.child:  # all have ended
+                break
             start = len(utilization)  # what was sampled before belongs to other trials
             wants_ceiling = stop.ceiling and self.holds_batches and len(trial.rounds) < stop.rounds
             try:
@@ -360,10 +356,12 @@ class ThisMachine(Source):
             communication=spent,
         )
 
-    def _learn_noise(self, pairing: Pairing) -> None:
+    def _learn_noise(self, base: Trial, again: Trial) -> None:
         """Keeps how far the baseline differs from itself."""
-        if pairing.interleaved and not pairing.is_disturbed and len(pairing.rates[0]) >= stats.MIN_ROUNDS:
-            RunStore().add_noise(self.plan.device, [stats.aa_pair(*pairing.rates)])
+        rounds = undisturbed(again.common(base))
+        if len(rounds) >= stats.MIN_ROUNDS:
+            pair = stats.aa_pair(again.rates(rounds), base.rates(rounds))
+            RunStore().add_noise(self.plan.device, [pair])
 
 
 def _rounds_needed(members: Sequence[Trial], clean: Sequence[Round], stop: StopRule) -> float:
@@ -379,15 +377,17 @@ def _rounds_needed(members: Sequence[Trial], clean: Sequence[Round], stop: StopR
 def _leave(members: Sequence[Trial], trial: Trial, problem: PerfkitError) -> None:
     """A member that failed takes no further part.
 
-    Without memory beside the others it is to be measured anew; if that happens to the baseline, all others
-    are. The rounds of the baseline stay.
+    If memory is short, all end. Several are measured anew then; of two, the second one does not fit beside
+    the baseline. The rounds of the baseline stay.
     """
-    trial.stop()
-    if not _is_out_of_memory(problem) or not any(other.child for other in members):
+    if not _is_out_of_memory(problem):
         trial.fail(problem)
         return
-    for other in members[1:] if trial is members[0] else [trial]:
+    for other in members:
         other.stop()
+    if len(members) < 3:
+        members[-1].fail(problem)
+    for other in members[1:]:
         other.rounds.clear()
 
 

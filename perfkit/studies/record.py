@@ -1,7 +1,6 @@
 """What a stage has measured, and the `Run` that it leaves, with warnings about the quality of its data."""
 
 import datetime
-import itertools
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +15,11 @@ from perfkit.ladder.catalogue import Stage
 from perfkit.machine import cores
 from perfkit.process.child import Conversation
 from perfkit.results import stats
-from perfkit.results.run import Pairing, Raw, Role, Run, counting
+from perfkit.results.run import DISTURBED, Pairing, Raw, Role, Run
 from perfkit.results.stats import Values
 from perfkit.studies.sources import Plan
 from perfkit.worker.messages import Block, Description, Trained
 
-Noise = tuple[float | None, bool]
-"""The A/A noise of a device, and whether it is assumed."""
 _AS_TRAINED = ("recipe", "samples_per_step", "losses", "startup_s", "batch_bytes_per_sample")
 """What a run takes over from the report of its training."""
 
@@ -115,30 +112,26 @@ class Trial:
         """The rounds in which both took part."""
         return [round for round in self.rounds if other.run.id in round.blocks]
 
-    def pairing(self, role: Role, other: "Trial", baseline: "Trial", noise: Noise) -> Pairing:
+    def pairing(self, role: Role, other: "Trial", baseline: "Trial", noise: float | None) -> Pairing:
         """The rounds beside those of another stage.
 
         If the two never shared a round, both are related to the baseline in the rounds that each shared with
         it; without such rounds they are compared as they are.
         """
         together, mine, theirs = self.common(other), self.common(baseline), other.common(baseline)
-        if not together and mine and theirs:
-            mine, theirs = _counting(mine), _counting(theirs)
+        if together or not (mine and theirs):
+            own, others = self.rates(together or self.rounds), other.rates(together or other.rounds)
+        else:
             own = self.rates(mine) / baseline.rates(mine)
             others = other.rates(theirs) / baseline.rates(theirs)
-            shares = [max(_shares([*mine, *theirs]))] * len(mine)
-        else:
-            own, others = self.rates(together or self.rounds), other.rates(together or other.rounds)
-            shares = _shares(together or self.rounds)
         return Pairing(
             own.tolist(),
             others.tolist(),
-            shares,
+            _shares(together),
             against=other.run.id,
             role=role,
             interleaved=bool(together),
-            noise=noise[0],
-            assumed=noise[1],
+            noise=noise,
         )
 
     def result(self, pairings: list[Pairing], reference: float | None = None) -> Run:
@@ -187,9 +180,9 @@ def _shares(rounds: Sequence[Round]) -> list[float]:
     return [round.disturbed for round in rounds]
 
 
-def _counting(rounds: Sequence[Round]) -> list[Round]:
-    """The undisturbed rounds; all of them if too few are left."""
-    return list(itertools.compress(rounds, counting(_shares(rounds), len(rounds))))
+def undisturbed(rounds: Sequence[Round]) -> list[Round]:
+    """The rounds that other programs did not disturb."""
+    return [round for round in rounds if round.disturbed <= DISTURBED]
 
 
 def _quality_warnings(run: Run, trial: Trial) -> Iterator[str]:
@@ -206,8 +199,8 @@ def _quality_warnings(run: Run, trial: Trial) -> Iterator[str]:
         yield f"too few rounds for a verdict ({count}): use the preset quick or paper"
     if stats.still_warming(rates):
         yield "the first block is slower than the later ones: warm-up was not over; use a longer preset"
-    if (beside := run.pairing("baseline")) and not beside.interleaved:
-        yield "measured one after the other, not interleaved: they did not fit in memory together"
+    if (beside := run.pairing("previous")) and not beside.interleaved:
+        yield "not interleaved with the stage before: they did not fit in memory together"
     if run.ceiling_below_rate:
         yield "the ceiling came out below the rate, which cannot be: the machine was not steady; run it again"
     if trial.recompiles:

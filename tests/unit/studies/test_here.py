@@ -175,13 +175,10 @@ def test_a_stage_that_lacks_memory_beside_the_others_is_measured_beside_the_base
     assert machine.alive() == []
 
 
-def test_without_memory_beside_the_baseline_a_stage_is_measured_alone(machine, where):
+def test_a_stage_that_lacks_memory_beside_the_baseline_alone_fails(machine, where):
     machine.fail("block", out_of_memory(), lambda child: len(machine.alive()) > 1)
-    runs = measure(where, THREE)
-    for run in runs[1:]:
-        assert not any(pairing.interleaved for pairing in run.pairings)
-        assert "not interleaved" in " ".join(run.warnings)
-    assert runs[2].pairings[1].other_samples_per_s == [100.0] * 3
+    assert [run.status for run in measure(where, THREE)] == ["ok", "failed", "failed"]
+    assert machine.alive() == []
 
 
 # ---------------------------------------------------------------- other programs
