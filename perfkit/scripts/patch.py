@@ -15,8 +15,8 @@ from perfkit.recipe import Recipe, Value, shown
 from perfkit.results import parity
 from perfkit.results.parity import Check
 from perfkit.results.stats import Ratio
-from perfkit.scripts.messages import Frame, ScriptFacts, Site
-from perfkit.scripts.patch_source import Edit, Refused, Source
+from perfkit.scripts.messages import ScriptFacts, Site
+from perfkit.scripts.patch_source import Refused, Source
 from perfkit.scripts.study import ScriptSource, script_plan
 from perfkit.scripts.watched import Launch
 from perfkit.show import units
@@ -67,10 +67,10 @@ _TRAINING_ARGUMENTS = {
     "compile=True": "torch_compile=True",
 }
 _LIBRARIES = {
-    "transformers": (("TrainingArguments", "Seq2SeqTrainingArguments"), _TRAINING_ARGUMENTS),
-    "trl": (("SFTConfig",), _TRAINING_ARGUMENTS),
-    "accelerate": (("Accelerator",), {"amp=bf16": 'mixed_precision="bf16"'}),
-    "lightning": (("Trainer",), {"amp=bf16": 'precision="bf16-mixed"'}),
+    "transformers": ("TrainingArguments Seq2SeqTrainingArguments", _TRAINING_ARGUMENTS),
+    "trl": ("SFTConfig", _TRAINING_ARGUMENTS),
+    "accelerate": ("Accelerator", {"amp=bf16": 'mixed_precision="bf16"'}),
+    "lightning": ("Trainer", {"amp=bf16": 'precision="bf16-mixed"'}),
 }
 """For libraries that make the calls: where their options are given, and those of switches."""
 
@@ -121,52 +121,48 @@ def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | Non
 
 def edit(launch: Launch, settings: Mapping[str, Value], facts: ScriptFacts) -> Patch:
     """The edits of a script's files; they stay as they are."""
-    main = _main_file(launch, facts)
-    patcher, edited, refused = _Patcher(facts, str(main)), list[str](), dict[str, str]()
+    files = [frame.file for site in facts.sites for frame in reversed(site.frames)]
+    if launch.script:
+        files.insert(0, str(launch.script.resolve()))
+    if not files:
+        what = f"no call of '{launch.program}' itself was seen: it trains inside a library"
+        raise InvalidValue(what, "Set that library's own options")
+    sources = {path: Source(path, Path(path).read_bytes()) for path in dict.fromkeys(files)}
+    patcher, edited, refused = _Patcher(facts, sources), list[str](), dict[str, str]()
     for name, value in settings.items():
+        before = [[*source.edits] for source in sources.values()]
         try:
             patcher.set(name, value)
             edited.append(name)
         except Refused as reason:
             refused[name] = str(reason)
+            for source, edits in zip(sources.values(), before, strict=True):
+                source.edits = edits
     if edited:
         # The script's folder is where it imports from, so it must be there itself.
-        replaced = (
-            (Path(path), after)
-            for path, source in patcher.sources.items()
-            if (after := source.edited(patcher.edits)) != source.data or path == str(main)
-        )
-        program = str(main) if launch.script else launch.program
-        launch = replace(launch, program=program, replaced=tuple(replaced))
+        changed = [path for path, source in sources.items() if source.edits or path == files[0]]
+        replaced = tuple((Path(path), sources[path].edited()) for path in changed)
+        launch = replace(launch, program=files[0] if launch.script else launch.program, replaced=replaced)
     return Patch(launch, edited, refused)
 
 
-def _main_file(launch: Launch, facts: ScriptFacts) -> Path:
-    """The file that is started: of a module, the outermost one that was seen."""
-    if launch.script:
-        return launch.script.resolve()
-    outermost = [site.frames[-1].file for site in facts.sites if site.frames]
-    if not outermost:
-        what = f"no call of '{launch.program}' itself was seen: it trains inside a library"
-        raise InvalidValue(what, "Set that library's own options")
-    return Path(outermost[0])
-
-
 class _Patcher:
-    """Plans the edits of a script, switch by switch, at the calls that were seen."""
+    """Edits the files of a script at the calls that were seen; the first file is the one that is started."""
 
-    def __init__(self, facts: ScriptFacts, main: str) -> None:
-        self._facts = facts
+    def __init__(self, facts: ScriptFacts, sources: Mapping[str, Source]) -> None:
+        self._facts, self._sources = facts, sources
         self._sites = [site for site in facts.sites if site.frames]
-        files = dict.fromkeys([main, *(frame.file for site in self._sites for frame in site.frames)])
-        self.sources = {path: Source(path, Path(path).read_bytes()) for path in files}
-        self.edits: list[Edit] = []
-        self._main = self.sources[main]
 
     def set(self, name: str, value: Value) -> None:
-        """Plans the edits of a switch, all or none; `Refused` where it has to be done by hand."""
-        self._refuse_needless(name, value)
-        role, code = _of(_WAYS, name, value) or ("", "")
+        """Makes the edits of a switch; `Refused` where it has to be done by hand."""
+        if self._facts.settings.get(name) == value:
+            raise Refused(f"the script has {name}={shown(value)} already")
+        if reason := self._facts.refused.get(name):
+            raise Refused(reason)
+        if variables := Recipe().replace(**{name: value}).environment():
+            pairs = " ".join(f"{variable}={code}" for variable, code in variables.items())
+            raise Refused(f"start the script with {pairs} in its environment")
+        role, code = _WAYS.get(f"{name}={value}") or _WAYS.get(name) or ("", "")
         if not code:
             raise Refused(f"the script's own code has to change: see `perfkit diff {name}`")
         code = code.format(value, device=self._facts.device)
@@ -175,27 +171,15 @@ class _Patcher:
             raise Refused(f"no {role} was seen in the script's own code")
         self._refuse_own(name, code)
         if sites and sites[0].library:
-            plan = self._of_library(sites[0], name, value)
+            self._set_option(sites[0], name, value)
         else:
-            plan = self._plan(sites, role, code)
-        edits = list(dict.fromkeys([*self.edits, *plan]))
-        for source in self.sources.values():
-            source.edited(edits)
-        self.edits = edits
-
-    def _refuse_needless(self, name: str, value: Value) -> None:
-        """What the script has already, cannot have, or is started with."""
-        if self._facts.settings.get(name) == value:
-            raise Refused(f"the script has {name}={shown(value)} already")
-        if reason := self._facts.refused.get(name):
-            raise Refused(reason)
-        if variables := Recipe().replace(**{name: value}).environment():
-            pairs = " ".join(f"{variable}={code}" for variable, code in variables.items())
-            raise Refused(f"start the script with {pairs} in its environment")
+            self._edit(sites, role, code)
+        for source in self._sources.values():
+            source.edited()
 
     def _refuse_own(self, name: str, code: str) -> None:
         """A script that has an option for a switch, or sets it itself, is left to do so."""
-        for source in self.sources.values():
+        for source in self._sources.values():
             for option in re.findall(r"""["']--([\w-]+)["']""", source.text):
                 if option.replace("-", "_") in (name, *re.findall(r"(\w+)=", code)):
                     raise Refused(f"set it with the script's option --{option}")
@@ -203,66 +187,53 @@ class _Patcher:
                 if re.match(rf"[^#]*{_OWN[name]}", line):
                     raise Refused(f"{source.name}:{number}: make that `{code.replace(chr(10), '; ')}`")
 
-    def _plan(self, sites: Sequence[Site], role: str, code: str) -> list[Edit]:
-        match role:
-            case "line":
-                return [self._main.line_after_imports(line) for line in code.splitlines()]
-            case "model":
-                return [self._on_model(site, code) for site in sites]
-            case "backward":
-                return self._around_loss(sites, code)
-        calls, order = (self._call(site.frames[0]) for site in sites), _ORDERS.get(role, ())
-        return [edit for source, call in calls for edit in source.arguments(call, code, order)]
-
-    def _call(self, frame: Frame) -> tuple[Source, Any]:
-        source = self.sources[frame.file]
-        return source, source.call_at(frame)
-
-    def _of_library(self, site: Site, name: str, value: Value) -> list[Edit]:
+    def _set_option(self, site: Site, name: str, value: Value) -> None:
         """The option of the library that makes a call."""
-        makers, options = _LIBRARIES.get(site.library, ((), {}))
-        option = (_of(options, name, value) or "").format(value)
-        calls = [(source, call) for source in self.sources.values() for call in source.calls(makers)]
+        makers, options = _LIBRARIES.get(site.library, ("", {}))
+        option = (options.get(f"{name}={value}") or options.get(name, "")).format(value)
+        calls = [(each, call) for each in self._sources.values() for call in each.calls(makers.split())]
         if not option or len(calls) != 1:
             what = f"{site.library} makes the {site.role}: set {option or 'it'} in its options"
             raise Refused(f"{site.frames[0].where}: {what}")
         source, call = calls[0]
-        return [*source.arguments(call, option, ())]
+        source.set_arguments(call, option)
 
-    def _on_model(self, site: Site, suffix: str) -> Edit:
-        """A statement on a model, before the optimizer that gets its parameters is made."""
-        source, call = self._call(site.frames[0])
-        name = ", ".join(re.findall(r"([\w.]+)\.(?:named_)?parameters\(", source.code(call)))
-        if name == "self" or not re.fullmatch(r"(self\.)?\w+", name):
-            raise Refused(f"{source.where(call)}: add `{suffix}` to the model before this optimizer is made")
-        return source.line_before(source.around(call)[-1], f"{name}{suffix}")
+    def _edit(self, sites: Sequence[Site], role: str, code: str) -> None:
+        if role == "line":
+            for line in code.splitlines():
+                next(iter(self._sources.values())).add_after_imports(line)
+        for site in sites:
+            source = self._sources[site.frames[0].file]
+            call = source.call_at(site.frames[0])
+            if role == "model":
+                _add_to_model(source, call, code)
+            elif role == "backward":
+                self._wrap_loss(source, call, code, is_only=len(sites) == 1)
+            else:
+                source.set_arguments(call, code, _ORDERS.get(role, ()))
 
-    def _around_loss(self, sites: Sequence[Site], header: str) -> list[Edit]:
-        """A context from the model's call to the only backward pass, in the innermost block with both."""
-        frame = sites[0].frames[0]
-        source, call = self._call(frame)
-        held = source.around(call)
-        models = [each for site in self._sites if site.role == "forward" for each in site.frames]
-        others = [source.around(source.call_at(each)) for each in models if each.file == frame.file]
-        for depth in range(len(held) - 1, 0, -1) if len(sites) == 1 else ():
-            near, loss = (
-                [other[depth] for other in others if other[:depth] == held[:depth] != other],
-                held[depth],
-            )
-            if near and loss not in near and near[0].lineno < loss.lineno:
-                block = b"".join(source.lines[getattr(held[depth - 1], "lineno", 1) : loss.lineno])
-                if device := re.search(
-                    rb"\.to\(([\w.]*device)\b", block
-                ):  # the script may choose another one
-                    kind = f"torch.device({device[1].decode()}).type"
-                    header = header.replace(f'"{self._facts.device}"', kind)
-                return [*source.wrap(near[0], loss, header)]
-        raise Refused(f"{frame.where}: put `{header}:` around the call of the model and its loss")
+    def _wrap_loss(self, source: Source, backward: Any, header: str, is_only: bool) -> None:
+        """A context from the model's call to the only backward pass, if one block holds both."""
+        *outer, loss = source.around(backward)
+        frames = [frame for site in self._sites if site.role == "forward" for frame in site.frames]
+        models = [source.around(source.call_at(frame)) for frame in frames if frame.file == source.path]
+        near = [path[len(outer)] for path in models if path[: len(outer)] == outer != path]
+        if not near or loss in near or near[0].lineno > loss.lineno or not is_only:
+            what = f"put `{header}:` around the call of the model and its loss"
+            raise Refused(f"{source.where(backward)}: {what}")
+        block = b"".join(source.lines[getattr(outer[-1], "lineno", 1) : loss.lineno])
+        if device := re.search(rb"\.to\(([\w.]*device)\b", block):  # the script may choose another one
+            kind = f"torch.device({device[1].decode()}).type"
+            header = header.replace(f'"{self._facts.device}"', kind)
+        source.wrap(near[0], loss, header)
 
 
-def _of(table: Mapping[str, Any], name: str, value: Value) -> Any:
-    """The row of a switch, or of one of its values."""
-    return table.get(f"{name}={value}", table.get(name))
+def _add_to_model(source: Source, call: Any, suffix: str) -> None:
+    """A statement on a model, before the optimizer that gets its parameters is made by a call."""
+    name = ", ".join(re.findall(r"([\w.]+)\.(?:named_)?parameters\(", source.code(call)))
+    if name == "self" or not re.fullmatch(r"(self\.)?\w+", name):
+        raise Refused(f"{source.where(call)}: add `{suffix}` to the model before this optimizer is made")
+    source.add_before(source.around(call)[-1], f"{name}{suffix}")
 
 
 def verify(

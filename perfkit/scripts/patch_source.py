@@ -7,7 +7,7 @@ byte that is not part of an edit stays as it is.
 import ast
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,14 +22,13 @@ class Refused(Exception):
 class Edit(NamedTuple):
     """Bytes of a file that are replaced by a text; none where `start` is `end`."""
 
-    path: str
     start: int
     end: int
     text: str
 
 
 class Source:
-    """A parsed file. Its methods raise `Refused` for what they cannot find or place."""
+    """A parsed file and its edits. The methods raise `Refused` for what they cannot find or place."""
 
     def __init__(self, path: str, data: bytes) -> None:
         self.path, self.data, self.name = path, data, Path(path).name
@@ -41,6 +40,7 @@ class Source:
         self.lines = data.splitlines(keepends=True)
         self._starts = [0, *itertools.accumulate(map(len, self.lines))]
         self._end = "\r\n" if b"\r\n" in data else "\n"
+        self.edits: list[Edit] = []
         self._calls = [node for node in ast.walk(self._tree) if isinstance(node, ast.Call)]
 
     # ------------------------------------------------------------ finding
@@ -76,7 +76,7 @@ class Source:
 
     # ------------------------------------------------------------ editing
 
-    def arguments(self, call: ast.Call, settings: str, order: Sequence[str]) -> Iterator[Edit]:
+    def set_arguments(self, call: ast.Call, settings: str, order: Sequence[str] = ()) -> None:
         """Sets arguments, such as `lr=1 fused=True`: adds them, or replaces their literals.
 
         `order`: arguments that may be given by their places.
@@ -86,7 +86,7 @@ class Source:
             name, code = setting.split("=", 1)
             value = given.get(name)
             if isinstance(value, ast.Constant):
-                yield Edit(self.path, *self._span(value), code)
+                self.edits.append(Edit(*self._span(value), code))
             elif value:
                 raise Refused(f"{self.where(value)}: {name} is {self.code(value)}; set that to {code}")
             elif None in given:
@@ -96,51 +96,50 @@ class Source:
                 # After the last argument; the parentheses of a generator may be those of the call.
                 end = self._span(call)[1] - 1
                 places = [min(self._span(part)[1], end) for part in (*call.args, *call.keywords)]
-                yield self._insert(max(places, default=end), ", " * bool(places) + setting)
+                self._insert(max(places, default=end), ", " * bool(places) + setting)
 
     def _span(self, node: Any) -> tuple[int, int]:
         """The first byte of a node, and the first one after it."""
         start = self._starts[node.lineno - 1] + node.col_offset
         return start, self._starts[node.end_lineno - 1] + node.end_col_offset
 
-    def _insert(self, at: int, text: str) -> Edit:
-        return Edit(self.path, at, at, text)
+    def _insert(self, at: int, text: str) -> None:
+        self.edits.append(Edit(at, at, text))
 
-    def line_before(self, statement: ast.stmt, line: str) -> Edit:
-        """A line above a statement."""
-        return self._insert(self._starts[statement.lineno - 1], self._indent(statement) + line + self._end)
-
-    def line_after_imports(self, line: str) -> Edit:
-        """A line after the last import at the top of the file."""
-        imports = [node for node in self._tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-        if not imports:
-            raise Refused(f"{self.name}: put `{line}` before the training")
-        return self._insert(self._starts[imports[-1].end_lineno or 0], line + self._end)
-
-    def wrap(self, first: ast.stmt, after: ast.stmt, header: str) -> Iterator[Edit]:
-        """A `with` around the statements from the first one to that before `after`."""
-        yield self.line_before(first, f"{header}:")
-        unit = "\t" if "\t" in self._indent(first) else "    "
-        for number in range(first.lineno - 1, after.lineno - 1):
-            if re.search(rb"'''|\"\"\"|\\\r?\n", self.lines[number]):
-                raise Refused(f"{self.name}:{number + 1}: a text may span lines; put it above the loop")
-            if self.lines[number].strip():
-                yield self._insert(self._starts[number], unit)
-
-    def _indent(self, statement: ast.stmt) -> str:
-        before = self.lines[statement.lineno - 1][: statement.col_offset]
+    def add_before(self, statement: ast.stmt, line: str) -> None:
+        """A line of code above a statement."""
+        before = self.lines[statement.lineno - 1][: statement.col_offset].decode()
         if before.strip():
             raise Refused(f"{self.where(statement)}: put each statement on a line of its own")
-        return before.decode()
+        self._add(statement.lineno - 1, before + line)
 
-    def edited(self, edits: Iterable[Edit]) -> bytes:
-        """The file with those of the edits that are its own, and with an import of torch if they need one."""
-        own, result = [edit for edit in edits if edit.path == self.path], self.data
-        is_imported = re.search(r"^import torch(\.\w+)*\s*(,|#|$)", self.text, re.MULTILINE)
-        if not is_imported and any("torch." in edit.text for edit in own):
-            own.insert(0, self.line_after_imports("import torch"))
-        for edit in sorted(own, key=lambda edit: edit.start)[::-1]:
-            result = result[: edit.start] + edit.text.encode() + result[edit.end :]
+    def add_after_imports(self, line: str) -> None:
+        """A line of code after the last import at the top of the file."""
+        ends = [node.end_lineno for node in self._tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        if not ends:
+            raise Refused(f"{self.name}: put `{line}` before the training")
+        self._add(ends[-1] or 0, line)
+
+    def _add(self, number: int, line: str) -> None:
+        if not re.search(r"^import torch(\.\w+)*\s*(,|#|$)", self.text, re.MULTILINE):
+            raise Refused(f"{self.name}: add `import torch` at its top, then run it again")
+        self._insert(self._starts[number], line + self._end)
+
+    def wrap(self, first: ast.stmt, after: ast.stmt, header: str) -> None:
+        """A `with` around the statements from the first one to that before `after`."""
+        self.add_before(first, f"{header}:")
+        for number in range(first.lineno - 1, after.lineno - 1):
+            line = self.lines[number]
+            if re.search(rb"'''|\"\"\"|\\\r?\n", line):
+                raise Refused(f"{self.name}:{number + 1}: a text may span lines; put it above the loop")
+            if line.strip():
+                self._insert(self._starts[number], "\t" if line.startswith(b"\t") else "    ")
+
+    def edited(self) -> bytes:
+        """The file with its edits."""
+        result = self.data
+        for start, end, text in sorted(dict.fromkeys(self.edits), key=lambda edit: edit.start)[::-1]:
+            result = result[:start] + text.encode() + result[end:]
         try:
             ast.parse(result)
         except SyntaxError as problem:

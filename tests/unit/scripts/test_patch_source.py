@@ -13,7 +13,8 @@ from perfkit.scripts.patch_source import Refused, Source
 def added(text: str) -> str:
     source = Source("train.py", text.encode())
     (call,) = source.calls(["f"])
-    return source.edited(source.arguments(call, "n=2", ())).decode()
+    source.set_arguments(call, "n=2")
+    return source.edited().decode()
 
 
 @st.composite
