@@ -1,7 +1,5 @@
 """Puzzles: checks of the learner's own code."""
 
-import html
-import re
 from pathlib import Path
 
 import msgspec
@@ -32,8 +30,3 @@ class Verdict(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         end = "" if self.sentence.endswith((".", "?")) else "."
         return "\n".join([f"{'✓' if self.right else '✗ Not yet:'} {self.sentence}{end}", *self.proofs])
-
-    def _repr_html_(self) -> str:
-        words, *proofs = re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(repr(self))).split("\n")
-        items = "".join(f"<li>{proof}</li>" for proof in proofs)
-        return f"<p><b>{words}</b></p>{f'<ul>{items}</ul>' if items else ''}"

@@ -49,7 +49,6 @@ def judge(checks: str, answer: str, starter: str = "") -> Verdict:
     The names that the starter defines are in `original`. A right answer comes with what was proven.
     """
     proofs: list[str] = []
-    tools = {name: tool for name, tool in vars(bench()).items() if getattr(tool, "__module__", "") == "bench"}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # what is computed is small, and threads would wait for each other
     silence = io.StringIO()  # what an answer prints must not fill the channel to the parent
@@ -57,8 +56,9 @@ def judge(checks: str, answer: str, starter: str = "") -> Verdict:
         with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
             original = types.SimpleNamespace(**names_of(starter))
             own = {"proof": proofs.append, "source": answer, "ast": ast, "original": original}
-            exec(compile(checks, "<checks>", "exec"), {**PRELUDE, **tools, **own, **names_of(answer)})
-    except tools["Wrong"] as wrong:
+            names = {**PRELUDE, **vars(bench()), **own, **names_of(answer)}
+            exec(compile(checks, "<checks>", "exec"), names)
+    except bench().Wrong as wrong:
         return Verdict(False, str(wrong))
     except (Exception, SystemExit) as problem:
         return Verdict(False, _in_words(problem))
@@ -70,12 +70,11 @@ def judge(checks: str, answer: str, starter: str = "") -> Verdict:
 def names_of(answer: str) -> dict[str, Any]:
     """What an answer defines."""
     linecache.cache[_ANSWER] = len(answer), None, answer.splitlines(keepends=True), _ANSWER
-    module = types.ModuleType("your_answer")
-    module.__dict__.update(PRELUDE)
-    exec(compile(answer, _ANSWER, "exec"), module.__dict__)
+    names = {**PRELUDE, "__name__": "your_answer"}
+    exec(compile(answer, _ANSWER, "exec"), names)
     return {
         name: value
-        for name, value in vars(module).items()
+        for name, value in names.items()
         if not name.startswith("__") and PRELUDE.get(name) is not value
     }
 

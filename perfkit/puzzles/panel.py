@@ -8,7 +8,6 @@ patched clock is over with that process.
 import ast
 import contextlib
 import functools
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -63,15 +62,12 @@ class Puzzle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         source = source_of(answer)
         if {*_definitions(self.starter)} <= {*_definitions(source)}:
             return Verdict(False, "This is still the starter: your turn")
-        started, judge = time.monotonic(), "perfkit.puzzles.judge:judge"
+        judge = "perfkit.puzzles.judge:judge"
         try:
             verdict: Verdict = call(judge, self.checks, source, self.starter, timeout_s=LIMIT_S)
         except RunFailed as failure:
-            sentence = f"Your answer ended the process that ran it: {failure.what}"
-            if time.monotonic() - started > LIMIT_S:
-                sentence = (
-                    f"Your answer did not end within {LIMIT_S:.0f} seconds: is there a loop without end?"
-                )
+            limit = f"did not end within {LIMIT_S:.0f} seconds (is there a loop without end?)"
+            sentence = f"Your answer ended the process that ran it, or {limit}: {failure.what}"
             return Verdict(False, sentence)
         return verdict
 
@@ -132,40 +128,27 @@ def puzzles() -> Markdown:
 # ---------------------------------------------------------------- the capstone
 
 
-class Score(msgspec.Struct, frozen=True):
-    """A script (b) beside the slow one that it was made from, and beside the speed of light (a).
+def score(gain: Comparison, light: Comparison, same: Check, levers: Mapping[str, bool]) -> list[Content]:
+    """The score of a script (b), and what it is made of: speed / speed of light, times the share of levers.
 
-    The speed of light is that of its model on a batch that is already there. The first steps must have the
-    losses of the slow script; the levers are workers, uint8, 16 bits and compile.
+    Args:
+        gain: beside the slow script that it was made from (a).
+        light: beside the speed of light (a), that of its model on a batch that is already there.
+        same: whether its first steps have the losses of the slow script; if not, there is no score.
+        levers: whether workers, uint8, 16 bits and compile are in effect.
     """
-
-    gain: Comparison
-    light: Comparison
-    losses: Check
-    levers: dict[str, bool]
-
-    @property
-    def points(self) -> float | None:
-        """Speed / speed of light, at most 1, times the share of levers; None if it trains differently."""
-        share = sum(self.levers.values()) / len(self.levers)
-        return min(1.0, self.light.ratio.ratio) * share if self.losses.ok else None
-
-    def sections(self) -> list[Content]:
-        """The score and what it is made of."""
-        ratio, words = self.light.ratio, "No score"
-        if self.points is not None:
-            between = f"{units.percent(ratio.low)} to {units.percent(ratio.high)}"
-            busy = "; the machine was disturbed, measure again" if ratio.verdict == "disturbed" else ""
-            speed = f"{units.percent(ratio.ratio)} of the speed of light ({between}{busy})"
-            count = sum(self.levers.values())
-            words = f"Score: {units.percent(self.points)}, from {speed} and {count} of 4 levers"
-        notice = Notice(f"{words}. Losses: {self.losses.evidence}")
-        levers = [[name, "✓" if is_seen else "–"] for name, is_seen in self.levers.items()]
-        about = [self.gain.describe(), self.light.describe()]
-        return [notice, *about, Table(("lever", "in effect"), levers)]
+    ratio, count, words = light.ratio, sum(levers.values()), "No score"
+    if same.ok:
+        between = f"{units.percent(ratio.low)} to {units.percent(ratio.high)}"
+        speed = f"{units.percent(ratio.ratio)} of the speed of light ({between})"
+        points = units.percent(min(1.0, ratio.ratio) * count / len(levers))
+        words = f"Score: {points}, from {speed} and {count} of {len(levers)} levers"
+    rows = [[name, "✓" if is_seen else "–"] for name, is_seen in levers.items()]
+    notice = Notice(f"{words}. Losses: {same.evidence}")
+    return [notice, gain.describe(), light.describe(), Table(("lever", "in effect"), rows)]
 
 
-def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -> Shown[Score] | Markdown:
+def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -> Shown[None] | Markdown:
     """Measures your edit of a slow script; first makes the copy that you edit, `script`."""
     file, slow = Path(script), folder() / "capstone.py"
     if not file.exists():
@@ -173,7 +156,7 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
     if file.read_bytes() == slow.read_bytes():
         return Markdown(f"`{file}` is the slow script. Edit it, save it, and run this cell again.")
 
-    def measure(progress: Progress) -> Score:
+    def measure(progress: Progress) -> list[Content]:
         levers = call(
             "perfkit.puzzles.judge:levers",
             file.read_text(encoding="utf-8"),
@@ -191,10 +174,9 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
                     compare(*sides, plan, BUDGET_S, PRECISION, pairs=1, ceiling=False, progress=progress)
                 )
         gain, light = results
-        return Score(gain, light, losses(gain.a, gain.b), levers)
+        return score(gain, light, losses(gain.a, gain.b), levers)
 
-    score = with_line(measure)
-    return Shown(score, score.sections())
+    return Shown(None, with_line(measure))
 
 
 # ---------------------------------------------------------------- the answer
@@ -204,12 +186,11 @@ def source_of(answer: tuple[Any, ...]) -> str:
     """The Python source of an answer: the imports, constants, functions and classes of all cells that ran."""
     if len(answer) == 1 and isinstance(answer[0], str):
         return answer[0]
-    if not answer:
-        raise InvalidValue("check was given no answer", "Name what the starter defines: check(make_loader)")
-    for part in answer:
-        if getattr(part, "__module__", "") != "__main__" or not hasattr(part, "__qualname__"):
-            what = f"check was given {type(part).__name__} {part!r:.60}"
-            raise InvalidValue(what, "Give the function or class that a cell of this notebook defines")
+    is_defined = [getattr(part, "__module__", "") == "__main__" for part in answer]
+    if not (answer and all(is_defined)):
+        given = ", ".join(f"{part!r:.60}" for part in answer) or "nothing"
+        remedy = "Give what a cell of this notebook defines, as the starter does: check(make_loader)"
+        raise InvalidValue(f"check was given {given}", remedy)
     shell: Any = get_ipython()
     newest: dict[str, ast.stmt] = {}
     for cell in shell.user_ns["In"] if shell else []:

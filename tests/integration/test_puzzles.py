@@ -158,10 +158,9 @@ def test_an_answer_leaves_one_sentence_or_its_proof(body, says, monkeypatch):
     verdict = pk.puzzle("infinite_sampler").check(f"def endless(length, generator):\n    {body}")
     assert verdict.right == (not says)
     assert says in verdict.sentence
-    assert "1 < lenght" not in verdict._repr_html_()
     if verdict.right:
         assert "five epochs" in repr(verdict)
-        assert "<b>✓ Right.</b>" in verdict._repr_html_()
+        assert repr(verdict).startswith("✓ Right.")
 
 
 def test_a_puzzle_shows_its_hints_folded_and_refuses_what_is_no_answer():
