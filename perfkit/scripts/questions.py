@@ -15,7 +15,6 @@ import sys
 import traceback
 from collections.abc import Callable, Generator
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -37,7 +36,6 @@ from perfkit.worker.failures import explain
 from perfkit.worker.messages import Trained
 from perfkit.worker.procedure import HELD_FIRST, Job, Procedures
 
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _MANY, _WARMUP_S = 40, 3.0
 """A script is warmed up before it is observed if so many steps fit in the time."""
 
@@ -202,21 +200,20 @@ class Questions(Procedures):
         return reasons | self._models.why_not() | self._updates.why_not() | self._script.refused
 
 
-class Server:
+class Server(Questions):
     """Answers the parent's questions at the script's steps."""
 
     def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
-        self._script = script = Script(settings, files)
-        self._questions = Questions(script, lambda phase: self._send(messages.Progress(phase)))
+        super().__init__(Script(settings, files), lambda phase: self._send(messages.Progress(phase)))
         self._line = Connection(settings["line"])
         """Closed where nothing is answered any more: after a crash, and in a forked process."""
         self._job: Job | None = None
-        script.parts.append(self)
         around(sys, "excepthook", self._crashed)
         os.register_at_fork(after_in_child=self._line.close)
         atexit.register(self._ended)
 
     def on_steps(self, steps: list[Step]) -> None:
+        super().on_steps(steps)
         if self._line.closed:
             return
         with self._script.files.ignored():
@@ -226,7 +223,7 @@ class Server:
                 return
             for step in steps:
                 if self._line.poll():  # nothing is asked meanwhile: the parent has closed its end
-                    leave()
+                    os._exit(0)  # no `finally`, `atexit` or checkpoint of the script runs any more
                 self._job.send(step)
 
     def _answers(self) -> Job:
@@ -235,9 +232,9 @@ class Server:
             try:
                 question, arguments = self._line.recv()
             except (EOFError, OSError):
-                leave()
+                os._exit(0)
             try:
-                answer = getattr(self._questions, question)(**arguments)
+                answer = getattr(self, question)(**arguments)
                 if isinstance(answer, Generator):
                     answer = yield from answer
                 self._send(messages.Answer(answer))
@@ -256,11 +253,18 @@ class Server:
             self._line.send(message)
 
     def _crashed(self, show: Any, kind: type[BaseException], problem: BaseException, trace: Any) -> None:
-        if not self._line.closed and not issubclass(kind, KeyboardInterrupt):
-            self._send(_in_words(problem, self._script.steps.count))
-            self._line.close()
-        own = _without_own_frames(trace)
-        show(kind, problem.with_traceback(own), own)
+        show(kind, problem, trace)
+        if self._line.closed:
+            return
+        failure, count = explain(problem), self._script.steps.count
+        when = f"after {count} steps" if count else "before its second step"
+        failure.what = f"the script ended {when}: {failure.what}"
+        if isinstance(problem, EOFError):
+            failure.remedy = "No keyboard is there: redirect its standard input from a file"
+        elif failure.kind == "exception":
+            failure.remedy = "Its own traceback is in its output; run it without perfkit to compare"
+        self._send(failure)
+        self._line.close()
 
     def _ended(self) -> None:
         """The script has come to its end; what needs no steps can still be asked."""
@@ -274,36 +278,6 @@ class Server:
             return
         while True:
             self._job.throw(Ended())
-
-
-def leave() -> None:
-    """Ends this process at a step: no `finally`, `atexit` or checkpoint of the script runs any more."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(0)
-
-
-def _in_words(problem: BaseException, steps: int) -> RunFailed:
-    """How the script failed; its own traceback is on standard error."""
-    failure = explain(problem)
-    when = f"after {steps} steps" if steps else "before its second step"
-    remedy = failure.remedy
-    if isinstance(problem, EOFError):
-        remedy = "No keyboard is there: redirect its standard input from a file with what it asks for"
-    elif failure.kind == "exception":
-        remedy = "Its own traceback is in its output; run it without perfkit to compare"
-    return RunFailed(f"the script ended {when}: {failure.what}", remedy, failure.kind)
-
-
-def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames of this package: the script's own, as it would be without perfkit."""
-    if trace is None:
-        return None
-    later = _without_own_frames(trace.tb_next)
-    if trace.tb_frame.f_code.co_filename.startswith(_HERE):
-        return later
-    return TracebackType(later, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
 
 
 def _save(script: Script, plain: Any, *args: Any, **kwargs: Any) -> Any:

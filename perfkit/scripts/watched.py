@@ -24,12 +24,12 @@ from perfkit.process.child import Conversation, OnProgress, end_tree
 from perfkit.recipe import Recipe, Value
 from perfkit.scripts import entry
 from perfkit.scripts.outputs import unfold
+from perfkit.worker.failures import explain_exit
 
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"}
 """Programs that start the script in processes of its own."""
 _ENDING_S = 3.0
 """How long the step may take in which the script is to end."""
-_LAST_WORDS_S = 1.0
 _LINES = 200
 """Of what a script that failed wrote, its last ones."""
 _QUIET = {
@@ -216,17 +216,15 @@ class WatchedScript(Conversation):
         return self._process.poll() is not None
 
     def death(self, rank: int) -> RunFailed:
-        code = self._process.wait()
-        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit status {code}"
         lines = [line.strip() for line in self.written("out") + self.written("err") if line.strip()]
-        wrote = f" (the last it wrote: {lines[-1]})" if lines else ""
-        remedy = "Does it import torch, and train for some steps with these arguments? Is memory enough?"
-        return RunFailed(f"the script {how} before it was measured{wrote}", remedy)
+        failure = explain_exit(self._process.wait(), lines[-1] if lines else "")
+        failure.what = failure.what.replace("the measuring process", "the script")
+        if failure.kind == "failed":
+            failure.remedy = "Does it import torch, and train for some steps with these arguments?"
+        return failure
 
     def _failure(self, rank: int, event: RunFailed | None) -> RunFailed:
         failure = super()._failure(rank, event)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # its traceback may still come
-            self._process.wait(_LAST_WORDS_S)
         # It may be one of two that are compared.
         failure.what = failure.what.replace("the script ", f"{self.launch.program} ", 1)
         failure.output = "\n".join(self.written("err")[-_LINES:]).rstrip()

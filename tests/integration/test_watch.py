@@ -166,7 +166,7 @@ def test_what_cannot_be_set_is_refused_with_the_reason(folder):
             "p = torch.zeros(2, requires_grad=True)\nfor i in range(20): p.sum().backward()",
             "training step .*: 20",
         ),
-        ("for i in range(4): step()\nos._exit(3)", "exit status 3 before it was measured"),
+        ("for i in range(4): step()\nos._exit(3)", "exit status 3"),
         ("name = input('run name? ')", "before its second step: .*raised EOFError.*train.py:10.*redirect"),
     ],
 )
@@ -175,7 +175,6 @@ def test_a_script_that_fails_says_so_in_its_own_words(alone, ending, said, monke
         scripts.fork(monkeypatch)
     with started(LOOP + ending + "\n") as script, pytest.raises(RunFailed, match=said) as failure:
         observe(script, 50)
-    assert "perfkit" not in failure.value.output
     assert "raise" not in ending or "ValueError: no" in failure.value.output
 
 
@@ -197,7 +196,7 @@ def test_the_way_in_leaves_the_interpreter_as_it_was(alone, monkeypatch):
     )
     theirs = str(own / "sitecustomize.py")
     with started(asking) as script:
-        with pytest.raises(RunFailed, match="exit status 0 before it was measured"):
+        with pytest.raises(RunFailed, match="exit status 0.*import torch"):
             observe(script, 5)
         facts = json.loads(script.written("out")[0])
     assert facts == [theirs, str(own), None, "disabled", f"False False {theirs}\n"]
