@@ -47,7 +47,7 @@ def not_anchored(recipe: Recipe, target: Target) -> str:
     precision = named[recipe.fp32_precision if recipe.amp == "off" else recipe.amp]
     if target.anchored is None or precision in target.anchored:
         return ""
-    allowed = ", ".join(sorted(target.anchored)) or "none"
+    allowed = ", ".join(sorted(target.anchored))
     return (
         f"this GPU is not simulated in {precision}: there is no published measurement to "
         f"check it against (precisions with one: {allowed})"
@@ -60,14 +60,10 @@ RULES: tuple[tuple[str, Callable[[Recipe, Target], bool], str], ...] = (
      "perfkit runs fp16 with gradient scaling on accelerators only; on a CPU use bf16"),
     ("amp", lambda r, t: r.amp == "bf16" and not t.bf16,
      "this device does not compute in bfloat16; use fp16"),
-    ("amp", lambda r, t: r.amp != "off" and bool(not_anchored(r, t)),
-     "this GPU is not simulated in {r.amp}: no published measurement can check it"),
     ("fp32_precision", lambda r, t: r.fp32_precision == "tf32" and t.device != "cuda",
      "TF32 is a format of CUDA devices (this run is on {t.device})"),
     ("fp32_precision", lambda r, t: r.fp32_precision == "tf32" and not t.bf16,
      "this GPU does not compute in TF32, which came with Ampere, as bfloat16 did"),
-    ("fp32_precision", lambda r, t: r.amp == "off" and bool(not_anchored(r, t)),
-     "this GPU is not simulated in {r.fp32_precision}: no published measurement can check it"),
     ("channels_last", lambda r, t: not t.convolves,
      "this model has no convolution; channels_last is a memory layout of images"),
     ("compile", lambda r, t: not t.compiler,
@@ -109,8 +105,10 @@ def why_not(name: str, recipe: Recipe, target: Target) -> str:
     if partner and getattr(recipe, partner) == idle_value:
         label = switches()[partner].label
         return f"acts only with {label} (here: {shown(idle_value)})"
-    reasons = (text for of, refuses, text in RULES if of == name and refuses(recipe, target))
-    return next(reasons, "").format(r=recipe, t=target)
+    reasons = [text for of, refuses, text in RULES if of == name and refuses(recipe, target)]
+    if name == ("fp32_precision" if recipe.amp == "off" else "amp"):
+        reasons.append(not_anchored(recipe, target))
+    return reasons[0].format(r=recipe, t=target) if reasons else ""
 
 
 def applicable(recipe: Recipe, target: Target) -> tuple[Recipe, dict[str, str]]:

@@ -36,8 +36,7 @@ def first(plan: Plan, target: Target) -> Stage:
         recipe = catalogue.stage(optimization(name), recipe, sizes, target).recipe
     recipe, reasons = applicable(recipe.replace(**plan.settings), target)
     if reason := not_anchored(recipe, target):
-        start = "Start from one of them, such as --set amp=fp16" if target.anchored else "Choose another GPU"
-        raise InvalidValue(reason, start)
+        raise InvalidValue(reason, "Start from one of them, such as --set amp=fp16")
     return Stage("baseline", "before" if below else "baseline", recipe, not_applied=reasons)
 
 

@@ -64,14 +64,10 @@ def find(name: str) -> Any:
         sys.path.insert(0, here)
     try:
         return getattr(importlib.import_module(module), attribute)
-    except AttributeError:
-        raise WorkloadError(
-            f"module '{module}' has no '{attribute}'", f"Define {attribute} in it, or correct the name"
-        ) from None
     except Exception as problem:  # importing the user's module may raise anything
         raise WorkloadError(
             f"workload '{name}' cannot be imported: {type(problem).__name__}: {problem}",
-            f"Run `python -c 'import {module}'` in the same folder and fix what it reports",
+            f"Run `python -c 'from {module} import {attribute}'` in the same folder and fix what it reports",
         ) from problem
 
 

@@ -35,7 +35,7 @@ targets = st.builds(
         ({"prefetch_factor": 4}, "prefetch_factor", CUDA, "only with Loader workers (here: 0)"),
         ({"amp": "fp16"}, "amp", CPU, "on a CPU use bf16"),
         ({"amp": "bf16"}, "amp", OLD, "use fp16"),
-        ({"amp": "bf16"}, "amp", Target("cuda", anchored=frozenset({"float16"})), "bf16"),
+        ({"amp": "bf16"}, "amp", Target("cuda", anchored=frozenset({"float16"})), "bfloat16"),
         ({"channels_last": True}, "channels_last", Target("cuda", convolves=False), "no conv"),
         ({"compile": True}, "compile", NO_COMPILER, "perfkit doctor"),
         (GRAPHS, MODE, CPU, "CUDA graphs"),
