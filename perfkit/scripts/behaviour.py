@@ -1,9 +1,10 @@
 """What a training script does in its steps, and where a faster one does less."""
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from statistics import fmean
+from statistics import StatisticsError, fmean
 
 import msgspec
 
@@ -90,44 +91,37 @@ def _of_a_step(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
         yield Difference("samples", samples)
 
 
-def _changing(side: Behaviour) -> float | None:
-    return fmean(a != b for a, b in pairwise(side.weight)) if len(side.weight) > 1 else None
-
-
-def _values(side: Behaviour) -> float | None:
-    return sum(side.values) / sum(side.trained) if any(side.trained) else None
-
-
-def _distinct(side: Behaviour) -> float | None:
+def _distinct(side: Behaviour) -> float:
     inputs = [batch for batch, values in zip(side.batches, side.values, strict=True) if values]
-    return len(set(inputs)) / len(inputs) if inputs else None
+    return len(set(inputs)) / len(inputs)
 
 
-def _reached(side: Behaviour) -> float | None:
-    known = [count for count in side.reached if count is not None]
-    return fmean(known) / side.parameters if known and side.parameters else None
+def _bits(side: Behaviour) -> float:
+    return 16 if side.precision in _HALF and not side.autocast else 32
 
 
-_LESS: tuple[tuple[str, float, Callable[[Behaviour], float | None], str], ...] = (
-    ("updates", FEW, _changing, "{:.0%} of the steps change the weights, not {:.0%}"),
-    ("inputs", SAME, _values, "an input has {:.4g} values, not {:.4g}: shorter sequences or smaller images"),
+_LESS: tuple[tuple[str, float, Callable[[Behaviour], float], str], ...] = (
+    ("updates", FEW, lambda side: fmean(a != b for a, b in pairwise(side.weight)),
+     "{:.0%} of the steps change the weights, not {:.0%}"),
+    ("inputs", SAME, lambda side: sum(side.values) / sum(side.trained),
+     "an input has {:.4g} values, not {:.4g}: shorter sequences or smaller images"),
     ("batches", SAME, _distinct, "{:.0%} of the batches are distinct, not {:.0%}"),
-    ("frozen", SAME, _reached, "training changes {:.0%} of the parameters, not {:.0%}"),
+    ("frozen", SAME,
+     lambda side: fmean(count for count in side.reached if count is not None) / side.parameters,
+     "training changes {:.0%} of the parameters, not {:.0%}"),
     ("model", 1.0, lambda side: side.parameters, "models in training have {:,} parameters, not {:,}"),
-)
+    ("precision", 1.0, _bits, "it computes in {} bits outside of an autocast, not {}"),
+)  # fmt: skip
 """Difference, the share of the old value from which on it is the same, the value, words for new and old."""
 
 
 def _other(old: Behaviour, new: Behaviour, count: int) -> Iterator[Difference]:
-    """What is less; a lower precision; fewer evaluations and checkpoints, over as many samples of both."""
+    """What is less; fewer evaluations and checkpoints, over as many samples of both."""
     for name, share, measure, words in _LESS:
-        now, before = measure(new), measure(old)
-        if now is not None and before is not None and now < share * before:
-            yield Difference(name, words.format(now, before))
-    is_half, was_half = (side.precision in _HALF for side in (new, old))
-    if is_half and not was_half and not new.autocast:
-        text = f"it computes in {new.precision}, not {old.precision}, and no autocast says so"
-        yield Difference("precision", text)
+        with contextlib.suppress(ZeroDivisionError, StatisticsError):  # nothing of it was seen
+            now, before = measure(new), measure(old)
+            if now < share * before:
+                yield Difference(name, words.format(now, before))
     part = min(1.0, sum(new.trained) / max(1, sum(old.trained)))
     for name in ("evaluations", "checkpoints"):
         seen, known = (sum(step < count for step in getattr(side, name)) for side in (new, old))

@@ -12,7 +12,6 @@ from perfkit.scripts import patch as patching
 from perfkit.scripts import watching
 from perfkit.scripts.watched import Launch
 from perfkit.show import terminal
-from perfkit.show.document import Notice
 
 Program = Annotated[str, typer.Argument(help="train.py", metavar="SCRIPT")]
 Arguments = Annotated[
@@ -62,12 +61,8 @@ def patch(
     launch = Launch(program, tuple(arguments or ()), module)
     with cli.progress() as follow:
         result = patching.make(launch, switches, follow)
-        is_proven = verify and bool(result.edited)
-        proof = patching.verify(result, launch, switches, budget, follow) if is_proven else None
+        proof = patching.verify(result, launch, switches, budget if verify else None, follow)
     sys.stdout.write(result.diff())
-    notes = result.notes()
-    if proof:
-        notes.append(proof.evidence if proof.ok else Notice(proof.evidence))
-    terminal.show(notes, to_stderr=True)
-    if not (proof.ok if proof else result.edited):
+    terminal.show([*result.notes(), proof.evidence], to_stderr=True)
+    if not proof.ok:
         raise typer.Exit(1)

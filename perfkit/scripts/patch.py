@@ -240,14 +240,16 @@ def verify(
     result: Patch,
     launch: Launch,
     settings: Mapping[str, Value],
-    budget_s: float = BUDGET_S,
-    progress: Progress | None = None,
+    budget_s: float | None,
+    progress: Progress,
 ) -> Check:
     """Measures the patched script against the script of `launch` with the switches set from outside.
 
     Both train the same: their losses are equal, and no difference in speed is measured. `budget_s`: seconds
-    of rounds.
+    of rounds; None: nothing is measured.
     """
+    if budget_s is None or not result.edited:
+        return Check("patch", bool(result.edited), "not measured" if result.edited else "no switch was set")
     changes = {name: settings[name] for name in result.edited}
     sides = Candidate("set from outside", changes=changes), Candidate("patched")
     plan = script_plan(launch, more={"patched": result.launch})

@@ -45,11 +45,9 @@ class Verdict(msgspec.Struct, frozen=True):
 
     def sections(self, result: Comparison) -> list[Content]:
         """The verdict for people."""
-        looked = " and ".join(f"{len(side.loaded)} of {name}" for name, side in self.observed.items())
-        proofs = {"steps": Check("steps", bool(looked), f"looked at: {looked}"), "losses": self.losses}
-        proofs |= {one.name: Check(one.name, one.allowed, one.evidence) for one in self.differences}
-        why = f": {self.reason}" if self.outcome == "undecided" else ""  # else it stands above
-        return [*study.sides(result, [*proofs.values()]), f"Verdict: {self.outcome}{why}"]
+        proofs = {one.name: Check(one.name, one.allowed, one.evidence) for one in self.differences}
+        proofs = {"losses": self.losses} | proofs
+        return [*study.sides(result, [*proofs.values()]), f"Verdict: {self.outcome}: {self.reason}"]
 
 
 Judge = Callable[[Comparison, float, bool | None], Verdict]
@@ -67,27 +65,24 @@ def match(
     for name in allowed:
         if name not in NAMES:
             raise one_of(name, NAMES, "difference")
+    settings, titles, rest = training.settings or [], named[:2], tuple(named[2:])
+    launches = [Launch(title, rest) for title in titles]
+    if script.script:
+        titles = ["as it is", ", ".join(settings)]
+        launches = [Launch(script.script, tuple(named), script.module)] * 2
+    is_pair = script.script or [Path(title).suffix for title in titles] == [".py", ".py"]
+    if not is_pair or bool(script.script) != bool(settings):
+        what = f"these are no two scripts, nor one and switches: {', '.join([*named, *settings])}"
+        raise InvalidValue(what, "Name two scripts, or write --script FILE --set switch=value")
+    launches[1].check()  # raises where there is no such script
     observed: dict[str, Behaviour] = {}
-    settings, others = training.settings or [], dict[str, Launch]()
+    plan = study.script_plan(
+        launches[0], training.preset, training.seed, more={titles[1]: launches[1]}, observed=observed
+    )
     changes = parse_settings(settings)
-    if program := script.script:
-        if not settings:
-            raise InvalidValue("there is nothing to compare the script with", "Add --set switch=value")
-        launch = Launch(program, tuple(named), script.module)
-        old, new = Candidate("as it is"), Candidate(", ".join(settings), changes=changes)
-    else:
-        if settings:
-            remedy = "Compare one script: --script FILE --set switch=value"
-            raise InvalidValue("--set goes with --script", remedy)
-        if [Path(side).suffix for side in named[:2]] != [".py", ".py"]:
-            raise InvalidValue("one side is a script and the other is not", "Name two scripts, or none")
-        launch, second = (Launch(side, tuple(named[2:])) for side in named[:2])
-        second.check()  # raises where there is no such script
-        old, new = Candidate(launch.program), Candidate(second.program)
-        others[new.title] = second
-    plan = study.script_plan(launch, training.preset, training.seed, more=others, observed=observed)
     declared = set(allowed).union(*(_DECLARE.get(switch, ()) for switch in changes))
-    return plan, old, new, functools.partial(verdict, observed, declared)
+    judge = functools.partial(verdict, observed, declared)
+    return plan, Candidate(titles[0]), Candidate(titles[1], changes=changes), judge
 
 
 def verdict(

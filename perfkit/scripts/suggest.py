@@ -175,18 +175,17 @@ def table(ideas: Sequence[Suggestion]) -> Table:
     """What to try, the most promising first."""
 
     def gain(idea: Suggestion) -> str:
+        if idea.measured:
+            return sentences.result(idea.measured)
         if idea.gain is None:
             return units.NOT_AVAILABLE if idea.state == "try" else ""
         return f"{'≤ ' * idea.at_most}{units.times(idea.gain)}"
 
     columns = [
-        Col("switch", lambda idea: clean(idea.title)),
-        Col("predicted", gain),
-        Col("measured", lambda idea: sentences.result(idea.measured) if idea.measured else ""),
+        Col("switch", "title"),
+        Col("gain", gain),
         Col("set", lambda idea: _WITHOUT_SWITCH.get(idea.state) or settings_text(idea.settings)),
         Col("why", lambda idea: clean(idea.why)),
     ]
-    if not any(idea.measured for idea in ideas):
-        del columns[2]
-    note = "≤ is a bound: as if its part took no time; n/a: only measuring tells."
+    note = "An interval is measured; ≤ is a bound, as if its part took no time; n/a: only measuring tells."
     return tabulate(columns, ideas, note=note)

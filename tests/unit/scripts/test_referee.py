@@ -86,7 +86,7 @@ def test_both_sides_of_a_comparison_are_checked_before_anything_starts(
     _, old, new, judge = match([], "a/train.py", settings=["amp=bf16"])
     assert (old.title, new.changes, judge.args[1]) == ("as it is", {"amp": "bf16"}, {"precision"})
     for program, settings, message in (
-        ("a/train.py", [], "nothing to compare"),
+        ("a/train.py", [], "nor one and switches: a/train.py"),
         (None, ["workers=2"], "--script"),
     ):
         with pytest.raises(InvalidValue, match=message):
