@@ -71,32 +71,22 @@ class Loaders:
             around(torch.Tensor, name, self._copy)
 
     def _make(self, plain: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        site, changes = self._script.sites.describe("loader"), dict[str, Any]()
-        try:
-            arguments = inspect.signature(plain).bind(loader, *args, **kwargs).arguments
-        except TypeError:  # the constructor says so itself
+        script, site = self._script, self._script.sites.describe("loader")
+        self._sites.setdefault(id(args[0] if args else kwargs.get("dataset")), site)
+        place = next(([frame.file, frame.line, frame.column] for frame in site.frames), None)
+        changes = {ARGUMENTS[name]: script.toggles[name] for name in ARGUMENTS.keys() & script.toggles.keys()}
+        if not changes or place not in script.settings["loaders"]:
             plain(loader, *args, **kwargs)
             return
-        is_first = self._sites.setdefault(id(arguments["dataset"]), site) is site
-        if self._is_for_training(arguments, site):
-            own_batches = arguments.get("batch_sampler") is not None or arguments.get("batch_size", 1) is None
-            reasons = _why_not(arguments["dataset"], arguments.get("num_workers"), own_batches)
-            if is_first:  # what a framework makes again is refused silently
-                self._script.refuse(reasons)
-            settable = ARGUMENTS.keys() & self._script.toggles.keys() - reasons.keys()
-            changes = {ARGUMENTS[switch]: self._script.toggles[switch] for switch in settable}
-            if changes.get("num_workers"):
-                changes["persistent_workers"] = True
+        if changes.get("num_workers"):
+            changes["persistent_workers"] = True
+        arguments = inspect.signature(plain).bind(loader, *args, **kwargs).arguments
+        if arguments.get("batch_sampler") is not None:  # a framework makes the loader again
+            changes.pop("batch_size", None)
         arguments |= changes
-        if changes and not arguments.get("num_workers"):
+        if not arguments.get("num_workers"):
             arguments = {name: value for name, value in arguments.items() if name not in _OF_WORKERS}
         plain(**arguments)
-
-    def _is_for_training(self, arguments: dict[str, Any], site: Site) -> bool:
-        if known := self._script.settings["loaders"]:
-            return any([frame.file, frame.line, frame.column] in known for frame in site.frames[:1])
-        drawn = any(arguments.get(name) for name in ("shuffle", "sampler", "batch_sampler"))
-        return drawn or isinstance(arguments["dataset"], data.IterableDataset)
 
     def _begin_epoch(self, plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         iterator._perfkit = _Epoch(loader)
@@ -117,7 +107,7 @@ class Loaders:
             script.note("batches are fetched in a thread of the script's own: waiting is not seen")
         if not is_main or self._is_fetching:
             return plain(iterator)
-        script.tell("fetch")
+        script.steps.begin()
         may_train, start = epoch.loader.__dict__.get(_KIND) != "eval", clock()
         self._is_fetching = True
         try:
@@ -207,17 +197,14 @@ class Loaders:
         if not isinstance(loader, data.DataLoader):
             library = type(loader).__module__.split(".")[0]
             return dict.fromkeys(ARGUMENTS, f"{library} has a loader of its own: set it where that is made")
-        own_batches = type(loader.batch_sampler) is not data.BatchSampler
-        return _why_not(loader.dataset, loader.num_workers, own_batches)
-
-
-def _why_not(dataset: Any, workers: int | None, own_batches: bool) -> dict[str, str]:
-    reasons = {}
-    if own_batches:
-        reasons["batch_size"] = "a batch sampler makes the batches: change it where that is made"
-    if isinstance(dataset, data.IterableDataset) and not workers:
-        reasons["workers"] = "each worker would repeat an iterable data set: divide it by get_worker_info()"
-    return reasons
+        reasons = {}
+        if type(loader.batch_sampler) is not data.BatchSampler:
+            reasons["batch_size"] = "a batch sampler makes the batches: change it where that is made"
+        if isinstance(loader.dataset, data.IterableDataset) and not loader.num_workers:
+            reasons["workers"] = (
+                "each worker would repeat an iterable data set: divide it by get_worker_info()"
+            )
+        return reasons
 
 
 def _length(loader: Any) -> int | None:

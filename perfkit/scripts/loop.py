@@ -45,7 +45,7 @@ def observed() -> Iterator[list[Step]]:
 
     def stepped(which: Any, *_: Any) -> None:
         if counted.began_at:
-            counted.optimizer_stepped(which)
+            counted.updated(which)
 
     handle = optimizer.register_optimizer_step_post_hook(stepped)
     base.__next__ = fetch

@@ -163,7 +163,6 @@ class Questions(Procedures):
                     yield from self.take(1, "ceiling", steps, lambda: clock() > until)
             return self.under_way.block()
         finally:
-            self._models.leave_autocast()
             del script.toggles["amp"]
             script.autocast = None
 
@@ -197,7 +196,7 @@ class Questions(Procedures):
             on_cuda = [name for name, switch in switches().items() if switch.needs == "cuda"]
             reasons |= dict.fromkeys(on_cuda, "needs a CUDA device, and this script does not train on one")
         reasons |= self._loaders.why_not()
-        return reasons | self._models.why_not() | self._updates.why_not() | self._script.refused
+        return reasons | self._models.why_not() | self._updates.why_not()
 
 
 class Server(Questions):
@@ -225,6 +224,15 @@ class Server(Questions):
                 if self._line.poll():  # nothing is asked meanwhile: the parent has closed its end
                     os._exit(0)  # no `finally`, `atexit` or checkpoint of the script runs any more
                 self._job.send(step)
+
+    def on_unseen(self, what: str) -> None:
+        """The script trains in a way in which no step can be seen: it is not watched to its end."""
+        if not self._is_silent:
+            what = f"the script's steps cannot be seen: {what}, no backward pass and no optimizer of torch"
+            self._send(
+                Failure("no steps", what, "Give the gradients to an optimizer: set p.grad, then call step")
+            )
+            leave()
 
     def _answers(self) -> Job:
         """Answers one question after another; is sent the steps that they need."""

@@ -9,7 +9,7 @@ import statistics
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -25,18 +25,21 @@ from perfkit.worker.failures import is_users
 _STEPS_FOR_TYPICAL_SIZE = 12
 _MOST_LOOKS = 16
 """Calls of a role whose place is looked at: to look at every one would slow the script down."""
-_functorch: Any = torch._C._functorch
 
 
-def around(holder: Any, name: str, function: Callable[..., Any]) -> None:
-    """Replaces a function of a module or class by another one, which is given the plain one first."""
-    plain = getattr(holder, name)
+def wrapped(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """What stands for a plain function: another one, which is given the plain one first."""
 
     @functools.wraps(plain)
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(plain, *args, **kwargs)
 
-    setattr(holder, name, call)
+    return call
+
+
+def around(holder: Any, name: str, function: Callable[..., Any]) -> None:
+    """Replaces a function of a module or class by a `wrapped` one."""
+    setattr(holder, name, wrapped(getattr(holder, name), function))
 
 
 @dataclass(eq=False)
@@ -73,11 +76,9 @@ class Steps:
         self.now = Step()
         self.in_backward = False
         self.cycle: list[object] = []
-        """The optimizers that have made a step, in their order."""
-        self.is_over = False
-        """Whether the backward pass under way makes the step, which ends when something else begins: within
-        `Tensor.backward`, torch has taken function modes off their stack."""
+        """What has changed the weights, such as optimizers, in its order."""
         self._last_of_cycle: object = None
+        self._is_over = False
         self._since = clock()
         self._first: Step | None = None
 
@@ -88,39 +89,30 @@ class Steps:
 
     def begin(self) -> None:
         """A batch is fetched, or a forward or backward pass begins."""
-        if self.is_over and not self.in_backward:
-            self.is_over = False
-            self.end()
+        if self._is_over and not self.in_backward:
+            self._end()
         if not self.began_at:
             self.began_at, self._since = time.time(), clock()
 
-    on_fetch = on_forward = on_backward = begin
+    def updated(self, by: object) -> None:
+        """The weights have been changed. The last optimizer of a cycle ends the training step.
 
-    def first_may_end(self) -> None:
-        """Keeps what has happened so far as the first step, in case it turns out to have ended here."""
-        if self.count == 0 and not self.is_over:
-            self._first = copy.deepcopy(self.now)
-            self._first.seconds = clock() - self._since
-
-    def optimizer_stepped(self, optimizer: object) -> None:
-        """An optimizer has made its step. The last optimizer of a cycle ends the training step.
-
-        A cycle is complete when it begins again, so the first step is handed on with the second.
+        A cycle is complete when it begins again: until then, what has happened so far is kept as the first
+        step, which is handed on with the second. A step that is made within a backward pass ends when
+        something else begins: within `Tensor.backward`, torch has taken function modes off their stack.
         """
-        if self.in_backward:
-            self.is_over = True
-            return
-        if any(optimizer is known for known in self.cycle):
+        if by in self.cycle:
             self._last_of_cycle = self._last_of_cycle or self.cycle[-1]
         else:  # an optimizer that shows up later is rarer, and ends a step from then on
-            self.cycle.append(optimizer)
+            self.cycle.append(by)
             self._last_of_cycle = None
-            self.first_may_end()
-        if optimizer is self._last_of_cycle:
-            self.end()
+            if not self.count:
+                self._first = copy.deepcopy(self.now)
+                self._first.seconds = clock() - self._since
+        self._is_over |= by is self._last_of_cycle
+        self.begin()
 
-    def end(self) -> None:
-        """A step has ended."""
+    def _end(self) -> None:
         self.now.seconds = clock() - self._since
         steps = [self._first, self.now.since(self._first)] if self._first else [self.now]
         for step in steps:
@@ -128,7 +120,7 @@ class Steps:
             step.tokens = step.tokens or step.forward_tokens
         self.count += len(steps)
         self._listener(steps)
-        self.now, self._first, self._since = Step(), None, clock()
+        self.now, self._first, self._is_over, self._since = Step(), None, False, clock()
 
 
 class Script(View):
@@ -147,19 +139,16 @@ class Script(View):
         super().__init__(model=nn.ModuleList())  # those that the script calls itself
         self.settings, self.files = settings, files
         self.toggles: dict[str, Any] = dict(settings["toggles"])
-        self.refused: dict[str, str] = {}
         self.notes: list[str] = []
         self.sites = Sites(settings["scratch"])
         self.steps = Steps(functools.partial(self.tell, "steps"))
-        self.parts: list[Any] = [self, self.steps]
+        self.parts: list[Any] = [self]
         self.optimizers: list[Any] = []
         self.backwards = 0
         self.losses: list[torch.Tensor] = []
         self.samples_per_step = 0
-        self.step_is = ""
         self.holds = False
         self.held: list[tuple[Any, Any, int, int]] = []
-        self._is_profiled = False
         self._seen: list[Step] = []
 
     def tell(self, event: str, *facts: Any) -> None:
@@ -172,14 +161,6 @@ class Script(View):
         """Keeps a remark for the parent, once."""
         if text not in self.notes:
             self.notes.append(text)
-
-    def refuse(self, reasons: Mapping[str, str]) -> None:
-        """Those of these switches that should be set cannot be set here; the first reason counts."""
-        self.refused = {switch: reasons[switch] for switch in reasons if self.wants(switch)} | self.refused
-
-    def wants(self, switch: str) -> Any:
-        """The value that is to be set from outside; None if there is none, or it is refused."""
-        return None if switch in self.refused else self.toggles.get(switch)
 
     def set_process(self) -> None:
         """Sets the switches of the process; again before the first step, as the script may have set them."""
@@ -198,8 +179,8 @@ class Script(View):
 
     def step_in_words(self) -> str:
         """What counts as a step."""
-        names = dict.fromkeys(type(optimizer).__name__ for optimizer in self.steps.cycle)
-        return self.step_is or f"a step of {', '.join(names)}"
+        names = dict.fromkeys(type(optimizer).__name__ for optimizer in self.optimizers)
+        return f"a step of {', '.join(names)}" if names else "a backward pass"
 
     def step_s(self) -> float:
         """Seconds of a typical step."""
@@ -233,21 +214,9 @@ class Script(View):
             self.holds = False
             self.held.clear()
 
-    @contextlib.contextmanager
-    def phases(self) -> Iterator[None]:
-        """Forward and backward get names in the profile."""
-        self._is_profiled = True
-        try:
-            yield
-        finally:
-            self._is_profiled = False
-
-    def phase(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        """Names a part of the step in a profile."""
-        return torch.profiler.record_function(name) if self._is_profiled else contextlib.nullcontext()
-
-    def check(self, steps: Sequence[Any]) -> None:
-        """A script may train to any loss."""
+    def phases(self) -> contextlib.AbstractContextManager[None]:
+        """The parts of a step have no names in a profile."""
+        return contextlib.nullcontext()
 
 
 class Sites:
@@ -293,20 +262,13 @@ def _package(file: str) -> str:
 
 
 def tensors(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
-    """All tensors in nested containers and plain objects, in order, as they are outside of `torch.func`."""
+    """All tensors in nested containers and plain objects, in order."""
     if isinstance(value, torch.Tensor):
-        while _functorch.is_functorch_wrapped_tensor(value):
-            value = _functorch.get_unwrapped(value)
         yield value
     elif depth:
-        parts: Any = ()
-        if isinstance(value, Mapping):
-            parts = value.values()
-        elif isinstance(value, list | tuple):
-            parts = value
-        elif not isinstance(value, str | bytes | int | float):
-            parts = getattr(value, "__dict__", {}).values()
-        for part in list(parts):
+        if not isinstance(value, list | tuple | Mapping):
+            value = getattr(value, "__dict__", {})
+        for part in list(value.values() if isinstance(value, Mapping) else value):
             yield from tensors(part, depth - 1)
 
 
@@ -315,9 +277,13 @@ def first_tensor(value: Any) -> torch.Tensor | None:
     return next((tensor for tensor in tensors(value) if tensor.dim()), None)
 
 
-def size(tensor: torch.Tensor | None) -> tuple[int, int]:
-    """Samples and tokens of a tensor: its first dimension; all elements of a 2-D integer tensor."""
+def size(tensor: torch.Tensor | None, batch: int = 0) -> tuple[int, int]:
+    """Samples and tokens of a tensor: its first dimension; all elements of a 2-D integer tensor.
+
+    It is [sequence, batch] if its second dimension is the `batch` that its layers take as such.
+    """
     if tensor is None:
         return 0, 0
     is_text = tensor.dim() == 2 and not tensor.is_floating_point() and not tensor.is_complex()
-    return tensor.shape[0], tensor.numel() if is_text else 0
+    samples = batch if tensor.shape[1:2] == (batch,) else tensor.shape[0]
+    return samples, tensor.numel() if is_text else 0

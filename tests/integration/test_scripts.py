@@ -84,8 +84,8 @@ CASES = (
 )  # fmt: skip
 
 
-def start(launch, toggles):
-    script = WatchedScript(launch, toggles)
+def start(launch, toggles, loaders=()):
+    script = WatchedScript(launch, toggles, loaders=loaders)
     script.timeout_s = 200
     return script
 
@@ -103,9 +103,8 @@ def test_a_script_is_counted_toggled_and_edited(case, tmp_path, monkeypatch):
         shutil.copytree(source, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     launch = Launch(case.program, case.arguments, not case.program.endswith(".py"), tmp_path)
     files = {path: path.read_bytes() for path in tmp_path.rglob("*.py")}
-    environment, several = dict(os.environ), [toggles for toggles in (case.exact, case.other) if toggles]
-    plain, toggled = start(launch, {}), [start(launch, toggles) for toggles in several]
-    try:
+    environment = dict(os.environ)
+    with start(launch, {}) as plain:
         facts, first = plain.ask("describe"), train(plain)
         block = plain.ask("block", samples=4 * case.samples, queues=0)
         assert block.samples == case.samples * len(block.step_s), "samples of each step"
@@ -116,8 +115,11 @@ def test_a_script_is_counted_toggled_and_edited(case, tmp_path, monkeypatch):
         assert len(first.losses) == LOSS_STEPS * case.backwards
         for name, reason in case.refused.items():
             assert reason in facts.refused[name]
-        for script, toggles in zip(toggled, several, strict=True):
-            other = train(script)
+        frames = [site.frames[0] for site in facts.sites if site.role == "loader"]
+        loaders = [(frame.file, frame.line, frame.column) for frame in frames]
+        for toggles in filter(None, (case.exact, case.other)):
+            with start(launch, toggles, loaders) as script:
+                other = train(script)
             assert {proof.name: proof.ok for proof in other.mechanisms} == dict.fromkeys(toggles, True)
             recipe, own = Recipe.from_dict(other.recipe), Recipe.from_dict(first.recipe)
             strict = "bitwise" if toggles == case.exact else exactness(recipe, own)
@@ -130,9 +132,6 @@ def test_a_script_is_counted_toggled_and_edited(case, tmp_path, monkeypatch):
             assert [line[1:].strip() for line in lines] == [*case.edits]
             with start(patch.launch, {}) as edited:
                 assert train(edited).losses == other.losses
-    finally:
-        for script in (plain, *toggled):
-            script.stop()
     assert dict(os.environ) == environment
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.py")} == files
 

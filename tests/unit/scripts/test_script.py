@@ -20,7 +20,7 @@ class Seen:
     def step(self, samples: int, *optimizers: object):
         self.counter.now.samples += samples
         for optimizer in optimizers:
-            self.counter.optimizer_stepped(optimizer)
+            self.counter.updated(optimizer)
 
     def samples(self) -> list[int]:
         return [step.samples for step in self.steps]
