@@ -227,11 +227,10 @@ class Server(Questions):
 
     def on_unseen(self, what: str) -> None:
         """The script trains in a way in which no step can be seen: it is not watched to its end."""
-        if not self._is_silent:
+        if not self._line.closed:
             what = f"the script's steps cannot be seen: {what}, no backward pass and no optimizer of torch"
-            self._send(
-                Failure("no steps", what, "Give the gradients to an optimizer: set p.grad, then call step")
-            )
+            remedy = "Give the gradients to an optimizer: set p.grad, then call its step"
+            self._send(RunFailed(what, remedy, "no steps"))
             leave()
 
     def _answers(self) -> Job:
