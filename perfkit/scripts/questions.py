@@ -231,7 +231,7 @@ class Server(Questions):
             what = f"the script's steps cannot be seen: {what}, no backward pass and no optimizer of torch"
             remedy = "Give the gradients to an optimizer: set p.grad, then call its step"
             self._send(RunFailed(what, remedy, "no steps"))
-            leave()
+            os._exit(0)
 
     def _answers(self) -> Job:
         """Answers one question after another; is sent the steps that they need."""
