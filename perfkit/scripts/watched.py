@@ -3,8 +3,8 @@
 import contextlib
 import json
 import os
+import re
 import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +77,10 @@ class Launch:
         """What the script is called in results: its file, or its module."""
         return self.program if self.module else Path(self.program).name
 
-    def command(self, python: str = sys.executable) -> list[str]:
-        """The words to start."""
-        return [python, *["-m"] * self.module, self.program, *self.arguments]
+    @property
+    def words(self) -> list[str]:
+        """The arguments of Python."""
+        return [*["-m"] * self.module, self.program, *self.arguments]
 
     def check(self) -> None:
         """`InvalidValue` if there is no such program, or it starts several ranks."""
@@ -93,7 +94,7 @@ class Launch:
 
     def describe(self) -> str:
         """The command as one types it."""
-        return " ".join(self.command("python"))
+        return " ".join(["python", *self.words])
 
 
 class WatchedScript(Conversation):
@@ -135,29 +136,28 @@ class WatchedScript(Conversation):
             "scratch": self._mirror,
             "started": time.time(),
         }
-        ours, theirs = socket.socketpair()
-        self.lines = [Connection(ours.detach())]
         self.on_progress("waiting for its second step")
+        ours, theirs = Pipe()
+        self.lines = [ours]
         try:
             with theirs:
                 self._process = self._start(settings | {"line": theirs.fileno()})
-            self.pids = [self._process.pid]
         except BaseException:
-            self.lines[0].close()
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
+        self.pids = [self._process.pid]
 
     # ------------------------------------------------------------ starting
 
     def _start(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
-        words, folder = self._mirrored()
+        arguments, folder = self._mirrored()
         way_in = self.folder / "entry"
         way_in.mkdir()
         shutil.copy(entry.__file__, way_in / "sitecustomize.py")
         paths = [str(way_in), os.environ.get("PYTHONPATH", "")]
-        cache = {"TORCHINDUCTOR_CACHE_DIR": str(machine.cache_folder() / "inductor"), "PYTHONHASHSEED": "0"}
         environment = {
-            **cache,
+            "TORCHINDUCTOR_CACHE_DIR": str(machine.cache_folder() / "inductor"),
+            "PYTHONHASHSEED": "0",
             **os.environ,
             **_QUIET,
             **Recipe().replace(**settings["toggles"]).environment(),
@@ -167,14 +167,13 @@ class WatchedScript(Conversation):
             "PYTHONUNBUFFERED": "1",
             entry.VARIABLE: json.dumps(settings),
         }
-        with contextlib.ExitStack() as files:
-            given = files.enter_context(open(_standard_input(), "rb"))
-            out, err = (files.enter_context((self.folder / name).open("wb")) for name in ("out", "err"))
+        out, err = self.folder / "out", self.folder / "err"
+        with open(_standard_input(), "rb") as given, out.open("wb") as output, err.open("wb") as errors:
             return subprocess.Popen(
-                words,
+                [sys.executable, *arguments],
                 stdin=given,
-                stdout=out,
-                stderr=err,
+                stdout=output,
+                stderr=errors,
                 cwd=folder,
                 env=environment,
                 pass_fds=[settings["line"]],
@@ -182,21 +181,24 @@ class WatchedScript(Conversation):
             )
 
     def _mirrored(self) -> tuple[list[str], str]:
-        """The command and the working directory in a mirror of the file system."""
+        """The arguments of Python and the working directory, in a mirror of the file system."""
         where, script = self.launch.where, self.launch.script
         known, files = [where], dict(self.launch.replaced)
         if script:
             known.append(script.parent)
             files.setdefault(script.resolve(), script.read_bytes())
-        folders = {folder: self._place(folder) for each in known for folder in (each, each.resolve())}
-        for there in folders.values():
-            unfold(self._mirror, there)
+        places = {str(path): self._place(path) for each in known for path in (each, each.resolve())}
+        for place in places.values():
+            unfold(self._mirror, place)
         for path, data in files.items():
-            place = Path(self._place(path))
-            unfold(self._mirror, str(place.parent))
-            place.unlink(missing_ok=True)
-            place.write_bytes(data)
-        return [_moved(word, folders) for word in self.launch.command()], folders[where]
+            copy = Path(self._place(path))
+            unfold(self._mirror, str(copy.parent))
+            copy.unlink(missing_ok=True)
+            copy.write_bytes(data)
+        # A path begins an argument, or follows an `=`.
+        folders = re.compile(f"(?<![^=])({'|'.join(map(re.escape, places))})(?=/|$)")
+        arguments = [folders.sub(lambda match: places[match[0]], word) for word in self.launch.words]
+        return arguments, places[str(where)]
 
     def _place(self, path: Path) -> str:
         """The place of a real path in the mirror."""
@@ -216,10 +218,11 @@ class WatchedScript(Conversation):
         return self._process.poll() is not None
 
     def death(self, rank: int) -> RunFailed:
+        code = self._process.wait()
         lines = [line.strip() for line in self.written("out") + self.written("err") if line.strip()]
-        failure = explain_exit(self._process.wait(), lines[-1] if lines else "")
+        failure = explain_exit(code, lines[-1] if lines else "")
         failure.what = failure.what.replace("the measuring process", "the script")
-        if failure.kind == "failed":
+        if code >= 0:
             failure.remedy = "Does it import torch, and train for some steps with these arguments?"
         return failure
 
@@ -246,12 +249,3 @@ def _standard_input() -> str:
         if stat.S_ISREG(os.fstat(0).st_mode):
             return "/dev/stdin"
     return os.devnull
-
-
-def _moved(word: str, folders: Mapping[Path, str]) -> str:
-    """A word of the command line, with a path below one of the folders in the mirror."""
-    option, equals, path = word.rpartition("=")
-    for folder, there in folders.items():
-        if path == str(folder) or path.startswith(f"{folder}{os.sep}"):
-            return f"{option}{equals}{there}{path.removeprefix(str(folder))}"
-    return word
