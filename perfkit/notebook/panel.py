@@ -29,8 +29,6 @@ from perfkit.studies.sources import Progress, Update
 
 STOPPED = "stopped; what was finished is kept"
 _STYLE = f"<style>{resources.files('perfkit.notebook').joinpath('panel.css').read_text('utf-8')}</style>"
-_INTERVAL_S = 0.4
-"""Between two updates: each is work for kernel, server and browser, on the cores that are measured."""
 _newest: "weakref.WeakValueDictionary[str, Panel]" = weakref.WeakValueDictionary()
 
 
@@ -171,8 +169,7 @@ class Bar:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.line, self.error = text("pk-status"), text("pk-error")
         self._clock = clock
-        self._started = self._shown = 0.0
-        self._words = ""
+        self._started = 0.0
         self.say("ready")
 
     def say(self, words: str, fraction: float = 0.0) -> None:
@@ -187,17 +184,13 @@ class Bar:
 
     def begin(self) -> None:
         """Starts a piece of work."""
-        self._started, self._words = self._clock(), ""
+        self._started = self._clock()
         self.tell(None)
         self.say("starting …")
 
     def progress(self, words: str, fraction: float) -> None:
         """Shows what is done, the part that is done, and roughly how long the rest will take."""
-        now = self._clock()
-        if words == self._words and now - self._shown < _INTERVAL_S:
-            return
-        self._words, self._shown = words, now
-        spent = now - self._started
+        spent = self._clock() - self._started
         left_s = spent / fraction - spent if fraction > 0.08 and spent > 3 else 0.0
         left = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
         self.say(f"{words}, {fraction:.0%}{f', about {left} left' * (left_s >= 0.5)}", fraction)

@@ -43,19 +43,16 @@ def _figure(name: str, title: str, runs: Sequence[Run], rows: Sequence[Row], uni
 def step_time(runs: Sequence[Run]) -> Figure:
     """A step of each run as timelines of loader, host and device, all for the same number of samples."""
     runs = sentences.stages(runs)
-    counts = [run.samples_per_step for run in runs if run.step_s]
-    samples = max(counts) if counts and all(counts) else 0
-    steps = [samples / run.samples_per_step if samples and run.step_s else 1.0 for run in runs]
-    ends = [run.step_s.value * count if run.step_s else 0.0 for run, count in zip(runs, steps, strict=True)]
-    scale, unit = (1.0, "s") if max(ends, default=0) >= 2 else (1e3, "ms")
-    rows = [row for run, end in zip(runs, ends, strict=True) for row in _timeline(run, end * scale)]
-    what = f"{unit} for {samples:,} samples" if samples else f"{unit}, a step"
-    several = "; of several steps: shares, not places" * any(count != samples for count in counts)
-    return _figure("step_time", "Where a step's time goes", runs, rows, f"{what}, medians{several}")
+    counts = {max(1, run.samples_per_step) for run in runs if run.step_s}
+    samples = max(counts, default=0)
+    rows = [row for run in runs for row in _timeline(run, samples)]
+    unit = f"ms for {samples:,} samples, medians"
+    unit += "; of several steps: shares, not places" * (len(counts) > 1)
+    return _figure("step_time", "Where a step's time goes", runs, rows, unit)
 
 
-def _timeline(run: Run, end: float) -> list[Row]:
-    """A run in words, then loader, host, copies and device until the end of a step.
+def _timeline(run: Run, samples: int) -> list[Row]:
+    """A run in words, then loader, host, copies and device in the time that it takes for some samples.
 
     A step starts with the request for its batch: that is the place of the host's wait. Worker processes are
     not timed; of copies the bytes are known, and of a GPU at most the share of the step in which it is busy.
@@ -67,13 +64,14 @@ def _timeline(run: Run, end: float) -> list[Row]:
     words = f"{sentences.name(run)}: {sentences.step_time(run)} a step"
     words += "" if share is None else f", {units.percent(share)} waits for data"
     words += "" if busy is None else f", device busy {units.percent(busy)} of it"
-    rows, wait = [Row("", (), words)], (share or 0.0) * end
+    scale = 1e3 * samples / max(1, run.samples_per_step)
+    step = Estimate(*(scale * value for value in msgspec.structs.astuple(run.step_s)))
+    rows, end, wait = [Row("", (), words)], step.value, (share or 0.0) * step.value
     if workers:
         beside = f"{workers} worker{'s' * (workers != 1)} beside the step: not timed"
         rows.append(Row("loader", (), beside))
     elif workers is not None:
         rows.append(Row("loader", [(wait, _LOADS)]))
-    step = Estimate(*(value * end / run.step_s.value for value in msgspec.structs.astuple(run.step_s)))
     host = "host and device" if run.device == "cpu" else "host"
     rows.append(Row(host, [(wait, _WAITS), (end - wait, _REST)], interval=step))
     if run.h2d_bytes_per_sample is not None:

@@ -253,17 +253,16 @@ def kernels(result: KernelReport) -> list[Content]:
     )
     roofs = [[name, f"{gflops(peak)} GFLOP/s"] for name, peak in result.peaks.items()]
     roofs.append(["copying", f"{result.bytes_per_s / 1e9:,.1f} GB/s"])
-    step = [["FLOPs", "n/a: counted on the recipe without compile"]]
-    if result.flops:
-        step = [
-            ["step", units.duration(result.step_s)],
-            ["FLOPs", f"{result.flops / 1e9:,.2f} GFLOP in {result.dtype}"],
-            ["share of the measured peak (FLOP/s)", f"{result.mfu:.1%}"],
-        ]
+    step: list[list[Cell | str]] = [
+        ["step", Cell(result.step_s, units.duration)],
+        ["FLOPs", Cell(result.flops, lambda flops: f"{flops / 1e9:,.2f} GFLOP in {result.dtype}")],
+        ["share of the measured peak (FLOP/s)", Cell(result.mfu, "{:.1%}".format)],
+    ]
+    note = "" if result.flops else "FLOPs are counted on the recipe without compile."
     return [
         Table(("what", "at most"), roofs, "Roofs, measured"),
         tabulate(shapes, result.rows, "By shape"),
-        Table(("what", "how much"), step, f"A step of {result.recipe}"),
+        Table(("what", "how much"), step, f"A step of {result.recipe}", note),
     ]
 
 
@@ -312,12 +311,12 @@ def history_row(stored: Stored) -> dict[str, Any]:
 def stored(history: Sequence[Stored]) -> Table:
     """Stored runs, a row each."""
     columns = (
-        Col("id", lambda stored: stored.run.id),
+        Col("id", "run.id"),
         Col("name", called),
         Col("samples/s", lambda stored: rate(stored.run)),
         Col("workload", lambda stored: stored.run.workload.rpartition(":")[2]),
-        Col("session", lambda stored: stored.run.session),
-        Col("preset", lambda stored: stored.run.preset),
+        Col("session", "run.session"),
+        Col("preset", "run.preset"),
         Col("note", "note"),
     )
     return tabulate(columns, history, none="no runs are stored")
