@@ -111,23 +111,18 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.rank_compute_s) / float(np.median(self.rank_compute_s))
 
 
-def counting(shares: Sequence[float], count: int) -> Flags:
-    """Which of `count` rounds count: those that others did not disturb, or all where too few are left.
+def counting(shares: Sequence[float], count: int) -> tuple[Flags, float | None]:
+    """Which of `count` rounds count: the undisturbed ones, or all if these are too few, and then the disturbance.
 
-    `shares` of the cores were taken by others, in each round; empty where it was not measured.
+    `shares` of the cores were taken by others, in each round; empty where it was not measured. The disturbance
+    is the mean share of the disturbed rounds.
     """
-    clean: Flags = np.array(shares if len(shares) == count else [0.0] * count) <= DISTURBED
+    values = np.array(shares if len(shares) == count else [0.0] * count)
+    clean: Flags = values <= DISTURBED
     # Half of fewer rounds will do: they give no verdict anyway.
-    needed = stats.MIN_ROUNDS if count >= stats.MIN_ROUNDS else count / 2
-    return clean if clean.sum() >= needed else np.ones(count, bool)
-
-
-def taken(shares: Sequence[float], count: int) -> float | None:
-    """The share of the cores that others took, where too few of `count` rounds were free of it."""
-    values = np.array(shares)
-    if len(shares) != count or not (values[counting(shares, count)] > DISTURBED).any():
-        return None
-    return float(values[values > DISTURBED].mean())
+    if clean.sum() >= (stats.MIN_ROUNDS if count >= stats.MIN_ROUNDS else count / 2):
+        return clean, None
+    return np.ones(count, bool), float(values[~clean].mean())
 
 
 class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -142,13 +137,13 @@ class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
     def rates(self) -> tuple[Values, Values]:
         """Both as arrays, this run's first, in the rounds that count."""
         own, other = np.array(self.own_samples_per_s), np.array(self.other_samples_per_s)
-        counts = counting(self.disturbed, own.size)
+        counts, _ = counting(self.disturbed, own.size)
         return (own[counts], other[counts]) if own.size == other.size else (own, other)
 
     @property
     def is_disturbed(self) -> bool:
         """Whether too few rounds were undisturbed, so that all of them count."""
-        return taken(self.disturbed, len(self.own_samples_per_s)) is not None
+        return counting(self.disturbed, len(self.own_samples_per_s))[1] is not None
 
 
 class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
@@ -318,8 +313,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def disturbed(self) -> float | None:
         """The share of the cores that others took, where too few rounds were free of it."""
-        shares, count = self.raw.disturbed, len(self.raw.block_samples_per_s)
-        return taken(shares, count) if self.status == "ok" else None
+        _, disturbance = counting(self.raw.disturbed, len(self.raw.block_samples_per_s))
+        return disturbance if self.status == "ok" else None
 
     def pairing(self, role: str) -> Pairing | None:
         """The rounds beside the `previous` stage or the `baseline`; None where they were not compared."""
@@ -349,12 +344,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def _in_rounds(self, values: Values | list[float]) -> Values:
         """The values (one a round) of the rounds that count."""
-        return np.array(values)[counting(self.raw.disturbed[: len(values)], len(values))]
+        counts, _ = counting(self.raw.disturbed[: len(values)], len(values))
+        return np.array(values)[counts]
 
     def _measured(self, values: list[float]) -> Values:
         """The values (one a step) after the warm-up, in the rounds that count."""
         steps, blocks = np.array(values[self.raw.warmup_steps :]), self.raw.block_steps
-        counts = counting(self.raw.disturbed, len(blocks))
+        counts, _ = counting(self.raw.disturbed, len(blocks))
         return steps[np.repeat(counts, blocks)] if steps.size == sum(blocks) else steps
 
 
