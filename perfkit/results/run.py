@@ -112,10 +112,10 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def counting(shares: Sequence[float], count: int) -> tuple[Flags, float | None]:
-    """Which of `count` rounds count: the undisturbed ones, or all if these are too few, and then the disturbance.
+    """Which of `count` rounds count: the undisturbed ones; or all, if these are too few, and how disturbed.
 
-    `shares` of the cores were taken by others, in each round; empty where it was not measured. The disturbance
-    is the mean share of the disturbed rounds.
+    Others took `shares` of the cores, one in each round; empty where it was not measured. How disturbed all
+    are is the mean share of the disturbed ones.
     """
     values = np.array(shares if len(shares) == count else [0.0] * count)
     clean: Flags = values <= DISTURBED

@@ -135,10 +135,8 @@ def _student(freedom: float) -> float:
 
 def widened(estimate: Estimate, band: float) -> Estimate:
     """An estimate whose interval also holds the error of a model, a fraction."""
-    log_band = math.log1p(band)
-    below = math.hypot(math.log(estimate.value / estimate.low), log_band)
-    above = math.hypot(math.log(estimate.high / estimate.value), log_band)
-    return Estimate(estimate.value, estimate.value * math.exp(-below), estimate.value * math.exp(above))
+    half = math.hypot(math.log(estimate.high / estimate.low) / 2, math.log1p(band))
+    return Estimate(estimate.value, estimate.value * math.exp(-half), estimate.value * math.exp(half))
 
 
 def predicted(ratio: Ratio, band: float) -> Ratio:

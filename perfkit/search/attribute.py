@@ -11,15 +11,14 @@ from dataclasses import replace
 from msgspec import Struct
 
 from perfkit.errors import InvalidValue
-from perfkit.ladder.catalogue import Stage, optimization
+from perfkit.ladder.catalogue import optimization
 from perfkit.recipe import Recipe
-from perfkit.results.run import slug
 from perfkit.results.stats import Estimate, Ratio
 from perfkit.results.store import RunStore
 from perfkit.show import units
 from perfkit.show.document import Bullets, Col, Content, tabulate
 from perfkit.studies import rungs
-from perfkit.studies.sources import Plan, Progress, opened
+from perfkit.studies.sources import Plan, Progress
 
 USUAL = ("data_loading", "uint8_copy", "channels_last", "compile")
 
@@ -67,42 +66,40 @@ def attribute(
 
     `budget_s` limits the time of the rounds. If a person stops it, what was measured until then counts.
     """
+    source = rungs.described(plan, load=True)
+    source.require("attribution")
+    base, target = source.baseline(), source.target
+    reasons = {name: rungs.rung(plan, target, name, base).reason for name in names or USUAL}
+    left_out = {name: reason for name, reason in reasons.items() if reason}
+    acting = [name for name, reason in reasons.items() if not reason]
+    if len(acting) < 2:
+        why = "".join(f"; {name}: {reason}" for name, reason in left_out.items())
+        what = f"{len(acting)} of these optimizations can act here{why}"
+        raise InvalidValue(what, "Name two or more that can")
+
+    def recipe(members: Iterable[str]) -> Recipe:
+        """The baseline with some optimizations."""
+        built = base
+        for name in members:
+            built = rungs.rung(plan, target, name, built).recipe
+            if name != "batch_size":  # an optimization by itself
+                built = built.replace(batch_size=base.batch_size)
+        return built
+
+    alone = {name: recipe([name]) for name in acting}
+    without = {name: recipe(other for other in acting if other != name) for name in acting}
+    whole = recipe(acting)
+    titles = {base: "baseline", whole: "all together"}
+    titles |= {without[name]: f"all but {optimization(name).title}" for name in acting}
+    titles |= {alone[name]: f"{optimization(name).title} alone" for name in acting}
+    preset = replace(plan.preset, limit_s=min(plan.preset.limit_s, budget_s))
+    titled = tuple((title, each) for each, title in titles.items())
     ratios = dict[Recipe, Ratio]()
-    with opened(plan, progress or Progress(), "attribution") as source:
-        base = source.baseline()
-
-        def recipe(members: Iterable[str]) -> Recipe:
-            """The baseline with some optimizations."""
-            built = base
-            for name in members:
-                built = rungs.rung(plan, source.target, name, built).recipe
-                if name != "batch_size":  # an optimization by itself
-                    built = built.replace(batch_size=base.batch_size)
-            return built
-
-        reasons = {name: rungs.rung(plan, source.target, name, base).reason for name in names or USUAL}
-        left_out = {name: reason for name, reason in reasons.items() if reason}
-        acting = [name for name, reason in reasons.items() if not reason]
-        if len(acting) < 2:
-            why = "".join(f"; {name}: {reason}" for name, reason in left_out.items())
-            what = f"{len(acting)} of these optimizations can act here{why}"
-            raise InvalidValue(what, "Name two or more that can")
-        alone = {name: recipe([name]) for name in acting}
-        without = {name: recipe(other for other in acting if other != name) for name in acting}
-        whole = recipe(acting)
-        titles = {base: "baseline", whole: "all together"}
-        titles |= {without[name]: f"all but {optimization(name).title}" for name in acting}
-        titles |= {alone[name]: f"{optimization(name).title} alone" for name in acting}
-        stages = [Stage(slug(title), title, each) for each, title in titles.items()]
-        rule = rungs.stop_rule(plan)
-        rule = replace(rule, limit_s=min(rule.limit_s, budget_s), ceiling=False)
-        for run in source.measure(stages, rule):
-            source.progress.finish(run)
-            RunStore().add(run)
-            if ratio := run.speedup("baseline"):
-                ratios[Recipe.from_dict(run.recipe)] = ratio
-            elif run.reason:
-                left_out[run.title] = run.reason
+    for run in rungs.climb(replace(plan, preset=preset, recipes=titled), RunStore(), progress):
+        if ratio := run.speedup("baseline"):
+            ratios[Recipe.from_dict(run.recipe)] = ratio
+        elif run.reason:
+            left_out[run.title] = run.reason
 
     def worth(top: Recipe, *below: Recipe) -> Estimate | None:
         """The speed of a recipe over the product of others, all of them beside the baseline."""

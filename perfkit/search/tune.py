@@ -24,8 +24,7 @@ from perfkit.results.store import RunStore
 from perfkit.rules import Target, applicable
 from perfkit.show import sentences, units
 from perfkit.show.document import Bullets, Col, Content, tabulate
-from perfkit.studies import rungs
-from perfkit.studies.inspect import parity_of
+from perfkit.studies import inspect, rungs
 from perfkit.studies.sources import Plan, Progress, Source, StopRule, opened
 
 SPACE: dict[str, tuple[Value, ...]] = {
@@ -129,13 +128,13 @@ def tune(
             raise InvalidValue(what, "Raise it, or allow smaller batches")
         if left and not source.stopped:
             notes.append(f"No time was left to try {', '.join(left)}: raise the budget")
-        if source.stopped:
-            notes.append("Stopped before its end: parity was not checked")
-        elif best != base:
-            try:
-                parity = parity_of(source, run.title, best)
-            except PerfkitError as problem:
-                notes.append(f"Whether it trains the same could not be checked: {problem}")
+    if source.stopped:
+        notes.append("Stopped before its end: parity was not checked")
+    elif best != base:
+        try:
+            parity = inspect.parity(plan, run.title, best, progress=progress)
+        except PerfkitError as problem:
+            notes.append(f"Whether it trains the same could not be checked: {problem}")
     return Tuned(
         best=run,
         settings="the baseline" if best == base else best.describe(base),

@@ -10,7 +10,7 @@ import platform
 import random
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -129,8 +129,11 @@ class ThisMachine(Source):
         """
         child = child or self.fresh_child(recipe)
         how = {"seed": self.plan.seed, "warmup_s": warmup_s}
-        with _stopped_on_error(child):
+        try:
             trained = child.ask("train", recipe=recipe.to_dict(), loss_steps=loss_steps, **how)
+        except BaseException:
+            child.stop()
+            raise
         return Training(child, trained)
 
     def fresh_child(self, recipe: Recipe) -> Conversation:
@@ -145,8 +148,7 @@ class ThisMachine(Source):
         child = Child(progress.phase, progress.cancelled, plan.timeout_s, recipe.environment(), recipe.ranks)
         self.keep(child)
         what = {"workload": plan.workload, "preset": plan.preset.name, "options": dict(plan.options)}
-        with _stopped_on_error(child):
-            return child, child.ask("describe", device=plan.device, **what)
+        return child, child.ask("describe", device=plan.device, **what)
 
     def keep(self, child: Conversation) -> None:
         """Has a child ended with this source."""
@@ -397,12 +399,3 @@ def _is_out_of_memory(problem: PerfkitError) -> bool:
 
 def _pids(trials: Sequence[Trial]) -> set[int]:
     return {pid for trial in trials if trial.child for pid in trial.child.pids}
-
-
-@contextlib.contextmanager
-def _stopped_on_error(child: Conversation) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        child.stop()
-        raise

@@ -67,27 +67,22 @@ def parity(
 ) -> Parity:
     """Trains a recipe and the plain program from one seed on the same batches, and compares."""
     with opened(plan, progress or Progress(), "parity") as source:
-        return parity_of(source, title, recipe, steps)
-
-
-def parity_of(source: Source, title: str, recipe: Recipe, steps: int = PARITY_STEPS) -> Parity:
-    """The same on a source that has loaded the workload, and allows it."""
-    assert isinstance(source, ThisMachine), "others refuse it"
-    if recipe.ranks > 1:
-        exactness: Exactness = "tolerance"
-        report, trained = _beside_one_rank(source, recipe, steps)
-    else:
-        plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
-        exactness, child = catalogue.exactness(recipe, plain), source.fresh_child(recipe)
-        how = {"exactness": exactness, "seed": source.plan.seed, "steps": steps}
-        report = child.ask("parity", recipe=recipe.to_dict(), **how)
-        child.stop()
-        trained = source.train(recipe, loss_steps=2).trained
+        assert isinstance(source, ThisMachine), "others refuse it"
+        if recipe.ranks > 1:
+            exactness: Exactness = "tolerance"
+            report, trained = _beside_one_rank(source, recipe, steps)
+        else:
+            plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
+            exactness, child = catalogue.exactness(recipe, plain), source.fresh_child(recipe)
+            how = {"exactness": exactness, "seed": plan.seed, "steps": steps}
+            report = child.ask("parity", recipe=recipe.to_dict(), **how)
+            child.stop()
+            trained = source.train(recipe, loss_steps=2).trained
     off = [f"{proof.name}: {proof.evidence}" for proof in trained.mechanisms if not proof.ok]
     proven = f"{len(trained.mechanisms)} switches proven by the built objects"
     mechanisms = Check("mechanisms", not off, "; ".join(off) or proven)
     samples = recipe.batch_size * recipe.accumulation * recipe.ranks
-    is_other_batch = samples != source.plan.preset.batch_size
+    is_other_batch = samples != plan.preset.batch_size
     return Parity(title, exactness, [*report.checks, mechanisms], is_other_batch, report.losses)
 
 

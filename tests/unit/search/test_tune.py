@@ -35,7 +35,7 @@ def search(machine, monkeypatch):
         return 100 * factor * 0.9**recipe.channels_last * next(pace) / 100_000
 
     machine.rate = rate
-    monkeypatch.setattr("perfkit.search.tune.parity_of", lambda source, title, recipe: SAME)
+    monkeypatch.setattr("perfkit.search.tune.inspect.parity", lambda *asked, progress: SAME)
     return machine
 
 
@@ -83,10 +83,10 @@ def test_nothing_above_the_memory_cap_is_picked(search, plan):
 
 
 def test_the_search_is_kept_if_parity_fails(search, plan, monkeypatch):
-    def fails(*_):
+    def fails(*_, progress):
         raise RunFailed("out of memory in float64", "use a smaller batch")
 
-    monkeypatch.setattr("perfkit.search.tune.parity_of", fails)
+    monkeypatch.setattr("perfkit.search.tune.inspect.parity", fails)
     tuned = tune(plan, SPACE)
     assert tuned.parity is None
     assert "could not be checked: out of memory in float64" in tuned.notes[0]
