@@ -61,7 +61,7 @@ def patch(
     launch = Launch(program, tuple(arguments or ()), module)
     with cli.progress() as follow:
         result = patching.make(launch, switches, follow)
-        proof = patching.verify(result, launch, switches, budget if verify else None, follow)
+        proof = patching.verify(result, launch, budget if verify else None, follow)
     sys.stdout.write(result.diff())
     terminal.show([*result.notes(), proof.evidence], to_stderr=True)
     if not proof.ok:

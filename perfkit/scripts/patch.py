@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe, Value, shown
 from perfkit.results import parity
 from perfkit.results.parity import Check
@@ -39,15 +38,15 @@ _WAYS = {
     "optimizer_impl=fused": ("optimizer", "fused=True"),
     "optimizer_impl=foreach": ("optimizer", "foreach=True"),
     "optimizer_impl=loop": ("optimizer", "foreach=False"),
-    "compile=True": ("model", ".compile()"),
-    "channels_last=True": ("model", ".to(memory_format=torch.channels_last)"),
+    "compile=True": ("optimizer", ".compile()"),
+    "channels_last=True": ("optimizer", ".to(memory_format=torch.channels_last)"),
     "amp=bf16": ("backward", 'with torch.autocast("{device}", dtype=torch.bfloat16)'),
     "cpu_threads": ("line", "torch.set_num_threads({})"),
     "cudnn_benchmark": ("line", "torch.backends.cudnn.benchmark = {}"),
     "fp32_precision": ("line", "\n".join(f'{name} = "{{0}}"' for name in _FP32)),
 }
-"""How a switch is written: arguments of a call, a call of the model before its optimizer is made (a
-convolution takes over the layout of its weights), a context around model and loss, statements."""
+"""How a switch is written: arguments of a call; a method of the model, called before its optimizer is made (a
+convolution takes over the layout of its weights); a context around model and loss; statements."""
 _OWN = {
     "cpu_threads": r"set_num_threads\(",
     "cudnn_benchmark": r"cudnn\.benchmark\s*=",
@@ -79,12 +78,12 @@ _LIBRARIES = {
 class Patch:
     """What to change so that a script has switches by itself.
 
-    `launch`: how it is started for a measuring run with the edited files, which stay as they are. `refused`:
-    switches that it has already or that need an edit by hand, and which.
+    `launch`: how it is started for a measuring run with the edited files, which stay as they are. `edited`:
+    the switches that it sets. `refused`: those that the script has or that need an edit by hand, and which.
     """
 
     launch: Launch
-    edited: list[str] = field(default_factory=list)
+    edited: dict[str, Value] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -121,19 +120,15 @@ def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | Non
 
 def edit(launch: Launch, settings: Mapping[str, Value], facts: ScriptFacts) -> Patch:
     """The edits of a script's files; they stay as they are."""
-    files = [frame.file for site in facts.sites for frame in reversed(site.frames)]
-    if launch.script:
-        files.insert(0, str(launch.script.resolve()))
-    if not files:
-        what = f"no call of '{launch.program}' itself was seen: it trains inside a library"
-        raise InvalidValue(what, "Set that library's own options")
+    files = [str(launch.script.resolve())] if launch.script else []
+    files += [frame.file for site in facts.sites for frame in reversed(site.frames)]
     sources = {path: Source(path, Path(path).read_bytes()) for path in dict.fromkeys(files)}
-    patcher, edited, refused = _Patcher(facts, sources), list[str](), dict[str, str]()
+    patcher, edited, refused = _Patcher(facts, sources), dict[str, Value](), dict[str, str]()
     for name, value in settings.items():
         before = [[*source.edits] for source in sources.values()]
         try:
             patcher.set(name, value)
-            edited.append(name)
+            edited[name] = value
         except Refused as reason:
             refused[name] = str(reason)
             for source, edits in zip(sources.values(), before, strict=True):
@@ -166,8 +161,8 @@ class _Patcher:
         if not code:
             raise Refused(f"the script's own code has to change: see `perfkit diff {name}`")
         code = code.format(value, device=self._facts.device)
-        sites = [site for site in self._sites if site.role == ("optimizer" if role == "model" else role)]
-        if role != "line" and not sites:
+        sites = [site for site in self._sites if site.role == role]
+        if not (self._sources if role == "line" else sites):
             raise Refused(f"no {role} was seen in the script's own code")
         self._refuse_own(name, code)
         if sites and sites[0].library:
@@ -205,9 +200,9 @@ class _Patcher:
         for site in sites:
             source = self._sources[site.frames[0].file]
             call = source.call_at(site.frames[0])
-            if role == "model":
+            if code.startswith("."):
                 _add_to_model(source, call, code)
-            elif role == "backward":
+            elif code.startswith("with "):
                 self._wrap_loss(source, call, code, is_only=len(sites) == 1)
             else:
                 source.set_arguments(call, code, _ORDERS.get(role, ()))
@@ -236,13 +231,7 @@ def _add_to_model(source: Source, call: Any, suffix: str) -> None:
     source.add_before(source.around(call)[-1], f"{name}{suffix}")
 
 
-def verify(
-    result: Patch,
-    launch: Launch,
-    settings: Mapping[str, Value],
-    budget_s: float | None,
-    progress: Progress,
-) -> Check:
+def verify(result: Patch, launch: Launch, budget_s: float | None, progress: Progress) -> Check:
     """Measures the patched script against the script of `launch` with the switches set from outside.
 
     Both train the same: their losses are equal, and no difference in speed is measured. `budget_s`: seconds
@@ -250,12 +239,11 @@ def verify(
     """
     if budget_s is None or not result.edited:
         return Check("patch", bool(result.edited), "not measured" if result.edited else "no switch was set")
-    changes = {name: settings[name] for name in result.edited}
-    sides = Candidate("set from outside", changes=changes), Candidate("patched")
+    sides = Candidate("set from outside", changes=result.edited), Candidate("patched")
     plan = script_plan(launch, more={"patched": result.launch})
     comparison = compare(*sides, plan, budget_s, PRECISION, pairs=1, ceiling=False, progress=progress)
     # From outside the model's call is compiled, in the patch the model: other kernels, other rounding.
-    is_amp = changes.get("amp", "off") != "off"
+    is_amp = result.edited.get("amp", "off") != "off"
     losses = parity.losses(comparison.b.losses, comparison.a.losses, "tolerance", is_amp)
     return verdict(comparison.ratio, losses)
 

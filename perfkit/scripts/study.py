@@ -64,7 +64,6 @@ class ScriptSource(ThisMachine):
         self._more = more or {}
         self._observed = observed
         self._first: WatchedScript | None = None
-        self._children: dict[str, WatchedScript] = {}
         self._loaders: list[tuple[str, int, int]] = []
 
     def load(self) -> None:
@@ -107,7 +106,6 @@ class ScriptSource(ThisMachine):
         toggles = {name: values[0] for name, values in stage.recipe.diff(self.baseline()).items()}
         is_plain = launch == self._launch and not toggles
         child = self.take() if is_plain else self._start(launch, toggles)
-        self._children[stage.title] = child
         _, trained = self.train(stage.recipe, preset.loss_steps, preset.warmup_s, child=child)
         facts = {**trained.facts, "command": launch.describe()}
         if self.facts.random_data:
@@ -121,10 +119,11 @@ class ScriptSource(ThisMachine):
         runs = super().measure(stages, stop)
         if isinstance(self.stopped, RunFailed):
             runs = [msgspec.structs.replace(run, facts={**run.facts, "ended": _ENDED}) for run in runs]
-        if self._observed is not None:
-            for at, run in enumerate(runs):
-                with contextlib.suppress(PerfkitError, KeyError):  # it has ended, or a person stopped it
-                    self._observed[run.title] = seen = self._children[run.title].ask("behaviour")
+        for at, run in enumerate(runs):
+            child = self._trials[run.stage].child
+            with contextlib.suppress(PerfkitError):  # it has ended, or a person stopped it
+                if child and self._observed is not None:
+                    self._observed[run.title] = seen = child.ask("behaviour")
                     runs[at] = msgspec.structs.replace(run, losses=seen.losses)
         return runs
 

@@ -120,7 +120,7 @@ EDITS = {
 def test_a_switch_changes_only_its_own_lines(setting, tmp_path):
     name, value = setting.split("=")
     result = patched(tmp_path, LOOP, {name: eval(value)}, ROLES)
-    assert added(result) == EDITS[setting] and result.edited == [name]
+    assert added(result) == EDITS[setting] and [*result.edited] == [name]
 
 
 def test_every_switch_is_edited_or_refused_in_words(tmp_path):
