@@ -56,18 +56,30 @@ class Outputs:
                 self.before(os.fsdecode(path), event, bool(flags & os.O_TRUNC))
 
     def before(self, path: str, event: str = "open", replaces: bool = True) -> None:
-        """Something is about to be written; `replaces`: an existing file loses its contents."""
+        """Makes room for what is written: real folders on the way, and a copy of the file unless it is replaced.
+
+        Raises:
+            PermissionError: the path is outside.
+        """
         if self._ignoring:
             return
+        place = os.path.abspath(path)
         with self.ignored():
-            place = os.path.abspath(path)
-            if _is_within(place, self._scratch):
-                self._unfold(place, event, replaces)
-            elif not self._may_write(os.path.realpath(place), event):
-                reason = (
-                    "a script that is measured writes into a copy of its folder; give it a path below that"
-                )
-                raise PermissionError(errno.EACCES, reason, place)
+            if not _is_within(place, self._scratch):
+                if not self._may_write(os.path.realpath(place), event):
+                    reason = (
+                        "a script that is measured writes into a copy of its folder; give it a path there"
+                    )
+                    raise PermissionError(errno.EACCES, reason, place)
+                return
+            unfold(self._scratch, os.path.dirname(place))
+            if event in ("os.mkdir", "shutil.rmtree"):
+                unfold(self._scratch, place)
+            elif event in _CHANGES_A_FILE and os.path.islink(place) and not os.path.isdir(place):
+                target = os.path.realpath(place)
+                os.unlink(place)
+                if not replaces and os.path.exists(target):
+                    shutil.copy2(target, place)
 
     def _may_write(self, place: str, event: str) -> bool:
         if event == "os.mkdir" and os.path.isdir(place):
@@ -83,19 +95,6 @@ class Outputs:
         source = os.path.join(os.path.dirname(folder), name.split(".")[0] + ".py")
         if _is_within(source, self._scratch):
             self.before(source, replaces=False)
-
-    def _unfold(self, place: str, event: str, replaces: bool) -> None:
-        """Makes the folders on the way real, and the file a copy."""
-        unfold(self._scratch, os.path.dirname(place))
-        if not os.path.islink(place):
-            return
-        if event in ("os.mkdir", "shutil.rmtree"):
-            unfold(self._scratch, place)
-        elif event in _CHANGES_A_FILE and not os.path.isdir(place):
-            target = os.path.realpath(place)
-            os.unlink(place)
-            if not replaces and os.path.exists(target):
-                shutil.copy2(target, place)
 
 
 def _writable_folders() -> Iterator[str]:

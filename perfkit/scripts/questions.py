@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 
@@ -55,8 +56,7 @@ class Questions(Procedures):
         seed = script.settings["seed"]
         random.seed(seed)
         torch.manual_seed(seed)
-        if numpy := sys.modules.get("numpy"):
-            numpy.random.seed(seed)
+        numpy.random.seed(seed)
         script.set_process()
         self._loaders, self._models, self._updates = Loaders(script), Models(script), Updates(script)
         around(torch, "save", functools.partial(_save, script))
@@ -66,6 +66,7 @@ class Questions(Procedures):
     def on_steps(self, steps: list[Step]) -> None:
         if not self._early:
             self._early, self.first_graphs = steps, checks.compile_counters().graphs
+            self._startup_s = self._script.steps.began_at - self._script.settings["started"]
             if safetensors := sys.modules.get("safetensors.torch"):
                 around(safetensors, "serialize_file", functools.partial(_save, self._script))
 
@@ -93,10 +94,6 @@ class Questions(Procedures):
             compile_counters=checks.compile_counters(),
         )
 
-    @property
-    def _startup_s(self) -> float:
-        return max(0.0, self._script.steps.began_at - float(self._script.settings["started"]))
-
     def describe(self) -> ScriptFacts:
         """What trains, what is set, and what can be set from outside."""
         script, loader = self._script, self._script.loader
@@ -107,7 +104,7 @@ class Questions(Procedures):
             facts=checks.facts(script.device),
             startup_s=self._startup_s,
             step_s=self._early[-1].seconds,
-            models=[type(getattr(model, "_orig_mod", model)).__name__ for model in script.model],
+            models=[type(checks.inner_model(model)).__name__ for model in script.model],
             parameters=sum(p.numel() for p in script.parameters()),
             optimizers=[type(optimizer).__name__ for optimizer in script.optimizers],
             has_fused=all("fused" in group for group in script.groups()),

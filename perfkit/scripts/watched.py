@@ -75,7 +75,7 @@ class Launch:
     @property
     def name(self) -> str:
         """What the script is called in results: its file, or its module."""
-        return self.program if self.module else Path(self.program).name
+        return Path(self.program).name
 
     @property
     def words(self) -> list[str]:
@@ -84,13 +84,12 @@ class Launch:
 
     def check(self) -> None:
         """`InvalidValue` if there is no such program, or it starts several ranks."""
-        name = Path(self.program).name
-        if self.script is None and name in _LAUNCHERS:
+        if self.script is None and self.name in _LAUNCHERS:
             what = f"{self.program} starts several processes, and a script is watched in one"
             raise InvalidValue(what, "Name the script itself, and let it train as a single rank")
         if self.script is None and not self.module:
             names = [path.name for path in self.where.glob("*.py") if path.is_file()]
-            raise one_of(name, names, "script", f" in {self.where}, or a module with -m")
+            raise one_of(self.name, names, "script", f" in {self.where}, or a module with -m")
 
     def describe(self) -> str:
         """The command as one types it."""
