@@ -239,7 +239,8 @@ def end_tree(pid: int) -> None:
     tree = gpus.process_tree(pid)
     _signal_group(pid, signal.SIGTERM)
     _await(tree[:1])
-    members = [*tree, *_group(pid)]
+    group = cores.members([pid])
+    members = [*tree, *(process for process in psutil.process_iter() if process.pid in group)]
     for member in members:
         with contextlib.suppress(psutil.Error):
             if not any("resource_tracker" in word for word in member.cmdline()):
@@ -252,13 +253,6 @@ def end_tree(pid: int) -> None:
 def _signal_group(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-
-
-def _group(pid: int) -> Iterator[psutil.Process]:
-    """The processes of a group, also those whose parents have ended."""
-    for member in cores.members([pid]):
-        with contextlib.suppress(psutil.Error):
-            yield psutil.Process(member)
 
 
 def _await(processes: Sequence[psutil.Process]) -> None:
@@ -300,11 +294,17 @@ def device_lock(
 ) -> Iterator[None]:
     """Waits until no other measurement uses a device, as torch names it, or `EVERYTHING`, and holds it.
 
-    `on_wait` is called repeatedly meanwhile; raises `Cancelled` once that is set, from any thread.
+    `on_wait` is called repeatedly meanwhile; raises `Cancelled` once that is set, from any thread. The
+    variable PERFKIT_LOCKS names another folder for the locks.
     """
+    # One folder for all notebooks, checkouts and shells of a user.
+    plain = Path(tempfile.gettempdir(), f"perfkit-locks-{os.getuid()}")
+    folder = Path(os.environ.get("PERFKIT_LOCKS") or plain)
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         for name in lock_names(device):
-            lock = filelock.FileLock(_folder() / f"{name}.lock")
+            lock = filelock.FileLock(folder / f"{name}.lock")
             while not _is_held(lock):
                 if cancelled and cancelled.is_set():
                     raise Cancelled("stopped on request")
@@ -335,12 +335,3 @@ def _is_held(lock: filelock.FileLock) -> bool:
         except filelock.Timeout:
             return False
     return True
-
-
-def _folder() -> Path:
-    """One folder for all notebooks, checkouts and shells of a user; PERFKIT_LOCKS sets another one."""
-    plain = Path(tempfile.gettempdir(), f"perfkit-locks-{os.getuid()}")
-    folder = Path(os.environ.get("PERFKIT_LOCKS") or plain)
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-    return folder

@@ -137,12 +137,12 @@ class Trial:
     def result(self, pairings: list[Pairing], reference: float | None = None) -> Run:
         """The run; `reference` is the baseline's rate in samples/s."""
         assert self.trained, "it has rounds"
-        trained, raw = self.trained, self._raw(self.trained.first + self.trained.warm)
+        trained, raw = self.trained, self._raw(self.trained.warmup)
         facts, compile_s = {**self.run.facts, **trained.facts}, None
         if trained.compile_counters.graphs:
             facts["compile cache"] = "warm" if trained.compile_counters.cache_hits else "cold"
             step_s = float(np.median(raw.step_s[raw.warmup_steps :]))
-            compile_s = max(0.0, trained.first.step_s[0] - step_s)
+            compile_s = max(0.0, raw.step_s[0] - step_s)
         copied = None if self.run.device.startswith("cpu") else trained.batch_bytes_per_sample
         run = ended(
             self.run,

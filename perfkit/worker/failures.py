@@ -45,6 +45,15 @@ KNOWN = (
     ),
 )
 """Kinds of failure: each with how it reads, as `module.Type: message`, and what to do about it."""
+SIGNALS = {
+    "SIGKILL": (
+        "the measuring process was killed, most likely because memory ran out",
+        "Lower batch_size or workers, or give the machine (or container) more memory",
+        OUT_OF_MEMORY,
+    ),
+    "SIGBUS": ("the measuring process died of a bus error: shared memory is full", ENLARGE_SHM),
+}
+"""Signals that say what was wrong."""
 
 
 def is_users(filename: str) -> bool:
@@ -72,12 +81,8 @@ def explain(problem: BaseException) -> RunFailed:
 def explain_exit(code: int | None, last_line: str = "") -> RunFailed:
     """How a process ended that reported no failure itself; a negative code is a signal."""
     name = signal.Signals(-code).name if code is not None and code < 0 else ""
-    if name == "SIGKILL":
-        what = "the measuring process was killed, most likely because memory ran out"
-        remedy = "Lower batch_size or workers, or give the machine (or container) more memory"
-        return RunFailed(what, remedy, OUT_OF_MEMORY)
-    if name == "SIGBUS":
-        return RunFailed("the measuring process died of a bus error: shared memory is full", ENLARGE_SHM)
+    if name in SIGNALS:
+        return RunFailed(*SIGNALS[name])
     how = f"was ended by {name}" if name else f"ended with exit status {code}"
     last = f" (last line of its log: {last_line})" if last_line else ""
     remedy = "Run `perfkit doctor`; try workers=0 to see the cause"
@@ -89,7 +94,8 @@ def _place(problem: BaseException, text: str) -> str:
     frames = [(frame.filename, str(frame.lineno)) for frame in traceback.extract_tb(problem.__traceback__)]
     # A loader worker's traceback is in the message, as text.
     quoted: list[tuple[str, str]] = re.findall(r'^ *File "([^"]+)", line (\d+)', text, re.MULTILINE)
-    for source in (frames, quoted):
-        if users := [frame for frame in source if is_users(frame[0])]:
-            return f" ({os.path.basename(users[-1][0])}:{users[-1][1]})"
-    return ""
+    place = ""
+    for file, line in [*quoted, *frames]:
+        if is_users(file):
+            place = f" ({os.path.basename(file)}:{line})"
+    return place

@@ -86,8 +86,8 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     """The recipe in effect: for a script, what can be read from its objects."""
     facts: dict[str, str] = {}
     startup_s: float
-    first: Block
-    warm: Block
+    warmup: Block
+    """Every step until the blocks begin."""
     losses: list[float]
     mechanisms: list[Mechanism]
     batch_bytes_per_sample: int | None = None

@@ -9,7 +9,6 @@ The float32 of that comparison is strict (`fp32_precision="ieee"`). On a GPU a r
 TF32, convolutions by torch's default; like 16 bits, that is a format of its own, whose roundings are allowed.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -100,7 +99,7 @@ def check(
         batches[step] = pair
 
     def trained(side: Side, recipe: Recipe, batches: list[Pair] | None = None) -> Side:
-        training = Training(recipe, side, device, seed, batches and itertools.cycle(batches))
+        training = Training(recipe, side, device, seed, batches)
         side.losses = losses([training.first, *(training.step() for _ in range(steps - 1))])
         training.stop()
         return side

@@ -89,8 +89,7 @@ class Session(Procedures):
         return Trained(
             recipe=recipe,
             startup_s=training.built_at - self.started,
-            first=first.block(),
-            warm=warm.block(),
+            warmup=first.block() + warm.block(),
             losses=losses(first.plain),
             mechanisms=proofs,
             batch_bytes_per_sample=checks.bytes_per_sample(view.batch),

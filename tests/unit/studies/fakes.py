@@ -6,7 +6,7 @@ from perfkit.recipe import Recipe
 from perfkit.studies import here, record
 from perfkit.worker import messages
 
-FIRST, WARM = messages.Block(8, 2.0, [2.0], [0.5]), messages.Block(16, 1.0, [0.5, 0.5], [0.1, 0.1])
+WARMUP = messages.Block(24, 3.0, [2.0, 0.5, 0.5], [0.5, 0.1, 0.1])
 
 
 class FakeMachine:
@@ -83,8 +83,7 @@ def trained(recipe, mechanisms):
     return messages.Trained(
         recipe=recipe.to_dict(),
         startup_s=1.5,
-        first=FIRST,
-        warm=WARM,
+        warmup=WARMUP,
         losses=[2.3, 2.2],
         mechanisms=mechanisms,
         batch_bytes_per_sample=48,
