@@ -49,18 +49,13 @@ class Conversation:
     """
 
     def __init__(
-        self,
-        on_progress: OnProgress = lambda phase: None,
-        cancelled: threading.Event | None = None,
-        timeout_s: float | None = None,
+        self, on_progress: OnProgress, cancelled: threading.Event | None, timeout_s: float | None = None
     ) -> None:
-        self.on_progress = on_progress
-        self.cancelled = cancelled or threading.Event()
+        self.on_progress, self.cancelled, self.timeout_s = on_progress, cancelled, timeout_s
         self.pids: list[int] = []
         """The leaders of its process groups."""
         self.lines: list[Connection] = []
         """To each rank."""
-        self.timeout_s = timeout_s
 
     def send(self, question: str, **arguments: Any) -> None:
         """Gives a question to every rank."""
@@ -104,7 +99,7 @@ class Conversation:
         answers: dict[int, object] = {}
         until = time.monotonic() + (self.timeout_s or math.inf)
         while len(answers) < len(self.lines):
-            self.check()
+            _check(self.cancelled)
             if time.monotonic() > until:
                 what = "the run took longer than its time limit"
                 raise RunFailed(what, "Raise --timeout, or use a smaller preset")
@@ -116,11 +111,6 @@ class Conversation:
                 elif rank == 0:
                     self.on_progress(event.phase)
         return answers[0]
-
-    def check(self) -> None:
-        """Raises if it was cancelled."""
-        if self.cancelled.is_set():
-            raise Cancelled("stopped on request")
 
     def _failure(self, rank: int, event: RunFailed | None) -> RunFailed:
         return event or self.death(rank)
@@ -154,7 +144,7 @@ class Child(Conversation):
         on_progress("importing torch")
         try:
             for variables in _rank_variables(ranks):
-                self.check()
+                _check(cancelled)
                 self._launch({**(environment or {}), **variables})
         except BaseException:
             self.stop()
@@ -162,8 +152,12 @@ class Child(Conversation):
 
     def _launch(self, variables: dict[str, str]) -> None:
         ours, theirs = Pipe()
-        cache = {"TORCHINDUCTOR_CACHE_DIR": str(machine.cache_folder().absolute() / "inductor")}
-        variables = {**cache, **os.environ, **variables, "TMPDIR": str(self.folder)}
+        defaults = {
+            "TORCHINDUCTOR_CACHE_DIR": str(machine.cache_folder().absolute() / "inductor"),
+            # Else gloo resolves the host's name, which may be unknown.
+            "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
+        }
+        variables = {**defaults, **os.environ, **variables, "TMPDIR": str(self.folder)}
         try:
             process = server.start(theirs, str(self._log(len(self.lines))), variables)
         except Exception as problem:
@@ -184,8 +178,7 @@ class Child(Conversation):
     def death(self, rank: int) -> RunFailed:
         process = self._processes[rank]
         process.join(GRACE_S)
-        last = next((line.strip() for line in reversed(self.log(rank)) if line.strip()), "")
-        return failures.explain_exit(process.exitcode, last)
+        return failures.explain_exit(process.exitcode, self.log(rank).rpartition("\n")[2])
 
     def _failure(self, rank: int, event: RunFailed | None) -> RunFailed:
         """The failure that caused the others: when a rank ends, those that lose it fail too."""
@@ -199,18 +192,17 @@ class Child(Conversation):
             failed[rank].what = f"rank {rank} of {len(self.lines)}: {failed[rank].what}"
         return failed[rank]
 
-    def log(self, rank: int = 0) -> list[str]:
+    def log(self, rank: int = 0) -> str:
         """The last lines that a rank printed."""
         path = self._log(rank)
         written = path.read_bytes()[-LOG_BYTES:] if path.is_file() else b""
-        return written.decode(errors="replace").splitlines()
+        return written.decode(errors="replace").strip()
 
     def stop(self) -> None:
-        for line, process in zip(self.lines, self._processes, strict=True):
+        for line, pid, process in zip(self.lines, self.pids, self._processes, strict=True):
             line.close()
-            if process.pid:
-                end_tree(process.pid)
-                process.join(GRACE_S)
+            end_tree(pid)
+            process.join(GRACE_S)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -226,6 +218,11 @@ def call(
     """
     with Child(cancelled=cancelled, timeout_s=timeout_s) as child:
         return child.ask("call", place=place, arguments=arguments)
+
+
+def _check(cancelled: threading.Event | None) -> None:
+    if cancelled and cancelled.is_set():
+        raise Cancelled("stopped on request")
 
 
 # ---------------------------------------------------------------- the end
@@ -274,14 +271,7 @@ def _rank_variables(ranks: int) -> list[dict[str, str]]:
         return [{}]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    # Else gloo resolves the host's name, which may be unknown.
-    interface = os.environ.get("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    world = {
-        "WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "GLOO_SOCKET_IFNAME": interface,
-    }
+    world = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return [{**world, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
 
 
@@ -306,8 +296,7 @@ def device_lock(
         for name in lock_names(device):
             lock = filelock.FileLock(folder / f"{name}.lock")
             while not _is_held(lock):
-                if cancelled and cancelled.is_set():
-                    raise Cancelled("stopped on request")
+                _check(cancelled)
                 on_wait()
             stack.callback(lock.release)
         yield

@@ -46,14 +46,15 @@ def start(connection: Connection, log: str, environment: Mapping[str, str]) -> B
 
     The first one waits until its server has imported torch.
     """
+    early = {name: value for name, value in environment.items() if not name.startswith(READ_LATE)}
+    variables = {**early, "PYTHONPATH": machine.import_path()}
     # A new process would import the user's script, that is, run it once more.
-    with _lock, _replaced(sys.modules, {"__main__": types.ModuleType("__main__")}):
-        early = {name: value for name, value in environment.items() if not name.startswith(READ_LATE)}
+    modules = {"__main__": types.ModuleType("__main__")}
+    with _lock, _replaced(sys.modules, modules), _replaced(os.environ, variables):
         # A daemon is ended with this process, rather than waited for.
         process: BaseProcess = _method.Process(target=run, args=(connection, environment, log), daemon=True)
         if not ON_LINUX:
-            with _replaced(os.environ, early):
-                process.start()
+            process.start()
             return process
         try:
             _fork(process, early)
@@ -72,24 +73,18 @@ def restart() -> None:
 
 
 def _fork(process: BaseProcess, early: Mapping[str, str]) -> None:
-    connect = _server(early).connect_to_new_process
-    with _replaced(vars(forkserver), {"connect_to_new_process": connect}):
-        process.start()
-
-
-def _server(early: Mapping[str, str]) -> forkserver.ForkServer:
-    """The server of processes with these variables, which runs."""
+    """Starts a process from the server of those with these variables."""
     server = _servers.setdefault(frozenset(early.items()), forkserver.ForkServer())
     server.set_forkserver_preload(["perfkit.worker.preload"])
     resource_tracker.ensure_running()  # else the server starts it, which unblocks Ctrl-C
     # A server inherits what is blocked: Ctrl-C must not end it.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with _replaced(os.environ, {**early, "PYTHONPATH": machine.import_path()}):
-            server.ensure_running()
+        server.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    return server
+    with _replaced(vars(forkserver), {"connect_to_new_process": server.connect_to_new_process}):
+        process.start()
 
 
 @contextlib.contextmanager

@@ -78,7 +78,7 @@ class Questions(Procedures):
         The warm-up takes `warmup_s` at most; 0 for a single step. A script has its own recipe and seed.
         """
         script = self._script
-        first = yield from self.first_steps(self._early, loss_steps)
+        first = yield from self.take(loss_steps, "first steps", early=self._early)
         warm = yield from self.warm_up(warmup_s) if warmup_s else self.take(1, "measuring")
         backwards = round(len(first.plain) * script.batches_per_step)
         notes = {f"note {number}": text for number, text in enumerate(script.notes, 1)}

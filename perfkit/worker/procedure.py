@@ -123,12 +123,17 @@ class Procedures:
         """The steps of the last `take`: all that is known of it if the training ends meanwhile."""
 
     def take(
-        self, count: int, phase: str, most: int = 0, enough: Callable[[], bool] = lambda: True
+        self,
+        count: int,
+        phase: str,
+        most: int = 0,
+        enough: Callable[[], bool] = lambda: True,
+        early: Sequence[Any] = (),
     ) -> Taking:
-        """Takes `count` steps, then continues until `enough()` or `most` steps."""
+        """Takes `count` steps, the `early` ones among them; continues until `enough()` or `most` steps."""
         self.report(phase)
         device, ends = self.subject.device, list[torch.cuda.Event]()
-        taken = self.under_way = Steps()
+        taken = self.under_way = Steps([*early])
         synchronize(device)
         start = self._clock()
         _mark(ends, device)
@@ -137,7 +142,8 @@ class Procedures:
             _mark(ends, device)
             self._add(step, taken)
         synchronize(device)
-        taken.seconds = self._clock() - start - sum(step.seconds for step in taken.marked)
+        taken.seconds = self._clock() - start + sum(step.seconds for step in early)
+        taken.seconds -= sum(step.seconds for step in taken.marked)
         taken.device_step_s = [a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(ends)]
         self.check(taken.plain)
         return taken
@@ -158,14 +164,6 @@ class Procedures:
             which = "every second step" if self._plain else "every step"
             self.subject.note(f"{which} has {marks} in it, so that is part of a step here")
             taken.plain, taken.marked = taken.plain + taken.marked, []
-
-    def first_steps(self, early: list[Any], count: int) -> Taking:
-        """The first steps, whose losses are those of the exported script; `early` ones have been taken."""
-        steps = yield from self.take(max(0, count - len(early)), "first steps")
-        steps.plain[:0] = early
-        steps.seconds += sum(step.seconds for step in early)
-        self.check(steps.plain)
-        return steps
 
     def warm_up(self, budget_s: float) -> Taking:
         """Steps until their time is steady, or until the budget is spent; then a new memory peak begins."""
@@ -197,8 +195,9 @@ class Procedures:
         if queues or not on_cpu:
             yield from self.settle()
         before, surplus = ready(subject.iterator), list[int]()
-        steps = self.steps_for(samples, seconds, queues if on_cpu else 0)
-        most = steps + MAX_SETTLING * self._queue_steps if on_cpu and queues else 0
+        queues *= on_cpu
+        steps = self.steps_for(samples, seconds, queues)
+        most = steps + MAX_SETTLING * self._queue_steps if queues else 0
 
         def is_as_full() -> bool:
             surplus.append(ready(subject.iterator) - before)
@@ -225,17 +224,16 @@ class Procedures:
         over from the pause would make a slow loader look fast.
         """
         subject = self.subject
-        if not self._prefetched:
-            return
-        yield from self.take(self._queue_steps, "settling")
 
         def is_settled() -> bool:
             last = self.under_way.plain[-1]
             waits = last.waited > WAITS * last.seconds
             return waits or ready(subject.iterator) > self._prefetched - self._workers
 
-        if subject.device.type == "cpu":
-            yield from self.take(1, "settling", MAX_SETTLING * self._queue_steps + 1, is_settled)
+        steps, on_cpu = self._queue_steps, subject.device.type == "cpu"
+        if steps:
+            most = (1 + MAX_SETTLING) * steps + 1 if on_cpu else 0
+            yield from self.take(steps + on_cpu, "settling", most, is_settled)
 
     def ceiling(self, samples: int) -> Job:
         """Steps on one batch that is already on the device, without a loader."""

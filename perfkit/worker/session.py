@@ -82,7 +82,7 @@ class Session(Procedures):
             torch.set_num_threads(max(1, torch.get_num_threads() // chosen.ranks))
         self.subject = training = Training(chosen, self.workload, self.device, seed)
         self.first_graphs = checks.compile_counters().graphs
-        first = yield from self.first_steps([training.first], loss_steps)
+        first = yield from self.take(loss_steps, "first steps", early=[training.first])
         view = observe_step(training, self.first_graphs)
         proofs = checks.verify(view, wanted(chosen))
         warm = yield from self.warm_up(warmup_s)

@@ -1,6 +1,7 @@
 """The training program, taken step by step and observed: what it has built, its batches, its parts."""
 
 import contextlib
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,14 +14,13 @@ from torch.profiler import record_function
 from perfkit import parallel, train
 from perfkit.parallel import mean_over_ranks
 from perfkit.recipe import Recipe
+from perfkit.train import endless
 from perfkit.worker.checks import View, distributed_model, first_tensor, world
 from perfkit.worker.procedure import Step
 from perfkit.worker.syncs import Call, Calls
 
 OnPhase = Callable[[str], AbstractContextManager[Any]]
 """Called with the name of a part of a step (data, copy, forward, backward, optimizer); entered around it."""
-
-_plain_endless = train.endless
 
 
 class Training:
@@ -40,29 +40,29 @@ class Training:
         self.recipe = recipe
         self.samples_per_step = recipe.batch_size * recipe.accumulation * recipe.ranks
         self.batches_per_step: float = recipe.accumulation
-        self._held: Any = None
-        """A batch on the device that is trained on in the place of the loader's."""
         self._waited = 0.0
         self._on_phase: OnPhase = contextlib.nullcontext
 
         def feed(loader: Any) -> Iterator[Any]:
-            self._batches = _plain_endless(loader) if batches is None else iter(batches)
+            self._batches = endless(loader) if batches is None else iter(batches)
             self.built_at = time.time()
             while True:
-                yield self._fetch() if self._held is None else self._held
+                yield self._fetch()
 
         self._program = train.train(recipe, workload, device, seed)
         train.endless = feed
         try:
             self.first = self.step()
         finally:
-            train.endless = _plain_endless
+            train.endless = endless
         names = self._program.gi_frame.f_locals  # type: ignore[attr-defined]
         self.loader, self.model, self.optimizer, self.scaler = (
             names[name] for name in ("loader", "model", "optimizer", "scaler")
         )
         self.device: torch.device = names["device"]
         """With several ranks on GPUs, this rank's own."""
+        self.iterator: Any = self.loader._iterator
+        """The loader's iterator with its worker processes; None without."""
         if sys.version_info < (3, 13):
             names.clear()  # the frame keeps this dictionary, and with it the first batch
 
@@ -87,19 +87,15 @@ class Training:
         if self.iterator:
             self.iterator._shutdown_workers()
 
-    @property
-    def iterator(self) -> Any:
-        """The loader's iterator with its worker processes; None without."""
-        return self.loader._iterator
-
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
         """Trains on one batch that is already on the device, without the loader."""
-        self._held = [part.to(self.device) for part in self._fetch()]
+        batch, batches = [part.to(self.device) for part in self._fetch()], self._batches
+        self._batches = itertools.repeat(batch)
         try:
             yield
         finally:
-            self._held = None
+            self._batches = batches
 
     @contextlib.contextmanager
     def phases(self, on_phase: OnPhase = contextlib.nullcontext) -> Iterator[None]:
