@@ -5,11 +5,11 @@ parameter (foreach was not the default yet), gradients zeroed, no loss scaling, 
 """
 
 import gzip
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import timm
 import torch
 from msgspec.structs import replace
@@ -30,8 +30,9 @@ def step_of(name: str, batch: int, image: int, channels_last: bool, train: bool,
             print(f"left out: {name}: {recording.reason(problem)}", file=sys.stderr)
             return None
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(gzip.compress(msgspec.msgpack.encode(step), 3))
-    return msgspec.msgpack.decode(gzip.decompress(path.read_bytes()), type=Step)
+        path.write_bytes(gzip.compress(pickle.dumps(step), 3))
+    step: Step = pickle.loads(gzip.decompress(path.read_bytes()))
+    return step
 
 
 def _recorded(name: str, batch: int, image: int, channels_last: bool, train: bool) -> Step:
@@ -84,7 +85,7 @@ def recorded(
 
         if optimizer:
             take_step()
-        step = recording.recorded(recorder, take_step, model, optimizer, shape[0])
+        step = recording.recorded(recorder, take_step, model, optimizer)
     return replace(step, conv_precision="ieee", matmul_precision="ieee")
 
 
@@ -107,6 +108,7 @@ def is_the_model_of(step: Step, row: dict[str, str]) -> bool:
     if zeroed:
         count = sum(op.inputs[0].numel for op in zeroed)
         return abs(count / (1e6 * float(row["param_count"])) - 1) < 0.03
-    macs = sum(work.flops for op in step.operators for work in of_operator(op, step)) / 2 / step.samples
+    macs = sum(work.flops for op in step.operators for work in of_operator(op, step)) / 2
+    macs /= int(row["infer_batch_size"])
     expected = 1e9 * float(row["infer_gmacs"] or 0)
     return not expected or 0.88 < macs / expected < 1.35 or abs(macs - expected) < 2e7

@@ -42,34 +42,29 @@ def kernels() -> Iterator[None]:
     casts, choices = (torch.library.Library("aten", "IMPL", f"Auto{kind}CPU") for kind in ("cast", "grad"))
     choices.impl("scaled_dot_product_attention", attention)
     casts.impl("cross_entropy_loss", torch.library.fallthrough_kernel, allow_override=True)
-    for names, run in _CASTS.items():
+    for names, cast in _CASTS.items():
+        run = torch.autocast("cpu", enabled=False)(cast)  # nothing within it is cast again
         for name in names.split():
             packet, _, overload = name.partition(".")
-            operator = getattr(getattr(aten, packet), overload or "default")
-            casts.impl(name, partial(_uncast, run, operator))
+            casts.impl(name, partial(run, getattr(getattr(aten, packet), overload or "default")))
     yield  # the libraries end with this frame
-
-
-def _uncast(run: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
-    with torch.autocast("cpu", enabled=False):
-        return run(operator, args, kwargs)
-
-
-def _in_widest(operator: Any, args: Any, kwargs: Any) -> Any:
-    wide = any(isinstance(arg, torch.Tensor) and arg.dtype == torch.float32 for arg in args)
-    return _in_float32(operator, args, kwargs) if wide else operator(*args, **kwargs)
 
 
 def _is_half(arg: Any) -> bool:
     return isinstance(arg, torch.Tensor) and arg.dtype in (torch.float16, torch.bfloat16)
 
 
-def _in_float32(operator: Any, args: Any, kwargs: Any) -> Any:
-    wide = [arg.float() if _is_half(arg) else arg for arg in args]
-    return operator(*wide, **kwargs)
+def _in_float32(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    return operator(*(arg.float() if _is_half(arg) else arg for arg in args), **kwargs)
 
 
-def _with_float32_result(operator: Any, args: Any, kwargs: Any) -> Any:
+def _in_widest(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    if any(isinstance(arg, torch.Tensor) and arg.dtype == torch.float32 for arg in args):
+        return _in_float32(operator, *args, **kwargs)
+    return operator(*args, **kwargs)
+
+
+def _with_float32_result(operator: Any, *args: Any, **kwargs: Any) -> Any:
     if not _is_half(args[0]):
         return operator(*args, **kwargs)
     plain = [arg for arg in args if not isinstance(arg, torch.dtype) and arg is not None]

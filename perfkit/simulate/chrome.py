@@ -53,54 +53,54 @@ def _spans(bars: Sequence[Bar], loader: str) -> Iterator[Json]:
     """The events of the trace."""
     step = call = 0  # what a call of the runtime starts on the device has the number of the call
     for bar in bars:
+        about: Json = {}
         match bar:
             case Bar("step"):
-                yield _span(bar, "user_annotation", f"ProfilerStep#{step}")
+                category, name = "user_annotation", f"ProfilerStep#{step}"
                 step += 1
             case Bar("host", Fetch()):
-                yield _span(bar, "user_annotation", f"enumerate(DataLoader)#{loader}.__next__")
+                category, name = "user_annotation", f"enumerate(DataLoader)#{loader}.__next__"
             case Bar("host", Operator() as operator):
-                about: Json = {"Input Dims": [tensor.shape for tensor in operator.inputs]}
-                yield _span(bar, "cpu_op", operator.name.replace(".", "::", 1), about)
+                category, name = "cpu_op", operator.name.replace(".", "::", 1)
+                about = {"Input Dims": [tensor.shape for tensor in operator.inputs]}
             case Bar("host", Copy()):
-                yield _span(bar, "cpu_op", "aten::copy_")
+                category, name = "cpu_op", "aten::copy_"
             case Bar("host", Wait(streams=None)):
-                yield _span(bar, "cpu_op", "aten::item")
-            case Bar("host" | "launch" | "wait"):
-                call += 1
-                yield _span(bar, "cuda_runtime", _call(bar), {"correlation": call})
+                category, name = "cpu_op", "aten::item"
             case Bar("kernel", Operator() as operator, kernel=(work, _)):
-                precision = f" {work.precision}" if work.m else ""
-                name = f"simulated {work.kind}{precision} ({operator.name.removeprefix('aten.')})"
-                name += " (Tensor Cores)" * (work.m > 0 and work.unit != "float32")
-                about = {"FLOPs": work.flops, "bytes moved": work.nbytes, "correlation": call}
-                yield _span(bar, "kernel", name, about)
+                category, name = "kernel", f"simulated {work.kind}"
+                name += f" {work.precision}" * (work.m > 0) + f" ({operator.name.removeprefix('aten.')})"
+                name += " (Tensor Cores)" * (work.m > 0 and work.precision != "float32")
+                about = {"FLOPs": work.flops, "bytes moved": work.nbytes}
             case Bar("copy", Copy() as copy):
                 memory = "Pinned" if copy.pinned else "Pageable"
                 ends = f"HtoD ({memory} -> Device)" if copy.to == "device" else f"DtoH (Device -> {memory})"
-                about = {"bytes": copy.nbytes, "correlation": call}
-                yield _span(bar, "gpu_memcpy", f"Memcpy {ends}", about)
+                category, name, about = "gpu_memcpy", f"Memcpy {ends}", {"bytes": copy.nbytes}
+            case _:
+                category, name = "cuda_runtime", _call(bar)
+                call += 1
+        if category in ("cuda_runtime", "kernel", "gpu_memcpy"):
+            about["correlation"] = call
+        yield _span(bar, category, name, about)
     hosts = [bar for bar in bars if bar.what == "host"]
     for phase, group in itertools.groupby(hosts, lambda bar: getattr(bar.event, "phase", "")):
         within = list(group)
         if phase in _RANGES:
             span = Bar("host", None, within[0].start, within[-1].end)
-            yield _span(span, "user_annotation", _RANGES[phase])
+            yield _span(span, "user_annotation", _RANGES[phase], {})
 
 
 def _call(bar: Bar) -> str:
     """The call of CUDA's runtime."""
-    if bar.what == "host":
-        return "cudaStreamWaitEvent"
-    if bar.what == "wait":
-        return "cudaStreamSynchronize"
-    return "cudaMemcpyAsync" if isinstance(bar.event, Copy) else "cudaLaunchKernel"
+    if bar.what == "launch":
+        return "cudaMemcpyAsync" if isinstance(bar.event, Copy) else "cudaLaunchKernel"
+    return "cudaStreamSynchronize" if bar.what == "wait" else "cudaStreamWaitEvent"
 
 
-def _span(bar: Bar, category: str, name: str, about: Json | None = None) -> Json:
-    about, process, thread = about or {}, _HOST, 1
+def _span(bar: Bar, category: str, name: str, about: Json) -> Json:
+    process, thread = _HOST, 1
     if bar.what in ("kernel", "copy"):
-        process, thread = _GPU, _STREAM + bar.stream
+        process, thread = _GPU, _STREAM + getattr(bar.event, "stream", 0)
         about |= {"device": 0, "stream": thread}
     start, end = (round(1e6 * time, 3) for time in (bar.start, bar.end))  # or a bar would end in the next one
     return {

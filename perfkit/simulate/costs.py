@@ -16,9 +16,11 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from perfkit.simulate.gpus import GPUS, Gpu
-from perfkit.simulate.step import UNITS, Allocate, Copy, Fetch, Operator, Step, Wait, Work, of_operator
+from perfkit.simulate.step import Allocate, Copy, Fetch, Operator, Step, Wait, Work, of_operator
 
 Floats = NDArray[np.float64]
+_UNITS = ("float32", "tf32", "tensor")
+"""The last one computes what has 16 bits; the last two are Tensor Cores."""
 
 
 class Constants(msgspec.Struct, frozen=True):
@@ -76,14 +78,14 @@ class Columns:
     """The same attribute of many works side by side, so that all their times are computed at once."""
 
     def __init__(self, works: Sequence[Work]) -> None:
-        self.kinds = list(dict.fromkeys(work.kind for work in works))
-        index = {kind: i for i, kind in enumerate(self.kinds)}
-        self.kind = np.array([index[work.kind] for work in works], dtype=int)
-        numbers = np.array([(w.nbytes, w.flops, w.m, w.n, w.k, w.products) for w in works], dtype=float)
-        self.nbytes, self.flops, self.m, self.n, self.k, self.products = numbers.T.copy()
-        self.winograd = np.array([w.winograd and w.precision == "float32" for w in works], dtype=bool)
-        self.unit = np.array([UNITS.index(work.unit) for work in works], dtype=int)
-        self.split = np.array(["wgrad" in work.kind for work in works], dtype=bool)
+        kind, self.nbytes, self.flops, *sizes, precision, self.winograd = map(
+            np.array, zip(*works, strict=True)
+        )
+        self.m, self.n, self.k, self.products = sizes
+        names, self.kind = np.unique(kind, return_inverse=True)
+        self.kinds: list[str] = names.tolist()
+        self.unit = np.select([precision == "float32", precision == "tf32"], [0, 1], 2)
+        """What computes it, as a position in `_UNITS`."""
 
 
 def seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
@@ -110,9 +112,9 @@ def _memory_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
 
 def _compute_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
     shares = np.array([values.share(gpu, kind, "compute") for kind in columns.kinds])
-    tflops = gpu.float32_tflops, gpu.tf32_tflops or np.inf, gpu.half_tflops  # in the order of UNITS
+    tflops = gpu.float32_tflops, gpu.tf32_tflops or np.inf, gpu.half_tflops  # of each unit
     peak = 1e12 * np.array(tflops)[columns.unit]
-    tuned = np.array([values.find(gpu, unit) for unit in UNITS])
+    tuned = np.array([values.find(gpu, unit) for unit in _UNITS])
     share = np.minimum(shares[columns.kind] * tuned[columns.unit], 1.0)
     with np.errstate(divide="ignore"):
         direct = columns.flops / (peak * share * _size_share(columns, gpu, values))
@@ -133,7 +135,8 @@ def _size_share(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
     share = m * n / ((m + half_mn) * (n + half_mn)) * k / (k + half_k)
     share = share * np.prod([side / (np.ceil(side / padded) * padded) for side in (m, n, k)], axis=0)
     blocks = np.ceil(m / tile) * np.ceil(n / tile) * columns.products
-    blocks = np.where(columns.split, blocks * np.maximum(1, k / 1024), blocks)
+    is_split = np.array(["wgrad" in kind for kind in columns.kinds])[columns.kind]
+    blocks = np.where(is_split, blocks * np.maximum(1, k / 1024), blocks)
     waves = blocks / gpu.multiprocessors
     fill = np.where(waves < 1, waves, waves / np.ceil(waves))
     share = share * np.maximum(fill, 0.01) ** wave

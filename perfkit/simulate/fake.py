@@ -63,9 +63,8 @@ class _Operators(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is aten._local_scalar_dense.default:
             return self._listener.number(args[0])
-        if func.namespace in ("prim", "profiler"):
-            return func(*args, **kwargs)
-        if func.is_view or torch.Tag.inplace_view in func.tags or func in _ALSO_VIEWS:
+        is_view = func.is_view or torch.Tag.inplace_view in func.tags or func in _ALSO_VIEWS
+        if is_view or func.namespace in ("prim", "profiler"):
             return func(*args, **kwargs)
         names = [argument.name for argument in func._schema.arguments]
         given = {**dict(zip(names, args, strict=False)), **kwargs}

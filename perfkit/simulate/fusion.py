@@ -1,7 +1,7 @@
 """An approximation of torch.compile: neighbours of one size run in one kernel, and share its registers."""
 
-import collections
 import re
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -36,83 +36,87 @@ class _Kernel:
             largest = max((tensor.numel for tensor in operator.outputs), default=0)
             self.closed |= largest < self.size / 2
 
+    def operator(self, inside: Collection[int]) -> Operator:
+        """What it moves, without the blocks that stay in its registers."""
+        inputs, outputs = (
+            [tensor for block, tensor in side.items() if block not in inside]
+            for side in (self.read, self.written)
+        )
+        about = {"reduction": self.reduces}
+        return replace(self.first, name="fused", inputs=inputs, outputs=outputs, attributes=about)
+
 
 def fused(step: Step) -> Step:
     """The step as torch.compile would run it, about: bytes come out within a few percent of Inductor's."""
-    before = _decomposed(step.events)
-    kernels, inside = _kernels(before)
-    events: list[Event] = []
-    for event, kernel in zip(before, kernels, strict=True):
-        if kernel and event is kernel.first:
-            inputs, outputs = (
-                [tensor for block, tensor in side.items() if block not in inside]
-                for side in (kernel.read, kernel.written)
-            )
-            about = {"reduction": kernel.reduces}
-            if inputs or outputs:
-                events.append(
-                    replace(kernel.first, name="fused", inputs=inputs, outputs=outputs, attributes=about)
-                )
-        elif isinstance(event, Operator) and not kernel:
-            events.append(_in_channels_last(event))
-        elif not kernel and not (isinstance(event, Allocate) and event.block in inside):
-            events.append(event)
-    return replace(step, events=events, compiled=True)
+    parts: list[Event | _Kernel] = []
+    written: dict[int, tuple[int, _Kernel | None]] = {}
+    """Where a block was written last, and by which kernel; None: a library's."""
+    users: dict[int, _Kernel | None] = {}
+    """The only kernel that uses a block; None: a library, or several."""
+    for at, event in enumerate(_decomposed(step.events)):
+        if not isinstance(event, Operator):
+            parts.append(event)
+            continue
+        kernel = None
+        if event.phase not in ("forward", "backward") or _LIBRARY.fullmatch(event.name.removeprefix("aten.")):
+            # Convolutions are computed in channels_last, whatever the layout of the model.
+            parts.append(_changed(event, _in_channels_last) if "convolution" in event.name else event)
+        else:
+            kernel = _joined(event, written)
+            if kernel.first is event:
+                parts.append(kernel)
+            kernel.add(at, event)
+        written.update((tensor.block, (at, kernel)) for tensor in event.outputs)
+        for tensor in event.inputs + event.outputs:
+            alone = users.setdefault(tensor.block, kernel) is kernel
+            users[tensor.block] = kernel if alone else None
+    freed = {part.block for part in parts if isinstance(part, Allocate) and part.nbytes < 0}
+    inside = {block for block in freed if users.get(block)}
+    every = (part.operator(inside) if isinstance(part, _Kernel) else part for part in parts)
+    return replace(step, events=[event for event in every if _remains(event, inside)], compiled=True)
 
 
-def _decomposed(events: list[Event]) -> list[Event]:
+def _remains(event: Event, inside: Collection[int]) -> bool:
+    if isinstance(event, Allocate):
+        return event.block not in inside
+    return not isinstance(event, Operator) or bool(event.inputs or event.outputs)
+
+
+def _decomposed(events: Sequence[Event]) -> Iterator[Event]:
     """Batch norm as the compiler sees it: reductions, then arithmetic; and max pooling with 8-bit indices."""
     indices = {
         event.outputs[1].block for event in events
         if isinstance(event, Operator) and event.name == "aten.max_pool2d_with_indices"
     }  # fmt: skip
 
-    def narrow(tensors: list[Tensor]) -> list[Tensor]:
-        return [replace(t, dtype="int8") if t.block in indices else t for t in tensors]
+    def narrow(tensor: Tensor) -> Tensor:
+        return replace(tensor, dtype="int8") if tensor.block in indices else tensor
 
-    result: list[Event] = []
     for event in events:
         match event:
             case Allocate() if event.block in indices:
-                result.append(replace(event, nbytes=event.nbytes // 8))
+                yield replace(event, nbytes=event.nbytes // 8)
             case Operator() if "max_pool2d" in event.name:
-                inputs, outputs = narrow(event.inputs), narrow(event.outputs)
-                result.append(replace(event, name="aten.max_pool", inputs=inputs, outputs=outputs))
+                yield replace(_changed(event, narrow), name="aten.max_pool")
             # In training, batch norm reads its input for the statistics first.
             case Operator() if event.name.startswith("aten.native_batch_norm") and event.outputs[1].numel:
                 small = event.outputs[1:]
                 big = [tensor for tensor in event.inputs if len(tensor.shape) > 1]
                 for count in range(1, len(big) + 1):
-                    result.append(replace(event, name="aten.sum", inputs=big[:count], outputs=small))
+                    yield replace(event, name="aten.sum", inputs=big[:count], outputs=small)
                 inputs = [*event.inputs, *small]
-                result.append(replace(event, name="aten.mul", inputs=inputs, outputs=event.outputs[:1]))
+                yield replace(event, name="aten.mul", inputs=inputs, outputs=event.outputs[:1])
             case _:
-                result.append(event)
-    return result
+                yield event
 
 
-def _kernels(events: list[Event]) -> tuple[list[_Kernel | None], set[int]]:
-    """The kernel of each event, None for what is not fused; and the blocks that stay in registers."""
-    kernels: list[_Kernel | None] = []
-    written: dict[int, tuple[int, _Kernel | None]] = {}
-    """Where a block was written last, and by which kernel; None: a library's."""
-    users: dict[int, set[_Kernel | None]] = collections.defaultdict(set)
-    freed = set()
-    for at, event in enumerate(events):
-        kernel = None
-        if isinstance(event, Operator):
-            is_library = _LIBRARY.fullmatch(event.name.removeprefix("aten."))
-            if event.phase in ("forward", "backward") and not is_library:
-                kernel = _joined(event, written)
-                kernel.add(at, event)
-            written.update((tensor.block, (at, kernel)) for tensor in event.outputs)
-            for tensor in event.inputs + event.outputs:
-                users[tensor.block].add(kernel)
-        elif isinstance(event, Allocate) and event.nbytes < 0:
-            freed.add(event.block)
-        kernels.append(kernel)
-    alone = {block for block in freed if len(users[block]) == 1 and None not in users[block]}
-    return kernels, alone
+def _changed(operator: Operator, change: Callable[[Tensor], Tensor]) -> Operator:
+    inputs, outputs = map(change, operator.inputs), map(change, operator.outputs)
+    return replace(operator, inputs=[*inputs], outputs=[*outputs])
+
+
+def _in_channels_last(tensor: Tensor) -> Tensor:
+    return replace(tensor, layout="channels_last") if len(tensor.shape) == 4 else tensor
 
 
 def _joined(operator: Operator, written: dict[int, tuple[int, _Kernel | None]]) -> _Kernel:
@@ -122,14 +126,3 @@ def _joined(operator: Operator, written: dict[int, tuple[int, _Kernel | None]]) 
     ready = max((at for at, _ in sources), default=-1)
     joined = (k for _, k in sources if k and not k.closed and k.size == size and k.last >= ready)
     return next(joined, None) or _Kernel(size, operator)
-
-
-def _in_channels_last(operator: Operator) -> Operator:
-    """The compiler computes convolutions in channels_last, whatever the layout of the model."""
-    if "convolution" not in operator.name or operator.phase not in ("forward", "backward"):
-        return operator
-    inputs, outputs = (
-        [replace(t, layout="channels_last") if len(t.shape) == 4 else t for t in tensors]
-        for tensors in (operator.inputs, operator.outputs)
-    )
-    return replace(operator, inputs=inputs, outputs=outputs)

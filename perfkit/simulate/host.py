@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
@@ -15,6 +16,8 @@ RUN_AHEAD = 1024
 """Launches that the driver queues before the host has to wait."""
 _COPY_S = 5e-6
 """What starting a copy costs the host, if it does not wait for the copy; assumed."""
+_PIN_BYTES_PER_S = 8e9
+"""At which the pinning thread copies in host memory; assumed."""
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,14 +28,12 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """As the system counts them: the loader workers that a ladder starts."""
     cores: float
     """Loader workers that run at full speed at the same time; a hyper-thread is a part of a core."""
-    fetch_s: float | None
-    """Core seconds that a sample of the plain recipe takes: read, transform, collate. None: unknown yet."""
+    fetch_ms: float | None
+    """Core time that a sample of the plain recipe takes: read, transform, collate. None: unknown yet."""
     pageable_gbs: float
     """GB/s of a copy to the device from pageable memory, the host's own copy included."""
     link_gbs: float | None = None
     """GB/s of a copy from pinned memory; None: what the GPU's link reaches."""
-    copy_gbs: float = 8.0
-    """GB/s at which the pinning thread copies in host memory."""
     operator_s: float = constants().values["host.operator_us"] * 1e-6
     """What an operator in eager mode costs: Python, dispatch, autograd. Fused kernels have no dispatch."""
     launch_s: float = constants().values["host.launch_us"] * 1e-6
@@ -43,19 +44,18 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         """One line for people."""
         if self == IDEAL:
             return "ideal host: the data are already on the device"
-        fetch = "fetch time unknown"
-        if self.fetch_s is not None:
-            fetch = f"{1e3 * self.fetch_s:.3g} ms to fetch a sample"
         link = f", link {self.link_gbs:g} GB/s" if self.link_gbs else ""
-        copies = f"pageable copies {self.pageable_gbs:g} GB/s{link}"
-        return f"{self.name} host: {self.cores:g} cores, {fetch}, {copies}"
+        return (
+            f"{self.name} host: {self.cores:g} cores, {self.fetch_ms:.3g} ms to fetch a sample, "
+            f"pageable copies {self.pageable_gbs:g} GB/s{link}"
+        )
 
 
 ARTICLE = Host(
     name="article",
     processors=8,
     cores=5.2,  # p3.2xlarge: 8 vCPU are 4 cores with hyper-threads, which add about 30%
-    fetch_s=1.85e-3,  # a trace of the same loader beside a V100-DGX: 59.3 ms for 32 samples
+    fetch_ms=1.85,  # a trace of the same loader beside a V100-DGX: 59.3 ms for 32 samples
     pageable_gbs=2.0,  # the article: 10 of 37 ms are the copy of 32 x 3 x 224 x 224 floats (19.3 MB)
     link_gbs=12.0,  # PCIe 3 x16
     band=0.25,  # the trace is another machine's; the article's 80 ms a step would need 2.2 ms a sample
@@ -63,7 +63,7 @@ ARTICLE = Host(
 """The article's machine, an Amazon p3.2xlarge. The pageable copies follow from one figure of the article; the
 other values come from elsewhere."""
 
-IDEAL = Host(name="ideal", processors=1, cores=1, fetch_s=0.0, pageable_gbs=1e9)
+IDEAL = Host(name="ideal", processors=1, cores=1, fetch_ms=0.0, pageable_gbs=1e9)
 """The data are already on the device."""
 
 MEASURED_BAND = 0.15
@@ -85,21 +85,21 @@ def host(text: str | None, is_article: bool, cores: int) -> Host:
     Raises:
         InvalidValue: neither a name nor such numbers, or the article's host for another workload.
     """
+    text = text or "article" * is_article
     if text == "ideal":
         return IDEAL
-    if text == "article" and not is_article:
+    if text == "article" and is_article:
+        return ARTICLE
+    if text == "article":
         raise InvalidValue(
             "--host article knows what the article's images cost to load, and no other data set",
             "Leave --host out to measure the fetch time here, or give it as --host cores=8,fetch_ms=2",
         )
-    if is_article and text in (None, "", "article"):
-        return ARTICLE
-    other = msgspec.structs.replace(
-        ARTICLE, name="virtual", fetch_s=ARTICLE.fetch_s if is_article else None,
-        pageable_gbs=6.0, link_gbs=None, band=0.0 if is_article else MEASURED_BAND,
-    )  # fmt: skip
+    other = replace(ARTICLE, name="virtual", pageable_gbs=6.0, link_gbs=None, band=0.0)
+    if not is_article:
+        other = replace(other, fetch_ms=None, band=MEASURED_BAND)
     if not text:
-        return msgspec.structs.replace(other, processors=cores, cores=float(cores))
+        return replace(other, processors=cores, cores=float(cores))
     try:
         parts = dict(part.split("=") for part in text.replace(" ", "").split(","))
         values: dict[str, Any] = msgspec.convert(parts, dict[_Number, _Positive], strict=False)
@@ -109,10 +109,10 @@ def host(text: str | None, is_article: bool, cores: int) -> Host:
             f"Allowed: article, ideal, or numbers above 0 as {'=…,'.join(get_args(_Number))}=…",
         ) from None
     if "fetch_ms" in values:
-        values |= {"fetch_s": 1e-3 * values.pop("fetch_ms"), "band": 0.0}
+        values["band"] = 0.0
     if "cores" in values:
         values["processors"] = max(1, int(values["cores"]))
-    return msgspec.structs.replace(other, name=text, **values)
+    return replace(other, name=text, **values)
 
 
 # ---------------------------------------------------------------- a training on a virtual clock
@@ -126,7 +126,6 @@ class Bar(NamedTuple):
     event: Event | None
     start: float
     end: float
-    stream: int = 0
     kernel: Kernel | None = None
 
 
@@ -184,7 +183,7 @@ class Training:
             actions = [action for action in actions if not isinstance(action[0], Copy | Fetch)]
         elif self._recipe.pin_memory:
             copied = sum(event.nbytes for event, _ in actions if isinstance(event, Copy))
-            self._pin_s = copied / self._recipe.accumulation / (self._host.copy_gbs * 1e9)
+            self._pin_s = copied / self._recipe.accumulation / _PIN_BYTES_PER_S
         # It is steady once all workers have delivered some rounds and the driver's queue is full; the average
         # is over whole rounds of all workers.
         workers = max(1, self._recipe.workers)
@@ -192,11 +191,11 @@ class Training:
         warm = 2 * workers * self._recipe.prefetch_factor + -(-RUN_AHEAD // max(1, launches)) + 2
         measured = workers * max(1, 16 // workers)
         marks: list[tuple[float, float]] = []
-        for number in range(warm + measured + 1):
-            if number == warm + measured + 1 - noted:
+        for left in range(warm + measured, -1, -1):
+            if left == noted - 1:
                 self._bars = []
-            marks.append((max(self.now, self.ends()), self._waited))
             start = self.now
+            marks.append((max(start, self.ends()), self._waited))
             for event, kernels in actions:
                 self.do(event, kernels)
             self._note("step", None, start)
@@ -219,7 +218,7 @@ class Training:
             case Copy():
                 self._copy(event)
             case Wait(streams=None):
-                self._wait(self._free[event.stream], event)
+                self._wait(self._free[0], event)
             case Wait(streams=(waiting, awaited)):
                 self._free[waiting] = max(self._free[waiting], self._free[awaited])
         self._note("host", event, start)
@@ -247,7 +246,7 @@ class Training:
             self._note("wait", event, start)
 
     def _note(self, what: Any, event: Event | None, start: float, *more: Any) -> None:
-        """Keeps a bar that ends now, unless `more` gives another end, and its stream and kernel."""
+        """Keeps a bar that ends now, unless `more` gives another end, and its kernel."""
         if self._bars is not None:
             self._bars.append(Bar(what, event, start, *(more or (self.now,))))
 
@@ -268,11 +267,10 @@ class Training:
             if other.stream != stream and other.start < end:
                 end += other.seconds  # the GPU was the other stream's for so long
         self._elsewhere = [other for other in current if other.stream == stream or other.start >= end]
-        if len(self._free) > 1:
-            self._elsewhere.append(_Busy(start, end, kernel.seconds, stream))
+        self._elsewhere.append(_Busy(start, end, kernel.seconds, stream))
         self._free[stream] = end
         self._queued.append(end)
-        self._note("kernel", event, start, end, stream, kernel)
+        self._note("kernel", event, start, end, kernel)
 
     def _copy(self, copy: Copy) -> None:
         began, stream = self.now, copy.stream
@@ -288,6 +286,6 @@ class Training:
             self._wait(end)
             self._note("launch", copy, began)
         self._free[stream] = end
-        self._note("copy", copy, start, end, stream)
+        self._note("copy", copy, start, end)
         if copy.pinned and not copy.non_blocking:
             self._wait(end, copy)

@@ -1,5 +1,6 @@
 """What a training step takes on a simulated GPU beside a virtual host, and how far off that may be."""
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,8 +15,6 @@ from perfkit.simulate.host import Host, Outcome, Training
 from perfkit.simulate.step import Allocate, Copy, Operator, Step
 from perfkit.worker.messages import MemoryReport
 
-OUT_OF_MEMORY = "out of memory on the simulated GPU"
-"""The kind of that failure: more memory of this machine would not help."""
 _CONTEXT = 450 << 20
 """Bytes that CUDA and the libraries' code take before the first tensor; 300 to 500 MiB are usual."""
 _WORKSPACE = 256 << 20
@@ -30,21 +29,6 @@ _ON_THE_HOST = {
     "cpu_threads", "uint8_copy",
 }  # fmt: skip
 """Switches that leave the kernels as they are, or nearly so."""
-
-
-def peak(step: Step) -> tuple[int, int]:
-    """The most bytes that tensors hold, as torch's allocator rounds them, and the event after which they do.
-
-    The event is an index; -1 if the step takes no more than it finds.
-    """
-    now = most = sum(_rounded(block.nbytes) for block in step.resident)
-    at = -1
-    for index, event in enumerate(step.events):
-        if isinstance(event, Allocate):
-            now += _rounded(event.nbytes)
-            if now > most:
-                most, at = now, index
-    return most, at
 
 
 def _rounded(nbytes: int) -> int:
@@ -69,14 +53,21 @@ class Prediction:
     fetch_s: float
 
     def __post_init__(self) -> None:
-        needed = peak(self.step)[0] + _CONTEXT + _WORKSPACE
-        if needed > self.gpu.memory_gib * 2**30:
+        needed_gib = (self.peak[0] + _CONTEXT + _WORKSPACE) / 2**30
+        if needed_gib > self.gpu.memory_gib:
             raise RunFailed(
-                f"{OUT_OF_MEMORY}: the step needs {needed / 2**30:.2f} GiB with context and workspaces, and "
-                f"a {self.gpu.name} has {self.gpu.memory_gib:.2f} GiB",
+                f"out of memory on the simulated GPU: the step needs {needed_gib:.2f} GiB with context and "
+                f"workspaces, and a {self.gpu.name} has {self.gpu.memory_gib:.2f} GiB",
                 "Lower batch_size or raise accumulation; amp saves memory too",
-                OUT_OF_MEMORY,
             )
+
+    @cached_property
+    def peak(self) -> tuple[int, int]:
+        """The most bytes that tensors hold, as torch's allocator rounds them; and after how many events."""
+        first = sum(_rounded(block.nbytes) for block in self.step.resident)
+        changes = (_rounded(e.nbytes) if isinstance(e, Allocate) else 0 for e in self.step.events)
+        held = [*itertools.accumulate(changes, initial=first)]
+        return max(held), held.index(max(held))
 
     @cached_property
     def actions(self) -> list[Action]:
@@ -95,8 +86,8 @@ class Prediction:
 
     @property
     def kernel_share(self) -> float:
-        """Kernel time / step."""
-        return self.kernel_s / self.steady.step_s
+        """Kernel time / step, at most 1."""
+        return min(1.0, self.kernel_s / self.steady.step_s)
 
     def outcome(self, around: Host | None = None, noted: int = 0) -> Outcome:
         """The training in its steady state, on another host if one is given; see `Training.steady`."""
@@ -110,7 +101,7 @@ class Prediction:
 
         A step of which kernels are a part moves by that part of their error, and by the rest of the host's.
         """
-        share = min(1.0, self.kernel_share)
+        share = self.kernel_share
         kernels = math.log1p(self.gpu.band("compiled" if self.step.compiled else "rate")) * share
         return math.expm1(math.hypot(kernels, math.log1p(self.host.band) * (1 - share)))
 
@@ -120,12 +111,11 @@ class Prediction:
         What both have in common cancels so far as their kernel shares agree; to the rest comes the error of
         the gain of each switch that changes kernels.
         """
-        shares = min(1.0, before.kernel_share), min(1.0, self.kernel_share)
-        differ = abs(shares[0] - shares[1])
-        common = [math.log1p(band) * differ for band in (self.gpu.band("rate"), self.host.band)]
-        changed = [name for name in before.recipe.diff(self.recipe) if name not in _ON_THE_HOST]
+        low, high = sorted((before.kernel_share, self.kernel_share))
+        common = [math.log1p(band) * (high - low) for band in (self.gpu.band("rate"), self.host.band)]
+        changed = {*before.recipe.diff(self.recipe)} - _ON_THE_HOST
         claims = {name if name in _CLAIMS else "rate" for name in changed}
-        gains = [math.log1p(self.gpu.band(claim)) * max(shares) for claim in claims]
+        gains = [math.log1p(self.gpu.band(claim)) * high for claim in claims]
         return math.expm1(math.hypot(*common, *gains))
 
     @property
@@ -143,21 +133,15 @@ class Prediction:
 
     def memory(self) -> MemoryReport:
         """What holds device memory in a step."""
-        allocated, at = peak(self.step)
-        held = {block.block: (block.kind, block.nbytes) for block in self.step.resident}
-        phase = "data"
-        for event in self.step.events[: at + 1]:
-            match event:
-                case Operator():
-                    phase = "data" if event.phase in ("copy", "prepare") else event.phase
-                case Copy():
-                    phase = "data"
-                case Allocate() if event.nbytes > 0:
-                    held[event.block] = event.kind, event.nbytes
-                case Allocate():
-                    held.pop(event.block, None)
+        allocated, count = self.peak
+        events = self.step.events[:count]
+        taken = [*self.step.resident, *(event for event in events if isinstance(event, Allocate))]
+        held = {block.block: block for block in taken}  # as each was last, given back or not
+        steps = (getattr(e, "phase", "copy") for e in reversed(events) if isinstance(e, Operator | Copy))
+        phase = next(steps, "copy")
         note = f"Simulated {self.gpu.name}: no kernel ran. Predicted, ±{self.memory_band:.0%}"
-        about = self.recipe.describe()
         return MemoryReport.of(
-            held.values(), peak_phase=phase, allocated=allocated, reserved=None, recipe=about, simulated=note
-        )
+            [(block.kind, block.nbytes) for block in held.values() if block.nbytes > 0],
+            peak_phase="data" if phase in ("copy", "prepare") else phase,
+            allocated=allocated, reserved=None, recipe=self.recipe.describe(), simulated=note,
+        )  # fmt: skip

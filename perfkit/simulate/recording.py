@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 from torch import nn
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader
 
 from perfkit import train, workloads
 from perfkit.recipe import Recipe
@@ -44,6 +44,12 @@ _BORN_IN: dict[Phase, MemoryKind] = {
     "copy": "batch", "prepare": "batch", "forward": "activations", "backward": "workspace",
     "optimizer": "workspace",
 }  # fmt: skip
+
+
+def _unknown(tensor: torch.Tensor) -> float:
+    if tensor.is_floating_point():
+        return math.nan
+    raise Unpredictable("it reads a whole number or a truth value from the device and goes on with it")
 
 
 class Recorder:
@@ -85,12 +91,10 @@ class Recorder:
         if any("/torch/optim/" in path for path in paths):
             return 1.0  # the step count, which lies in host memory
         if self.on:
-            self.events.append(Wait(".item()"))
+            self.events.append(Wait())
         if any(path.endswith("/grad_scaler.py") for path in paths):
             return 0.0  # no gradient was infinite: the optimizer steps, as it nearly always does
-        if tensor.is_floating_point():
-            return math.nan
-        raise Unpredictable("it reads a whole number or a truth value from the device and goes on with it")
+        return _unknown(tensor)
 
     def readers(self) -> dict[str, Any]:
         """Methods of tensors that copy to the host."""
@@ -101,9 +105,7 @@ class Recorder:
             return tensor
 
         def numpy(tensor: torch.Tensor, **_: Any) -> Any:
-            if not cpu(tensor).is_floating_point():
-                raise Unpredictable("it reads whole numbers or truth values from the device")
-            return np.full(tensor.shape, math.nan, np.float32)
+            return np.full(tensor.shape, _unknown(cpu(tensor)), np.float32)
 
         return {"cpu": cpu, "numpy": numpy, "tolist": lambda tensor: numpy(tensor).tolist()}
 
@@ -131,11 +133,10 @@ class Recorder:
             self._block(tensor).kind = kind
 
     def _described(self, tensor: torch.Tensor) -> Tensor:
-        memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
         layout: Layout = "strided"
         if tensor.is_contiguous():
             layout = "contiguous"
-        elif memory_format and tensor.is_contiguous(memory_format=memory_format):
+        elif tensor.is_contiguous(memory_format=torch.channels_last):
             layout = "channels_last"
         dtype = str(tensor.dtype).removeprefix("torch.")
         return Tensor(tuple(tensor.shape), dtype, layout, self._block(tensor).block)
@@ -171,15 +172,13 @@ def planned(workload: str, options: dict[str, Any], switches: dict[str, Any]) ->
 def fetch_s(workload: str, options: dict[str, Any], switches: dict[str, Any], batch: int = 16) -> float:
     """Core seconds that fetching and collating a sample takes on this machine, by one thread."""
     torch.set_num_threads(1)
-    dataset: Any = workloads.load(workload, options).dataset(Recipe.from_dict(switches))
+    dataset = workloads.load(workload, options).dataset(Recipe.from_dict(switches))
+    batches, end = train.endless(DataLoader(dataset, batch)), time.monotonic() + 1.0
     times: list[float] = []
-    end = time.monotonic() + 1.0
     while len(times) < 3 or (time.monotonic() < end and len(times) < 50):
-        first = (len(times) * batch) % max(1, len(dataset) - batch)
-        indices = list(range(first, min(len(dataset), first + batch)))
         start = time.thread_time()
-        default_collate([dataset[index] for index in indices])
-        times.append((time.thread_time() - start) / len(indices))
+        inputs, _ = next(batches)
+        times.append((time.thread_time() - start) / len(inputs))
     return statistics.median(times[1:])
 
 
@@ -221,8 +220,7 @@ def record(workload: Any, recipe: Recipe) -> Step:
         losses: Any = train.train(plain, workload, torch.device("cpu"))
         running.callback(losses.close)
         next(losses)
-        samples = recipe.batch_size * recipe.accumulation
-        step = recorded(recorder, lambda: next(losses), built["model"], built["optimizer"], samples)
+        step = recorded(recorder, lambda: next(losses), built["model"], built["optimizer"])
     if recipe.device_prefetch:
         step = _prefetched(step)
     return fused(step) if recipe.compile else step
@@ -239,7 +237,7 @@ def _must_be_modelled(model: nn.Module, optimizer: Any) -> None:
             raise Unpredictable(f"its {name} layers run in kernels of cuDNN that are not modelled")
 
 
-def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any, samples: int) -> Step:
+def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any) -> Step:
     """Records a step, after what only the first one does. The listener must listen."""
     weights = list(model.parameters())
 
@@ -258,7 +256,7 @@ def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any, sam
     sizes = {tensor.data_ptr() or id(tensor): tensor.nbytes for tensor in [*weights, *model.buffers()]}
     constant = [Allocate(size, "weights", -1 - at) for at, size in enumerate(sizes.values())]
     return Step(
-        events=recorder.events, resident=constant + resident, samples=samples,
+        events=recorder.events, resident=constant + resident,
         conv_precision=torch.backends.cudnn.conv.fp32_precision,
         matmul_precision=torch.backends.cuda.matmul.fp32_precision,
     )  # fmt: skip
@@ -266,7 +264,7 @@ def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any, sam
 
 def _prefetched(step: Step) -> Step:
     """The step with the copies on a second stream: the next batch's begin before this one is computed."""
-    early: list[Event] = [Wait("wait_stream", streams=(0, 1))]
+    early: list[Event] = [Wait((0, 1))]
     late: list[Event] = []
     for event in step.events:
         ahead = isinstance(event, Copy | Fetch) or (isinstance(event, Operator) and event.phase == "prepare")

@@ -21,7 +21,7 @@ from perfkit.simulate import article, chrome
 from perfkit.simulate import host as hosts
 from perfkit.simulate.gpus import GPUS, Gpu, gpu
 from perfkit.simulate.host import Host
-from perfkit.simulate.prediction import Prediction, peak
+from perfkit.simulate.prediction import Prediction
 from perfkit.simulate.step import Step
 from perfkit.studies.record import begun, ended
 from perfkit.studies.sources import Plan, Request, Source, StopRule
@@ -166,9 +166,9 @@ class Simulated(Source):
                     plain = Recipe().replace(**dict.fromkeys(some, True))
                     self._measured[some] = self._called("fetch_s", plain)
             share = self._measured[switches] / self._measured[()]
-        if self._host.fetch_s is None:
-            self._host = structs.replace(self._host, fetch_s=self._measured[()])
-        return (self._host.fetch_s or 0.0) * share
+        if self._host.fetch_ms is None:
+            self._host = structs.replace(self._host, fetch_ms=1e3 * self._measured[()])
+        return 1e-3 * (self._host.fetch_ms or 0.0) * share
 
     def _run(self, stage: Stage, before: Sequence[Stage]) -> Run:
         known = self._computed.get(stage.name)
@@ -209,7 +209,7 @@ class Simulated(Source):
                 )
                 for role, (other, before) in beside.items()
             ],
-            peak_memory_bytes=peak(prediction.step)[0], batch_bytes_per_sample=copied,
+            peak_memory_bytes=prediction.peak[0], batch_bytes_per_sample=copied,
             h2d_bytes_per_sample=copied, simulated=prediction.simulated(),
         )  # fmt: skip
         self._computed[stage.name] = run, prediction

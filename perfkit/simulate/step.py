@@ -1,8 +1,9 @@
 """What one training step asks of a GPU: operators and their work, copies, waits, memory; whatever the GPU."""
 
+import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
@@ -20,7 +21,7 @@ def _item_bytes(dtype: str) -> int:
     return int(bits[0]) // 8 if bits else 1
 
 
-class Tensor(Struct, frozen=True, array_like=True):
+class Tensor(Struct, frozen=True):
     """A tensor without its numbers."""
 
     shape: tuple[int, ...]
@@ -39,7 +40,7 @@ class Tensor(Struct, frozen=True, array_like=True):
         return self.numel * _item_bytes(self.dtype)
 
 
-class Operator(Struct, frozen=True, tag="operator"):
+class Operator(Struct, frozen=True):
     """An operator that launches kernels. Views and allocations launch none and are not recorded."""
 
     name: str
@@ -52,11 +53,11 @@ class Operator(Struct, frozen=True, tag="operator"):
     stream: int = 0
 
 
-class Fetch(Struct, frozen=True, tag="fetch"):
+class Fetch(Struct, frozen=True):
     """The loop takes the next batch from its loader, which it may have to wait for."""
 
 
-class Copy(Struct, frozen=True, tag="copy"):
+class Copy(Struct, frozen=True):
     """A copy between host and device."""
 
     nbytes: int
@@ -66,16 +67,14 @@ class Copy(Struct, frozen=True, tag="copy"):
     stream: int = 0
 
 
-class Wait(Struct, frozen=True, tag="wait"):
-    """The host waits until a stream has finished (`.item()`), or one stream waits for another."""
+class Wait(Struct, frozen=True):
+    """The host waits until the default stream has finished (`.item()`), or one stream waits for another."""
 
-    what: str
-    stream: int = 0
     streams: tuple[int, int] | None = None
     """(waiting, awaited), where a stream waits and not the host."""
 
 
-class Allocate(Struct, tag="allocate"):
+class Allocate(Struct):
     """Device memory that is taken, or given back (negative). Its kind may be known later."""
 
     nbytes: int
@@ -92,7 +91,6 @@ class Step(Struct, frozen=True, kw_only=True):
     events: list[Event]
     resident: list[Allocate] = []
     """Device memory in use before the step."""
-    samples: int
     compiled: bool = False
     conv_precision: str = "ieee"
     """`tf32` or another of torch's words, for float32 convolutions; the next one for float32 products."""
@@ -109,9 +107,8 @@ class Step(Struct, frozen=True, kw_only=True):
 
 # ---------------------------------------------------------------- operators as the work of kernels
 
-HALF = ("float16", "bfloat16")
-UNITS = ("float32", "tf32", "tensor")
-TENSORS_PER_LAUNCH = 64
+_HALF = ("float16", "bfloat16")
+_TENSORS_PER_LAUNCH = 64
 """Of a multi-tensor (foreach) kernel, about: 110 for one list of tensors, 48 for three."""
 
 
@@ -130,16 +127,9 @@ class Work(NamedTuple):
     products: int = 1
     """Such products in one kernel: batched products, groups of a convolution."""
     precision: str = "float32"
-    """`float32`, `tf32`, `float16` or `bfloat16`."""
+    """`float32`, or one that Tensor Cores compute: `tf32`, `float16` or `bfloat16`."""
     winograd: bool = False
     """Whether Winograd's algorithms could compute it."""
-
-    @property
-    def unit(self) -> str:
-        """Which of `UNITS` computes it; those of half precision are `tensor`."""
-        if self.kind.startswith("depthwise"):  # no Tensor Cores
-            return "float32"
-        return "tensor" if self.precision in HALF else self.precision
 
 
 _NAMES = {
@@ -155,28 +145,26 @@ _NAMES = {
     "fill": "zero_ fill_ ones_like zeros_like full zeros ones new_zeros bernoulli_ uniform_ normal_",
 }
 _KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+_NORMS = ("batch_norm", "layer_norm", "group_norm")
 _BY_LAYOUT = ("pool.forward", "pool.backward", "reduction")
 
 
 def of_operator(op: Operator, step: Step) -> list[Work]:
     """The kernels of one operator."""
     name = op.name.removeprefix("aten.")
-    kind = _KINDS.get(name) or next((k for k in ("batch_norm", "layer_norm", "group_norm") if k in name), "")
-    if name == "convolution":
-        works = _convolution(op, step)
-    elif name == "convolution_backward":
-        works = _convolution_backward(op, step)
-    elif name.startswith(("_foreach", "_fused_")):
-        works = _foreach(op)
-    elif kind == "product":
-        works = [_product(op, step)]
-    elif "scaled_dot_product" in name or "attention" in name:
-        works = [_attention(op, step)]
-    elif kind.endswith("_norm"):
-        works = [_norm(kind, op)]
-    else:
-        works = [_moving(name, kind, op)]
-    return works
+    kind = _KINDS.get(name, "")
+    if name.startswith("convolution"):
+        return _convolution(op, step.conv_precision)
+    if name.startswith(("_foreach", "_fused_")):
+        return _foreach(op)
+    if kind == "product":
+        return [_product(op, step.matmul_precision)]
+    if "attention" in name:
+        return [_attention(op, step.matmul_precision)]
+    for norm in _NORMS:
+        if norm in name:
+            return [_norm(norm, op)]
+    return [_moving(name, kind, op)]
 
 
 def _nbytes(tensors: Sequence[Tensor]) -> float:
@@ -188,30 +176,23 @@ def _layout(tensor: Tensor) -> str:
 
 
 def _precision(tensor: Tensor, of_float32: str) -> str:
-    if tensor.dtype in HALF:
+    if tensor.dtype in _HALF:
         return tensor.dtype
     return "tf32" if of_float32 == "tf32" else "float32"
 
 
-# ---------------------------------------------------------------- convolutions
-
-
-def _convolution(op: Operator, step: Step) -> list[Work]:
-    (x, w), y = op.inputs[:2], op.outputs[0]
-    if op.attributes["transposed"]:
-        return _conv_part("dgrad", y, w, x, op, step)
-    return _conv_part("forward", x, w, y, op, step)
-
-
-def _convolution_backward(op: Operator, step: Step) -> list[Work]:
-    y, x, w = op.inputs[:3]
-    of_input, of_weight, of_bias = op.attributes["output_mask"]
-    reduction = [Work(f"reduction.{_layout(y)}", _nbytes([y]))] if of_bias else []
-    first = "dgrad"
-    if op.attributes["transposed"]:
-        first, x, y = "forward", y, x
-    works = _conv_part(first, x, w, y, op, step) if of_input else []
-    return works + (_conv_part("wgrad", x, w, y, op, step) if of_weight else []) + reduction
+def _convolution(op: Operator, of_float32: str) -> list[Work]:
+    """The products of a convolution or of its backward pass, and the gradient of its bias."""
+    about, backward = op.attributes, op.name.endswith("_backward")
+    y, x, w = op.inputs[:3] if backward else (op.outputs[0], *op.inputs[:2])
+    wanted = about["output_mask"] if backward else (True, False, False)
+    reduction = [Work(f"reduction.{_layout(y)}", _nbytes([y]))] if wanted[2] else []
+    first = "forward" if backward == about["transposed"] else "dgrad"
+    if about["transposed"]:
+        x, y = y, x
+    parts = itertools.compress((first, "wgrad"), wanted)
+    works = [_conv_part(part, x, w, y, about, _precision(x, of_float32)) for part in parts]
+    return [*itertools.chain(*works), *reduction]
 
 
 def _conv_kind(x: Tensor, w: Tensor, groups: int) -> str:
@@ -227,57 +208,51 @@ def _conv_kind(x: Tensor, w: Tensor, groups: int) -> str:
     return "conv" if math.prod(w.shape[2:]) > 1 else "conv1x1"
 
 
-def _conv_part(part: str, x: Tensor, w: Tensor, y: Tensor, op: Operator, step: Step) -> list[Work]:
+def _conv_part(
+    part: str, x: Tensor, w: Tensor, y: Tensor, about: dict[str, Any], precision: str
+) -> Iterator[Work]:
     """One of the three products of a convolution, from `x` to `y`; and what it costs to convert layouts."""
-    groups, taps = op.attributes["groups"], math.prod(w.shape[2:])
-    precision = _precision(x, step.conv_precision)
+    groups, taps = about["groups"], math.prod(w.shape[2:])
     kind, layout = _conv_kind(x, w, groups), _layout(x)
     places = y.shape[0] * math.prod(y.shape[2:])
     depth, width = x.shape[1] // groups, y.shape[1] // groups
     flops = 2.0 * places * y.shape[1] * depth * taps
-    strided = max(op.attributes["stride"]) > 1
-    is_plain = not strided and max(op.attributes["dilation"]) == 1
-    winograd = kind == "conv" and tuple(w.shape[2:]) == (3, 3) and is_plain
-    works = []
-    if layout == "nchw" and precision != "float32" and kind != "depthwise":
-        tf32 = ".tf32" if precision == "tf32" else ""
-        works.append(Work(f"convert.{kind}{tf32}", 2 * _nbytes([x, y])))
-    name = f"{kind}.{part}" + (".strided" if strided and part == "dgrad" else "")
+    strided = max(about["stride"]) > 1
+    is_plain = not strided and max(about["dilation"]) == 1
+    name, nbytes = f"{kind}.{part}" + ".strided" * (strided and part == "dgrad"), _nbytes([x, w, y])
     if kind == "depthwise":  # no matrix product: each channel on its own, without Tensor Cores
-        m = n = k = 0
-    else:
-        m, n, k = {
-            "forward": (places, width, depth * taps),
-            "dgrad": (x.shape[0] * math.prod(x.shape[2:]), depth, width * taps),
-            "wgrad": (width, depth * taps, places),
-        }[part]
-        if precision == "float32":
-            layout += ".fp32"  # other kernels, without Tensor Cores
-    works.append(Work(f"{name}.{layout}", _nbytes([x, w, y]), flops, m, n, k, groups, precision, winograd))
-    return works
+        yield Work(f"{name}.{layout}", nbytes, flops)
+        return
+    winograd = kind == "conv" and tuple(w.shape[2:]) == (3, 3) and is_plain and precision == "float32"
+    if precision == "float32":
+        layout += ".fp32"  # other kernels, without Tensor Cores
+    elif layout == "nchw":
+        yield Work(f"convert.{kind}" + ".tf32" * (precision == "tf32"), 2 * _nbytes([x, y]))
+    m, n, k = {
+        "forward": (places, width, depth * taps),
+        "dgrad": (x.shape[0] * math.prod(x.shape[2:]), depth, width * taps),
+        "wgrad": (width, depth * taps, places),
+    }[part]
+    yield Work(f"{name}.{layout}", nbytes, flops, m, n, k, groups, precision, winograd)
 
 
 # ---------------------------------------------------------------- other operators
 
 
-def _product(op: Operator, step: Step) -> Work:
+def _product(op: Operator, of_float32: str) -> Work:
     a, b = op.inputs[-2:]
-    count = a.shape[0] if len(a.shape) == 3 else 1
-    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
-    precision = _precision(a, step.matmul_precision)
-    kind = "bmm" if len(a.shape) == 3 else "gemm"
+    kind, count = ("bmm", a.shape[0]) if len(a.shape) == 3 else ("gemm", 1)
+    (m, k), n, precision = a.shape[-2:], b.shape[-1], _precision(a, of_float32)
     return Work(kind, _nbytes([a, b, *op.outputs[:1]]), 2.0 * count * m * n * k, m, n, k, count, precision)
 
 
-def _attention(op: Operator, step: Step) -> Work:
-    backward = "backward" in op.name
-    q, k = op.inputs[1:3] if backward else op.inputs[:2]
-    count, length, width = math.prod(q.shape[:-2]), q.shape[-2], q.shape[-1]
-    flops = 2.0 * (5 if backward else 2) * count * length * k.shape[-2] * width
-    precision = _precision(q, step.matmul_precision)
-    kind = f"attention.{'backward' if backward else 'forward'}"
-    nbytes = _nbytes(op.inputs + op.outputs)
-    return Work(kind, nbytes, flops, length, k.shape[-2], width, count, precision)
+def _attention(op: Operator, of_float32: str) -> Work:
+    part, first, products = ("backward", 1, 5) if "backward" in op.name else ("forward", 0, 2)
+    q, k = op.inputs[first : first + 2]
+    *heads, length, width = q.shape
+    sizes = length, k.shape[-2], width, math.prod(heads)
+    nbytes, flops = _nbytes(op.inputs + op.outputs), 2.0 * products * math.prod(sizes)
+    return Work(f"attention.{part}", nbytes, flops, *sizes, _precision(q, of_float32))
 
 
 def _norm(kind: str, op: Operator) -> Work:
@@ -293,11 +268,9 @@ def _norm(kind: str, op: Operator) -> Work:
 
 def _foreach(op: Operator) -> list[Work]:
     shapes = [tensor.shape for tensor in op.inputs]
-    lists = next(
-        (n for n in (4, 3, 2) if len(shapes) % n == 0 and shapes == shapes[: len(shapes) // n] * n), 1
-    )
+    lists = next((n for n in (4, 3, 2) if shapes == shapes[: len(shapes) // n] * n), 1)
     own = op.inputs[: len(op.inputs) // lists]
-    launches = max(1, math.ceil(len(own) / TENSORS_PER_LAUNCH))
+    launches = max(1, math.ceil(len(own) / _TENSORS_PER_LAUNCH))
     nbytes = _nbytes(op.inputs + (op.outputs or own))
     return [Work("foreach", nbytes / launches)] * launches
 

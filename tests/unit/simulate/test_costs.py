@@ -21,7 +21,7 @@ def kernels_of(step, sheet):
 
 def seconds(sheet, name, inputs, output, precision="ieee", **attributes):
     operator = Operator(f"aten.{name}", "forward", inputs, [output], attributes)
-    step = Step(events=[operator], samples=1, conv_precision=precision, matmul_precision=precision)
+    step = Step(events=[operator], conv_precision=precision, matmul_precision=precision)
     return sum(kernel.seconds for kernel in kernels_of(step, sheet))
 
 
@@ -111,7 +111,7 @@ def test_what_only_one_kernel_uses_is_not_written():
         Allocate(4000, "activations", 3), Operator("aten.exp", "forward", [b], [c]),
         Allocate(-4000, "workspace", 2),
     ]  # fmt: skip
-    step = fused(Step(events=events, samples=1))
+    step = fused(Step(events=events))
     [kernel] = step.operators
     assert (kernel.name, kernel.inputs, kernel.outputs) == ("fused", [a], [c])
     assert [event.block for event in step.events if isinstance(event, Allocate)] == [3]

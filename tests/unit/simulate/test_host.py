@@ -14,7 +14,7 @@ from perfkit.simulate.prediction import Prediction
 from perfkit.simulate.step import Copy, Fetch, Operator, Wait, Work
 
 HOST = Host(
-    name="test", processors=4, cores=4, fetch_s=1e-3, pageable_gbs=1.0, operator_s=0.0, launch_s=0.0,
+    name="test", processors=4, cores=4, fetch_ms=1.0, pageable_gbs=1.0, operator_s=0.0, launch_s=0.0,
 )  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def done(*actions):
     return training
 
 
-ITEM, ORDER = Wait(".item()"), Wait("wait_stream", streams=(0, 1))
+ITEM, ORDER = Wait(), Wait((0, 1))
 QUEUED = {
     "kernels run behind the host": ([kernel(1.0)], 0.0),
     "reading waits for its own stream": ([kernel(1.0), kernel(5.0, stream=1), ITEM], 1.0),
@@ -88,9 +88,9 @@ def test_an_ideal_host_takes_the_kernels_time():
 def test_hosts_by_name_and_by_numbers():
     assert host.host(None, True, 2) == ARTICLE == host.host("article", True, 2)
     here = host.host(None, False, 6)
-    assert (here.cores, here.fetch_s, here.band) == (6, None, host.MEASURED_BAND)
+    assert (here.cores, here.fetch_ms, here.band) == (6, None, host.MEASURED_BAND)
     mine = host.host("cores=3,fetch_ms=2", False, 6)
-    assert (mine.processors, mine.fetch_s, mine.band) == (3, 2e-3, 0.0)
+    assert (mine.processors, mine.fetch_ms, mine.band) == (3, 2.0, 0.0)
 
 
 @pytest.mark.parametrize("text", ["mine", "cores=0", "cores=8,fetch=1", "cores", "cores=nan", "article"])
