@@ -18,13 +18,11 @@ IMAGE_SIZE = 224
 
 
 class Published(Struct, frozen=True, kw_only=True):
-    """A stage of the article; None is what it does not say."""
+    """A stage of the article."""
 
     stage: str
     batch_size: int
     samples_per_s: float
-    utilization: float | None = None
-    memory_gb: float | None = None
 
 
 class Article(Struct, frozen=True, kw_only=True):
@@ -41,7 +39,6 @@ LADDER = tuple(stage.stage for stage in ARTICLE.stages[1:])
 """Its optimizations, in its order."""
 _COLUMNS = (
     "stage", "predicted samples/s", "published", "error", "gain predicted", "gain published",
-    "kernels' share", "published share", "memory", "published memory",
 )  # fmt: skip
 
 
@@ -76,9 +73,6 @@ def sections(runs: Sequence[Run]) -> list[Content]:
             Cell(figures.samples_per_s, "{:,.0f}".format),
             Cell(errors[-1], "{:+.0%}".format),
             *(Cell(gain, units.times) for gain in gains),
-            *(Cell(share, units.percent) for share in (run.utilization, figures.utilization)),
-            Cell(run.peak_memory_bytes, units.size),
-            Cell(figures.memory_gb, "{:g} GB".format),
         ]
         rows.append(row)
     if not rows:

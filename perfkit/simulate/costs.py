@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -143,13 +142,8 @@ def _size_share(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
     return np.asarray(np.where(columns.m > 0, share, 1.0))
 
 
-class Kernel(NamedTuple):
-    """One kernel on one GPU, with its predicted time."""
-
-    work: Work
-    seconds: float
-
-
+Kernel = tuple[Work, float]
+"""A kernel on one GPU, with its predicted time in seconds."""
 Action = tuple[Operator | Fetch | Copy | Wait, list[Kernel]]
 """What the host does, and the kernels that it launches with it."""
 
@@ -162,6 +156,5 @@ def actions(step: Step, gpu: Gpu) -> list[Action]:
     works = [of_operator(event, step) if isinstance(event, Operator) else [] for event in events]
     times = iter(seconds(Columns([work for some in works for work in some]), gpu, constants()).tolist())
     return [
-        (event, [Kernel(work, next(times)) for work in some])
-        for event, some in zip(events, works, strict=True)
+        (event, [(work, next(times)) for work in some]) for event, some in zip(events, works, strict=True)
     ]

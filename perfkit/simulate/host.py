@@ -259,15 +259,15 @@ class Training:
         self._note("launch", event, start)
 
     def _run(self, event: Operator, kernel: Kernel) -> None:
-        stream = event.stream
+        stream, (_, seconds) = event.stream, kernel
         start = max(self._free[stream], self.now)
-        end = start + kernel.seconds
+        end = start + seconds
         current = [other for other in self._elsewhere if other.end > start]
         for other in current:
             if other.stream != stream and other.start < end:
                 end += other.seconds  # the GPU was the other stream's for so long
         self._elsewhere = [other for other in current if other.stream == stream or other.start >= end]
-        self._elsewhere.append(_Busy(start, end, kernel.seconds, stream))
+        self._elsewhere.append(_Busy(start, end, seconds, stream))
         self._free[stream] = end
         self._queued.append(end)
         self._note("kernel", event, start, end, kernel)

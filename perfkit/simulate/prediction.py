@@ -77,7 +77,7 @@ class Prediction:
     @property
     def kernel_s(self) -> float:
         """Kernel time of a step."""
-        return sum(kernel.seconds for _, kernels in self.actions for kernel in kernels)
+        return sum(seconds for _, kernels in self.actions for _, seconds in kernels)
 
     @cached_property
     def steady(self) -> Outcome:

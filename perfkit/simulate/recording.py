@@ -87,7 +87,7 @@ class Recorder:
 
     def number(self, tensor: torch.Tensor) -> Any:
         """A value is read: the host waits. There is no number to answer with."""
-        paths = [f.f_code.co_filename.replace("\\", "/") for f, _ in traceback.walk_stack(sys._getframe(1))]
+        paths = [frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe())]
         if any("/torch/optim/" in path for path in paths):
             return 1.0  # the step count, which lies in host memory
         if self.on:
@@ -143,13 +143,10 @@ class Recorder:
 
     # ------------------------------------------------------------ where in the program
 
-    @contextlib.contextmanager
-    def range(self, name: Phase) -> Iterator[None]:
-        """In place of `record_function` in the training program: a phase of the step."""
-        self.phase = name
-        yield
-        if name == "copy":
-            self.phase = "prepare"
+    def range(self, name: Phase) -> contextlib.AbstractContextManager[None]:
+        """In place of `record_function` in the training program: a phase of the step, until the next one."""
+        self.phase = "prepare" if name == "copy" else name  # the copies themselves are none on a CPU
+        return contextlib.nullcontext()
 
 
 # ---------------------------------------------------------------- what a process is started for
@@ -200,7 +197,7 @@ def record(workload: Any, recipe: Recipe) -> Step:
         def endless(loader: Any) -> Iterator[Any]:
             building.close()
             built.update(losses.gi_frame.f_locals)
-            _must_be_modelled(built["model"], built["optimizer"])
+            _must_be_modelled(built["model"])
             dataset = loader.dataset
             sample = loader.collate_fn([dataset[0]])
             if [isinstance(leaf, torch.Tensor) for leaf in sample] != [True, True]:
@@ -226,9 +223,7 @@ def record(workload: Any, recipe: Recipe) -> Step:
     return fused(step) if recipe.compile else step
 
 
-def _must_be_modelled(model: nn.Module, optimizer: Any) -> None:
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise Unpredictable("its optimizer LBFGS evaluates the model as often as its numbers ask for")
+def _must_be_modelled(model: nn.Module) -> None:
     for module in model.modules():
         name = type(module).__name__
         if getattr(module, "sparse", False):

@@ -2,9 +2,8 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
 from msgspec import structs
 
@@ -19,8 +18,7 @@ from perfkit.results.run import Pairing, Raw, Role, Run
 from perfkit.rules import Target
 from perfkit.simulate import article, chrome
 from perfkit.simulate import host as hosts
-from perfkit.simulate.gpus import GPUS, Gpu, gpu
-from perfkit.simulate.host import Host
+from perfkit.simulate.gpus import GPUS, gpu
 from perfkit.simulate.prediction import Prediction
 from perfkit.simulate.step import Step
 from perfkit.studies.record import begun, ended
@@ -60,13 +58,12 @@ class Simulated(Source):
         workload = request.workload or "cifar_resnet18"
         is_article = workloads.reference(workload) == article.WORKLOAD
         size = catalogue.preset(request.preset or ("paper" if is_article else None), "cuda")
-        names = article.LADDER if is_article else LADDER
-        if request.stages is not None:
-            names = tuple(request.stages)
+        # What is too close to predict is no reason to drop a rung of the default ladder.
+        keep_all, names = request.stages is None, tuple(request.stages or ())
+        if keep_all:
+            names = article.LADDER if is_article else LADDER
         if request.host:  # its spelling; whether it fits the workload is known once that is loaded
             hosts.host(request.host, is_article=True, cores=1)
-        # What is too close to predict is no reason to drop a rung of the default ladder.
-        keep_all = request.stages is None
         return Plan(
             workload, size, name, names, cls, options=request.options, host=request.host, keep_all=keep_all
         )
@@ -79,24 +76,15 @@ class Simulated(Source):
                 "describe", workload=plan.workload, preset=plan.preset.name,
                 options=dict(plan.options), device="cpu",
             )  # fmt: skip
+        self._session = secrets.token_hex(4)
+        self._sheet = gpu(plan.device.partition(":")[2])
+        is_article = article.is_articles(self.description.reference, self.description.options)
+        self._host = hosts.host(plan.host, is_article, cores.usable_cores())
+        self._fetching = dict(article.ARTICLE.fetch_shares) if is_article else {}
+        """What fetching a sample takes, by the switches that are on: core seconds, or article's shares."""
         self._steps: dict[Recipe, Step] = {}
         self._computed: dict[str, tuple[Run, Prediction]] = {}
-        self._measured: dict[tuple[str, ...], float] = {}
-        """Core seconds that fetching a sample takes here, by the switches that are on."""
-        self._session = secrets.token_hex(4)
         return self
-
-    @cached_property
-    def _sheet(self) -> Gpu:
-        return gpu(self.plan.device.partition(":")[2])
-
-    @cached_property
-    def _is_article(self) -> bool:
-        return article.is_articles(self.description.reference, self.description.options)
-
-    @cached_property
-    def _host(self) -> Host:
-        return hosts.host(self.plan.host, self._is_article, cores.usable_cores())
 
     @property
     def target(self) -> Target:
@@ -156,19 +144,16 @@ class Simulated(Source):
         """Core seconds that fetching a sample takes; the host learns those of the plain recipe."""
         if self._host == hosts.IDEAL:
             return 0.0
-        switches = tuple(name for name in _FETCH if getattr(recipe, name))
-        if self._is_article:
-            share = article.ARTICLE.fetch_shares[",".join(switches)]
-        else:
-            for some in ((), switches):
-                if some not in self._measured:
-                    self.progress.phase("measuring what a sample takes to fetch")
-                    plain = Recipe().replace(**dict.fromkeys(some, True))
-                    self._measured[some] = self._called("fetch_s", plain)
-            share = self._measured[switches] / self._measured[()]
+        switches = ",".join(name for name in _FETCH if getattr(recipe, name))
+        for some in ("", switches):
+            if some not in self._fetching:
+                self.progress.phase("measuring what a sample takes to fetch")
+                plain = Recipe().replace(**{name: name in some for name in _FETCH})
+                self._fetching[some] = self._called("fetch_s", plain)
+        plain_s = self._fetching[""]
         if self._host.fetch_ms is None:
-            self._host = structs.replace(self._host, fetch_ms=1e3 * self._measured[()])
-        return 1e-3 * (self._host.fetch_ms or 0.0) * share
+            self._host = structs.replace(self._host, fetch_ms=1e3 * plain_s)
+        return 1e-3 * (self._host.fetch_ms or 0.0) * (self._fetching[switches] / plain_s)
 
     def _run(self, stage: Stage, before: Sequence[Stage]) -> Run:
         known = self._computed.get(stage.name)
@@ -192,9 +177,7 @@ class Simulated(Source):
         if outcome.data_wait_s > 0.5 * outcome.step_s:
             facts["pace"] = "the loader decides it: the rate says little about the GPU"
         earlier = [self._computed[each.name] for each in before if each.name in self._computed]
-        beside: dict[Role, tuple[Run, Prediction]] = {}
-        if earlier:
-            beside = {"previous": earlier[-1], "baseline": earlier[0]}
+        beside = zip(get_args(Role), [*earlier[-1:], *earlier[:1]], strict=False)
         run = ended(
             run, status="ok", reason="", facts=facts,
             raw=Raw(
@@ -205,9 +188,9 @@ class Simulated(Source):
             pairings=[
                 Pairing(
                     [rate], other.raw.block_samples_per_s, against=other.id, role=role, interleaved=True,
-                    band=prediction.band_of_gain(before),
+                    band=prediction.band_of_gain(their),
                 )
-                for role, (other, before) in beside.items()
+                for role, (other, their) in beside
             ],
             peak_memory_bytes=prediction.peak[0], batch_bytes_per_sample=copied,
             h2d_bytes_per_sample=copied, simulated=prediction.simulated(),

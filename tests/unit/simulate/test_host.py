@@ -7,7 +7,6 @@ import pytest
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.simulate import host
-from perfkit.simulate.costs import Kernel
 from perfkit.simulate.gpus import GPUS
 from perfkit.simulate.host import ARTICLE, IDEAL, RUN_AHEAD, Host, Training
 from perfkit.simulate.prediction import Prediction
@@ -20,7 +19,7 @@ HOST = Host(
 
 def kernel(seconds, stream=0):
     operator = Operator("aten.mm", "forward", [], [], stream=stream)
-    return operator, [Kernel(Work("gemm", 0.0), seconds)]
+    return operator, [(Work("gemm", 0.0), seconds)]
 
 
 def outcome(around=HOST, fetch_s=1e-3, copy=True, **switches):
