@@ -41,46 +41,43 @@ class Operator(Struct, frozen=True, kw_only=True):
     device_self_us: float | None
 
 
-class Kernel(Struct, frozen=True, kw_only=True):
-    """Launches of one kernel. Blocks per SM and occupancy are means weighted by duration."""
+class Calls(Struct, frozen=True, kw_only=True):
+    """Some calls, with the operator and the line of code around them."""
 
-    name: str
     calls: int
     total_us: float
+    operator: str | None
+    frame: str | None
+
+
+class Kernel(Calls, frozen=True, kw_only=True):
+    """Launches of one kernel, with the place of the longest. Blocks and occupancy: weighted by duration."""
+
+    name: str
     mean_us: float
     max_us: float
     min_us: float
     blocks_per_sm: float | None
     occupancy: float | None
     tensor_core: str
-    operator: str | None
-    frame: str | None
 
 
-class Transfer(Struct, frozen=True, kw_only=True):
+class Transfer(Calls, frozen=True, kw_only=True):
     """Copies of one kind from one place. `host_memory`: "pinned", "pageable" or None (not recorded)."""
 
     direction: str
     host_memory: str | None
-    operator: str | None
-    frame: str | None
-    calls: int
     bytes: int | None
-    total_us: float
     gb_per_s: float | None
     calls_per_step: float
     us_per_step: float
 
 
-class Sync(Struct, frozen=True, kw_only=True):
+class Sync(Calls, frozen=True, kw_only=True):
     """Calls that make the host wait. An operator row encloses the runtime call it makes: do not add them."""
 
     call: str
     kind: str  # "runtime" or "operator"
-    operator: str | None
-    frame: str | None
-    calls: int
-    total_us: float
     calls_per_step: float
     ms_per_step: float
 

@@ -1,6 +1,5 @@
 """Tables of operators, kernels, copies and synchronising calls of a trace."""
 
-import operator
 import re
 from math import isnan
 from typing import Any, TypeVar
@@ -37,12 +36,9 @@ class Groups:
         self.time = trace.duration(rows) / 1e3
         """µs of each row."""
         self.total = self.sum(self.time)
-        self.columns: dict[str, Any] = {
-            key: [trace.texts.each[code] if code >= 0 else None for code in codes[first].tolist()]
-            for key, codes in keys.items()
-        }
-        """The parts of the keys, and `calls`."""
-        self.columns["calls"] = self.calls
+        self.columns: dict[str, Any] = {key: trace.text(codes[first]) for key, codes in keys.items()}
+        """The parts of the keys, `calls` and `total_us`."""
+        self.columns |= {"calls": self.calls, "total_us": self.total}
 
     def sum(self, values: Any) -> Floats:
         """Sum per group; NaN counts as 0."""
@@ -59,7 +55,7 @@ def operators(trace: Trace) -> list[Operator]:
     """By name, input shapes and types; sorted by self time on the device, else on the host."""
     ops, op, table = trace.ops, trace.op, trace.table
     groups = Groups(trace, ops, name=table.name[ops], inputs=table.inputs[ops])
-    inputs = groups.columns.pop("inputs")
+    inputs, total = (groups.columns.pop(name) for name in ("inputs", "total_us"))
     dims, types = (
         [pair[at].decode("utf-8", "replace") or None if pair else None for pair in inputs] for at in (0, 1)
     )
@@ -78,7 +74,7 @@ def operators(trace: Trace) -> list[Operator]:
         **groups.columns,
         input_shapes=dims,
         input_dtypes=types,
-        host_total_us=groups.sum(host) / 1e3,
+        host_total_us=total,
         host_self_us=groups.sum(np.maximum(host - inner, 0)) / 1e3,
         device_total_us=groups.sum(inclusive[ops]) / 1e3 + unknown,
         device_self_us=groups.sum(device[ops]) / 1e3 + unknown,
@@ -92,27 +88,22 @@ def _place(trace: Trace, rows: Ints) -> dict[str, Ints]:
 
 
 def kernels(trace: Trace) -> list[Kernel]:
-    """By name, the longest in total first; with the place that most of a kernel's time comes from."""
+    """By name, the longest in total first; with the place of its longest launch."""
     rows = trace.rows(*KERNELS)
     table = trace.table[rows]
-    places = Groups(trace, rows, name=table.name, **_place(trace, rows))
-    by_time = sorted(zip(places.total, *places.columns.values(), strict=True), key=operator.itemgetter(0))
-    main = {name: place for _, name, *place in by_time}
     groups = Groups(trace, rows, name=table.name)
-    names, last = groups.columns["name"], np.cumsum(groups.calls)
-    time = groups.time[np.lexsort((groups.time, groups.of))]
+    order, last = np.lexsort((groups.time, groups.of)), np.cumsum(groups.calls) - 1
+    time, places = groups.time[order], _place(trace, rows[order[last]])
     kernels = structs(
         Kernel,
         **groups.columns,
-        total_us=groups.total,
+        **{part: trace.text(codes) for part, codes in places.items()},
         mean_us=groups.total / groups.calls,
-        max_us=time[last - 1],
-        min_us=time[last - groups.calls],
+        max_us=time[last],
+        min_us=time[last - groups.calls + 1],
         blocks_per_sm=groups.mean(table.blocks),
         occupancy=groups.mean(table.occupancy),
-        tensor_core=map(tensor_core, names),
-        operator=[main[name][0] for name in names],
-        frame=[main[name][1] for name in names],
+        tensor_core=map(tensor_core, groups.columns["name"]),
     )
     return sorted(kernels, key=lambda row: (-row.total_us, row.name))
 
@@ -132,7 +123,6 @@ def transfers(trace: Trace, steps: int) -> list[Transfer]:
         host_memory=[match[0].lower() if (match := _HOST_MEMORY.search(name)) else None for name in names],
         **groups.columns,
         bytes=[None if isnan(size) else int(size) for size in moved.tolist()],
-        total_us=groups.total,
         gb_per_s=rate,
         calls_per_step=groups.calls / steps,
         us_per_step=groups.total / steps,
@@ -149,7 +139,6 @@ def syncs(trace: Trace, steps: int) -> list[Sync]:
         Sync,
         **groups.columns,
         kind=["operator" if call.startswith("aten::") else "runtime" for call in groups.columns["call"]],
-        total_us=groups.total,
         calls_per_step=groups.calls / steps,
         ms_per_step=groups.total / 1e3 / steps,
     )
