@@ -402,9 +402,9 @@ class Comparison(msgspec.Struct, frozen=True):
             basis += f", model error of the ratio ±{pairing.band:.0%}"
         else:
             basis = f"{self.rounds} {'interleaved' if pairing.interleaved else 'sequential'} rounds"
-            basis += f" in {self.pairs} pairs of processes" * (self.pairs > 1) + ", A/A noise "
-            basis += "unknown" if pairing.noise is None else f"{pairing.noise:.1%}"
-            basis += " (perfkit doctor --noise measures it)" * (pairing.noise is None)
+            basis += f" in {self.pairs} pairs of processes" * (self.pairs > 1) + ", allowing for A/A noise "
+            basis += "that is unknown" if pairing.noise is None else f"of {pairing.noise:.1%}"
+            basis += " (perfkit doctor --noise measures this machine's)"
         return f"{self.b.title} / {self.a.title}: {numbers}; {basis}"
 
 

@@ -249,13 +249,15 @@ class Procedures:
         """
         if rank := int(os.environ.get("RANK", "0")):
             path = path.replace(".json", f".rank{rank}.json")
+        folder, name = os.path.split(path)
+        part = os.path.join(folder, f"part-{name}")  # a file that is there is complete
         kinds: Any = profiler.ProfilerActivity
         recorder = profiler.profile(
             activities={kinds.CPU, getattr(kinds, self.subject.device.type.upper(), kinds.CPU)},
             schedule=profiler.schedule(**schedule, repeat=1),
             record_shapes=True,
             with_stack=stacks,
-            on_trace_ready=lambda recorded: recorded.export_chrome_trace(path),
+            on_trace_ready=lambda recorded: recorded.export_chrome_trace(part),
         )
         self.report("profiling")
         with self.subject.phases(), recorder:
@@ -263,6 +265,7 @@ class Procedures:
                 yield
                 with _workers_stopped(self.subject.iterator):
                     recorder.step()
+        os.replace(part, path)
         return path
 
     def syncs(self, steps: int) -> Job:

@@ -42,7 +42,7 @@ def test_either_side_starts_first_with_another_seed_in_every_pair(machine, where
     result = compare(A, B, where, budget_s=1e9, precision=0.02)
     assert trained(machine)[:6] == [(8, 0), (64, 0), (64, 1), (8, 1), (8, 2), (64, 2)]
     assert (result.pairs, result.pairing.noise, restart.call_count) == (8, 0.03, 8)
-    assert "80 interleaved rounds in 8 pairs of processes, A/A noise 3.0%" in result.describe()
+    assert "in 8 pairs of processes, allowing for A/A noise of 3.0%" in result.describe()
     rates = [pair.rates for pair in result.pairing.pairs]
     assert all((own == 200).all() and (other == 100).all() for own, other in rates), "B is the own side"
     assert result.ratio == stats.ratio_over_pairs(rates, noise=0.03)
