@@ -8,7 +8,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from perfkit import additions
-from perfkit.errors import InvalidValue, PerfkitError, one_of
+from perfkit.errors import InvalidValue, one_of
 from perfkit.machine import devices
 from perfkit.notebook.panel import Panel, check, heading, row
 from perfkit.notebook.shown import Recipes, Shown
@@ -64,8 +64,6 @@ class LadderPanel(Panel):
         _refuse_object(asked.get("workload"))
         self._asked, self._settings = {"stages": stages, **asked}, dict(settings or {})
         key = (self._asked, self._settings, self.titles)
-        problem = self._why_not(_session) if device is None and _session else None
-        device = device or (None if problem else _session)
         self.plan = self._planned(device, self._settings)
         self.device = device or self.plan.device
         """What the plan was made for, such as `recorded:NAME`."""
@@ -79,8 +77,9 @@ class LadderPanel(Panel):
         self._menu.observe(lambda change: self.choose(change["new"]), "value")
         self.above = [row([heading(self.question), self._menu], "pk-head"), *self.above]
         super().__init__(key)
-        self.bar.tell(problem)
         self._moved()
+        if device is None and _session:
+            self.choose(_session)
 
     def set(self, **switches: Value) -> None:
         """Sets switches from the first stage on."""
@@ -103,14 +102,6 @@ class LadderPanel(Panel):
         plan = sources.plan(device=device, settings=settings, **self._asked)
         recipes = {title: plain(plan).replace(**changes) for title, changes in self.titles.items()}
         return replace(plan, recipes=tuple(recipes.items()))
-
-    def _why_not(self, device: str) -> PerfkitError | None:
-        """Why the panel cannot run on a device; None where it can."""
-        try:
-            self._planned(device, self._settings)
-        except PerfkitError as problem:
-            return problem
-        return None
 
     def _moved(self) -> None:
         """There is another plan: what was shown belongs to the one before."""

@@ -21,7 +21,7 @@ from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
-from perfkit.notebook.shown import Output, Sectioned, current_cell, request
+from perfkit.notebook.shown import Output, Sectioned, current_cell
 from perfkit.recipe import Recipe, Switch, Value, switches
 from perfkit.results.run import Run
 from perfkit.rules import joined
@@ -245,7 +245,9 @@ class Panel(Sectioned):
         acts = row([*self.before, run, self._stop, *self.buttons, self.bar.line])
         everything = [widgets.HTML(_STYLE), *self.above, acts, self.bar.error, *self.below]
         self.widget = widgets.VBox(everything, _dom_classes=["pk-panel"])
-        name = f"{type(self).__name__} {key} {request().get('metadata', {}).get('cellId', '')}"
+        shell: Any = get_ipython()
+        message = shell.get_parent() if hasattr(shell, "get_parent") else {}
+        name = f"{type(self).__name__} {key} {message.get('metadata', {}).get('cellId', '')}"
         older, _newest[name] = _newest.get(name), self
         if older:
             older.stop()

@@ -130,17 +130,10 @@ def _bundles(contents: Sequence[Content], acts: Any) -> list[dict[str, Any]]:
     return [first, widget, last]
 
 
-def request() -> dict[str, Any]:
-    """The message that the kernel is working on; empty without a kernel."""
-    shell: Any = get_ipython()
-    return shell.get_parent() if hasattr(shell, "get_parent") else {}
-
-
 def current_cell() -> str:
     """What names the run of a cell that is under way; empty without a kernel."""
     shell = get_ipython()
-    known = request().get("header", {}).get("msg_id")
-    return str(known or f"cell {shell.execution_count}") if shell else ""
+    return f"cell {shell.execution_count}" if shell else ""
 
 
 # ---------------------------------------------------------------- what a cell calls by name

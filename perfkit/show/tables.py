@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import msgspec
+
 from perfkit import additions, machine
 from perfkit.machine import devices
 from perfkit.recipe import Recipe, spoken, switches
@@ -81,12 +83,10 @@ def ladder(runs: Sequence[Run]) -> Table:
         _measured("step time", "step_s", units.duration_interval),
     ]
     ratios = [run.speedup(role) for run in runs for role in roles.values()]
-    used = {ratio.verdict for ratio in ratios if ratio} | {"disturbed" for run in runs if run.disturbed}
+    used = {ratio.verdict for ratio in ratios if ratio}
     signs = [f"{sign} {verdict}" for verdict, sign in SIGNS.items() if verdict in used]
-    simulated = any(run.simulated for run in runs)
-    note = " · ".join([*signs, *["~ simulated"] * simulated])
-    title = "The ladder, simulated" if simulated else "The ladder"
-    return tabulate(columns, runs, title, note, none="nothing was measured")
+    simulated = ["~ simulated"] * any(run.simulated for run in runs)
+    return tabulate(columns, runs, "The ladder", " · ".join([*signs, *simulated]), "nothing was measured")
 
 
 def _compared(head: str, role: str) -> Col:
@@ -164,20 +164,16 @@ def proof(runs: Sequence[Run], parity: Parity | None = None) -> Table:
         parity: whether the last run still trains the same.
     """
     measured = [run for run in sentences.stages(runs) if run.status == "ok"]
-    rows, passed = list[list[Cell | str]](), 0
+    rows, passed = list[Check](), 0
     for before, run in pairwise([*measured[:1], *measured]):
         for check in [*run.mechanism, *(parity.checks if parity and run is measured[-1] else ())]:
             if check.ok and run.recipe.get(check.name) == before.recipe.get(check.name):
                 passed += 1
             else:
-                rows.append([name(run), *(column.cell(check) for column in _CHECK)])
+                rows.append(msgspec.structs.replace(check, name=f"{name(run)}: {check.name}"))
     note = f"{passed} {'other ' * bool(rows)}checks, all passed" if passed else ""
-    heads = ["stage", *(column.head for column in _CHECK)]
-    return Table(
-        heads,
-        rows,
-        "Proof that the switches are in effect",
-        note if rows or passed else "nothing was checked",
+    return tabulate(
+        _CHECK, rows, "Proof that the switches are in effect", note, note or "nothing was checked"
     )
 
 
