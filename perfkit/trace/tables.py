@@ -75,7 +75,7 @@ def operators(trace: Trace) -> list[Operator]:
         input_shapes=dims,
         input_dtypes=types,
         host_total_us=total,
-        host_self_us=groups.sum(np.maximum(host - inner, 0)) / 1e3,
+        host_self_us=groups.sum(np.maximum(host - inner, 0) / 1e3),
         device_total_us=groups.sum(inclusive[ops]) / 1e3 + unknown,
         device_self_us=groups.sum(device[ops]) / 1e3 + unknown,
     )
