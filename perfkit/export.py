@@ -85,10 +85,10 @@ def script(
     return "\n\n\n".join(part.strip("\n") for part in [heading, *written]) + "\n"
 
 
-def diff(before: str, after: str, names: tuple[str, str] = ("before", "after")) -> str:
-    """A unified diff of two scripts; empty where they are the same."""
-    sides = [text.splitlines(keepends=True) for text in (before, after)]
-    return "".join(difflib.unified_diff(sides[0], sides[1], names[0], names[1], n=2))
+def diff(before: str, after: str, name: str) -> str:
+    """A unified diff of the scripts before and with an optimization; empty where they are the same."""
+    old, new = (text.splitlines(keepends=True) for text in (before, after))
+    return "".join(difflib.unified_diff(old, new, f"train.py before {name}", f"train.py with {name}", n=2))
 
 
 # ---------------------------------------------------------------- the sources

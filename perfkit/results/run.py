@@ -221,13 +221,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     peak_reserved_bytes: int | None = None
     batch_bytes_per_sample: int | None = None
     """Size of a sample in the batch that the loader hands over."""
-    h2d_bytes_per_sample: int | None = None
-    """The part of it that is copied to an accelerator; None on a CPU, where nothing is copied."""
     communication: Communication | None = None
     simulated: Simulated | None = None
     facts: dict[str, str] = {}
     """Further facts: precision policy, switches that were not applied and why."""
     warnings: list[str] = []
+
+    @property
+    def h2d_bytes_per_sample(self) -> int | None:
+        """What is copied to an accelerator; None on a CPU, where nothing is copied."""
+        return None if self.device.startswith("cpu") else self.batch_bytes_per_sample
 
     @property
     def is_again(self) -> bool:
@@ -420,6 +423,7 @@ _DERIVED = (
     "data_wait_share",
     "ceiling_samples_per_s",
     "pipeline_efficiency",
+    "h2d_bytes_per_sample",
     "utilization",
 )
 

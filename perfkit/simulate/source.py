@@ -193,7 +193,7 @@ class Simulated(Source):
                 for role, (other, their) in beside
             ],
             peak_memory_bytes=prediction.peak[0], batch_bytes_per_sample=copied,
-            h2d_bytes_per_sample=copied, simulated=prediction.simulated(),
+            simulated=prediction.simulated(),
         )  # fmt: skip
         self._computed[stage.name] = run, prediction
         return run

@@ -54,12 +54,8 @@ def pairs_for(noise: float | None, precision: float) -> int:
     """
     if noise is None or precision <= 0 or noise <= precision:
         return 1
-    enough = (
-        count
-        for count in range(stats.MIN_ROUNDS + 1, MOST_PAIRS, 2)
-        if noise <= stats.half_width_per_pair(precision / math.sqrt(2), count)
-    )
-    return next(enough, MOST_PAIRS)
+    # At 2 (noise / precision)² pairs processes are half of the variance; Student's quantile asks for more.
+    return min(MOST_PAIRS, 2 * math.ceil((noise / precision) ** 2 + 1.2))
 
 
 def compare(

@@ -143,7 +143,6 @@ class Trial:
             facts["compile cache"] = "warm" if trained.compile_counters.cache_hits else "cold"
             step_s = float(np.median(raw.step_s[raw.warmup_steps :]))
             compile_s = max(0.0, raw.step_s[0] - step_s)
-        copied = None if self.run.device.startswith("cpu") else trained.batch_bytes_per_sample
         run = ended(
             self.run,
             status="ok",
@@ -154,7 +153,6 @@ class Trial:
             pairings=pairings,
             reference_samples_per_s=reference,
             compile_s=compile_s,
-            h2d_bytes_per_sample=copied,
             **{name: getattr(trained, name) for name in _AS_TRAINED},
         )
         return structs.replace(run, warnings=list(dict.fromkeys(_quality_warnings(run, self))))

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Self
 
-from perfkit.errors import InvalidValue
+from perfkit.errors import InvalidValue, one_of
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import KEPT
 from perfkit.recipe import Recipe
@@ -34,11 +34,9 @@ class Recorded(Source):
             )
         known = tuple(run.stage for run in runs if run.stage not in (AGAIN, KEPT))
         stages = known if request.stages is None else tuple(request.stages)
-        if missing := set(stages).difference(known):
-            raise InvalidValue(
-                f"{', '.join(sorted(missing))}: not in the recording '{name}', which has {', '.join(known)}",
-                "Choose some of these, or another device",
-            )
+        for stage in stages:
+            if stage not in known:
+                raise one_of(stage, known, f"stage of the recording '{name}'")
         sizes = catalogue.PRESETS.get(first.preset, catalogue.PRESETS["quick"])
         size = replace(sizes, name=first.preset, batch_size=Recipe.from_dict(first.recipe).batch_size)
         return Plan(first.workload, size, first.device, stages, cls, options=first.options, recorded=name)

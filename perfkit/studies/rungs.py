@@ -241,18 +241,16 @@ def stage_diff(source: Source) -> tuple[str, str]:
             return heading, ""
         heading += "; what it changes on a GPU"
     workload = about.reference, about.options, device, plan.seed
-    texts = [export.script(stage.recipe, *workload, set_up=False) for stage in (ladder[-2:][0], ladder[-1])]
-    return heading, _diff(texts, ladder[-1].name)
+    before, after = (
+        export.script(stage.recipe, *workload, set_up=False) for stage in (ladder[-2:][0], ladder[-1])
+    )
+    return heading, export.diff(before, after, ladder[-1].name)
 
 
 def difference(before: Run, run: Run) -> str:
     """What the script of a run changes in that of the one before: a diff."""
-    return _diff(scripts([before, run], set_up=False).values(), run.stage)
-
-
-def _diff(texts: Iterable[str], name: str) -> str:
-    before, after = texts
-    return export.diff(before, after, (f"train.py before {name}", f"train.py with {name}"))
+    old, new = scripts([before, run], set_up=False).values()
+    return export.diff(old, new, run.stage)
 
 
 def scripts(runs: Sequence[Run], set_up: bool = True) -> dict[str, str]:

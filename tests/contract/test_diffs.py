@@ -88,7 +88,7 @@ def test_what_is_measured_is_what_is_shown_and_exported(name):
     else:
         before, after = rungs.scripts(runs, set_up=False).values()
         assert before != after, "a stage that is measured changes the script"
-        assert diff == export.diff(before, after, (f"train.py before {name}", f"train.py with {name}"))
+        assert diff == export.diff(before, after, name)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -31,7 +31,7 @@ ON_CPU = [
 
 
 def changed(before, after):
-    lines = export.diff(before, after).splitlines()
+    lines = export.diff(before, after, "it").splitlines()
     return [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
 
 
