@@ -1,6 +1,7 @@
 """Data loaders: which one feeds the training, how long it is waited for, what a batch holds."""
 
 import inspect
+import math
 import mmap
 import random
 import sys
@@ -55,8 +56,8 @@ class Loaders:
         self._looks = 0
         self._sites: dict[int, Site] = {}  # by the data set
         self._batch_ids: set[int] = set()
-        self._fetched: list[tuple[Any, int, int]] = []
-        """Loader, samples and tokens of each batch since the last backward pass."""
+        self._fetched: list[tuple[Any, int]] = []
+        """Loader and samples of each batch since the last backward pass."""
         self._before_evaluation = 0
         """How many of them were fetched before a model was evaluated, and may have been for that."""
         self._is_fetching = False
@@ -111,7 +112,7 @@ class Loaders:
         may_train, start = epoch.loader.__dict__.get(_KIND) != "eval", clock()
         self._is_fetching = True
         try:
-            batch, samples, tokens = self._held_or_next(plain, iterator, epoch)
+            batch, samples = self._held_or_next(plain, iterator, epoch)
         except StopIteration:
             script.steps.now.marks.add("new epoch")
             raise
@@ -119,33 +120,32 @@ class Loaders:
             self._is_fetching = False
             if may_train:
                 script.steps.now.waited += clock() - start
-        self._fetched.append((epoch.loader, samples, tokens))
+        self._fetched.append((epoch.loader, samples))
         self._batch_ids = {id(tensor) for tensor in tensors(batch)} if script.steps.are_first else set()
         if may_train:
             script.iterator = iterator
         return batch
 
-    def _held_or_next(self, plain: Any, iterator: Any, epoch: "_Epoch") -> tuple[Any, int, int]:
-        script, loader = self._script, epoch.loader
-        held = next((each for each in script.held if each[0] is loader), None)
-        epoch.was_held |= held is not None
-        if epoch.was_held and epoch.handed >= (_length(loader) or float("inf")):
+    def _held_or_next(self, plain: Any, iterator: Any, epoch: "_Epoch") -> tuple[Any, int]:
+        script, loader, held = self._script, epoch.loader, self._script.held or {}
+        epoch.was_held |= loader in held
+        if epoch.was_held and epoch.handed >= (_length(loader) or math.inf):
             script.iterator = None  # its workers end with it
             raise StopIteration
         epoch.handed += 1
-        if held:
-            _, batch, samples, tokens = held
-            return tree_map(lambda leaf: leaf, batch), samples, tokens  # a script may empty its containers
+        if loader in held:
+            batch, samples = held[loader]
+            return tree_map(lambda leaf: leaf, batch), samples  # a script may empty its containers
         batch = plain(iterator)
-        samples, tokens = size(first_tensor(batch))
+        samples, _ = size(first_tensor(batch))
         indices = epoch.indices.popleft() if epoch.indices else None
         if isinstance(indices, list | tuple) and list(indices[:1]) != [None]:
             samples = len(indices)
-        if script.holds and loader.__dict__.get(_KIND) == "train":
+        if script.held is not None and loader.__dict__.get(_KIND) == "train":
             # On the device already, so that the script copies nothing.
             there = tree_map(lambda leaf: leaf.to(script.device) if torch.is_tensor(leaf) else leaf, batch)
-            script.held.append((loader, there, samples, tokens))
-        return batch, samples, tokens
+            script.held[loader] = there, samples
+        return batch, samples
 
     def _copy(self, plain: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Sees where batches are copied; with `non_blocking` set, those from pinned memory do not wait."""
@@ -173,12 +173,11 @@ class Loaders:
     def on_backward(self) -> None:
         """Decides which of the batches since the last backward pass were for training."""
         now = self._script.steps.now
-        for number, (loader, samples, tokens) in enumerate(self._fetched):
+        for number, (loader, samples) in enumerate(self._fetched):
             is_recent = number >= self._before_evaluation or loader is self._fetched[-1][0]
             if is_recent or loader.__dict__.get(_KIND) == "train":
                 loader.__dict__[_KIND] = "train"
                 now.samples += samples
-                now.tokens += tokens
                 self._script.loader = loader
             else:
                 loader.__dict__[_KIND] = "eval"

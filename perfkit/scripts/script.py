@@ -46,9 +46,9 @@ def around(holder: Any, name: str, function: Callable[..., Any]) -> None:
 class Step:
     """One step, from the end of the one before to its own end, by the host's clock.
 
-    `waited` and `updated` are seconds of it spent in the training loader's `next` and in optimizers. What
-    went into the model (`forward_…`) counts where there is no loader. `marks`: what else happened in it,
-    `new epoch`, `evaluation`, `checkpoint`.
+    `waited` and `updated` are seconds of it spent in the training loader's `next` and in optimizers.
+    `samples` and `tokens` are those that were loaded; those that went into the model (`forward_samples`)
+    where there is no loader. `marks`: what else happened in it, `new epoch`, `evaluation`, `checkpoint`.
     """
 
     seconds: float = 0.0
@@ -57,7 +57,6 @@ class Step:
     samples: int = 0
     tokens: int = 0
     forward_samples: int = 0
-    forward_tokens: int = 0
     marks: set[str] = field(default_factory=set)
 
     def since(self, first: "Step") -> "Step":
@@ -113,26 +112,26 @@ class Steps:
         self.begin()
 
     def _end(self) -> None:
+        self._is_over = False
         self.now.seconds = clock() - self._since
         steps = [self._first, self.now.since(self._first)] if self._first else [self.now]
         for step in steps:
             step.samples = step.samples or step.forward_samples or 1  # where none is seen, steps are counted
-            step.tokens = step.tokens or step.forward_tokens
+            step.tokens = step.tokens * step.samples // (step.forward_samples or step.samples)
         self.count += len(steps)
         self._listener(steps)
-        self.now, self._first, self._is_over, self._since = Step(), None, False, clock()
+        self.now, self._first, self._since = Step(), None, clock()
 
 
 class Script(View):
     """What is known of the script, as its parts see it: a subject of `Procedures` and of `checks.READERS`.
 
-    `parts` are told what happens: `fetch` (a batch), `evaluation`, `forward`, `graph` (what a backward pass
-    starts from), `backward`, `update` (by an optimizer) and `steps` (have ended). They react in their methods
-    `on_fetch` and so on. `toggles`: switches that are set from outside. `optimizers`: those that have made a
-    step; a scaler may have left it out. `losses`: the mean of what each of the first backward passes started
-    from, before any gradient scaling. `samples_per_step`: of a typical one. `step_is`: what counts as a step,
-    where it is not an optimizer's. `holds`: whether the same batch is handed over again and again; `held`:
-    such batches, with the loader before, samples and tokens behind.
+    `parts` are told what happens: `evaluation`, `input` (of a model), `graph` (what a backward pass starts
+    from), `backward`, `unseen` (steps cannot be seen) and `steps` (have ended). They react in their methods
+    `on_evaluation` and so on. `toggles`: switches that are set from outside. `optimizers`: those that have
+    made a step. `losses`: the mean of what each of the first backward passes started from, before any
+    gradient scaling. `samples_per_step`: of a typical one. `held`: batches that are handed over again and
+    again, with their samples, by their loaders; None while there are none.
     """
 
     def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
@@ -147,8 +146,7 @@ class Script(View):
         self.backwards = 0
         self.losses: list[torch.Tensor] = []
         self.samples_per_step = 0
-        self.holds = False
-        self.held: list[tuple[Any, Any, int, int]] = []
+        self.held: dict[Any, tuple[Any, int]] | None = None
         self._seen: list[Step] = []
 
     def tell(self, event: str, *facts: Any) -> None:
@@ -207,12 +205,11 @@ class Script(View):
     def hold(self) -> Iterator[None]:
         """The script gets the same batch again and again."""
         assert self.loader is not None, "there is no DataLoader whose batches could be held"
-        self.holds = True
+        self.held = {}
         try:
             yield
         finally:
-            self.holds = False
-            self.held.clear()
+            self.held = None
 
     def phases(self) -> contextlib.AbstractContextManager[None]:
         """The parts of a step have no names in a profile."""
@@ -248,17 +245,11 @@ class Sites:
                 line, end_line, column, end_column = [*frame.f_code.co_positions()][frame.f_lasti // 2]
                 path, line = os.path.realpath(file).removeprefix(self._scratch), line or frame.f_lineno
                 frames.append(Frame(path, line, end_line or line, column or 0, end_column or 0))
-            elif not frames:
-                library = _package(file) or library
+            elif not frames and "-packages" in file:
+                package = frame.f_globals.get("__name__", "").partition(".")[0]
+                library = library if package in ("torch", "perfkit") else package
             frame = frame.f_back
         return Site(role, frames, library)
-
-
-def _package(file: str) -> str:
-    """The installed package of a file; empty for torch, Python and this package."""
-    packages = file.replace("dist-packages", "site-packages").split(f"site-packages{os.sep}")
-    name = packages[-1].split(os.sep)[0].removesuffix(".py") if packages[1:] else ""
-    return "" if name in ("torch", "perfkit") else name
 
 
 def tensors(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:

@@ -128,7 +128,7 @@ class Models:
             script.tell("input", given)
             samples, tokens = size(given, self._batch)
             steps.now.forward_samples += samples
-            steps.now.forward_tokens += tokens
+            steps.now.tokens += tokens
         return output
 
     def _examined(self, call: Any, *args: Any, **kwargs: Any) -> Any:

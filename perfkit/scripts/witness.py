@@ -3,21 +3,21 @@
 import pkgutil
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from types import BuiltinFunctionType
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from perfkit.scripts.behaviour import Behaviour
 from perfkit.scripts.script import Script, Step
+from perfkit.worker.checks import shown
 
 _LOOKED_AT, _MOST_APART = 4, 7
 """First steps whose graphs are looked at; then the most steps until the next one, a random number of them."""
 _WATCHED = 4096
 """Elements of the last weights that are watched for changes."""
-_CLOCKS = ("time.perf_counter", "time.perf_counter_ns", "time.monotonic", "time.time", "time.sleep")
 _RELIED_ON = (
+    "time.perf_counter", "time.perf_counter_ns", "time.monotonic", "time.time", "time.sleep",
     "torch.cuda.synchronize", "torch.cuda.Event", "torch.cuda.Event.record",
     "torch.cuda.Event.elapsed_time", "torch.Tensor.backward", "torch.autograd.backward",
     "torch.nn.Module.__call__", "torch.optim.Optimizer.profile_hook_step",
@@ -47,13 +47,13 @@ class Witness:
         self._batch: list[torch.Tensor] = []
         self._leaves: dict[int, int] = {}  # on which losses depend, with their sizes
 
-    # ------------------------------------------------------------ in a step
-
     def on_input(self, given: torch.Tensor | None) -> None:
         """After the first forward pass before each backward pass."""
         if given is not None:
             self._values += given.numel()
-            self._batch += [_sum(given), _sum(given[:1])]  # the sums of a few tokens are often equal
+            self._batch += [
+                part.detach().sum() for part in (given, given[:1])
+            ]  # sums of tokens are often equal
 
     def on_graph(self, roots: Any) -> None:
         """What a loss was computed from, and in which number formats; compiled parts are one node."""
@@ -71,8 +71,6 @@ class Witness:
                 self._leaves[id(leaf)] = leaf.numel()
             waiting += [before for before, _ in node.next_functions]
 
-    # ------------------------------------------------------------ at its end
-
     def on_steps(self, steps: Sequence[Step]) -> None:
         """A step has ended; the first two end together, and count as one."""
         script, facts, number, count = self._script, self._facts, len(self._facts["loaded"]), len(steps)
@@ -85,49 +83,38 @@ class Witness:
             updated = {id(p) for group in script.groups() for p in group["params"]} or self._leaves.keys()
             reached = sum(size for leaf, size in self._leaves.items() if leaf in updated)
             self._look_at = number + (1 if number < _LOOKED_AT else self._random.randint(1, _MOST_APART))
-        for step in steps:
-            for mark in step.marks & {"evaluation", "checkpoint"}:
-                facts[f"{mark}s"].append(number)
+        for mark in {mark for step in steps for mark in step.marks} & {"evaluation", "checkpoint"}:
+            facts[f"{mark}s"].append(number)
         # Batches of an evaluation may come from the same loader.
         loaded = sum(each.forward_samples if "evaluation" in each.marks else each.samples for each in steps)
-        facts["loaded"].append(loaded // count)
-        facts["trained"].append(sum(step.forward_samples for step in steps) // count)
-        facts["values"].append(self._values // count)
-        facts["backwards"].append((script.backwards - self._backwards) // count)
-        facts["batches"].append(self._batch)
-        facts["weight"].append(self._weight.detach().reshape(-1)[:_WATCHED].view(torch.uint8).sum())
-        facts["reached"].append(reached)
-        if script.backwards <= len(script.losses):
-            facts["losses"].append(sum(script.losses[self._backwards : script.backwards]) / count)
+        known = {
+            "loaded": loaded // count,
+            "trained": sum(step.forward_samples for step in steps) // count,
+            "values": self._values // count,
+            "backwards": (script.backwards - self._backwards) // count,
+            "batches": self._batch,
+            "weight": self._weight.detach().reshape(-1)[:_WATCHED].view(torch.uint8).sum(),
+            "reached": reached,
+        }
+        if self._backwards < script.backwards <= len(script.losses):
+            known["losses"] = sum(script.losses[self._backwards : script.backwards]) / count
+        for name, value in known.items():
+            facts[name].append(value)
         self._backwards = script.backwards
         self._begin_step()
 
-    # ------------------------------------------------------------ when it is asked
-
     def behaviour(self) -> Behaviour:
         """Everything that was seen until now."""
-        facts: dict[str, Any] = {"evaluations": [], "checkpoints": [], **self._facts}
-        facts["batches"] = [float(hash(tuple(map(float, sums)))) for sums in facts["batches"]]
+        facts: dict[str, Any] = {"losses": [], "evaluations": [], "checkpoints": [], **self._facts}
+        facts["batches"] = [float(hash(tuple(part.item() for part in sums))) for sums in facts["batches"]]
         for name in ("weight", "losses"):
             facts[name] = [float(value) for value in facts[name]]
-        replaced = [name for name, one in self._relied_on.items() if pkgutil.resolve_name(name) != one]
-        clocks = [name for name in _CLOCKS if not isinstance(pkgutil.resolve_name(name), BuiltinFunctionType)]
+        floating = [kind for kind in self._formats if kind.is_floating_point]
+        autocast = self._script.autocast
         return Behaviour(
             **facts,
             parameters=sum(p.numel() for p in self._script.parameters()),
-            precision=_narrowest(self._formats),
-            autocast=_narrowest({self._script.autocast}),
-            replaced=clocks + replaced,
+            precision=shown(min(floating, key=lambda kind: kind.itemsize)) if floating else None,
+            autocast=shown(autocast) if autocast else None,
+            replaced=[name for name, plain in self._relied_on.items() if pkgutil.resolve_name(name) != plain],
         )
-
-
-def _sum(tensor: torch.Tensor) -> torch.Tensor:
-    """A checksum. In the tensor's own format, as another one takes many times as long."""
-    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    is_short = real.is_floating_point() and real.element_size() < 4
-    return real.detach().sum(dtype=torch.float32 if is_short else None)
-
-
-def _narrowest(kinds: Iterable[torch.dtype | None]) -> str | None:
-    floating = [kind for kind in kinds if kind is not None and kind.is_floating_point]
-    return str(min(floating, key=lambda kind: kind.itemsize)).removeprefix("torch.") if floating else None

@@ -1,12 +1,13 @@
 """Where a step ends, for optimizers of every kind; whose call it was, and how much went in."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from perfkit.recipe import switches
 from perfkit.scripts import messages
-from perfkit.scripts.script import Sites, Step, Steps, _package, first_tensor, size, tensors
+from perfkit.scripts.script import Sites, Step, Steps, first_tensor, size, tensors
 
 
 class Seen:
@@ -62,9 +63,13 @@ def test_the_exact_expressions_of_the_user_s_calls():
 
 
 def test_the_library_that_makes_a_call():
-    packages = "/x/lib/python3.11/site-packages/"
-    assert _package(f"{packages}lightning/pytorch/trainer.py") == "lightning"
-    assert _package(f"{packages}perfkit/scripts/loaders.py") == _package(torch.__file__) == ""
+    known = Sites("/nowhere")
+    call = partial(known.note, "forward")
+    for name in ("torch", "lightning"):
+        code = compile("call()", f"/x/site-packages/{name}/module.py", "exec")
+        call = partial(exec, code, {"__name__": f"{name}.module", "call": call})
+    call()
+    assert [site.library for site in known.by_role["forward"]] == ["lightning"]
 
 
 def test_samples_and_tokens_in_any_container():
