@@ -20,7 +20,7 @@ from perfkit.scripts.watched import Launch
 from perfkit.scripts.watching import BUDGET_S, watch
 from perfkit.show import figures, sentences
 from perfkit.show.document import Code, Content, Notice, Section
-from perfkit.studies import compare as comparing
+from perfkit.studies.compare import Candidate, compare
 
 _WAY = (
     "Switches are set for scripts: save this notebook as one (File > Save and Export Notebook As), "
@@ -61,20 +61,14 @@ class ScriptPanel(Panel):
     text = "perfkit panel of a script: run this cell for the controls, or call .watch() or .run()"
 
     def __init__(
-        self,
-        script: str | Path,
-        args: Sequence[object] = (),
-        module: bool = False,
-        preset: str | None = None,
+        self, script: str | Path, args: Sequence[object] = (), module: bool = False, preset: str | None = None
     ) -> None:
         shipped = Path(perfkit.__file__).parents[1] / script
         if shipped.is_file() and not Path(script).exists():
             script = shipped
         self.launch = Launch(str(script), tuple(map(str, args)), module)
         self.plan = study.script_plan(self.launch, preset)
-        self._edit: list[Content] = []
-        self._compared: list[Content] = []
-        self._seen: list[Content] = []
+        self._edit, self._compared, self._seen = list[Content](), list[Content](), list[Content]()
         self._controls = Controls(SETTABLE, lambda: self.bar.say("press Run to measure"))
         command = self.launch.describe()
         about = "Some steps as they are: rate, waiting, profile, and what to try"
@@ -123,15 +117,10 @@ class ScriptPanel(Panel):
     def _measure(self) -> None:
         settings, preset = self._settings(), self.plan.preset
         self._edit = []
-        result = comparing.compare(
-            comparing.Candidate("as it is"),
-            comparing.Candidate(suggest.settings_text(settings), changes=settings),
-            self.plan,
-            max(5.0, preset.budget_s),
-            preset.precision,
-            pairs=1,
-            part=preset.part,
-            progress=self.progress(),
+        sides = Candidate("as it is"), Candidate(suggest.settings_text(settings), changes=settings)
+        budget_s, progress = max(5.0, preset.budget_s), self.progress()
+        result = compare(
+            *sides, self.plan, budget_s, preset.precision, 1, part=preset.part, progress=progress
         )
         self.runs = runs = [result.a, result.b]
         check(runs)

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from perfkit.recipe import Recipe, Value, shown
-from perfkit.results import parity
 from perfkit.results.parity import Check
-from perfkit.results.stats import Ratio
+from perfkit.scripts import referee
+from perfkit.scripts.behaviour import Behaviour
 from perfkit.scripts.messages import ScriptFacts, Site
 from perfkit.scripts.patch_source import Refused, Source
 from perfkit.scripts.study import ScriptSource, script_plan
 from perfkit.scripts.watched import Launch
-from perfkit.show import units
 from perfkit.show.document import Content, Notice
 from perfkit.studies.compare import Candidate, compare
 from perfkit.studies.sources import Progress
@@ -134,8 +133,7 @@ def edit(launch: Launch, settings: Mapping[str, Value], facts: ScriptFacts) -> P
             for source, edits in zip(sources.values(), before, strict=True):
                 source.edits = edits
     if edited:
-        # The script's folder is where it imports from, so it must be there itself.
-        changed = [path for path, source in sources.items() if source.edits or path == files[0]]
+        changed = [path for path, source in sources.items() if source.edits]
         replaced = tuple((Path(path), sources[path].edited()) for path in changed)
         launch = replace(launch, program=files[0] if launch.script else launch.program, replaced=replaced)
     return Patch(launch, edited, refused)
@@ -232,32 +230,19 @@ def _add_to_model(source: Source, call: Any, suffix: str) -> None:
 
 
 def verify(result: Patch, launch: Launch, budget_s: float | None, progress: Progress) -> Check:
-    """Measures the patched script against the script of `launch` with the switches set from outside.
+    """Compares the patched script with the script of `launch` with the switches set from outside.
 
-    Both train the same: their losses are equal, and no difference in speed is measured. `budget_s`: seconds
-    of rounds; None: nothing is measured.
+    It must train the same, and not be seen to be slower. `budget_s`: seconds of rounds; None: nothing is
+    measured.
     """
     if budget_s is None or not result.edited:
         return Check("patch", bool(result.edited), "not measured" if result.edited else "no switch was set")
+    observed: dict[str, Behaviour] = {}
     sides = Candidate("set from outside", changes=result.edited), Candidate("patched")
-    plan = script_plan(launch, more={"patched": result.launch})
-    comparison = compare(*sides, plan, budget_s, PRECISION, pairs=1, ceiling=False, progress=progress)
-    # From outside the model's call is compiled, in the patch the model: other kernels, other rounding.
-    is_amp = result.edited.get("amp", "off") != "off"
-    losses = parity.losses(comparison.b.losses, comparison.a.losses, "tolerance", is_amp)
-    return verdict(comparison.ratio, losses)
-
-
-_WIDE = 0.1
-"""An interval whose half width is more than this part of the ratio says nothing of a patch's speed."""
-
-
-def verdict(ratio: Ratio, losses: Check) -> Check:
-    """Whether a patch does what its switches do from outside: `ratio` of samples/s, and the losses."""
-    ok = losses.ok and ratio.verdict not in ("faster", "slower")
-    is_known = ratio.verdict == "no measurable difference" and ratio.half_width <= _WIDE
-    start = "verified" if ok else "NOT verified"
-    if ok and not is_known:
-        start = "trains the same, but its speed is not known: close other programs, or raise --budget"
-    speed = f"{units.ratio(ratio)} as fast as with the switches set from outside, {ratio.verdict}"
-    return Check("patch", ok, f"{start}: losses {losses.evidence}; {speed}")
+    plan = script_plan(launch, more={"patched": result.launch}, observed=observed)
+    measured = compare(*sides, plan, budget_s, PRECISION, pairs=1, ceiling=False, progress=progress)
+    verdict = referee.verdict(observed, set(), measured, PRECISION, fails=measured.ratio.is_slower)
+    start = "NOT verified" if verdict.exit_code else "verified"
+    speed = f"{verdict.outcome} than with the switches set from outside: {verdict.reason}"
+    text = f"{start}: {speed}, {measured.ratio.verdict}; losses {verdict.losses.evidence}"
+    return Check("patch", not verdict.exit_code, text)

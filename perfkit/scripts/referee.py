@@ -90,7 +90,7 @@ def verdict(
     allowed: set[str],
     result: Comparison,
     precision: float,
-    fails: bool | None = None,
+    fails: bool | None,
 ) -> Verdict:
     """The verdict on a comparison, whose interval was to have a half width of this `precision`.
 

@@ -169,7 +169,8 @@ def losses(a: Run, b: Run) -> Check:
     is_same = a.facts.get("command") == b.facts.get("command")  # else more differs than the switches
     exactness = catalogue.exactness(ours, plain) if is_same else "tolerance"
     first = slice(None if drawn else LOSSES)
-    return parity.losses(b.losses[first], a.losses[first], exactness, ours.amp != plain.amp, drawn)
+    is_in_16_bits = {ours.amp, plain.amp} != {"off"}
+    return parity.losses(b.losses[first], a.losses[first], exactness, is_in_16_bits, drawn)
 
 
 def sides(result: Comparison, proofs: Sequence[Check]) -> list[Content]:

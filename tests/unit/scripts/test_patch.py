@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from perfkit.recipe import Value, switches
-from perfkit.results.parity import Check
-from perfkit.results.stats import Ratio
 from perfkit.scripts import patch as patching
 from perfkit.scripts.messages import Frame, ScriptFacts, Site
 from perfkit.scripts.patch import Patch
@@ -303,20 +301,3 @@ def test_a_diff_has_no_path_above_its_root(tmp_path):
     assert result.root == tmp_path and "--- a/train.py\n+++ b/train.py\n" in result.diff()
     elsewhere = Patch(replace(launch, replaced=result.launch.replaced))
     assert elsewhere.root == tmp_path and elsewhere.diff() == result.diff()
-
-
-@pytest.mark.parametrize(
-    ("verdict", "low", "losses", "start"),
-    [
-        ("no measurable difference", 0.9, True, "verified: losses equal; 0.95× (0.90–1.00) as fast"),
-        ("slower", 0.9, True, "NOT verified: "),
-        ("no measurable difference", 0.9, False, "NOT verified: "),
-        ("disturbed", 0.9, True, "trains the same, but its speed is not known"),
-        ("disturbed", 0.9, False, "NOT verified: "),
-        ("no measurable difference", 0.7, True, "trains the same, but its speed is not known"),
-    ],
-)
-def test_the_verdict_on_a_patch(verdict, low, losses, start):
-    check = Check("losses", losses, "equal" if losses else "differ")
-    result = patching.verdict(Ratio(0.95, low, 1.0, verdict), check)
-    assert result.ok is not start.startswith("NOT") and result.evidence.startswith(start)
