@@ -36,6 +36,7 @@ class Args(Struct, gc=False):
     occupancy: float | None = field(name="est. achieved occupancy %", default=None)
     dims: Raw = field(name="Input Dims", default=Raw())
     types: Raw = field(name="Input type", default=Raw())
+    stack: str = field(name="Call stack", default="")
     name: str = ""  # of a thread
 
 

@@ -56,7 +56,7 @@ _KINDS = {
 """How category and name of an event begin; the first that matches is its kind."""
 _COLUMNS = {
     "kind": "i1",
-    **dict.fromkeys(["name", "thread", "inputs"], "i4"),
+    **dict.fromkeys(["name", "thread", "inputs", "stack"], "i4"),
     **dict.fromkeys(["start", "end", "correlation", "bytes"], "i8"),
     **dict.fromkeys(["blocks", "occupancy"], "f8"),
 }
@@ -83,8 +83,8 @@ class Texts(dict[Any, int]):
 class Trace:
     """The events of interest of a `*.pt.trace.json` or `.json.gz` as one `table`, and what follows from it.
 
-    Rows have the order of the file, times are in ns. Names, threads and inputs (pairs of dims and types) are
-    numbers of `texts`. -1 (integers) or NaN (floats) where a file has no value.
+    Rows have the order of the file, times are in ns. Names, threads, inputs (pairs of dims and types) and
+    stacks are numbers of `texts`. -1 (integers) or NaN (floats) where a file has no value.
 
     Args:
         path: the file, of one rank.
@@ -143,6 +143,7 @@ class Trace:
                 texts[event.name],
                 texts[event.pid, event.tid],
                 texts[bytes(args.dims), bytes(args.types)] if args.dims or args.types else -1,
+                texts[args.stack] if args.stack else -1,
                 start,
                 start + round(event.dur * _NS),
                 args.correlation,
@@ -228,12 +229,21 @@ class Trace:
 
     @cached_property
     def frame(self) -> Ints:
-        """For each row the user's `file.py:line` around it or its launch, a number of `texts`, or -1."""
-        frames, every = self.table.kind == Kind.PYTHON, np.arange(len(self.table))
-        distinct, inverse = np.unique(np.where(frames, self.table.name, -1), return_inverse=True)
-        lines = [_user_line(text) if text else None for text in self.text(distinct)]
-        line = np.array([self.texts[line] if line else -1 for line in lines], np.int64)[inverse]
-        return take(line, self._around(line >= 0)[np.where(self.launch >= 0, self.launch, every)])
+        """For each row the user's `file.py:line` that led to it, a number of `texts`, or -1.
+
+        Of the Python frame around it or its launch, else in its operator's stack.
+        """
+        table, every = self.table, np.arange(len(self.table))
+        lines = self._lines(np.where(table.kind == Kind.PYTHON, table.name, -1))
+        by_time = take(lines, self._around(lines >= 0)[np.where(self.launch >= 0, self.launch, every)])
+        op = np.where(table.kind == Kind.CPU_OP, every, self.op)
+        return np.where(by_time >= 0, by_time, self._lines(take(table.stack, op)))
+
+    def _lines(self, stacks: Ints) -> Ints:
+        """The first line of the user's own code in stacks, innermost first."""
+        distinct, inverse = np.unique(stacks, return_inverse=True)
+        lines = [_user_line(text or "") for text in self.text(distinct)]
+        return np.array([self.texts[line] if line else -1 for line in lines], np.int64)[inverse]
 
     @cached_property
     def steps(self) -> "Steps":
@@ -271,7 +281,6 @@ _LIBRARY = re.compile(
 )
 
 
-def _user_line(frame: str) -> str | None:
-    """`file.py:line` of the user's own code."""
-    match = None if _LIBRARY.search(frame) else _FRAME.match(frame)
-    return f"{match[1]}:{match[2]}" if match else None
+def _user_line(stack: str) -> str | None:
+    frames = (_FRAME.match(text.strip()) for text in stack.split(";") if not _LIBRARY.search(text))
+    return next((f"{frame[1]}:{frame[2]}" for frame in frames if frame), None)

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfkit.trace import analyse
-from perfkit.trace.analysis import PARTS
+from perfkit.trace.analysis import PARTS, tensor_core
 from perfkit.trace.intervals import merge, partition
-from perfkit.trace.tables import tensor_core
 from tests.unit.trace.recording import AUTOGRAD, LOADER, Recording, step
 
 NS = st.integers(0, 400_000).map(lambda ns: ns / 1000)
@@ -168,15 +167,16 @@ def test_operators_that_overlap_without_nesting_do_no_harm(tmp_path):
     assert (kernels["in c"], kernels["after a"] == "a") == ("c", False)
 
 
-def test_lines_come_from_python_frames(tmp_path):
+def test_lines_come_from_python_frames_or_call_stacks(tmp_path):
     trace = step().add("python_function", "train.py(12): main", 0, 90)
     trace.add("python_function", "torch/nn/modules/conv.py(5): forward", 1, 50).op("aten::mm", 5, 9)
-    trace.launch("k", 6, (20, 5)).op("aten::copy_", 200, 20)
+    stack = "/x/site-packages/torch/a.py(3): f;/home/me/loop.py(44): <module>"
+    trace.launch("k", 6, (20, 5)).op("aten::copy_", 200, 20, **{"Call stack": stack})
     trace.launch("Memcpy HtoD (Pageable -> Device)", 205, (210, 5), cat="gpu_memcpy", bytes=10_000)
     analysis = trace.analyse(tmp_path)
     assert analysis.kernels[0].frame == "train.py:12"
     (copy,) = analysis.transfers
-    assert (copy.frame, copy.operator) == (None, "aten::copy_")
+    assert (copy.frame, copy.operator) == ("/home/me/loop.py:44", "aten::copy_")
     assert (copy.direction, copy.host_memory, copy.bytes, copy.gb_per_s) == ("HtoD", "pageable", 10_000, 2.0)
 
 
