@@ -20,8 +20,6 @@ from perfkit.show.document import Content
 from perfkit.studies.compare import Candidate
 from perfkit.studies.sources import Plan
 
-EXIT_CODES = {"faster": 0, "not slower": 0, "undecided": 3, "trains differently": 4}
-"""Of outcomes; 1 of all others."""
 _EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model"}
 """Differences after which other losses are to be expected."""
 _DECLARE = {"batch_size": {"samples", "updates"}, "amp": {"precision"}}
@@ -107,15 +105,8 @@ def verdict(
     if not losses.ok:
         found.append(Difference("losses", losses.evidence))
     found = [structs.replace(one, allowed=one.name in allowed) for one in found]
-    outcome, reason = _decide(result, found, is_seen, precision, fails)
-    return Verdict(outcome, EXIT_CODES.get(outcome, 1), reason, found, losses, seen)
-
-
-def _decide(
-    result: Comparison, found: Sequence[Difference], is_seen: bool, precision: float, fails: bool | None
-) -> tuple[str, str]:
-    """The first outcome that holds, and its reason. Other training makes any speed worthless."""
     cheats = [f"{one.name}: {one.evidence}" for one in found if not one.allowed]
+
     ratio, wide = result.ratio, _WIDE * max(precision, result.pairing.noise or 0.0)
     speed = f"{ratio.ratio:.3f} times as fast ({ratio.low:.3f} to {ratio.high:.3f})"
     is_disturbed, is_faster = ratio.verdict == "disturbed", ratio.is_faster
@@ -123,12 +114,13 @@ def _decide(
         is_faster = ratio.low > _DISTORTED / (1 - min(0.9, fmean(result.pairing.disturbed)))
     is_open = is_disturbed or ratio.verdict == "too few rounds" or ratio.half_width > wide
     outcomes = (
-        (cheats, "trains differently", "; ".join(cheats)),
-        (not is_seen, "undecided", "the comparison ended before the steps were looked at"),
-        (fails, "slower", speed),
-        (fails is False, "not slower", speed),
-        (is_faster, "faster", speed),
-        (ratio.is_slower or not is_open, "not faster", speed),
-        (True, "undecided", f"{speed}, {ratio.verdict}: close other programs, or raise --budget"),
+        (cheats, "trains differently", 4, "; ".join(cheats)),  # which makes any speed worthless
+        (not is_seen, "undecided", 3, "the comparison ended before the steps were looked at"),
+        (fails, "slower", 1, speed),
+        (fails is False, "not slower", 0, speed),
+        (is_faster, "faster", 0, speed),
+        (ratio.is_slower or not is_open, "not faster", 1, speed),
+        (True, "undecided", 3, f"{speed}, {ratio.verdict}: close other programs, or raise --budget"),
     )
-    return next((outcome, reason) for holds, outcome, reason in outcomes if holds)
+    outcome, code, reason = next(row[1:] for row in outcomes if row[0])
+    return Verdict(outcome, code, reason, found, losses, seen)

@@ -7,7 +7,6 @@ else a share of the work, by Amdahl's law. Where nothing that was seen tells, th
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, get_args
 
 import msgspec
 
@@ -33,11 +32,9 @@ _NO_BOUND: tuple[tuple[str, bool, str, dict[str, Value]], ...] = (
 )
 """What is made faster, on CUDA alone if so marked: nothing that was seen bounds what it gains."""
 
-State = Literal["try", "edit", "refused", "on"]
-"""In the order in which they are shown: set it from outside; edit the script; it cannot be had here, or does
-not help; the script has it."""
-_ORDER = get_args(State)
-_WITHOUT_SWITCH = {"edit": "edit the script", "refused": "no", "on": "has it"}
+_STATES = {"try": "", "edit": "edit the script", "refused": "no", "on": "has it"}
+"""In the order in which they are shown, each with the words in place of switches: set it from outside; edit
+the script; it cannot be had here, or does not help; the script has it."""
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +46,7 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     title: str
-    state: State
+    state: str
     settings: dict[str, bool | int | str] = {}
     why: str
     gain: float | None = None
@@ -116,7 +113,7 @@ def suggest(seen: Seen) -> list[Suggestion]:
     Where only measuring tells, that is worth more than a small bound.
     """
     ideas = [*_loading(seen), *_computing(seen)]
-    return sorted(ideas, key=lambda idea: (_ORDER.index(idea.state), -(idea.gain or _UNKNOWN)))
+    return sorted(ideas, key=lambda idea: ([*_STATES].index(idea.state), -(idea.gain or _UNKNOWN)))
 
 
 def tried(idea: Suggestion, gave: Ratio) -> Suggestion:
@@ -184,7 +181,7 @@ def table(ideas: Sequence[Suggestion]) -> Table:
     columns = [
         Col("switch", "title"),
         Col("gain", gain),
-        Col("set", lambda idea: _WITHOUT_SWITCH.get(idea.state) or settings_text(idea.settings)),
+        Col("set", lambda idea: _STATES[idea.state] or settings_text(idea.settings)),
         Col("why", lambda idea: clean(idea.why)),
     ]
     note = "An interval is measured; ≤ is a bound, as if its part took no time; n/a: only measuring tells."
