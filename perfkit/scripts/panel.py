@@ -119,9 +119,7 @@ class ScriptPanel(Panel):
         self._edit = []
         sides = Candidate("as it is"), Candidate(suggest.settings_text(settings), changes=settings)
         budget_s, progress = max(5.0, preset.budget_s), self.progress()
-        result = compare(
-            *sides, self.plan, budget_s, preset.precision, 1, part=preset.part, progress=progress
-        )
+        result = compare(*sides, self.plan, budget_s, preset.precision, 1, False, preset.part, progress)
         self.runs = runs = [result.a, result.b]
         check(runs)
         picture, proofs = figures.headline(runs), study.sides(result, [study.losses(*runs)])

@@ -193,8 +193,7 @@ class _Patcher:
 
     def _edit(self, sites: Sequence[Site], role: str, code: str) -> None:
         if role == "line":
-            for line in code.splitlines():
-                next(iter(self._sources.values())).add_after_imports(line)
+            next(iter(self._sources.values())).add_after_imports(code)
         for site in sites:
             source = self._sources[site.frames[0].file]
             call = source.call_at(site.frames[0])

@@ -114,7 +114,7 @@ class Source:
         self._add(statement.lineno - 1, before + line)
 
     def add_after_imports(self, line: str) -> None:
-        """A line of code after the last import at the top of the file."""
+        """One or more lines of code after the last import at the top of the file."""
         ends = [node.end_lineno for node in self._tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
         if not ends:
             raise Refused(f"{self.name}: put `{line}` before the training")
@@ -123,7 +123,7 @@ class Source:
     def _add(self, number: int, line: str) -> None:
         if not re.search(r"^import torch(\.\w+)*\s*(,|#|$)", self.text, re.MULTILINE):
             raise Refused(f"{self.name}: add `import torch` at its top, then run it again")
-        self._insert(self._starts[number], line + self._end)
+        self._insert(self._starts[number], f"{line}\n".replace("\n", self._end))
 
     def wrap(self, first: ast.stmt, after: ast.stmt, header: str) -> None:
         """A `with` around the statements from the first one to that before `after`."""

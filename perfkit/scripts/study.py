@@ -74,7 +74,6 @@ class ScriptSource(ThisMachine):
         frames = [site.frames[0] for site in facts.sites if site.role == "loader" and site.frames]
         self._loaders = [(frame.file, frame.line, frame.column) for frame in frames]
         self._is_slow = 0 < preset.budget_s < _USUAL_STEPS * facts.step_s
-        self.holds_batches = bool(facts.loader) and not self._is_slow
         if self._is_slow:
             fit = int(preset.budget_s * _LOSSES_PART / facts.step_s)
             preset = replace(preset, **_SHORT, loss_steps=max(_FEWEST, min(preset.loss_steps, fit)))

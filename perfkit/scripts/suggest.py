@@ -133,9 +133,9 @@ def _loading(seen: Seen) -> Iterator[Suggestion]:
         yield seen.idea("Fewer workers", why, {"workers": count if count < own.workers else 0})
     why = f"{waiting:.0%} of a step is spent waiting for data, with {workers}"
     if own.workers < count:
-        more: dict[str, Value] = {} if on_cpu else {"pin_memory": True, "non_blocking": True}
         load_s = 0.0 if own.workers else waiting * step_s
-        yield seen.idea("Loader workers", why, {"workers": count, **more}, max(seen.work_s, load_s / count))
+        settings: dict[str, Value] = {"workers": count, "pin_memory": True, "non_blocking": True}
+        yield seen.idea("Loader workers", why, settings, max(seen.work_s, load_s / count))
     elif waiting > 1 - 1 / _LEAST:
         advice = f"{why} on {cores} cores: use smaller or decoded files, fewer transforms, or a cache"
         gain = step_s / seen.work_s

@@ -51,8 +51,6 @@ class ThisMachine(Source):
 
     locks: ClassVar[str] = ""
     """What it has to itself; the plan's device if empty."""
-    holds_batches = True
-    """Whether a step on a batch that is held can be measured."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         super().__init__(plan, progress)
@@ -310,7 +308,7 @@ class ThisMachine(Source):
             if not trial.child:  # all have ended
                 break
             start = len(utilization)  # what was sampled before belongs to other trials
-            wants_ceiling = stop.ceiling and self.holds_batches and len(trial.rounds) < stop.rounds
+            wants_ceiling = stop.ceiling and len(trial.rounds) < stop.rounds
             try:
                 self._take_block(trial, _pids(members), wants_ceiling, round)
             except PerfkitError as problem:
