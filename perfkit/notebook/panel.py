@@ -221,8 +221,6 @@ class Panel(Sectioned):
     text = "perfkit panel: run this cell for the controls, or call .run() to measure"
     """In place of the widgets, where there are none."""
     above: Sequence[widgets.Widget] = ()
-    before: Sequence[widgets.Widget] = ()
-    """Before Run and Stop, in their row."""
     buttons: Sequence[widgets.Widget] = ()
     """Of other work, which cannot begin either while something runs."""
     below: Sequence[widgets.Widget] = ()
@@ -242,7 +240,7 @@ class Panel(Sectioned):
         self._stop = self.button("Stop", "Stop; what is finished is kept", self.stop)
         self._idle_only = [run, *self.buttons]
         self._set_busy(False)
-        acts = row([*self.before, run, self._stop, *self.buttons, self.bar.line])
+        acts = row([run, self._stop, *self.buttons, self.bar.line])
         everything = [widgets.HTML(_STYLE), *self.above, acts, self.bar.error, *self.below]
         self.widget = widgets.VBox(everything, _dom_classes=["pk-panel"])
         shell: Any = get_ipython()

@@ -53,7 +53,7 @@ class StagePanel(LadderPanel):
         choices = [self.button("Keep", about, self.keep), self.button("Drop", about, self.drop)]
         self.above = [self.controls.widget]
         if stage != "baseline":  # nothing is below it that it could be faster than
-            self.before = [self._guess]
+            self.above.append(self._guess)
             self.acts = row([*choices, self._line], "pk-panel", "pk-acts")
         super().__init__([stage], **more)
 

@@ -46,8 +46,8 @@ class Workbench(LadderPanel):
 
     def __init__(self, workload: str | None = None, **more: Any) -> None:
         self._profile: Sequence[Content] = ()
-        self._played: dict[str, Run] = {}
-        """The runs of a recording by id; they are in no store."""
+        self._listed: dict[str, Run] = {}
+        """The runs of the history by id."""
         self.controls = Controls(switches(), lambda: self.bar.say("press Run to measure"))
         self.history = History(_dom_classes=["pk-history"])
         self.history.observe(lambda _: self._compare(), "ticked")
@@ -72,10 +72,9 @@ class Workbench(LadderPanel):
     def _moved(self) -> None:
         """Offers what the workload's class declares, and shows the runs of the place."""
         self.controls.offer(plain(self.plan), rungs.described(self.plan).why_not_set)
-        name = self.plan.recorded
-        runs = recordings.played(recordings.find(name)) if name else []
-        self._played = {run.id: run for run in runs}
-        self._list(self._played)
+        self._list()
+        if self.plan.recorded:
+            self.history.ticked = [*self._listed]
         self._compare()
 
     def _recall(self) -> None:
@@ -83,13 +82,14 @@ class Workbench(LadderPanel):
 
     def _list(self, ticked: Iterable[str] = ()) -> None:
         """Shows the history as it is now, oldest first: no failed runs, nor the baseline once more."""
-        history = [*map(Stored, self._played.values())]
-        history = history or RunStore().history(workload=self.plan.workload)[::-1]
+        history = RunStore().history(workload=self.plan.workload)[::-1]
+        if name := self.plan.recorded:  # its runs are in no store
+            history = [*map(Stored, recordings.played(recordings.find(name)))]
         shown = [each for each in history if each.run.status == "ok" and not each.run.is_again]
-        rows = [tables.history_row(each) for each in shown]
+        self._listed = {each.run.id: each.run for each in shown}
         with self.history.hold_sync():
-            self.history.rows, ids = rows, [row["id"] for row in rows]
-            self.history.ticked = [name for name in ticked if name in ids]
+            self.history.rows = [*map(tables.history_row, shown)]
+            self.history.ticked = [name for name in ticked if name in self._listed]
 
     def _measure(self) -> None:
         """The recipe of the controls beside the baseline; the baseline itself is measured once."""
@@ -142,8 +142,7 @@ class Workbench(LadderPanel):
 
     def _ticked(self) -> list[Run]:
         """The ticked runs, oldest first."""
-        ids = [row["id"] for row in self.history.rows if row["id"] in self.history.ticked]
-        return [self._played.get(name) or RunStore().get(name) for name in ids]
+        return [run for name, run in self._listed.items() if name in self.history.ticked]
 
     def _chosen(self) -> list[Run]:
         if runs := self._ticked():

@@ -101,7 +101,7 @@ def _throughput_numbers(run: Run) -> str:
     """Rate with its interval; ratio to the stage before, with interval and verdict; or why there are none."""
     if not run.samples_per_s:
         return units.wrapped(sentences.outcome(run), 44, 2)
-    line = f"{sentences.rate(run, run.samples_per_s)} samples/s"
+    line = f"{sentences.rate(run)} samples/s"
     if ratio := run.speedup("baseline" if run.is_again else "previous"):
         line += f"\n{sentences.SIGNS[ratio.verdict]} {units.ratio(ratio)} {ratio.verdict}"
     return line

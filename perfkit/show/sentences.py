@@ -13,7 +13,7 @@ from perfkit.results import parity
 from perfkit.results.parity import Parity
 from perfkit.results.recordings import ORIGIN
 from perfkit.results.run import Run
-from perfkit.results.stats import MIN_EFFECT, Estimate, Ratio
+from perfkit.results.stats import MIN_EFFECT, Ratio
 from perfkit.show import units
 from perfkit.show.units import clean
 
@@ -49,9 +49,9 @@ def about(run: Run, text: str) -> str:
     return f"~{text}" if run.simulated and text != units.NOT_AVAILABLE else text
 
 
-def rate(run: Run, value: Estimate | None) -> str:
+def rate(run: Run) -> str:
     """samples/s with the interval."""
-    return about(run, units.interval(value))
+    return about(run, units.interval(run.samples_per_s))
 
 
 def step_time(run: Run) -> str:
@@ -119,7 +119,7 @@ def verdict(run: Run, before: Run | None = None, ratio: Ratio | None = None) -> 
         text = f"the switch is not in effect ({'; '.join(broken)}), so the numbers say nothing about it"
     elif ratio is None:
         share, ceiling = run.data_wait_share, run.ceiling_samples_per_s
-        text = f"{rate(run, run.samples_per_s)} samples/s"
+        text = f"{rate(run)} samples/s"
         text += f"; {units.percent(share)} of the step waits for data" if share is not None else ""
         text += f"; with free data it would reach {units.number(ceiling)} samples/s" if ceiling else ""
     elif run.is_again:

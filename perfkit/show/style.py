@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
 from perfkit.results.stats import Estimate
 from perfkit.show.units import clean, wrapped
 
@@ -140,40 +138,32 @@ class Figure(NamedTuple):
         height = 1.25 + 0.43 * len(self.rows) if has_numbers else 1.05 + 0.21 * len(self.rows)
         drawing = Drawing((_WIDTH, 1.2 if is_empty else height))
         drawing.set_layout_engine("constrained", w_pad=0.08, h_pad=0.06)
-        drawing.suptitle(wrapped(self.title, _characters(0.73), 2), x=0.01, ha="left")
+        drawing.suptitle(wrapped(self.title, 74, 2), x=0.01, ha="left")
         if is_empty:
             drawing.text(0.5, 0.4, wrapped(self.nothing, 90, 4), ha="center", va="center")
             return drawing
-        ax, looks = drawing.add_subplot(), set[Look]()
+        ax, bars = drawing.add_subplot(), dict[str, Any]()
         for at, row in enumerate(self.rows):
-            x, line = (1.01, row.text) if has_numbers else (0.01, wrapped(row.text, _characters(0.85), 1))
+            x, line = (1.01, row.text) if has_numbers else (0.01, wrapped(row.text, 86, 1))
             weight = "normal" if row.label else "bold"
             ax.text(x, at, line, transform=ax.get_yaxis_transform(), va="center", weight=weight)
             end = 0.0
             for width, look in row.pieces:
                 if width > 0:
-                    label = look.label if look not in looks else None
-                    ax.barh(at, width, 0.62, left=end, color=look.colour, hatch=look.hatch, label=label)
-                    looks.add(look)
+                    bars[look.label] = ax.barh(at, width, 0.62, left=end, color=look.colour, hatch=look.hatch)
                     end += width
             if row.interval:
-                middle, low, high = msgspec.structs.astuple(row.interval)
-                ends, ink = [[max(0.0, middle - low)], [max(0.0, high - middle)]], ax.xaxis.label.get_color()
-                ax.errorbar(middle, at, xerr=ends, fmt="none", ecolor=ink, elinewidth=1.4, capsize=4)
+                ends, ink = [row.interval.low, row.interval.high], ax.xaxis.label.get_color()
+                ax.plot(ends, [at, at], "|-", color=ink, linewidth=1.4, markersize=8)
         if climb := [(row.pieces[0][0], at) for at, row in enumerate(self.rows) if row.climbs]:
             ax.plot(*zip(*climb, strict=True), "o-", color=BLUE, linewidth=2, markersize=4, zorder=3)
-        ax.set_yticks(range(len(self.rows)), [wrapped(row.label, _characters(0.25), 2) for row in self.rows])
+        ax.set_yticks(range(len(self.rows)), [wrapped(row.label, 25, 2) for row in self.rows])
         ax.tick_params(axis="y", length=0)
         ax.set(xlabel=self.unit, ylim=(len(self.rows) - 0.45, -0.55))
         ax.set_xlim(left=0)
         ax.grid(axis="x")
         ax.locator_params(axis="x", nbins=6)
         ax.xaxis.set_major_formatter("{x:,g}")
-        if looks:
-            ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(looks))
+        if bars:
+            ax.legend([*bars.values()], [*bars], loc="lower left", bbox_to_anchor=(0, 1), ncols=len(bars))
         return drawing
-
-
-def _characters(share: float) -> int:
-    """About how many characters fit in a share of a figure's width."""
-    return int(_WIDTH * share * 72 / 5.8)

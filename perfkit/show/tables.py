@@ -107,7 +107,7 @@ def rate(run: Run) -> Cell:
     """samples/s with its interval; without it, how the run ended."""
     absent = run.status if run.status in ("failed", "cancelled") else units.NOT_AVAILABLE
     disturbed = f" {SIGNS['disturbed']}" if run.disturbed is not None else ""
-    return Cell(run.samples_per_s, lambda value: f"{sentences.rate(run, value)}{disturbed}", absent)
+    return Cell(run.samples_per_s, lambda _: f"{sentences.rate(run)}{disturbed}", absent)
 
 
 def against(ratio: Ratio | None) -> Cell:

@@ -69,7 +69,7 @@ def sections(runs: Sequence[Run]) -> list[Content]:
         errors.append(rates[0] / rates[1] - 1)
         row: list[Cell | str] = [
             sentences.name(run),
-            sentences.rate(run, rate),
+            sentences.rate(run),
             Cell(figures.samples_per_s, "{:,.0f}".format),
             Cell(errors[-1], "{:+.0%}".format),
             *(Cell(gain, units.times) for gain in gains),
