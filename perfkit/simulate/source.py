@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self, get_args
 
@@ -18,7 +19,7 @@ from perfkit.results.run import Pairing, Raw, Role, Run
 from perfkit.rules import Target
 from perfkit.simulate import article, chrome
 from perfkit.simulate import host as hosts
-from perfkit.simulate.gpus import GPUS, gpu
+from perfkit.simulate.gpus import GPUS, Gpu, gpu
 from perfkit.simulate.prediction import Prediction
 from perfkit.simulate.step import Step
 from perfkit.studies.record import begun, ended
@@ -77,14 +78,24 @@ class Simulated(Source):
                 options=dict(plan.options), device="cpu",
             )  # fmt: skip
         self._session = secrets.token_hex(4)
-        self._sheet = gpu(plan.device.partition(":")[2])
-        is_article = article.is_articles(self.description.reference, self.description.options)
-        self._host = hosts.host(plan.host, is_article, cores.usable_cores())
-        self._fetching = dict(article.ARTICLE.fetch_shares) if is_article else {}
+        self._fetching = dict(article.ARTICLE.fetch_shares) if self._is_articles() else {}
         """What fetching a sample takes, by the switches that are on: core seconds, or article's shares."""
         self._steps: dict[Recipe, Step] = {}
         self._computed: dict[str, tuple[Run, Prediction]] = {}
         return self
+
+    # What a panel asks of a source that is only described, not entered.
+
+    def _is_articles(self) -> bool:
+        return article.is_articles(self.description.reference, self.description.options)
+
+    @cached_property
+    def _sheet(self) -> Gpu:
+        return gpu(self.plan.device.partition(":")[2])
+
+    @cached_property
+    def _host(self) -> hosts.Host:
+        return hosts.host(self.plan.host, self._is_articles(), cores.usable_cores())
 
     @property
     def target(self) -> Target:
