@@ -1,7 +1,6 @@
 """Runs: what a measurement leaves behind. Raw values are kept, everything else is derived from them here."""
 
 import math
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar
@@ -462,8 +461,3 @@ def read(text: bytes, kind: type[T], what: object) -> T:
         raise StoreError(
             f"{what} is not a {name} of this version of perfkit: {problem}", "Restore it, or measure again"
         ) from None
-
-
-def slug(text: str) -> str:
-    """A text as a file or identifier part: letters, digits, `-`."""
-    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()

@@ -325,14 +325,13 @@ class ThisMachine(Source):
     def _take_block(self, trial: Trial, pids: set[int], wants_ceiling: bool, round: Round) -> None:
         """A block, the ceiling, and the share of the cores or of the GPU that others took meanwhile."""
         assert trial.child
-        preset, own = self.plan.preset, trial.run.id
-        size = {"samples": preset.block_samples}
+        preset, size = self.plan.preset, {"samples": self.plan.preset.block_samples}
         since, before = time.time(), cores.cpu_times(pids)
         least = {"seconds": preset.block_s, "queues": preset.queues}
         block = trial.child.ask("block", **size, **least)
         if wants_ceiling:
-            round.ceilings[own] = trial.child.ask("ceiling", **size)
-        round.blocks[own] = block
+            round.ceilings[trial] = trial.child.ask("ceiling", **size)
+        round.blocks[trial] = block
         share = cores.taken_share(before, cores.cpu_times(pids))
         if uuid := self.description.facts.uuid:
             share = max(share, gpus.taken_gpu_share(uuid, since, cores.members(pids)))

@@ -56,10 +56,10 @@ def ended(run: Run, **fields: Any) -> Run:
 
 @dataclass
 class Round:
-    """The blocks of one round, by the ids of the runs that took part."""
+    """The blocks of one round, by the trials that took part."""
 
-    blocks: dict[str, Block] = field(default_factory=dict)
-    ceilings: dict[str, Block] = field(default_factory=dict)
+    blocks: dict["Trial", Block] = field(default_factory=dict)
+    ceilings: dict["Trial", Block] = field(default_factory=dict)
     """The step on a batch that is already on the device, where it was measured."""
     disturbed: float = 0.0
     """The largest share of the cores that others took during one of the blocks."""
@@ -106,11 +106,11 @@ class Trial:
 
     def rates(self, rounds: Sequence[Round]) -> Values:
         """samples/s of this stage in some rounds."""
-        return np.array([round.blocks[self.run.id].samples_per_s for round in rounds])
+        return np.array([round.blocks[self].samples_per_s for round in rounds])
 
     def common(self, other: "Trial") -> list[Round]:
         """The rounds in which both took part."""
-        return [round for round in self.rounds if other.run.id in round.blocks]
+        return [round for round in self.rounds if other in round.blocks]
 
     def pairing(self, role: Role, other: "Trial", baseline: "Trial", noise: float | None) -> Pairing:
         """The rounds beside those of another stage.
@@ -158,8 +158,8 @@ class Trial:
         return structs.replace(run, warnings=list(dict.fromkeys(_quality_warnings(run, self))))
 
     def _raw(self, warm: Block) -> Raw:
-        blocks = [round.blocks[self.run.id] for round in self.rounds]
-        ceilings = [round.ceilings[self.run.id] for round in self.rounds if self.run.id in round.ceilings]
+        blocks = [round.blocks[self] for round in self.rounds]
+        ceilings = [round.ceilings[self] for round in self.rounds if self in round.ceilings]
         steps = sum(blocks, warm)
         return Raw(
             step_s=steps.step_s,

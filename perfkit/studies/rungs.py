@@ -13,7 +13,7 @@ from perfkit.ladder.catalogue import KEPT, Preset, Stage, optimization, sizing
 from perfkit.machine import devices
 from perfkit.recipe import Recipe, switches
 from perfkit.results import stats
-from perfkit.results.run import AGAIN, RUNG, Run, slug
+from perfkit.results.run import AGAIN, RUNG, Run
 from perfkit.results.store import RunStore
 from perfkit.rules import Target, applicable, joined, not_anchored
 from perfkit.studies.sources import Plan, Progress, Source, StopRule, opened
@@ -77,7 +77,7 @@ def recipe_stages(recipes: Iterable[tuple[str, Recipe]], target: Target) -> list
         # If nothing is left of what it changes, measuring would show the first recipe again.
         nothing_left = bool(rows and reasons) and recipe == rows[0].recipe and wanted != plain
         reason = joined(reasons) if nothing_left else ""
-        rows.append(Stage(slug(title), title, recipe, reason=reason, not_applied=reasons))
+        rows.append(Stage(title, title, recipe, reason=reason, not_applied=reasons))
     return rows
 
 
