@@ -27,8 +27,6 @@ ARGUMENTS = {
     "batch_size": "batch_size",
 }
 """Switches that are arguments of `DataLoader`."""
-COPIES = ("to", "cuda")
-"""Methods of a tensor that copy it to another device."""
 _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
 _MOST_LOOKS = 16
 """Batches, of this process and of each worker, in which random numbers are looked for."""
@@ -68,7 +66,7 @@ class Loaders:
         around(torchs._BaseDataLoaderIter, "__next__", self._fetch)
         for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
             around(kind, "fetch", self._look_for_drawing)
-        for name in COPIES:
+        for name in ("to", "cuda"):
             around(torch.Tensor, name, self._copy)
 
     def _make(self, plain: Any, loader: Any, *args: Any, **kwargs: Any) -> None:

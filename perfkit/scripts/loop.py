@@ -64,8 +64,7 @@ def contents(steps: Sequence[Step]) -> list[Content]:
     """The steps of a loop that was observed."""
     if not steps:
         return [Notice("Fewer than two steps were seen: batches of a loader, then an optimizer step.")]
-    left_out = _FIRST if len(steps) > 2 * _FIRST else 0
-    counted = steps[left_out:]
+    counted = steps[_FIRST:] or steps
     each = np.array([step.seconds for step in counted])
     samples, tokens, waited = (
         sum(getattr(step, name) for step in counted) / each.sum() for name in ("samples", "tokens", "waited")
@@ -77,5 +76,5 @@ def contents(steps: Sequence[Step]) -> list[Content]:
         ["waiting for data", units.percent(waited)],
         ["steps", str(len(steps))],
     ]
-    note = f"The first {left_out} steps are left out." if left_out else ""
+    note = f"The first {_FIRST} steps are left out." * (len(counted) < len(steps))
     return [Table(("what", "how much"), rows, "The loop", note)]

@@ -25,7 +25,7 @@ from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe, allowed, switches
 from perfkit.results.run import Mechanism
 from perfkit.scripts.behaviour import Behaviour
-from perfkit.scripts.loaders import ARGUMENTS, COPIES, Loaders
+from perfkit.scripts.loaders import ARGUMENTS, Loaders
 from perfkit.scripts.messages import EDITS, SETTABLE, Observation, ScriptFacts
 from perfkit.scripts.outputs import Outputs, clock
 from perfkit.scripts.script import Script, Step, around
@@ -161,13 +161,6 @@ class Questions(Procedures):
         finally:
             del script.toggles["amp"]
             script.autocast = None
-
-    def syncs(self, steps: int) -> Job:
-        """Copies and waits in some steps. On a CPU `.to(device)` stands for no copy from a GPU."""
-        report = yield from super().syncs(steps)
-        if report.device == "cpu":
-            report.places[:] = [place for place in report.places if place.call not in COPIES]
-        return report
 
     # ------------------------------------------------------------ reading switches
 

@@ -171,7 +171,7 @@ def _outline(
 ) -> torch.Tensor | None:
     """Type, size and layout of the first of the best tensors: its memory is not kept."""
     best = max(candidates, key=is_best, default=None)
-    return None if best is None else best.detach().to("meta")
+    return None if best is None else torch.empty_like(best, device="meta")
 
 
 def _channels_last(value: Any) -> Any:

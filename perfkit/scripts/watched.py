@@ -120,7 +120,6 @@ class WatchedScript(Conversation):
         on_progress: OnProgress = lambda phase: None,
         cancelled: threading.Event | None = None,
     ) -> None:
-        launch.check()
         super().__init__(on_progress, cancelled)
         self.launch = launch
         self.folder = Path(tempfile.mkdtemp(prefix="perfkit-"))

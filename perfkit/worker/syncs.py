@@ -125,13 +125,10 @@ def _judge(call: Call, on_gpu: bool) -> tuple[str, str] | None:
 
 
 def _copy(call: Call, on_gpu: bool) -> tuple[str, str] | None:
-    """A copy between host and device; without a GPU, `.cpu()` and `.to("cpu")` stand for one."""
+    """A copy between host and device; without a GPU, `.cpu()` stands for one."""
     name, args, after = call.name, call.args, call.result.device.type
     source = args[1] if name == "copy_" and len(args) > 1 else args[0]
-    # A tensor among the arguments is not looked at: reading it would wait for the device.
-    named = [each for each in (*args[1:], call.kwargs.get("device")) if isinstance(each, str | torch.device)]
-    to_cpu = name == "cpu" or any(torch.device(each).type == "cpu" for each in named)
-    if source.device.type == after and (on_gpu or name == "copy_" or not to_cpu):
+    if source.device.type == after and (on_gpu or name != "cpu"):
         return None
     if after == "cpu":
         return "device to host", "keep it on the device, or read it every N steps"

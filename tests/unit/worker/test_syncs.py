@@ -22,7 +22,6 @@ FAULTS = {
     "float": lambda x: float(x.sum()),
     "int": lambda x: int(x.sum()),
     "cpu": lambda x: x.cpu(),
-    "to cpu": lambda x: x.to("cpu"),
     "tolist": lambda x: x.tolist(),
     "numpy": lambda x: x.numpy(),
     "nonzero": lambda x: x.nonzero(),
