@@ -51,7 +51,7 @@ def analyse(trace: Trace | str | Path) -> Analysis:
             Step,
             name=steps.names,
             rank=[rank] * len(duration),
-            start_us=steps.start / 1e3,
+            start_us=(steps.start + trace.start) / 1e3,
             duration_us=duration,
             breakdown_us=[parts(row) for row in shares.T / 1e3],
         ),
@@ -83,9 +83,8 @@ def _use(trace: Trace) -> dict[str, Any]:
 
     efficiency = occupancy = None
     if len(sized := kernels[kernels.blocks > 0]):
-        zero = sized.start.min()  # floats hold nanoseconds only near zero
-        times, area = weighted(sized.start - zero, sized.end - zero, sized.blocks)
-        busy = np.diff(np.interp([steps.start - zero, steps.end - zero], times, area), axis=0).sum()
+        times, area = weighted(sized.start, sized.end, sized.blocks)
+        busy = np.diff(np.interp([steps.start, steps.end], times, area), axis=0).sum()
         efficiency = float(busy / steps.total)
     if (measured := ~np.isnan(kernels.occupancy)).any():
         occupancy = float(np.average(kernels.occupancy[measured], weights=time[measured]))

@@ -83,8 +83,8 @@ class Texts(dict[Any, int]):
 class Trace:
     """The events of interest of a `*.pt.trace.json` or `.json.gz` as one `table`, and what follows from it.
 
-    Rows have the order of the file, times are in ns. Names, threads, inputs (pairs of dims and types) and
-    stacks are numbers of `texts`. -1 (integers) or NaN (floats) where a file has no value.
+    Rows have the order of the file, times are in ns from the first event on. Names, threads, inputs (pairs of
+    dims and types) and stacks are numbers of `texts`. Absent values are -1 (integers) or NaN (floats).
 
     Args:
         path: the file, of one rank.
@@ -105,6 +105,9 @@ class Trace:
         if not len(table):
             raise TraceError(f"{self.file.path.name}: this file has no event of the profiler", ADVICE)
         self.start = int(table.start.min())
+        """Of the recording, in ns; times of the table count from it."""
+        table.start -= self.start
+        table.end -= self.start
         for column in (table.blocks, table.occupancy):
             column[~(column >= 0)] = np.nan
         table.occupancy /= 100
@@ -250,7 +253,7 @@ class Trace:
         """Host marks `ProfilerStep#n`, each extended to the end of the device work launched inside it."""
         table, marks = self.table, self.rows(Kind.STEP)
         if not len(marks):
-            return Steps(np.array([self.start]), np.array([table.end.max()]), [WHOLE])
+            return Steps(np.array([0]), np.array([table.end.max()]), [WHOLE])
         marks = marks[np.lexsort((-table.end[marks], table.start[marks]))]
         start, end = table.start[marks], table.end[marks]
         call, latest = self.launch[self.launched], end.copy()

@@ -81,7 +81,7 @@ def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
     if not -count <= step < count:
         raise TraceError(f"there is no step {step}", f"The trace has {count} steps, counted from 0")
     step %= count
-    length = int(table.end.max()) - trace.start
+    length = int(table.end.max())
     is_shown = (table.kind > Kind.OTHER) & (table.kind < Kind.STEP)
     rows = np.flatnonzero(is_shown)
     depth, above = np.zeros(len(rows), np.int64), trace.parent[rows]
@@ -108,7 +108,7 @@ def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
     return Lanes(
         duration=length,
         step=step,
-        steps=((steps.start - trace.start).tolist(), (steps.end - steps.start).tolist(), names),
+        steps=(steps.start.tolist(), (steps.end - steps.start).tolist(), names),
         lanes=[
             _lane(trace, track, [columns.tolist() for _, columns in group])
             for track, group in itertools.groupby(zip(tracks, each, strict=False), lambda pair: pair[0])
@@ -131,7 +131,7 @@ def _bars(trace: Trace, rows: Ints, first: Ints) -> tuple[Ints, list[str]]:
     start = table.start[rows[first]]
     length = np.maximum.reduceat(table.end[rows], first) - start
     busy = np.where(events > 1, np.add.reduceat(duration, first), 0)
-    columns = start - trace.start, length, busy, events, name, np.where(is_one_kind, part, 0), place
+    columns = start, length, busy, events, name, np.where(is_one_kind, part, 0), place
     return np.stack(columns), ["", *(clean(trace.texts.each[code], 120) for code in codes[1:].tolist())]
 
 
