@@ -23,7 +23,6 @@ from torch import nn
 
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe, allowed, switches
-from perfkit.results.run import Mechanism
 from perfkit.scripts.behaviour import Behaviour
 from perfkit.scripts.loaders import ARGUMENTS, Loaders
 from perfkit.scripts.messages import EDITS, SETTABLE, Observation, ScriptFacts
@@ -88,7 +87,7 @@ class Questions(Procedures):
             startup_s=self._startup_s,
             warmup=first.block() + warm.block(),
             losses=[float(loss) for loss in script.losses[:backwards]],
-            mechanisms=self._mechanisms(),
+            mechanisms=checks.verify(script, script.toggles),
             samples_per_step=script.samples_per_step,
             compile_counters=checks.compile_counters(),
         )
@@ -172,12 +171,6 @@ class Questions(Procedures):
             unknown.add("zero_grad_set_to_none")
         values = {name: checks.READERS[name](script)[0] for name in SETTABLE if name not in unknown}
         return {name: value for name, value in values.items() if value is not None}
-
-    def _mechanisms(self) -> list[Mechanism]:
-        toggles, refused = self._script.toggles, self._why_not()
-        proofs = [Mechanism(name, False, refused[name]) for name in toggles if name in refused]
-        set_here = {name: value for name, value in toggles.items() if name not in refused}
-        return proofs + checks.verify(self._script, set_here)
 
     def _why_not(self) -> dict[str, str]:
         reasons = {name: f"needs the script's own code: {edit}" for name, edit in EDITS.items()}
