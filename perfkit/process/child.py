@@ -63,28 +63,28 @@ class Conversation:
             with contextlib.suppress(OSError):  # it has ended: `events` says so
                 line.send((question, arguments))
 
-    def events(self, wait_s: float) -> Iterator[tuple[int, Progress | Answer | RunFailed | None]]:
-        """What ranks have sent, waiting for at most some time; None for one that has ended."""
+    def events(self, wait_s: float) -> Iterator[tuple[int, Progress | Answer | RunFailed]]:
+        """What ranks have sent, waiting for at most some time; why one has ended."""
         # Before it is waited for what they have sent; their loader workers keep the lines open.
-        ended = [self.has_ended(rank) for rank in range(len(self.lines))]
+        deaths = [self.death(rank) for rank in range(len(self.lines))]
         ready = connections.wait([line for line in self.lines if not line.closed], wait_s)
-        for rank, line in enumerate(self.lines):
+        for rank, (line, death) in enumerate(zip(self.lines, deaths, strict=True)):
             try:
                 if line in ready:
                     yield rank, line.recv()
                     continue
             except (EOFError, OSError):
                 time.sleep(wait_s)  # its process is about to end
-            if ended[rank]:
-                yield rank, None
+            if death:
+                yield rank, death
 
-    def has_ended(self, rank: int) -> bool:
-        """Whether its process has."""
+    def death(self, rank: int) -> RunFailed | None:
+        """Why a rank has ended; None while its process runs."""
         raise NotImplementedError
 
-    def death(self, rank: int) -> RunFailed:
-        """Why a rank has ended."""
-        raise NotImplementedError
+    def cause(self, rank: int, failure: RunFailed) -> RunFailed:
+        """What is to be raised for the failure of a rank."""
+        return failure
 
     def stop(self) -> None:
         """Ends all processes and everything they started; returns when nothing of it is left."""
@@ -106,14 +106,11 @@ class Conversation:
             for rank, event in self.events(POLL_S):
                 if isinstance(event, Answer):
                     answers[rank] = event.value
-                elif not isinstance(event, Progress):
-                    raise self._failure(rank, event)
+                elif isinstance(event, RunFailed):
+                    raise self.cause(rank, event)
                 elif rank == 0:
                     self.on_progress(event.phase)
         return answers[0]
-
-    def _failure(self, rank: int, event: RunFailed | None) -> RunFailed:
-        return event or self.death(rank)
 
     def __enter__(self) -> Self:
         return self
@@ -172,21 +169,19 @@ class Child(Conversation):
     def _log(self, rank: int) -> Path:
         return self.folder / f"rank{rank}.log"
 
-    def has_ended(self, rank: int) -> bool:
-        return not self._processes[rank].is_alive()
-
-    def death(self, rank: int) -> RunFailed:
+    def death(self, rank: int) -> RunFailed | None:
         process = self._processes[rank]
-        process.join(GRACE_S)
+        if process.is_alive():
+            return None
         return failures.explain_exit(process.exitcode, self.log(rank).rpartition("\n")[2])
 
-    def _failure(self, rank: int, event: RunFailed | None) -> RunFailed:
+    def cause(self, rank: int, failure: RunFailed) -> RunFailed:
         """The failure that caused the others: when a rank ends, those that lose it fail too."""
-        failed, until = {rank: super()._failure(rank, event)}, time.monotonic() + COLLECT_S
+        failed, until = {rank: failure}, time.monotonic() + COLLECT_S
         while time.monotonic() < until and len(failed) < len(self.lines):
             for other, more in self.events(POLL_S):
-                if other not in failed and not isinstance(more, Answer | Progress):
-                    failed[other] = super()._failure(other, more)
+                if isinstance(more, RunFailed):
+                    failed.setdefault(other, more)
         rank = min(failed, key=lambda each: bool(failures.LOST_RANK.search(failed[each].what)))
         if len(self.lines) > 1:
             failed[rank].what = f"rank {rank} of {len(self.lines)}: {failed[rank].what}"

@@ -212,11 +212,10 @@ class WatchedScript(Conversation):
 
     # ------------------------------------------------------------ asking
 
-    def has_ended(self, rank: int) -> bool:
-        return self._process.poll() is not None
-
-    def death(self, rank: int) -> RunFailed:
-        code = self._process.wait()
+    def death(self, rank: int) -> RunFailed | None:
+        code = self._process.poll()
+        if code is None:
+            return None
         lines = [line.strip() for line in self.written("out") + self.written("err") if line.strip()]
         failure = explain_exit(code, lines[-1] if lines else "")
         failure.what = failure.what.replace("the measuring process", "the script")
@@ -224,8 +223,7 @@ class WatchedScript(Conversation):
             failure.remedy = "Does it import torch, and train for some steps with these arguments?"
         return failure
 
-    def _failure(self, rank: int, event: RunFailed | None) -> RunFailed:
-        failure = super()._failure(rank, event)
+    def cause(self, rank: int, failure: RunFailed) -> RunFailed:
         # It may be one of two that are compared.
         failure.what = failure.what.replace("the script ", f"{self.launch.program} ", 1)
         failure.output = "\n".join(self.written("err")[-_LINES:]).rstrip()

@@ -57,8 +57,7 @@ def timed(device: torch.device, call: Callable[[], Any]) -> float:
 
 def world() -> int:
     """How many ranks train together."""
-    joined = distributed.is_available() and distributed.is_initialized()
-    return distributed.get_world_size() if joined else 1
+    return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
 def compile_counters() -> CompileCounters:
@@ -115,8 +114,8 @@ def distributed_model(model: Any) -> DistributedDataParallel | None:
 
 def bytes_per_sample(batch: Any) -> int:
     """Bytes of a sample in a batch, targets included."""
-    tensors = [part for part in batch if isinstance(part, torch.Tensor)]
-    return sum(tensor.nbytes for tensor in tensors) // max(1, len(tensors[0]))
+    size: int = sum(part.nbytes for part in batch) // max(1, len(batch[0]))
+    return size
 
 
 def first_tensor(outputs: Any) -> Any:

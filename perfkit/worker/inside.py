@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
 from perfkit.errors import InvalidValue
+from perfkit.train import DTYPES
 from perfkit.worker.checks import inner_model, peak_bytes, reset_peak, shown, timed
 from perfkit.worker.messages import KernelReport, MemoryReport, ShapeTiming
 from perfkit.worker.training import Training
@@ -139,7 +140,7 @@ def kernels(training: Training, step_s: float) -> KernelReport:
         bytes_per_s=2 * source.nbytes / copy_s,  # read and written
         rows=rows,
         flops=flops(training),
-        dtype={"off": "float32", "bf16": "bfloat16", "fp16": "float16"}[training.recipe.amp],
+        dtype=shown(DTYPES[training.recipe.amp] or torch.float32),
         step_s=step_s,
         recipe=training.recipe.describe(),
     )
@@ -151,8 +152,7 @@ def flops(training: Training) -> int | None:
         return None
     with FlopCounterMode(display=False) as counter:
         training.step()
-    found: int = counter.get_total_flops()
-    return found
+    return int(counter.get_total_flops())
 
 
 def _products(

@@ -136,11 +136,14 @@ class Procedures:
         taken = self.under_way = Steps([*early])
         synchronize(device)
         start = self._clock()
-        _mark(ends, device)
-        while len(taken.plain) < count or (len(taken.plain) < most and not self.of_rank_0(enough())):
-            step = yield
-            _mark(ends, device)
-            self._add(step, taken)
+        while True:
+            if device.type == "cuda":  # the end of a step on the device's own timeline
+                ends.append(torch.cuda.Event(enable_timing=True))
+                ends[-1].record()
+            steps = len(taken.plain)
+            if steps >= count and (steps >= most or self.of_rank_0(enough())):
+                break
+            self._add((yield), taken)
         synchronize(device)
         taken.seconds = self._clock() - start + sum(step.seconds for step in early)
         taken.seconds -= sum(step.seconds for step in taken.marked)
@@ -307,13 +310,6 @@ class Procedures:
         shared = torch.tensor([value], device=self.subject.device, dtype=torch.float64)
         torch.distributed.broadcast(shared, 0)
         return float(shared.item())
-
-
-def _mark(ends: list[torch.cuda.Event], device: torch.device) -> None:
-    """Records the end of a step on the device's own timeline."""
-    if device.type == "cuda":
-        ends.append(torch.cuda.Event(enable_timing=True))
-        ends[-1].record()
 
 
 def _is_steady(step_s: Sequence[float], window: int) -> bool:

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from perfkit import additions, rules, workloads
 from perfkit.errors import RunFailed
-from perfkit.recipe import Recipe, switches
+from perfkit.recipe import Recipe
 from perfkit.results.run import Communication
 from perfkit.worker import checks, inside, messages, parity
 from perfkit.worker.messages import Trained
@@ -84,7 +84,10 @@ class Session(Procedures):
         self.first_graphs = checks.compile_counters().graphs
         first = yield from self.take(loss_steps, "first steps", early=[training.first])
         view = observe_step(training, self.first_graphs)
-        proofs = checks.verify(view, wanted(chosen))
+        wanted = chosen.to_dict()
+        if chosen.device_prefetch:
+            del wanted["non_blocking"]  # the prefetcher's own copies never block
+        proofs = checks.verify(view, wanted)
         warm = yield from self.warm_up(warmup_s)
         return Trained(
             recipe=recipe,
@@ -151,17 +154,6 @@ class Session(Procedures):
         """Compares a recipe with the plain program; see `parity.check`."""
         self.report("comparing losses and outputs")
         return parity.check(self.workload, Recipe.from_dict(recipe), self.device, exactness, seed, steps)
-
-
-def wanted(recipe: Recipe) -> dict[str, Any]:
-    """The switches that must be seen in effect: without those that have none beside the others."""
-    values = recipe.to_dict()
-    for name, switch in switches().items():
-        if switch.idle_when and getattr(recipe, switch.idle_when[0]) == switch.idle_when[1]:
-            del values[name]
-    if recipe.device_prefetch:
-        del values["non_blocking"]  # the prefetcher's own copies never block
-    return values
 
 
 @contextlib.contextmanager

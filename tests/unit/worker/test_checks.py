@@ -8,7 +8,6 @@ import torch
 from perfkit.recipe import Recipe, switches
 from perfkit.worker import checks
 from perfkit.worker.checks import READERS, View, verify
-from perfkit.worker.session import wanted
 from perfkit.worker.training import Training, observe_step
 from tests.support.toy import Blocks
 
@@ -39,7 +38,7 @@ def test_every_reader_tells_a_switch_that_is_on_from_one_that_is_off():
     }
     torch._dynamo.utils.counters.clear()  # of other tests
     view = seen(**states)
-    assert [proof for proof in verify(view, wanted(Recipe(**states))) if not proof.ok] == []
+    assert [proof for proof in verify(view, Recipe(**states).to_dict()) if not proof.ok] == []
     off = {name: switches()[name].default for name in states}
     assert [proof.name for proof in verify(view, off) if proof.ok] == []
     view.iterator._shutdown_workers()
@@ -89,11 +88,6 @@ def test_what_is_set_in_a_process_is_not_what_it_was_started_with(monkeypatch):
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1")
     assert "MALLOC_TRIM_THRESHOLD_" not in checks.first_environment()
     assert checks.first_environment()["PATH"]
-
-
-def test_switches_without_effect_beside_others_need_no_proof():
-    assert "prefetch_factor" not in wanted(Recipe(prefetch_factor=4))
-    assert "prefetch_factor" in wanted(Recipe(prefetch_factor=4, workers=1))
 
 
 def test_what_a_recipe_leaves_to_the_environment_is_as_it_is(monkeypatch):
