@@ -101,7 +101,7 @@ def harness(folder: Path) -> Iterator[Rate]:
     with Child() as child:
         what = {"workload": "cifar_resnet18", "preset": "quick", "options": {"image_size": SIZE}}
         child.ask("describe", device="cpu", **what)
-        recipe = Recipe(batch_size=BATCH).to_dict()
+        recipe = Recipe(batch_size=BATCH)
         child.ask("train", recipe=recipe, seed=0, loss_steps=2, warmup_s=3)
         yield lambda: child.ask("block", samples=BATCH * STEPS, queues=0).samples_per_s
 

@@ -128,7 +128,7 @@ class ThisMachine(Source):
         child = child or self.fresh_child(recipe)
         how = {"seed": self.plan.seed, "warmup_s": warmup_s}
         try:
-            trained = child.ask("train", recipe=recipe.to_dict(), loss_steps=loss_steps, **how)
+            trained = child.ask("train", recipe=recipe, loss_steps=loss_steps, **how)
         except BaseException:
             child.stop()
             raise

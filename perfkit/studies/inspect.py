@@ -75,7 +75,7 @@ def parity(
             plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
             exactness, child = catalogue.exactness(recipe, plain), source.fresh_child(recipe)
             how = {"exactness": exactness, "seed": plan.seed, "steps": steps}
-            report = child.ask("parity", recipe=recipe.to_dict(), **how)
+            report = child.ask("parity", recipe=recipe, **how)
             child.stop()
             trained = source.train(recipe, loss_steps=2).trained
     off = [f"{proof.name}: {proof.evidence}" for proof in trained.mechanisms if not proof.ok]

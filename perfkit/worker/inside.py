@@ -129,9 +129,9 @@ def kernels(training: Training, step_s: float) -> KernelReport:
     shapes += [(n, n, n) for n in ((1024, 4096, 8192) if big else (512, 1024))]
     rows, peaks = list[ShapeTiming](), dict[str, float]()
     for dtype in (torch.float32, torch.bfloat16, *([torch.float16] if big else [])):
-        timed = _products(device, dtype, shapes)
-        peaks[shown(dtype)] = max(row.flops_per_s for row in timed)
-        rows += timed
+        products = _products(device, dtype, shapes)
+        peaks[shown(dtype)] = max(row.flops_per_s for row in products)
+        rows += products
     source = torch.empty(1 << (30 if big else 26), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     (copy_s,) = _least_s(device, [lambda: target.copy_(source)])

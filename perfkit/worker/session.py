@@ -71,26 +71,25 @@ class Session(Procedures):
             workloads.convolves(self.workload),
         )
 
-    def train(self, recipe: dict[str, Any], seed: int, loss_steps: int, warmup_s: float) -> Job:
+    def train(self, recipe: Recipe, seed: int, loss_steps: int, warmup_s: float) -> Job:
         """`Trained`: builds a training, takes its first steps, checks its switches and warms up.
 
         The losses of `loss_steps` are kept; the warm-up takes `warmup_s` at most.
         """
         self.report("building")
-        chosen = Recipe.from_dict(recipe)
-        if chosen.ranks > 1:
-            torch.set_num_threads(max(1, torch.get_num_threads() // chosen.ranks))
-        self.subject = training = Training(chosen, self.workload, self.device, seed)
+        if recipe.ranks > 1:
+            torch.set_num_threads(max(1, torch.get_num_threads() // recipe.ranks))
+        self.subject = training = Training(recipe, self.workload, self.device, seed)
         self.first_graphs = checks.compile_counters().graphs
         first = yield from self.take(loss_steps, "first steps", early=[training.first])
         view = observe_step(training, self.first_graphs)
-        wanted = chosen.to_dict()
-        if chosen.device_prefetch:
+        wanted = recipe.to_dict()
+        if recipe.device_prefetch:
             del wanted["non_blocking"]  # the prefetcher's own copies never block
         proofs = checks.verify(view, wanted)
         warm = yield from self.warm_up(warmup_s)
         return Trained(
-            recipe=recipe,
+            recipe=recipe.to_dict(),
             startup_s=training.built_at - self.started,
             warmup=first.block() + warm.block(),
             losses=losses(first.plain),
@@ -150,10 +149,10 @@ class Session(Procedures):
             start_s=_reduce_s(SMALL, self.subject.device),
         )
 
-    def parity(self, recipe: dict[str, Any], exactness: str, seed: int, steps: int) -> messages.ParityReport:
+    def parity(self, recipe: Recipe, exactness: str, seed: int, steps: int) -> messages.ParityReport:
         """Compares a recipe with the plain program; see `parity.check`."""
         self.report("comparing losses and outputs")
-        return parity.check(self.workload, Recipe.from_dict(recipe), self.device, exactness, seed, steps)
+        return parity.check(self.workload, recipe, self.device, exactness, seed, steps)
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ def described(child, workload="tests.support.toy:Toy"):
 
 def trained(child, workload="tests.support.toy:Toy", **switches):
     described(child, workload)
-    recipe = Recipe(**{"batch_size": 8, "cpu_threads": 1, **switches}).to_dict()
+    recipe = Recipe(**{"batch_size": 8, "cpu_threads": 1, **switches})
     return child.ask("train", recipe=recipe, seed=0, loss_steps=2, warmup_s=0.0)
 
 
@@ -160,7 +160,7 @@ KILLED = """
     busy, stuck = Child(), Child()
     where = dict(preset="smoke", options={}, device="cpu")
     busy.ask("describe", workload="tests.support.toy:Toy", **where)
-    busy.ask("train", recipe=Recipe(workers=2).to_dict(), seed=0, loss_steps=2, warmup_s=0.0)
+    busy.ask("train", recipe=Recipe(workers=2), seed=0, loss_steps=2, warmup_s=0.0)
     stuck.send("describe", workload="stuck:Stuck", **where)
     while not pathlib.Path("held").exists():
         time.sleep(0.05)

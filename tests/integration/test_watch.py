@@ -99,6 +99,7 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(alone):
         assert script.written("err")[0] == f"to stderr {alone}"
         assert script.written("out")[0] == f"started __main__ ['--lr', '1'] {alone} None"  # not its mirror
         assert (trained.samples_per_step, len(trained.losses)) == (16, 6)
+        assert trained.warmup.samples >= 7 * 16
         assert trained.recipe["batch_size"] == 16 and trained.recipe["workers"] == 0
         block = script.ask("block", samples=64)
         assert (

@@ -64,7 +64,7 @@ class FakeChild:
                 return messages.Description("m:W", dict(arguments["options"]), ["uint8_copy"], facts)
             case "train":
                 self.machine.trainings.append(arguments)
-                self.recipe = Recipe.from_dict(arguments["recipe"])
+                self.recipe = arguments["recipe"]
                 return trained(self.recipe, self.machine.mechanisms)
             case "block" | "ceiling":
                 rate = self.machine.rate(self.recipe) * self.machine.rate_of(self)

@@ -23,7 +23,7 @@ A, B = Candidate("A", {"batch_size": 8}), Candidate("B", {"batch_size": 64})
 
 def trained(machine):
     """Batch size and seed of every training, in the order of their start."""
-    return [(command["recipe"]["batch_size"], command["seed"] - 7) for command in machine.trainings]
+    return [(command["recipe"].batch_size, command["seed"] - 7) for command in machine.trainings]
 
 
 def test_a_pair_of_processes_is_compared_and_stored(machine, where):
