@@ -1,12 +1,12 @@
 """Sections in a terminal: text and tables, as figures and folded details are for pages."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
@@ -33,7 +33,7 @@ def show(contents: Iterable[Content], to_stderr: bool = False) -> None:
 def text(contents: Iterable[Content], width: int = _PIPE_WIDTH) -> str:
     """The same as plain text."""
     # Without force_jupyter=False, rich displays the text in a kernel as well.
-    console = Console(width=width, highlight=False, color_system=None, record=True, force_jupyter=False)
+    console = Console(width=width, highlight=False, color_system=None, force_jupyter=False)
     with console.capture() as captured:
         _print(contents, console)
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
@@ -47,41 +47,40 @@ class _Console(Console):
 
 
 def _print(contents: Iterable[Content], console: Console) -> None:
-    for content in filter(_is_shown, contents):
+    for part in _parts(contents, console.width):
+        console.print(part, soft_wrap=isinstance(part, Text))
+
+
+def _parts(contents: Iterable[Content], width: int) -> Iterator[RenderableType]:
+    """What to print of contents; a `Text` is not wrapped."""
+    for content in contents:
         match content:
             case str():
-                _print_text(content, console)
+                yield _wrapped(content)
             case Notice():
-                _print_text(content.text, console, style="bold yellow")
+                yield _wrapped(content.text, style="bold yellow")
             case Bullets():
-                for item in content.items:
-                    _print_text(item, console, 2)
+                yield from (_wrapped(item, indent=2) for item in content.items)
             case Code():
                 lines = content.text.splitlines()
-                code = "\n".join(line if line.isprintable() else clean(line) for line in lines)
-                console.print(Text(code), soft_wrap=True)
+                yield Text("\n".join(line if line.isprintable() else clean(line) for line in lines))
             case Table():
-                _print_table(content, console)
-            case Section():
-                if content.title:
-                    console.print(Text(f"\n{clean(content.title)}", style="bold"))
-                _print(content.contents, console)
+                yield from _table(content, width)
+            case Section(folded=False):
+                if parts := [*_parts(content.contents, width)]:
+                    yield Text(f"\n{clean(content.title)}", style="bold")
+                    yield from parts
 
 
-def _is_shown(content: Content) -> bool:
-    if isinstance(content, Section):
-        return not content.folded and any(map(_is_shown, content.contents))
-    return isinstance(content, str | Notice | Bullets | Code | Table)
+def _wrapped(text: str, indent: int = 0, style: str = "") -> Padding:
+    return Padding(Text(clean(text), style=style), (0, 0, 0, indent), expand=False)
 
 
-def _print_text(text: str, console: Console, indent: int = 0, style: str = "") -> None:
-    console.print(Padding(Text(clean(text), style=style), (0, 0, 0, indent), expand=False))
-
-
-def _print_table(table: Table, console: Console) -> None:
-    """Prints the columns that fit: the last ones give way, and a note names them."""
+def _table(table: Table, width: int) -> Iterator[RenderableType]:
+    """The columns that fit: the last ones give way, and a note names them."""
     if not table.rows:
-        return _print_text(": ".join(filter(None, (table.title, table.note or "none"))), console)
+        yield _wrapped(": ".join(filter(None, (table.title, table.note or "none"))))
+        return
     heads, least, most = [*map(clean, table.columns)], list[int](), list[int]()
     rows = [[*map(clean, row)] for row in table.rows]
     for at, (head, numeric, *texts) in enumerate(zip(heads, table.numeric, *rows, strict=True)):
@@ -89,23 +88,21 @@ def _print_table(table: Table, console: Console) -> None:
         longest = max(map(cell_len, [*head.split(), *unbroken]), default=1)
         least.append(longest if numeric else min(longest, _UNBROKEN))
         most.append(longest if numeric else max(map(cell_len, [head, *texts])))
-    space = console.width + _BETWEEN
-    count = max(2, sum(used <= space for used in accumulate(width + _BETWEEN for width in least)))
+    space = width + _BETWEEN
+    count = max(2, sum(used <= space for used in accumulate(few + _BETWEEN for few in least)))
     # rich would cut off what does not fit, and break words where it need not.
     for limit in range(max(most), 0, -1):
         widths = [max(few, min(many, limit)) for few, many in zip(least, most, strict=True)][:count]
         if sum(widths) + _BETWEEN * len(widths) <= space:
             break
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for head, numeric, width in zip(heads, table.numeric, widths, strict=False):
-        grid.add_column(Text(head), overflow="fold", width=width, justify="right" if numeric else "left")
+    for head, numeric, wide in zip(heads, table.numeric, widths, strict=False):
+        grid.add_column(Text(head), overflow="fold", width=wide, justify="right" if numeric else "left")
     for row in rows:
         grid.add_row(*map(Text, row[:count]))
     if table.title:
-        console.print()
-        _print_text(table.title, console, style="italic")
-    console.print(grid)
+        yield Text()
+        yield _wrapped(table.title, style="italic")
+    yield grid
     missing = f"Too narrow for: {', '.join(heads[count:])}." if heads[count:] else ""
-    for note in filter(None, (table.note, missing)):
-        _print_text(note, console, style="dim")
-    return None
+    yield from (_wrapped(note, style="dim") for note in (table.note, missing) if note)
