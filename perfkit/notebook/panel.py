@@ -218,8 +218,6 @@ class Panel(Sectioned):
             of the older one ends.
     """
 
-    text = "perfkit panel: run this cell for the controls, or call .run() to measure"
-    """In place of the widgets, where there are none."""
     above: Sequence[widgets.Widget] = ()
     buttons: Sequence[widgets.Widget] = ()
     """Of other work, which cannot begin either while something runs."""
@@ -318,7 +316,7 @@ class Panel(Sectioned):
     def results(self) -> list[Run]:
         """The runs that are shown."""
         if not self.runs:
-            raise InvalidValue("nothing was measured yet", "Press Run, or call .run()")
+            raise InvalidValue("no run is shown", "Press Run, call .run(), or tick runs of a workbench")
         return self.runs
 
     def _do(self, work: Callable[[], None], output: Output) -> None:
@@ -355,7 +353,7 @@ class Panel(Sectioned):
     def _ipython_display_(self) -> None:
         if self._beside.cell and self._beside.cell == current_cell():
             return  # `run` has displayed it in this cell already
-        display({**self.widget._repr_mimebundle_(), "text/plain": self.text}, raw=True)
+        display({**self.widget._repr_mimebundle_(), "text/plain": repr(self)}, raw=True)
         self._output = self._beside
         self._beside.place(self.sections(), self.acts)
 
@@ -364,7 +362,7 @@ class Panel(Sectioned):
         self._output.show(self.sections(), self.acts)
 
     def __repr__(self) -> str:
-        return self.text
+        return "perfkit panel: run this cell for the controls, or call .run() to measure"
 
 
 def check(runs: Sequence[Run]) -> None:

@@ -77,9 +77,6 @@ class Workbench(LadderPanel):
             self.history.ticked = [*self._listed]
         self._compare()
 
-    def _recall(self) -> None:
-        """Earlier runs stand in the history."""
-
     def _list(self, ticked: Iterable[str] = ()) -> None:
         """Shows the history as it is now, oldest first: no failed runs, nor the baseline once more."""
         history = RunStore().history(workload=self.plan.workload)[::-1]
@@ -118,15 +115,14 @@ class Workbench(LadderPanel):
 
     def sections(self) -> Sequence[Content]:
         """The profile, if it is the newest; else the ticked runs."""
-        self.runs = self._ticked()
+        self.runs = [run for name, run in self._listed.items() if name in self.history.ticked]
         return self._profile or super().sections()
 
     def _answers(self) -> list[Content]:
         """The ticked runs, each beside the first of them."""
         first, *others = self.runs
-        words = list[str]()
         try:
-            words += [sentences.verdict(run, first, compare_stored(first, run).ratio) for run in others]
+            words = [sentences.verdict(run, first, compare_stored(first, run).ratio) for run in others]
             words += [f"Training: {sentences.training(run, first)}." for run in others[-1:]]
         except InvalidValue as problem:
             words = [str(problem)]
@@ -140,20 +136,11 @@ class Workbench(LadderPanel):
             self._profile = ()
             self.show()
 
-    def _ticked(self) -> list[Run]:
-        """The ticked runs, oldest first."""
-        return [run for name, run in self._listed.items() if name in self.history.ticked]
-
-    def _chosen(self) -> list[Run]:
-        if runs := self._ticked():
-            return runs
-        raise InvalidValue("no run is ticked", "Tick a run in the table")
-
     def _use(self) -> None:
-        self.controls.set(Recipe.from_dict(self._chosen()[-1].recipe).to_dict())
+        self.controls.set(Recipe.from_dict(self.results()[-1].recipe).to_dict())
 
     def _export(self) -> None:
-        runs = self._chosen()
+        runs = self.results()
         scripts = rungs.scripts(runs)
         script = scripts.get(runs[-1].title, "")  # none of a training that was a script already
         links = [
@@ -165,7 +152,7 @@ class Workbench(LadderPanel):
 
     def _delete(self) -> None:
         """Takes the ticked runs away; the runs of a recording are in no store."""
-        RunStore().delete([run.id for run in self._chosen()])
+        RunStore().delete([run.id for run in self.results()])
         self._list()
 
     def _undelete(self) -> None:

@@ -58,8 +58,6 @@ class ScriptPanel(Panel):
         preset: `smoke`, `quick` or `paper`: how large blocks are, and how long they are measured.
     """
 
-    text = "perfkit panel of a script: run this cell for the controls, or call .watch() or .run()"
-
     def __init__(
         self, script: str | Path, args: Sequence[object] = (), module: bool = False, preset: str | None = None
     ) -> None:

@@ -37,7 +37,7 @@ def test_the_result_is_one_picture_one_table_and_folded_details(monkeypatch):
     FakeStudy(monkeypatch)
     panel = pk.LadderPanel(["data_loading"])
     assert panel.sections() == ()
-    with pytest.raises(InvalidValue, match="nothing was measured yet"):
+    with pytest.raises(InvalidValue, match="no run is shown"):
         panel.plot("throughput")
     panel.run()
     sections = panel.sections()

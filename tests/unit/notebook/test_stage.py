@@ -69,7 +69,7 @@ def test_later_panels_start_from_what_was_kept(monkeypatch):
     runs = stored("data_loading")
     FakeStudy(monkeypatch, lambda progress: runs)
     panel = pk.StagePanel("data_loading")
-    with pytest.raises(InvalidValue, match="nothing was measured"):
+    with pytest.raises(InvalidValue, match="no run is shown"):
         panel.keep()
     panel.run()
     assert pk.kept() == {"workers": 1, "wait_policy": "passive"}, "the first change of the course"

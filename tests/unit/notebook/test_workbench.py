@@ -60,7 +60,7 @@ def test_two_ticked_runs_are_compared(bench):
 
 def test_a_ticked_run_gives_its_switches_its_script_and_a_report(bench):
     press(bench, "pk-use")
-    assert "no run is ticked" in words(bench)
+    assert "no run is shown" in words(bench)
     tick(bench, RUNS[1])
     press(bench, "pk-use")
     assert bench.controls.recipe.workers == RUNS[1].recipe["workers"]
