@@ -18,20 +18,21 @@ from perfkit.results import stats
 from perfkit.results.run import Run, read
 from perfkit.results.stats import AAPair
 
-_TABLES = (
-    """
-    CREATE TABLE IF NOT EXISTS runs (
-        id TEXT PRIMARY KEY, created TEXT NOT NULL, session TEXT NOT NULL, workload TEXT NOT NULL,
-        name TEXT NOT NULL DEFAULT '', note TEXT NOT NULL DEFAULT '', guess REAL, body BLOB NOT NULL
-    )
-    """,
-    "CREATE TABLE IF NOT EXISTS deleted AS SELECT * FROM runs WHERE 0",
-    "CREATE TABLE IF NOT EXISTS asked (question TEXT PRIMARY KEY, session TEXT NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS noise (device TEXT NOT NULL, log_ratio REAL NOT NULL, scatter REAL NOT NULL)",
-)
+_TABLES = """
+CREATE TABLE IF NOT EXISTS runs (
+    id TEXT PRIMARY KEY, created TEXT NOT NULL, session TEXT NOT NULL, workload TEXT NOT NULL,
+    name TEXT NOT NULL DEFAULT '', note TEXT NOT NULL DEFAULT '', guess REAL, body BLOB NOT NULL,
+    deleted INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE IF NOT EXISTS asked (question TEXT PRIMARY KEY, session TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS noise (device TEXT NOT NULL, log_ratio REAL NOT NULL, scatter REAL NOT NULL);
+"""
 # Any dotted part of a reference names its workload: `photos` is `perfkit.workloads.photos:Photos`.
 _OF_WORKLOAD = "instr('.' || replace(workload, ':', '.') || '.', '.' || replace(?1, ':', '.') || '.')"
-_NEWEST_FIRST = "ORDER BY created DESC, rowid DESC LIMIT ?2"
+_READ = """
+SELECT id, body, name, note, guess FROM runs WHERE NOT deleted AND (?1 IS NULL OR {})
+ORDER BY created DESC, rowid DESC LIMIT ?2
+"""
 _NEWEST_PAIRS = """
 SELECT log_ratio, scatter FROM noise WHERE device = ? ORDER BY rowid DESC LIMIT 30
 """  # since a machine changes
@@ -61,8 +62,8 @@ class RunStore:
         self.path = path or machine.runs_folder() / "runs.sqlite"
         self.problems: list[str] = []
         """What the last reading had to leave out."""
-        for table in _TABLES:
-            self._do(table)
+        with self._open() as database:
+            database.executescript(_TABLES)
 
     def add(self, run: Run) -> None:
         """Keeps a run, completely or not at all; a `StoreError` if one with this id is there already."""
@@ -73,24 +74,19 @@ class RunStore:
         self, run_id: str, name: str | None = None, note: str | None = None, guess: float | None = None
     ) -> None:
         """Writes what is not None beside a run; an empty text removes it."""
-        values: dict[str, str | float | None] = {"name": name, "note": note, "guess": guess}
-        for column, value in values.items():
-            if value is not None:
-                text = " ".join(value.split())[:300] if isinstance(value, str) else value
-                self._do(f"UPDATE runs SET {column} = ? WHERE id = ?", (text, run_id))
+        texts = [text and " ".join(text.split())[:300] for text in (name, note)]
+        marks = ", ".join(f"{column} = ifnull(?, {column})" for column in ("name", "note", "guess"))
+        self._do(f"UPDATE runs SET {marks} WHERE id = ?", (*texts, guess, run_id))
 
     def delete(self, ids: Iterable[str]) -> None:
         """Puts runs aside, all or none; `undelete` brings them back."""
         known = [(self.get(run_id).id,) for run_id in ids]
         with self._open() as database:
-            database.executemany("INSERT INTO deleted SELECT * FROM runs WHERE id = ?", known)
-            database.executemany("DELETE FROM runs WHERE id = ?", known)
+            database.executemany("UPDATE runs SET deleted = 1 WHERE id = ?", known)
 
     def undelete(self) -> None:
         """Brings back every deleted run, with its name, note and guess."""
-        with self._open() as database:
-            database.execute("INSERT OR IGNORE INTO runs SELECT * FROM deleted")
-            database.execute("DELETE FROM deleted")
+        self._do("UPDATE runs SET deleted = 0")
 
     def history(self, limit: int = 10_000, workload: str | None = None) -> list[Stored]:
         """Stored runs, newest first; `problems` says what is left out.
@@ -105,7 +101,7 @@ class RunStore:
 
     def get(self, run_id: str) -> Run:
         """A run by its id, or by a prefix that no other id has; an `InvalidValue` where there is none."""
-        query = "SELECT id, body FROM runs WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id"
+        query = "SELECT id, body FROM runs WHERE NOT deleted AND substr(id, 1, length(?1)) = ?1 ORDER BY id"
         matches = dict(self._do(query, (run_id,)))
         if run_id in matches or len(matches) == 1:
             return read(matches.get(run_id) or next(iter(matches.values())), Run, f"run {run_id}")
@@ -151,11 +147,8 @@ class RunStore:
 
     def _read(self, condition: str, value: str | None, limit: int = -1) -> list[Stored]:
         """The rows, newest first; one that cannot be read is told, and does not hide the others."""
-        query = (
-            f"SELECT id, body, name, note, guess FROM runs WHERE ?1 IS NULL OR {condition} {_NEWEST_FIRST}"
-        )
         self.problems, rows = [], []
-        for run_id, body, *marks in self._do(query, (value, limit)):
+        for run_id, body, *marks in self._do(_READ.format(condition), (value, limit)):
             try:
                 rows.append(Stored(read(body, Run, f"run {run_id}"), *marks))
             except StoreError as problem:

@@ -173,10 +173,13 @@ def compare_stored(a: Run, b: Run) -> Comparison:
 def _basis(run: Run) -> dict[str, Any]:
     """What must be the same in runs that are compared."""
     model = run.simulated
-    basis = {name: getattr(run, name) for name in ("workload", "options", "device")}
-    basis["machine"] = run.machine.get("id")
-    basis["simulation"] = model and [model.host, model.model, model.constants]
-    return basis
+    return {
+        "workload": run.workload,
+        "options": run.options,
+        "device": run.device,
+        "machine": run.machine.get("id"),
+        "simulation": model and (model.host, model.model, model.constants),
+    }
 
 
 def measure_noise(
