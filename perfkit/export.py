@@ -6,7 +6,6 @@ The training function is rewritten as a syntax tree; what it refers to is copied
 import ast
 import difflib
 import itertools
-import json
 import re
 import sys
 from collections import defaultdict
@@ -19,7 +18,7 @@ from perfkit.recipe import Recipe
 from perfkit.workloads import files, reference
 
 _DEFAULTS = {
-    "enabled=True", 'mode="default"', "non_blocking=False", "num_workers=0", "persistent_workers=False",
+    "enabled=True", "mode='default'", "non_blocking=False", "num_workers=0", "persistent_workers=False",
     "pin_memory=False", "prefetch_factor=None", "prefetch_factor=2", "set_to_none=True",
 }  # fmt: skip
 """Arguments that have torch's own defaults."""
@@ -29,6 +28,8 @@ _WITHOUT_SCALER = {
     r"scaler\.step\((\w+)\)": r"\1.step()",
 }
 """The gradient scaler does nothing without fp16."""
+_STRING = re.compile(r"""\"[^"]*"|'([^'"]*)'""")
+"""A string as `ast` writes it: in single quotes, but where it has one."""
 _LONGEST = 100
 """Characters of a line; of a longer call, each argument gets a line of its own."""
 _FURTHER = "import sys; from itertools import islice; from types import SimpleNamespace"
@@ -52,23 +53,24 @@ def script(
     device = "cuda" if device.startswith("sim:") else device
     module, _, name = reference(workload).partition(":")
     sources, functions = [_read("train"), _read("parallel")], dict[str, Any]()
-    scope: dict[str, Any] = {"recipe": SimpleNamespace(**recipe.to_dict()), "seed": seed}
     if is_ours := module.startswith("perfkit."):
         sources.insert(0, _read(module.removeprefix("perfkit.").replace(".", "/")))
-        parts = _definitions(_definitions(ast.parse(sources[0]))[name])
-        methods = {at: node for at, node in parts.items() if isinstance(node, ast.FunctionDef)}
-        values = {at: node.value for at, node in parts.items() if isinstance(node, ast.AnnAssign)}
-        fields = {at: ast.literal_eval(value) for at, value in values.items() if value}
-        functions = {f"workload.{at}": node for at, node in methods.items()}
-        scope |= {"workload": SimpleNamespace(**methods), "self": SimpleNamespace(**fields | options)}
-        # They are evaluated here.
-        scope |= {"hasattr": hasattr, "text_file": files.text_file}
-        scope["photo_folder"] = files.photo_folder if set_up else files.photo_place
     nodes, texts = dict[str, Any](), dict[str, str]()
     for source in sources:
         for at, node in _definitions(ast.parse(source)).items():
             text = ast.get_source_segment(source, node) or ""
             nodes[at], texts[at] = node, re.sub(r"  # (type|noqa)\b.*", "", text)  # comments for tools
+    scope: dict[str, Any] = {"recipe": recipe, "seed": seed}
+    if is_ours:
+        parts = _definitions(nodes[name]).items()
+        methods = {at: node for at, node in parts if isinstance(node, ast.FunctionDef)}
+        given = {at: node.value for at, node in parts if isinstance(node, ast.AnnAssign)}
+        fields = {at: ast.literal_eval(value) for at, value in given.items() if value}
+        functions = {f"workload.{at}": node for at, node in methods.items()}
+        scope |= {"workload": SimpleNamespace(**methods), "self": SimpleNamespace(**fields | options)}
+        # They are evaluated here.
+        scope |= {"hasattr": hasattr, "text_file": files.text_file}
+        scope["photo_folder"] = files.photo_folder if set_up else files.photo_place
     for table in ("DTYPES", "IMPLEMENTATIONS"):
         pairs = zip(nodes[table].value.keys, nodes[table].value.values, strict=True)
         scope[table] = {key.value: value for key, value in pairs}
@@ -131,10 +133,8 @@ def _imports(sources: Iterable[str], parts: Iterable[str]) -> str:
         place = getattr(line, "module", "")
         for alias in getattr(line, "names", ()):
             text = ast.unparse(alias)
-            if place.startswith("perfkit") or (alias.asname or text.partition(".")[0]) not in used:
-                continue
-            start, name = (f"from {place} import ", text) if place else (f"import {text}", "")
-            wanted[start].add(name)
+            if (alias.asname or text.partition(".")[0]) in used and not place.startswith("perfkit"):
+                wanted[f"from {place} import " if place else f"import {text}"].add(text if place else "")
 
     def is_further(text: str) -> bool:
         return text.split()[1].partition(".")[0] not in sys.stdlib_module_names
@@ -145,13 +145,6 @@ def _imports(sources: Iterable[str], parts: Iterable[str]) -> str:
 
 
 # ---------------------------------------------------------------- the training function
-
-
-class _Text(str):
-    """A string in double quotes."""
-
-    def __repr__(self) -> str:
-        return json.dumps(str(self), ensure_ascii=False)
 
 
 class _Chosen(ast.NodeTransformer):
@@ -180,11 +173,8 @@ class _Chosen(ast.NodeTransformer):
         except (AttributeError, TypeError):  # a method of the workload, whose call is replaced
             return None
         if isinstance(value, bool | int | float | str | None):
-            return self.visit_Constant(ast.Constant(value))
+            return ast.Constant(value)
         return value if isinstance(value, ast.expr) else None
-
-    def visit_Constant(self, node: ast.Constant) -> Any:
-        return ast.Constant(_Text(node.value)) if isinstance(node.value, str) else node
 
     def visit_If(self, node: ast.If | ast.IfExp) -> Any:
         test = self.visit(node.test)
@@ -241,7 +231,7 @@ class _Chosen(ast.NodeTransformer):
 
 
 def _laid_out(function: ast.FunctionDef) -> str:
-    """The source of a function; each argument of a long call with keywords has a line of its own."""
+    """The source of a function, in double quotes; each argument of a long call with keywords has its line."""
     text = ast.unparse(function)
     for node in function.body:
         line, call = f"    {ast.unparse(node)}", getattr(node, "value", None)
@@ -251,7 +241,7 @@ def _laid_out(function: ast.FunctionDef) -> str:
             arguments = "".join(f"        {ast.unparse(each)},\n" for each in (*call.args, *call.keywords))
             start, _, _ = line.partition("(")
             text = text.replace(line, f"{start}(\n{arguments}    )")
-    return text
+    return _STRING.sub(lambda match: match[0] if match[1] is None else f'"{match[1]}"', text)
 
 
 # ---------------------------------------------------------------- the parts of the script
