@@ -285,14 +285,16 @@ def device_lock(
     # One folder for all notebooks, checkouts and shells of a user.
     plain = Path(tempfile.gettempdir(), f"perfkit-locks-{os.getuid()}")
     folder = Path(os.environ.get("PERFKIT_LOCKS") or plain)
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         for name in lock_names(device):
             lock = filelock.FileLock(folder / f"{name}.lock")
-            while not _is_held(lock):
-                _check(cancelled)
-                on_wait()
+            while not lock.is_locked:
+                try:
+                    lock.acquire(timeout=POLL_S)
+                except filelock.Timeout:
+                    _check(cancelled)
+                    on_wait()
             stack.callback(lock.release)
         yield
 
@@ -310,12 +312,3 @@ def lock_names(device: str) -> list[str]:
     chosen = dict(enumerate(visible)).get(int(index or 0), index or "0")
     found = [uuid for at, uuid in enumerate(gpus) if chosen == str(at) or uuid.startswith(chosen)]
     return found[:1] or [f"gpu-{chosen}"]
-
-
-def _is_held(lock: filelock.FileLock) -> bool:
-    with contextlib.suppress(OSError):  # a folder that cannot be written to: nobody can wait there
-        try:
-            lock.acquire(timeout=POLL_S)
-        except filelock.Timeout:
-            return False
-    return True

@@ -43,7 +43,7 @@ class Recorded(Source):
 
     def __enter__(self) -> Self:
         first = self._runs[0]
-        self.description = Description(first.workload, first.options, [], DeviceFacts(0, ""))
+        self.description = Description(first.workload, first.options, [], DeviceFacts())
         return self
 
     @cached_property

@@ -109,10 +109,10 @@ def described(plan: Plan, load: bool = False) -> Source:
         source.describe()
         return source
     every = [name for name, switch in switches().items() if switch.needs == "workload"]
-    offers, facts = workloads.declared(plan.workload, "offers"), DeviceFacts(0, "")
+    offers, facts = workloads.declared(plan.workload, "offers"), DeviceFacts()
     if plan.device.startswith("cuda"):
         found = devices.accelerators()
-        facts = DeviceFacts(0, "", count=len(found.cuda), bf16=found.bf16)
+        facts = DeviceFacts(count=len(found.cuda), bf16=found.bf16)
     presets = workloads.declared(plan.workload, "presets") or {}
     options = {**presets.get(plan.preset.name, {}), **plan.options}
     known = every if offers is None else sorted(offers)  # a run says what is not there

@@ -24,13 +24,10 @@ from perfkit.worker.messages import CompileCounters, DeviceFacts
 
 def facts(device: torch.device) -> DeviceFacts:
     """What the device is."""
-    threads, version = torch.get_num_threads(), str(torch.__version__)
     if device.type != "cuda":
-        return DeviceFacts(threads, version)
+        return DeviceFacts()
     properties = torch.cuda.get_device_properties(device)
     return DeviceFacts(
-        threads,
-        version,
         count=torch.cuda.device_count(),
         name=properties.name,
         uuid=f"GPU-{properties.uuid}",

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from perfkit.errors import InvalidValue
 from perfkit.train import DTYPES
-from perfkit.worker.checks import inner_model, peak_bytes, reset_peak, shown, timed
+from perfkit.worker.checks import peak_bytes, reset_peak, shown, timed
 from perfkit.worker.messages import KernelReport, MemoryReport, ShapeTiming
 from perfkit.worker.training import Training
 
@@ -38,7 +38,7 @@ class Ledger(TorchDispatchMode):
 
     def __init__(self, training: Training) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._training, self._model = training, inner_model(training.model)
+        self._training = training
         self._phase = "data"
         self._live = weakref.WeakKeyDictionary[torch.UntypedStorage, Storage]()
         self._peak = 0
@@ -73,8 +73,9 @@ class Ledger(TorchDispatchMode):
         Weights, gradients and optimizer state are what they are, wherever they were allocated.
         """
         before, self._phase = self._phase, "data" if name == "copy" else name
-        parameters = [*self._model.parameters()]
-        self._note("weights", [value.data for value in parameters], [*self._model.buffers()])
+        model = self._training.model
+        parameters = [*model.parameters()]
+        self._note("weights", [value.data for value in parameters], [*model.buffers()])
         self._note("gradients", [value.grad for value in parameters])
         self._note("optimizer", [*self._training.optimizer.state.values()])
         try:

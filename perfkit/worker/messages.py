@@ -25,13 +25,8 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Facts about a device; all but the first two are known for CUDA devices only.
+    """Facts about a CUDA device; `count` are of its kind, `bf16` is without emulation. None of another."""
 
-    `threads` of the CPU compute; `count` devices are of this kind; `bf16`: without emulation.
-    """
-
-    threads: int
-    torch: str
     count: int | None = None
     name: str | None = None
     uuid: str | None = None

@@ -100,12 +100,10 @@ class Session(Procedures):
         )
 
     def check(self, steps: Sequence[Step]) -> None:
-        for number, value in enumerate(losses(steps), 1):
+        for value in losses(steps):
             if not math.isfinite(value):
-                raise RunFailed(
-                    f"the loss became {value} ({number} steps into a block)",
-                    "Lower the learning rate, or switch amp to bf16 (fp16 overflows without scaling)",
-                )
+                remedy = "Lower the learning rate, or switch amp to bf16 (fp16 overflows without scaling)"
+                raise RunFailed(f"the loss became {value}", remedy)
 
     def memory(self) -> messages.MemoryReport:
         """Accounts for the memory of a step."""

@@ -148,15 +148,13 @@ def _caller(on_gpu: bool) -> tuple[str, bool] | None:
     """`file:line` of the calling code, and whether a GradScaler called.
 
     None inside a data loader, whose tensors belong on the host. Without a GPU also in an optimizer, which
-    counts its steps on the host, and in the program's own copy.
+    counts its steps on the host.
     """
     stack = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe(2))]
     libraries = (LOADER,) if on_gpu else (LOADER, OPTIMIZER)
     if any(library in file for file, _ in stack for library in libraries):
         return None
     for file, line in stack:
-        if file in PROGRAM and not on_gpu:
-            return None
         if is_users(file) or file in PROGRAM:
             is_scaler = any(SCALER in other for other, _ in stack)
             return f"{os.path.basename(file)}:{line}", is_scaler

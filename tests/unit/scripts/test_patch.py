@@ -72,7 +72,7 @@ def patched(
     path.write_bytes(text.encode())
     pairs = roles.items() if isinstance(roles, dict) else roles
     sites = [Site(role, [frame(path, text, call) for call in calls], library) for role, calls in pairs]
-    known = ScriptFacts(device="cpu", facts=DeviceFacts(1, "2.9"), sites=sites, **facts)
+    known = ScriptFacts(device="cpu", facts=DeviceFacts(), sites=sites, **facts)
     return patching.edit(Launch("train.py", folder=folder), wanted, known)
 
 
@@ -193,7 +193,7 @@ def test_what_cannot_be_placed_is_refused_in_words(case, tmp_path):
 def test_a_file_that_changed_meanwhile_is_refused(tmp_path):
     sites = [Site("loader", [Frame(str(tmp_path / "train.py"), 1, 1, 0, 12)])]
     (tmp_path / "train.py").write_text("\n\nDataLoader(d)\n")
-    facts = ScriptFacts(device="cpu", facts=DeviceFacts(1, "2.9"), sites=sites)
+    facts = ScriptFacts(device="cpu", facts=DeviceFacts(), sites=sites)
     result = patching.edit(Launch("train.py", folder=tmp_path), {"workers": 2}, facts)
     assert result.refused == {"workers": "the call seen at train.py:1 is not in the file now; run it again"}
 

@@ -18,7 +18,7 @@ def run(losses: list[float], workers: int = 0, **more) -> Run:
 
 def test_a_script_keeps_what_it_sets_by_itself():
     facts = ScriptFacts(
-        device="cpu", facts=DeviceFacts(threads=2, torch="2"), loader="Photos",
+        device="cpu", facts=DeviceFacts(), loader="Photos",
         settings={"batch_size": 100_000, "workers": 2, "prefetch_factor": 2, "amp": "bf16"},
     )  # fmt: skip
     own = {"workers": 2, "prefetch_factor": 2, "amp": "bf16"}

@@ -60,7 +60,7 @@ class FakeChild:
     def answer(self, question, arguments):
         match question:
             case "describe":
-                facts = messages.DeviceFacts(threads=2, torch="2.15")
+                facts = messages.DeviceFacts()
                 return messages.Description("m:W", dict(arguments["options"]), ["uint8_copy"], facts)
             case "train":
                 self.machine.trainings.append(arguments)
