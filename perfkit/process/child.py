@@ -26,7 +26,7 @@ from perfkit.errors import Cancelled, RunFailed
 from perfkit.machine import cores, gpus
 from perfkit.process import server
 from perfkit.worker import failures
-from perfkit.worker.messages import Answer, Progress
+from perfkit.worker.messages import Answer
 
 OnProgress = Callable[[str], None]
 """Called with the phase."""
@@ -57,13 +57,7 @@ class Conversation:
         self.lines: list[Connection] = []
         """To each rank."""
 
-    def send(self, question: str, **arguments: Any) -> None:
-        """Gives a question to every rank."""
-        for line in self.lines:
-            with contextlib.suppress(OSError):  # it has ended: `events` says so
-                line.send((question, arguments))
-
-    def events(self, wait_s: float) -> Iterator[tuple[int, Progress | Answer | RunFailed]]:
+    def events(self, wait_s: float) -> Iterator[tuple[int, str | Answer | RunFailed]]:
         """What ranks have sent, waiting for at most some time; why one has ended."""
         # Before it is waited for what they have sent; their loader workers keep the lines open.
         deaths = [self.death(rank) for rank in range(len(self.lines))]
@@ -95,7 +89,9 @@ class Conversation:
 
         Raises `RunFailed` where a process failed, died or took too long, `Cancelled` where that was set.
         """
-        self.send(question, **arguments)
+        for line in self.lines:
+            with contextlib.suppress(OSError):  # it has ended: `events` says so
+                line.send((question, arguments))
         answers: dict[int, object] = {}
         until = time.monotonic() + (self.timeout_s or math.inf)
         while len(answers) < len(self.lines):
@@ -109,7 +105,7 @@ class Conversation:
                 elif isinstance(event, RunFailed):
                     raise self.cause(rank, event)
                 elif rank == 0:
-                    self.on_progress(event.phase)
+                    self.on_progress(event)
         return answers[0]
 
     def __enter__(self) -> Self:

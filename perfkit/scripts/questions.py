@@ -185,7 +185,7 @@ class Server(Questions):
     """Answers the parent's questions at the script's steps."""
 
     def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
-        super().__init__(Script(settings, files), lambda phase: self._send(messages.Progress(phase)))
+        super().__init__(Script(settings, files), self._send)
         self._line = Connection(settings["line"])
         """Closed where nothing is answered any more: after a crash, and in a forked process."""
         self._job: Job | None = None

@@ -158,11 +158,10 @@ class View:
     """How gradients are cleared, where the call was seen."""
     copies: list[dict[str, Any]] = field(default_factory=list)
     """Keyword arguments of the calls that copied batches to the device."""
-    copy_streams: list[int | None] = field(default_factory=list)
-    """The CUDA stream that was current in each copy."""
-    compute_stream: int | None = None
-    averaged: list[bool] = field(default_factory=list)
-    """With several ranks, for each backward pass: whether they averaged their gradients."""
+    copies_beside: bool = False
+    """Whether they were made on other CUDA streams than the model's."""
+    averaged: int | None = None
+    """With several ranks, how many backward passes averaged their gradients."""
     first_graphs: int | None = None
     """Graphs that torch.compile had made after the first step: there should be no further ones."""
 
@@ -226,7 +225,7 @@ def _non_blocking(view: View) -> Reading:
 
 def _device_prefetch(view: View) -> Reading:
     """Copy and kernels overlap only on two streams and from pinned memory."""
-    if not view.copy_streams or view.compute_stream in view.copy_streams:
+    if not view.copies_beside:
         return False, "copied on the stream of the kernels"
     pinned, where = _pin_memory(view)
     return pinned or None, f"the next batch is copied on a stream of its own; {where}"
@@ -330,9 +329,9 @@ def _cpu_threads(view: View) -> Reading:
 
 def _accumulation(view: View) -> Reading:
     evidence = f"{view.batches} batch(es), {view.updates} optimizer step(s)"
-    if view.averaged:
-        evidence += f", gradients averaged over the ranks: {sum(view.averaged)}x"
-    return view.batches if view.updates == 1 and sum(view.averaged) <= 1 else None, evidence
+    if view.averaged is not None:
+        evidence += f", gradients averaged over the ranks: {view.averaged}x"
+    return view.batches if view.updates == 1 and view.averaged in (None, 1) else None, evidence
 
 
 def _ranks(view: View) -> Reading:

@@ -72,7 +72,7 @@ class Ledger(TorchDispatchMode):
 
         Weights, gradients and optimizer state are what they are, wherever they were allocated.
         """
-        before, self._phase = self._phase, "data" if name == "copy" else name
+        self._phase = "data" if name == "copy" else name
         model = self._training.model
         parameters = [*model.parameters()]
         self._note("weights", [value.data for value in parameters], [*model.buffers()])
@@ -81,10 +81,10 @@ class Ledger(TorchDispatchMode):
         try:
             yield
         finally:
-            self._phase = before
+            self._phase = "data"
 
 
-def memory(training: Training, steps: int = 2) -> MemoryReport:
+def memory(training: Training) -> MemoryReport:
     """Takes some steps and accounts for their memory.
 
     Raises:
@@ -98,7 +98,7 @@ def memory(training: Training, steps: int = 2) -> MemoryReport:
     ledger = Ledger(training)
     reset_peak(training.device)
     with training.phases(ledger.in_phase), ledger:
-        for _ in range(steps):
+        for _ in range(2):
             training.step()
     on_gpu = training.device.type == "cuda"
     allocated, reserved = peak_bytes(training.device) if on_gpu else (None, None)

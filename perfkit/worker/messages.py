@@ -1,6 +1,7 @@
 """Messages between a process that measures and the one that asks it, as typed data; imports no torch.
 
-A question is the name of a method of `worker.session.Session` and its arguments; `RunFailed` is sent too.
+A question is the name of a method of `worker.session.Session` and its arguments. Sent back are the phases to
+which it comes, as strings, and an `Answer` or a `RunFailed`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,12 +11,6 @@ import msgspec
 
 from perfkit.results.parity import Check
 from perfkit.results.run import Mechanism
-
-
-class Progress(msgspec.Struct, frozen=True):
-    """A question has come to a phase."""
-
-    phase: str
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -49,7 +49,7 @@ class Session(Procedures):
     subject: Training
 
     def __init__(self, connection: Connection) -> None:
-        super().__init__(lambda phase: connection.send(messages.Progress(phase)))
+        super().__init__(connection.send)
         self.started = time.time() - getattr(sys.modules.get("perfkit.worker.preload"), "IMPORT_S", 0.0)
         """When a process that imports everything itself would have started."""
 

@@ -147,6 +147,8 @@ def observe_step(training: Training, first_graphs: int | None = None) -> View:
         first_graphs=first_graphs,
     )
 
+    streams = set[int | None]()  # of copies
+
     def stream() -> int | None:
         return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else None
 
@@ -162,15 +164,15 @@ def observe_step(training: Training, first_graphs: int | None = None) -> View:
         if call.name == "to":
             view.batch.append(call.args[0])
             view.copies.append(call.kwargs)
-            view.copy_streams.append(stream())
+            streams.add(stream())
 
     def on_phase(name: str) -> AbstractContextManager[Any]:
         if name == "data":
             view.batch, view.batches = [], view.batches + 1
         if name == "backward" and ddp:
-            view.averaged.append(ddp.require_backward_grad_sync)
+            view.averaged = (view.averaged or 0) + ddp.require_backward_grad_sync
         if name == "forward":
-            view.compute_stream = stream()
+            view.copies_beside = bool(streams) and stream() not in streams
         return Calls(copied) if name == "copy" else contextlib.nullcontext()
 
     with (

@@ -162,7 +162,7 @@ KILLED = """
     where = dict(preset="smoke", options={}, device="cpu")
     busy.ask("describe", workload="tests.support.toy:Toy", **where)
     busy.ask("train", recipe=Recipe(workers=2), seed=0, loss_steps=2, warmup_s=0.0)
-    stuck.send("describe", workload="stuck:Stuck", **where)
+    stuck.lines[0].send(("describe", dict(workload="stuck:Stuck", **where)))
     while not pathlib.Path("held").exists():
         time.sleep(0.05)
     started = psutil.Process().children(recursive=True)

@@ -44,10 +44,9 @@ def test_every_reader_tells_a_switch_that_is_on_from_one_that_is_off():
     view.iterator._shutdown_workers()
 
 
-def noted(stream=7, pinned=True):
+def noted(beside=True, pinned=True):
     """What `observe_step` would note on a GPU."""
-    batch = [SimpleNamespace(is_pinned=lambda: pinned)]
-    return {"copy_streams": [stream], "compute_stream": 0, "batch": batch}
+    return {"copies_beside": beside, "batch": [SimpleNamespace(is_pinned=lambda: pinned)]}
 
 
 def computed(dtype, **others):
@@ -66,7 +65,7 @@ EARLY = {"OMP_WAIT_POLICY": "PASSIVE", "MALLOC_TRIM_THRESHOLD_": "1"}
     ("switch", "view", "value", "words"),
     [
         ("device_prefetch", noted(), True, "on a stream of its own; batches lie in page-locked memory"),
-        ("device_prefetch", noted(stream=0), False, "on the stream of the kernels"),
+        ("device_prefetch", noted(beside=False), False, "on the stream of the kernels"),
         ("device_prefetch", noted(pinned=False), None, "in pageable memory"),
         ("amp", computed(torch.float16, scaler=scaler(True)), "fp16", "loss scaled by 65536"),
         ("amp", computed(torch.float16, scaler=scaler(False)), None, "logits are float16"),
