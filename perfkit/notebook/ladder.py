@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import ipywidgets as widgets
@@ -51,7 +50,7 @@ class LadderPanel(Panel):
     """
 
     question = "What does each stage add to the ones below it?"
-    titles: Recipes = MappingProxyType({})
+    titles: Recipes | None = None
     """Recipes to measure in the place of stages."""
 
     def __init__(
@@ -67,7 +66,7 @@ class LadderPanel(Panel):
         self.plan = self._planned(device, self._settings)
         self.device = device or self.plan.device
         """What the plan was made for, such as `recorded:NAME`."""
-        places = {self.device: self.device} | _places()
+        places = {name: name for name in (self.device, _session) if name} | _places()
         self._menu = widgets.Dropdown(
             description="Where",
             options=[(words, name) for name, words in places.items()],
@@ -100,7 +99,7 @@ class LadderPanel(Panel):
     def _planned(self, device: str | None, settings: Mapping[str, Any]) -> Plan:
         """The plan on a device. Raises a PerfkitError where there can be none."""
         plan = sources.plan(device=device, settings=settings, **self._asked)
-        recipes = {title: plain(plan).replace(**changes) for title, changes in self.titles.items()}
+        recipes = {title: plain(plan).replace(**changes) for title, changes in (self.titles or {}).items()}
         return replace(plan, recipes=tuple(recipes.items()))
 
     def _moved(self) -> None:

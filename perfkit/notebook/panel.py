@@ -160,15 +160,10 @@ def _control(switch: Switch) -> Any:
 
 
 class Bar:
-    """How far the work is, in one line, and the one place for errors.
+    """How far the work is, in one line, and the one place for errors."""
 
-    Args:
-        clock: seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self.line, self.error = text("pk-status"), text("pk-error")
-        self._clock = clock
         self._started = 0.0
         self.say("ready")
 
@@ -184,13 +179,13 @@ class Bar:
 
     def begin(self) -> None:
         """Starts a piece of work."""
-        self._started = self._clock()
+        self._started = time.monotonic()
         self.tell(None)
         self.say("starting …")
 
     def progress(self, words: str, fraction: float) -> None:
         """Shows what is done, the part that is done, and roughly how long the rest will take."""
-        spent = self._clock() - self._started
+        spent = time.monotonic() - self._started
         left_s = spent / fraction - spent if fraction > 0.08 and spent > 3 else 0.0
         left = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
         self.say(f"{words}, {fraction:.0%}{f', about {left} left' * (left_s >= 0.5)}", fraction)

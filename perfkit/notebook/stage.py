@@ -4,6 +4,7 @@ import contextlib
 import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import ipywidgets as widgets
@@ -126,18 +127,9 @@ class StagePanel(LadderPanel):
         climbed = [_told(decided[name]) for name in LADDER if name in decided]
         lines = [f"The climb so far: {' · '.join(climbed)}."] if climbed else []
         if self._run.status in ("ok", "not_applicable"):
-            lines += [f"Next: pk.StagePanel('{name}')" for name in self._next()]
+            following = dict(pairwise(LADDER)).get(self.optimization.name)
+            lines += [f"Next: pk.StagePanel('{following}')"] * bool(following)
         self._line.value = html.escape(" ".join(lines))
-
-    def _next(self) -> list[str]:
-        """The next rung of the default ladder that can act here, if there is one."""
-        own = self.optimization.name
-        for name in LADDER[LADDER.index(own) + 1 :] if own in LADDER else ():
-            plan = replace(self.plan, stages=(name,), changes={})
-            with contextlib.suppress(InvalidValue, KeyError):  # a recording without this rung
-                if not rungs.planned(plan, load=False)[-1].reason:
-                    return [name]
-        return []
 
     @property
     def _run(self) -> Run:
@@ -179,22 +171,16 @@ class StagePanel(LadderPanel):
     def _evidence(self) -> list[Content]:
         card = Markdown(self.optimization.card())
         article = f"The article: {self.optimization.published or 'nothing of this by itself'}."
+        diff = list[Content]()
+        with contextlib.suppress(PerfkitError):  # a workload that cannot be exported can be measured
+            title, lines = rungs.stage_diff(rungs.described(self.plan))
+            diff.append(Section(title, [Code(lines, "diff")]))
         return [
             tables.ladder(self.runs),
             *tables.evidence(self.runs, self._proof.get(self._run.id)),
-            *(Section(title, [Code(text, "diff")]) for title, text in self._diffs()),
+            *diff,
             Section("The card", [card, article], folded=True),
         ]
-
-    def _diffs(self) -> list[tuple[str, str]]:
-        """What was changed in the script; where nothing was measured, what would be, here or on a GPU."""
-        run, before = self._run, self._run.previous(self.runs)
-        try:
-            if run.status == "ok" and before:
-                return [("What it changes", rungs.difference(before, run))]
-            return [rungs.stage_diff(rungs.described(self.plan))]
-        except PerfkitError:
-            return []  # a workload that cannot be exported can be measured
 
 
 def _decided(plan: Plan) -> dict[str, Stored]:

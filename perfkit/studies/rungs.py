@@ -247,12 +247,6 @@ def stage_diff(source: Source) -> tuple[str, str]:
     return heading, export.diff(before, after, ladder[-1].name)
 
 
-def difference(before: Run, run: Run) -> str:
-    """What the script of a run changes in that of the one before: a diff."""
-    old, new = scripts([before, run], set_up=False).values()
-    return export.diff(old, new, run.stage)
-
-
 def scripts(runs: Sequence[Run], set_up: bool = True) -> dict[str, str]:
     """The script of each stage that was measured, by its title."""
     return {
