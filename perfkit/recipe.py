@@ -6,7 +6,7 @@ widget, the command-line setting and the documentation derive from that declarat
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -212,15 +212,18 @@ def allowed(values: Mapping[str, Any]) -> dict[str, Value]:
     return kept
 
 
-def parse_settings(settings: Iterable[str]) -> dict[str, Value]:
+def parse_settings(settings: Iterable[str] | None) -> dict[str, Value]:
     """`["workers=4", "amp=bf16"]` → typed values."""
     values: dict[str, Value] = {}
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        if not equals:
-            raise InvalidValue(
-                f"cannot read the setting '{setting}'", "Write switch=value, such as workers=4"
-            )
-        switch = _known(name.strip())
-        values[switch.name] = switch.parse(text.strip())
+    for name, text in pairs(settings, "setting", "switch=value, such as workers=4"):
+        values[name] = _known(name).parse(text)
     return values
+
+
+def pairs(texts: Iterable[str] | None, what: str, form: str) -> Iterator[tuple[str, str]]:
+    """`name=value` texts, split; `what` they are and their `form` are for an error."""
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise InvalidValue(f"cannot read the {what} '{text}'", f"Write {form}")
+        yield name.strip(), value.strip()

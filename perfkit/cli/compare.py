@@ -1,7 +1,6 @@
 """Commands that compare and look: two recipes or scripts, the baseline's training, memory, this machine."""
 
 import contextlib
-from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -10,7 +9,7 @@ import typer
 from perfkit import additions, machine
 from perfkit import recipe as recipes
 from perfkit.cli import complain
-from perfkit.cli.options import Output, Recipe, Script, Stage, Texts, Training, progress
+from perfkit.cli.options import Output, Recipe, Script, StageName, Texts, Training, progress
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.machine import devices
 from perfkit.results.store import RunStore
@@ -18,6 +17,17 @@ from perfkit.show import tables
 from perfkit.show.document import Content
 from perfkit.studies import compare as comparing
 from perfkit.studies import inspect, rungs
+
+
+def _share(text: str | None) -> float | None:
+    """`3%` or `0.03` as 0.03."""
+    if text is None:
+        return None
+    with contextlib.suppress(ValueError):
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        if 0 <= value < 1:
+            return value
+    raise InvalidValue(f"--fail-if-slower was given '{text}'", "Write a share, such as 3% or 0.03")
 
 
 def compare(
@@ -51,14 +61,17 @@ def compare(
     differently.
     """
     limit, named, judge = _share(fail_if_slower), sides or [], None
-    if script.script is not None or any(side.endswith(".py") for side in named[:2]):
+    are_scripts = any(side.endswith(".py") for side in named[:2])
+    if are_scripts or script.script or training.settings or allow:
         match = additions.load("perfkit.scripts.referee:match")
         plan, a, b, judge = match(script, training, named, allow or [])
         typer.echo(f"{a.title} and {b.title}: about {budget:.0f} s once both train", err=True)
-    else:
-        _check_sides(named, bool(training.settings or allow))
+    elif len(named) == 2:
         plan = training.plan()
         a, b = (comparing.candidate(side, plan) for side in named)
+    else:
+        how = "Name two: A and B, such as baseline and workers=2,amp=bf16, or old.py and new.py"
+        raise InvalidValue(f"compare was given {len(named)} side{'s' * (len(named) != 1)}", how)
     try:
         with progress() as follow:
             if limit is not None:
@@ -101,26 +114,6 @@ def compare(
         raise typer.Exit(code)
 
 
-def _check_sides(named: Sequence[str], is_for_scripts: bool) -> None:
-    if is_for_scripts:
-        how = "Write switches as a side, such as workers=2,amp=bf16"
-        raise InvalidValue("--set and --allow go with scripts", how)
-    if len(named) != 2:
-        how = "Name two: A and B, such as baseline and workers=2,amp=bf16, or old.py and new.py"
-        raise InvalidValue(f"compare was given {len(named)} side{'s' * (len(named) != 1)}", how)
-
-
-def _share(text: str | None) -> float | None:
-    """`3%` or `0.03` as 0.03."""
-    if text is None:
-        return None
-    with contextlib.suppress(ValueError):
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-        if 0 <= value < 1:
-            return value
-    raise InvalidValue(f"--fail-if-slower was given '{text}'", "Write a share, such as 3% or 0.03")
-
-
 def parity(
     what: Annotated[str, typer.Argument(metavar="STAGE|RECIPE", help="a stage or settings")],
     training: Training,
@@ -138,9 +131,9 @@ def parity(
         raise typer.Exit(1)
 
 
-def memory(training: Stage, output: Output) -> None:
+def memory(training: Recipe, output: Output, stage: StageName = None) -> None:
     """What holds memory in a training step, by kind."""
-    ledger = inspect.memory(**training.look())
+    ledger = inspect.memory(recipe=stage, **training.where())
     output.show("memory of a step", tables.memory([ledger]), ledger)
 
 

@@ -14,7 +14,7 @@ import typer
 
 from perfkit.errors import InvalidValue
 from perfkit.machine import write_atomically
-from perfkit.recipe import parse_settings
+from perfkit.recipe import pairs, parse_settings
 
 if TYPE_CHECKING:  # else a command that needs none of it would wait for numpy and rich
     from perfkit.show.document import Content
@@ -23,6 +23,9 @@ if TYPE_CHECKING:  # else a command that needs none of it would wait for numpy a
 Texts = list[str] | None
 Budget = Annotated[float, typer.Option(help="seconds of measuring", min=0)]
 Stages = Annotated[str | None, typer.Option(help="optimizations in order: a,b,c (default: the ladder)")]
+StageName = Annotated[
+    str | None, typer.Option("--stage", help="the recipe of this stage (default: the baseline)")
+]
 Out = Annotated[
     Path | None,
     typer.Option("-o", metavar="FILE", help="write the recording (.json), trace (.json.gz) or script here"),
@@ -37,7 +40,7 @@ class Training:
 
     workload: Annotated[str | None, typer.Option(help=_WORKLOAD)] = None
     preset: Annotated[str | None, typer.Option(help="smoke, quick or paper")] = None
-    option: Annotated[Texts, typer.Option(help="name=value for the workload; repeatable")] = None
+    options: Annotated[Texts, typer.Option("--option", help="name=value for the workload; repeatable")] = None
     device: Annotated[str | None, typer.Option(help=_DEVICE)] = None
     host: Annotated[
         str | None, typer.Option(help="the host of a simulated GPU: article, ideal, or cores=8,fetch_ms=1.85")
@@ -46,8 +49,7 @@ class Training:
 
     def where(self) -> dict[str, Any]:
         """These options as keyword arguments of `studies.sources.plan`."""
-        same = {name: getattr(self, name) for name in ("workload", "preset", "device", "host", "seed")}
-        return same | {"options": parse_options(self.option)}
+        return vars(self) | {"options": parse_options(self.options)}
 
     def plan(self, stages: list[str] | None = None, **more: Any) -> "Plan":
         """The plan of a study; `more` as for `studies.sources.plan`."""
@@ -66,18 +68,7 @@ class Recipe(Training):
 
     def where(self) -> dict[str, Any]:
         """These options as keyword arguments of `studies.sources.plan`."""
-        return super().where() | {"settings": parse_settings(self.settings or [])}
-
-
-@dataclass(frozen=True)
-class Stage(Recipe):
-    """A training under the recipe of a stage."""
-
-    stage: Annotated[str | None, typer.Option(help="the recipe of this stage (default: the baseline)")] = None
-
-    def look(self) -> dict[str, Any]:
-        """These options as keyword arguments of the functions in `studies.inspect`."""
-        return self.where() | {"recipe": self.stage}
+        return super().where() | {"settings": parse_settings(self.settings)}
 
 
 @dataclass(frozen=True)
@@ -111,7 +102,7 @@ class Output:
 
             write(self.html_file, html.page(f"perfkit: {title}", sections))
         if self.json_file:
-            write(self.json_file, msgspec.json.format(msgspec.json.encode(document)))
+            write(self.json_file, msgspec.json.format(msgspec.json.encode(document)) + b"\n")
         terminal.show(sections, to_stderr=str(self.json_file) == "-")
 
 
@@ -126,15 +117,6 @@ def parse_options(texts: Texts) -> dict[str, Any]:
     return options
 
 
-def pairs(texts: Texts, what: str, form: str) -> Iterator[tuple[str, str]]:
-    """`name=value` texts, split; `what` they are and their `form` are for an error."""
-    for text in texts or []:
-        name, _, value = text.partition("=")
-        if not (name and "=" in text):
-            raise InvalidValue(f"cannot read the {what} '{text}'", f"Write {form}")
-        yield name, value
-
-
 def names(text: str | None) -> list[str] | None:
     """`a,b,c` as a list; None stays None."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
@@ -144,18 +126,17 @@ def names(text: str | None) -> list[str] | None:
 def progress(tell: "Callable[[Update], None]" = lambda update: None) -> "Iterator[Progress]":
     """A bar on stderr for the progress of a study; `tell` gets the updates too."""
     from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.markup import escape
     from rich.progress import Progress as Bar
 
     from perfkit.studies.sources import Progress
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
-    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("starting", total=1.0)
 
         def show(now: "Update") -> None:
-            bar.update(task, completed=now.fraction, description=now.describe())
+            bar.update(task, completed=now.fraction, description=escape(now.describe()))
             tell(now)
 
         yield Progress(show)
@@ -175,6 +156,6 @@ def write(path: Path, text: str | bytes) -> None:
     """Writes a complete file or nothing; `-` is stdout."""
     content = text if isinstance(text, bytes) else text.encode()
     if str(path) == "-":
-        sys.stdout.write(content.decode() + "\n")
+        sys.stdout.write(content.decode())
     else:
         write_atomically(path, content)

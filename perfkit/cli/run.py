@@ -1,6 +1,7 @@
 """Commands that measure a ladder, read back what was measured, and write the training program."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ from perfkit.cli.options import (
     Out,
     Output,
     Recipe,
-    Stage,
+    StageName,
     Stages,
     Training,
     check_writable,
@@ -109,21 +110,19 @@ def show(
 
 
 def export(
-    training: Stage,
+    training: Recipe,
+    stage: StageName = None,
     steps: Annotated[int, typer.Option(min=1, help="steps that the script trains")] = 8,
     out: Out = None,
 ) -> None:
     """Writes the standalone training script of a recipe; it does not need perfkit."""
     check_writable(out)
-    plan = training.plan([training.stage or "baseline"], below=True)
+    plan = training.plan([stage or "baseline"], below=True)
     source = rungs.described(plan, load=True)
     recipe = rungs.acting(source).recipe
     workload = source.description.reference, source.description.options
     text = exports.script(recipe, *workload, plan.device, training.seed, steps)
-    if out:
-        write(out, text)
-    else:
-        sys.stdout.write(text)
+    write(out or Path("-"), text)
 
 
 def diff(stage: Annotated[str, typer.Argument(help="an optimization")], training: Training) -> None:

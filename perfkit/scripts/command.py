@@ -55,7 +55,7 @@ def patch(
     budget: Annotated[float, typer.Option(help="seconds of rounds to verify it", min=0)] = patching.BUDGET_S,
 ) -> None:
     """Prints the edit of your own script that sets switches, at the calls seen while it trained."""
-    switches = parse_settings(settings or [])
+    switches = parse_settings(settings)
     if not switches:
         raise InvalidValue("there is nothing to set", "Add --set switch=value, such as --set amp=bf16")
     launch = Launch(program, tuple(arguments or ()), module)

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from perfkit.cli.options import Budget, Output, Stages, Texts, Training, names, pairs, progress
-from perfkit.recipe import parse_settings
+from perfkit.cli.options import Budget, Output, Stages, Texts, Training, names, progress
+from perfkit.recipe import pairs, parse_settings
 from perfkit.search import attribute as attributing
 from perfkit.search import tune as tuning
 
@@ -31,7 +31,7 @@ def tune(
     plan = training.plan()
     values = {}
     for name, text in pairs(space, "space", "switch=value,value, such as workers=0,2,4"):
-        values[name] = [parse_settings([f"{name}={value}"])[name.strip()] for value in text.split(",")]
+        values[name] = [parse_settings([f"{name}={value}"])[name] for value in text.split(",")]
     cap = None if memory is None else int(memory * 1e9)
     with progress() as follow:
         result = tuning.tune(plan, values or None, cap, budget, progress=follow)

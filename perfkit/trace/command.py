@@ -7,20 +7,21 @@ import msgspec
 import typer
 
 from perfkit import trace as traces
-from perfkit.cli.options import Out, Output, Stage, check_writable, progress
+from perfkit.cli.options import Out, Output, Recipe, StageName, check_writable, progress
 from perfkit.trace import profile as profiling
 
 
 def profile(
-    training: Stage,
+    training: Recipe,
     output: Output,
+    stage: StageName = None,
     steps: Annotated[int, typer.Option(min=1, max=100, help="steps to record")] = 3,
     stacks: Annotated[bool, typer.Option("--stacks", help="also Python frames around calls (slow)")] = False,
     out: Out = None,
 ) -> None:
     """Profiles some steps of a recipe in a process of its own, and says where the time went."""
     check_writable(out)
-    result = profiling.profile(steps=steps, stacks=stacks, out=out, **training.look())
+    result = profiling.profile(steps=steps, stacks=stacks, out=out, recipe=stage, **training.where())
     where = f"{result.path}: open it in https://ui.perfetto.dev"
     output.show("profile", [*result.sections(), where], msgspec.to_builtins(result.analysis))
 

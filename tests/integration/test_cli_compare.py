@@ -115,7 +115,7 @@ def test_the_tuner_picks_only_what_it_has_measured(tmp_path):
         (("compare", "tea", "amp"), "cannot compare 'tea'"),
         (("compare", "workers=x", "amp"), "Allowed: a whole number"),
         (("compare", "amp"), "Name two: A and B"),
-        (("compare", "amp", "amp", "--allow", "samples"), "--allow go with scripts"),
+        (("compare", "amp", "amp", "--allow", "samples"), "these are no two scripts"),
         (("compare", "a.py", "b.py", "--allow", "sample"), "unknown difference 'sample'"),
         (("compare", "amp", "amp", "--fail-if-slower", "much"), "Write a share"),
         (("watch", "none.py"), "unknown script"),
