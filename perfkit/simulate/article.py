@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from perfkit.results.run import Run
 from perfkit.show import sentences, units
-from perfkit.show.document import Bullets, Cell, Content, Section, Table
+from perfkit.show.document import Bullets, Col, Content, Section, tabulate
 
 WORKLOAD = "perfkit.workloads.cifar_resnet18:CifarResNet18"
 GPU = "v100"
@@ -38,8 +38,12 @@ ARTICLE = msgspec.toml.decode(_FIGURES, type=Article)
 LADDER = tuple(stage.stage for stage in ARTICLE.stages[1:])
 """Its optimizations, in its order."""
 _COLUMNS = (
-    "stage", "predicted samples/s", "published", "error", "gain predicted", "gain published",
-)  # fmt: skip
+    Col("stage", lambda row: sentences.name(row[0])),
+    Col("predicted samples/s", lambda row: sentences.rate(row[0])),
+    Col("published", lambda row: row[1].samples_per_s, "{:,.0f}".format),
+    Col("error", lambda row: row[2], "{:+.0%}".format),
+)
+"""Of a run, what is published of its stage, and the error."""
 
 
 def is_articles(reference: str, options: Mapping[str, Any]) -> bool:
@@ -54,33 +58,19 @@ def published(stage: str) -> Published | None:
 
 def sections(runs: Sequence[Run]) -> list[Content]:
     """Predicted beside published; nothing unless GPU, host, workload and batch sizes are the article's."""
-    rows: list[list[Cell | str]] = []
-    errors: list[float] = []
-    before: tuple[float, float] | None = None
+    rows: list[tuple[Run, Published, float]] = []
     for run in runs:
         figures, rate, known = published(run.stage), run.samples_per_s, run.simulated
-        if not (known and rate and figures and known.host == "article" and run.workload == WORKLOAD):
-            continue
-        if run.device != f"sim:{GPU}" or run.recipe["batch_size"] != figures.batch_size:
-            continue
-        rates = rate.value, figures.samples_per_s
-        gains = [now / then for now, then in zip(rates, before, strict=True)] if before else [None, None]
-        before = rates
-        errors.append(rates[0] / rates[1] - 1)
-        row: list[Cell | str] = [
-            sentences.name(run),
-            sentences.rate(run),
-            Cell(figures.samples_per_s, "{:,.0f}".format),
-            Cell(errors[-1], "{:+.0%}".format),
-            *(Cell(gain, units.times) for gain in gains),
-        ]
-        rows.append(row)
+        is_its = known and known.host == "article" and (run.device, run.workload) == (f"sim:{GPU}", WORKLOAD)
+        if is_its and rate and figures and run.recipe["batch_size"] == figures.batch_size:
+            rows.append((run, figures, rate.value / figures.samples_per_s - 1))
     if not rows:
         return []
+    errors = [error for *_, error in rows]
     note = (
         f"Mean error of samples/s {units.percent(statistics.fmean(map(abs, errors)))}, worst "
         f"{max(errors, key=abs):+.0%}, over {len(errors)} stages. A small error of a later stage may be two "
-        "that cancel: look at the gains too."
+        "that cancel: the gain of each stage is in the ladder, and that of the article on its card."
     )
-    table = Table(_COLUMNS, rows, "Simulated, beside the article's figures", note)
+    table = tabulate(_COLUMNS, rows, "Simulated, beside the article's figures", note)
     return [Section("Predicted beside published", [table, Bullets(ARTICLE.inconsistencies)])]

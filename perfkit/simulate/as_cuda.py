@@ -28,21 +28,13 @@ def attention(
     return efficient(query, key, value, attn_mask, grad, dropout_p, **options)[0]
 
 
-# From "Autocast Op Reference" of torch's documentation, where CUDA and the CPU differ.
-_FLOAT32 = """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan
-pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm
-norm.Scalar norm.ScalarOpt_dim cosine_similarity nll_loss nll_loss2d l1_loss dist cdist renorm logsumexp"""
-_WIDEST = "addcdiv addcmul atan2 bilinear cross dot index_put scatter_add tensordot vdot"
-_FLOAT32_RESULT = "softmax.int log_softmax.int cumprod cumsum sum sum.dim_IntList prod prod.dim_int"
-
-
 @contextlib.contextmanager
 def kernels() -> Iterator[None]:
     """Within, tensors on the CPU have CUDA's casts and CUDA's attention."""
     casts, choices = (torch.library.Library("aten", "IMPL", f"Auto{kind}CPU") for kind in ("cast", "grad"))
     choices.impl("scaled_dot_product_attention", attention)
     casts.impl("cross_entropy_loss", torch.library.fallthrough_kernel, allow_override=True)
-    for names, cast in _CASTS.items():
+    for cast, names in _CASTS.items():
         run = torch.autocast("cpu", enabled=False)(cast)  # nothing within it is cast again
         for name in names.split():
             packet, _, overload = name.partition(".")
@@ -75,4 +67,12 @@ def _with_float32_result(operator: Any, *args: Any, **kwargs: Any) -> Any:
     return operator(*plain, **kwargs)
 
 
-_CASTS = {_FLOAT32: _in_float32, _FLOAT32_RESULT: _with_float32_result, _WIDEST: _in_widest}
+# From "Autocast Op Reference" of torch's documentation, where CUDA and the CPU differ.
+_CASTS = {
+    _in_float32: """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan
+        pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm
+        norm.Scalar norm.ScalarOpt_dim cosine_similarity nll_loss nll_loss2d l1_loss dist cdist renorm
+        logsumexp""",
+    _with_float32_result: "softmax.int log_softmax.int cumprod cumsum sum sum.dim_IntList prod prod.dim_int",
+    _in_widest: "addcdiv addcmul atan2 bilinear cross dot index_put scatter_add tensordot vdot",
+}

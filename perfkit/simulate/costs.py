@@ -32,9 +32,9 @@ class Constants(msgspec.Struct, frozen=True):
     sources: dict[str, str]
     """Origins by name prefix; the longest prefix wins."""
 
-    def find(self, gpu: Gpu, *names: str) -> float:
-        """The first of these constants that is known of a GPU, its architecture, or all; 1 if none is."""
-        return self.values.get(self._key(gpu, *names), 1.0)
+    def find(self, gpu: Gpu, name: str) -> float:
+        """A constant as it is known of a GPU, its architecture, or all; 1 if it is not."""
+        return self.values.get(self._key(gpu, name), 1.0)
 
     def share(self, gpu: Gpu, kind: str, limit: str) -> float:
         """The share of a peak that a class of kernels reaches; a class without one has that of its parent.
@@ -94,7 +94,7 @@ def seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
     # Between the two limits neither is reached: the sharper the exponent, the more they overlap.
     overlap = values.find(gpu, "overlap")
     busy = (memory**overlap + compute**overlap) ** (1 / overlap)
-    return np.asarray(busy + values.find(gpu, "kernel_us") * 1e-6)
+    return busy + values.find(gpu, "kernel_us") * 1e-6
 
 
 def _memory_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
@@ -106,7 +106,7 @@ def _memory_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
     # What fits the L2 cache is partly still there from the kernel before.
     reach = gpu.l2_mib * 2**20 * values.find(gpu, "l2_reach")
     hits = np.exp(-columns.nbytes / reach) * values.find(gpu, "l2_saving")
-    return np.asarray(columns.nbytes * (1 - hits) / (gpu.bandwidth_gbs * 1e9 * share))
+    return columns.nbytes * (1 - hits) / (gpu.bandwidth_gbs * 1e9 * share)
 
 
 def _compute_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
@@ -115,8 +115,7 @@ def _compute_seconds(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
     peak = 1e12 * np.array(tflops)[columns.unit]
     tuned = np.array([values.find(gpu, unit) for unit in _UNITS])
     share = np.minimum(shares[columns.kind] * tuned[columns.unit], 1.0)
-    with np.errstate(divide="ignore"):
-        direct = columns.flops / (peak * share * _size_share(columns, gpu, values))
+    direct = columns.flops / (peak * share * _size_share(columns, gpu, values))
     # Winograd's algorithms: fused F(2x2, 3x3), non-fused F(4x4, 3x3); cuDNN takes the fastest. The first
     # multiplies 2.25 times less, the second 4 times, but it writes transformed tiles and reads them.
     bandwidth = gpu.bandwidth_gbs * 1e9 * min(1.0, values.share(gpu, "pointwise", "memory"))
@@ -137,9 +136,8 @@ def _size_share(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
     is_split = np.array(["wgrad" in kind for kind in columns.kinds])[columns.kind]
     blocks = np.where(is_split, blocks * np.maximum(1, k / 1024), blocks)
     waves = blocks / gpu.multiprocessors
-    fill = np.where(waves < 1, waves, waves / np.ceil(waves))
-    share = share * np.maximum(fill, 0.01) ** wave
-    return np.asarray(np.where(columns.m > 0, share, 1.0))
+    share = share * np.maximum(waves / np.ceil(waves), 0.01) ** wave
+    return np.where(columns.m > 0, share, 1.0)
 
 
 Kernel = tuple[Work, float]

@@ -74,11 +74,12 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
     def band(self, claim: str) -> float:
         """The error to allow for, as a fraction. A claim with few figures has at least the band of `rate`."""
-        table = error_table().errors
-        errors = [e for e in table if e.gpu == self.key and e.claim == claim and e.use != "fitted"]
+        about = self.key, claim
+        errors = [e for e in error_table().errors if (e.gpu, e.claim) == about and e.use != "fitted"]
         widest = max((e.band for e in errors), default=0.0)
-        is_known = claim == "rate" or sum(e.figures for e in errors) >= _ENOUGH
-        return widest if is_known else max(widest, self.band("rate"))
+        if claim == "rate" or sum(e.figures for e in errors) >= _ENOUGH:
+            return widest
+        return max(widest, self.band("rate"))
 
 
 _SHEETS = resources.files("perfkit.simulate").joinpath("gpus.toml").read_bytes()

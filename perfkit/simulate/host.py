@@ -95,13 +95,11 @@ def host(text: str | None, is_article: bool, cores: int) -> Host:
             "--host article knows what the article's images cost to load, and no other data set",
             "Leave --host out to measure the fetch time here, or give it as --host cores=8,fetch_ms=2",
         )
-    other = replace(ARTICLE, name="virtual", pageable_gbs=6.0, link_gbs=None, band=0.0)
+    other = replace(ARTICLE, name=text or "virtual", pageable_gbs=6.0, link_gbs=None, band=0.0)
     if not is_article:
         other = replace(other, fetch_ms=None, band=MEASURED_BAND)
-    if not text:
-        return replace(other, processors=cores, cores=float(cores))
     try:
-        parts = dict(part.split("=") for part in text.replace(" ", "").split(","))
+        parts = dict(part.split("=") for part in (text or f"cores={cores}").replace(" ", "").split(","))
         values: dict[str, Any] = msgspec.convert(parts, dict[_Number, _Positive], strict=False)
     except ValueError:
         raise InvalidValue(
@@ -112,7 +110,7 @@ def host(text: str | None, is_article: bool, cores: int) -> Host:
         values["band"] = 0.0
     if "cores" in values:
         values["processors"] = max(1, int(values["cores"]))
-    return replace(other, name=text, **values)
+    return replace(other, **values)
 
 
 # ---------------------------------------------------------------- a training on a virtual clock

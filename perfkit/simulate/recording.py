@@ -262,9 +262,10 @@ def _prefetched(step: Step) -> Step:
     early: list[Event] = [Wait((0, 1))]
     late: list[Event] = []
     for event in step.events:
-        ahead = isinstance(event, Copy | Fetch) or (isinstance(event, Operator) and event.phase == "prepare")
-        moved = replace(event, stream=1) if isinstance(event, Copy | Operator) else event
-        (early if ahead else late).append(moved if ahead else event)
+        if isinstance(event, Copy) or (isinstance(event, Operator) and event.phase == "prepare"):
+            early.append(replace(event, stream=1))
+        else:
+            (early if isinstance(event, Fetch) else late).append(event)
     return replace(step, events=early + late)
 
 

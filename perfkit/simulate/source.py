@@ -21,7 +21,7 @@ from perfkit.simulate import article, chrome
 from perfkit.simulate import host as hosts
 from perfkit.simulate.gpus import GPUS, Gpu, gpu
 from perfkit.simulate.prediction import Prediction
-from perfkit.simulate.step import Step
+from perfkit.simulate.step import Copy, Step
 from perfkit.studies.record import begun, ended
 from perfkit.studies.sources import Plan, Request, Source, StopRule
 
@@ -182,7 +182,8 @@ class Simulated(Source):
             return ended(run, status="failed", reason=str(problem))
         outcome, ideal = prediction.steady, prediction.outcome(hosts.IDEAL)
         samples = stage.recipe.batch_size * stage.recipe.accumulation
-        copied = sum(copy.nbytes for copy in prediction.step.copies if copy.to == "device") // samples
+        copies = (event for event in prediction.step.events if isinstance(event, Copy))
+        copied = sum(copy.nbytes for copy in copies if copy.to == "device") // samples
         rate = samples / outcome.step_s
         facts = {**run.facts, "host": prediction.host.describe()}
         if outcome.data_wait_s > 0.5 * outcome.step_s:

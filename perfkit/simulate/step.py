@@ -100,10 +100,6 @@ class Step(Struct, frozen=True, kw_only=True):
     def operators(self) -> list[Operator]:
         return [event for event in self.events if isinstance(event, Operator)]
 
-    @property
-    def copies(self) -> list[Copy]:
-        return [event for event in self.events if isinstance(event, Copy)]
-
 
 # ---------------------------------------------------------------- operators as the work of kernels
 

@@ -33,14 +33,26 @@ class Images:
 
 
 class Of(Images):
-    """The same training of another model."""
+    """The same training of another model, and perhaps on images or with an optimizer of its own."""
 
-    def __init__(self, model):
-        self.make = model
+    def __init__(self, model, **more):
+        vars(self).update(more, model=model)
 
-    def model(self):
-        module = self.make()
-        return module
+
+class Block(nn.Module):
+    """Layers, and what is computed with them."""
+
+    def __init__(self, forward, *layers):
+        super().__init__()
+        self.layers, self.compute = nn.ModuleList(layers), forward
+
+    def forward(self, x):
+        return self.compute(x, *self.layers)
+
+
+def of(step, kind):
+    """The events of a step that are of a kind."""
+    return [event for event in step.events if isinstance(event, kind)]
 
 
 @cache

@@ -10,7 +10,7 @@ from perfkit.simulate import costs
 from perfkit.simulate.fusion import fused
 from perfkit.simulate.gpus import GPUS, gpu
 from perfkit.simulate.step import Allocate, Operator, Step, Tensor
-from tests.unit.simulate.plans import planned
+from tests.unit.simulate.plans import of, planned
 
 each_gpu = pytest.mark.parametrize("sheet", GPUS.values(), ids=GPUS)
 
@@ -114,4 +114,4 @@ def test_what_only_one_kernel_uses_is_not_written():
     step = fused(Step(events=events))
     [kernel] = step.operators
     assert (kernel.name, kernel.inputs, kernel.outputs) == ("fused", [a], [c])
-    assert [event.block for event in step.events if isinstance(event, Allocate)] == [3]
+    assert [block.block for block in of(step, Allocate)] == [3]

@@ -9,8 +9,8 @@ from torch.utils.data import TensorDataset
 
 from perfkit.recipe import Recipe
 from perfkit.simulate import fake, recording
-from perfkit.simulate.step import Allocate, Copy, Fetch, Operator, Wait
-from tests.unit.simulate.plans import Images, Of, planned, prediction
+from perfkit.simulate.step import Allocate, Copy, Fetch, Wait
+from tests.unit.simulate.plans import Block, Images, Of, of, planned, prediction
 
 EAGER = """add_ convolution*2 native_batch_norm relu_ mean addmm _log_softmax nll_loss_forward
 ones_like nll_loss_backward _log_softmax_backward_data mm*2 sum div convolution_backward*2 threshold_backward
@@ -62,45 +62,39 @@ def test_a_product_of_three_dimensions_hands_on_its_own_memory():
 
 def test_the_copies_and_the_fetch_stand_before_the_forward_pass():
     step = planned(pin_memory=True, non_blocking=True, accumulation=2)
-    batch = [Fetch, Copy, Copy]
-    assert [type(event) for event in step.events if isinstance(event, Fetch | Copy)] == 2 * batch
-    assert {(copy.nbytes, copy.pinned, copy.non_blocking) for copy in step.copies} == {
+    assert [type(event) for event in of(step, Fetch | Copy)] == 2 * [Fetch, Copy, Copy]
+    assert {(copy.nbytes, copy.pinned, copy.non_blocking) for copy in of(step, Copy)} == {
         (4 * 3 * 8 * 8 * 4, True, True), (4 * 8, True, True),
     }  # fmt: skip
 
 
 def test_prefetching_moves_the_copies_to_a_second_stream_ahead_of_the_kernels():
     step = planned(device_prefetch=True, pin_memory=True)
-    first = next(at for at, event in enumerate(step.events) if isinstance(event, Operator))
-    assert {copy.stream for copy in step.copies} == {1}
-    assert all(step.events.index(copy) < first for copy in step.copies)
+    assert {copy.stream for copy in of(step, Copy)} == {1}
+    assert [type(event) for event in step.events[:4]] == [Wait, Fetch, Copy, Copy]
     assert step.events[0] == Wait((0, 1))
 
 
 def test_gradient_scaling_waits_once_and_adams_step_count_never():
-    class Adam(Images):
-        def optimizer(self, parameters, **implementation):
-            return torch.optim.Adam(parameters, **implementation)
-
+    adam = Of(Images().model, optimizer=torch.optim.Adam)
     for amp, waits in (("fp16", [Wait()]), ("off", [])):
-        assert [event for event in recorded(Adam(), amp=amp).events if isinstance(event, Wait)] == waits
+        assert of(recorded(adam, amp=amp), Wait) == waits
 
 
 def test_a_value_that_is_read_is_a_wait_and_a_tensor_a_copy():
-    class Reads(nn.Linear):
-        def forward(self, x):
-            y = super().forward(x.flatten(1))
-            y.sum().item()
-            return y.cpu()
+    def reads(x, layer):
+        y = layer(x.flatten(1))
+        y.sum().item()
+        return y.cpu()
 
-    step = recorded(Of(lambda: Reads(192, 4)))
-    assert [event for event in step.events if isinstance(event, Wait)] == [Wait()]
-    assert [copy.to for copy in step.copies] == ["device", "device", "host"]
+    step = recorded(Of(lambda: Block(reads, nn.Linear(192, 4))))
+    assert of(step, Wait) == [Wait()]
+    assert [copy.to for copy in of(step, Copy)] == ["device", "device", "host"]
 
 
 @pytest.mark.parametrize("switches", [{}, {"amp": "fp16"}, {"zero_grad_set_to_none": False}])
 def test_a_step_gives_back_what_it_takes(switches):
-    balance = sum(event.nbytes for event in planned(**switches).events if isinstance(event, Allocate))
+    balance = sum(block.nbytes for block in of(planned(**switches), Allocate))
     assert abs(balance) < 100
 
 
@@ -111,30 +105,18 @@ def test_memory_has_weights_momentum_and_activations():
         sizes[block.kind] += block.nbytes
     assert sizes["weights"] == sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
     assert sizes["optimizer"] == sum(weight.nbytes for weight in model.parameters())
-    kinds = {event.kind for event in step.events if isinstance(event, Allocate)}
-    assert kinds == {"batch", "activations", "workspace", "gradients"}
+    assert {block.kind for block in of(step, Allocate)} == {"batch", "activations", "workspace", "gradients"}
     assert prediction(batch_size=64).peak[0] > 2 * 64 * 8 * 8 * 8 * 4, "both convolutions' outputs"
 
 
 @pytest.mark.parametrize(("amp", "kernel"), [("off", "efficient"), ("fp16", "flash")])
 def test_attention_is_the_kernel_that_cuda_chooses(amp, kernel):
-    class Attends(nn.Linear):
-        def forward(self, x):
-            y = super().forward(x).reshape(4, 3, 8, 8)
-            return nn.functional.scaled_dot_product_attention(y, y, y, dropout_p=0.1).mean((1, 2))
+    def attends(x, layer):
+        y = layer(x).reshape(4, 3, 8, 8)
+        return nn.functional.scaled_dot_product_attention(y, y, y, dropout_p=0.1).mean((1, 2))
 
-    assert names(recorded(Of(lambda: Attends(8, 8)), amp=amp))[f"_scaled_dot_product_{kernel}_attention"] == 1
-
-
-class Block(nn.Module):
-    """Layers, and what is computed with them."""
-
-    def __init__(self, forward, *layers):
-        super().__init__()
-        self.layers, self.compute = nn.ModuleList(layers), forward
-
-    def forward(self, x):
-        return self.compute(x, *self.layers)
+    step = recorded(Of(lambda: Block(attends, nn.Linear(8, 8))), amp=amp)
+    assert names(step)[f"_scaled_dot_product_{kernel}_attention"] == 1
 
 
 class Square(torch.autograd.Function):
@@ -176,9 +158,6 @@ MODELS = {
         lambda: Block(lambda x, one, two: two(Square.apply(one(x.flatten(1)))), nn.Linear(192, 8), nn.Linear(8, 4)),
         {"addmm": 2, "mul": 3},
     ),
-    "TorchScript": (
-        lambda: torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(192, 4))), {"addmm": 1},
-    ),
     "parametrized weights": (normed, {"convolution": 1, "mv": 3}),
 }  # fmt: skip
 
@@ -197,18 +176,15 @@ def test_models_are_built_without_drawing_numbers():
     assert weight.tolist() == 4 * [5.0]
 
 
-class Graph(nn.Linear):
-    """Sums of neighbours, as graph networks compute them."""
-
-    def forward(self, x):
-        x = x.flatten(2)
-        sums = torch.zeros(4, 3, 4).scatter_add(1, torch.zeros(4, 3, 4, dtype=torch.long), super().forward(x))
-        return sums.mean(1)
-
-
 def test_autocast_takes_the_widest_type_where_cuda_does():
-    [sums] = [op for op in recorded(Of(lambda: Graph(64, 4)), amp="fp16").operators if "scatter" in op.name]
-    assert {tensor.dtype for tensor in sums.inputs + sums.outputs} == {"float32", "int64"}
+    def sums(x, layer):
+        """Of neighbours, as graph networks compute them."""
+        index = torch.zeros(4, 3, 4, dtype=torch.long)
+        return torch.zeros(4, 3, 4).scatter_add(1, index, layer(x.flatten(2))).mean(1)
+
+    step = recorded(Of(lambda: Block(sums, nn.Linear(64, 4))), amp="fp16")
+    [added] = [op for op in step.operators if "scatter" in op.name]
+    assert {tensor.dtype for tensor in added.inputs + added.outputs} == {"float32", "int64"}
 
 
 SPARSE = torch.eye(192).to_sparse()
@@ -241,9 +217,6 @@ def test_code_that_names_cuda_is_told_so():
 
 
 def test_batches_that_the_program_does_not_take_are_refused_in_words():
-    class Triples(Images):
-        def dataset(self, recipe):
-            return TensorDataset(*3 * [torch.zeros(64, 3)])
-
+    triples = Of(Images().model, dataset=lambda recipe: TensorDataset(*3 * [torch.zeros(64, 3)]))
     with pytest.raises(recording.Unpredictable, match="its data set does not give pairs"):
-        recorded(Triples())
+        recorded(triples)
