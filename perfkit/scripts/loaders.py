@@ -4,12 +4,12 @@ import inspect
 import math
 import mmap
 import random
-import sys
 import threading
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy
 import torch
 from torch.utils import data
 from torch.utils._pytree import tree_map
@@ -18,7 +18,7 @@ from torch.utils.data._utils import fetch
 
 from perfkit.scripts.messages import Site
 from perfkit.scripts.outputs import clock
-from perfkit.scripts.script import Script, around, first_tensor, size, tensors
+from perfkit.scripts.script import Script, around, size, tensors
 
 ARGUMENTS = {
     "workers": "num_workers",
@@ -111,9 +111,6 @@ class Loaders:
         self._is_fetching = True
         try:
             batch, samples = self._held_or_next(plain, iterator, epoch)
-        except StopIteration:
-            script.steps.now.marks.add("new epoch")
-            raise
         finally:
             self._is_fetching = False
             if may_train:
@@ -135,9 +132,9 @@ class Loaders:
             batch, samples = held[loader]
             return tree_map(lambda leaf: leaf, batch), samples  # a script may empty its containers
         batch = plain(iterator)
-        samples, _ = size(first_tensor(batch))
+        samples, _ = size(batch)
         indices = epoch.indices.popleft() if epoch.indices else None
-        if isinstance(indices, list | tuple) and list(indices[:1]) != [None]:
+        if isinstance(indices, list | tuple) and None not in indices[:1]:
             samples = len(indices)
         if script.held is not None and loader.__dict__.get(_KIND) == "train":
             # On the device already, so that the script copies nothing.
@@ -177,31 +174,13 @@ class Loaders:
                 loader.__dict__[_KIND] = "train"
                 now.samples += samples
                 self._script.loader = loader
+                if site := self._sites.get(id(getattr(loader, "dataset", None))):
+                    self._script.sites.by_role["loader"] = [site]
             else:
                 loader.__dict__[_KIND] = "eval"
                 now.marks.add("evaluation")
         self._fetched.clear()
         self._before_evaluation = 0
-
-    def site(self) -> Site | None:
-        return self._sites.get(id(getattr(self._script.loader, "dataset", None)))
-
-    def why_not(self) -> dict[str, str]:
-        """The loader's switches that cannot be set from outside, and why."""
-        loader = self._script.loader
-        if loader is None:
-            return dict.fromkeys(ARGUMENTS, "the script has no DataLoader: change how it makes its batches")
-        if not isinstance(loader, data.DataLoader):
-            library = type(loader).__module__.split(".")[0]
-            return dict.fromkeys(ARGUMENTS, f"{library} has a loader of its own: set it where that is made")
-        reasons = {}
-        if type(loader.batch_sampler) is not data.BatchSampler:
-            reasons["batch_size"] = "a batch sampler makes the batches: change it where that is made"
-        if isinstance(loader.dataset, data.IterableDataset) and not loader.num_workers:
-            reasons["workers"] = (
-                "each worker would repeat an iterable data set: divide it by get_worker_info()"
-            )
-        return reasons
 
 
 def _length(loader: Any) -> int | None:
@@ -216,6 +195,4 @@ def _length(loader: Any) -> int | None:
 
 
 def _random_state() -> int:
-    numpy: Any = sys.modules.get("numpy")
-    state = str(numpy.random.get_state()) if numpy else ""
-    return hash((random.getstate(), torch.get_rng_state().numpy().tobytes(), state))
+    return hash((random.getstate(), torch.get_rng_state().numpy().tobytes(), str(numpy.random.get_state())))

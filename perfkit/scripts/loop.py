@@ -15,7 +15,7 @@ from torch.utils.data import dataloader
 
 from perfkit.results import stats
 from perfkit.scripts.outputs import clock
-from perfkit.scripts.script import Step, Steps, first_tensor, size
+from perfkit.scripts.script import Step, Steps, size
 from perfkit.show import units
 from perfkit.show.document import Content, Notice, Table
 
@@ -38,7 +38,7 @@ def observed() -> Iterator[list[Step]]:
         start = clock()
         batch = plain(iterator)
         counted.now.waited += clock() - start
-        samples, tokens = size(first_tensor(batch))
+        samples, tokens = size(batch)
         counted.now.samples += samples
         counted.now.tokens += tokens
         return batch

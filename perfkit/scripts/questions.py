@@ -20,6 +20,7 @@ from typing import Any
 import numpy
 import torch
 from torch import nn
+from torch.utils import data
 
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe, allowed, switches
@@ -57,10 +58,10 @@ class Questions(Procedures):
         torch.manual_seed(seed)
         numpy.random.seed(seed)
         script.set_process()
-        self._loaders, self._models, self._updates = Loaders(script), Models(script), Updates(script)
+        self._loaders, self._models = Loaders(script), Models(script)
         around(torch, "save", functools.partial(_save, script))
         self._witness = Witness(script) if script.settings["witness"] else None
-        script.parts += [self._loaders, self._models, self._updates, self._witness, self]
+        script.parts += [self._loaders, Updates(script), self._witness, self]
 
     def on_steps(self, steps: list[Step]) -> None:
         if not self._early:
@@ -95,8 +96,6 @@ class Questions(Procedures):
     def describe(self) -> ScriptFacts:
         """What trains, what is set, and what can be set from outside."""
         script, loader = self._script, self._script.loader
-        if loader_site := self._loaders.site():
-            script.sites.by_role["loader"] = [loader_site]
         return ScriptFacts(
             device=script.device.type,
             facts=checks.facts(script.device),
@@ -173,12 +172,40 @@ class Questions(Procedures):
         return {name: value for name, value in values.items() if value is not None}
 
     def _why_not(self) -> dict[str, str]:
+        """The switches that cannot be set from outside, and why."""
+        script, loader = self._script, self._script.loader
         reasons = {name: f"needs the script's own code: {edit}" for name, edit in EDITS.items()}
-        if self._script.device.type != "cuda":
+        if script.device.type != "cuda":
             on_cuda = [name for name, switch in switches().items() if switch.needs == "cuda"]
             reasons |= dict.fromkeys(on_cuda, "needs a CUDA device, and this script does not train on one")
-        reasons |= self._loaders.why_not()
-        return reasons | self._models.why_not() | self._updates.why_not()
+        if loader is None:
+            why = "the script has no DataLoader: change how it makes its batches"
+            reasons |= dict.fromkeys(ARGUMENTS, why)
+        elif not isinstance(loader, data.DataLoader):
+            library = type(loader).__module__.split(".")[0]
+            why = f"{library} has a loader of its own: set it where that is made"
+            reasons |= dict.fromkeys(ARGUMENTS, why)
+        else:
+            if type(loader.batch_sampler) is not data.BatchSampler:
+                reasons["batch_size"] = "a batch sampler makes the batches: change it where that is made"
+            if isinstance(loader.dataset, data.IterableDataset) and not loader.num_workers:
+                why = "each worker would repeat an iterable data set: divide it by get_worker_info()"
+                reasons["workers"] = why
+        if not script.model:
+            why = "no call of a model was seen: those of model.forward(x) and of scripted models are not"
+            reasons |= dict.fromkeys(("amp", "channels_last", "compile"), why)
+        elif all(p.dim() != 4 for p in script.parameters()):
+            reasons["channels_last"] = "the model has no 4-dimensional weights"
+        if checks.facts(script.device).bf16 is False:
+            reasons["amp"] = "fp16 needs a GradScaler in the script itself, and this device has no bf16"
+        if self._models.is_compiled:
+            reasons["compile"] = "the script compiles the model already"
+        if not script.optimizers:
+            why = "the script has no optimizer of torch"
+            reasons |= dict.fromkeys(("optimizer_impl", "zero_grad_set_to_none"), why)
+        elif any("foreach" not in group for group in script.groups()):
+            reasons["optimizer_impl"] = f"{type(script.optimizer).__name__} has one implementation"
+        return reasons
 
 
 class Server(Questions):
@@ -206,14 +233,6 @@ class Server(Questions):
                 if self._line.poll():  # nothing is asked meanwhile: the parent has closed its end
                     os._exit(0)  # no `finally`, `atexit` or checkpoint of the script runs any more
                 self._job.send(step)
-
-    def on_unseen(self, what: str) -> None:
-        """The script trains in a way in which no step can be seen: it is not watched to its end."""
-        if not self._line.closed:
-            what = f"the script's steps cannot be seen: {what}, no backward pass and no optimizer of torch"
-            remedy = "Give the gradients to an optimizer: set p.grad, then call its step"
-            self._send(RunFailed(what, remedy, "no steps"))
-            os._exit(0)
 
     def _answers(self) -> Job:
         """Answers one question after another; is sent the steps that they need."""

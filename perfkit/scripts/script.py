@@ -127,7 +127,7 @@ class Script(View):
     """What is known of the script, as its parts see it: a subject of `Procedures` and of `checks.READERS`.
 
     `parts` are told what happens: `evaluation`, `input` (of a model), `graph` (what a backward pass starts
-    from), `backward`, `unseen` (steps cannot be seen) and `steps` (have ended). They react in their methods
+    from), `backward`, and `steps` (have ended). They react in their methods
     `on_evaluation` and so on. `toggles`: switches that are set from outside. `optimizers`: those that have
     made a step. `losses`: the mean of what each of the first backward passes started from, before any
     gradient scaling. `samples_per_step`: of a typical one. `held`: batches that are handed over again and
@@ -268,11 +268,12 @@ def first_tensor(value: Any) -> torch.Tensor | None:
     return next((tensor for tensor in tensors(value) if tensor.dim()), None)
 
 
-def size(tensor: torch.Tensor | None, batch: int = 0) -> tuple[int, int]:
-    """Samples and tokens of a tensor: its first dimension; all elements of a 2-D integer tensor.
+def size(value: Any, batch: int = 0) -> tuple[int, int]:
+    """Samples and tokens of the first tensor: its first dimension; all elements of a 2-D integer tensor.
 
     It is [sequence, batch] if its second dimension is the `batch` that its layers take as such.
     """
+    tensor = first_tensor(value)
     if tensor is None:
         return 0, 0
     is_text = tensor.dim() == 2 and not tensor.is_floating_point() and not tensor.is_complex()

@@ -12,9 +12,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
+from perfkit.errors import RunFailed
 from perfkit.scripts.outputs import clock
-from perfkit.scripts.script import Script, around, first_tensor, size, tensors, wrapped
-from perfkit.worker.checks import facts
+from perfkit.scripts.script import Script, around, size, tensors, wrapped
 
 _LOSSES = 64
 """First backward passes whose losses are kept."""
@@ -41,20 +41,6 @@ class Models:
         around(nn.Module, "compile", self._compile_in_place)
         around(torch.autocast, "__enter__", self._enter_autocast)
         _module._compiled_call_impl = _Outermost(self._first_call)
-
-    def why_not(self) -> dict[str, str]:
-        """The model's switches that cannot be set from outside, and why."""
-        if not self._script.model:
-            reason = "no call of a model was seen: those of model.forward(x) and of scripted models are not"
-            return dict.fromkeys(("amp", "channels_last", "compile"), reason)
-        reasons = {}
-        if not any(p.dim() == 4 for p in self._script.parameters()):
-            reasons["channels_last"] = "the model has no 4-dimensional weights"
-        if facts(self._script.device).bf16 is False:
-            reasons["amp"] = "fp16 needs a GradScaler in the script itself, and this device has no bf16"
-        if self.is_compiled:
-            reasons["compile"] = "the script compiles the model already"
-        return reasons
 
     @contextlib.contextmanager
     def _ignoring_inner_calls(self) -> Iterator[None]:
@@ -124,9 +110,8 @@ class Models:
             output = call(*args, **kwargs)
         if self._fed_at != (script.backwards, steps.count):
             self._fed_at = script.backwards, steps.count
-            given = first_tensor(args or kwargs)
-            script.tell("input", given)
-            samples, tokens = size(given, self._batch)
+            script.tell("input", args or kwargs)
+            samples, tokens = size(args or kwargs, self._batch)
             steps.now.forward_samples += samples
             steps.now.tokens += tokens
         return output
@@ -146,9 +131,8 @@ class Models:
 
     def _look(self, module: nn.Module, given: Any) -> None:
         """Reads the number of samples of a layer that takes [sequence, batch, features]."""
-        sequences = first_tensor(given)
-        if not getattr(module, "batch_first", True) and sequences is not None and sequences.dim() == 3:
-            self._batch = sequences.shape[1]
+        if not getattr(module, "batch_first", True):
+            self._batch = next((each.shape[1] for each in tensors(given) if each.dim() == 3), 0)
 
 
 class _Outermost:
@@ -214,7 +198,9 @@ class Updates:
             return plain(roots, *args, **kwargs)
         script.tell("backward")
         script.sites.note("backward")
-        self._keep_loss(roots)
+        root, self._unscaled = roots if self._unscaled is None else self._unscaled, None
+        if len(script.losses) < _LOSSES and isinstance(root, torch.Tensor):
+            script.losses.append(root.detach().float().mean())
         steps.in_backward = True
         try:
             plain(roots, *args, **kwargs)
@@ -230,20 +216,15 @@ class Updates:
         if not torch.compiler.is_compiling():
             self._gradients += 1
             if self._gradients == _MOST_GRADIENTS and not (self._script.backwards or self._script.optimizers):
-                self._script.tell(
-                    "unseen", f"{self._gradients} gradients by torch.func or torch.autograd.grad"
+                what = (
+                    f"no backward pass and no optimizer's step in {_MOST_GRADIENTS} gradients by torch.func"
                 )
+                raise RunFailed(what, "Give the gradients to an optimizer: set p.grad, then call its step")
         return plain(*args, **kwargs)
 
     def _scale(self, plain: Any, scaler: Any, outputs: Any) -> Any:
         self._unscaled = outputs if isinstance(outputs, torch.Tensor) else None
         return plain(scaler, outputs)
-
-    def _keep_loss(self, roots: Any) -> None:
-        root, self._unscaled = roots if self._unscaled is None else self._unscaled, None
-        losses = self._script.losses
-        if len(losses) < _LOSSES and isinstance(root, torch.Tensor):
-            losses.append(root.detach().float().mean())
 
     def _look_for_changes(self) -> None:
         """Weights that are not those of the backward pass before have been changed by the script itself."""
@@ -261,12 +242,10 @@ class Updates:
         self._is_made = True
         plain(optimizer, *args, **kwargs)
         kind = self._script.toggles.get("optimizer_impl", "default")
-        if kind == "default":
-            return
-        for group in [*optimizer.param_groups, optimizer.defaults]:
-            group.update({name: name == kind for name in ("foreach", "fused") if name in group})
-        if kind == "fused":
-            optimizer._step_supports_amp_scaling = True
+        if kind != "default":
+            for group in [*optimizer.param_groups, optimizer.defaults]:
+                group.update({name: name == kind for name in ("foreach", "fused") if name in group})
+            optimizer._step_supports_amp_scaling = kind == "fused"
 
     def _zero_grad(self, plain: Any, holder: Any, set_to_none: bool = True) -> None:
         self._script.sites.note("zero_grad")
@@ -291,12 +270,3 @@ class Updates:
             script.tell("backward")
         script.steps.updated(optimizer)
         return result
-
-    def why_not(self) -> dict[str, str]:
-        """The optimizer's switches that cannot be set from outside, and why."""
-        if not self._script.optimizers:
-            switches = ("optimizer_impl", "zero_grad_set_to_none")
-            return dict.fromkeys(switches, "the script has no optimizer of torch")
-        if any("foreach" not in group for group in self._script.groups()):
-            return {"optimizer_impl": f"{type(self._script.optimizer).__name__} has one implementation"}
-        return {}

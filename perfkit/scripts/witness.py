@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from perfkit.scripts.behaviour import Behaviour
-from perfkit.scripts.script import Script, Step
+from perfkit.scripts.script import Script, Step, first_tensor
 from perfkit.worker.checks import shown
 
 _LOOKED_AT, _MOST_APART = 4, 7
@@ -47,13 +47,12 @@ class Witness:
         self._batch: list[torch.Tensor] = []
         self._leaves: dict[int, int] = {}  # on which losses depend, with their sizes
 
-    def on_input(self, given: torch.Tensor | None) -> None:
+    def on_input(self, given: Any) -> None:
         """After the first forward pass before each backward pass."""
-        if given is not None:
-            self._values += given.numel()
-            self._batch += [
-                part.detach().sum() for part in (given, given[:1])
-            ]  # sums of tokens are often equal
+        if (tensor := first_tensor(given)) is not None:
+            self._values += tensor.numel()
+            # The sums of a few tokens are often equal.
+            self._batch += [part.detach().sum() for part in (tensor, tensor[:1])]
 
     def on_graph(self, roots: Any) -> None:
         """What a loss was computed from, and in which number formats; compiled parts are one node."""

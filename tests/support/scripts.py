@@ -130,7 +130,7 @@ def _observe(file, steps):
                 file.with_suffix(".json").write_bytes(msgspec.json.encode(questions.behaviour()))
                 sys.exit()
 
-    settings = {"toggles": {}, "scratch": "", "seed": 0, "loaders": [], "witness": True}
+    settings = {"toggles": {}, "scratch": "", "seed": 0, "loaders": [], "witness": True, "started": 0.0}
     script = Script(settings, Outputs(str(file.parent)))
     questions = Questions(script, print)
     script.parts.append(Observer())

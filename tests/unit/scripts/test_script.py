@@ -7,7 +7,7 @@ import torch
 
 from perfkit.recipe import switches
 from perfkit.scripts import messages
-from perfkit.scripts.script import Sites, Step, Steps, first_tensor, size, tensors
+from perfkit.scripts.script import Sites, Step, Steps, size, tensors
 
 
 class Seen:
@@ -78,8 +78,8 @@ def test_samples_and_tokens_in_any_container():
             self.name, self.ids = "x", torch.zeros(4, 7, dtype=torch.long)
 
     images = torch.zeros(5, 3, 8, 8)
-    assert size(first_tensor([torch.tensor(1.0), {"x": [images, torch.zeros(5)]}])) == (5, 0)
-    assert size(first_tensor(Batch())) == (4, 28) and size(first_tensor(["text"])) == (0, 0)
+    assert size([torch.tensor(1.0), {"x": [images, torch.zeros(5)]}]) == (5, 0)
+    assert size(Batch()) == (4, 28) and size(["text"]) == (0, 0)
     assert len(list(tensors({"a": [images, {"b": images}], "c": "text"}))) == 2
 
 
