@@ -31,8 +31,10 @@ class Preset:
 
     Blocks have `block_samples`, or what takes `block_s` by the steps of the warm-up; on a CPU also `queues`
     fillings of the loader's queue, as the batches that were queued before a shorter one would decide the
-    result. Rounds go on until half the width of every interval / ratio is at most `precision`, or `part` of
-    the effect, or until they have taken `budget_s` for each stage, or the whole ladder `limit_s`.
+    result. There are at least so many `rounds`. They go on until half the width of every interval / ratio is
+    at most `precision` (0: never), or `part` of the effect, or until they have taken `budget_s` for each
+    stage that is compared, or `limit_s` for a ladder. With `ceiling` the first rounds also measure the step
+    on a batch that is already on the device.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Preset:
     part: float = 0.15
     budget_s: float = 0.0
     limit_s: float = math.inf
+    ceiling: bool = True
 
 
 PRESETS = {

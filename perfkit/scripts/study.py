@@ -10,7 +10,7 @@ import msgspec
 
 from perfkit.errors import PerfkitError, RunFailed
 from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import Stage
+from perfkit.ladder.catalogue import Preset, Stage
 from perfkit.machine import devices
 from perfkit.process.child import EVERYTHING
 from perfkit.recipe import Recipe, Value, allowed
@@ -25,7 +25,7 @@ from perfkit.scripts.watched import Launch, WatchedScript
 from perfkit.show.document import Content, Notice
 from perfkit.show.tables import checks
 from perfkit.studies.here import ThisMachine, Training
-from perfkit.studies.sources import Plan, Progress, StopRule, plan
+from perfkit.studies.sources import Plan, Progress, plan
 from perfkit.worker.messages import Description
 
 LOSSES = 8
@@ -111,11 +111,11 @@ class ScriptSource(ThisMachine):
             facts["data"] = RANDOM_DATA
         return Training(child, msgspec.structs.replace(trained, facts=facts))
 
-    def measure(self, stages: Sequence[Stage], stop: StopRule) -> list[Run]:
+    def measure(self, stages: Sequence[Stage], preset: Preset) -> list[Run]:
         """See `Source.measure`; then asks both sides of a comparison what their steps did."""
         if self._is_slow:
-            stop = affordable(stop, len(stages) * self.facts.step_s)
-        runs = super().measure(stages, stop)
+            preset = affordable(preset, len(stages) * self.facts.step_s)
+        runs = super().measure(stages, preset)
         if isinstance(self.stopped, RunFailed):
             runs = [msgspec.structs.replace(run, facts={**run.facts, "ended": _ENDED}) for run in runs]
         for at, run in enumerate(runs):
@@ -140,9 +140,9 @@ class ScriptSource(ThisMachine):
         return child
 
 
-def affordable(stop: StopRule, round_s: float) -> StopRule:
+def affordable(preset: Preset, round_s: float) -> Preset:
     """Rounds of slow steps as the budget allows, which pays for a first round and a last one beside them."""
-    return replace(stop, rounds=_FEWEST, budget_s=max(0.0, stop.budget_s - 2 * round_s))
+    return replace(preset, rounds=_FEWEST, budget_s=max(0.0, preset.budget_s - 2 * round_s))
 
 
 def target(facts: ScriptFacts) -> Target:

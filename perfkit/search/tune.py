@@ -15,6 +15,7 @@ from dataclasses import replace
 from msgspec import Struct
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
+from perfkit.ladder.catalogue import Preset
 from perfkit.machine import cores
 from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
@@ -25,7 +26,7 @@ from perfkit.rules import Target, applicable
 from perfkit.show import sentences, units
 from perfkit.show.document import Bullets, Col, Content, tabulate
 from perfkit.studies import inspect, rungs
-from perfkit.studies.sources import Plan, Progress, Source, StopRule, opened
+from perfkit.studies.sources import Plan, Progress, Source, opened
 
 SPACE: dict[str, tuple[Value, ...]] = {
     "workers": (0, 1, 2, 4, 8),
@@ -94,7 +95,7 @@ def tune(
     """
     progress, started, space = progress or Progress(), time.monotonic(), space or SPACE
     short, long = (
-        StopRule(ROUNDS, ceiling=False),
+        replace(plan.preset, rounds=ROUNDS, budget_s=0.0, ceiling=False),
         replace(rungs.stop_rule(plan), rounds=2 * plan.preset.rounds),
     )
     groups = [[name for name in FIRST if name in space], *([name] for name in space if name not in FIRST)]
@@ -148,7 +149,7 @@ def tune(
 
 
 def _measure(
-    source: Source, recipes: Sequence[Recipe], rule: StopRule, until: float, tried: dict[str, Run]
+    source: Source, recipes: Sequence[Recipe], preset: Preset, until: float, tried: dict[str, Run]
 ) -> None:
     """Measures recipes beside the baseline, the first in any case; `tried` gets the runs that succeed, by id.
 
@@ -161,7 +162,7 @@ def _measure(
             return
         titled = [(recipe.describe(base)[:120], recipe) for recipe in others[at : at + TOGETHER]]
         stages = rungs.recipe_stages([("baseline", base), *titled], source.target)
-        for run in source.measure(stages, rule):
+        for run in source.measure(stages, preset):
             source.progress.finish(run)
             if run.status == "ok":
                 tried[run.id] = run

@@ -11,7 +11,7 @@ from msgspec import structs
 from perfkit import workloads
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import LADDER, Stage
+from perfkit.ladder.catalogue import LADDER, Preset, Stage
 from perfkit.machine import cores
 from perfkit.process.child import Child, call
 from perfkit.recipe import Recipe
@@ -23,7 +23,7 @@ from perfkit.simulate.gpus import GPUS, Gpu, gpu
 from perfkit.simulate.prediction import Prediction
 from perfkit.simulate.step import Copy, Step
 from perfkit.studies.record import begun, ended
-from perfkit.studies.sources import Plan, Request, Source, StopRule
+from perfkit.studies.sources import Plan, Request, Source
 
 _ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator")
 """Switches that no plan of a step depends on."""
@@ -106,8 +106,8 @@ class Simulated(Source):
             anchored=frozenset(self._sheet.anchored), cores=self._host.processors,
         )  # fmt: skip
 
-    def measure(self, stages: Sequence[Stage], stop: StopRule) -> list[Run]:
-        """Computes the runs of some stages, at once; the rule to stop has no use."""
+    def measure(self, stages: Sequence[Stage], preset: Preset) -> list[Run]:
+        """Computes the runs of some stages, at once; the preset has no use."""
         runs = []
         for number, stage in enumerate(stages):
             self.progress.reach(number / len(stages), stage.title)

@@ -17,7 +17,7 @@ from perfkit.results import stats
 from perfkit.results.run import Comparison, Pairing, Rounds, Run
 from perfkit.results.store import RunStore
 from perfkit.studies import rungs
-from perfkit.studies.sources import Plan, Progress, StopRule, opened
+from perfkit.studies.sources import Plan, Progress, opened
 
 BUDGET_S = 90.0
 PRECISION = 0.02
@@ -94,11 +94,13 @@ def compare(
     store, until = RunStore(), time.monotonic() + 4 * budget_s  # most of it goes into starting and warming up
     aa_noise = store.noise(plan.device)
     count = pairs or pairs_for(aa_noise, precision)
-    rule = StopRule(
-        max(stats.MIN_ROUNDS, plan.preset.rounds),
+    rule = replace(
+        plan.preset,
+        rounds=max(stats.MIN_ROUNDS, plan.preset.rounds),
         precision=stats.rounds_part(stats.half_width_per_pair(precision, count), aa_noise),
         part=part,
         budget_s=budget_s / count,
+        limit_s=math.inf,
         ceiling=ceiling,
     )
     sides = (a, b._replace(title=f"{b.title} (again)") if b.title == a.title else b)

@@ -19,7 +19,7 @@ from msgspec import structs
 from perfkit import machine, workloads
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
 from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import LADDER, Stage
+from perfkit.ladder.catalogue import LADDER, Preset, Stage
 from perfkit.machine import cores, devices, gpus
 from perfkit.process.child import Child, Conversation, device_lock
 from perfkit.recipe import Recipe
@@ -28,7 +28,7 @@ from perfkit.results.run import AGAIN, Role, Run
 from perfkit.results.store import RunStore
 from perfkit.rules import Target
 from perfkit.studies.record import Round, Trial, begun, ended, undisturbed
-from perfkit.studies.sources import Plan, Progress, Request, Source, StopRule
+from perfkit.studies.sources import Plan, Progress, Request, Source
 from perfkit.worker.messages import Description, Trained
 
 STARTING = 0.25
@@ -167,10 +167,10 @@ class ThisMachine(Source):
         """The A/A noise that verdicts take into account."""
         return RunStore().expected_noise(self.plan.device)
 
-    def measure(self, stages: Sequence[Stage], stop: StopRule) -> list[Run]:
+    def measure(self, stages: Sequence[Stage], preset: Preset) -> list[Run]:
         trials = [self._trial(stage, is_base=stage is stages[0]) for stage in stages]
         try:
-            self._measure_together(trials, stop)
+            self._measure_together(trials, preset)
         except (Cancelled, KeyboardInterrupt, RunFailed) as reason:  # a person, or the end of a training
             self.stopped = reason
         for trial in trials:
@@ -208,7 +208,7 @@ class ThisMachine(Source):
         )
         return trial
 
-    def _measure_together(self, trials: Sequence[Trial], stop: StopRule) -> None:
+    def _measure_together(self, trials: Sequence[Trial], preset: Preset) -> None:
         """Measures trials in the same rounds; what memory does not hold then, beside the baseline alone."""
         group = [trial for trial in trials if trial.is_open]
         if len(group) < 2 and all(trial.rounds for trial in group):
@@ -216,10 +216,10 @@ class ThisMachine(Source):
         for other in self._trials.values():
             if other not in group:
                 other.stop()
-        self._take_rounds(self._start_together(group), stop)
+        self._take_rounds(self._start_together(group), preset)
         lacking = [[group[0], trial] for trial in group[1:] if not trial.rounds]
         for further in [*lacking, group[:1]]:
-            self._measure_together(further, stop)
+            self._measure_together(further, preset)
 
     # ------------------------------------------------------------ starting
 
@@ -271,26 +271,26 @@ class ThisMachine(Source):
 
     # ------------------------------------------------------------ rounds
 
-    def _take_rounds(self, members: list[Trial], stop: StopRule) -> None:
-        """Measures rounds until the rule is satisfied, then what is measured once.
+    def _take_rounds(self, members: list[Trial], preset: Preset) -> None:
+        """Measures rounds until the preset is satisfied, then what is measured once.
 
         A trial that fails takes no further part. If one runs out of memory beside several others, all end.
         """
         rounds: list[Round] = []
         started = time.monotonic()
-        budget_s = min(stop.limit_s, stop.budget_s * max(1, len(members) - 1))
+        budget_s = min(preset.limit_s, preset.budget_s * max(1, len(members) - 1))
         others = cores.OtherPrograms()
         try:
             with gpus.sample_utilization(self.description.facts.uuid) as utilization:
                 while members:
                     clean = undisturbed(rounds)
-                    needed, spent_s = _rounds_needed(members, clean, stop), time.monotonic() - started
-                    if len(rounds) >= stop.rounds and (spent_s > budget_s or len(clean) >= needed):
+                    needed, spent_s = _rounds_needed(members, clean, preset), time.monotonic() - started
+                    if len(rounds) >= preset.rounds and (spent_s >= budget_s or len(clean) >= needed):
                         break
                     part = min(0.99, max(len(clean) / needed, spent_s / budget_s if budget_s else 0.0))
                     title = f"round {len(rounds) + 1} of {members[-1].stage.title}"
                     self.progress.reach(STARTING + (1 - STARTING) * part, title)
-                    rounds.append(self._take_round(members, stop, utilization))
+                    rounds.append(self._take_round(members, preset, utilization))
                     others.look()
                     members = [trial for trial in members if trial.child]
         finally:
@@ -301,14 +301,14 @@ class ThisMachine(Source):
         for trial in members:
             self._ask_the_rest(trial)
 
-    def _take_round(self, members: Sequence[Trial], stop: StopRule, utilization: list[float]) -> Round:
+    def _take_round(self, members: Sequence[Trial], preset: Preset, utilization: list[float]) -> Round:
         """One block of every member, in random order."""
         round = Round()
         for trial in self._random.sample(members, len(members)):
             if not trial.child:  # all have ended
                 break
             start = len(utilization)  # what was sampled before belongs to other trials
-            wants_ceiling = stop.ceiling and len(trial.rounds) < stop.rounds
+            wants_ceiling = preset.ceiling and len(trial.rounds) < preset.rounds
             try:
                 self._take_block(trial, _pids(members), wants_ceiling, round)
             except PerfkitError as problem:
@@ -363,14 +363,14 @@ class ThisMachine(Source):
             RunStore().add_noise(self.plan.device, [pair])
 
 
-def _rounds_needed(members: Sequence[Trial], clean: Sequence[Round], stop: StopRule) -> float:
+def _rounds_needed(members: Sequence[Trial], clean: Sequence[Round], preset: Preset) -> float:
     """After how many undisturbed rounds the ratios to the stage before and the baseline are precise."""
     compared = [trial for trial in members if trial.stage.name != AGAIN]
-    if stop.precision is None or len(compared) < 2:
-        return stop.rounds
+    if len(compared) < 2 or not preset.budget_s:
+        return preset.rounds
     logs = np.log([trial.rates(clean) for trial in compared])
     ratios = np.vstack([logs[1:] - logs[:-1], logs[2:] - logs[:1]]).T
-    return max(stop.rounds, stats.rounds_needed(ratios, stop.precision, stop.part))
+    return max(preset.rounds, stats.rounds_needed(ratios, preset.precision, preset.part))
 
 
 def _leave(members: Sequence[Trial], trial: Trial, problem: PerfkitError) -> None:

@@ -16,7 +16,7 @@ from perfkit.results import stats
 from perfkit.results.run import AGAIN, RUNG, Run
 from perfkit.results.store import RunStore
 from perfkit.rules import Target, applicable, joined, not_anchored
-from perfkit.studies.sources import Plan, Progress, Source, StopRule, opened
+from perfkit.studies.sources import Plan, Progress, Source, opened
 from perfkit.worker.messages import Description, DeviceFacts
 
 LAST = "tried last"
@@ -135,12 +135,10 @@ def has_verdicts(preset: Preset) -> bool:
     return preset.rounds >= stats.MIN_ROUNDS
 
 
-def stop_rule(plan: Plan) -> StopRule:
-    """When the rounds of a ladder end."""
-    preset, precision = plan.preset, None
-    if has_verdicts(preset):
-        precision = stats.rounds_part(preset.precision, RunStore().noise(plan.device))
-    return StopRule(preset.rounds, precision, preset.part, preset.budget_s, preset.limit_s)
+def stop_rule(plan: Plan) -> Preset:
+    """The plan's preset, with the precision that its device's A/A noise leaves to the rounds."""
+    noise = RunStore().noise(plan.device)
+    return replace(plan.preset, precision=stats.rounds_part(plan.preset.precision, noise))
 
 
 def again(stage: Stage) -> Stage:
@@ -182,7 +180,7 @@ def _climbed(source: Source) -> Iterator[Run]:
         yield from source.measure([*rows, *repeat], whole)
         return
 
-    def rule(parts_left: int) -> StopRule:
+    def rule(parts_left: int) -> Preset:
         """The parts that are left share the time that is left."""
         left_s = max(0.0, started + whole.limit_s - time.monotonic())
         return replace(whole, limit_s=left_s / parts_left)

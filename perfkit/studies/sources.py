@@ -6,7 +6,6 @@ the reason, before anything starts. An addition registers its source by the pref
 """
 
 import contextlib
-import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -91,25 +90,6 @@ class Progress:
 
 
 # ---------------------------------------------------------------- what is measured
-
-
-@dataclass(frozen=True)
-class StopRule:
-    """When the rounds of a measurement end."""
-
-    rounds: int
-    """At least so many, also after `limit_s`."""
-    precision: float | None = None
-    """Rounds go on until half the width of every interval / ratio is at most this; None: the least number is
-    enough; 0: until the budget is spent."""
-    part: float = 0.0
-    """A half width of this part of the effect is enough too."""
-    budget_s: float = 0.0
-    """Seconds of rounds for each stage that is compared, if precision is not reached before."""
-    limit_s: float = math.inf
-    """Seconds of rounds for all stages together."""
-    ceiling: bool = True
-    """Whether the first rounds also measure the step on a batch that is already on the device."""
 
 
 @dataclass(frozen=True)
@@ -199,9 +179,10 @@ class Source:
         """Runs that exist already and are shown in place of measuring; most sources have none."""
         return []
 
-    def measure(self, stages: Sequence[Stage], stop: StopRule) -> list[Run]:
+    def measure(self, stages: Sequence[Stage], preset: Preset) -> list[Run]:
         """Measures stages in the same rounds, and returns a run for each, in their order.
 
+        `preset` says when the rounds end; what is measured in them is the plan's.
         The first stage is the baseline: every other one is compared with it and with the stage before. A
         stage with a `reason` is not measured. A stage that fails does not stop the others. Processes stay
         alive until `renew` or a call without their stage; a stage is known by its name.

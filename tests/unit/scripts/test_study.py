@@ -1,10 +1,12 @@
 """Scripts as a source of runs: their own settings, and whether two runs of one train the same."""
 
+from dataclasses import replace
+
+from perfkit.ladder.catalogue import PRESETS
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.scripts import study
 from perfkit.scripts.messages import ScriptFacts
-from perfkit.studies.sources import StopRule
 from perfkit.worker.messages import DeviceFacts
 
 
@@ -27,7 +29,7 @@ def test_a_script_keeps_what_it_sets_by_itself():
 
 def test_slow_steps_make_fewer_rounds_and_the_budget_stays():
     for round_s, left_s in ((1.4, 17.2), (30.0, 0.0)):
-        rule = study.affordable(StopRule(rounds=5, budget_s=20.0), round_s)
+        rule = study.affordable(replace(PRESETS["quick"], budget_s=20.0), round_s)
         assert (rule.rounds, rule.budget_s) == (2, left_s)
 
 

@@ -10,7 +10,7 @@ from perfkit.simulate import chrome
 from perfkit.simulate.costs import constants
 from perfkit.simulate.gpus import error_table
 from perfkit.simulate.source import Simulated
-from perfkit.studies.sources import Progress, StopRule, plan
+from perfkit.studies.sources import Progress, plan
 from tests.unit.simulate.plans import prediction
 
 
@@ -22,7 +22,7 @@ def computed(device, workload, *changes):
         stages.append(Stage(str(number), str(number), recipe))
     planned = plan(workload, device=device)
     with planned.source(planned, Progress()) as opened:
-        return opened.measure(stages, StopRule(5))
+        return opened.measure(stages, planned.preset)
 
 
 def test_another_workload_has_its_fetch_time_measured_here(no_orphans):

@@ -14,7 +14,7 @@ from perfkit.results.run import Mechanism
 from perfkit.results.store import RunStore
 from perfkit.studies.inspect import parity
 from perfkit.studies.rungs import again, described
-from perfkit.studies.sources import Progress, StopRule, opened
+from perfkit.studies.sources import Progress, opened
 from perfkit.worker.messages import ParityReport
 from tests.unit.studies.fakes import FakeChild, out_of_memory
 
@@ -28,7 +28,7 @@ THREE = [stage(8), stage(16), stage(32)]
 
 def measure(where, stages, rounds=3, **rule):
     with opened(where, Progress()) as source:
-        return source.measure(stages, StopRule(rounds, **rule))
+        return source.measure(stages, replace(where.preset, rounds=rounds, **rule))
 
 
 # ---------------------------------------------------------------- rounds
@@ -79,7 +79,7 @@ def test_rounds_go_on_until_every_interval_is_narrow_or_the_budget_is_spent(
         return 100.0 if recipe.batch_size == 8 else next(turns)
 
     machine.rate = rate
-    _, second = measure(where, [stage(8), stage(16)], precision=0.01, budget_s=38.5, ceiling=False)
+    _, second = measure(where, [stage(8), stage(16)], precision=0.01, part=0.0, budget_s=38.5, ceiling=False)
     assert len(second.raw.block_samples_per_s) == rounds
 
 
@@ -93,14 +93,14 @@ def test_the_time_limit_ends_the_rounds_but_not_the_least_number(machine, where)
 
 def test_processes_stay_alive_for_the_next_call_and_end_without_their_stage(machine, where):
     with opened(where, Progress()) as source:
-        first = source.measure([stage(8), stage(16)], StopRule(3))
+        first = source.measure([stage(8), stage(16)], where.preset)
         assert machine.alive() == [0, 1]
-        second = source.measure([stage(8), stage(32)], StopRule(3))
+        second = source.measure([stage(8), stage(32)], where.preset)
         assert machine.alive() == [0, 2]
         assert second[1].pairings[1].against == first[0].id == second[0].id
         source.renew()
         assert machine.alive() == []
-        third = source.measure([stage(8), stage(32)], StopRule(3))
+        third = source.measure([stage(8), stage(32)], where.preset)
     assert third[0].id == first[0].id, "the baseline goes on in a new process"
     assert third[1].id != second[1].id
     assert [len(pairing.own_samples_per_s) for pairing in third[1].pairings] == [3, 3]
