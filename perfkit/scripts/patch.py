@@ -1,5 +1,6 @@
 """The edit of a user's script that sets switches, and the proof that it does what they do from outside."""
 
+import ast
 import difflib
 import io
 import os
@@ -15,7 +16,7 @@ from perfkit.results.parity import Check
 from perfkit.scripts import referee
 from perfkit.scripts.behaviour import Behaviour
 from perfkit.scripts.messages import ScriptFacts, Site
-from perfkit.scripts.patch_source import Refused, Source
+from perfkit.scripts.patch_source import Edit, Refused, Source
 from perfkit.scripts.study import ScriptSource, script_plan
 from perfkit.scripts.watched import Launch
 from perfkit.show.document import Content, Notice
@@ -121,19 +122,19 @@ def edit(launch: Launch, settings: Mapping[str, Value], facts: ScriptFacts) -> P
     """The edits of a script's files; they stay as they are."""
     files = [str(launch.script.resolve())] if launch.script else []
     files += [frame.file for site in facts.sites for frame in reversed(site.frames)]
-    sources = {path: Source(path, Path(path).read_bytes()) for path in dict.fromkeys(files)}
-    patcher, edited, refused = _Patcher(facts, sources), dict[str, Value](), dict[str, str]()
+    edits, edited, refused = list[Edit](), dict[str, Value](), dict[str, str]()
+    sources = {path: Source(path, Path(path).read_bytes(), edits) for path in dict.fromkeys(files)}
+    patcher = _Patcher(facts, sources)
     for name, value in settings.items():
-        before = [[*source.edits] for source in sources.values()]
+        count = len(edits)
         try:
             patcher.set(name, value)
             edited[name] = value
         except Refused as reason:
             refused[name] = str(reason)
-            for source, edits in zip(sources.values(), before, strict=True):
-                source.edits = edits
+            del edits[count:]
     if edited:
-        changed = [path for path, source in sources.items() if source.edits]
+        changed = dict.fromkeys(edit.path for edit in edits)
         replaced = tuple((Path(path), sources[path].edited()) for path in changed)
         launch = replace(launch, program=files[0] if launch.script else launch.program, replaced=replaced)
     return Patch(launch, edited, refused)
@@ -210,9 +211,10 @@ class _Patcher:
         frames = [frame for site in self._sites if site.role == "forward" for frame in site.frames]
         models = [source.around(source.call_at(frame)) for frame in frames if frame.file == source.path]
         near = [path[len(outer)] for path in models if path[: len(outer)] == outer != path]
+        near = [statement for statement in near if not isinstance(statement, ast.FunctionDef)]
         if not near or loss in near or near[0].lineno > loss.lineno or not is_only:
             what = f"put `{header}:` around the call of the model and its loss"
-            raise Refused(f"{source.where(backward)}: {what}")
+            raise Refused(f"{source.name}:{backward.lineno}: {what}")
         block = b"".join(source.lines[getattr(outer[-1], "lineno", 1) : loss.lineno])
         if device := re.search(rb"\.to\(([\w.]*device)\b", block):  # the script may choose another one
             kind = f"torch.device({device[1].decode()}).type"
@@ -224,7 +226,8 @@ def _add_to_model(source: Source, call: Any, suffix: str) -> None:
     """A statement on a model, before the optimizer that gets its parameters is made by a call."""
     name = ", ".join(re.findall(r"([\w.]+)\.(?:named_)?parameters\(", source.code(call)))
     if name == "self" or not re.fullmatch(r"(self\.)?\w+", name):
-        raise Refused(f"{source.where(call)}: add `{suffix}` to the model before this optimizer is made")
+        what = f"add `{suffix}` to the model before this optimizer is made"
+        raise Refused(f"{source.name}:{call.lineno}: {what}")
     source.add_before(source.around(call)[-1], f"{name}{suffix}")
 
 

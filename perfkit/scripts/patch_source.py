@@ -22,16 +22,17 @@ class Refused(Exception):
 class Edit(NamedTuple):
     """Bytes of a file that are replaced by a text; none where `start` is `end`."""
 
+    path: str
     start: int
     end: int
     text: str
 
 
 class Source:
-    """A parsed file and its edits. The methods raise `Refused` for what they cannot find or place."""
+    """A parsed file. The methods add to `edits`, or raise `Refused` for what they cannot find or place."""
 
-    def __init__(self, path: str, data: bytes) -> None:
-        self.path, self.data, self.name = path, data, Path(path).name
+    def __init__(self, path: str, data: bytes, edits: list[Edit]) -> None:
+        self.path, self.data, self.edits, self.name = path, data, edits, Path(path).name
         try:
             self.text = data.decode()
             self._tree = ast.parse(self.text)
@@ -40,7 +41,6 @@ class Source:
         self.lines = data.splitlines(keepends=True)
         self._starts = [0, *itertools.accumulate(map(len, self.lines))]
         self._end = "\r\n" if b"\r\n" in data else "\n"
-        self.edits: list[Edit] = []
         self._calls = [node for node in ast.walk(self._tree) if isinstance(node, ast.Call)]
 
     # ------------------------------------------------------------ finding
@@ -49,10 +49,6 @@ class Source:
         """The text of a node."""
         start, end = self._span(node)
         return self.data[start:end].decode()
-
-    def where(self, node: Any) -> str:
-        """Such as `train.py:12`."""
-        return f"{self.name}:{node.lineno}"
 
     def calls(self, names: Sequence[str]) -> list[ast.Call]:
         """The calls of functions, methods and classes with these names."""
@@ -67,12 +63,9 @@ class Source:
         raise Refused(f"the call seen at {frame.where} is not in the file now; run it again")
 
     def around(self, call: ast.Call) -> list[Any]:
-        """The function or module that holds a call, then the statements in it that do, innermost last."""
-        around: list[Any] = [self._tree]
-        for node in ast.walk(self._tree):
-            if isinstance(node, ast.stmt) and call in ast.walk(node):
-                around = [node] if isinstance(node, ast.FunctionDef) else [*around, node]
-        return around
+        """The module, and the statements in it that hold a call, the innermost last."""
+        statements = (node for node in ast.walk(self._tree) if isinstance(node, ast.stmt))
+        return [self._tree, *(node for node in statements if call in ast.walk(node))]
 
     # ------------------------------------------------------------ editing
 
@@ -86,12 +79,14 @@ class Source:
             name, code = setting.split("=", 1)
             value = given.get(name)
             if isinstance(value, ast.Constant):
-                self.edits.append(Edit(*self._span(value), code))
+                self.edits.append(Edit(self.path, *self._span(value), code))
             elif value:
-                raise Refused(f"{self.where(value)}: {name} is {self.code(value)}; set that to {code}")
+                raise Refused(f"{self.name}:{value.lineno}: {name} is {self.code(value)}; set that to {code}")
             elif None in given:
                 options = self.code(given[None])
-                raise Refused(f"{self.where(call)}: set {settings} in the dictionary given as **{options}")
+                raise Refused(
+                    f"{self.name}:{call.lineno}: set {settings} in the dictionary given as **{options}"
+                )
             else:
                 # After the last argument; the parentheses of a generator may be those of the call.
                 end = self._span(call)[1] - 1
@@ -104,13 +99,13 @@ class Source:
         return start, self._starts[node.end_lineno - 1] + node.end_col_offset
 
     def _insert(self, at: int, text: str) -> None:
-        self.edits.append(Edit(at, at, text))
+        self.edits.append(Edit(self.path, at, at, text))
 
     def add_before(self, statement: ast.stmt, line: str) -> None:
         """A line of code above a statement."""
         before = self.lines[statement.lineno - 1][: statement.col_offset].decode()
         if before.strip():
-            raise Refused(f"{self.where(statement)}: put each statement on a line of its own")
+            raise Refused(f"{self.name}:{statement.lineno}: put each statement on a line of its own")
         self._add(statement.lineno - 1, before + line)
 
     def add_after_imports(self, line: str) -> None:
@@ -137,8 +132,8 @@ class Source:
 
     def edited(self) -> bytes:
         """The file with its edits."""
-        result = self.data
-        for start, end, text in sorted(dict.fromkeys(self.edits), key=lambda edit: edit.start)[::-1]:
+        result, own = self.data, dict.fromkeys(edit for edit in self.edits if edit.path == self.path)
+        for _, start, end, text in sorted(own, key=lambda edit: edit.start)[::-1]:
             result = result[:start] + text.encode() + result[end:]
         try:
             ast.parse(result)
