@@ -9,7 +9,7 @@ from IPython.display import display
 
 import perfkit
 from perfkit.errors import InvalidValue
-from perfkit.notebook.panel import Controls, Panel, check, download, heading, text
+from perfkit.notebook.panel import Controls, Panel, download, heading, text
 from perfkit.notebook.shown import Shown
 from perfkit.recipe import Recipe, Value
 from perfkit.rules import why_not
@@ -17,7 +17,7 @@ from perfkit.scripts import patch as patching
 from perfkit.scripts import study, suggest
 from perfkit.scripts.messages import SETTABLE
 from perfkit.scripts.watched import Launch
-from perfkit.scripts.watching import BUDGET_S, watch
+from perfkit.scripts.watching import watch
 from perfkit.show import figures, sentences
 from perfkit.show.document import Code, Content, Notice, Section
 from perfkit.studies.compare import Candidate, compare
@@ -69,7 +69,7 @@ class ScriptPanel(Panel):
         self._edit, self._compared, self._seen = list[Content](), list[Content](), list[Content]()
         self._controls = Controls(SETTABLE, lambda: self.bar.say("press Run to measure"))
         command = self.launch.describe()
-        about = "Some steps as they are: rate, waiting, profile, and what to try"
+        about = "Some steps as they are: rate, waiting, profile, what to try, and what can be set"
         edit = "The edit of your file that sets these switches"
         self.buttons = [
             self.button("Watch", about, lambda: self.start(self._watch)),
@@ -78,8 +78,6 @@ class ScriptPanel(Panel):
         self._save = text("pk-script")
         self.above, self.below = [heading(command), self._controls.widget], [self._save]
         super().__init__((command, preset))
-        # Nothing is started before a person asks for it.
-        self.bar.say("ready; Watch shows what can be set in this script")
 
     def set(self, **settings: Value) -> None:
         """Sets switches, as the controls do."""
@@ -106,8 +104,7 @@ class ScriptPanel(Panel):
         raise InvalidValue("no switch is set", "Set one, or press Watch for what to try")
 
     def _watch(self, tries: bool = False) -> None:
-        budget_s = min(BUDGET_S, self.plan.preset.budget_s or 15.0)
-        watched = watch(self.launch, self.progress(), budget_s, tries)
+        watched = watch(self.launch, self.progress(), tries=tries)
         where = study.target(watched.script)
         self._controls.offer(Recipe().replace(**where.own), functools.partial(why_not, target=where))
         self._seen = [Section("What watching it has shown", watched.sections())]
@@ -116,10 +113,10 @@ class ScriptPanel(Panel):
         settings, preset = self._settings(), self.plan.preset
         self._edit = []
         sides = Candidate("as it is"), Candidate(suggest.settings_text(settings), changes=settings)
-        budget_s, progress = max(5.0, preset.budget_s), self.progress()
-        result = compare(*sides, self.plan, budget_s, preset.precision, 1, False, preset.part, progress)
+        result = compare(
+            *sides, self.plan, preset.budget_s, preset.precision, 1, False, preset.part, self.progress()
+        )
         self.runs = runs = [result.a, result.b]
-        check(runs)
         picture, proofs = figures.headline(runs), study.sides(result, [study.losses(*runs)])
         self._compared = [*map(Notice, sentences.notices(runs)), picture, result.describe(), *proofs]
 

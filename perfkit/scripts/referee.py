@@ -63,24 +63,24 @@ def match(
     for name in allowed:
         if name not in NAMES:
             raise one_of(name, NAMES, "difference")
-    settings, titles, rest = training.settings or [], named[:2], tuple(named[2:])
-    launches = [Launch(title, rest) for title in titles]
-    if script.script:
-        titles = ["as it is", ", ".join(settings)]
-        launches = [Launch(script.script, tuple(named), script.module)] * 2
-    is_pair = script.script or [Path(title).suffix for title in titles] == [".py", ".py"]
-    if not is_pair or bool(script.script) != bool(settings):
+    settings, is_one = training.settings or [], script.script is not None
+    if is_one != bool(settings) or not (
+        is_one or [Path(side).suffix for side in named[:2]] == [".py", ".py"]
+    ):
         what = f"these are no two scripts, nor one and switches: {', '.join([*named, *settings])}"
         raise InvalidValue(what, "Name two scripts, or write --script FILE --set switch=value")
-    launches[1].check()  # raises where there is no such script
+    old, new, *rest = [str(script.script)] * 2 * is_one + [*named]
+    launch, second = (Launch(side, rest, script.module) for side in (old, new))
+    second.check()  # raises where there is no such script
+    if is_one:
+        old, new = "as it is", ", ".join(settings)
     observed: dict[str, Behaviour] = {}
-    plan = study.script_plan(
-        launches[0], training.preset, training.seed, more={titles[1]: launches[1]}, observed=observed
-    )
+    how = training.preset, training.seed
+    plan = study.script_plan(launch, *how, more={new: second}, observed=observed)
     changes = parse_settings(settings)
     declared = set(allowed).union(*(_DECLARE.get(switch, ()) for switch in changes))
     judge = functools.partial(verdict, observed, declared)
-    return plan, Candidate(titles[0]), Candidate(titles[1], changes=changes), judge
+    return plan, Candidate(old), Candidate(new, changes), judge
 
 
 def verdict(
