@@ -49,10 +49,10 @@ def patch(
     *,
     module: Module = False,
     settings: Annotated[cli.Texts, typer.Option("--set", help="switch=value; repeatable")] = None,
-    verify: Annotated[
-        bool, typer.Option(help="measure the edited script against the switches set from outside")
-    ] = True,
-    budget: Annotated[float, typer.Option(help="seconds of rounds to verify it", min=0)] = patching.BUDGET_S,
+    budget: Annotated[
+        float,
+        typer.Option(help="seconds of rounds against the switches set from outside; 0: unverified", min=0),
+    ] = patching.BUDGET_S,
 ) -> None:
     """Prints the edit of your own script that sets switches, at the calls seen while it trained."""
     switches = parse_settings(settings)
@@ -61,7 +61,7 @@ def patch(
     launch = Launch(program, tuple(arguments or ()), module)
     with cli.progress() as follow:
         result = patching.make(launch, switches, follow)
-        proof = patching.verify(result, launch, budget if verify else None, follow)
+        proof = patching.verify(result, launch, budget, follow)
     sys.stdout.write(result.diff())
     terminal.show([*result.notes(), proof.evidence], to_stderr=True)
     if not proof.ok:

@@ -231,14 +231,13 @@ def _add_to_model(source: Source, call: Any, suffix: str) -> None:
     source.add_before(source.around(call)[-1], f"{name}{suffix}")
 
 
-def verify(result: Patch, launch: Launch, budget_s: float | None, progress: Progress) -> Check:
+def verify(result: Patch, launch: Launch, budget_s: float, progress: Progress) -> Check:
     """Compares the patched script with the script of `launch` with the switches set from outside.
 
-    It must train the same, and not be seen to be slower. `budget_s`: seconds of rounds; None: nothing is
-    measured.
+    It must train the same, and not be seen to be slower. `budget_s`: seconds of rounds; 0: no verification.
     """
-    if budget_s is None or not result.edited:
-        return Check("patch", bool(result.edited), "not measured" if result.edited else "no switch was set")
+    if not (budget_s and result.edited):
+        return Check("patch", bool(result.edited), "not verified")
     observed: dict[str, Behaviour] = {}
     sides = Candidate("set from outside", changes=result.edited), Candidate("patched")
     plan = script_plan(launch, more={"patched": result.launch}, observed=observed)
