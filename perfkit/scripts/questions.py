@@ -24,7 +24,6 @@ from torch.utils import data
 
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe, allowed, switches
-from perfkit.scripts.behaviour import Behaviour
 from perfkit.scripts.loaders import ARGUMENTS, Loaders
 from perfkit.scripts.messages import EDITS, SETTABLE, Observation, ScriptFacts
 from perfkit.scripts.outputs import Outputs, clock
@@ -60,8 +59,12 @@ class Questions(Procedures):
         script.set_process()
         self._loaders, self._models = Loaders(script), Models(script)
         around(torch, "save", functools.partial(_save, script))
-        self._witness = Witness(script) if script.settings["witness"] else None
-        script.parts += [self._loaders, Updates(script), self._witness, self]
+        script.parts += [self._loaders, Updates(script)]
+        if script.settings["witness"]:
+            witness = Witness(script)
+            script.parts.append(witness)
+            self.behaviour = witness.behaviour
+        script.parts.append(self)
 
     def on_steps(self, steps: list[Step]) -> None:
         if not self._early:
@@ -115,11 +118,6 @@ class Questions(Procedures):
             sites=[site for sites in script.sites.by_role.values() for site in sites],
             notes=script.notes,
         )
-
-    def behaviour(self) -> Behaviour:
-        """What the steps of a script with a witness have done until now."""
-        assert self._witness
-        return self._witness.behaviour()
 
     def observe(self, steps: int, seconds: float = math.inf) -> Job:
         """`Observation` of plain steps: fewer if the script ends before, or if they take longer."""
