@@ -105,9 +105,8 @@ def test_as_many_pairs_of_processes_as_their_noise_calls_for(noise, precision, p
 def test_pairs_and_rounds_together_reach_the_precision(noise):
     """Simulated: pairs that differ for good, rounds that scatter by 5%; as much of both as is called for."""
     pairs = pairs_for(noise, 0.02)
-    rounds = math.ceil(
-        (1.96 * math.sqrt(2) * 0.05 / stats.rounds_part(stats.half_width_per_pair(0.02, pairs), noise)) ** 2
-    )
+    half_width = stats.rounds_part(stats.half_width_per_pair(0.02, pairs), noise)
+    rounds = math.ceil((1.96 * math.sqrt(2) * 0.05 / half_width) ** 2)
     rng = np.random.default_rng(0)
 
     def ratio():
