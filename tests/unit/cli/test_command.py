@@ -33,14 +33,6 @@ def run(*arguments, code=0):
     return result.output
 
 
-def failing(problem):
-    def fail():
-        """Fails."""
-        raise problem
-
-    return fail
-
-
 def test_the_help_names_every_command_and_imports_none():
     code = (
         "import sys; from perfkit.cli import app; app(['--help'], standalone_mode=False);"
@@ -66,7 +58,11 @@ def test_a_command_describes_itself_and_each_option(name):
 @pytest.mark.parametrize(("problem", "code", "text"), ERRORS)
 def test_an_error_is_one_line_and_an_exit_code(problem, code, text, monkeypatch):
     monkeypatch.setattr(os, "dup2", lambda *_: None)  # stdout is pytest's
-    result = CliRunner().invoke(single("fail", failing(problem)), [])
+
+    def fail():
+        raise problem
+
+    result = CliRunner().invoke(single("fail", fail), [])
     assert (result.exit_code, result.output) == (code, text)
 
 

@@ -65,19 +65,15 @@ def test_nothing_moves_bytes_faster_than_the_memory(sheet):
 
 
 def test_what_multiprocessors_limit_is_as_much_faster_as_they_are_up_to_the_bandwidth():
-    reference, x = gpu("rtx3090"), Tensor((256, 512, 28, 28), "float16")
+    reference = gpu("rtx3090")
     known = costs.Constants(
         2, {"overlap": 8, "conv.memory": 0.2, "pointwise.memory": 0.9, "other.compute": 1}, {}
     )
-    twice = msgspec.structs.replace(reference, multiprocessors=2 * reference.multiprocessors)
-    half = msgspec.structs.replace(reference, multiprocessors=reference.multiprocessors // 2)
-    assert [known.share(sheet, "conv.wgrad", "memory") for sheet in (reference, twice, half)] == [
-        0.2,
-        0.4,
-        0.2,
-    ]
+    twice, half = (msgspec.structs.replace(reference, multiprocessors=count) for count in (2 * 82, 41))
+    shares = [known.share(sheet, "conv.wgrad", "memory") for sheet in (reference, twice, half)]
+    assert shares == [0.2, 0.4, 0.2]
     assert [known.share(sheet, "conv", "compute") for sheet in (reference, twice)] == [1, 1]
-    assert seconds(twice, "relu", [x], x) >= 2 * x.nbytes / (twice.bandwidth_gbs * 1e9)
+    assert known.share(twice, "pointwise", "memory") > 1, "which no kernel reaches"
 
 
 @pytest.mark.parametrize(
@@ -96,12 +92,6 @@ def test_compiling_joins_neighbours_and_keeps_products():
     )
     [layout] = {op.inputs[0].layout for op in compiled.operators if op.name == "aten.convolution"}
     assert layout == "channels_last", "the compiler's choice"
-
-    def light(step):
-        works = [work for work, _ in kernels_of(step, GPUS["v100"])]
-        return sum(work.nbytes for work in works if not work.m and work.kind != "foreach")
-
-    assert light(compiled) < light(eager)
 
 
 def test_what_only_one_kernel_uses_is_not_written():
