@@ -88,23 +88,17 @@ def throughput(runs: Sequence[Run]) -> Figure:
     """A bar for each stage with its interval; a line climbs through a ladder's, dropped rungs are hollow."""
     rows, is_ladder = list[Row](), any(RUNG in run.facts for run in runs)
     for run in runs:
-        rate, is_dropped = run.samples_per_s, run.facts.get(RUNG, "").startswith("dropped")
-        look = _DROPPED if is_dropped else _RATE
-        climbs = is_ladder and bool(rate) and not (is_dropped or run.is_again)
-        bar, text = [(rate.value, look)] if rate else [], _throughput_numbers(run)
-        rows.append(Row(sentences.name(run), bar, text, rate, climbs))
+        rate, name = run.samples_per_s, sentences.name(run)
+        if rate is None:
+            rows.append(Row(name, (), units.wrapped(sentences.outcome(run), 44, 2)))
+            continue
+        text, is_dropped = f"{sentences.rate(run)} samples/s", run.facts.get(RUNG, "").startswith("dropped")
+        if ratio := run.speedup("baseline" if run.is_again else "previous"):
+            text += f"\n{sentences.SIGNS[ratio.verdict]} {units.ratio(ratio)} {ratio.verdict}"
+        climbs = is_ladder and not (is_dropped or run.is_again)
+        rows.append(Row(name, [(rate.value, _DROPPED if is_dropped else _RATE)], text, rate, climbs))
     unit = "samples/s: mean, 95% interval; ratio to the stage, or what was kept, before"
     return _figure("throughput", "Throughput, stage by stage", runs, rows, unit)
-
-
-def _throughput_numbers(run: Run) -> str:
-    """Rate with its interval; ratio to the stage before, with interval and verdict; or why there are none."""
-    if not run.samples_per_s:
-        return units.wrapped(sentences.outcome(run), 44, 2)
-    line = f"{sentences.rate(run)} samples/s"
-    if ratio := run.speedup("baseline" if run.is_again else "previous"):
-        line += f"\n{sentences.SIGNS[ratio.verdict]} {units.ratio(ratio)} {ratio.verdict}"
-    return line
 
 
 def held(ledgers: Sequence[MemoryReport]) -> Figure:
