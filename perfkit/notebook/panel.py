@@ -350,7 +350,8 @@ class Panel(Sectioned):
             return  # `run` has displayed it in this cell already
         display({**self.widget._repr_mimebundle_(), "text/plain": repr(self)}, raw=True)
         self._output = self._beside
-        self._beside.place(self.sections(), self.acts)
+        self._output.place()
+        self.show()
 
     def show(self) -> None:
         """Shows the results as they are now, in the place of the newest."""

@@ -21,7 +21,7 @@ from perfkit.show.sentences import verdicts
 from perfkit.show.style import Figure
 from perfkit.studies import inspect, rungs, sources
 from perfkit.studies.sources import Progress, Update
-from perfkit.worker.messages import SyncReport
+from perfkit.worker.messages import KernelReport, SyncReport
 
 Result = TypeVar("Result")
 Recipes = Mapping[str, Mapping[str, Any]]
@@ -85,11 +85,11 @@ class Output:
         """What is shown, by the ids of the three outputs."""
         self._shown_at = 0.0
 
-    def place(self, contents: Sequence[Content] = (), acts: Any = None) -> None:
+    def place(self) -> None:
         """Makes outputs in the cell that runs, and empties the place that it had before."""
         self.show(())
         self.cell = current_cell()
-        self._parts = {uuid.uuid4().hex: bundle for bundle in _bundles(contents, acts)}
+        self._parts = {uuid.uuid4().hex: _NOTHING for _ in range(3)}
         for name, bundle in self._parts.items():
             display(bundle, raw=True, display_id=name)
 
@@ -157,9 +157,9 @@ def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Shown
     return Shown(reports, tables.memory(reports))
 
 
-def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> Shown[Any]:
+def kernels(*which: Any, **how: Any) -> Shown[KernelReport]:
     """Roofs, shapes, a step's share of them; arguments as for `perfkit.profile`."""
-    report = inspect.kernels(workload, recipe, **where)
+    report = inspect.kernels(*which, **how)
     return Shown(report, tables.kernels(report))
 
 

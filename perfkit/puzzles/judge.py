@@ -19,6 +19,7 @@ import torch
 
 from perfkit.errors import InvalidValue
 from perfkit.puzzles import Verdict, folder
+from perfkit.show.units import clean
 
 _ANSWER = "your_answer.py"
 PRELUDE: dict[str, Any] = {}
@@ -85,8 +86,7 @@ def _in_words(problem: BaseException) -> str:
         return f"Python cannot read line {problem.lineno} of your answer: {problem.msg}"
     if isinstance(problem, NameError) and not lines and problem.name:
         return f"Define `{problem.name}`, as the starter does, and hand it to `check`"
-    text = next((line.strip() for line in str(problem).splitlines() if line.strip()), "")
-    what = f"{type(problem).__name__}{f': {text}' if text else ''}"[:300]
+    what = clean(f"{type(problem).__name__}: {problem}", 300)
     if lines:
         return f"`{lines[-1]}` raised {what}"
     return f"Your answer cannot be used ({what}): compare its parameters and what it returns with the starter"

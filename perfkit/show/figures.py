@@ -35,8 +35,7 @@ def headline(runs: Sequence[Run]) -> Figure:
 
 def _figure(name: str, title: str, runs: Sequence[Run], rows: Sequence[Row], unit: str) -> Figure:
     for run in runs[:1]:
-        device = f"simulated {run.simulated.gpu}" if run.simulated else run.device
-        title = " · ".join(filter(None, (title, run.workload.rpartition(":")[2], device)))
+        title = " · ".join(filter(None, (title, run.workload.rpartition(":")[2], run.device)))
     return Figure(name, title, rows, f"{'simulated ' * any(run.simulated for run in runs)}{unit}")
 
 

@@ -63,7 +63,7 @@ def size(count: float | None) -> str:
     if count is None:
         return NOT_AVAILABLE
     scale, unit = size_unit(count)
-    return f"{number(count / scale)} {unit}" if unit != "B" else f"{count:.0f} B"
+    return f"{number(count / scale)} {unit}"
 
 
 def size_unit(count: float) -> tuple[float, str]:
