@@ -11,8 +11,8 @@ import perfkit
 from perfkit.errors import InvalidValue
 from perfkit.notebook.panel import Controls, Panel, download, heading, text
 from perfkit.notebook.shown import Shown
-from perfkit.recipe import Recipe, Value
-from perfkit.rules import why_not
+from perfkit.recipe import Recipe, Value, allowed
+from perfkit.rules import Target, why_not
 from perfkit.scripts import patch as patching
 from perfkit.scripts import study, suggest
 from perfkit.scripts.messages import SETTABLE
@@ -105,7 +105,10 @@ class ScriptPanel(Panel):
 
     def _watch(self, tries: bool = False) -> None:
         watched = watch(self.launch, self.progress(), tries=tries)
-        where = study.target(watched.script)
+        script = watched.script
+        where = Target(
+            script.device, convolves=script.convolves, own=allowed(script.settings), refused=script.refused
+        )
         self._controls.offer(Recipe().replace(**where.own), functools.partial(why_not, target=where))
         self._seen = [Section("What watching it has shown", watched.sections())]
 

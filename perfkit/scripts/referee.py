@@ -1,7 +1,7 @@
 """The verdict on a script that is to replace another: is it faster, and does it still train the same?"""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -84,7 +84,7 @@ def match(
 
 
 def verdict(
-    observed: Mapping[str, Behaviour],
+    observed: dict[str, Behaviour],
     allowed: set[str],
     result: Comparison,
     precision: float,

@@ -11,7 +11,6 @@ import msgspec
 from perfkit.errors import PerfkitError, RunFailed
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import Preset, Stage
-from perfkit.machine import devices
 from perfkit.process.child import EVERYTHING
 from perfkit.recipe import Recipe, Value, allowed
 from perfkit.results import parity
@@ -90,7 +89,7 @@ class ScriptSource(ThisMachine):
 
     @property
     def target(self) -> Target:
-        return target(self.facts)
+        return replace(super().target, own=allowed(self.facts.settings), refused=self.facts.refused)
 
     def baseline(self) -> Recipe:
         """The script's own settings."""
@@ -143,19 +142,6 @@ class ScriptSource(ThisMachine):
 def affordable(preset: Preset, round_s: float) -> Preset:
     """Rounds of slow steps as the budget allows, which pays for a first round and a last one beside them."""
     return replace(preset, rounds=_FEWEST, budget_s=max(0.0, preset.budget_s - 2 * round_s))
-
-
-def target(facts: ScriptFacts) -> Target:
-    """Where a script runs: with the settings it has by itself, and what cannot be set from outside."""
-    return Target(
-        device=facts.device,
-        convolves=facts.convolves,
-        bf16=facts.facts.bf16 is not False,
-        compiler=not devices.compiler_problem(facts.device),
-        count=facts.facts.count or 1,
-        own=allowed(facts.settings),
-        refused=facts.refused,
-    )
 
 
 def losses(a: Run, b: Run) -> Check:

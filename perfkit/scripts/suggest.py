@@ -85,12 +85,7 @@ class Seen:
         return max(work, 1e-9)
 
     def idea(
-        self,
-        title: str,
-        why: str,
-        settings: Mapping[str, Value],
-        left_s: float | None = None,
-        at_most: bool = True,
+        self, title: str, why: str, settings: Mapping[str, Value], left_s: float | None = None
     ) -> Suggestion:
         """A suggestion; refused if its first switch is on already, or cannot be set here, or gains nothing.
 
@@ -100,7 +95,7 @@ class Seen:
         recipe, refused = applicable(self.own.replace(**settings), self.target)
         left = {key: new for key, (new, _) in recipe.diff(self.own).items()}
         if name in left and (gain is None or gain >= _LEAST):
-            is_bound = at_most and gain is not None
+            is_bound = gain is not None and name != "amp"  # that was tried on a held batch
             return Suggestion(title=title, state="try", settings=left, why=why, gain=gain, at_most=is_bound)
         if name in left or name in refused:
             return Suggestion(title=title, state="refused", why=refused.get(name, f"{why}; no gain"))
@@ -147,10 +142,10 @@ def _computing(seen: Seen) -> Iterator[Suggestion]:
     steps, where, work_s = seen.steps, seen.target, seen.work_s
     amp = seen.own.amp if seen.own.amp != "off" else "bf16" if where.bf16 else "fp16"
     why, left_s = "matrix products and convolutions", None
-    if speed := seen.in_16_bits:  # measured, not a bound
+    if speed := seen.in_16_bits:
         why += f" (tried on a held batch: {speed:.2f}× as fast)"
         left_s = steps.step_s - work_s + work_s / speed
-    yield seen.idea("AMP", why, {"amp": amp}, left_s, at_most=False)
+    yield seen.idea("AMP", why, {"amp": amp}, left_s)
     for title, needs_cuda, what, settings in _NO_BOUND:
         if needs_cuda <= (where.device == "cuda") and (where.convolves or what != "convolutions"):
             yield seen.idea(title, what, settings)

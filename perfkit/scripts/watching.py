@@ -16,7 +16,7 @@ from perfkit.machine import cores
 from perfkit.results.run import DISTURBED
 from perfkit.scripts import suggest
 from perfkit.scripts.messages import Observation, ScriptFacts
-from perfkit.scripts.study import ScriptSource, script_plan, target
+from perfkit.scripts.study import ScriptSource, script_plan
 from perfkit.scripts.suggest import Seen, Suggestion
 from perfkit.scripts.watched import Launch
 from perfkit.show import tables, units
@@ -156,7 +156,8 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     trace = ask("a profile", "profile", path=str(out), **_PROFILED)
     diagnosis = traces.analyse(trace).diagnosis if trace else []
     script.stop()
-    seen = Seen(target(facts), plain, cores.usable_cores(), ceiling, speed, facts.has_fused)
+    source.facts = facts
+    seen = Seen(source.target, plain, cores.usable_cores(), ceiling, speed, facts.has_fused)
     return Watched(
         command=script.launch.describe(),
         script=facts,

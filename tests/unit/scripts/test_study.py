@@ -6,8 +6,6 @@ from perfkit.ladder.catalogue import PRESETS
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.scripts import study
-from perfkit.scripts.messages import ScriptFacts
-from perfkit.worker.messages import DeviceFacts
 
 
 def run(losses: list[float], workers: int = 0, **more) -> Run:
@@ -16,15 +14,6 @@ def run(losses: list[float], workers: int = 0, **more) -> Run:
         id=str(workers), session="s", created="", stage="s", workload="t.py", device="cpu", recipe=recipe,
         losses=losses, **more,
     )  # fmt: skip
-
-
-def test_a_script_keeps_what_it_sets_by_itself():
-    facts = ScriptFacts(
-        device="cpu", facts=DeviceFacts(), loader="Photos",
-        settings={"batch_size": 100_000, "workers": 2, "prefetch_factor": 2, "amp": "bf16"},
-    )  # fmt: skip
-    own = {"workers": 2, "prefetch_factor": 2, "amp": "bf16"}
-    assert study.target(facts).own == own, "no value that is not allowed"
 
 
 def test_slow_steps_make_fewer_rounds_and_the_budget_stays():
