@@ -77,11 +77,3 @@ def test_the_page_is_accessible_and_fits(picture, scheme):
     assert picture.evaluate("document.body.scrollHeight") <= 640, "the height of the frame in a notebook"
     ARTEFACTS.mkdir(exist_ok=True)
     picture.screenshot(path=ARTEFACTS / f"pipeline-{scheme}.png")
-
-
-def test_a_notebook_shows_the_same_page_in_a_frame(page, console_errors):
-    page.set_content(html.pipeline())
-    frame = page.frame_locator("iframe")
-    frame.get_by_role("button", name="second stream").click()
-    expect(frame.locator("#verdict")).to_contain_text("samples/s")
-    assert not console_errors

@@ -43,7 +43,7 @@ def test_the_result_is_one_picture_one_table_and_folded_details(monkeypatch):
     sections = panel.sections()
     assert html.fragment(sections).count("<svg") == 1
     assert sections[-1].folded and sections[-1].title == "Details"
-    assert "samples/s" in panel.table().data
+    assert "samples/s" in panel.table().data and "first" in panel.table("training l").data
     assert panel.plot("throughput").data[:4] == b"\x89PNG"
     with pytest.raises(InvalidValue, match="Allowed"):
         panel.plot("pie")

@@ -1,14 +1,13 @@
-"""The content model: typed cells, declared tables, parts that are looked up, figures under one theme."""
+"""The content model: typed cells, declared tables, figures under one theme."""
 
 from types import SimpleNamespace
 
 import pytest
 from matplotlib.colors import to_hex
 
-from perfkit.errors import InvalidValue
 from perfkit.results.stats import Estimate
-from perfkit.show import document, units
-from perfkit.show.document import Cell, Col, Section, tabulate
+from perfkit.show import units
+from perfkit.show.document import Cell, Col, tabulate
 from perfkit.show.style import BLUE, Figure, Look, Row
 from tests.unit.show.test_figures import drawn
 
@@ -26,7 +25,6 @@ THINGS = [
 ]
 TABLE = tabulate(COLUMNS, THINGS, "The ladder")
 DOT = Figure("dot", "A $dot$", [Row("$x$", [(1.0, Look("$x$", BLUE))])], "$x$")
-BOTH = ["text", Section("Results", [TABLE, Section("More", [DOT], folded=True)])]
 
 
 def test_alignment_follows_from_types_not_from_text():
@@ -37,13 +35,6 @@ def test_alignment_follows_from_types_not_from_text():
 def test_a_table_says_how_many_rows_it_left_out():
     assert tabulate(COLUMNS, THINGS, note="Enough.", most=1).note == "The first 1 of 2. Enough."
     assert tabulate(COLUMNS, [], none="no stage").note == "no stage"
-
-
-def test_parts_are_looked_up_by_the_beginning_of_their_title():
-    assert document.find(BOTH, document.Table, "the lad") is document.find(BOTH, document.Table) is TABLE
-    assert document.find(BOTH, Figure, "dot") is DOT
-    with pytest.raises(InvalidValue, match="The ladder"):
-        document.find(BOTH, document.Table, "tea")
 
 
 @pytest.mark.parametrize(("dark", "ink"), [(False, "#212223"), (True, "#dedfe1")])
