@@ -36,12 +36,10 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Site(msgspec.Struct, frozen=True):
-    """A call of a constructor (`loader`, `optimizer`, `scaler`, `compile`) or of a step (`forward` …).
+    """A call: its `role` is a constructor (`loader`, `optimizer`, `compile`) or a part of a step (`forward` …).
 
-    Args:
-        role: what is called.
-        frames: the calls in the user's files, the innermost first; none if only libraries were involved.
-        library: the package, such as `transformers`, that made the call; empty if the script did.
+    `frames`: the calls in the user's files, the innermost first; none if only libraries were involved.
+    `library`: the package, such as `transformers`, that made the call; empty if the script did.
     """
 
     role: str

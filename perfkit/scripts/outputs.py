@@ -56,11 +56,7 @@ class Outputs:
                 self.before(os.fsdecode(path), event, bool(flags & os.O_TRUNC))
 
     def before(self, path: str, event: str = "open", replaces: bool = True) -> None:
-        """Makes room for a write: real folders on the way, and a copy of the file unless it is replaced.
-
-        Raises:
-            PermissionError: the path is outside.
-        """
+        """Makes room for a write: real folders on the way, and a copy of the file unless it is replaced."""
         if self._ignoring:
             return
         place = os.path.abspath(path)

@@ -30,8 +30,6 @@ _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "
 """Programs that start the script in processes of its own."""
 _ENDING_S = 3.0
 """How long the step may take in which the script is to end."""
-_LINES = 200
-"""Of what a script that failed wrote, its last ones."""
 _QUIET = {
     "WANDB_MODE": "disabled",
     "MLFLOW_TRACKING_URI": "file:./mlruns",
@@ -46,14 +44,10 @@ _QUIET = {
 
 @dataclass(frozen=True)
 class Launch:
-    """A command line that trains.
+    """A command line that trains: `python program …`, with `module` `python -m program …`.
 
-    Args:
-        program: a script, or a module (with `module`).
-        arguments: those of the program.
-        module: whether it is started as `python -m program`.
-        folder: where it is started; the current folder if None.
-        replaced: files (absolute paths) that have another content in a measuring run, such as patched ones.
+    `folder`: where it is started; the current folder if None. `replaced`: files (absolute paths) that have
+    another content in a measuring run, such as patched ones.
     """
 
     program: str
@@ -122,7 +116,8 @@ class WatchedScript(Conversation):
     ) -> None:
         super().__init__(on_progress, cancelled)
         self.launch = launch
-        self.folder = Path(tempfile.mkdtemp(prefix="perfkit-"))
+        self._files = tempfile.TemporaryDirectory(prefix="perfkit-", ignore_cleanup_errors=True)
+        self.folder = Path(self._files.name)
         """Everything that only this process needs, its mirror of the user's folder among it."""
         self._mirror = os.path.realpath(self.folder / "files")
         settings = {
@@ -137,12 +132,8 @@ class WatchedScript(Conversation):
         self.on_progress("waiting for its second step")
         ours, theirs = Pipe()
         self.lines = [ours]
-        try:
-            with theirs:
-                self._process = self._start(settings | {"line": theirs.fileno()})
-        except BaseException:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            raise
+        with theirs:
+            self._process = self._start(settings | {"line": theirs.fileno()})
         self.pids = [self._process.pid]
 
     # ------------------------------------------------------------ starting
@@ -204,10 +195,8 @@ class WatchedScript(Conversation):
 
     def written(self, stream: str) -> list[str]:
         """The lines that it wrote until now to standard output (`out`) or standard error (`err`)."""
-        try:
-            text = (self.folder / stream).read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:  # it has been stopped
-            return []
+        file = self.folder / stream
+        text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
         return text.replace(self._mirror, "").splitlines()
 
     # ------------------------------------------------------------ asking
@@ -226,7 +215,7 @@ class WatchedScript(Conversation):
     def cause(self, rank: int, failure: RunFailed) -> RunFailed:
         # It may be one of two that are compared.
         failure.what = failure.what.replace("the script ", f"{self.launch.program} ", 1)
-        failure.output = "\n".join(self.written("err")[-_LINES:]).rstrip()
+        failure.output = "\n".join(self.written("err")[-200:]).rstrip()
         return failure
 
     def stop(self) -> None:
@@ -236,7 +225,7 @@ class WatchedScript(Conversation):
             self._process.wait(_ENDING_S)
         end_tree(self._process.pid)
         self._process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._files.cleanup()
 
 
 def _standard_input() -> str:
