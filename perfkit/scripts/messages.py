@@ -36,7 +36,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Site(msgspec.Struct, frozen=True):
-    """A call: its `role` is a constructor (`loader`, `optimizer`, `compile`) or a part of a step (`forward` …).
+    """A call: its `role` is a constructor (`loader`, `optimizer` …) or a part of a step (`forward` …).
 
     `frames`: the calls in the user's files, the innermost first; none if only libraries were involved.
     `library`: the package, such as `transformers`, that made the call; empty if the script did.
