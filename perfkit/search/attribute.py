@@ -96,10 +96,11 @@ def attribute(
     titled = tuple((title, each) for each, title in titles.items())
     ratios = dict[Recipe, Ratio]()
     for run in rungs.climb(replace(plan, preset=preset, recipes=titled), RunStore(), progress):
-        if ratio := run.speedup("baseline"):
+        ratio = run.speedup("baseline")
+        if ratio and ratio.verdict != "disturbed":
             ratios[Recipe.from_dict(run.recipe)] = ratio
-        elif run.reason:
-            left_out[run.title] = run.reason
+        elif ratio or run.reason:
+            left_out[run.title] = run.reason or "other programs disturbed it"
 
     def worth(top: Recipe, *below: Recipe) -> Estimate | None:
         """The speed of a recipe over the product of others, all of them beside the baseline."""
