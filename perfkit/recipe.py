@@ -45,20 +45,18 @@ class Switch:
 
     def parse(self, value: object) -> Value:
         """The value of this switch for a text or a typed value."""
-        text = str(value)
-        if self.kind is str:
-            if text not in self.choices:
-                raise one_of(value, list(self.choices), f"value for '{self.name}'")
-            return text
-        if self.kind is bool:
-            allowed = "true, false (on/off, yes/no)"
-            if text.lower() in _WORDS:
-                return _WORDS[text.lower()]
-        else:
+        text = str(value).lower()
+        if self.kind is int:
             allowed = f"a whole number from {self.low} to {self.high}"
             with contextlib.suppress(ValueError):
                 if self.low <= int(text) <= self.high:
                     return int(text)
+        else:
+            same = {choice: choice for choice in self.choices}
+            words: Mapping[str, Value] = _WORDS if self.kind is bool else same
+            allowed = ", ".join(words)
+            if text in words:
+                return words[text]
         raise InvalidValue(f"'{self.name}' was given '{value}'", f"Allowed: {allowed}")
 
 

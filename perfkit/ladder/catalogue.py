@@ -208,8 +208,10 @@ def stage(rung: Optimization, before: Recipe, sizes: Mapping[str, Value], target
     changed = recipe.diff(before)
     acting, reasons = applicable(recipe, target)
     refused = {name: why for name, why in reasons.items() if name in changed}
-    if rung.switch in refused or (changed and len(refused) == len(changed)):
-        return Stage(rung.name, rung.title, before, reason=joined(refused))
     if not changed:
-        return Stage(rung.name, rung.title, before, reason="nothing to change: the recipe has it already")
-    return Stage(rung.name, rung.title, acting, not_applied=refused)
+        reason = "nothing to change: the recipe has it already"
+    elif rung.switch in refused or len(refused) == len(changed):
+        reason = joined(refused)
+    else:
+        return Stage(rung.name, rung.title, acting, not_applied=refused)
+    return Stage(rung.name, rung.title, before, reason)

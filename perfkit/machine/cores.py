@@ -5,6 +5,7 @@ import datetime
 import math
 import os
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -155,17 +156,13 @@ class OtherPrograms:
         """
         self.look()
         ours = {os.getpid(), *members(set(pids))}
-        programs: dict[str, dict[int, float]] = {}
+        programs = defaultdict[str, float](float)
         for (pid, begun), (name, spent) in self._latest.items():
-            used_s = spent - self._start.get((pid, begun), ("", 0.0))[1]
-            if pid not in ours and used_s > 0:
-                programs.setdefault(name, {})[pid] = used_s
-        if not programs:
-            return "", 0.0
-        name, used = max(programs.items(), key=lambda program: sum(program[1].values()))
-        which = f"{len(used)} processes" if len(used) > 1 else f"process {next(iter(used))}"
+            if pid not in ours:
+                programs[name] += spent - self._start.get((pid, begun), ("", 0.0))[1]
         capacity_s = usable_cores() * max(time.monotonic() - self._since, 1e-9)
-        return f"{name} ({which})", sum(used.values()) / capacity_s
+        name, used_s = max(programs.items(), key=lambda program: program[1], default=("", 0.0))
+        return name, used_s / capacity_s
 
 
 def _spent() -> dict[tuple[int, float], tuple[str, float]]:

@@ -54,11 +54,10 @@ def ask_torch() -> Found:
     command = [sys.executable, "-c", _ASK_TORCH]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+        answer, message = (text.strip().rpartition("\n")[2].strip() for text in (done.stdout, done.stderr))
+        return msgspec.structs.replace(msgspec.json.decode(answer, type=Found), error=message)
     except (OSError, subprocess.SubprocessError) as problem:
         return Found(error=str(problem))
-    answer, message = (text.strip().rpartition("\n")[2].strip() for text in (done.stdout, done.stderr))
-    try:
-        return msgspec.structs.replace(msgspec.json.decode(answer, type=Found), error=message)
     except msgspec.DecodeError:
         return Found(error=message or f"torch's process ended with {done.returncode}")
 

@@ -133,9 +133,6 @@ class Reader:
                 return head[opening.end() :]
             if len(head) > LONGEST:
                 break
-        if not head:
-            remedy = "Record the trace again; the profiler may not have finished"
-            raise TraceError(f"{self.path.name}: the file is empty", remedy)
         raise TraceError(f"{self.path.name}: this is no JSON with a list 'traceEvents'", ADVICE)
 
     def _last(self, text: bytes) -> list[Event]:
