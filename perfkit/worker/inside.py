@@ -130,9 +130,13 @@ def kernels(training: Training, step_s: float) -> KernelReport:
     shapes += [(n, n, n) for n in ((1024, 4096, 8192) if big else (512, 1024))]
     rows, peaks = list[ShapeTiming](), dict[str, float]()
     for dtype in (torch.float32, torch.bfloat16, *([torch.float16] if big else [])):
-        products = _products(device, dtype, shapes)
-        peaks[shown(dtype)] = max(row.flops_per_s for row in products)
-        rows += products
+        factors = partial(torch.randn, device=device, dtype=dtype)
+        products = [partial(torch.mm, factors(m, k), factors(k, n)) for m, k, n in shapes]
+        for (m, k, n), seconds in zip(shapes, _least_s(device, products), strict=True):
+            rate, moved = 2 * m * k * n / seconds, (m * k + k * n + m * n) * dtype.itemsize
+            shape, kind = f"{m} x {k} x {n}", shown(dtype)
+            rows.append(ShapeTiming(shape, kind, seconds, rate, rate * seconds / moved))
+            peaks[kind] = max(rate, peaks.get(kind, 0.0))
     source = torch.empty(1 << (30 if big else 26), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     (copy_s,) = _least_s(device, [lambda: target.copy_(source)])
@@ -154,22 +158,6 @@ def flops(training: Training) -> int | None:
     with FlopCounterMode(display=False) as counter:
         training.step()
     return int(counter.get_total_flops())
-
-
-def _products(
-    device: torch.device, dtype: torch.dtype, shapes: Sequence[tuple[int, int, int]]
-) -> list[ShapeTiming]:
-    """Times a product of two matrices for each m, k and n."""
-
-    def factor(*size: int) -> torch.Tensor:
-        return torch.randn(*size, device=device).to(dtype)
-
-    rows = []
-    timings = _least_s(device, [partial(torch.mm, factor(m, k), factor(k, n)) for m, k, n in shapes])
-    for (m, k, n), seconds in zip(shapes, timings, strict=True):
-        flops, moved = 2 * m * k * n, (m * k + k * n + m * n) * dtype.itemsize
-        rows.append(ShapeTiming(f"{m} x {k} x {n}", shown(dtype), seconds, flops / seconds, flops / moved))
-    return rows
 
 
 def _least_s(device: torch.device, calls: Sequence[Callable[[], Any]]) -> list[float]:

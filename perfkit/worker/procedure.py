@@ -27,6 +27,7 @@ Job = Generator[None, Any, Any]
 
 WINDOW, MAX_WARMUP_STEPS = 4, 200
 STEADY = 0.05
+"""Of their median, by which two windows of steps differ at most where the time is steady."""
 WAITS = 0.1
 """A loader's queue counts as empty once a step waits for more than this fraction of its time."""
 MAX_SETTLING = 3
@@ -174,10 +175,13 @@ class Procedures:
         until = self._clock() + budget_s
 
         def is_warm() -> bool:
-            if len(self.under_way.plain) % window:
+            step_s = self.under_way.step_s
+            if len(step_s) % window:
                 return False
             synchronize(self.subject.device)  # else the host runs ahead of the budget
-            return self._clock() >= until or _is_steady(self.under_way.step_s, window)
+            before, last = step_s[-2 * window : -window] or [0.0], step_s[-window:]
+            difference = abs(statistics.median(before) - statistics.median(last))
+            return self._clock() >= until or difference <= STEADY * statistics.median(before)
 
         warm = yield from self.take(window, "warm-up", MAX_WARMUP_STEPS, is_warm)
         self._step_s = self.of_rank_0(statistics.median(warm.step_s[-window:]))
@@ -310,14 +314,6 @@ class Procedures:
         shared = torch.tensor([value], device=self.subject.device, dtype=torch.float64)
         torch.distributed.broadcast(shared, 0)
         return float(shared.item())
-
-
-def _is_steady(step_s: Sequence[float], window: int) -> bool:
-    """Whether the medians of the last two windows of steps differ by at most 5%."""
-    if len(step_s) < 2 * window:
-        return False
-    before = statistics.median(step_s[-2 * window : -window])
-    return abs(before - statistics.median(step_s[-window:])) <= STEADY * before
 
 
 def ready(iterator: Any) -> int:

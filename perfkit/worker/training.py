@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import operator
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -56,11 +57,9 @@ class Training:
         finally:
             train.endless = endless
         names = self._program.gi_frame.f_locals  # type: ignore[attr-defined]
-        self.loader, self.model, self.optimizer, self.scaler = (
-            names[name] for name in ("loader", "model", "optimizer", "scaler")
-        )
-        self.device: torch.device = names["device"]
-        """With several ranks on GPUs, this rank's own."""
+        parts = operator.itemgetter("loader", "model", "optimizer", "scaler", "device")(names)
+        # With several ranks on GPUs, the device is this rank's own.
+        self.loader, self.model, self.optimizer, self.scaler, self.device = parts
         self.iterator: Any = self.loader._iterator
         """The loader's iterator with its worker processes; None without."""
         if sys.version_info < (3, 13):
@@ -146,7 +145,6 @@ def observe_step(training: Training, first_graphs: int | None = None) -> View:
         batches=0,
         first_graphs=first_graphs,
     )
-
     streams = set[int | None]()  # of copies
 
     def stream() -> int | None:
