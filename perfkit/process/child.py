@@ -57,18 +57,18 @@ class Conversation:
         self.lines: list[Connection] = []
         """To each rank."""
 
-    def events(self, wait_s: float) -> Iterator[tuple[int, str | Answer | RunFailed]]:
+    def events(self) -> Iterator[tuple[int, str | Answer | RunFailed]]:
         """What ranks have sent, waiting for at most some time; why one has ended."""
         # Before it is waited for what they have sent; their loader workers keep the lines open.
         deaths = [self.death(rank) for rank in range(len(self.lines))]
-        ready = connections.wait([line for line in self.lines if not line.closed], wait_s)
+        ready = connections.wait([line for line in self.lines if not line.closed], POLL_S)
         for rank, (line, death) in enumerate(zip(self.lines, deaths, strict=True)):
             try:
                 if line in ready:
                     yield rank, line.recv()
                     continue
             except (EOFError, OSError):
-                time.sleep(wait_s)  # its process is about to end
+                time.sleep(POLL_S)  # its process is about to end
             if death:
                 yield rank, death
 
@@ -99,7 +99,7 @@ class Conversation:
             if time.monotonic() > until:
                 what = "the run took longer than its time limit"
                 raise RunFailed(what, "Raise --timeout, or use a smaller preset")
-            for rank, event in self.events(POLL_S):
+            for rank, event in self.events():
                 if isinstance(event, Answer):
                     answers[rank] = event.value
                 elif isinstance(event, RunFailed):
@@ -175,7 +175,7 @@ class Child(Conversation):
         """The failure that caused the others: when a rank ends, those that lose it fail too."""
         failed, until = {rank: failure}, time.monotonic() + COLLECT_S
         while time.monotonic() < until and len(failed) < len(self.lines):
-            for other, more in self.events(POLL_S):
+            for other, more in self.events():
                 if isinstance(more, RunFailed):
                     failed.setdefault(other, more)
         rank = min(failed, key=lambda each: bool(failures.LOST_RANK.search(failed[each].what)))
@@ -227,8 +227,10 @@ def end_tree(pid: int) -> None:
     tree = gpus.process_tree(pid)
     _signal_group(pid, signal.SIGTERM)
     _await(tree[:1])
-    group = cores.members([pid])
-    members = [*tree, *(process for process in psutil.process_iter() if process.pid in group)]
+    members = [*tree]
+    for number in cores.members([pid]):  # those among them whose parents have ended
+        with contextlib.suppress(psutil.Error):
+            members.append(psutil.Process(number))
     for member in members:
         with contextlib.suppress(psutil.Error):
             if not any("resource_tracker" in word for word in member.cmdline()):

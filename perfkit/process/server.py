@@ -28,9 +28,9 @@ from perfkit.worker import failures
 
 ON_LINUX = sys.platform == "linux"
 READ_LATE = (
-    *("PERFKIT_", "PYTEST_", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "MPLBACKEND"),
-    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "GLOO_"),
-)
+    "PERFKIT_", "PYTEST_", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "MPLBACKEND",
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "GLOO_",
+)  # fmt: skip
 """Variables that a running process may get: every other one may be read by an import."""
 DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG of Linux's prctl."""

@@ -41,9 +41,8 @@ class Ledger(TorchDispatchMode):
         self._training = training
         self._phase = "data"
         self._live = weakref.WeakKeyDictionary[torch.UntypedStorage, Storage]()
-        self._peak = 0
-        self.at_peak: list[Storage] = []
-        self.peak_phase = ""
+        self.peak: tuple[int, str, list[Storage]] = 0, "", []
+        """Bytes, phase, and what was held."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outputs = func(*args, **(kwargs or {}))
@@ -63,8 +62,8 @@ class Ledger(TorchDispatchMode):
                 continue
             self._live[storage] = [kind or KIND_IN.get(self._phase, "workspace"), storage.nbytes()]
             size = sum(held[1] for held in self._live.values())
-            if size > self._peak:
-                self._peak, self.at_peak, self.peak_phase = size, [*self._live.values()], self._phase
+            if size > self.peak[0]:
+                self.peak = size, self._phase, [*self._live.values()]
 
     @contextlib.contextmanager
     def in_phase(self, name: str) -> Iterator[None]:
@@ -100,11 +99,11 @@ def memory(training: Training) -> MemoryReport:
     with training.phases(ledger.in_phase), ledger:
         for _ in range(2):
             training.step()
-    on_gpu = training.device.type == "cuda"
-    allocated, reserved = peak_bytes(training.device) if on_gpu else (None, None)
+    _, phase, held = ledger.peak
+    allocated, reserved = peak_bytes(training.device) if training.device.type == "cuda" else (None, None)
     return MemoryReport.of(
-        ledger.at_peak,
-        peak_phase=ledger.peak_phase,
+        held,
+        peak_phase=phase,
         allocated=allocated,
         reserved=reserved,
         recipe=training.recipe.describe(),

@@ -17,8 +17,8 @@ from perfkit import additions, rules, workloads
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe
 from perfkit.results.run import Communication
-from perfkit.worker import checks, inside, messages, parity
-from perfkit.worker.messages import Trained
+from perfkit.worker import checks, inside, parity
+from perfkit.worker.messages import Answer, Description, MemoryReport, ParityReport, Trained
 from perfkit.worker.procedure import Job, Procedures, Step, drive
 from perfkit.worker.training import Training, losses, observe_step
 
@@ -38,7 +38,7 @@ def serve(connection: Connection) -> None:
         answer = getattr(session, question)(**arguments)
         if isinstance(answer, Generator):
             answer = drive(answer, lambda: session.subject.step())
-        connection.send(messages.Answer(answer))
+        connection.send(Answer(answer))
 
 
 class Session(Procedures):
@@ -57,13 +57,11 @@ class Session(Procedures):
         """The result of a function at `module:name`."""
         return additions.load(place)(*arguments)
 
-    def describe(
-        self, workload: str, preset: str, options: dict[str, Any], device: str
-    ) -> messages.Description:
+    def describe(self, workload: str, preset: str, options: dict[str, Any], device: str) -> Description:
         """Loads a workload."""
         complete = workloads.options_for(workloads.find(workload), preset, options)
         self.workload, self.device = workloads.load(workload, complete), torch.device(device)
-        return messages.Description(
+        return Description(
             workloads.reference(workload),
             complete,
             sorted(rules.offers(self.workload)),
@@ -82,7 +80,8 @@ class Session(Procedures):
         self.subject = training = Training(recipe, self.workload, self.device, seed)
         self.first_graphs = checks.compile_counters().graphs
         first = yield from self.take(loss_steps, "first steps", early=[training.first])
-        view = observe_step(training, self.first_graphs)
+        view = observe_step(training)
+        view.first_graphs = self.first_graphs
         wanted = recipe.to_dict()
         if recipe.device_prefetch:
             del wanted["non_blocking"]  # the prefetcher's own copies never block
@@ -105,7 +104,7 @@ class Session(Procedures):
                 remedy = "Lower the learning rate, or switch amp to bf16 (fp16 overflows without scaling)"
                 raise RunFailed(f"the loss became {value}", remedy)
 
-    def memory(self) -> messages.MemoryReport:
+    def memory(self) -> MemoryReport:
         """Accounts for the memory of a step."""
         return inside.memory(self.subject)
 
@@ -147,7 +146,7 @@ class Session(Procedures):
             start_s=_reduce_s(SMALL, self.subject.device),
         )
 
-    def parity(self, recipe: Recipe, exactness: str, seed: int, steps: int) -> messages.ParityReport:
+    def parity(self, recipe: Recipe, exactness: str, seed: int, steps: int) -> ParityReport:
         """Compares a recipe with the plain program; see `parity.check`."""
         self.report("comparing losses and outputs")
         return parity.check(self.workload, recipe, self.device, exactness, seed, steps)

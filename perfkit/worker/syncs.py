@@ -115,8 +115,11 @@ def _judge(call: Call, on_gpu: bool) -> tuple[str, str] | None:
         return TO_DEVICE, "make it once, before the loop, on the device"
     if not args or not isinstance(args[0], torch.Tensor):
         return None
-    indexes = name == "__getitem__" or (name == "__setitem__" and getattr(args[2], "ndim", None))
-    fix = UNKNOWN_SIZE if indexes and _has_mask(args[1]) else WAITS.get(name)
+    fix = WAITS.get(name)
+    if name == "__getitem__" or (name == "__setitem__" and getattr(args[2], "ndim", None)):
+        parts = args[1] if isinstance(args[1], tuple) else (args[1],)
+        if {torch.bool, torch.uint8} & {part.dtype for part in parts if isinstance(part, torch.Tensor)}:
+            fix = UNKNOWN_SIZE
     # With a GPU only its tensors make the host wait; without one, every tensor stands for one on a GPU.
     if fix and (not on_gpu or args[0].device.type != "cpu"):
         return "wait", fix
@@ -137,11 +140,6 @@ def _copy(call: Call, on_gpu: bool) -> tuple[str, str] | None:
     if call.kwargs.get("non_blocking") or any(value is True for value in args[1:]):
         return TO_DEVICE, "it overlaps as it is"
     return TO_DEVICE, "copy with non_blocking: the memory is pinned already"
-
-
-def _has_mask(index: Any) -> bool:
-    parts = index if isinstance(index, tuple) else (index,)
-    return any(isinstance(part, torch.Tensor) and part.dtype in (torch.bool, torch.uint8) for part in parts)
 
 
 def _caller(on_gpu: bool) -> tuple[str, bool] | None:

@@ -129,11 +129,11 @@ def losses(steps: Sequence[Step]) -> list[float]:
     return values
 
 
-def observe_step(training: Training, first_graphs: int | None = None) -> View:
+def observe_step(training: Training) -> View:
     """Takes one optimizer step and records what each switch does in it.
 
     A hook on the outermost module is noticed neither by torch.compile nor by DistributedDataParallel, so
-    nothing is compiled again. `first_graphs` is for the view.
+    nothing is compiled again.
     """
     model, device, ddp = training.model, training.device, distributed_model(training.model)
     view = View(
@@ -143,7 +143,6 @@ def observe_step(training: Training, first_graphs: int | None = None) -> View:
         optimizer=training.optimizer,
         scaler=training.scaler,
         batches=0,
-        first_graphs=first_graphs,
     )
     streams = set[int | None]()  # of copies
 

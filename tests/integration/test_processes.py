@@ -58,6 +58,8 @@ def test_nothing_is_set_in_a_process_and_a_switch_is_set_before_torch_is_importe
     names = ("OMP_", "MALLOC_", "GLIBC_", "KMP_")
     environment = call("perfkit.worker.checks:first_environment")
     assert not any(name not in os.environ for name in environment if name.startswith(names))
+    monkeypatch.setenv("PERFKIT_SEEN", "late")
+    assert "PERFKIT_SEEN" not in call("perfkit.worker.checks:first_environment"), "set afterwards"
     with Child(environment={"OMP_NUM_THREADS": "2", "MALLOC_MMAP_MAX_": "0"}) as switched, Child() as plain:
         assert server_of(switched).pid != server_of(plain).pid
         asked = {"place": "torch:get_num_threads", "arguments": ()}

@@ -83,12 +83,6 @@ def test_what_needs_a_gpu_or_an_early_setting_is_read_from_what_a_step_shows(
     assert words in evidence
 
 
-def test_what_is_set_in_a_process_is_not_what_it_was_started_with(monkeypatch):
-    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1")
-    assert "MALLOC_TRIM_THRESHOLD_" not in checks.first_environment()
-    assert checks.first_environment()["PATH"]
-
-
 def test_what_a_recipe_leaves_to_the_environment_is_as_it_is(monkeypatch):
     monkeypatch.setattr(checks, "first_environment", lambda: EARLY)
     (proof,) = verify(View(), {"wait_policy": "default"})
