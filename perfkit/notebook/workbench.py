@@ -146,7 +146,7 @@ class Workbench(LadderPanel):
         links = [
             download(script, "train.py"),
             download(recordings.text(runs).decode(), "perfkit-runs.json"),
-            download(html.page("perfkit", tables.sections(runs, scripts)), "perfkit-report.html"),
+            download(html.session(runs, scripts), "perfkit-report.html"),
         ]
         self._link.value = f"<p>{' · '.join(links)}</p>{preformatted(script)}"
 

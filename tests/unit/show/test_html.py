@@ -44,7 +44,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page():
-    return Page(report.page("x", tables.sections(session(), {"baseline": "import torch\n"})))
+    return Page(report.session(session(), {"baseline": "import torch\n"}))
 
 
 def test_it_is_well_formed_and_accessible(page):
@@ -60,7 +60,7 @@ def test_it_is_well_formed_and_accessible(page):
 
 
 def test_it_needs_no_network_and_a_disturbance_stands_above_the_table():
-    source = report.page("x", tables.sections(disturbed(session(gpu=True))))
+    source = report.session(disturbed(session(gpu=True)))
     assert source.index('class="pk-notice"') < source.index("<table")
     assert not re.findall(r'(?:src|href)\s*=\s*"(?!#)|@import|url\((?!#)', source)
 
