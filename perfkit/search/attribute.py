@@ -36,13 +36,14 @@ class Attribution(Struct, frozen=True):
     """What each of some optimizations is worth, as ratios of speeds with their 95% intervals.
 
     `together` is all of them over the baseline, `interaction` that over the product of each alone. What could
-    not be measured is None; `left_out` tells why.
+    not be measured is None; `left_out` tells why. Other programs may have `disturbed` the rest.
     """
 
     effects: list[Effect]
     together: Estimate | None
     interaction: Estimate | None
     left_out: dict[str, str]
+    disturbed: bool
 
     def sections(self) -> list[Content]:
         """What each optimization is worth, what all are together, and what is missing."""
@@ -55,6 +56,7 @@ class Attribution(Struct, frozen=True):
             f"All together: {_times(self.together)}",
             f"Interaction (all together / the product of each alone): {_times(self.interaction)}",
             *(f"{name} is left out: {why}" for name, why in self.left_out.items()),
+            *["Other programs disturbed it: close them, then run it again"] * self.disturbed,
         ]
         return [tabulate(columns, self.effects, "What each optimization is worth"), Bullets(lines)]
 
@@ -96,11 +98,10 @@ def attribute(
     titled = tuple((title, each) for each, title in titles.items())
     ratios = dict[Recipe, Ratio]()
     for run in rungs.climb(replace(plan, preset=preset, recipes=titled), RunStore(), progress):
-        ratio = run.speedup("baseline")
-        if ratio and ratio.verdict != "disturbed":
+        if ratio := run.speedup("baseline"):
             ratios[Recipe.from_dict(run.recipe)] = ratio
-        elif ratio or run.reason:
-            left_out[run.title] = run.reason or "other programs disturbed it"
+        elif run.reason:
+            left_out[run.title] = run.reason
 
     def worth(top: Recipe, *below: Recipe) -> Estimate | None:
         """The speed of a recipe over the product of others, all of them beside the baseline."""
@@ -111,7 +112,8 @@ def attribute(
         Effect(name, optimization(name).title, worth(alone[name]), worth(whole, without[name]))
         for name in acting
     ]
-    return Attribution(effects, worth(whole), worth(whole, *alone.values()), left_out)
+    disturbed = any(ratio.verdict == "disturbed" for ratio in ratios.values())
+    return Attribution(effects, worth(whole), worth(whole, *alone.values()), left_out, disturbed)
 
 
 def _quotient(top: Ratio, *below: Ratio) -> Estimate:

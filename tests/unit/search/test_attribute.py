@@ -59,11 +59,11 @@ def test_what_fails_or_cannot_act_is_left_out_with_the_reason(machine, plan):
     assert "all together is left out: no memory" in text and "All together: n/a" in text
 
 
-def test_what_others_disturbed_is_worth_nothing_known(machine, plan):
+def test_what_others_disturbed_says_so(machine, plan):
     machine.taken = lambda: 0.4
     result = attribute(plan, THREE)
-    assert result.together is result.effects[0].alone is None
-    assert result.left_out["all together"] == "other programs disturbed it"
+    assert result.disturbed and "Other programs disturbed it" in terminal.text(result.sections())
+    assert result.together.value == pytest.approx(1.5 * 1.25 * 1.2)
 
 
 def test_one_optimization_is_no_attribution(machine, plan):
