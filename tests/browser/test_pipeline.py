@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from perfkit.show import html
-from tests.browser.lab import ARTEFACTS, violations
+from tests.browser.lab import violations
 
 FILE = Path(html.__file__).with_name("pipeline.html")
 PARTS = ("fetch_s", "copy_s", "launch_s", "kernels_s")
@@ -75,5 +75,3 @@ def test_the_page_is_accessible_and_fits(picture, scheme):
     assert violations(picture) == []
     assert picture.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert picture.evaluate("document.body.scrollHeight") <= 640, "the height of the frame in a notebook"
-    ARTEFACTS.mkdir(exist_ok=True)
-    picture.screenshot(path=ARTEFACTS / f"pipeline-{scheme}.png")
