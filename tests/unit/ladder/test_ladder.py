@@ -11,14 +11,9 @@ from perfkit.recipe import Recipe
 from perfkit.rules import Target
 
 SIZES = {
-    "workers": 3,
-    "batch_size": 8,
-    "large_batch": 16,
-    "largest_batch": 32,
-    "amp": "bf16",
-    "threads": 2,
+    "workers": 3, "batch_size": 8, "large_batch": 16, "largest_batch": 32, "amp": "bf16", "threads": 2,
     "wait_policy": "default",
-}
+}  # fmt: skip
 CPU = Target("cpu")
 SECTIONS = [
     "How it works", "When it applies", "When it does not help", "What it costs", "How it is verified",

@@ -20,17 +20,14 @@ BOX, SLICE = "sys/fs/cgroup/slice/box/", "sys/fs/cgroup/slice/"
     ("groups", "quota"),
     [
         ({}, math.inf),
-        (GROUP | {BOX + "cpu.max": "max 100000\n"}, math.inf),
-        (GROUP | {SLICE + "cpu.max": "150000 50000\n"}, 3.0),  # a limit further up counts
-        (GROUP | {SLICE + "cpu.max": "100000 100000", BOX + "cpu.max": "400000 100000"}, 1.0),
-        (
-            GROUP | {"sys/fs/cgroup/cpu.max": "50000 100000\n"},
-            0.5,
-        ),  # the host's path, mounted at its own group
+        ({BOX + "cpu.max": "max 100000\n"}, math.inf),
+        ({SLICE + "cpu.max": "150000 50000\n"}, 3.0),  # a limit further up counts
+        ({SLICE + "cpu.max": "100000 100000", BOX + "cpu.max": "400000 100000"}, 1.0),
+        ({"sys/fs/cgroup/cpu.max": "50000 100000\n"}, 0.5),  # the host's path, mounted at its own group
     ],
 )
 def test_the_quota_is_the_tightest_of_the_groups_of_this_process(root, groups, quota):
-    files(root, groups)
+    files(root, GROUP | groups)
     assert cores.quota()[0] == quota
 
 
@@ -51,10 +48,8 @@ def test_usable_cores_obey_mask_and_quota_and_say_so(monkeypatch, affinity, quot
 
 def test_memory_is_what_the_control_group_grants(root):
     physical = cores.memory_bytes()
-    files(
-        root,
-        GROUP | {SLICE + "memory.max": "1048576\n", BOX + "memory.max": "max", BOX + "memory.current": "1"},
-    )
+    limits = {SLICE + "memory.max": "1048576\n", BOX + "memory.max": "max", BOX + "memory.current": "1"}
+    files(root, GROUP | limits)
     assert cores.memory_bytes() == 1048576 < physical
     assert cores.free_memory_bytes() == 1048575
     assert cores.resident_bytes(os.getpid()) > 1 << 20

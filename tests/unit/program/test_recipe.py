@@ -90,8 +90,3 @@ def test_settings_that_cannot_be_read(texts, words):
     with pytest.raises(InvalidValue) as caught:
         parse_settings(texts)
     assert words in str(caught.value)
-
-
-def test_plain_data_with_an_unknown_switch_is_refused():
-    with pytest.raises(InvalidValue, match="unknown switch"):
-        Recipe.from_dict({"describe": 1})
