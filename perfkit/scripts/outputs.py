@@ -63,9 +63,7 @@ class Outputs:
         with self.ignored():
             if not _is_within(place, self._scratch):
                 if not self._may_write(os.path.realpath(place), event):
-                    reason = (
-                        "a script that is measured writes into a copy of its folder; give it a path there"
-                    )
+                    reason = "a measured script writes into a copy of its folder: give it a path below that"
                     raise PermissionError(errno.EACCES, reason, place)
                 return
             unfold(self._scratch, os.path.dirname(place))
@@ -78,12 +76,10 @@ class Outputs:
                     shutil.copy2(target, place)
 
     def _may_write(self, place: str, event: str) -> bool:
-        if event == "os.mkdir" and os.path.isdir(place):
+        if any(_is_within(place, folder) for folder in self._allowed):
             return True
-        return any(
-            _is_within(place, folder) or (event == "os.mkdir" and _is_within(folder, place))
-            for folder in self._allowed
-        )
+        is_on_the_way = any(_is_within(folder, place) for folder in self._allowed)
+        return event == "os.mkdir" and (is_on_the_way or os.path.isdir(place))
 
     def _before_import(self, compiled: str) -> None:
         """Makes a module of the mirror a copy, before Python looks for what it compiled of it."""
@@ -98,11 +94,8 @@ def _writable_folders() -> Iterator[str]:
     yield from ("/dev", "/proc", os.path.realpath(tempfile.gettempdir()))
     home = os.path.realpath(os.path.expanduser("~"))
     yield from (os.path.join(home, ".cache"), *glob.glob(os.path.join(home, ".*")))
-    for name, value in os.environ.items():
-        if name.endswith(
-            ("_CACHE_DIR", "_CACHE_PATH", "_CACHE_HOME", "HF_HOME", "TORCH_HOME", "MPLCONFIGDIR")
-        ):
-            yield os.path.realpath(value)
+    caches = ("_CACHE_DIR", "_CACHE_PATH", "_CACHE_HOME", "HF_HOME", "TORCH_HOME", "MPLCONFIGDIR")
+    yield from (os.path.realpath(value) for name, value in os.environ.items() if name.endswith(caches))
 
 
 def _is_within(place: str, folder: str) -> bool:

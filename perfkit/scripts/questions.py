@@ -277,8 +277,8 @@ class Server(Questions):
         if self._line.closed:
             return
         if self._job is None:
-            passes = self._script.backwards
-            what = f"the script ended before its second training step was seen (backward passes: {passes})"
+            what = "the script ended before its second training step was seen"
+            what += f" (backward passes: {self._script.backwards})"
             remedy = "Let it train for some dozen steps; processes that it starts itself are not watched"
             self._send(RunFailed(what, remedy, "no steps"))
             return

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -96,11 +95,9 @@ class WatchedScript(Conversation):
     It works in a mirror of its folder, so that what it writes is thrown away; experiment trackers are off.
     Questions are methods of `questions.Questions`; they wait for the script's second step.
 
-    Args:
-        toggles: switches that are set from outside, name → value; what cannot be set has no proof.
-        seed: of the random numbers of torch, Python and NumPy at its start.
-        loaders: `(file, line, column)` of the calls that make the training loader, where that is known.
-        witness: note what each step does, so that it can be asked for its behaviour.
+    `toggles`: switches that are set from outside; what cannot be set has no proof. `seed`: of torch, Python
+    and NumPy at its start. `loaders`: `(file, line, column)` of the calls that make the training loader, where
+    that is known. `witness`: it is to be asked for its behaviour.
     """
 
     def __init__(
@@ -157,7 +154,9 @@ class WatchedScript(Conversation):
             entry.VARIABLE: json.dumps(settings),
         }
         out, err = self.folder / "out", self.folder / "err"
-        with open(_standard_input(), "rb") as given, out.open("wb") as output, err.open("wb") as errors:
+        # A file that standard input was redirected to is read by each script from its beginning.
+        source = "/dev/stdin" if os.path.isfile("/dev/stdin") else os.devnull
+        with open(source, "rb") as given, out.open("wb") as output, err.open("wb") as errors:
             return subprocess.Popen(
                 [sys.executable, *arguments],
                 stdin=given,
@@ -226,11 +225,3 @@ class WatchedScript(Conversation):
         end_tree(self._process.pid)
         self._process.wait()
         self._files.cleanup()
-
-
-def _standard_input() -> str:
-    """The file that standard input was redirected to, which each script reads from its beginning."""
-    with contextlib.suppress(OSError):
-        if stat.S_ISREG(os.fstat(0).st_mode):
-            return "/dev/stdin"
-    return os.devnull

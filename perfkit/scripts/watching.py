@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -26,8 +26,6 @@ from perfkit.studies import rungs
 from perfkit.studies.sources import Progress, opened
 from perfkit.trace import Bottleneck
 from perfkit.worker.messages import Block, Peak, SyncReport
-
-A = TypeVar("A")
 
 BUDGET_S, TRY_S = 60.0, 30.0
 """Seconds for watching once the script trains, and for each suggestion that is tried."""
@@ -98,7 +96,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
 def watch(
     launch: Launch, progress: Progress | None = None, budget_s: float = BUDGET_S, tries: bool = False
 ) -> Watched:
-    """Watches some plain steps of a script, fewer if they take longer than half of the budget.
+    """Watches some plain steps of a script, fewer if they take longer than a fifth of the budget.
 
     `budget_s`: seconds that it may take once the script trains; what does not fit is left out. `tries`: the
     two best suggestions are measured too, for about 30 s each.
@@ -145,8 +143,8 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     if facts.loader:
         ceiling = ask("a held batch", "ceiling", samples=plain.block.samples)
     if ceiling and facts.settings.get("amp") == "off" and not {"amp", "compile"} & facts.refused.keys():
-        limits = {"samples": ceiling.samples, "seconds": budget_s * _OBSERVING}
-        in_16_bits = ask("bfloat16", "in_16_bits", **limits)
+        seconds = budget_s * _OBSERVING
+        in_16_bits = ask("bfloat16", "in_16_bits", samples=ceiling.samples, seconds=seconds)
     if ceiling and in_16_bits:
         speed = in_16_bits.samples_per_s / ceiling.samples_per_s
     syncs = ask("hidden waits", "syncs", steps=_SYNC_STEPS)
