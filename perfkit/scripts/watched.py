@@ -96,8 +96,8 @@ class WatchedScript(Conversation):
     Questions are methods of `questions.Questions`; they wait for the script's second step.
 
     `toggles`: switches that are set from outside; what cannot be set has no proof. `seed`: of torch, Python
-    and NumPy at its start. `loaders`: `(file, line, column)` of the calls that make the training loader, where
-    that is known. `witness`: it is to be asked for its behaviour.
+    and NumPy at its start. `loaders`: `(file, line, column)` of the calls that make the training loader,
+    where that is known. `witness`: it is to be asked for its behaviour.
     """
 
     def __init__(
