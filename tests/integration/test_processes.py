@@ -69,18 +69,14 @@ def test_nothing_is_set_in_a_process_and_a_switch_is_set_before_torch_is_importe
 
 
 def test_a_child_has_this_process_s_folder_path_and_variables(tmp_path, monkeypatch):
-    code = """
-        import json, os, tempfile
-        from tests.support.toy import Toy
-        seen = [os.environ["PERFKIT_SEEN"], os.getcwd(), tempfile.gettempdir()]
-        open("seen", "w").write(json.dumps(seen))
-    """
-    (tmp_path / "own.py").write_text(textwrap.dedent(code))
+    (tmp_path / "own.py").write_text("import os; variables = os.environ.copy")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PERFKIT_SEEN", "late")
     with Child() as child:
-        described(child, "own:Toy")
-        assert json.loads((tmp_path / "seen").read_text()) == ["late", str(tmp_path), str(child.folder)]
+        assert child.ask("call", place="own:variables", arguments=())["PERFKIT_SEEN"] == "late"
+        places = "os:getcwd", "tempfile:gettempdir"
+        folders = [child.ask("call", place=place, arguments=()) for place in places]
+        assert folders == [str(tmp_path), str(child.folder)]
         assert child.folder.is_dir()
     assert not child.folder.exists()
 
