@@ -98,15 +98,15 @@ def test_a_step_gives_back_what_it_takes(switches):
     assert abs(balance) < 100
 
 
-def test_memory_has_weights_momentum_and_activations():
-    step, model = planned(batch_size=64), Images().model()
-    sizes = Counter()
-    for block in step.resident:
-        sizes[block.kind] += block.nbytes
-    assert sizes["weights"] == sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
-    assert sizes["optimizer"] == sum(weight.nbytes for weight in model.parameters())
-    assert {block.kind for block in of(step, Allocate)} == {"batch", "activations", "workspace", "gradients"}
-    assert prediction(batch_size=64).peak[0] > 2 * 64 * 8 * 8 * 8 * 4, "both convolutions' outputs"
+def test_memory_has_weights_momentum_and_activations_and_adds_up():
+    model, memory = Images().model(), prediction(batch_size=64).memory()
+    assert memory.parts["weights"] == sum(t.nbytes for t in [*model.parameters(), *model.buffers()])
+    assert memory.parts["optimizer"] == sum(weight.nbytes for weight in model.parameters())
+    kinds = {block.kind for block in of(planned(batch_size=64), Allocate)}
+    assert kinds == {"batch", "activations", "workspace", "gradients"}
+    assert memory.peak == sum(memory.parts.values()) == pytest.approx(memory.allocated, rel=0.05)
+    assert memory.allocated > 2 * 64 * 8 * 8 * 8 * 4, "both convolutions' outputs"
+    assert "Predicted" in memory.simulated
 
 
 @pytest.mark.parametrize(("amp", "kernel"), [("off", "efficient"), ("fp16", "flash")])

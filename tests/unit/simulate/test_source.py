@@ -60,10 +60,3 @@ def test_a_trace_reads_like_a_real_one_and_says_what_it_is(tmp_path):
     assert len(analysis.steps) == 3
     assert analysis.device["simulated"]
     assert sum(analysis.mean_us.values()) == pytest.approx(1e6 * outcome.step_s, rel=0.05)
-
-
-def test_reports_add_up():
-    step = prediction(batch_size=64)
-    memory = step.memory()
-    assert memory.peak == sum(memory.parts.values()) == pytest.approx(memory.allocated, rel=0.05)
-    assert memory.parts["weights"] > 0 and "Predicted" in memory.simulated
