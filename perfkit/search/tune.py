@@ -153,7 +153,7 @@ def _measure(
 ) -> None:
     """Measures recipes beside the baseline, the first in any case; `tried` gets the runs that succeed, by id.
 
-    The baseline's run is always the same one, and grows.
+    The baseline's run is the first one: the rates of all others are relative to that.
     """
     base = source.baseline()
     others = [recipe for recipe in recipes if recipe != base]
@@ -164,7 +164,7 @@ def _measure(
         stages = rungs.recipe_stages([("baseline", base), *titled], source.target)
         for run in source.measure(stages, preset):
             source.progress.finish(run)
-            if run.status == "ok":
+            if run.status == "ok" and (run.pairings or run.id not in tried):
                 tried[run.id] = run
 
 

@@ -52,6 +52,9 @@ def test_the_fastest_recipe_is_found_and_measured_afresh(search, plan):
     assert tuned.parity == SAME
     assert tuned.gain
     assert tuned.gain.ratio == pytest.approx(2 * 1.2, rel=0.01)
+    base = next(run for run in tuned.tried if not run.pairings)
+    rate = tuned.best.samples_per_s.value
+    assert rate == pytest.approx(base.samples_per_s.value * tuned.gain.ratio), "rates and gain agree"
     assert len(tuned.best.raw.block_samples_per_s) == 10, "the finals take twice the rounds"
     assert tuned.best in tuned.tried[-2:], "and fresh processes, which are the last"
     rows = [[*map(str, row)][:2] for row in document.find(tuned.sections(), document.Table, "tried").rows]
