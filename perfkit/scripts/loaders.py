@@ -124,7 +124,7 @@ class Loaders:
     def _held_or_next(self, plain: Any, iterator: Any, epoch: "_Epoch") -> tuple[Any, int]:
         script, loader, held = self._script, epoch.loader, self._script.held or {}
         epoch.was_held |= loader in held
-        if epoch.was_held and epoch.handed >= (_length(loader) or math.inf):
+        if epoch.was_held and epoch.handed >= _length(loader):
             script.iterator = None  # its workers end with it
             raise StopIteration
         epoch.handed += 1
@@ -183,15 +183,15 @@ class Loaders:
         self._before_evaluation = 0
 
 
-def _length(loader: Any) -> int | None:
+def _length(loader: Any) -> float:
     """Batches of an epoch, as far as the script can know it: held ones must not make an epoch longer."""
     is_iterable = isinstance(getattr(loader, "dataset", None), data.IterableDataset)
     if is_iterable and getattr(loader, "_IterableDataset_len_called", None) is None:
-        return None  # asking would make torch warn later
+        return math.inf  # asking would make torch warn later
     try:
         return len(getattr(loader, "d", loader))  # fastai's stand-in for its loader keeps that as `d`
     except (TypeError, NotImplementedError):
-        return None
+        return math.inf
 
 
 def _random_state() -> int:

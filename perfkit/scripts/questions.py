@@ -245,7 +245,7 @@ class Server(Questions):
                     answer = yield from answer
                 self._send(messages.Answer(answer))
             except Ended:
-                pace = f"{self._script.steps.count} steps of {units.duration(self._script.step_s())} each"
+                pace = f"{self._script.steps.count} steps of {units.duration(self._early[-1].seconds)} each"
                 what = f"the script ended before it was measured, after {pace}"
                 remedy = "Let it train longer: more epochs, more data or smaller batches"
                 self._send(RunFailed(what, remedy, "ended"))

@@ -134,6 +134,9 @@ class Script(View):
     again, with their samples, by their loaders; None while there are none.
     """
 
+    phases = staticmethod(contextlib.nullcontext[None])
+    """The parts of a step have no names in a profile."""
+
     def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
         super().__init__(model=nn.ModuleList())  # those that the script calls itself
         self.settings, self.files = settings, files
@@ -180,10 +183,6 @@ class Script(View):
         names = dict.fromkeys(type(optimizer).__name__ for optimizer in self.optimizers)
         return f"a step of {', '.join(names)}" if names else "a backward pass"
 
-    def step_s(self) -> float:
-        """Seconds of a typical step."""
-        return statistics.median(step.seconds for step in self._seen)
-
     def groups(self) -> list[dict[str, Any]]:
         """The optimizers' groups of parameters."""
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
@@ -210,10 +209,6 @@ class Script(View):
             yield
         finally:
             self.held = None
-
-    def phases(self) -> contextlib.AbstractContextManager[None]:
-        """The parts of a step have no names in a profile."""
-        return contextlib.nullcontext()
 
 
 class Sites:

@@ -30,7 +30,9 @@ class Models:
 
     The way in is a module's own `_compiled_call_impl`, which torch calls in place of `_call_impl`: the
     module's class, hooks and parameters stay as they are. It is set through `__dict__`, because a module that
-    torch.compile wraps around another one hands an attribute on.
+    torch.compile wraps around another one hands an attribute on. In the first steps, this object stands in
+    its place in `nn.Module`, and so sees calls of modules that are not known yet. Not a patched
+    `Module.__call__`, nor a function: a `torch.compile(model)` of the script would trace it.
     """
 
     def __init__(self, script: Script) -> None:
@@ -40,7 +42,12 @@ class Models:
         self._fed_at = (-1, -1)  # backward passes and steps before the last input that was looked at
         around(nn.Module, "compile", self._compile_in_place)
         around(torch.autocast, "__enter__", self._enter_autocast)
-        _module._compiled_call_impl = _Outermost(self._first_call)
+        _module._compiled_call_impl = self
+
+    def __get__(self, module: nn.Module | None, kind: type) -> Any:
+        if module is None or torch.compiler.is_compiling():
+            return None
+        return functools.partial(self._first_call, module)
 
     @contextlib.contextmanager
     def _ignoring_inner_calls(self) -> Iterator[None]:
@@ -49,7 +56,7 @@ class Models:
             yield
         finally:
             if self._script.steps.are_first:
-                _module._compiled_call_impl = _Outermost(self._first_call)
+                _module._compiled_call_impl = self
 
     def _first_call(self, module: Any, *args: Any, **kwargs: Any) -> Any:
         """An outermost call of a module that is not known yet."""
@@ -124,9 +131,8 @@ class Models:
         hook = contextlib.nullcontext() if is_compiled else register_module_forward_pre_hook(self._look)
         with self._ignoring_inner_calls(), hook:
             output = call(*args, **kwargs)
-        script.inputs = _outline(tensors((args, kwargs)), lambda tensor: tensor.dim() == 4)
-        floating = filter(torch.is_floating_point, tensors(output))
-        script.outputs = _outline(floating, lambda tensor: tensor.dim() > 0)
+        script.inputs = _outline(tensors((args, kwargs)))
+        script.outputs = _outline(filter(torch.is_floating_point, tensors(output)))
         return output
 
     def _look(self, module: nn.Module, given: Any) -> None:
@@ -135,27 +141,10 @@ class Models:
             self._batch = next((each.shape[1] for each in tensors(given) if each.dim() == 3), 0)
 
 
-class _Outermost:
-    """Stands where `nn.Module` keeps `_compiled_call_impl`, and so sees calls of modules not known yet.
-
-    Not a patched `Module.__call__`, nor a function: a `torch.compile(model)` of the script would trace it.
-    """
-
-    def __init__(self, call: Callable[..., Any]) -> None:
-        self._call = call
-
-    def __get__(self, module: nn.Module | None, kind: type) -> Any:
-        if module is None or torch.compiler.is_compiling():
-            return None
-        return functools.partial(self._call, module)
-
-
-def _outline(
-    candidates: Iterable[torch.Tensor], is_best: Callable[[torch.Tensor], bool]
-) -> torch.Tensor | None:
-    """Type, size and layout of the first of the best tensors: its memory is not kept."""
-    best = max(candidates, key=is_best, default=None)
-    return None if best is None else torch.empty_like(best, device="meta")
+def _outline(candidates: Iterable[torch.Tensor]) -> torch.Tensor | None:
+    """Type, size and layout of the tensor with the most dimensions: its memory is not kept."""
+    most = max(candidates, key=torch.Tensor.dim, default=None)
+    return None if most is None else most.detach().to("meta")
 
 
 def _channels_last(value: Any) -> Any:
