@@ -55,7 +55,7 @@ class Models:
         try:
             yield
         finally:
-            if self._script.steps.are_first:
+            if not self._script.steps.count:  # later, a compiled model would be compiled again
                 _module._compiled_call_impl = self
 
     def _first_call(self, module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -144,7 +144,7 @@ class Models:
 def _outline(candidates: Iterable[torch.Tensor]) -> torch.Tensor | None:
     """Type, size and layout of the tensor with the most dimensions: its memory is not kept."""
     most = max(candidates, key=torch.Tensor.dim, default=None)
-    return None if most is None else most.detach().to("meta")
+    return None if most is None else torch.empty_like(most, device="meta")
 
 
 def _channels_last(value: Any) -> Any:
