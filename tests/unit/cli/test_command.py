@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from typer.main import get_command
@@ -15,7 +14,6 @@ from perfkit.errors import InvalidValue
 from perfkit.results import recordings
 from perfkit.results.store import RunStore
 
-RECORDINGS = Path(__file__).parents[3] / "data" / "recordings"
 EVERY = COMMANDS | additions.table("COMMANDS")
 ERRORS = [
     (InvalidValue("no such stage", "Choose another"), 2, "perfkit: no such stage. Choose another\n"),
@@ -95,7 +93,6 @@ def test_stored_runs_are_listed_newest_first_and_shown_by_run_and_session(data_d
 
 
 def test_a_recording_is_shown_as_a_session_is():
-    file = str(RECORDINGS / "cpu-quick.json")
-    text = run("show", file)
+    text = run("show", "recorded:cpu-quick")
     assert text.startswith("Recorded 20")
-    assert all(each.title in text for each in recordings.find(file).runs)
+    assert all(each.title in text for each in recordings.find("cpu-quick").runs)

@@ -15,14 +15,10 @@ from tests.unit.simulate.plans import of, planned
 each_gpu = pytest.mark.parametrize("sheet", GPUS.values(), ids=GPUS)
 
 
-def kernels_of(step, sheet):
-    return [kernel for _, kernels in costs.actions(step, sheet) for kernel in kernels]
-
-
 def seconds(sheet, name, inputs, output, precision="ieee", **attributes):
     operator = Operator(f"aten.{name}", "forward", inputs, [output], attributes)
     step = Step(events=[operator], conv_precision=precision, matmul_precision=precision)
-    return sum(seconds for _, seconds in kernels_of(step, sheet))
+    return sum(seconds for _, kernels in costs.actions(step, sheet) for _, seconds in kernels)
 
 
 def product(sheet, side, dtype, precision="ieee"):
