@@ -96,10 +96,6 @@ def _distinct(side: Behaviour) -> float:
     return len(set(inputs)) / len(inputs)
 
 
-def _bits(side: Behaviour) -> float:
-    return 16 if side.precision in _HALF and not side.autocast else 32
-
-
 _LESS: tuple[tuple[str, float, Callable[[Behaviour], float], str], ...] = (
     ("updates", FEW, lambda side: fmean(a != b for a, b in pairwise(side.weight)),
      "{:.0%} of the steps change the weights, not {:.0%}"),
@@ -110,7 +106,8 @@ _LESS: tuple[tuple[str, float, Callable[[Behaviour], float], str], ...] = (
      lambda side: fmean(count for count in side.reached if count is not None) / side.parameters,
      "training changes {:.0%} of the parameters, not {:.0%}"),
     ("model", 1.0, lambda side: side.parameters, "models in training have {:,} parameters, not {:,}"),
-    ("precision", 1.0, _bits, "it computes in {} bits outside of an autocast, not {}"),
+    ("precision", 1.0, lambda side: 16 if side.precision in _HALF and not side.autocast else 32,
+     "it computes in {} bits outside of an autocast, not {}"),
 )  # fmt: skip
 """Difference, the share of the old value from which on it is the same, the value, words for new and old."""
 

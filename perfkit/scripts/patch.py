@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +83,8 @@ class Patch:
     """
 
     launch: Launch
-    edited: dict[str, Value] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
+    edited: Mapping[str, Value]
+    refused: Mapping[str, str]
 
     @property
     def root(self) -> Path:

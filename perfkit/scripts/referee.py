@@ -6,7 +6,6 @@ from pathlib import Path
 from statistics import fmean
 
 import msgspec
-from msgspec import structs
 
 from perfkit.cli import options
 from perfkit.errors import InvalidValue, one_of
@@ -104,7 +103,7 @@ def verdict(
         allowed = {*allowed, "losses"}
     if not losses.ok:
         found.append(Difference("losses", losses.evidence))
-    found = [structs.replace(one, allowed=one.name in allowed) for one in found]
+    found = [msgspec.structs.replace(one, allowed=one.name in allowed) for one in found]
     cheats = [f"{one.name}: {one.evidence}" for one in found if not one.allowed]
 
     ratio, wide = result.ratio, _WIDE * max(precision, result.pairing.noise or 0.0)

@@ -31,10 +31,8 @@ LOSSES = 8
 """First losses that are compared."""
 _USUAL_STEPS = 120
 """Steps of both sides of a usual comparison: first losses, warm-up, five rounds with held batches."""
-_SHORT: Mapping[str, Any] = {"block_samples": 1, "block_s": 0.0, "queues": 0, "warmup_s": 0.0}
-"""Blocks of one step, where the usual ones do not fit into the budget."""
 _FEWEST, _LOSSES_PART = 2, 0.1
-"""Then: the fewest rounds and losses, and the part of the budget for the losses of a side."""
+"""If these do not fit: the fewest rounds and losses, and the part of the budget for the losses of a side."""
 _ENDED = "a script came to its end meanwhile; let both train longer to measure more"
 RANDOM_DATA = "the data set draws random numbers, which in workers come from other seeds"
 
@@ -72,11 +70,8 @@ class ScriptSource(ThisMachine):
         self.facts = facts = child.ask("describe")
         frames = [site.frames[0] for site in facts.sites if site.role == "loader" and site.frames]
         self._loaders = [(frame.file, frame.line, frame.column) for frame in frames]
-        self._is_slow = 0 < preset.budget_s < _USUAL_STEPS * facts.step_s
-        if self._is_slow:
-            fit = int(preset.budget_s * _LOSSES_PART / facts.step_s)
-            preset = replace(preset, **_SHORT, loss_steps=max(_FEWEST, min(preset.loss_steps, fit)))
-        elif not facts.loader and preset.block_s:
+        preset = affordable(preset, facts.step_s)
+        if not facts.loader and preset.block_s:
             preset = replace(preset, block_samples=1)  # what a step's samples are is a guess: time counts
         self.plan = replace(self.plan, device=facts.device, preset=preset)
         options = {"arguments": " ".join(launch.arguments)} if launch.arguments else {}
@@ -104,25 +99,22 @@ class ScriptSource(ThisMachine):
         toggles = {name: values[0] for name, values in stage.recipe.diff(self.baseline()).items()}
         is_plain = launch == self._launch and not toggles
         child = self.take() if is_plain else self._start(launch, toggles)
-        _, trained = self.train(stage.recipe, preset.loss_steps, preset.warmup_s, child=child)
-        facts = {**trained.facts, "command": launch.describe()}
-        if self.facts.random_data:
-            facts["data"] = RANDOM_DATA
-        return Training(child, msgspec.structs.replace(trained, facts=facts))
+        return self.train(stage.recipe, preset.loss_steps, preset.warmup_s, child=child)
 
     def measure(self, stages: Sequence[Stage], preset: Preset) -> list[Run]:
         """See `Source.measure`; then asks both sides of a comparison what their steps did."""
-        if self._is_slow:
-            preset = affordable(preset, len(stages) * self.facts.step_s)
-        runs = super().measure(stages, preset)
+        preset = affordable(preset, self.facts.step_s, len(stages))
+        runs, more = super().measure(stages, preset), {"data": RANDOM_DATA} if self.facts.random_data else {}
         if isinstance(self.stopped, RunFailed):
-            runs = [msgspec.structs.replace(run, facts={**run.facts, "ended": _ENDED}) for run in runs]
+            more["ended"] = _ENDED
         for at, run in enumerate(runs):
-            child = self._trials[run.stage].child
+            launch, child = self._more.get(run.title, self._launch), self._trials[run.stage].child
+            facts, losses = {**run.facts, **more, "command": launch.describe()}, run.losses
             with contextlib.suppress(PerfkitError):  # it has ended, or a person stopped it
                 if child and self._observed is not None:
                     self._observed[run.title] = seen = child.ask("behaviour")
-                    runs[at] = msgspec.structs.replace(run, losses=seen.losses)
+                    losses = seen.losses
+            runs[at] = msgspec.structs.replace(run, facts=facts, losses=losses)
         return runs
 
     def _start(self, launch: Launch, toggles: Mapping[str, Value]) -> WatchedScript:
@@ -139,9 +131,14 @@ class ScriptSource(ThisMachine):
         return child
 
 
-def affordable(preset: Preset, round_s: float) -> Preset:
-    """Rounds of slow steps as the budget allows, which pays for a first round and a last one beside them."""
-    return replace(preset, rounds=_FEWEST, budget_s=max(0.0, preset.budget_s - 2 * round_s))
+def affordable(preset: Preset, step_s: float, stages: int = 2) -> Preset:
+    """A preset whose rounds fit into the budget, beside a first one and a last one: of one step, if slow."""
+    if not 0 < preset.budget_s < _USUAL_STEPS * step_s:
+        return preset
+    short = replace(preset, block_samples=1, block_s=0.0, queues=0, warmup_s=0.0, rounds=_FEWEST)
+    losses = max(_FEWEST, min(preset.loss_steps, int(preset.budget_s * _LOSSES_PART / step_s)))
+    left_s = max(0.0, preset.budget_s - 2 * stages * step_s)
+    return replace(short, loss_steps=losses, budget_s=left_s)
 
 
 def losses(a: Run, b: Run) -> Check:

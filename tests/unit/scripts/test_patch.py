@@ -299,5 +299,5 @@ def test_a_diff_has_no_path_above_its_root(tmp_path):
     result = patched(tmp_path, LOOP, {"workers": 2}, ROLES)
     launch = Launch("../train.py", folder=tmp_path / "elsewhere")
     assert result.root == tmp_path and "--- a/train.py\n+++ b/train.py\n" in result.diff()
-    elsewhere = Patch(replace(launch, replaced=result.launch.replaced))
+    elsewhere = Patch(replace(launch, replaced=result.launch.replaced), {}, {})
     assert elsewhere.root == tmp_path and elsewhere.diff() == result.diff()
