@@ -4,7 +4,6 @@ import contextlib
 import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import ipywidgets as widgets
@@ -127,9 +126,18 @@ class StagePanel(LadderPanel):
         climbed = [_told(decided[name]) for name in LADDER if name in decided]
         lines = [f"The climb so far: {' · '.join(climbed)}."] if climbed else []
         if self._run.status in ("ok", "not_applicable"):
-            following = dict(pairwise(LADDER)).get(self.optimization.name)
-            lines += [f"Next: pk.StagePanel('{following}')"] * bool(following)
+            lines += [f"Next: pk.StagePanel('{name}')" for name in self._next()]
         self._line.value = html.escape(" ".join(lines))
+
+    def _next(self) -> list[str]:
+        """The next rung of the default ladder that can act here, if there is one."""
+        own = self.optimization.name
+        for name in LADDER[LADDER.index(own) + 1 :] if own in LADDER else ():
+            plan = replace(self.plan, stages=(name,), changes={})
+            with contextlib.suppress(InvalidValue, KeyError):  # a recording without this rung
+                if not rungs.planned(plan, load=False)[-1].reason:
+                    return [name]
+        return []
 
     @property
     def _run(self) -> Run:

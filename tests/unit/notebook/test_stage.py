@@ -52,7 +52,7 @@ def test_a_guess_stands_beside_its_result_now_and_later(monkeypatch):
     assert "Your guess: 1.50×. The article's V100: 2.16×." in text
     assert "bit for bit" in text, "whether the training is still right"
     assert "<h2>How it works</h2>" in html.fragment(panel.sections())
-    assert "Next: pk.StagePanel(&#x27;pinning" in panel._line.value, "what to write to go on"
+    assert "Next: pk.StagePanel(&#x27;batch_size" in panel._line.value, "pinning cannot act on a CPU"
     later = pk.StagePanel("data_loading")
     later._ipython_display_()
     assert (later.guess, later.runs) == (1.5, runs)
