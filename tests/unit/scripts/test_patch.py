@@ -257,10 +257,6 @@ HUGGING_FACE = (
 )
 
 
-def by(library: str, call: str) -> dict[str, Any]:
-    return {"roles": {role: [call] for role in (*ROLES, "loader")}, "library": library}
-
-
 @pytest.mark.parametrize(
     ("library", "text", "settings", "line"),
     [
@@ -271,24 +267,16 @@ def by(library: str, call: str) -> dict[str, Any]:
          'trainer = L.Trainer(max_epochs=3, precision="bf16-mixed")'),
         ("accelerate", "a = Accelerator()\ntrainer.train()\n", {"amp": "bf16"},
          'a = Accelerator(mixed_precision="bf16")'),
-    ],
-)  # fmt: skip
-def test_the_edit_is_the_librarys_option(library, text, settings, line, tmp_path):
-    assert added(patched(tmp_path, text, settings, **by(library, "trainer.train("))) == [line]
-
-
-@pytest.mark.parametrize(
-    ("library", "text", "settings", "reason"),
-    [
         ("transformers", HUGGING_FACE + "other = TrainingArguments()\n", {"amp": "bf16"},
          "train.py:9: transformers makes the backward: set bf16=True in its options"),
         ("fastai", "trainer.train(model)\n", {"workers": 2},
          "train.py:1: fastai makes the loader: set it in its options"),
     ],
 )  # fmt: skip
-def test_options_of_libraries_that_are_not_plain_there(library, text, settings, reason, tmp_path):
-    result = patched(tmp_path, text, settings, **by(library, "trainer.train("))
-    assert result.refused == {next(iter(settings)): reason}
+def test_the_edit_is_the_librarys_option_or_names_it(library, text, settings, line, tmp_path):
+    roles = {role: ["trainer.train("] for role in ("loader", "optimizer", "backward")}
+    result = patched(tmp_path, text, settings, roles, library)
+    assert ([*result.refused.values()] or added(result)) == [line]
 
 
 # ---------------------------------------------------------------- the diff, the files, the verdict
