@@ -96,7 +96,6 @@ EDITS = {
     "zero_grad_set_to_none=False": ["optimizer.zero_grad(set_to_none=False)"],
     "non_blocking=True": ["x, y = x.to(device, non_blocking=True), y.to(device)"],
     "optimizer_impl='fused'": ["optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)"],
-    "optimizer_impl='loop'": ["optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)"],
     "compile=True": ["model.compile()"],
     "cudnn_benchmark=True": ["torch.backends.cudnn.benchmark = True"],
     "cpu_threads=2": ["torch.set_num_threads(2)"],
@@ -200,8 +199,6 @@ def test_a_file_that_changed_meanwhile_is_refused(tmp_path):
 
 # ---------------------------------------------------------------- autocast and the model
 
-STEP = {"forward": ["model("], "backward": ["loss.backward("]}
-
 
 def test_autocast_is_around_model_and_loss_in_functions_of_their_own(tmp_path):
     text = (
@@ -227,8 +224,13 @@ TWO_LOSSES = "    loss = f(model(x))\n    loss.backward()\n    more = g(critic(x
     ],
 )
 def test_autocast_that_cannot_be_placed(body, reason, tmp_path):
-    calls = [*STEP.items(), *[("backward", ["more.backward("])] * (body == TWO_LOSSES)]
-    result = patched(tmp_path, f"import torch\nfor x, y in loader:\n{body}", {"amp": "bf16"}, calls)
+    calls = [("forward", ["model("]), ("backward", ["loss.backward("]), ("backward", ["more.backward("])]
+    result = patched(
+        tmp_path,
+        f"import torch\nfor x, y in loader:\n{body}",
+        {"amp": "bf16"},
+        calls[: 2 + (body == TWO_LOSSES)],
+    )
     assert result.refused["amp"].startswith(f"train.py:{reason}") and not result.edited
 
 

@@ -19,7 +19,7 @@ def run(losses: list[float], workers: int = 0, **more) -> Run:
 def test_slow_steps_make_fewer_rounds_and_the_budget_stays():
     quick = replace(PRESETS["quick"], budget_s=20.0)
     assert study.affordable(quick, 0.01) == quick
-    for step_s, left_s, losses in ((0.7, 17.2, 2), (0.5, 18.0, 4), (15.0, 0.0, 2)):
+    for step_s, left_s, losses in ((0.5, 18.0, 4), (15.0, 0.0, 2)):
         slow = study.affordable(quick, step_s)
         assert (slow.rounds, slow.budget_s, slow.loss_steps, slow.block_samples) == (2, left_s, losses, 1)
 
