@@ -91,7 +91,6 @@ EDITS = {
     "workers=4": [
         "loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=4, persistent_workers=True)"
     ],
-    "pin_memory=True": ["loader = DataLoader(data, batch_size=32, shuffle=True, pin_memory=True)"],
     "batch_size=64": ["loader = DataLoader(data, batch_size=64, shuffle=True)"],
     "zero_grad_set_to_none=False": ["optimizer.zero_grad(set_to_none=False)"],
     "non_blocking=True": ["x, y = x.to(device, non_blocking=True), y.to(device)"],
