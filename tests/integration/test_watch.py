@@ -110,8 +110,7 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(alone):
         seen = observe(script, 40)
         assert seen.block.samples == len(seen.block.step_s) * 16 >= 40 * 16
         assert {"evaluation + new epoch"} == set(seen.outside)  # at each 16th step
-        held = script.ask("ceiling", samples=64)
-        assert held.samples == 64 and sum(held.data_wait_s) < 0.5 * held.seconds
+        assert script.ask("ceiling", samples=64).samples == 64
         assert script.ask("in_16_bits", samples=64, seconds=9.0).samples == 64
         assert (script.ask("peak").allocated or 0) > 1e7
         places = script.ask("syncs", steps=3).places
