@@ -141,8 +141,6 @@ def test_the_workload_of_the_documents_works(tmp_path, monkeypatch):
     scripts.run(tmp_path / "train.py")
 
 
-# ---------------------------------------------------------------- `trace` and `profile`
-
 BEFORE = str(ROOT / "data" / "recordings" / "traces" / "photos-baseline.pt.trace.json.gz")
 FIELDS = """
     schema files device health steps mean_step_us mean_us exposed_and_hidden_us gpu_utilization

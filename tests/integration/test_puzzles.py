@@ -138,9 +138,6 @@ def test_an_answer_is_collected_from_the_cells_that_define_it(shell):
     assert scope["Net"]()(2.5) == 4 and scope["Net"].size == 4
 
 
-# ---------------------------------------------------------------- as the notebook asks, in a process of its own
-
-
 @pytest.mark.usefixtures("no_orphans")
 @pytest.mark.parametrize(
     ("body", "says"),
@@ -188,8 +185,6 @@ def test_a_mystery_is_a_file_to_edit(tmp_path, monkeypatch):
     with pytest.raises(InvalidValue, match="unknown mystery 'loader'"):
         pk.mystery("loader")
 
-
-# ---------------------------------------------------------------- the capstone
 
 (SOLUTION,) = [
     cell.source

@@ -21,9 +21,6 @@ def noisy(seed, n, level=100.0, noise=0.03):
     return level * np.exp(np.random.default_rng(seed).normal(0, noise, n))
 
 
-# ---------------------------------------------------------------- estimates
-
-
 def test_a_mean_has_students_interval_and_a_median_of_one_value_is_that():
     assert median(np.array([])) is None
     assert median(np.array([3.5])) == Estimate(3.5, 3.5, 3.5)
@@ -39,9 +36,6 @@ def test_the_interval_of_a_median_covers_the_truth_of_a_skewed_distribution(n):
     found = [median(generator.exponential(1.0, n)) for _ in range(1000)]
     covered = np.mean([one is not None and one.low <= math.log(2) <= one.high for one in found])
     assert 0.94 <= covered <= 0.995
-
-
-# ---------------------------------------------------------------- verdicts
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -87,9 +81,6 @@ def test_unpaired_sides_may_differ_in_length():
     welch = stats.ttest_ind(np.log(own), np.log(other), equal_var=False).confidence_interval()
     assert (found.low, found.high) == pytest.approx((math.exp(welch.low), math.exp(welch.high)))
     assert found.verdict == "faster"
-
-
-# ---------------------------------------------------------------- steadiness
 
 
 @pytest.mark.parametrize(

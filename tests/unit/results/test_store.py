@@ -160,9 +160,6 @@ def test_two_kernels_may_start_a_store_and_write_at_once(data_dir):
     database.close()
 
 
-# ---------------------------------------------------------------- the A/A noise
-
-
 def test_noise_is_kept_for_each_device_by_its_newest_pairs_and_unknown_before(store):
     assert store.noise("cpu") is None
     pairs = [AAPair(0.01, 0.0), AAPair(-0.02, 1e-4)]

@@ -142,8 +142,6 @@ def test_tabs_and_line_ends_stay(tmp_path):
     assert result.diff().endswith("\n")
 
 
-# ---------------------------------------------------------------- values that are set elsewhere
-
 LOADER = {"loader": ["DataLoader("]}
 
 
@@ -249,8 +247,6 @@ def test_the_model_is_the_optimizers(given, model, tmp_path):
     assert added(result) == [f"{model}.compile()"] if model else result.refused["compile"] == reason
 
 
-# ---------------------------------------------------------------- libraries
-
 HUGGING_FACE = (
     "import torch\nfrom transformers import Trainer, TrainingArguments\nmodel = make()\n"
     "args = TrainingArguments(\n    output_dir='out',\n    per_device_train_batch_size=8,\n)\n"
@@ -278,9 +274,6 @@ def test_the_edit_is_the_librarys_option_or_names_it(library, text, settings, li
     roles = {role: ["trainer.train("] for role in ("loader", "optimizer", "backward")}
     result = patched(tmp_path, text, settings, roles, library)
     assert ([*result.refused.values()] or added(result)) == [line]
-
-
-# ---------------------------------------------------------------- the diff, the files, the verdict
 
 
 def test_a_diff_has_no_path_above_its_root(tmp_path):

@@ -31,9 +31,6 @@ def measure(where, stages, rounds=3, **rule):
         return source.measure(stages, replace(where.preset, rounds=rounds, **rule))
 
 
-# ---------------------------------------------------------------- rounds
-
-
 def test_every_round_measures_one_block_of_each_stage_in_random_order(machine, where):
     measure(where, THREE, rounds=20)
     rounds = [machine.blocks()[at : at + 3] for at in range(0, 60, 3)]
@@ -86,9 +83,6 @@ def test_rounds_go_on_until_every_interval_is_narrow_or_the_budget_is_spent(
 def test_the_time_limit_ends_the_rounds_but_not_the_least_number(machine, where):
     _, second = measure(where, [stage(8), stage(16)], precision=0.0, budget_s=1e9, limit_s=0.0)
     assert len(second.raw.block_samples_per_s) == 3
-
-
-# ---------------------------------------------------------------- processes
 
 
 def test_processes_stay_alive_for_the_next_call_and_end_without_their_stage(machine, where):
@@ -149,9 +143,6 @@ def test_a_workload_that_cannot_be_loaded_raises_and_leaves_nothing(machine, whe
     assert machine.alive() == []
 
 
-# ---------------------------------------------------------------- memory
-
-
 def test_without_memory_for_all_stages_are_measured_in_batches(machine, where, monkeypatch):
     """The machine is twice as fast in the second batch: ratios and rates do not show it."""
     monkeypatch.setattr("perfkit.studies.here.ThisMachine._is_crowded", lambda self, batch: len(batch) >= 2)
@@ -179,9 +170,6 @@ def test_a_stage_that_lacks_memory_beside_the_baseline_alone_fails(machine, wher
     machine.fail("block", out_of_memory(), lambda child: len(machine.alive()) > 1)
     assert [run.status for run in measure(where, THREE)] == ["ok", "failed", "failed"]
     assert machine.alive() == []
-
-
-# ---------------------------------------------------------------- other programs
 
 
 def test_what_stays_disturbed_says_so_and_names_who_did_it(machine, where):

@@ -31,9 +31,6 @@ def test_the_pages_of_a_cpu_and_of_a_simulated_gpu(golden):
     assert "simulated GPU 0 stream 7" in html.page("x", gpu)
 
 
-# ---------------------------------------------------------------- findings
-
-
 def launches(*kernels: tuple[str, float, tuple[float, float]], **head: object) -> Recording:
     recording = step(**head)
     for name, at, run in kernels:
@@ -80,9 +77,6 @@ def test_findings_have_their_time_a_bound_and_a_switch(tmp_path, recording, bott
     assert finding.exposed_us == pytest.approx(exposed)
     assert finding.gain_at_most == (pytest.approx(100 / (100 - exposed)) if exposed < 95 else None)
     assert next(iter(finding.try_next), None) == first
-
-
-# ---------------------------------------------------------------- the timeline
 
 
 def test_lanes_have_threads_streams_and_copies_and_lines_of_code(tmp_path):

@@ -82,9 +82,6 @@ def test_waiting_is_what_the_loader_takes(monkeypatch):
     assert measured.first.seconds == 3
 
 
-# ---------------------------------------------------------------- observing
-
-
 @pytest.mark.parametrize("accumulation", [1, 3])
 def test_phases_are_seen_in_order_around_what_they_name(accumulation):
     seen = []
@@ -128,9 +125,6 @@ def test_observing_compiles_nothing_again(monkeypatch):
     assert checks.READERS["compile"](view)[0]
     view.first_graphs -= 1
     assert checks.READERS["compile"](view)[0] is None, "compiled again"
-
-
-# ---------------------------------------------------------------- a look inside, against what can be counted by hand
 
 
 class Momentum(Toy):
