@@ -69,8 +69,7 @@ def test_device_times_memory_and_utilization_are_there(ladder: dict[str, Run]) -
 
 
 @pytest.mark.parametrize(
-    "stage",
-    "device_prefetch tf32 zero_grad cudnn_benchmark fused_optimizer amp_fp16 accumulation".split(),
+    "stage", "device_prefetch tf32 zero_grad cudnn_benchmark fused_optimizer amp_fp16 accumulation".split()
 )
 def test_a_further_optimization_is_real_on_a_gpu(stage: str) -> None:
     baseline, run = measured(stages=[stage])

@@ -3,7 +3,6 @@
 import itertools
 import re
 from pathlib import Path
-from typing import Any
 
 import jupytext
 import nbformat
@@ -93,7 +92,7 @@ def test_a_chapter_says_at_its_top_how_long_it_takes_and_what_it_needs(source):
 
 @pytest.mark.parametrize("source", SOURCES[1:8], ids=lambda path: path.stem)
 def test_a_rung_has_a_loop_whose_line_the_reader_edits(source):
-    cells: dict[str, Any] = {
+    cells = {
         tag: cell.source for cell in jupytext.read(source).cells for tag in cell.metadata.get("tags", [])
     }
     assert set(cells) == {"exercise", "check"}

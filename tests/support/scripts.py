@@ -12,7 +12,6 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 
@@ -67,7 +66,7 @@ def _run(words, streams, folder, environment, prepare):
         os.environ[entry.VARIABLE] = json.dumps(settings)
     os.chdir(folder)
     tempfile.tempdir = None
-    torch: Any = sys.modules["torch"]  # it has read the variable where the server began
+    torch = sys.modules["torch"]  # it has read the variable where the server began
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     multiprocessing.set_start_method("fork", force=True)  # of loader workers: they find the script in memory
     sys.path[:] = [path for path in sys.path if path not in ("", str(ROOT))]

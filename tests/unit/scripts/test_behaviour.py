@@ -1,13 +1,11 @@
 """Cheating and honest edits of three scripts: what these do in their steps tells them apart."""
 
-from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from perfkit.results import parity
-from perfkit.scripts.behaviour import NAMES, Behaviour, differences
+from perfkit.scripts.behaviour import NAMES, differences
 from tests.support import scripts
 
 pytestmark = pytest.mark.integration
@@ -232,19 +230,17 @@ HONEST = {
 }
 """Edit → the script, what is replaced and by what."""
 
-Observe = Callable[..., Behaviour]
-
 
 @pytest.fixture(scope="module")
-def observe(tmp_path_factory: pytest.TempPathFactory) -> Observe:
+def observe(tmp_path_factory):
     """What a script does, with edits."""
 
     @cache
-    def observe(text: str, *edits: tuple[str, str]) -> Behaviour:
+    def observe(text, *edits):
         for old, new in edits:
             assert text.count(old) == 1, old
             text = text.replace(old, new)
-        file: Path = tmp_path_factory.mktemp("script") / "train.py"
+        file = tmp_path_factory.mktemp("script") / "train.py"
         file.write_text(text)
         return scripts.behaviour(file)
 
@@ -252,7 +248,7 @@ def observe(tmp_path_factory: pytest.TempPathFactory) -> Observe:
 
 
 @pytest.mark.parametrize("edit", CHEATS)
-def test_cheats_are_named(edit: str, observe: Observe) -> None:
+def test_cheats_are_named(edit, observe):
     name, script, *replaced = CHEATS[edit]
     new = observe(script, tuple(replaced))
     assert name in {one.name for one in differences(observe(script), new)} & {*NAMES}
@@ -260,7 +256,7 @@ def test_cheats_are_named(edit: str, observe: Observe) -> None:
 
 
 @pytest.mark.parametrize("edit", HONEST)
-def test_honest_edits_pass(edit: str, observe: Observe) -> None:
+def test_honest_edits_pass(edit, observe):
     script, *edits = HONEST[edit]
     old, new = observe(script), observe(script, *edits)
     assert differences(old, new) == []
@@ -268,6 +264,6 @@ def test_honest_edits_pass(edit: str, observe: Observe) -> None:
     assert losses.ok, losses.evidence
 
 
-def test_small_batches_of_tokens_are_told_apart(observe: Observe) -> None:
+def test_small_batches_of_tokens_are_told_apart(observe):
     batches = observe(TOKENS, ("T, B, C = 32, 8, 32", "T, B, C = 4, 2, 32")).batches
     assert len(set(batches)) == len(batches) >= 38

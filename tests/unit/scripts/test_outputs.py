@@ -9,7 +9,7 @@ from perfkit.scripts.outputs import Outputs, unfold
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path, monkeypatch):
     """A folder as a user's."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "new" / "cache"))
@@ -23,7 +23,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def scratch(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outputs:
+def scratch(project, tmp_path, monkeypatch):
     """The current folder is its mirror."""
     root = str(tmp_path / "scratch")
     unfold(root, f"{root}{project}")
@@ -31,14 +31,14 @@ def scratch(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> O
     return Outputs(root)
 
 
-def test_a_file_whose_mode_is_changed_keeps_its_contents(project: Path, scratch: Outputs):
+def test_a_file_whose_mode_is_changed_keeps_its_contents(project, scratch):
     scratch.hook("os.chmod", ("out/old.txt", 0o600, -1))
     os.chmod("out/old.txt", 0o600)
     assert Path("out/old.txt").read_text() == "original"
     assert (project / "out/old.txt").stat().st_mode & 0o777 != 0o600
 
 
-def test_removing_and_renaming_leave_the_folder_alone(project: Path, scratch: Outputs):
+def test_removing_and_renaming_leave_the_folder_alone(project, scratch):
     for path, event in (("out/old.txt", "os.remove"), ("out/deep/kept.txt", "os.rename")):
         scratch.before(path, event)
         os.remove(path)
@@ -50,7 +50,7 @@ def test_removing_and_renaming_leave_the_folder_alone(project: Path, scratch: Ou
     assert os.listdir("out") == ["moved"] and os.listdir("out/moved") == ["new.txt"]
 
 
-def test_a_path_outside_is_refused(project: Path, scratch: Outputs, tmp_path: Path):
+def test_a_path_outside_is_refused(project, scratch, tmp_path):
     with pytest.raises(PermissionError, match="a copy of its folder"):
         scratch.before(str(project / "absolute.txt"))
     scratch.before(str(tmp_path / "temporary" / "x"))

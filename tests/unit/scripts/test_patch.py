@@ -3,12 +3,10 @@
 import ast
 import os
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from perfkit.recipe import Value, switches
+from perfkit.recipe import switches
 from perfkit.scripts import patch as patching
 from perfkit.scripts.messages import Frame, ScriptFacts, Site
 from perfkit.scripts.patch import Patch
@@ -52,21 +50,14 @@ ROLES = {
 }
 
 
-def frame(path: Path, text: str, call: str) -> Frame:
+def frame(path, text, call):
     """The first call that begins with this code, as it would be seen running."""
     nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     node = next(node for node in nodes if (ast.get_source_segment(text, node) or "").startswith(call))
     return Frame(str(path), node.lineno, node.end_lineno or 0, node.col_offset, node.end_col_offset or 0)
 
 
-def patched(
-    folder: Path,
-    text: str,
-    wanted: dict[str, Value],
-    roles: dict[str, list[str]] | list[tuple[str, list[str]]],
-    library: str = "",
-    **facts: Any,
-) -> Patch:
+def patched(folder, text, wanted, roles, library="", **facts):
     """The patch of `train.py`; `roles` names its calls, the innermost first."""
     path = folder / "train.py"
     path.write_bytes(text.encode())
@@ -76,13 +67,13 @@ def patched(
     return patching.edit(Launch("train.py", folder=folder), wanted, known)
 
 
-def added(result: Patch) -> list[str]:
+def added(result):
     """The lines that a diff adds, without their indentation."""
     assert not result.refused, result.refused
     return [line[1:].strip() for line in result.diff().splitlines()[2:] if line.startswith("+")]
 
 
-def after(result: Patch) -> str:
+def after(result):
     ((_, data),) = result.launch.replaced
     return data.decode()
 

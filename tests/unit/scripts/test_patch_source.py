@@ -10,7 +10,7 @@ from perfkit.errors import PerfkitError
 from perfkit.scripts.patch_source import Refused, Source
 
 
-def added(text: str) -> str:
+def added(text):
     source = Source("train.py", text.encode(), [])
     (call,) = source.calls(["f"])
     source.set_arguments(call, "n=2")
@@ -18,7 +18,7 @@ def added(text: str) -> str:
 
 
 @st.composite
-def calls(draw) -> str:
+def calls(draw):
     """A call in one of many layouts, with and without trailing comma and comments."""
     plain = draw(st.lists(st.sampled_from(["1", "x", "[1, 2]", "'ä'"]), max_size=3))
     named = draw(st.lists(st.sampled_from(["d", "e", "num"]), max_size=3, unique=True))

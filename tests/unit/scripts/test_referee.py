@@ -1,8 +1,5 @@
 """The verdict on a script that is to replace another, from what was measured and seen."""
 
-from pathlib import Path
-from typing import Any
-
 import msgspec
 import pytest
 
@@ -23,16 +20,8 @@ PLAIN = Behaviour(
 SMALLER = msgspec.structs.replace(PLAIN, trained=[8] * STEPS, values=[800] * STEPS)
 
 
-def verdict(
-    speed: float = 1.0,
-    new: Behaviour = PLAIN,
-    losses: float = 1.0,
-    allowed: str = "",
-    scatter: float = 0.0,
-    disturbed: float = 0.0,
-    fails: bool | None = None,
-) -> Any:
-    def run(title: str, batch_size: int, loss: float) -> Run:
+def verdict(speed=1.0, new=PLAIN, losses=1.0, allowed="", scatter=0.0, disturbed=0.0, fails=None):
+    def run(title, batch_size, loss):
         return Run(
             id=title, session="s", created="", stage="s", title=title, workload="t.py", device="cpu",
             recipe=Recipe(batch_size=batch_size).to_dict(), facts={"command": title}, losses=[loss] * STEPS,
@@ -64,18 +53,16 @@ def verdict(
         ({"speed": 2.0, "new": SMALLER, "losses": 1.1, "allowed": "batches"}, "trains differently", 4),
     ],
 )
-def test_a_verdict_and_its_exit_code(case: dict[str, Any], outcome: str, code: int) -> None:
+def test_a_verdict_and_its_exit_code(case, outcome, code):
     given = verdict(**case)
     assert (given.outcome, given.exit_code) == (outcome, code), given.reason
 
 
-def match(named: list[str], program: str | None = None, **training: Any) -> Any:
+def match(named, program=None, **training):
     return referee.match(Script(program), Training(preset="smoke", **training), named, [])
 
 
-def test_both_sides_of_a_comparison_are_checked_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_sides_of_a_comparison_are_checked_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()

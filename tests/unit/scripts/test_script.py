@@ -7,23 +7,23 @@ import torch
 
 from perfkit.recipe import switches
 from perfkit.scripts import messages
-from perfkit.scripts.script import Sites, Step, Steps, size, tensors
+from perfkit.scripts.script import Sites, Steps, size, tensors
 
 
 class Seen:
     """A script's steps, driven by hand."""
 
     def __init__(self):
-        self.steps: list[Step] = []
+        self.steps = []
         self.counter = Steps(self.steps.extend)
         self.counter.begin()
 
-    def step(self, samples: int, *optimizers: object):
+    def step(self, samples, *optimizers):
         self.counter.now.samples += samples
         for optimizer in optimizers:
             self.counter.updated(optimizer)
 
-    def samples(self) -> list[int]:
+    def samples(self):
         return [step.samples for step in self.steps]
 
 
@@ -46,7 +46,7 @@ def test_an_optimizer_that_shows_up_later_ends_a_step_from_then_on():
     assert seen.samples() == [1, 1, 1, 3, 1]
 
 
-def seen(known: Sites, role: str):
+def seen(known, role):
     """Stands for a patched function: its caller is the call."""
     known.note(role)
 

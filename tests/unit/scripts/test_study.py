@@ -8,7 +8,7 @@ from perfkit.results.run import Run
 from perfkit.scripts import study
 
 
-def run(losses: list[float], workers: int = 0, **more) -> Run:
+def run(losses, workers=0, **more):
     recipe = Recipe(workers=workers).to_dict()
     return Run(
         id=str(workers), session="s", created="", stage="s", workload="t.py", device="cpu", recipe=recipe,

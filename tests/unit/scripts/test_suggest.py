@@ -7,11 +7,11 @@ import pytest
 from perfkit.results.stats import Ratio
 from perfkit.rules import Target
 from perfkit.scripts.messages import Observation
-from perfkit.scripts.suggest import Seen, Suggestion, suggest, tried
+from perfkit.scripts.suggest import Seen, suggest, tried
 from perfkit.worker.messages import Block
 
 
-def block(samples_per_s: float, waits: float = 0.0, batch: int = 32, steps: int = 10) -> Block:
+def block(samples_per_s, waits=0.0, batch=32, steps=10):
     step = batch / samples_per_s
     return Block(batch * steps, steps * step, [step] * steps, [waits * step] * steps)
 
@@ -19,11 +19,11 @@ def block(samples_per_s: float, waits: float = 0.0, batch: int = 32, steps: int 
 SEEN = Seen(Target("cpu"), Observation(block=block(100, waits=0.5)), cores=4, ceiling=block(200))
 
 
-def on(device: str, **own) -> Target:
+def on(device, **own):
     return Target(device, own=own)
 
 
-def idea(title: str, seen: Seen = SEEN, **changes) -> Suggestion:
+def idea(title, seen=SEEN, **changes):
     return next(idea for idea in suggest(replace(seen, **changes)) if idea.title.startswith(title))
 
 

@@ -9,9 +9,7 @@ from perfkit.errors import InvalidValue, RunFailed
 from perfkit.results.stats import Ratio
 from perfkit.search.attribute import _quotient, attribute
 from perfkit.show import document, terminal
-from perfkit.studies.sources import Plan
 from tests.unit.studies.conftest import machine, where
-from tests.unit.studies.fakes import FakeMachine
 
 THREE = ["data_loading", "channels_last", "compile"]
 

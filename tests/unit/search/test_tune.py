@@ -2,7 +2,6 @@
 
 import threading
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -12,16 +11,10 @@ from perfkit.results.parity import Parity
 from perfkit.results.store import RunStore
 from perfkit.search.tune import tune
 from perfkit.show import document, terminal
-from perfkit.studies.sources import Plan, Progress, Update
+from perfkit.studies.sources import Progress
 from tests.unit.studies.conftest import machine, where
-from tests.unit.studies.fakes import FakeMachine
 
-SPACE = {
-    "workers": (0, 1, 2),
-    "batch_size": (8, 16),
-    "amp": ("off", "bf16"),
-    "channels_last": (False, True),
-}
+SPACE = {"workers": (0, 1, 2), "batch_size": (8, 16), "amp": ("off", "bf16"), "channels_last": (False, True)}
 SAME = Parity("same", "bitwise", [], False, {})
 
 

@@ -46,9 +46,7 @@ PAGES = {
     ],
     "proof": [tables.proof([RUNS[0], msgspec.structs.replace(RUNS[4], mechanism=WRONG)], PARITY)],
     "parity": tables.parity(PARITY),
-    "ranks": [
-        tables.communication([msgspec.structs.replace(RUNS[0], communication=TIMES)]),
-    ],
+    "ranks": [tables.communication([msgspec.structs.replace(RUNS[0], communication=TIMES)])],
     "stored": [tables.stored([Stored(RUNS[3]), Stored(RUNS[9], "mine")])],
     "kernels": tables.kernels(KERNELS),
     "no_kernels": tables.kernels(msgspec.structs.replace(KERNELS, flops=None)),

@@ -1,14 +1,10 @@
 """The terminal: whole pages as golden texts, fewer columns where it is narrow, nothing taken for markup."""
 
-from collections.abc import Callable
-
 import pytest
 
 from perfkit.show import tables, terminal
 from perfkit.show.document import Bullets, Cell, Code, Section, Table
 from tests.unit.show.fake_runs import again, disturbed
-
-Golden = Callable[[str, str], None]
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -2,10 +2,9 @@
 
 import gzip
 import json
-from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
-from perfkit.trace import Analysis, Lanes, Trace, analyse
+from perfkit.trace import Trace, analyse
 from perfkit.trace.timeline import PARTS
 
 MAIN, AUTOGRAD, GPU = 100, 101, 0
@@ -13,46 +12,44 @@ LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
 class Recording:
-    def __init__(self, **head: Any) -> None:
-        self.events: list[dict[str, Any]] = []
+    def __init__(self, **head):
+        self.events = []
         self.head = {"schemaVersion": 1, **head}
         self._next = 1
 
-    def add(
-        self, cat: str, name: str, ts: float, dur: float, tid: Any = MAIN, pid: Any = 7, **args: Any
-    ) -> Self:
+    def add(self, cat, name, ts, dur, tid=MAIN, pid=7, **args):
         event = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur}
         self.events.append({**event, "args": args} if args else event)
         return self
 
-    def step(self, number: int, ts: float, dur: float) -> Self:
+    def step(self, number, ts, dur):
         return self.add("user_annotation", f"ProfilerStep#{number}", ts, dur)
 
-    def op(self, name: str, ts: float, dur: float, tid: Any = MAIN, **args: Any) -> Self:
+    def op(self, name, ts, dur, tid=MAIN, **args):
         return self.add("cpu_op", name, ts, dur, tid, **args)
 
     def launch(
-        self, kernel: str, at: float, run: tuple[float, float], call: str = "cudaLaunchKernel",
-        cat: str = "kernel", stream: int = 7, tid: Any = MAIN, cost: float = 2, **args: Any,
-    ) -> Self:  # fmt: skip
+        self, kernel, at, run, call = "cudaLaunchKernel",
+        cat = "kernel", stream = 7, tid = MAIN, cost = 2, **args,
+    ):  # fmt: skip
         """A call at `at`, and what it starts on the device: (start, duration)."""
         number, self._next = self._next, self._next + 1
         runtime = "cuda_driver" if call.startswith("cuL") else "cuda_runtime"
         self.add(runtime, call, at, cost, tid, correlation=number)
         return self.add(cat, kernel, *run, stream, GPU, correlation=number, device=0, stream=stream, **args)
 
-    def text(self) -> bytes:
+    def text(self):
         return json.dumps({**self.head, "traceEvents": self.events}).encode()
 
-    def save(self, folder: Path, name: str = "a.pt.trace.json") -> Path:
+    def save(self, folder, name="a.pt.trace.json"):
         path = folder / name
         path.write_bytes(gzip.compress(self.text()) if name.endswith(".gz") else self.text())
         return path
 
-    def load(self, folder: Path) -> Trace:
+    def load(self, folder):
         return Trace(self.save(folder))
 
-    def analyse(self, folder: Path) -> Analysis:
+    def analyse(self, folder):
         return analyse(self.save(folder))
 
 
@@ -67,7 +64,7 @@ class Bar(NamedTuple):
     events: int
 
 
-def bars(window: Lanes, lane: int) -> list[Bar]:
+def bars(window, lane):
     """What a lane shows, row by row; times in ns."""
     return [
         Bar(window.texts[name], PARTS[part], window.texts[place], depth, start, length, busy, events)
@@ -76,5 +73,5 @@ def bars(window: Lanes, lane: int) -> list[Bar]:
     ]
 
 
-def step(length: float = 100, **head: Any) -> Recording:
+def step(length=100, **head):
     return Recording(**head).step(1, 0, length)

@@ -2,16 +2,15 @@
 
 import gzip
 import json
-from pathlib import Path
 
 import pytest
 
 from perfkit.errors import TraceError
-from perfkit.trace import Analysis, Trace, analyse
+from perfkit.trace import Trace, analyse
 from tests.unit.trace.recording import Recording, step
 
 
-def sample() -> Recording:
+def sample():
     """Two steps with 40 operators and their kernels."""
     trace = Recording().step(1, 1000, 100).step(2, 1100, 100)
     for at in range(1001, 1161, 4):
@@ -19,13 +18,13 @@ def sample() -> Recording:
     return trace
 
 
-def read(folder: Path, data: bytes, name: str = "t.json") -> Analysis:
+def read(folder, data, name="t.json"):
     path = folder / name
     path.write_bytes(data)
     return analyse(path)
 
 
-def codes(analysis: Analysis) -> list[str]:
+def codes(analysis):
     return [problem.code for problem in analysis.health]
 
 

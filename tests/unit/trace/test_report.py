@@ -31,7 +31,7 @@ def test_the_pages_of_a_cpu_and_of_a_simulated_gpu(golden):
     assert "simulated GPU 0 stream 7" in html.page("x", gpu)
 
 
-def launches(*kernels: tuple[str, float, tuple[float, float]], **head: object) -> Recording:
+def launches(*kernels, **head):
     recording = step(**head)
     for name, at, run in kernels:
         cat = "gpu_memcpy" if name.startswith("Memcpy") else "kernel"
@@ -39,7 +39,7 @@ def launches(*kernels: tuple[str, float, tuple[float, float]], **head: object) -
     return recording
 
 
-def copy(host: str) -> Recording:
+def copy(host):
     return launches((f"Memcpy HtoD ({host} -> Device)", 0, (2, 40)), ("k", 41, (42, 58)))
 
 
