@@ -185,9 +185,6 @@ def test_a_file_that_changed_meanwhile_is_refused(tmp_path):
     assert result.refused == {"workers": "the call seen at train.py:1 is not in the file now; run it again"}
 
 
-# ---------------------------------------------------------------- autocast and the model
-
-
 def test_autocast_is_around_model_and_loss_in_functions_of_their_own(tmp_path):
     text = (
         "import torch\ndef loss_of(model, batch):\n    return f(model(batch))\n\ndef step(net, batch):\n    if x:\n"
