@@ -54,10 +54,8 @@ class Loaders:
         self._looks = 0
         self._sites: dict[int, Site] = {}  # by the data set
         self._batch_ids: set[int] = set()
-        self._fetched: list[tuple[Any, int]] = []
-        """Loader and samples of each batch since the last backward pass."""
-        self._before_evaluation = 0
-        """How many of them were fetched before a model was evaluated, and may have been for that."""
+        self._fetched: list[tuple[Any, int]] = []  # loader and samples, since the last backward pass
+        self._before_evaluation = 0  # how many of them may have been for an evaluation
         self._is_fetching = False
         around(data.DataLoader, "__init__", self._make)
         around(torchs._BaseDataLoaderIter, "__init__", self._begin_epoch)

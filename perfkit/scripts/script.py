@@ -74,8 +74,7 @@ class Steps:
         """`time.time()` at which the first step began."""
         self.now = Step()
         self.in_backward = False
-        self.cycle: list[object] = []
-        """What has changed the weights, such as optimizers, in its order."""
+        self.cycle: list[object] = []  # what has changed the weights, in its order
         self._last_of_cycle: object = None
         self._is_over = False
         self._since = clock()

@@ -80,10 +80,9 @@ class Models:
             model.to(memory_format=torch.channels_last)
         self.is_compiled |= call is not None or "_orig_mod" in model._modules
         call = call or model._call_impl
-        own = functools.partial(
-            self._called, model, torch.compile(call) if script.toggles.get("compile") else call
-        )
-        model.__dict__["_compiled_call_impl"] = own
+        if script.toggles.get("compile"):
+            call = torch.compile(call)
+        model.__dict__["_compiled_call_impl"] = own = functools.partial(self._called, model, call)
         return own
 
     def _compile_in_place(self, plain: Any, model: Any, *args: Any, **kwargs: Any) -> None:
@@ -138,7 +137,7 @@ class Models:
     def _look(self, module: nn.Module, given: Any) -> None:
         """Reads the number of samples of a layer that takes [sequence, batch, features]."""
         if not getattr(module, "batch_first", True):
-            self._batch = next((each.shape[1] for each in tensors(given) if each.dim() == 3), 0)
+            self._batch = next((each.shape[1] for each in tensors(given) if each.dim() == 3), self._batch)
 
 
 def _outline(candidates: Iterable[torch.Tensor]) -> torch.Tensor | None:

@@ -312,11 +312,6 @@ BY_SAMPLE = """
             p.grad = gradients[name].detach().mean(0)
         optimizer.step()
 """
-IN_A_LOSS = """
-        slopes = vmap(grad(lambda x: model(x).sum()))(x)
-        (model(x) - 1).pow(2).mean().backward()
-        optimizer.step()
-"""
 META_LEARNING = """
         weights = dict(model.named_parameters())
         for _ in range(2):
@@ -333,9 +328,7 @@ AUTOGRAD = """
 """
 
 
-@pytest.mark.parametrize(
-    ("code", "losses"), [(BY_SAMPLE, 0), (IN_A_LOSS, 6), (META_LEARNING, 6), (AUTOGRAD, 0)]
-)
+@pytest.mark.parametrize(("code", "losses"), [(BY_SAMPLE, 0), (META_LEARNING, 6), (AUTOGRAD, 0)])
 def test_steps_whose_gradients_come_without_backward(folder, code, losses):
     with started(GRADIENTS + code) as script:
         trained, facts = train(script), script.ask("describe")
