@@ -22,12 +22,12 @@ def kernel(seconds, stream=0):
     return operator, [(Work("gemm", 0.0), seconds)]
 
 
-def outcome(around=HOST, fetch_s=1e-3, copy=True, **switches):
+def outcome(around=HOST, copy=True, **switches):
     """A training of one kernel of 20 ms, in its steady state."""
     recipe = Recipe(batch_size=32).replace(**switches)
     batch = Copy(10_000_000, pinned=recipe.pin_memory, non_blocking=recipe.non_blocking)
     actions = [(Fetch(), []), *[(batch, [])] * copy, kernel(20e-3 if copy else 1e-6)]
-    return Training(around, recipe, fetch_s, 10.0).steady(actions)
+    return Training(around, recipe, 1e-3, 10.0).steady(actions)
 
 
 def done(*actions):

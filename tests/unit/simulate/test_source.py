@@ -15,11 +15,9 @@ from tests.unit.simulate.plans import prediction
 
 
 def computed(device, workload, *changes):
-    """The runs of stages that build on each other."""
-    recipe, stages = Recipe(batch_size=32), []
-    for number, switches in enumerate(changes):
-        recipe = recipe.replace(**switches)
-        stages.append(Stage(str(number), str(number), recipe))
+    """The runs of stages with these switches."""
+    recipes = [Recipe(batch_size=32).replace(**switches) for switches in changes]
+    stages = [Stage(str(number), "a stage", recipe) for number, recipe in enumerate(recipes)]
     planned = plan(workload, device=device)
     with planned.source(planned, Progress()) as opened:
         return opened.measure(stages, planned.preset)
