@@ -59,7 +59,7 @@ def losses(
     count = min(len(ours), len(plain))
     a, b = np.array(ours[:count]), np.array(plain[:count])
     if not count:
-        return Check("losses", False, "the script has no losses to compare: nothing called backward")
+        return Check("losses", False, "there are no losses to compare: nothing called backward")
     differing = np.flatnonzero((a != b) & ~(np.isnan(a) & np.isnan(b)))
     if not differing.size:
         return Check("losses", True, f"equal bit for bit for the first {count}")

@@ -101,7 +101,8 @@ def verdict(
     losses = study.losses(result.a, result.b)
     if allowed & _EXPLAIN_LOSSES & {one.name for one in found}:
         allowed = {*allowed, "losses"}
-    if not losses.ok:
+    are_none = not (result.a.losses or result.b.losses)
+    if not (losses.ok or are_none):
         found.append(Difference("losses", losses.evidence))
     found = [msgspec.structs.replace(one, allowed=one.name in allowed) for one in found]
     cheats = [f"{one.name}: {one.evidence}" for one in found if not one.allowed]
@@ -115,6 +116,7 @@ def verdict(
     outcomes = (
         (cheats, "trains differently", 4, "; ".join(cheats)),  # which makes any speed worthless
         (not is_seen, "undecided", 3, "the comparison ended before the steps were looked at"),
+        (are_none, "undecided", 3, losses.evidence),
         (fails, "slower", 1, speed),
         (fails is False, "not slower", 0, speed),
         (is_faster, "faster", 0, speed),

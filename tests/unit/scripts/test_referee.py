@@ -20,11 +20,13 @@ PLAIN = Behaviour(
 SMALLER = msgspec.structs.replace(PLAIN, trained=[8] * STEPS, values=[800] * STEPS)
 
 
-def verdict(speed=1.0, new=PLAIN, losses=1.0, allowed="", scatter=0.0, disturbed=0.0, fails=None):
+def verdict(
+    speed=1.0, new=PLAIN, losses=1.0, passes=STEPS, allowed="", scatter=0.0, disturbed=0.0, fails=None
+):
     def run(title, batch_size, loss):
         return Run(
             id=title, session="s", created="", stage="s", title=title, workload="t.py", device="cpu",
-            recipe=Recipe(batch_size=batch_size).to_dict(), facts={"command": title}, losses=[loss] * STEPS,
+            recipe=Recipe(batch_size=batch_size).to_dict(), facts={"command": title}, losses=[loss] * passes,
         )  # fmt: skip
 
     rates = [100 * speed * (1 + scatter * (-1) ** number) for number in range(10)]
@@ -43,6 +45,7 @@ def verdict(speed=1.0, new=PLAIN, losses=1.0, allowed="", scatter=0.0, disturbed
         ({"speed": 2.0, "disturbed": 0.5}, "undecided", 3),
         ({"speed": 17.0, "disturbed": 0.5}, "faster", 0),
         ({"speed": 17.0, "disturbed": 0.9}, "undecided", 3),
+        ({"speed": 2.0, "passes": 0}, "undecided", 3),
         ({"speed": 0.99, "fails": False}, "not slower", 0),
         ({"speed": 0.5, "fails": True}, "slower", 1),
         ({"speed": 2.0, "losses": 1.1}, "trains differently", 4),
