@@ -15,6 +15,7 @@ The protocol (`cifar_resnet18.py` is a full example); `recipe` is a `perfkit.Rec
 import ast
 import importlib
 import importlib.util
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,10 @@ def options_for(found: Any, preset: str, given: dict[str, Any]) -> dict[str, Any
     """Constructor arguments: those of the preset, then those given."""
     if given and not callable(found):
         raise InvalidValue(f"this workload takes no options, but was given {given}", "Leave the options out")
+    taken = inspect.signature(found).parameters if given else {}
+    for name in given:
+        if name not in taken and all(option.kind != option.VAR_KEYWORD for option in taken.values()):
+            raise one_of(name, list(taken), "option of this workload")
     return dict(getattr(found, "presets", {}).get(preset, {})) | given
 
 

@@ -63,6 +63,8 @@ def test_options_are_those_of_the_preset_and_then_the_given_ones():
     assert workloads.options_for(found, "smoke", {"count": 3}) == {"image_size": 48, "count": 3}
     with pytest.raises(InvalidValue, match="takes no options"):
         workloads.options_for(object(), "smoke", {"count": 3})
+    with pytest.raises(InvalidValue, match="'foo'. Allowed: image_size, count"):
+        workloads.options_for(found, "smoke", {"foo": 1})
 
 
 def test_without_reading_it_is_the_same_training():
