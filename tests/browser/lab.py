@@ -44,12 +44,7 @@ def setup_in(data):
 
 
 class LabServer:
-    """JupyterLab on the loopback, with a copy of `notebooks/` as its root and nothing of the person's own.
-
-    Args:
-        home: an empty folder for everything that Jupyter and IPython keep.
-        module: `jupyterlab`, or `notebook` for Notebook 7.
-    """
+    """JupyterLab (or `notebook`: Notebook 7) with a copy of `notebooks/`; it keeps everything in `home`."""
 
     def __init__(self, home, module="jupyterlab"):
         self._module = module
@@ -115,11 +110,7 @@ class LabServer:
                     continue
             time.sleep(0.1)
         self.stop()
-        raise RuntimeError(f"JupyterLab did not come up; its log:\n{self.log()[-3000:]}")
-
-    def log(self):
-        """What the server has printed so far."""
-        return self._log_path.read_text(errors="replace")
+        raise RuntimeError(f"JupyterLab did not come up; its log:\n{self._log_path.read_text()[-3000:]}")
 
     def write_notebook(self, name, *cells):
         """Make a notebook of code cells."""
@@ -173,10 +164,7 @@ class LabPage:
         return self.page.evaluate(script, [arg, timeout_s])
 
     def open_notebook(self, name, timeout_s=90, at="doc/tree/{}?reset"):
-        """Open a notebook of the server's root (`01_baseline.ipynb`) alone, with an idle kernel.
-
-        `at` is its address in JupyterLab; in Notebook 7 it is `notebooks/{}`.
-        """
+        """Open a notebook alone, with an idle kernel, at its address in JupyterLab or another one."""
         self.page.goto(f"{self.server.url}{at.format(name)}", timeout=timeout_s * 1000)
         self.page.wait_for_function(
             """name => {
@@ -198,29 +186,8 @@ class LabPage:
         self._js("panel.content.activeCellIndex = arg; panel.content.deselectAll();", index)
         self.command("notebook:run-cell", timeout_s=timeout_s)
 
-    def errors(self):
-        """The error outputs in the notebook, and tracebacks printed beside the code, as text."""
-        return list(
-            self._js(
-                r"""const found = [];
-                panel.content.widgets.forEach((cell, i) => {
-                    for (const out of cell.model.outputs?.toJSON() ?? []) {
-                        const text = [out.text ?? ''].flat().join('');
-                        if (out.output_type === 'error') found.push(`cell ${i}: ${out.ename}: ${out.evalue}`);
-                        else if (out.name === 'stderr' && text.includes('Traceback'))
-                            found.push(`cell ${i}: ${text}`);
-                    }
-                });
-                return found;"""
-            )
-        )
-
     def kernel_eval(self, expression, timeout_s=60):
-        """The value of a Python expression in the kernel, by way of JSON; waits for a cell that runs.
-
-        It does not wait for what a widget has sent, which the kernel takes in a thread of its own: see
-        `eventually`.
-        """
+        """The value of a Python expression in the kernel, by way of JSON; waits for a cell that runs."""
         answer = self._js(
             """const kernel = panel.sessionContext.session.kernel;
             const future = kernel.requestExecute(
@@ -232,17 +199,6 @@ class LabPage:
         if answer["status"] != "ok":
             raise AssertionError(f"kernel_eval({expression!r}): {answer['ename']}: {answer['evalue']}")
         return json.loads(ast.literal_eval(answer["data"]["text/plain"]))
-
-    def eventually(self, check, timeout_s=60):
-        """Wait until a check passes, for what `expect` cannot see."""
-        until = time.monotonic() + timeout_s
-        while not check():
-            assert time.monotonic() < until, f"not so within {timeout_s:.0f} s"
-            self.page.wait_for_timeout(100)
-
-    def interrupt(self):
-        """The stop button."""
-        self._js("await panel.sessionContext.session.kernel.interrupt();")
 
     def set_theme(self, name):
         """`JupyterLab Light`, `JupyterLab Dark` or `JupyterLab Dark High Contrast`."""

@@ -20,7 +20,7 @@ from perfkit.trace.profile import profile
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 CIFAR = "cifar_resnet18"
-SEEDED = "perfkit.workloads.bottlenecks"
+FURTHER = "device_prefetch tf32 zero_grad cudnn_benchmark fused_optimizer amp_fp16 accumulation ranks".split()
 CUDA: Any = {"preset": "smoke", "device": "cuda"}
 
 
@@ -46,15 +46,14 @@ def test_every_stage_of_the_ladder_is_real_on_a_gpu(ladder: dict[str, Run]) -> N
     assert ladder.keys() == {*LADDER}
     reasons = {name: run.reason for name, run in ladder.items() if run.status != "ok"}
     assert reasons.keys() == {"allocator"}, reasons  # it keeps the host's memory
+    for name in ("data_loading", "pinning"):  # exact switches
+        assert ladder[name].losses == pytest.approx(ladder["baseline"].losses, rel=1e-4)
 
 
-def test_pinning_is_proven(ladder: dict[str, Run]) -> None:
+def test_pinning_is_proven_and_bytes_that_cross_are_counted(ladder: dict[str, Run]) -> None:
     assert evidence(ladder["pinning"], "pin_memory") == "batches lie in page-locked memory"
     assert evidence(ladder["pinning"], "non_blocking") == "the copies do not wait"
     assert evidence(ladder["baseline"], "pin_memory") == "batches lie in pageable memory"
-
-
-def test_bytes_that_cross_are_counted(ladder: dict[str, Run]) -> None:
     assert ladder["baseline"].h2d_bytes_per_sample == 3 * 48 * 48 * 4 + 8
     assert ladder["device_resize"].h2d_bytes_per_sample == 3 * 32 * 32 + 8
 
@@ -68,18 +67,16 @@ def test_device_times_memory_and_utilization_are_there(ladder: dict[str, Run]) -
     assert run.machine["device"]["uuid"] in {gpu["uuid"] for gpu in machine.facts()["gpus"]}
 
 
-@pytest.mark.parametrize(
-    "stage", "device_prefetch tf32 zero_grad cudnn_benchmark fused_optimizer amp_fp16 accumulation".split()
-)
+@pytest.mark.parametrize("stage", FURTHER)
 def test_a_further_optimization_is_real_on_a_gpu(stage: str) -> None:
+    if stage == "ranks" and torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
     baseline, run = measured(stages=[stage])
     assert (baseline.status, run.status, run.reason) == ("ok", "ok", "")
     assert all(mechanism.ok for mechanism in run.mechanism)
-
-
-def test_losses_with_exact_switches_are_those_of_the_baseline(ladder: dict[str, Run]) -> None:
-    for name in ("data_loading", "pinning"):
-        assert ladder[name].losses == pytest.approx(ladder["baseline"].losses, rel=1e-4)
+    if stage == "ranks":
+        assert run.communication and run.communication.bytes_per_step > 0
+        assert "2 ranks by nccl" in evidence(run, "ranks")
 
 
 def test_sides_that_do_not_fit_beside_each_other_are_measured_one_after_the_other() -> None:
@@ -122,7 +119,9 @@ def test_the_sync_detective_judges_real_copies() -> None:
         fixes = {place.fix.startswith(fix) for place in places if place.kind == "host to device"}
         assert fixes == {True}
     for clean in (False, True):
-        found = inspect.syncs(f"{SEEDED}:Chatty", device="cuda", options={"clean": clean}).places
+        found = inspect.syncs(
+            "perfkit.workloads.bottlenecks:Chatty", device="cuda", options={"clean": clean}
+        ).places
         waits = sum(place.kind == "wait" for place in found)
         assert waits == 0 if clean else waits >= 3
 
@@ -141,12 +140,3 @@ def test_roofs_and_share_of_a_gpu() -> None:
     assert found.peaks["bfloat16"] > 2 * found.peaks["float32"]
     assert found.bytes_per_s > 1e11
     assert found.mfu and 0 < found.mfu < 1
-
-
-def test_two_ranks_over_nccl() -> None:
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
-    baseline, run = measured(workload=CIFAR, stages=["ranks"])
-    assert (baseline.status, run.status, run.reason) == ("ok", "ok", "")
-    assert run.communication and run.communication.bytes_per_step > 0
-    assert "2 ranks by nccl" in evidence(run, "ranks")

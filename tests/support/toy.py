@@ -93,35 +93,22 @@ class Killed(Toy):
         return super().loss(outputs, targets)
 
 
-class Uncompilable(Toy):
-    """A model that inductor cannot compile."""
-
-    def model(self):
-        return _Uncompilable()
-
-
 @torch.library.custom_op("perfkit_tests::unknown", mutates_args=())
 def _unknown(x: torch.Tensor) -> torch.Tensor:
     """An operator without a fake implementation: tracing it fails. Its schema is read from its annotations."""
     return x.clone()
 
 
-class _Uncompilable(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(16, 2)
-
+class _Unknown(nn.Module):
     def forward(self, x):
-        if torch.compiler.is_compiling():
-            x = _unknown(x)
-        return self.linear(x)
+        return _unknown(x) if torch.compiler.is_compiling() else x
 
 
-class Slow(Toy):
-    """Its steps never end, for all practical purposes."""
+class Uncompilable(Toy):
+    """A model that inductor cannot compile."""
 
-    def __init__(self):
-        super().__init__(delay_s=3600)
+    def model(self):
+        return nn.Sequential(_Unknown(), nn.Linear(16, 2))
 
 
 class Unhurried(Toy):
@@ -159,21 +146,20 @@ class FailingRank(Toy):
         return super().loss(outputs, targets)
 
 
-class HangingRank(Toy):
-    """One rank of two never comes to its collective."""
-
-    def loss(self, outputs, targets):
-        if os.environ.get("RANK") == "1":
-            time.sleep(3600)
-        return super().loss(outputs, targets)
-
-
 class Straggler(Toy):
     """One rank of two computes 30 ms longer in every step."""
 
+    longer_s = 0.03
+
     def loss(self, outputs, targets):
-        time.sleep(0.03 if os.environ.get("RANK") == "1" else 0.0)
+        time.sleep(self.longer_s if os.environ.get("RANK") == "1" else 0.0)
         return super().loss(outputs, targets)
+
+
+class HangingRank(Straggler):
+    """One rank of two never comes to its collective."""
+
+    longer_s = 3600
 
 
 class Blocks(Toy):
