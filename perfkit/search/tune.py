@@ -43,6 +43,8 @@ FIRST = ("workers", "batch_size")
 """Switches that are searched together."""
 ROUNDS = 5
 """Rounds of a recipe in its group."""
+SEARCHING = 0.7
+"""After this part of the budget no further recipe starts: the best one is still to be measured afresh."""
 TOGETHER = 4
 """Recipes that are measured in the same rounds, beside the baseline."""
 
@@ -90,10 +92,10 @@ def tune(
 ) -> Tuned:
     """Searches a space: values by switch (None: `SPACE`). Runs above the memory cap are not picked.
 
-    After `budget_s` no further recipe starts. The first recipes come in any case; so does the best one, which
-    is measured afresh, for twice the rounds, and checked for parity.
+    The first recipes come in any case, whatever the budget; so does the best one, which is measured afresh,
+    for twice the rounds, and checked for parity.
     """
-    progress, started, space = progress or Progress(), time.monotonic(), space or SPACE
+    progress, space, started = progress or Progress(), space or SPACE, time.monotonic()
     short, long = (
         replace(plan.preset, rounds=ROUNDS, budget_s=0.0, ceiling=False),
         replace(rungs.stop_rule(plan), rounds=2 * plan.preset.rounds),
@@ -104,12 +106,12 @@ def tune(
         base = best = source.baseline()
         try:
             for number, group in enumerate(groups):
-                if source.stopped or (tried and time.monotonic() > started + budget_s):
+                if source.stopped or (tried and time.monotonic() > started + SEARCHING * budget_s):
                     left += group
                     continue
                 recipes = _candidates(best, space, group, source.target)
                 with progress.part(number, len(groups) + 1):
-                    _measure(source, recipes, short, started + budget_s, tried)
+                    _measure(source, recipes, short, started + SEARCHING * budget_s, tried)
                 best = _fastest([base, best, *recipes], tried, memory_cap_bytes)
             if best != base and not source.stopped:
                 source.renew()
