@@ -56,9 +56,9 @@ def compare(
 ) -> None:
     """Is B faster than A? Interleaves blocks of both in random order until the interval is narrow enough.
 
-    Two scripts are compared as they stand. With --script, B is that script with every --set switch set. Of
-    scripts the exit code is the verdict: 0 faster, and trains the same; 1 not faster; 3 undecided; 4 trains
-    differently.
+    Two scripts are compared as they stand. With --script, B is that script with
+    every --set switch set. Of scripts the exit code is the verdict: 0 faster, and
+    trains the same; 1 not faster; 3 undecided; 4 trains differently.
     """
     limit, named, judge = _share(fail_if_slower), sides or [], None
     are_scripts = any(side.endswith(".py") for side in named[:2])

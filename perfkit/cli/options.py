@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from perfkit.errors import InvalidValue
+from perfkit.errors import InvalidValue, PerfkitError, explain
 from perfkit.machine import write_atomically
 from perfkit.recipe import pairs, parse_settings
 
@@ -157,5 +157,8 @@ def write(path: Path, text: str | bytes) -> None:
     content = text if isinstance(text, bytes) else text.encode()
     if str(path) == "-":
         sys.stdout.write(content.decode())
-    else:
+        return
+    try:
         write_atomically(path, content)
+    except OSError as error:
+        raise PerfkitError(*explain(error, path)) from None

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 from perfkit import additions
 from perfkit.cli import COMMANDS, app, options, single
-from perfkit.errors import InvalidValue
+from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.results import recordings
 from perfkit.results.store import RunStore
 
@@ -76,6 +77,8 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path)
     for path in (tmp_path / "none" / "x.json", tmp_path):
         with pytest.raises(InvalidValue, match="cannot write"):
             options.Output(json_file=path)
+    with pytest.raises(PerfkitError, match="/dev/full: No space left"):
+        options.write(Path("/dev/full"), "x")
 
 
 def test_stored_runs_are_listed_newest_first_and_shown_by_run_and_session(data_dir):
