@@ -18,7 +18,7 @@ _PUBLIC = {
     "profile": "perfkit.trace.profile:profile",
     "detect_syncs": "perfkit.worker.syncs:detect_syncs",
     "climb": "perfkit.studies.rungs:climb",
-    "html": "perfkit.show.html:page",
+    "html": "perfkit.show.html:session",
 }
 
 _JUPYTER = {"load_ipython_extension": "perfkit.scripts.panel:load_ipython_extension"}
