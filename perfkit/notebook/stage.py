@@ -113,7 +113,8 @@ class StagePanel(LadderPanel):
     def _decide(self, decision: str) -> None:
         self.results()
         if not self._is_stored():
-            raise InvalidValue("there is no result of this machine to decide on", "Run it")
+            where = "Choose a place at the top right where it can run, then press Run"
+            raise InvalidValue("a result of your own is what can be kept or dropped", where)
         RunStore().mark(self._run.id, note=decision)
         self._show_climb()
 

@@ -91,6 +91,8 @@ def test_a_recording_is_played_without_a_process():
     text = shown(panel)
     assert "played, not measured now" in text
     assert "Training: the same (losses equal bit for bit" in text, "the recording's own evidence"
+    with pytest.raises(InvalidValue, match="Choose a place"):
+        panel.keep()
 
 
 @pytest.mark.parametrize("place", ["recorded:cpu-quick", "sim:v100"])
