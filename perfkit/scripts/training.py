@@ -3,6 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -153,8 +154,14 @@ def _channels_last(value: Any) -> Any:
 
 
 def _in_32_bits(value: Any) -> Any:
-    """What a loss outside of the model computes in anyway, under autocast."""
-    return value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 else value
+    """What a loss outside of the model computes in anyway, under autocast; objects are changed in place."""
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.dtype == torch.bfloat16 else value
+    names = [part.name for part in fields(value)] if is_dataclass(value) else getattr(value, "__dict__", ())
+    for name in list(names):
+        if isinstance(part := getattr(value, name, None), torch.Tensor | list | tuple | dict):
+            object.__setattr__(value, name, tree_map(_in_32_bits, part))
+    return value
 
 
 class Updates:

@@ -208,7 +208,7 @@ class WatchedScript(Conversation):
         failure = explain_exit(code, lines[-1] if lines else "")
         failure.what = failure.what.replace("the measuring process", "the script")
         if code >= 0:
-            failure.remedy = "Does it import torch, and train for some steps with these arguments?"
+            failure.remedy = "Does it import torch, train with these arguments, and call no os._exit?"
         return failure
 
     def cause(self, rank: int, failure: RunFailed) -> RunFailed:

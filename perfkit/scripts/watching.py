@@ -139,20 +139,23 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
         missing.append(what)
         return None
 
-    ceiling = in_16_bits = speed = None
+    ceiling = speed = None
     if facts.loader:
         ceiling = ask("a held batch", "ceiling", samples=plain.block.samples)
-    if ceiling and facts.settings.get("amp") == "off" and not {"amp", "compile"} & facts.refused.keys():
-        seconds = budget_s * _OBSERVING
-        in_16_bits = ask("bfloat16", "in_16_bits", samples=ceiling.samples, seconds=seconds)
-    if ceiling and in_16_bits:
-        speed = in_16_bits.samples_per_s / ceiling.samples_per_s
     syncs = ask("hidden waits", "syncs", steps=_SYNC_STEPS)
     folder = machine.runs_folder() / "profiles"
     folder.mkdir(parents=True, exist_ok=True)
     out = Path(tempfile.mkdtemp(prefix="watch-", dir=folder)) / "steps.pt.trace.json.gz"
     trace = ask("a profile", "profile", path=str(out), **_PROFILED)
     diagnosis = traces.analyse(trace).diagnosis if trace else []
+    if ceiling and facts.settings.get("amp") == "off" and not {"amp", "compile"} & facts.refused.keys():
+        seconds = budget_s * _OBSERVING
+        try:  # at last: a model may have operators that fail in bfloat16
+            if in_16_bits := ask("bfloat16", "in_16_bits", samples=ceiling.samples, seconds=seconds):
+                speed = in_16_bits.samples_per_s / ceiling.samples_per_s
+        except RunFailed as problem:
+            refused = {**facts.refused, "amp": f"while it computed in bfloat16, {problem.what}"}
+            facts = msgspec.structs.replace(facts, refused=refused)
     script.stop()
     source.facts = facts
     seen = Seen(source.target, plain, cores.usable_cores(), ceiling, speed, facts.has_fused)

@@ -166,7 +166,7 @@ def test_what_cannot_be_set_is_refused_with_the_reason(folder):
             "p = torch.zeros(2, requires_grad=True)\nfor i in range(20): p.sum().backward()",
             "training step .*: 20",
         ),
-        ("for i in range(4): step()\nos._exit(3)", "exit status 3"),
+        ("for i in range(4): step()\nos._exit(3)", "exit status 3.*no os._exit"),
         ("name = input('run name? ')", "before its second step: .*raised EOFError.*train.py:10.*redirect"),
     ],
 )
@@ -456,6 +456,41 @@ def test_what_does_not_fit_into_the_budget_is_left_out_and_named(folder):
     result = watching.watch(Launch("train.py"), budget_s=2.0)
     assert result.seen.block.step_s and result.peak.allocated and result.trace is None
     assert any("no time was left" in text and "a profile" in text for text in result.warnings)
+
+
+def test_a_script_is_tried_in_16_bits_at_last_whatever_its_model_returns_and_may_fail_then(folder):
+    Path("train.py").write_text("""
+import dataclasses, sys, torch
+from torch.utils.data import DataLoader, TensorDataset
+
+@dataclasses.dataclass(slots=not sys.argv[1:])
+class Output:
+    chances: torch.Tensor
+
+class Model(torch.nn.Linear):
+    def forward(self, x):
+        logits = super().forward(x)
+        if sys.argv[1:]:
+            kept = torch.zeros(16)  # its type is not that of the layer under autocast
+            kept[torch.arange(16)] = logits[:, 0]
+        return Output(torch.sigmoid(logits)[:, 0])
+
+loader = DataLoader(TensorDataset(torch.randn(64, 8), torch.ones(64)), 16)
+model = Model(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+while True:
+    for x, y in loader:
+        torch.nn.functional.binary_cross_entropy(model(x).chances, y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+""")
+    with WatchedScript(Launch("train.py")) as script:
+        train(script)
+        assert script.ask("in_16_bits", samples=32, seconds=9.0).samples == 32
+    result = watching.watch(Launch("train.py", ("x",)), budget_s=9.0)
+    amp = next(idea for idea in result.suggestions if idea.title == "AMP")
+    assert amp.state == "refused" and "computed in bfloat16" in amp.why and "train.py:14" in amp.why
+    assert result.trace
 
 
 def test_the_command_says_where_the_time_goes_and_what_two_suggestions_gave(folder, monkeypatch):
