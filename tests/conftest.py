@@ -98,23 +98,15 @@ def _is_left_over(process):
     return is_python and os.getpid() not in {parent.pid for parent in process.parents()}
 
 
-def left_over_processes():
-    """Measuring processes of this test run that are alive now, with their loader and compile workers."""
+def assert_no_orphans(grace_s=20.0):
+    """Fail if a measuring process outlives its test by more than the grace; end it, to spare the others."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):  # ended meanwhile, or another user's
             is_other = process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
             if is_other and _is_left_over(process):
                 found.append(process)
-    return found
-
-
-def assert_no_orphans(grace_s=20.0):
-    """Fail if a measuring process outlives its test by more than the grace; end it, to spare the others.
-
-    The planning process and the fork server stay, for the next test: they belong to this process.
-    """
-    _, alive = psutil.wait_procs(left_over_processes(), timeout=grace_s)
+    _, alive = psutil.wait_procs(found, timeout=grace_s)
     said = []
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):

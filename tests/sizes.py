@@ -1,9 +1,6 @@
 """How large the project is, by room, against limits in pyproject.toml that may only be lowered.
 
-    python tests/sizes.py
-
-Tokens are names, operators, numbers and strings, without comments, docstrings and layout: they do not change with
-the length of lines or with how statements are packed.
+Tokens are names, operators, numbers and strings, without comments, docstrings and layout.
 """
 
 import ast

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from tests.browser.lab import ARTEFACTS, LabPage, LabServer
+from tests.browser.lab import LabPage, LabServer
 
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = [
@@ -22,22 +22,12 @@ FLAGS = [
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
 ]
 # JupyterLab's own noise: pattern → why it isn't ours. Anything else on the console fails the test.
-NOISE = {
-    r"^Could not restore the debugger state: Canceled future": "the debugger asks a kernel that restarts"
-}
+NOISE = {r"^Could not restore the debugger state: Canceled future": "it asks a kernel that restarts"}
 
 PATIENCE_MS = 60_000
 """For what takes no time on an idle machine; tests run beside each other."""
 
 expect.set_options(timeout=PATIENCE_MS)
-FAILED = pytest.StashKey[bool]()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item):
-    report = yield
-    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
-    return report
 
 
 @pytest.fixture(scope="session")
@@ -98,13 +88,9 @@ def page(browsing, console_errors):
 
 
 @pytest.fixture
-def lab(request, page, lab_server, console_errors):
+def lab(page, lab_server, console_errors):
     """A page in JupyterLab; `lab.open_notebook(...)` comes next. Console errors fail the test at its end."""
     yield LabPage(page, lab_server)
-    name = re.sub(r"\W+", "-", request.node.name).strip("-")
-    if request.node.stash.get(FAILED, False):
-        ARTEFACTS.mkdir(exist_ok=True)
-        page.screenshot(path=ARTEFACTS / f"failed-{name}.png")
     page.close()
     lab_server.start_anew()
     assert not console_errors, "on the browser's console:\n" + "\n".join(console_errors)

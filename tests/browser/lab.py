@@ -17,8 +17,6 @@ from axe_playwright_python.sync_playwright import Axe
 
 REPO = Path(__file__).parents[2]
 ARTEFACTS = Path(__file__).parent / "artefacts"
-SETUP = f"import sys\nsys.path.insert(0, {str(REPO)!r})\nfrom perfkit import notebook as pk\n"
-"""The first lines of a notebook."""
 
 # No news prompt, no autosave under the test's feet, no completer requests beside the kernel's own work.
 SETTINGS = {
@@ -40,7 +38,8 @@ def violations(page, selector=None):
 
 def setup_in(data):
     """The first lines of a notebook whose results are in a folder of its own."""
-    return f"import os\nos.environ['PERFKIT_DATA'] = {str(data)!r}\n{SETUP}"
+    path = f"import os, sys\nsys.path.insert(0, {str(REPO)!r})\nos.environ['PERFKIT_DATA'] = {str(data)!r}\n"
+    return f"{path}from perfkit import notebook as pk\n"
 
 
 class LabServer:
@@ -61,9 +60,8 @@ class LabServer:
         self._runtime = home / "runtime"
         self._log_path = home / "lab.log"
         with self._log_path.open("w") as log:
-            self._process = subprocess.Popen(
-                self._command(), env=self._environment(home), stdout=log, stderr=log, start_new_session=True
-            )
+            to = {"stdout": log, "stderr": log, "start_new_session": True}
+            self._process = subprocess.Popen(self._command(), env=self._environment(home), **to)
         self.url = self._wait_until_up(timeout_s=90)
 
     def _command(self):
@@ -92,11 +90,8 @@ class LabServer:
             "IPYTHONDIR": "ipython",
         }
         # A kernelspec in the private data folder, should a test write one, wins over the environment's.
-        return (
-            kept
-            | {name: str(home / folder) for name, folder in folders.items()}
-            | {"JUPYTER_PREFER_ENV_PATH": "0"}
-        )
+        places = {name: str(home / folder) for name, folder in folders.items()}
+        return kept | places | {"JUPYTER_PREFER_ENV_PATH": "0"}
 
     def _wait_until_up(self, timeout_s):
         until = time.monotonic() + timeout_s
@@ -205,9 +200,8 @@ class LabPage:
         self._wait_for_splash()
         self.command("apputils:change-theme", {"theme": name})
         light = "false" if "Dark" in name else "true"
-        self.page.wait_for_selector(
-            f'body[data-jp-theme-name="{name}"][data-jp-theme-light="{light}"]', state="attached"
-        )
+        body = f'body[data-jp-theme-name="{name}"][data-jp-theme-light="{light}"]'
+        self.page.wait_for_selector(body, state="attached")
         self._wait_for_splash()
 
     def _wait_for_splash(self):

@@ -33,10 +33,8 @@ def test_a_panel_and_the_history_work_in_notebook_7(lab, console_errors, data_di
     lab.run_cell(1)
     history = lab.page.locator(".pk-history").last
     expect(history.locator("tbody tr").first).to_be_visible(timeout=DONE)
-    wide = lab.page.evaluate(
-        "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    )
-    assert wide <= 0, "no sideways scrolling"
+    wide = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert lab.page.evaluate(wide) <= 0, "no sideways scrolling"
     # Notebook's own: it loads the settings of an extension that only JupyterLab has.
     own = re.compile(r"reading 'schema'\).*notebook_core", re.DOTALL)
     console_errors[:] = [error for error in console_errors if not own.search(error)]

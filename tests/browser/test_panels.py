@@ -80,9 +80,8 @@ def test_a_result_of_a_cell_stands_below_it_and_is_saved_once(lab, data_dir):
     expect(result(lab, 0)).to_have_count(0)
     lab.command("docmanager:save")
     saved = nbformat.read(lab.server.root / "panel.ipynb", as_version=4)
-    shown = [
-        str(output.get("data", {}).get("text/html", "")) for cell in saved.cells for output in cell.outputs
-    ]
+    outputs = [output.get("data", {}) for cell in saved.cells for output in cell.outputs]
+    shown = [str(data.get("text/html", "")) for data in outputs]
     assert sum("<svg" in text for text in shown) == 1
 
 

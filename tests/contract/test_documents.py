@@ -10,12 +10,8 @@ from perfkit.cli import app
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "notebooks" / "src"
-PAGES = [
-    *ROOT.glob("*.md"),
-    *ROOT.glob("docs/*.md"),
-    *ROOT.glob("docs/teaching/*.md"),
-    *SOURCES.rglob("*.py"),
-]
+TEXTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/teaching/*.md")]
+PAGES = [*TEXTS, *SOURCES.rglob("*.py")]
 GROUP = typer.main.get_command(app)
 COMMANDS = {name: GROUP.get_command(None, name) for name in GROUP.list_commands(None)}
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))

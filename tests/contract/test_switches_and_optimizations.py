@@ -19,9 +19,8 @@ from tests.unit.ladder.test_ladder import SIZES
 SWITCHES = [*switches()]
 PACKAGE = Path(perfkit.__file__).parent
 NOTEBOOKS = PACKAGE.parent / "notebooks" / "src"
-EVERYWHERE = Target(
-    "cuda", frozenset(name for name in SWITCHES if switches()[name].needs == "workload"), count=2
-)
+OFFERS = frozenset(name for name in SWITCHES if switches()[name].needs == "workload")
+EVERYWHERE = Target("cuda", OFFERS, count=2)
 RUNGS = sorted(set(OPTIMIZATIONS) - {"baseline"})
 
 
@@ -34,9 +33,8 @@ def test_the_tests_below_go_over_all_of_them():
 
 def _read_switches(path):
     """Switches that a source file reads as `recipe.NAME` or `self.recipe.NAME`."""
-    attributes = [
-        n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.Attribute)
-    ]
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
     return {node.attr for node in attributes if ast.unparse(node.value) in ("recipe", "self.recipe")}
 
 
@@ -78,6 +76,5 @@ def test_on_a_plain_cpu_a_stage_acts_or_says_why_not(name):
 
 def test_the_gain_that_a_card_quotes_follows_from_the_article_s_rates():
     for before, stage in itertools.pairwise(article.ARTICLE.stages):
-        assert OPTIMIZATIONS[stage.stage].times == pytest.approx(
-            stage.samples_per_s / before.samples_per_s, abs=0.006
-        )
+        times = stage.samples_per_s / before.samples_per_s
+        assert OPTIMIZATIONS[stage.stage].times == pytest.approx(times, abs=0.006)

@@ -119,9 +119,8 @@ def test_the_sync_detective_judges_real_copies() -> None:
         fixes = {place.fix.startswith(fix) for place in places if place.kind == "host to device"}
         assert fixes == {True}
     for clean in (False, True):
-        found = inspect.syncs(
-            "perfkit.workloads.bottlenecks:Chatty", device="cuda", options={"clean": clean}
-        ).places
+        options = {"clean": clean}
+        found = inspect.syncs("perfkit.workloads.bottlenecks:Chatty", device="cuda", options=options).places
         waits = sum(place.kind == "wait" for place in found)
         assert waits == 0 if clean else waits >= 3
 

@@ -69,21 +69,13 @@ def test_a_cheat_is_named_and_can_be_allowed(tmp_path, monkeypatch):
 
 def test_a_script_that_cannot_be_compared_is_told(tmp_path):
     other = tmp_path / "other.py"
-    other.write_text(
-        "import torch\n"
-        "model = torch.nn.Linear(8, 4)\n"
-        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
-        "for _ in range(12):\n"
-        "    model(torch.randn(16, 8)).sum().backward()\n"
-        "    optimizer.step()\n"
-        "raise ValueError('file 13 is corrupt')\n"
-    )
+    other.write_text(IMAGES.replace("range(1000)", "range(1)") + "raise ValueError('file 13 is corrupt')\n")
     failed = json.loads(perfkit("compare", str(other), str(other), "--json", "-", code=1).stdout)
     (tmp_path / "folder.py").mkdir()
     refused = perfkit("compare", str(other), str(tmp_path / "folder.py"), code=2).stderr
     assert "unknown script" in refused and "Did you mean 'folder.py'" not in refused
     assert "Name two scripts" in perfkit("compare", str(other), "amp", code=2).stderr
-    assert failed["outcome"] == "failed" and "12 steps: the training raised ValueError" in failed["reason"]
+    assert failed["outcome"] == "failed" and "13 steps: the training raised ValueError" in failed["reason"]
 
 
 def test_noise_is_measured_kept_and_shown():

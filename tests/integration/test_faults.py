@@ -109,14 +109,10 @@ RUN = "run --workload tests.support.toy:Unhurried --preset smoke --stages zero_g
     ],
 )
 def test_ctrl_c_stops_cleanly_keeps_complete_rounds_and_exits_non_zero(begins, kept, tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", CHATTY, *RUN.split()],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        env=os.environ | {"PERFKIT_DATA": str(tmp_path)},
-    )
+    command = [sys.executable, "-c", CHATTY, *RUN.split()]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    environment = os.environ | {"PERFKIT_DATA": str(tmp_path)}
+    process = subprocess.Popen(command, **pipes, start_new_session=True, env=environment)
     with process:
         for line in process.stdout:
             if line.startswith(f"PHASE {begins}"):

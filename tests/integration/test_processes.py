@@ -112,14 +112,11 @@ def test_of_ranks_that_fail_the_cause_is_told_not_that_the_others_lost_it():
         trained(child, "tests.support.toy:FailingRank", ranks=2)
 
 
-def test_a_call_gives_the_result_of_a_function_of_a_fresh_process():
+def test_a_call_gives_the_result_of_a_fresh_process_or_says_how_it_ended():
     assert call("os:getpid") != os.getpid()
     assert call("builtins:divmod", 7, 2) == (3, 1)
     method = call("multiprocessing:get_start_method")
     assert method == multiprocessing.get_start_method(), "loader workers are started as in any script"
-
-
-def test_a_call_that_raises_dies_or_does_not_end_says_so():
     with pytest.raises(RunFailed, match="ZeroDivisionError"):
         call("builtins:divmod", 7, 0)
     with pytest.raises(RunFailed, match="exit status 3"):
@@ -129,9 +126,7 @@ def test_a_call_that_raises_dies_or_does_not_end_says_so():
 
 
 @on_linux
-def test_when_the_server_dies_its_children_do_and_another_one_starts_that_can_be_cancelled(
-    tmp_path, monkeypatch, no_orphans
-):
+def test_when_the_server_dies_its_children_do_and_another_starts(tmp_path, monkeypatch, no_orphans):
     child = Child()
     (pid,) = child.pids
     server_of(child).kill()
@@ -208,9 +203,8 @@ def test_a_group_that_is_ended_leaves_no_semaphore():
         "import multiprocessing as mp, time; made = mp.get_context('spawn').Semaphore();"
         "print(made._semlock.name, flush=True); time.sleep(600)"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    command = [sys.executable, "-c", code]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     shared = Path(f"/dev/shm/sem.{process.stdout.readline().strip('/').strip()}")
     assert shared.exists()
     end_tree(process.pid)

@@ -186,11 +186,8 @@ def test_a_mystery_is_a_file_to_edit(tmp_path, monkeypatch):
         pk.mystery("loader")
 
 
-(SOLUTION,) = [
-    cell.source
-    for cell in jupytext.read(SOURCES / "puzzles" / "capstone_solution.py").cells
-    if cell.cell_type == "code"
-]
+CAPSTONE = jupytext.read(SOURCES / "puzzles" / "capstone_solution.py").cells
+(SOLUTION,) = [cell.source for cell in CAPSTONE if cell.cell_type == "code"]
 SCRIPTS = {"slow": (folder() / "capstone.py").read_text(encoding="utf-8"), "solution": SOLUTION}
 LEVERS = ["workers decode", "batches are uint8", "layers compute in 16 bits", "compiled"]
 AUTOCAST = 'torch.autocast(DEVICE, torch.bfloat16, enabled=DEVICE == "cuda")'

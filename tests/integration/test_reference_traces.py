@@ -14,9 +14,7 @@ EXACT = ("resnet50-v100-workers0", "ddp-v100-nanosecond")
 NAMES = (
     *EXACT, "cpu-only-one-step", "ddp-a100-nccl", "minitoy-mi250-rocm", "no-steps-a100", "triton-launch-a100",
 )  # fmt: skip
-pytestmark = pytest.mark.skipif(
-    not FOLDER.is_dir(), reason=f"no reference traces at {FOLDER} (set PERFKIT_TRACES)"
-)
+pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no traces at {FOLDER} (set PERFKIT_TRACES)")
 
 
 def path(name):

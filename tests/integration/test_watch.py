@@ -155,21 +155,16 @@ def test_what_cannot_be_set_is_refused_with_the_reason(folder):
 @pytest.mark.parametrize(
     ("ending", "said"),
     [
-        (
-            "class Wrong(list):\n    def __getitem__(self, _): raise ValueError('no')\n"
-            "for i in range(5): step()\nnext(iter(torch.utils.data.DataLoader(Wrong([1]))))",
-            r"after \d+ steps: the training raised ValueError: no.*:11",
-        ),
+        ("class Wrong(list):\n    def __getitem__(self, _): raise ValueError('no')\n"
+         "for i in range(5): step()\nnext(iter(torch.utils.data.DataLoader(Wrong([1]))))",
+         r"after \d+ steps: the training raised ValueError: no.*:11"),
         ("step()\nprint('bye')", "ended before its second training step"),
         ("print('no training here')", "training step .*: 0"),
-        (
-            "p = torch.zeros(2, requires_grad=True)\nfor i in range(20): p.sum().backward()",
-            "training step .*: 20",
-        ),
+        ("p = torch.zeros(2, requires_grad=True)\nfor i in range(20): p.sum().backward()", "training step .*: 20"),
         ("for i in range(4): step()\nos._exit(3)", "exit status 3.*no os._exit"),
         ("name = input('run name? ')", "before its second step: .*raised EOFError.*train.py:10.*redirect"),
     ],
-)
+)  # fmt: skip
 def test_a_script_that_fails_says_so_in_its_own_words(alone, ending, said, monkeypatch):
     if "bye" not in ending:
         scripts.fork(monkeypatch)

@@ -92,9 +92,8 @@ def test_workers_change_losses_only_if_the_data_set_draws_random_numbers(is_rand
     def epoch(workers):
         generator = torch.Generator().manual_seed(3)
         torch.manual_seed(3)
-        loader = DataLoader(
-            Augmented(is_random), shuffle=True, generator=generator, num_workers=workers, batch_size=4
-        )
+        data = Augmented(is_random)
+        loader = DataLoader(data, 4, shuffle=True, generator=generator, num_workers=workers)
         return torch.cat(list(loader))
 
     plain, parallel = epoch(0), epoch(1)

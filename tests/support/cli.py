@@ -23,10 +23,7 @@ class Done(NamedTuple):
 
 
 def perfkit(*arguments, code=0, cwd=ROOT):
-    """A command in this process, which forks its measuring processes from one server for all commands.
-
-    It must end with `code`, if that is not None.
-    """
+    """A command in this process, with one fork server for all; it must end with `code`, or anyhow (None)."""
     with contextlib.chdir(cwd):
         done = CliRunner().invoke(app, arguments, prog_name="perfkit")
     if done.exception and not isinstance(done.exception, SystemExit):

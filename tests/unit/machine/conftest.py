@@ -43,9 +43,7 @@ def fake_nvml(**more):
         "DeviceGetMemoryInfo": types.SimpleNamespace(total=1000, free=10),
         "DeviceGetPowerManagementLimit": 700_000,
     } | more  # fmt: skip
-    calls = {
-        name: value if callable(value) else lambda *_, value=value: value for name, value in plain.items()
-    }
+    calls = {name: value if callable(value) else lambda *_, it=value: it for name, value in plain.items()}
     return types.SimpleNamespace(**{f"nvml{name}": call for name, call in calls.items()})
 
 

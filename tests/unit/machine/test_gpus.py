@@ -24,9 +24,10 @@ def test_a_gpu_is_described_and_what_it_does_not_tell_is_none(card):
     assert now["power_w"] is None
 
 
-@pytest.mark.parametrize(
-    "module", [None, types.SimpleNamespace(), types.SimpleNamespace(nvmlInit=lambda: 1 / 0)]
-)
+BROKEN = types.SimpleNamespace(nvmlInit=lambda: 1 / 0)
+
+
+@pytest.mark.parametrize("module", [None, types.SimpleNamespace(), BROKEN])
 def test_without_nvml_there_are_no_gpus_and_no_noise(card, module, recwarn):
     card(module)  # None makes `import pynvml` fail
     assert facts()["gpus"] == read_conditions()["gpus"] == []

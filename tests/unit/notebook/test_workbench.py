@@ -49,11 +49,8 @@ def test_two_ticked_runs_are_compared(bench):
     bench._moved()
     tick(bench, RUNS[0], other)
     text = " ".join(terminal.text(bench.sections()).split())
-    assert (
-        "not interleaved" in text
-        and "1.53× (1.51–1.56) faster" in text
-        and "Training: not the same (losses" in text
-    )
+    assert "not interleaved" in text and "1.53× (1.51–1.56) faster" in text
+    assert "Training: not the same (losses" in text
     tick(bench, RUNS[0], elsewhere)
     assert "the runs differ in device" in terminal.text(bench.sections())
 
@@ -88,9 +85,8 @@ def test_runs_of_a_recording_are_shown_and_not_deleted():
 
 def test_profile_is_an_addition_and_its_button_goes_with_it(monkeypatch):
     bench = pk.Workbench()
-    monkeypatch.setattr(
-        additions, "load", lambda place: lambda *args, **named: Shown(None, ["what a step does"])
-    )
+    shown = Shown(None, ["what a step does"])
+    monkeypatch.setattr(additions, "load", lambda place: lambda *args, **named: shown)
     bench.profile()
     assert list(bench.sections()) == ["what a step does"]
     press(bench, "pk-profile")

@@ -24,9 +24,7 @@ PLAIN = [2.0, 1.5, 1.0]
         ([math.nan, 1.5], "bitwise", False, "", False, "from number 1 of 2"),
     ],
 )
-def test_losses_prove_a_switch_as_far_as_rounding_explains_them(
-    ours, exactness, sixteen_bits, why_apart, ok, evidence
-):
+def test_losses_are_compared_as_far_as_rounding_goes(ours, exactness, sixteen_bits, why_apart, ok, evidence):
     check = losses(ours, PLAIN, exactness, sixteen_bits, why_apart)
     assert check.ok is ok
     assert evidence in check.evidence

@@ -75,11 +75,9 @@ def test_compiling_pays_after_so_many_steps_or_never():
         raws = [Raw(step_s=[first, s, s], data_wait_s=[0.0] * 3, warmup_steps=1)
                 for first, s in ((1.0, eager_s), (21.0, compiled_s))]  # fmt: skip
         after = pairing([1.0], [1.0], against="eager")
-        pair = [
-            run("eager", raw=raws[0], samples_per_step=8),
-            run("fast", raw=raws[1], samples_per_step=8, compile_s=21.0, pairings=[after]),
-        ]
-        return document(pair)["stages"][1]["compile_break_even_steps"]
+        eager = run("eager", raw=raws[0], samples_per_step=8)
+        fast = run("fast", raw=raws[1], samples_per_step=8, compile_s=21.0, pairings=[after])
+        return document([eager, fast])["stages"][1]["compile_break_even_steps"]
 
     assert pays(0.3, 0.2) == 200
     assert pays(0.2, 0.3) is None

@@ -5,16 +5,7 @@ import pytest
 from scipy import stats
 
 from perfkit.results import stats as statistics
-from perfkit.results.stats import (
-    MIN_EFFECT,
-    MIN_ROUNDS,
-    Estimate,
-    geometric_mean,
-    median,
-    ratio,
-    rounds_needed,
-    still_warming,
-)
+from perfkit.results.stats import MIN_EFFECT, MIN_ROUNDS, Estimate, geometric_mean, median, ratio
 
 
 def noisy(seed, n, level=100.0, noise=0.03):
@@ -64,9 +55,7 @@ def test_drift_cancels_where_rounds_are_paired_and_only_there():
         (3.0, None, MIN_ROUNDS - 1, "too few rounds"),
     ],
 )
-def test_an_effect_must_exceed_one_percent_and_the_noise_of_the_machine_in_five_rounds(
-    factor, noise, rounds, verdict
-):
+def test_an_effect_must_exceed_one_percent_and_the_noise_in_five_rounds(factor, noise, rounds, verdict):
     base, wide = noisy(3, rounds), 1 + (noise or 0)
     found = ratio(factor * base, base, paired=True, noise=noise)
     assert (found.ratio, found.verdict) == (pytest.approx(factor), verdict)
@@ -94,7 +83,7 @@ def test_unpaired_sides_may_differ_in_length():
     ],
 )
 def test_warm_up_is_over_when_the_first_block_is_like_the_later_ones(values, warming):
-    assert still_warming(np.array(values, dtype=float)) is warming
+    assert statistics.still_warming(np.array(values, dtype=float)) is warming
 
 
 def test_noise_is_what_processes_differ_by_beyond_the_scatter_of_their_rounds():
@@ -134,9 +123,8 @@ def test_over_pairs_of_processes_the_interval_holds_what_processes_differ_by():
     half = stats.t.ppf(0.975, 8) * means.std(ddof=1) / 3
     judged = statistics.ratio_over_pairs(one)
     assert judged.ratio == pytest.approx(np.exp(means.mean()))
-    assert np.log([judged.low, judged.high]) == pytest.approx(
-        means.mean() + np.array([-half, half]), abs=0.01
-    )
+    low, high = means.mean() - half, means.mean() + half
+    assert np.log((judged.low, judged.high)) == pytest.approx((low, high), abs=0.01)
     assert judged.verdict == "slower"
     assert statistics.ratio_over_pairs(one, noise=0.5).verdict == "no measurable difference"
 
@@ -147,7 +135,8 @@ def test_stopping_early_at_a_clear_effect_covers_the_ratio_as_often():
 
     def end(effect, scatter, part):
         logs = generator.normal(math.log(effect), scatter, (40, 1))
-        ends = (count for count in range(5, 40) if count >= rounds_needed(logs[:count], 0.05, part))
+        needed = lambda count: statistics.rounds_needed(logs[:count], 0.05, part)
+        ends = (count for count in range(5, 40) if count >= needed(count))
         count = next(ends, 40)
         found = ratio(np.exp(logs[:count, 0]), np.ones(count), paired=True)
         return count, found.low <= effect <= found.high
@@ -173,12 +162,10 @@ def test_stopping_early_at_a_clear_effect_covers_the_ratio_as_often():
         (10, 3.0, 0.2, 0.05, 0.15, 5),
     ],
 )
-def test_measuring_ends_once_every_interval_is_narrow_sooner_for_a_clear_effect(
-    rounds, effect, scatter, precision, part, needed
-):
+def test_measuring_ends_sooner_for_a_clear_effect(rounds, effect, scatter, precision, part, needed):
     """By hand: of ten values, half the interval is 2.262 / √10 = 0.715 of their standard deviation."""
     wide = np.resize([-1.0, 1.0], rounds)
     wide = effect + wide * scatter / wide.std(ddof=1)
     both = np.column_stack([np.full(rounds, effect), wide])
-    assert rounds_needed(both, precision, part) == pytest.approx(needed, rel=0.01)
-    assert rounds_needed(both[:1], precision, part) == (10 if precision else math.inf)
+    assert statistics.rounds_needed(both, precision, part) == pytest.approx(needed, rel=0.01)
+    assert statistics.rounds_needed(both[:1], precision, part) == (10 if precision else math.inf)

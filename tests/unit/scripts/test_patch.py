@@ -79,9 +79,7 @@ def after(result):
 
 
 EDITS = {
-    "workers=4": [
-        "loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=4, persistent_workers=True)"
-    ],
+    "workers=4": ["loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=4, persistent_workers=True)"],
     "batch_size=64": ["loader = DataLoader(data, batch_size=64, shuffle=True)"],
     "zero_grad_set_to_none=False": ["optimizer.zero_grad(set_to_none=False)"],
     "non_blocking=True": ["x, y = x.to(device, non_blocking=True), y.to(device)"],
@@ -90,17 +88,11 @@ EDITS = {
     "cudnn_benchmark=True": ["torch.backends.cudnn.benchmark = True"],
     "cpu_threads=2": ["torch.set_num_threads(2)"],
     "channels_last=True": ["model.to(memory_format=torch.channels_last)"],
-    "fp32_precision='tf32'": [
-        f'torch.backends.{part}.fp32_precision = "tf32"'
-        for part in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
-    ],
-    "amp='bf16'": [
-        "with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):",
-        "out = net(x)  # forward",
-        "loss = nn.functional.cross_entropy(out, y)",
-        "# backward",
-    ],
-}
+    "fp32_precision='tf32'": [f'torch.backends.{part}.fp32_precision = "tf32"'
+                              for part in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")],
+    "amp='bf16'": ["with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):", "out = net(x)  # forward",
+                   "loss = nn.functional.cross_entropy(out, y)", "# backward"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("setting", EDITS)
@@ -210,12 +202,8 @@ TWO_LOSSES = "    loss = f(model(x))\n    loss.backward()\n    more = g(critic(x
 )
 def test_autocast_that_cannot_be_placed(body, reason, tmp_path):
     calls = [("forward", ["model("]), ("backward", ["loss.backward("]), ("backward", ["more.backward("])]
-    result = patched(
-        tmp_path,
-        f"import torch\nfor x, y in loader:\n{body}",
-        {"amp": "bf16"},
-        calls[: 2 + (body == TWO_LOSSES)],
-    )
+    text = f"import torch\nfor x, y in loader:\n{body}"
+    result = patched(tmp_path, text, {"amp": "bf16"}, calls[: 2 + (body == TWO_LOSSES)])
     assert result.refused["amp"].startswith(f"train.py:{reason}") and not result.edited
 
 

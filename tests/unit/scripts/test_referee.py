@@ -75,9 +75,7 @@ def test_both_sides_of_a_comparison_are_checked_before_anything_starts(tmp_path,
     assert (old.title, new.title) == ("a/train.py", "b/train.py")
     _, old, new, judge = match([], "a/train.py", settings=["amp=bf16"])
     assert (old.title, new.changes, judge.args[1]) == ("as it is", {"amp": "bf16"}, {"precision"})
-    for program, settings, message in (
-        ("a/train.py", [], "nor one and switches: a/train.py"),
-        (None, ["workers=2"], "--script"),
-    ):
+    wrong = ("a/train.py", [], "nor one and switches: a/train.py"), (None, ["workers=2"], "--script")
+    for program, settings, message in wrong:
         with pytest.raises(InvalidValue, match=message):
             match(["a/train.py", "b/train.py"], program, settings=settings)

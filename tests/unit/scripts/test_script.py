@@ -1,6 +1,5 @@
 """Where a step ends, for optimizers of every kind; whose call it was, and how much went in."""
 
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -60,16 +59,6 @@ def test_the_exact_expressions_of_the_user_s_calls():
     codes = [lines[frame.line - 1][frame.column : frame.end_column] for frame in site.frames[:2]]
     assert codes == ["known.note(role)", 'seen(known, "optimizer")']
     assert site.frames[0].file == str(Path(__file__).resolve())
-
-
-def test_the_library_that_makes_a_call():
-    known = Sites("/nowhere")
-    call = partial(known.note, "forward")
-    for name in ("torch", "lightning"):
-        code = compile("call()", f"/x/site-packages/{name}/module.py", "exec")
-        call = partial(exec, code, {"__name__": f"{name}.module", "call": call})
-    call()
-    assert [site.library for site in known.by_role["forward"]] == ["lightning"]
 
 
 def test_samples_and_tokens_in_any_container():

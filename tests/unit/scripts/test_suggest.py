@@ -78,9 +78,6 @@ def test_the_largest_gain_comes_first_then_edits_then_what_is_refused_or_on():
 
 def test_what_was_tried_and_did_not_help_is_suggested_no_more():
     amp = idea("AMP", in_16_bits=3.0)
-    for verdict, high, state in [
-        ("slower", 1.0, "refused"),
-        ("disturbed", 1.1, "try"),
-        ("faster", 1.2, "try"),
-    ]:
+    cases = ("slower", 1.0, "refused"), ("disturbed", 1.1, "try"), ("faster", 1.2, "try")
+    for verdict, high, state in cases:
         assert tried(amp, Ratio(1.0, 0.9, high, verdict)).state == state

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfkit.errors import InvalidValue, RunFailed
+from perfkit.errors import RunFailed
 from perfkit.results.stats import Ratio
 from perfkit.search.attribute import _quotient, attribute
 from perfkit.show import document, terminal
@@ -62,8 +62,3 @@ def test_what_others_disturbed_says_so(machine, plan):
     result = attribute(plan, THREE)
     assert result.disturbed and "Other programs disturbed it" in terminal.text(result.sections())
     assert result.together.value == pytest.approx(1.5 * 1.25 * 1.2)
-
-
-def test_one_optimization_is_no_attribution(machine, plan):
-    with pytest.raises(InvalidValue, match="1 of these optimizations can act here"):
-        attribute(plan, ["compile"])

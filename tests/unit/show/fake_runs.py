@@ -26,10 +26,8 @@ def many(count, gpu=False):
     base = session(gpu)
     words = " of a stage whose title nobody thought of keeping short"
     picked = [base[at % len(base)] for at in range(count)]
-    return [
-        msgspec.structs.replace(run, title=(run.title + words)[: 12 + 4 * at])
-        for at, run in enumerate(picked)
-    ]
+    titles = [(run.title + words)[: 12 + 4 * at] for at, run in enumerate(picked)]
+    return [msgspec.structs.replace(run, title=title) for run, title in zip(picked, titles, strict=True)]
 
 
 def disturbed(runs, share=0.37):

@@ -19,10 +19,8 @@ COLUMNS = (
 )
 
 
-THINGS = [
-    SimpleNamespace(stage="baseline", rate=Estimate(16.2, 16, 16.4), share=0.4),
-    SimpleNamespace(stage="AMP", rate=None, share=None),
-]
+BASELINE = SimpleNamespace(stage="baseline", rate=Estimate(16.2, 16, 16.4), share=0.4)
+THINGS = [BASELINE, SimpleNamespace(stage="AMP", rate=None, share=None)]
 TABLE = tabulate(COLUMNS, THINGS, "The ladder")
 DOT = Figure("dot", "A $dot$", [Row("$x$", [(1.0, Look("$x$", BLUE))])], "$x$")
 

@@ -74,18 +74,13 @@ def test_it_has_what_the_terminal_has_and_the_scripts(page):
 
 
 def _everything(text):
-    numbers = document.Table(
-        (text, "n"), [[text, document.Cell(Ratio(1.5, 1.4, 1.6, "faster"), units.ratio)]], text, text
-    )
+    ratio = document.Cell(Ratio(1.5, 1.4, 1.6, "faster"), units.ratio)
+    numbers = document.Table((text, "n"), [[text, ratio]], text, text)
     figure = Figure(text, text, [Row(text, (), text)], text)
     nothing = document.Table((text,), [], text, text)
     inner = document.Section(text, [figure, document.Code(f"+{text}\n-{text}", "diff")], folded=True)
-    return [
-        text,
-        document.Markdown(text),
-        document.Bullets([text]),
-        document.Section(text, [numbers, nothing, inner]),
-    ]
+    outer = document.Section(text, [numbers, nothing, inner])
+    return [text, document.Markdown(text), document.Bullets([text]), outer]
 
 
 @pytest.mark.parametrize("source", [report.page(EVIL, _everything(EVIL)), report.fragment(_everything(EVIL))])

@@ -33,36 +33,21 @@ SAME_COMPUTING = "computing alone: no measurable difference, 1.00× (1.00–1.00
 @pytest.mark.parametrize(
     ("after", "before", "text"),
     [
-        (
-            {"factor": 2, "wait": 0.05, "ceiling": 250},
-            {"wait": 0.5, "ceiling": 250},
-            f"2.00× (2.00–2.00) faster; waiting for data fell from 50% to 5% of the step; {SAME_COMPUTING}.",
-        ),
-        (
-            {"factor": 0.8, "ceiling": 80},
-            {"ceiling": 100},
-            "1.25× (1.25–1.25) slower; waiting for data stays at 0% of the step; computing alone: 1.25× (1.25",
-        ),
-        (
-            {GB: 11_300_000_000},
-            {GB: 1_050_000_000},
-            "no measurable difference, 1.00× (1.00–1.00); an effect over 1% would show; waiting for data stays "
-            f"at 0% of the step; {SAME_COMPUTING}; peak memory rose from 1.05 GB to 11.3 GB.",
-        ),
-        (
-            {"rates": [200.0, 210.0]},
-            {"rates": [100.0, 100.0]},
-            "too few rounds, 2.05× (1.50–2.79); measure longer; ",
-        ),
+        ({"factor": 2, "wait": 0.05, "ceiling": 250}, {"wait": 0.5, "ceiling": 250},
+         f"2.00× (2.00–2.00) faster; waiting for data fell from 50% to 5% of the step; {SAME_COMPUTING}."),
+        ({"factor": 0.8, "ceiling": 80}, {"ceiling": 100},
+         "1.25× (1.25–1.25) slower; waiting for data stays at 0% of the step; computing alone: 1.25× (1.25"),
+        ({GB: 11_300_000_000}, {GB: 1_050_000_000},
+         "no measurable difference, 1.00× (1.00–1.00); an effect over 1% would show; waiting for data stays "
+         f"at 0% of the step; {SAME_COMPUTING}; peak memory rose from 1.05 GB to 11.3 GB."),
+        ({"rates": [200.0, 210.0]}, {"rates": [100.0, 100.0]},
+         "too few rounds, 2.05× (1.50–2.79); measure longer; "),
         ({"status": "not_applicable", "reason": "needs CUDA"}, {}, "n/a: needs CUDA."),
         ({"status": "cancelled"}, {}, "cancelled: no reason was given."),
-        (
-            {"factor": 2, "mechanism": [Mechanism("amp", False, "logits are float32")]},
-            {},
-            "the switch is not in effect (amp: logits are float32), so the numbers say nothing about it.",
-        ),
+        ({"factor": 2, "mechanism": [Mechanism("amp", False, "logits are float32")]}, {},
+         "the switch is not in effect (amp: logits are float32), so the numbers say nothing about it."),
     ],
-)
+)  # fmt: skip
 def test_a_verdict_names_what_changed_and_how_well_it_is_known(after, before, text):
     first = make(**before)
     assert sentences.verdict(make(before=first, **after), first).startswith(f"it: {text}")

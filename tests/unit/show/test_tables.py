@@ -17,9 +17,8 @@ from tests.unit.show.fake_runs import again, disturbed, session
 
 RUNS = session()
 WRONG = [RUNS[4].mechanism[0], msgspec.structs.replace(RUNS[4].mechanism[1], name="amp", ok=False)]
-PARITY = Parity(
-    "uint8", "bitwise", [Check("losses", False, "0.1 apart"), Check("outputs", True, "")], False, {}
-)
+CHECKS = [Check("losses", False, "0.1 apart"), Check("outputs", True, "")]
+PARITY = Parity("uint8", "bitwise", CHECKS, False, {})
 TIMES = Communication(
     bytes_per_step=44_000_000, step_s=0.05, compute_s=0.04, alone_s=0.02, rank_compute_s=[0.04, 0.044],
     start_s=1e-5,

@@ -41,9 +41,8 @@ def test_products_obey_the_data_sheet_and_grow_with_size_and_width(sheet):
 
 @each_gpu
 def test_no_convolution_beats_the_data_sheet_except_by_winograds_fewer_multiplications(sheet):
-    for dtype, taps, layout in itertools.product(
-        ("float32", "float16"), (1, 3), ("contiguous", "channels_last")
-    ):
+    kinds = itertools.product(("float32", "float16"), (1, 3), ("contiguous", "channels_last"))
+    for dtype, taps, layout in kinds:
         x = Tensor((256, 256, 56, 56), dtype, layout)
         w = Tensor((256, 256, taps, taps), dtype, layout)
         about = {"stride": [1, 1], "dilation": [1, 1], "groups": 1, "transposed": False}
@@ -62,9 +61,8 @@ def test_nothing_moves_bytes_faster_than_the_memory(sheet):
 
 def test_what_multiprocessors_limit_is_as_much_faster_as_they_are_up_to_the_bandwidth():
     reference = gpu("rtx3090")
-    known = costs.Constants(
-        2, {"overlap": 8, "conv.memory": 0.2, "pointwise.memory": 0.9, "other.compute": 1}, {}
-    )
+    shares = {"overlap": 8, "conv.memory": 0.2, "pointwise.memory": 0.9, "other.compute": 1}
+    known = costs.Constants(2, shares, {})
     twice, half = (msgspec.structs.replace(reference, multiprocessors=count) for count in (2 * 82, 41))
     shares = [known.share(sheet, "conv.wgrad", "memory") for sheet in (reference, twice, half)]
     assert shares == [0.2, 0.4, 0.2]
@@ -83,9 +81,10 @@ def test_other_gpus_are_refused_with_what_would_bring_them(key, words):
 def test_compiling_joins_neighbours_and_keeps_products():
     eager, compiled = planned(batch_size=64), planned(batch_size=64, compile=True)
     kept = [op.name for op in compiled.operators if op.phase != "optimizer" and op.name != "fused"]
-    assert sorted(kept) == sorted(
+    products = (
         op.name for op in eager.operators if "conv" in op.name or op.name in ("aten.mm", "aten.addmm")
     )
+    assert sorted(kept) == sorted(products)
     [layout] = {op.inputs[0].layout for op in compiled.operators if op.name == "aten.convolution"}
     assert layout == "channels_last", "the compiler's choice"
 

@@ -106,9 +106,8 @@ def predicted(kernel_share, around=ARTICLE, **switches):
 
 
 def test_a_rates_band_mixes_kernels_and_host_by_their_shares():
-    kernels, loader, both, ideal = (
-        Prediction.band.fget(predicted(*each)) for each in ((1.0,), (0.0,), (0.5,), (1.0, IDEAL))
-    )
+    shares = (1.0,), (0.0,), (0.5,), (1.0, IDEAL)
+    kernels, loader, both, ideal = (Prediction.band.fget(predicted(*each)) for each in shares)
     assert kernels == pytest.approx(GPUS["rtx3090"].band("rate"))
     assert loader == pytest.approx(ARTICLE.band)
     assert both < max(kernels, loader)

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.utils.data import TensorDataset
 
 from perfkit.recipe import Recipe
@@ -48,9 +49,8 @@ def test_channels_last_reaches_every_convolution():
 
 def test_a_product_of_three_dimensions_hands_on_its_own_memory():
     """matmul gives its result another shape: were that other memory, nothing could be fused with it."""
-    model = nn.Sequential(
-        nn.Flatten(2), nn.Linear(64, 4, bias=False), nn.Softplus(), nn.Flatten(), nn.Linear(12, 4)
-    )
+    first, last = nn.Linear(64, 4, bias=False), nn.Linear(12, 4)
+    model = nn.Sequential(nn.Flatten(2), first, nn.Softplus(), nn.Flatten(), last)
     product, softplus = recorded(Of(lambda: model)).operators[:2]
     assert (product.name, softplus.name) == ("aten.mm", "aten.softplus")
     assert product.outputs[0].block == softplus.inputs[0].block
@@ -120,11 +120,8 @@ def attends(x, layer, head):
 
 
 def normed():
-    parametrizations = nn.utils.parametrizations
     conv, linear = nn.Conv2d(3, 8, 3), nn.Linear(288, 4)
-    return nn.Sequential(
-        parametrizations.weight_norm(conv), nn.Flatten(), parametrizations.spectral_norm(linear)
-    )
+    return nn.Sequential(weight_norm(conv), nn.Flatten(), spectral_norm(linear))
 
 
 MODELS = {
@@ -187,9 +184,7 @@ def test_what_cannot_be_planned_is_refused_in_words(model, words):
 
 
 def test_code_that_names_cuda_is_told_so():
-    assert "asks for a CUDA device" in recording.reason(
-        RuntimeError("Found no NVIDIA driver on your system.")
-    )
+    assert "asks for a CUDA device" in recording.reason(RuntimeError("Found no NVIDIA driver on this system"))
 
 
 def test_batches_that_the_program_does_not_take_are_refused_in_words():

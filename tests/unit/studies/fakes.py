@@ -65,7 +65,12 @@ class FakeChild:
             case "train":
                 self.machine.trainings.append(arguments)
                 self.recipe = arguments["recipe"]
-                return trained(self.recipe, self.machine.mechanisms)
+                return messages.Trained(
+                    recipe=self.recipe.to_dict(), startup_s=1.5, warmup=WARMUP, losses=[2.3, 2.2],
+                    mechanisms=self.machine.mechanisms, batch_bytes_per_sample=48,
+                    samples_per_step=self.recipe.batch_size,
+                    compile_counters=messages.CompileCounters(graphs=int(self.recipe.compile)),
+                )  # fmt: skip
             case "block" | "ceiling":
                 rate = self.machine.rate(self.recipe) * self.machine.rate_of(self)
                 seconds = arguments["samples"] / rate / (2 if question == "ceiling" else 1)
@@ -76,20 +81,6 @@ class FakeChild:
 
     def stop(self):
         self.stopped = True
-
-
-def trained(recipe, mechanisms):
-    """What a child says of a training that is warm."""
-    return messages.Trained(
-        recipe=recipe.to_dict(),
-        startup_s=1.5,
-        warmup=WARMUP,
-        losses=[2.3, 2.2],
-        mechanisms=mechanisms,
-        batch_bytes_per_sample=48,
-        samples_per_step=recipe.batch_size,
-        compile_counters=messages.CompileCounters(graphs=int(recipe.compile)),
-    )
 
 
 def out_of_memory():

@@ -35,14 +35,9 @@ def changed(run):
 
 def test_a_rung_is_kept_if_it_is_faster_and_the_next_is_built_on_what_was_kept(machine, ladder):
     runs = climb(ladder)
-    assert facts(runs) == {
-        "baseline": "",
-        "data_loading": "kept",
-        "channels_last": "dropped: slower",
-        "compile": "kept",
-        KEPT: "",
-        AGAIN: "",
-    }
+    dropped = "dropped: slower"
+    told = ["", "kept", dropped, "kept", "", ""]
+    assert facts(runs) == dict(zip(["baseline", *NAMES, KEPT, AGAIN], told, strict=True))
     _, loading, layout, compiled, final, _ = runs
     assert changed(layout) == {"channels_last"}
     assert changed(compiled) == {"compile"}
@@ -116,18 +111,16 @@ def test_runs_are_stored_and_told_in_the_order_of_the_ladder(machine, ladder):
 
 
 def test_a_rung_is_not_kept_if_what_was_kept_failed_beside_it(machine, ladder):
-    machine.fail(
-        "block", RunFailed("lost", ""), lambda child: len(machine.children) == 4 and child.number == 1
-    )
+    is_kept = lambda child: child.number == 1 and len(machine.children) == 4
+    machine.fail("block", RunFailed("lost", ""), is_kept)
     runs = climb(ladder)
     assert facts(runs)["data_loading"] == "kept" and facts(runs)["compile"] == ""
     assert runs[-2].stage == KEPT and runs[-2].recipe == runs[1].recipe
 
 
 def test_the_ladder_goes_on_with_a_new_baseline_if_that_fails_later(machine, ladder):
-    machine.fail(
-        "block", RunFailed("lost", ""), lambda child: len(machine.children) == 3 and child.number == 0
-    )
+    is_baseline = lambda child: child.number == 0 and len(machine.children) == 3
+    machine.fail("block", RunFailed("lost", ""), is_baseline)
     runs = climb(ladder)
     assert [run.status for run in runs] == ["ok"] * 6
     assert runs[-2].stage == KEPT and runs[-2].speedup("baseline").ratio == pytest.approx(1.95)

@@ -47,11 +47,7 @@ def test_either_side_starts_first_with_another_seed_in_every_pair(machine, where
     assert all((own == 200).all() and (other == 100).all() for own, other in rates), "B is the own side"
     assert result.ratio == stats.ratio_over_pairs(rates, noise=0.03)
     assert RunStore().get(result.b.id) == result.b
-
-
-def test_the_budget_ends_the_pairs_once_there_are_five(machine, where, monkeypatch):
-    monkeypatch.setattr(RunStore, "noise", lambda store, device: 0.03)
-    assert compare(A, B, where, 0.0).pairs == 5
+    assert compare(A, B, where, budget_s=0).pairs == 5, "the budget ends the pairs once there are five"
 
 
 def test_a_side_that_fails_ends_the_comparison_and_is_kept(machine, where):

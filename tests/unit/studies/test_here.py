@@ -44,14 +44,9 @@ def test_ratios_and_rates_are_those_of_the_same_rounds(machine, where):
     plain = machine.rate
     machine.rate = lambda recipe: plain(recipe) * (1 + 0.001 * next(turns))
     first, second, third = measure(where, THREE)
-    against = [
-        [(pairing.role, pairing.against) for pairing in run.pairings] for run in (first, second, third)
-    ]
-    assert against == [
-        [],
-        [("previous", first.id), ("baseline", first.id)],
-        [("previous", second.id), ("baseline", first.id)],
-    ]
+    against = [[(one.role, one.against) for one in run.pairings] for run in (first, second, third)]
+    baseline = ("baseline", first.id)
+    assert against == [[], [("previous", first.id), baseline], [("previous", second.id), baseline]]
     by_id = {run.id: run.samples_per_s.value for run in (first, second, third)}
     for run in (second, third):
         for pairing in run.pairings:
@@ -63,9 +58,7 @@ def test_ratios_and_rates_are_those_of_the_same_rounds(machine, where):
 
 
 @pytest.mark.parametrize(("rates", "rounds"), [((150.0, 150.0), 10), ((150.0, 75.0), 39)])
-def test_rounds_go_on_until_every_interval_is_narrow_or_the_budget_is_spent(
-    machine, where, monkeypatch, rates, rounds
-):
+def test_rounds_end_with_narrow_intervals_or_the_budget(machine, where, monkeypatch, rates, rounds):
     """A clock that ticks once a round: exact ratios need 10 rounds; rates that jump never suffice."""
     now = [0.0]
     monkeypatch.setattr("perfkit.studies.here.time.monotonic", lambda: now[0])
@@ -156,9 +149,7 @@ def test_without_memory_for_all_stages_are_measured_in_batches(machine, where, m
 
 
 @pytest.mark.parametrize(("question", "number"), [("train", 2), ("block", 2), ("block", 0)])
-def test_a_stage_that_lacks_memory_beside_the_others_is_measured_beside_the_baseline(
-    question, number, machine, where
-):
+def test_a_stage_that_lacks_memory_is_measured_beside_the_baseline_alone(question, number, machine, where):
     machine.fail(question, out_of_memory(), lambda child: child.number == number and len(machine.alive()) > 2)
     runs = measure(where, THREE)
     assert [run.status for run in runs] == ["ok"] * 3
@@ -206,9 +197,8 @@ def test_a_second_study_waits_for_the_device_says_so_and_can_give_up(machine, wh
 def test_a_switch_that_is_not_in_effect_is_no_parity(machine, where, monkeypatch):
     report = ParityReport([Check("losses", True, "equal")], {"candidate": [2.0]})
     answer = FakeChild.answer
-    monkeypatch.setattr(
-        FakeChild, "answer", lambda child, *asked: report if asked[0] == "parity" else answer(child, *asked)
-    )
+    answers = lambda child, *asked: report if asked[0] == "parity" else answer(child, *asked)
+    monkeypatch.setattr(FakeChild, "answer", answers)
     for is_on in (True, False):
         machine.mechanisms = [Mechanism("amp", is_on, "logits are of some type")]
         result = parity(where, "AMP", Recipe(batch_size=16, amp="bf16"))

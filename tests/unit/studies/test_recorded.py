@@ -61,10 +61,10 @@ def test_what_the_recording_lacks_says_what_it_has():
         planned("fused_optimizer")
 
 
-@pytest.mark.parametrize(
-    "more",
-    [{"settings": {"cpu_threads": 1}}, {"changes": {"cpu_threads": 1}}, {"recipes": (("a", Recipe()),)}],
-)
+ONE = {"cpu_threads": 1}
+
+
+@pytest.mark.parametrize("more", [{"settings": ONE}, {"changes": ONE}, {"recipes": (("a", Recipe()),)}])
 def test_a_recording_is_played_with_its_own_stages_and_switches(more):
     with pytest.raises(InvalidValue, match="the stages and switches that it was recorded with"):
         climb(dataclasses.replace(planned("amp"), **more))

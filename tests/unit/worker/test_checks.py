@@ -25,17 +25,10 @@ def test_every_reader_tells_a_switch_that_is_on_from_one_that_is_off():
     """On a CPU, in one process; what needs a GPU or ranks is proven there."""
     assert set(READERS) >= set(switches())
     states = {
-        "batch_size": 16,
-        "workers": 1,
-        "prefetch_factor": 4,
-        "zero_grad_set_to_none": False,
-        "amp": "bf16",
-        "cudnn_benchmark": True,
-        "fp32_precision": "tf32",
-        "optimizer_impl": "foreach",
-        "accumulation": 2,
+        "batch_size": 16, "workers": 1, "prefetch_factor": 4, "zero_grad_set_to_none": False, "amp": "bf16",
+        "cudnn_benchmark": True, "fp32_precision": "tf32", "optimizer_impl": "foreach", "accumulation": 2,
         "non_blocking": True,
-    }
+    }  # fmt: skip
     torch._dynamo.utils.counters.clear()  # of other tests
     view = seen(**states)
     assert [proof for proof in verify(view, Recipe(**states).to_dict()) if not proof.ok] == []
@@ -74,9 +67,7 @@ EARLY = {"OMP_WAIT_POLICY": "PASSIVE", "MALLOC_TRIM_THRESHOLD_": "1"}
         ("allocator", {}, "keep", "started with MALLOC_TRIM_THRESHOLD_=1"),
     ],
 )
-def test_what_needs_a_gpu_or_an_early_setting_is_read_from_what_a_step_shows(
-    monkeypatch, switch, view, value, words
-):
+def test_what_needs_a_gpu_or_an_early_setting_is_read_from_a_step(monkeypatch, switch, view, value, words):
     monkeypatch.setattr(checks, "first_environment", lambda: EARLY)
     read, evidence = READERS[switch](View(**view))
     assert read == value

@@ -70,9 +70,7 @@ def test_a_block_has_the_times_of_its_steps_and_of_the_device_s_end(monkeypatch)
         subject.now += 0.5 * subject.taken
 
     monkeypatch.setattr(procedure, "synchronize", synchronize)
-    assert subject.block(samples=13) == Block(
-        16, 5.5 + 4 * 0.5, [1.25, 1.5, 1.25, 1.5], [0.25, 0.5, 0.25, 0.5]
-    )
+    assert subject.block(samples=13) == Block(16, 5.5 + 2.0, [1.25, 1.5] * 2, [0.25, 0.5] * 2)
     assert subject.reports == ["measuring"]
 
 
@@ -108,9 +106,7 @@ def test_a_block_ends_with_the_queue_as_full_as_it_started(monkeypatch, device, 
 
 
 @pytest.mark.parametrize(("full", "waits", "steps"), [(5, 0.0, 7), (4, 0.0, 25), (0, 0.25, 7), (0, 0.01, 25)])
-def test_settling_ends_when_the_loader_is_waited_for_or_has_its_queue_full_again(
-    monkeypatch, full, waits, steps
-):
+def test_settling_ends_when_the_loader_is_waited_for_or_its_queue_is_full(monkeypatch, full, waits, steps):
     queue(monkeypatch, itertools.repeat(full))
     subject = Subject(wait=[waits], workers=2, ahead=3)
     subject.run(subject.procedure.settle())
@@ -167,7 +163,6 @@ def test_gradients_stay_on_their_rank_also_where_the_program_says_when_they_are_
 
 
 def test_batches_that_came_early_are_ready_too():
-    loaded = SimpleNamespace(
-        _data_queue=SimpleNamespace(qsize=lambda: 2), _task_info={1: (0,), 2: (1, "data")}
-    )
+    queue = SimpleNamespace(qsize=lambda: 2)
+    loaded = SimpleNamespace(_data_queue=queue, _task_info={1: (0,), 2: (1, "data")})
     assert (procedure.ready(loaded), procedure.ready(None)) == (3, 0)
