@@ -139,10 +139,7 @@ class LabServer:
 
 
 class LabPage:
-    """One browser page on one notebook: JupyterLab's own commands, the kernel, the looks.
-
-    `page` is playwright's; find things with `page.locator(".pk-run")`, wait with `expect(...)`, never sleep.
-    """
+    """One browser page on one notebook. `page` is playwright's; wait with `expect(...)`, never sleep."""
 
     def __init__(self, page, server):
         self.page = page

@@ -14,32 +14,22 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def site(chromium, tmp_path_factory):
-    """The book."""
-    return book.build(tmp_path_factory.mktemp("book"))
-
-
-@pytest.fixture
-def offline(page, console_errors):
-    """A page whose requests to a network fail the test."""
+def test_the_book_opens_and_is_searched_from_its_folder(page, console_errors, tmp_path):
+    """A request to a network fails it."""
+    site = book.build(tmp_path)
     page.on("request", lambda one: console_errors.append(one.url) if one.url.startswith("http") else None)
-    return page
-
-
-def test_the_book_opens_and_is_searched_from_its_folder(site, offline, console_errors):
     for name in PAGES:
-        offline.goto((site.parent / name).as_uri())
-        assert offline.title()
-    offline.goto((site.parent / "notebooks/01_baseline.html").as_uri())
-    content = offline.get_by_role("main")
+        page.goto((site.parent / name).as_uri())
+        assert page.title()
+    page.goto((site.parent / "notebooks/01_baseline.html").as_uri())
+    content = page.get_by_role("main")
     expect(content).to_contain_text("played, not measured now")
     expect(content).to_contain_text("samples/s")
-    offline.goto(site.as_uri())
-    offline.get_by_role("textbox", name="Search").fill("autocast")
-    offline.keyboard.press("Enter")
-    expect(offline.locator("#search-results li").first).to_be_visible()
+    page.goto(site.as_uri())
+    page.get_by_role("textbox", name="Search").fill("autocast")
+    page.keyboard.press("Enter")
+    expect(page.locator("#search-results li").first).to_be_visible()
     assert not console_errors
     for name in PAGES:  # last, as axe itself asks for style sheets, which a browser refuses for file://
-        offline.goto((site.parent / name).as_uri())
-        assert not violations(offline), name
+        page.goto((site.parent / name).as_uri())
+        assert not violations(page), name

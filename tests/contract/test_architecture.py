@@ -14,10 +14,8 @@ import perfkit
 from perfkit import additions
 
 ROOT = Path(__file__).parents[2]
-FILES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-    for path in (ROOT / "perfkit").rglob("*.py")
-}
+PATHS = [path.relative_to(ROOT) for path in (ROOT / "perfkit").rglob("*.py")]
+FILES = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): ROOT / path for path in PATHS}
 
 
 def imports(module):

@@ -166,10 +166,7 @@ KILLED = """
 
 @on_linux
 def test_nothing_survives_a_parent_that_is_killed(tmp_path):
-    """Loader workers neither, nor one in a call that holds the interpreter's lock, so that no thread runs.
-
-    The script has no `if __name__ == "__main__"`, and is not run again in its children.
-    """
+    """Loader workers neither, nor one in a call that holds the interpreter's lock, so that no thread runs."""
     code = "import ctypes, pathlib; pathlib.Path('held').touch(); ctypes.PyDLL(None).sleep(120)"
     (tmp_path / "stuck.py").write_text(code)
     (tmp_path / "script.py").write_text(textwrap.dedent(KILLED))

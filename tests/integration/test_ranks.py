@@ -66,8 +66,7 @@ def test_an_exported_script_runs_under_torchrun_with_the_losses_of_the_run(tmp_p
     file.write_text(rungs.scripts([run])[run.title])
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*launcher, str(file), "4"], capture_output=True, text=True, timeout=120, check=False, env=environment
-    )
+    how = {"capture_output": True, "text": True, "timeout": 120, "env": environment}
+    done = subprocess.run([*launcher, str(file), "4"], check=False, **how)
     losses = [float(line.split("loss ")[1]) for line in done.stdout.splitlines() if "loss" in line]
     assert losses == run.losses[:4], done.stderr[-2000:]

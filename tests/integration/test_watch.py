@@ -425,12 +425,10 @@ class FakeLoader:  # as fastai's, which is no DataLoader
     multiprocessing_context = None
     def __init__(self, loader): self.d, self.dataset = loader, self
     def __iter__(self): return iter(self.d)
-
 class Loader(list):
     def __iter__(self):
         yield from dataloader._SingleProcessDataLoaderIter(FakeLoader(self.batches()))
     def batches(self): return [(torch.randn(16, 8), torch.randn(16, 4)) for _ in range(5)]
-
 model = torch.nn.Linear(8, 4)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 while True:

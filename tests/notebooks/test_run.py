@@ -30,10 +30,7 @@ def tagged(notebook, tag):
 
 
 def answered(notebook):
-    """The loop of the exercise with the lines of the answer in the place of those marked `# edit`.
-
-    Neighbouring marked lines are replaced together; groups of an answer are separated by empty lines.
-    """
+    """The exercise with its answer: each group of lines marked `# edit` becomes a group between empty lines."""
     prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     (answer,) = re.findall(r"<summary>Answer</summary>\n\n```python\n(.*?)\n```", prose, re.DOTALL)
     groups = iter(answer.split("\n\n"))

@@ -9,6 +9,7 @@ import pytest
 from perfkit import notebook as pk
 from perfkit.notebook import ladder
 
+OTHERS = ("%", "RecipePanel", "pk.profile", "pk.memory", "mine.", "ledger.", "fetch.", "streams")
 SOURCES = sorted((Path(__file__).parents[2] / "notebooks" / "src").glob("0[1-7]_*.py"))
 
 
@@ -26,12 +27,7 @@ def test_the_cells_of_a_rung_run_on_a_simulated_gpu(path):
     for cell in jupytext.read(path).cells:
         if cell.metadata.get("tags") == ["exercise"]:
             break
-        if cell.cell_type == "code" and _is_about_the_panel(cell.source):
+        if cell.cell_type == "code" and not any(other in cell.source for other in OTHERS):
             exec(compile(ast.parse(cell.source), "cell", "exec"), scope)
     panel = scope["panel"]
     assert panel.runs[-1].simulated, panel.runs[-1].reason
-
-
-def _is_about_the_panel(source):
-    others = ("%", "RecipePanel", "pk.profile", "pk.memory", "mine.", "ledger.", "fetch.", "streams")
-    return not any(other in source for other in others)

@@ -22,7 +22,6 @@ class Images(Dataset):
         return len(self.x)
     def __getitem__(self, index):
         return self.x[index].float() / 255, self.y[index]
-
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -33,7 +32,6 @@ class Net(nn.Module):
         h = self.body(x)
         h = h.mean((2, 3))
         return self.head(self.drop(h))
-
 torch.manual_seed(0)
 loader = DataLoader(Images(200), batch_size=16, shuffle=True)
 valid = DataLoader(Images(96), batch_size=32)
@@ -65,11 +63,9 @@ from torch.nn import functional as F
 torch.manual_seed(1)
 text = torch.randint(64, (20_000,))
 T, B, C = 32, 8, 32
-
 def get_batch():
     at = torch.randint(len(text) - T - 1, (B,))
     return torch.stack([text[i:i + T] for i in at]), torch.stack([text[i + 1:i + T + 1] for i in at])
-
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
@@ -84,7 +80,6 @@ class Block(nn.Module):
         h = (att @ v).transpose(1, 2).reshape(n, t, c)
         x = x + self.proj(h)
         return x + self.mlp(self.ln2(x))
-
 P = 0.1
 class GPT(nn.Module):
     def __init__(self):
@@ -98,7 +93,6 @@ class GPT(nn.Module):
             x = block(x)
         logits = self.out(self.ln(x))
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
 model = GPT()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 for it in range(100_000):

@@ -20,9 +20,7 @@ PLAIN = Behaviour(
 SMALLER = msgspec.structs.replace(PLAIN, trained=[8] * STEPS, values=[800] * STEPS)
 
 
-def verdict(
-    speed=1.0, new=PLAIN, losses=1.0, passes=STEPS, allowed="", scatter=0.0, disturbed=0.0, fails=None
-):
+def verdict(speed=1, new=PLAIN, losses=1.0, passes=STEPS, allowed="", scatter=0, disturbed=0.0, fails=None):
     def run(title, batch_size, loss):
         return Run(
             id=title, session="s", created="", stage="s", title=title, workload="t.py", device="cpu",
