@@ -179,6 +179,7 @@ class Updates:
         around(torch.autograd, "grad", self._grad)
         around(eager_transforms, "grad_and_value_impl", self._grad)
         around(torch.amp.GradScaler, "scale", self._scale)
+        around(torch.amp.GradScaler, "step", self._step_scaled)
         around(Optimizer, "__init__", self._make)
         around(Optimizer, "zero_grad", self._zero_grad)
         around(nn.Module, "zero_grad", self._zero_grad)
@@ -250,6 +251,14 @@ class Updates:
     def _hook(self, plain: Any, *args: Any) -> Any:
         """The step of a class of optimizers, from torch's static method of this name."""
         return wrapped(plain(args[-1]), self._step)
+
+    def _step_scaled(self, plain: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """A step that a gradient scaler leaves out, because gradients overflowed, counts too."""
+        before = self._ended_at
+        result = plain(scaler, optimizer, *args, **kwargs)
+        if self._ended_at == before:
+            self._step(lambda _: None, optimizer)
+        return result
 
     def _step(self, plain: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """One step of one optimizer, which may be inside of another one."""

@@ -451,6 +451,22 @@ def test_what_does_not_fit_into_the_budget_is_left_out_and_named(folder):
     assert any("no time was left" in text and "a profile" in text for text in result.warnings)
 
 
+def test_steps_that_a_gradient_scaler_leaves_out_at_the_beginning_count(folder):
+    code = (
+        LOOP
+        + """
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+while True:
+    scaler.scale(model(torch.ones(16, 8)).pow(2).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+"""
+    )
+    with started(code, witness=True) as script:
+        assert (train(script).samples_per_step, set(script.ask("behaviour").backwards)) == (16, {1})
+
+
 def test_a_script_is_tried_in_16_bits_at_last_whatever_its_model_returns_and_may_fail_then(folder):
     Path("train.py").write_text("""
 import dataclasses, sys, torch
