@@ -19,12 +19,9 @@ REPO = Path(__file__).parents[2]
 ARTEFACTS = Path(__file__).parent / "artefacts"
 
 # No news prompt, no autosave under the test's feet, no completer requests beside the kernel's own work.
+QUIET = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
 SETTINGS = {
-    "@jupyterlab/apputils-extension/notification": {
-        "fetchNews": "false",
-        "checkForUpdates": False,
-        "doNotDisturbMode": True,
-    },
+    "@jupyterlab/apputils-extension/notification": QUIET,
     "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
     "@jupyterlab/completer-extension/manager": {"autoCompletion": False},
 }
