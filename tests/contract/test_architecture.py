@@ -52,9 +52,8 @@ def test_the_core_works_without_any_addition(tmp_path):
         "from perfkit.cli import app\n"
         "sys.argv = ['perfkit', '--help']; app()\n"
     )
-    environment = {"PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    at = {"cwd": tmp_path, "env": {"PYTHONPATH": str(tmp_path)}}
+    done = subprocess.run([sys.executable, "-c", program], **at, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "compare" in done.stdout and "watch" not in done.stdout
 

@@ -15,9 +15,7 @@ SIZES = {
     "wait_policy": "default",
 }  # fmt: skip
 CPU = Target("cpu")
-SECTIONS = [
-    "How it works", "When it applies", "When it does not help", "What it costs", "How it is verified",
-]  # fmt: skip
+SECTIONS = ["How it works", "When it applies", "When it does not help", "What it costs", "How it is verified"]
 
 
 @pytest.mark.parametrize("name", OPTIMIZATIONS)

@@ -11,6 +11,8 @@ from perfkit.machine import facts, gpus
 from perfkit.machine.cores import read_conditions
 from tests.unit.machine.conftest import fake_nvml
 
+BROKEN = types.SimpleNamespace(nvmlInit=lambda: 1 / 0)
+
 
 def test_a_gpu_is_described_and_what_it_does_not_tell_is_none(card):
     running = [types.SimpleNamespace(pid=pid, usedGpuMemory=5) for pid in (os.getpid(), 999_999)]
@@ -22,9 +24,6 @@ def test_a_gpu_is_described_and_what_it_does_not_tell_is_none(card):
     assert now["throttle_reasons"] == ["power cap", "hardware thermal slowdown"]
     assert now["other_processes"] == [{"pid": 999_999, "memory_bytes": 5}]
     assert now["power_w"] is None
-
-
-BROKEN = types.SimpleNamespace(nvmlInit=lambda: 1 / 0)
 
 
 @pytest.mark.parametrize("module", [None, types.SimpleNamespace(), BROKEN])

@@ -12,9 +12,7 @@ from perfkit.simulate.host import ARTICLE, IDEAL, RUN_AHEAD, Host, Training
 from perfkit.simulate.prediction import Prediction
 from perfkit.simulate.step import Copy, Fetch, Operator, Wait, Work
 
-HOST = Host(
-    name="test", processors=4, cores=4, fetch_ms=1.0, pageable_gbs=1.0, operator_s=0.0, launch_s=0.0,
-)  # fmt: skip
+HOST = Host(name="test", processors=4, cores=4, fetch_ms=1.0, pageable_gbs=1.0, operator_s=0.0, launch_s=0.0)
 
 
 def kernel(seconds, stream=0):

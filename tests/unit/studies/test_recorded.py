@@ -16,7 +16,7 @@ from perfkit.studies.inspect import parity
 from perfkit.studies.rungs import climb
 from perfkit.studies.sources import Progress, plan
 
-NAME = "cpu-quick"
+NAME, ONE = "cpu-quick", {"cpu_threads": 1}
 
 
 def planned(*stages, **more):
@@ -59,9 +59,6 @@ def test_a_stage_that_could_not_be_measured_there_keeps_its_reason():
 def test_what_the_recording_lacks_says_what_it_has():
     with pytest.raises(InvalidValue, match="recording 'cpu-quick' 'fused_optimizer'.*Allowed: baseline, all"):
         planned("fused_optimizer")
-
-
-ONE = {"cpu_threads": 1}
 
 
 @pytest.mark.parametrize("more", [{"settings": ONE}, {"changes": ONE}, {"recipes": (("a", Recipe()),)}])
