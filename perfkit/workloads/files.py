@@ -8,7 +8,16 @@ from pathlib import Path
 from perfkit.errors import WorkloadError
 from perfkit.machine import cache_folder, data_folder
 
-COLOURS = ("black", "blue", "cyan", "green", "purple", "red", "white", "yellow")
+COLOURS = {
+    "black": (30, 30, 30),
+    "blue": (60, 90, 190),
+    "cyan": (70, 170, 180),
+    "green": (60, 150, 70),
+    "purple": (140, 70, 160),
+    "red": (200, 60, 50),
+    "white": (230, 230, 230),
+    "yellow": (210, 180, 70),
+}
 
 
 def photo_place(count: int) -> str:
@@ -26,10 +35,10 @@ def photo_folder(count: int) -> str:
         return folder
     unfinished = Path(f"{folder}.{os.getpid()}")
     try:
-        for number, colour in zip(range(count), itertools.cycle(COLOURS)):
+        for number, (colour, ground) in zip(range(count), itertools.cycle(COLOURS.items())):
             file = unfinished / colour / f"{number:04d}.jpg"
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_photo(file, number, colour)
+            write_photo(file, number, ground)
         unfinished.rename(folder)
     except OSError as problem:
         if not Path(folder).is_dir():  # else another process was faster
@@ -42,21 +51,27 @@ def photo_folder(count: int) -> str:
     return folder
 
 
-def write_photo(file: Path, number: int, colour: str) -> None:
+def write_photo(file: Path, number: int, ground: tuple[int, int, int]) -> None:
     """One JPEG file that decodes as slowly as a real photo: 500 × 375 pixels, detail at every scale, 80 KB.
 
-    It is always the same for a number: noise from coarse to fine over a colour, and grain.
+    It is always the same for a number: noise from coarse to fine over a ground colour, some shapes, grain.
     """
     import numpy as np
-    from PIL import Image
+    from PIL import Image, ImageDraw
 
     random = np.random.default_rng([2024, number])
-    size = (500, 375) if random.random() < 0.7 else (375, 500)
-    photo = Image.new("RGB", size, colour)
+    width, height = (500, 375) if random.random() < 0.7 else (375, 500)
+    photo = Image.new("RGB", (width, height), ground)
     for cells, share in ((4, 0.35), (12, 0.25), (40, 0.2), (120, 0.15)):
         noise = Image.fromarray(random.integers(0, 256, (cells * 3 // 4, cells, 3), dtype=np.uint8))
-        photo = Image.blend(photo, noise.resize(size, Image.Resampling.BILINEAR), share)
-    grain = random.integers(-16, 17, (photo.height, photo.width, 1), dtype=np.int16)
+        photo = Image.blend(photo, noise.resize((width, height), Image.Resampling.BILINEAR), share)
+    draw = ImageDraw.Draw(photo)
+    for _ in range(12):
+        x, y, size = (int(random.integers(limit)) for limit in (width, height, height // 5))
+        fill = tuple(part // 2 + int(random.integers(128)) for part in ground)
+        shape = draw.ellipse if random.random() < 0.5 else draw.rectangle
+        shape((x - size, y - size // 2, x + size, y + size // 2), fill=fill)
+    grain = random.integers(-16, 17, (height, width, 1), dtype=np.int16)
     pixels = np.clip(np.asarray(photo, dtype=np.int16) + grain, 0, 255).astype(np.uint8)
     Image.fromarray(pixels).save(file, "JPEG", quality=90)
 
