@@ -41,7 +41,7 @@ class StagePanel(LadderPanel):
         """By the id of the run that was checked last."""
         self.controls = Controls(self.optimization.settings, self._set_changes)
         self._guess = widgets.BoundedFloatText(
-            description="Guess: times as fast",
+            description="Guess: times as fast (0: none)",
             max=1000.0,
             step=0.1,
             continuous_update=False,
