@@ -25,8 +25,8 @@ from perfkit.worker.training import Training, losses
 ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11, "tf32": 2.0**-11}
 """Relative rounding of the formats with fewer bits than float32 that inputs of products may have."""
 DATA_TOLERANCE = 0.15
-"""RMSE of inputs / their standard deviation. Photos of noise that are decoded at half their size differ by 0.13,
-those that are shifted by a pixel by 0.23, resized without a filter by 0.30, in other channels by 1.1."""
+"""RMSE of inputs / their standard deviation. Photos of noise, decoded at half their size, differ by 0.13;
+shifted by a pixel, by 0.23; resized without a filter, by 0.30; with other channels, by 1.1."""
 BY_INDEX = ". A data set that augments at random must draw from the sample's index, not the order"
 
 Pair = tuple[torch.Tensor, torch.Tensor]
