@@ -1,6 +1,7 @@
 """What a stage has measured, and the `Run` that it leaves, with warnings about the quality of its data."""
 
 import datetime
+import itertools
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from perfkit.ladder.catalogue import Stage
 from perfkit.machine import cores
 from perfkit.process.child import Conversation
 from perfkit.results import stats
-from perfkit.results.run import DISTURBED, Pairing, Raw, Role, Run
+from perfkit.results.run import DISTURBED, Pairing, Raw, Role, Run, counting
 from perfkit.results.stats import Values
 from perfkit.studies.sources import Plan
 from perfkit.worker.messages import Block, Description, Trained
@@ -121,13 +122,16 @@ class Trial:
         together, mine, theirs = self.common(other), self.common(baseline), other.common(baseline)
         if together or not (mine and theirs):
             own, others = self.rates(together or self.rounds), other.rates(together or other.rounds)
+            shares = _shares(together or self.rounds)
         else:
+            mine, theirs = _counting(mine), _counting(theirs)
             own = self.rates(mine) / baseline.rates(mine)
             others = other.rates(theirs) / baseline.rates(theirs)
+            shares = [max(_shares([*mine, *theirs]))] * len(mine)
         return Pairing(
             own.tolist(),
             others.tolist(),
-            _shares(together),
+            shares,
             against=other.run.id,
             role=role,
             interleaved=bool(together),
@@ -176,6 +180,12 @@ class Trial:
 
 def _shares(rounds: Sequence[Round]) -> list[float]:
     return [round.disturbed for round in rounds]
+
+
+def _counting(rounds: Sequence[Round]) -> list[Round]:
+    """The undisturbed rounds; all of them if too few are left."""
+    counts, _ = counting(_shares(rounds), len(rounds))
+    return list(itertools.compress(rounds, counts))
 
 
 def undisturbed(rounds: Sequence[Round]) -> list[Round]:

@@ -146,6 +146,8 @@ def test_without_memory_for_all_stages_are_measured_in_batches(machine, where, m
     assert third.pairings[0].ratio.ratio == pytest.approx(120 / 150)
     rates = [run.samples_per_s.value for run in (first, second, third) if run.samples_per_s]
     assert [rate / rates[0] for rate in rates] == pytest.approx([1.0, 1.5, 1.2])
+    machine.taken = lambda: 0.4
+    assert [one.ratio.verdict for one in measure(where, THREE, rounds=5)[2].pairings] == ["disturbed"] * 2
 
 
 @pytest.mark.parametrize(("question", "number"), [("train", 2), ("block", 2), ("block", 0)])
