@@ -149,8 +149,9 @@ def sample_utilization(device: str | None, period_s: float = 0.1) -> Iterator[li
         card = call("DeviceGetHandleByUUID", device)
 
         def sample() -> None:
-            while not ended.wait(period_s) and (rates := call("DeviceGetUtilizationRates", card)):
-                samples.append(rates.gpu)
+            while card is not None and not ended.wait(period_s):
+                if (rates := call("DeviceGetUtilizationRates", card)) is not None:
+                    samples.append(rates.gpu)
 
         thread = threading.Thread(target=sample, name="gpu-utilization", daemon=True)
         thread.start()

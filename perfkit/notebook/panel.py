@@ -270,8 +270,10 @@ class Panel(Sectioned):
         """Does a piece of work in a thread, unless another is under way; the panel says what goes wrong."""
 
         def act() -> None:
-            self.attempt(lambda: self._do(work, self._beside))
-            self._turn.release()
+            try:
+                self.attempt(lambda: self._do(work, self._beside))
+            finally:
+                self._turn.release()
 
         if self._turn.acquire(blocking=False):
             threading.Thread(target=act, name="perfkit-run", daemon=True).start()

@@ -157,9 +157,9 @@ def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Shown
     return Shown(reports, tables.memory(reports))
 
 
-def kernels(*which: Any, **how: Any) -> Shown[KernelReport]:
+def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> Shown[KernelReport]:
     """Roofs, shapes, a step's share of them; arguments as for `perfkit.profile`."""
-    report = inspect.kernels(*which, **how)
+    report = inspect.kernels(workload, recipe, **where)
     return Shown(report, tables.kernels(report))
 
 

@@ -76,7 +76,9 @@ class Launch:
         return [*["-m"] * self.module, self.program, *self.arguments]
 
     def check(self) -> None:
-        """`InvalidValue` if there is no such program, or it starts several ranks."""
+        """`InvalidValue` if there is no such program, it starts several ranks, or the system is another."""
+        if os.name == "nt":
+            raise InvalidValue("scripts cannot be watched on this system", "Use Linux, macOS or WSL")
         if self.script is None and self.name in _LAUNCHERS:
             what = f"{self.program} starts several processes, and a script is watched in one"
             raise InvalidValue(what, "Name the script itself, and let it train as a single rank")

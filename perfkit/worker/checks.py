@@ -54,7 +54,8 @@ def timed(device: torch.device, call: Callable[[], Any]) -> float:
 
 def world() -> int:
     """How many ranks train together."""
-    return distributed.get_world_size() if distributed.is_initialized() else 1
+    joined = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if joined else 1
 
 
 def compile_counters() -> CompileCounters:

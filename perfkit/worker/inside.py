@@ -41,6 +41,7 @@ class Ledger(TorchDispatchMode):
         self._training = training
         self._phase = "data"
         self._live = weakref.WeakKeyDictionary[torch.UntypedStorage, Storage]()
+        self._bytes = 0
         self.peak: tuple[int, str, list[Storage]] = 0, "", []
         """Bytes, phase, and what was held."""
 
@@ -60,10 +61,15 @@ class Ledger(TorchDispatchMode):
             if known := self._live.get(storage):
                 known[0] = kind or known[0]
                 continue
-            self._live[storage] = [kind or KIND_IN.get(self._phase, "workspace"), storage.nbytes()]
-            size = sum(held[1] for held in self._live.values())
-            if size > self.peak[0]:
-                self.peak = size, self._phase, [*self._live.values()]
+            size = storage.nbytes()
+            self._live[storage] = [kind or KIND_IN.get(self._phase, "workspace"), size]
+            self._bytes += size
+            weakref.finalize(storage, self._freed, size)
+            if self._bytes > self.peak[0]:
+                self.peak = self._bytes, self._phase, [*self._live.values()]
+
+    def _freed(self, size: int) -> None:
+        self._bytes -= size
 
     @contextlib.contextmanager
     def in_phase(self, name: str) -> Iterator[None]:
