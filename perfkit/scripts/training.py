@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -106,8 +106,6 @@ class Models:
                 steps.now.marks.add("evaluation")
             return call(*args, **kwargs)
         steps.begin()
-        if script.toggles.get("channels_last"):
-            args, kwargs = tree_map(_channels_last, (args, kwargs))
         if steps.are_first:
             call = functools.partial(self._examined, call)
         if script.toggles.get("amp") == "bf16":
@@ -124,33 +122,23 @@ class Models:
         return output
 
     def _examined(self, call: Any, *args: Any, **kwargs: Any) -> Any:
-        """A call of the first steps: its types and layout are read."""
+        """A call of the first steps: the type that it computes in is read."""
         script = self._script
         script.sites.note("forward")
         is_compiled = self.is_compiled or script.toggles.get("compile")  # a hook would be captured
         hook = contextlib.nullcontext() if is_compiled else register_module_forward_pre_hook(self._look)
         with self._ignoring_inner_calls(), hook:
             output = call(*args, **kwargs)
-        script.inputs = _outline(tensors((args, kwargs)))
-        script.outputs = _outline(filter(torch.is_floating_point, tensors(output)))
+        floating = filter(torch.is_floating_point, tensors(output))
+        largest = max(floating, key=torch.Tensor.dim, default=None)
+        if largest is not None:
+            script.outputs = torch.empty_like(largest, device="meta")  # its memory is not kept
         return output
 
     def _look(self, module: nn.Module, given: Any) -> None:
         """Reads the number of samples of a layer that takes [sequence, batch, features]."""
         if not getattr(module, "batch_first", True):
             self._batch = next((each.shape[1] for each in tensors(given) if each.dim() == 3), self._batch)
-
-
-def _outline(candidates: Iterable[torch.Tensor]) -> torch.Tensor | None:
-    """Type, size and layout of the tensor with the most dimensions: its memory is not kept."""
-    most = max(candidates, key=torch.Tensor.dim, default=None)
-    return None if most is None else torch.empty_like(most, device="meta")
-
-
-def _channels_last(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.dim() == 4:
-        return value.contiguous(memory_format=torch.channels_last)
-    return value
 
 
 def _in_32_bits(value: Any) -> Any:
