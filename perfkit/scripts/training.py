@@ -19,8 +19,6 @@ from perfkit.scripts.script import Script, around, size, tensors, wrapped
 
 _LOSSES = 64
 """First backward passes whose losses are kept."""
-_MOST_COMPARISONS = 20
-"""Backward passes after which weights that have not been seen to change are no longer compared."""
 _MOST_GRADIENTS = 1000
 """Gradients before any backward pass or optimizer: meta-learning takes some for each of its steps."""
 _module: Any = nn.Module
@@ -159,8 +157,6 @@ class Updates:
         self._script = script
         self._unscaled: torch.Tensor | None = None  # the loss that a gradient scaler has just scaled
         self._ended_at = 0.0  # the last backward pass, or the last step of an optimizer
-        self._weights: float | None = None  # their sum
-        self._are_changed = False  # by the script itself
         self._is_made = False  # whether there is an optimizer
         self._gradients = 0  # taken without a backward pass
         around(torch.autograd, "backward", self._backward)
@@ -190,8 +186,8 @@ class Updates:
             plain(roots, *args, **kwargs)
             script.backwards += 1
             self._ended_at = clock()
-            if not self._is_made:
-                self._look_for_changes()
+            if not self._is_made:  # then the script changes its weights itself
+                steps.updated(self)
         finally:
             steps.in_backward = False
 
@@ -209,17 +205,6 @@ class Updates:
     def _scale(self, plain: Any, scaler: Any, outputs: Any) -> Any:
         self._unscaled = outputs if isinstance(outputs, torch.Tensor) else None
         return plain(scaler, outputs)
-
-    def _look_for_changes(self) -> None:
-        """Weights that are not those of the backward pass before have been changed by the script itself."""
-        script, before = self._script, self._weights
-        if not self._are_changed and script.backwards <= _MOST_COMPARISONS:
-            self._weights = sum(float(p.detach().double().sum()) for p in script.model[:1].parameters())
-            self._are_changed = before not in (None, self._weights)
-            if self._are_changed:
-                script.note("no optimizer: the script changes its weights itself; a step is a backward pass")
-        if self._are_changed or before is None:
-            script.steps.updated(self)
 
     def _make(self, plain: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         self._script.sites.note("optimizer")
