@@ -246,13 +246,20 @@ class Sites:
         return Site(role, frames, library)
 
 
+def attributes(value: Any) -> dict[str, Any]:
+    """What a plain object holds, in its slots too."""
+    state: Any = object.__getstate__(value)
+    parts = state if isinstance(state, tuple) else (state,)
+    return {name: part for each in parts if each for name, part in each.items()}
+
+
 def tensors(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
     """All tensors in nested containers and plain objects, in order."""
     if isinstance(value, torch.Tensor):
         yield value
     elif depth:
         if not isinstance(value, list | tuple | Mapping):
-            value = getattr(value, "__dict__", {})
+            value = attributes(value)
         for part in list(value.values() if isinstance(value, Mapping) else value):
             yield from tensors(part, depth - 1)
 

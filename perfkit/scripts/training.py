@@ -3,7 +3,6 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from perfkit.errors import RunFailed
 from perfkit.scripts.outputs import clock
-from perfkit.scripts.script import Script, around, size, tensors, wrapped
+from perfkit.scripts.script import Script, around, attributes, size, tensors, wrapped
 
 _LOSSES = 64
 """First backward passes whose losses are kept."""
@@ -143,9 +142,8 @@ def _in_32_bits(value: Any) -> Any:
     """What a loss outside of the model computes in anyway, under autocast; objects are changed in place."""
     if isinstance(value, torch.Tensor):
         return value.float() if value.dtype == torch.bfloat16 else value
-    names = [part.name for part in fields(value)] if is_dataclass(value) else getattr(value, "__dict__", ())
-    for name in list(names):
-        if isinstance(part := getattr(value, name, None), torch.Tensor | list | tuple | dict):
+    for name, part in attributes(value).items():
+        if isinstance(part, torch.Tensor | list | tuple | dict):
             object.__setattr__(value, name, tree_map(_in_32_bits, part))
     return value
 

@@ -63,13 +63,15 @@ def test_the_exact_expressions_of_the_user_s_calls():
 
 def test_samples_and_tokens_in_any_container():
     class Batch:
+        __slots__ = ("__dict__", "mask")
+
         def __init__(self):
-            self.name, self.ids = "x", torch.zeros(4, 7, dtype=torch.long)
+            self.name, self.mask, self.ids = "x", torch.ones(4), torch.zeros(4, 7, dtype=torch.long)
 
     images = torch.zeros(5, 3, 8, 8)
     assert size([torch.tensor(1.0), {"x": [images, torch.zeros(5)]}]) == (5, 0)
     assert size(Batch()) == (4, 28) and size(["text"]) == (0, 0)
-    assert len(list(tensors({"a": [images, {"b": images}], "c": "text"}))) == 2
+    assert len(list(tensors({"a": [images, {"b": images}], "c": "text", "d": Batch()}))) == 4
 
 
 def test_every_switch_can_be_set_from_outside_or_has_its_edit():
