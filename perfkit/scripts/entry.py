@@ -53,9 +53,9 @@ class _AfterTorch:
 
             def exec_module(module: Any) -> None:
                 load(module)
-                from perfkit.scripts.questions import Server
+                from perfkit.scripts.questions import Questions
 
-                Server(self._settings, self._outputs)
+                Questions(self._settings, self._outputs)
 
             spec.loader.exec_module = exec_module
         return spec

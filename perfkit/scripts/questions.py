@@ -1,6 +1,6 @@
 """What a script can be asked, in its own process: at the end of every step it answers the parent's questions.
 
-Each method of `Questions` is a question, answered at once or by a procedure, a generator that is sent the
+A method of `Questions` is a question, answered at once or by a procedure, a generator that is sent the
 script's steps (`worker.procedure`). While one wants steps the script goes on; otherwise it waits here, in its
 own thread.
 """
@@ -13,7 +13,7 @@ import os
 import random
 import sys
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -47,12 +47,15 @@ class Ended(Exception):
 class Questions(Procedures):
     """Makes loaders, models and optimizers of this process report; answers from what they have shown."""
 
-    def __init__(self, script: Script, report: Callable[[str], None]) -> None:
-        super().__init__(report, clock)
-        self.subject = self._script = script
+    def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
+        super().__init__(self._send, clock)
+        self.subject = self._script = script = Script(settings, files)
+        self.line = Connection(settings["line"])
+        """Closed where nothing is answered any more: after a crash, and in a forked process."""
         self._early: list[Step] = []
         """The steps before the first question."""
-        seed = script.settings["seed"]
+        self._job: Job | None = None
+        seed = settings["seed"]
         random.seed(seed)
         torch.manual_seed(seed)
         numpy.random.seed(seed)
@@ -60,18 +63,14 @@ class Questions(Procedures):
         self._loaders, self._models = Loaders(script), Models(script)
         around(torch, "save", functools.partial(_save, script))
         script.parts += [self._loaders, Updates(script)]
-        if script.settings["witness"]:
+        if settings["witness"]:
             witness = Witness(script)
             script.parts.append(witness)
             self.behaviour = witness.behaviour
         script.parts.append(self)
-
-    def on_steps(self, steps: list[Step]) -> None:
-        if not self._early:
-            self._early, self.first_graphs = steps, checks.compile_counters().graphs
-            self._startup_s = self._script.steps.began_at - self._script.settings["started"]
-            if safetensors := sys.modules.get("safetensors.torch"):
-                around(safetensors, "serialize_file", functools.partial(_save, self._script))
+        around(sys, "excepthook", self._crashed)
+        os.register_at_fork(after_in_child=self.line.close)
+        atexit.register(self._ended)
 
     # ------------------------------------------------------------ questions
 
@@ -205,30 +204,22 @@ class Questions(Procedures):
             reasons["optimizer_impl"] = f"{type(script.optimizer).__name__} has one implementation"
         return reasons
 
-
-class Server(Questions):
-    """Answers the parent's questions at the script's steps."""
-
-    def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
-        super().__init__(Script(settings, files), self._send)
-        self._line = Connection(settings["line"])
-        """Closed where nothing is answered any more: after a crash, and in a forked process."""
-        self._job: Job | None = None
-        around(sys, "excepthook", self._crashed)
-        os.register_at_fork(after_in_child=self._line.close)
-        atexit.register(self._ended)
+    # ------------------------------------------------------------ answering
 
     def on_steps(self, steps: list[Step]) -> None:
-        super().on_steps(steps)
-        if self._line.closed:
+        if self.line.closed:
             return
         with self._script.files.ignored():
             if self._job is None:
+                self._early, self.first_graphs = steps, checks.compile_counters().graphs
+                self._startup_s = self._script.steps.began_at - self._script.settings["started"]
+                if safetensors := sys.modules.get("safetensors.torch"):
+                    around(safetensors, "serialize_file", functools.partial(_save, self._script))
                 self._job = self._answers()
                 next(self._job)
                 return
             for step in steps:
-                if self._line.poll():  # nothing is asked meanwhile: the parent has closed its end
+                if self.line.poll():  # nothing is asked meanwhile: the parent has closed its end
                     os._exit(0)  # no `finally`, `atexit` or checkpoint of the script runs any more
                 self._job.send(step)
 
@@ -236,7 +227,7 @@ class Server(Questions):
         """Answers one question after another; is sent the steps that they need."""
         while True:
             try:
-                question, arguments = self._line.recv()
+                question, arguments = self.line.recv()
             except (EOFError, OSError):
                 os._exit(0)
             try:
@@ -256,11 +247,11 @@ class Server(Questions):
 
     def _send(self, message: Any) -> None:
         with contextlib.suppress(OSError):  # a parent that has gone shows at the next question
-            self._line.send(message)
+            self.line.send(message)
 
     def _crashed(self, show: Any, kind: type[BaseException], problem: BaseException, trace: Any) -> None:
         show(kind, problem, trace)
-        if self._line.closed:
+        if self.line.closed:
             return
         failure, count = explain(problem), self._script.steps.count
         when = f"after {count} steps" if count else "before its second step"
@@ -270,11 +261,11 @@ class Server(Questions):
         elif failure.kind == "exception":
             failure.remedy = "Its own traceback is in its output; run it without perfkit to compare"
         self._send(failure)
-        self._line.close()
+        self.line.close()
 
     def _ended(self) -> None:
         """The script has come to its end; what needs no steps can still be asked."""
-        if self._line.closed:
+        if self.line.closed:
             return
         if self._job is None:
             what = "the script ended before its second training step was seen"

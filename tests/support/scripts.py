@@ -95,11 +95,11 @@ def _run(words, streams, folder, environment, prepare):
 
 def _watch():
     """What `entry` does before a script, and once it has imported torch."""
-    from perfkit.scripts.questions import Server
+    from perfkit.scripts.questions import Questions
 
     entry.enter()
     watcher = sys.meta_path.pop(0)
-    Server(watcher._settings, watcher._outputs)
+    Questions(watcher._settings, watcher._outputs)
 
 
 def run(file, prepare=None):
@@ -121,15 +121,15 @@ def behaviour(file, steps=40):
 def _observe(file, steps):
     from perfkit.scripts.outputs import Outputs
     from perfkit.scripts.questions import Questions
-    from perfkit.scripts.script import Script
 
     class Observer:
         def on_steps(self, ended):
-            if script.steps.count >= steps:
+            if questions.subject.steps.count >= steps:
                 file.with_suffix(".json").write_bytes(msgspec.json.encode(questions.behaviour()))
                 sys.exit()
 
-    settings = {"toggles": {}, "scratch": "", "seed": 0, "loaders": [], "witness": True, "started": 0.0}
-    script = Script(settings, Outputs(str(file.parent)))
-    questions = Questions(script, print)
-    script.parts.append(Observer())
+    line = os.open(os.devnull, os.O_RDWR)
+    settings = {"toggles": {}, "scratch": "", "seed": 0, "loaders": [], "witness": True, "line": line}
+    questions = Questions(settings, Outputs(str(file.parent)))
+    questions.line.close()  # nobody asks
+    questions.subject.parts.append(Observer())
