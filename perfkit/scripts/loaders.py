@@ -6,7 +6,7 @@ import mmap
 import random
 import threading
 from collections import deque
-from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -32,16 +32,6 @@ _MOST_LOOKS = 16
 """Batches, of this process and of each worker, in which random numbers are looked for."""
 _KIND = "_perfkit_kind"
 """`train` or `eval`, once that is known. Kept in the loader: `id` is slow where audit hooks are set."""
-
-
-@dataclass
-class _Epoch:
-    """What is known of an iterator of a loader; `indices` are of the batches that are under way."""
-
-    loader: Any
-    indices: deque[Any] = field(default_factory=deque)
-    handed: int = 0
-    was_held: bool = False
 
 
 class Loaders:
@@ -86,7 +76,8 @@ class Loaders:
         plain(**arguments)
 
     def _begin_epoch(self, plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        iterator._perfkit = _Epoch(loader)
+        # The indices are those of the batches that are under way.
+        iterator._perfkit = SimpleNamespace(loader=loader, indices=deque(), handed=0, was_held=False)
         self._script.steps.now.marks.add("new epoch")
         plain(iterator, loader, *args, **kwargs)
 
@@ -119,7 +110,7 @@ class Loaders:
             script.iterator = iterator
         return batch
 
-    def _held_or_next(self, plain: Any, iterator: Any, epoch: "_Epoch") -> tuple[Any, int]:
+    def _held_or_next(self, plain: Any, iterator: Any, epoch: Any) -> tuple[Any, int]:
         script, loader, held = self._script, epoch.loader, self._script.held or {}
         epoch.was_held |= loader in held
         if epoch.was_held and epoch.handed >= _length(loader):
