@@ -58,7 +58,7 @@ class Loaders:
             around(torch.Tensor, name, self._copy)
 
     def _make(self, plain: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        script, site = self._script, self._script.sites.describe("loader")
+        script, site = self._script, self._script.call_under_way("loader")
         self._sites.setdefault(id(args[0] if args else kwargs.get("dataset")), site)
         place = next(([frame.file, frame.line, frame.column] for frame in site.frames), None)
         changes = {ARGUMENTS[name]: script.toggles[name] for name in ARGUMENTS.keys() & script.toggles.keys()}
@@ -135,7 +135,7 @@ class Loaders:
         """Sees where batches are copied; with `non_blocking` set, those from pinned memory do not wait."""
         if id(tensor) in self._batch_ids:
             self._script.copies.append(kwargs)
-            self._script.sites.note("copy")
+            self._script.note_call("copy")
         wanted = self._script.toggles.get("non_blocking")
         if wanted and tensor.device.type == "cpu" and tensor.is_pinned():
             kwargs = {"non_blocking": True, **kwargs}
@@ -164,7 +164,7 @@ class Loaders:
                 now.samples += samples
                 self._script.loader = loader
                 if site := self._sites.get(id(getattr(loader, "dataset", None))):
-                    self._script.sites.by_role["loader"] = [site]
+                    self._script.sites["loader"] = [site]
             else:
                 loader.__dict__[_KIND] = "eval"
                 now.marks.add("evaluation")

@@ -114,7 +114,7 @@ class Questions(Procedures):
             random_data=bool(self._loaders.drawn[0]),
             settings=self._settings(),
             refused=self._why_not(),
-            sites=[site for sites in script.sites.by_role.values() for site in sites],
+            sites=[site for sites in script.sites.values() for site in sites],
             notes=script.notes,
         )
 

@@ -8,10 +8,10 @@ import os
 import statistics
 import sys
 import time
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 import torch
@@ -141,7 +141,10 @@ class Script(View):
         self.settings, self.files = settings, files
         self.toggles: dict[str, Any] = dict(settings["toggles"])
         self.notes: list[str] = []
-        self.sites = Sites(settings["scratch"])
+        self.sites = defaultdict[str, list[Site]](list)
+        """The distinct calls of each role among the first ones: a step may have several, as that of a GAN."""
+        self._looks = Counter[str]()
+        self._mirror = os.path.realpath(settings["scratch"])
         self.steps = Steps(functools.partial(self.tell, "steps"))
         self.parts: list[Any] = [self]
         self.optimizers: list[Any] = []
@@ -199,6 +202,28 @@ class Script(View):
     def batches_per_step(self) -> float:
         return self.backwards / max(1, self.steps.count)
 
+    def note_call(self, role: str) -> None:
+        """Keeps the call under way, if it is among the first of its role and at another place."""
+        if self._looks[role] < _MOST_LOOKS:
+            self._looks[role] += 1
+            site = self.call_under_way(role)
+            if all(site.frames[:1] != other.frames[:1] for other in self.sites[role]):
+                self.sites[role].append(site)
+
+    def call_under_way(self, role: str) -> Site:
+        """The user's frames, and the library that made the call, if it is not torch."""
+        frames, library = [], ""
+        for frame, _ in traceback.walk_stack(sys._getframe(1)):
+            file = frame.f_code.co_filename
+            if is_users(file):
+                line, end_line, column, end_column = [*frame.f_code.co_positions()][frame.f_lasti // 2]
+                path, line = os.path.realpath(file).removeprefix(self._mirror), line or frame.f_lineno
+                frames.append(Frame(path, line, end_line or line, column or 0, end_column or 0))
+            elif not frames and "-packages" in file:
+                package = frame.f_globals.get("__name__", "").partition(".")[0]
+                library = library if package in ("torch", "perfkit") else package
+        return Site(role, frames, library)
+
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
         """The script gets the same batch again and again."""
@@ -208,42 +233,6 @@ class Script(View):
             yield
         finally:
             self.held = None
-
-
-class Sites:
-    """The distinct calls of each role among the first ones: a step may have several, as that of a GAN.
-
-    `scratch`: the root of the mirror in which the script runs.
-    """
-
-    def __init__(self, scratch: str) -> None:
-        self._scratch = os.path.realpath(scratch)
-        self.by_role = defaultdict[str, list[Site]](list)
-        self._looks = Counter[str]()
-
-    def note(self, role: str) -> None:
-        """Keeps the call under way, if it is among the first of its role and at another place."""
-        if self._looks[role] < _MOST_LOOKS:
-            self._looks[role] += 1
-            site = self.describe(role)
-            if all(site.frames[:1] != other.frames[:1] for other in self.by_role[role]):
-                self.by_role[role].append(site)
-
-    def describe(self, role: str) -> Site:
-        """The call under way: the user's frames, and the library that made it, if it is not torch."""
-        frames, library = [], ""
-        frame: FrameType | None = sys._getframe(1)
-        while frame:
-            file = frame.f_code.co_filename
-            if is_users(file):
-                line, end_line, column, end_column = [*frame.f_code.co_positions()][frame.f_lasti // 2]
-                path, line = os.path.realpath(file).removeprefix(self._scratch), line or frame.f_lineno
-                frames.append(Frame(path, line, end_line or line, column or 0, end_column or 0))
-            elif not frames and "-packages" in file:
-                package = frame.f_globals.get("__name__", "").partition(".")[0]
-                library = library if package in ("torch", "perfkit") else package
-            frame = frame.f_back
-        return Site(role, frames, library)
 
 
 def attributes(value: Any) -> dict[str, Any]:

@@ -121,7 +121,7 @@ class Models:
     def _examined(self, call: Any, *args: Any, **kwargs: Any) -> Any:
         """A call of the first steps: the type that it computes in is read."""
         script = self._script
-        script.sites.note("forward")
+        script.note_call("forward")
         is_compiled = self.is_compiled or script.toggles.get("compile")  # a hook would be captured
         hook = contextlib.nullcontext() if is_compiled else register_module_forward_pre_hook(self._look)
         with self._ignoring_inner_calls(), hook:
@@ -155,7 +155,6 @@ class Updates:
         self._script = script
         self._unscaled: torch.Tensor | None = None  # the loss that a gradient scaler has just scaled
         self._ended_at = 0.0  # the last backward pass, or the last step of an optimizer
-        self._is_made = False  # whether there is an optimizer
         self._gradients = 0  # taken without a backward pass
         around(torch.autograd, "backward", self._backward)
         around(torch.autograd, "grad", self._grad)
@@ -175,7 +174,7 @@ class Updates:
         if steps.in_backward:  # of a part that is computed again
             return plain(roots, *args, **kwargs)
         script.tell("backward")
-        script.sites.note("backward")
+        script.note_call("backward")
         root, self._unscaled = roots if self._unscaled is None else self._unscaled, None
         if len(script.losses) < _LOSSES and isinstance(root, torch.Tensor):
             script.losses.append(root.detach().float().mean())
@@ -184,7 +183,7 @@ class Updates:
             plain(roots, *args, **kwargs)
             script.backwards += 1
             self._ended_at = clock()
-            if not self._is_made:  # then the script changes its weights itself
+            if not script.sites["optimizer"]:  # then the script changes its weights itself
                 steps.updated(self)
         finally:
             steps.in_backward = False
@@ -205,8 +204,7 @@ class Updates:
         return plain(scaler, outputs)
 
     def _make(self, plain: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        self._script.sites.note("optimizer")
-        self._is_made = True
+        self._script.note_call("optimizer")
         plain(optimizer, *args, **kwargs)
         kind = self._script.toggles.get("optimizer_impl", "default")
         if kind != "default":
@@ -215,7 +213,7 @@ class Updates:
             optimizer._step_supports_amp_scaling = kind == "fused"
 
     def _zero_grad(self, plain: Any, holder: Any, set_to_none: bool = True) -> None:
-        self._script.sites.note("zero_grad")
+        self._script.note_call("zero_grad")
         self._script.set_to_none = bool(self._script.toggles.get("zero_grad_set_to_none", set_to_none))
         plain(holder, self._script.set_to_none)
 

@@ -6,7 +6,7 @@ import torch
 
 from perfkit.recipe import switches
 from perfkit.scripts import messages
-from perfkit.scripts.script import Sites, Steps, size, tensors
+from perfkit.scripts.script import Script, Steps, size, tensors
 
 
 class Seen:
@@ -47,17 +47,17 @@ def test_an_optimizer_that_shows_up_later_ends_a_step_from_then_on():
 
 def seen(known, role):
     """Stands for a patched function: its caller is the call."""
-    known.note(role)
+    known.note_call(role)
 
 
 def test_the_exact_expressions_of_the_user_s_calls():
-    known = Sites("/nowhere")
+    known = Script({"toggles": {}, "scratch": "/nowhere"}, None)
     (seen(known, "optimizer"), seen(known, "optimizer"))
-    (site,) = known.by_role["optimizer"]
+    (site,) = known.sites["optimizer"]
     assert (site.role, site.library) == ("optimizer", "")
     lines = Path(__file__).read_text().splitlines()
     codes = [lines[frame.line - 1][frame.column : frame.end_column] for frame in site.frames[:2]]
-    assert codes == ["known.note(role)", 'seen(known, "optimizer")']
+    assert codes == ["known.note_call(role)", 'seen(known, "optimizer")']
     assert site.frames[0].file == str(Path(__file__).resolve())
 
 
