@@ -75,7 +75,6 @@ class Steps:
         self.now = Step()
         self.in_backward = False
         self.cycle: list[object] = []  # what has changed the weights, in its order
-        self._last_of_cycle: object = None
         self._is_over = False
         self._since = clock()
         self._first: Step | None = None
@@ -100,14 +99,12 @@ class Steps:
         something else begins: within `Tensor.backward`, torch has taken function modes off their stack.
         """
         if by in self.cycle:
-            self._last_of_cycle = self._last_of_cycle or self.cycle[-1]
+            self._is_over |= by is self.cycle[-1]
         else:  # an optimizer that shows up later is rarer, and ends a step from then on
             self.cycle.append(by)
-            self._last_of_cycle = None
             if not self.count:
                 self._first = copy.deepcopy(self.now)
                 self._first.seconds = clock() - self._since
-        self._is_over |= by is self._last_of_cycle
         self.begin()
 
     def _end(self) -> None:
@@ -144,7 +141,6 @@ class Script(View):
         self.sites = defaultdict[str, list[Site]](list)
         """The distinct calls of each role among the first ones: a step may have several, as that of a GAN."""
         self._looks = Counter[str]()
-        self._mirror = os.path.realpath(settings["scratch"])
         self.steps = Steps(functools.partial(self.tell, "steps"))
         self.parts: list[Any] = [self]
         self.optimizers: list[Any] = []
@@ -217,7 +213,8 @@ class Script(View):
             file = frame.f_code.co_filename
             if is_users(file):
                 line, end_line, column, end_column = [*frame.f_code.co_positions()][frame.f_lasti // 2]
-                path, line = os.path.realpath(file).removeprefix(self._mirror), line or frame.f_lineno
+                path = os.path.realpath(file).removeprefix(self.settings["scratch"])
+                line = line or frame.f_lineno
                 frames.append(Frame(path, line, end_line or line, column or 0, end_column or 0))
             elif not frames and "-packages" in file:
                 package = frame.f_globals.get("__name__", "").partition(".")[0]
