@@ -16,7 +16,7 @@ _PUBLIC = {
     "PerfkitError": "perfkit.errors:PerfkitError",
     "plan": "perfkit.studies.sources:plan",
     "profile": "perfkit.trace.profile:profile",
-    "detect_syncs": "perfkit.worker.syncs:detect_syncs",
+    "detect_syncs": "perfkit.inside.syncs:detect_syncs",
     "climb": "perfkit.studies.rungs:climb",
     "html": "perfkit.show.html:session",
 }

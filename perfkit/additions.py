@@ -18,7 +18,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-NAMES = ("trace", "scripts", "simulate", "search", "puzzles")
+NAMES = ("trace", "inside", "scripts", "simulate", "search", "puzzles")
 
 
 @cache

@@ -28,7 +28,6 @@ COMMANDS = {
     "show": ("perfkit.cli.run:show", "Show a run, a session or a recording; write its report"),
     "compare": ("perfkit.cli.compare:compare", "Is B faster than A?"),
     "parity": ("perfkit.cli.compare:parity", "Does a recipe train the same as the baseline?"),
-    "memory": ("perfkit.cli.compare:memory", "What holds memory in a training step"),
     "export": ("perfkit.cli.run:export", "Write the standalone training script of a recipe"),
     "diff": ("perfkit.cli.run:diff", "What an optimization changes in the training script"),
     "doctor": ("perfkit.cli.compare:doctor", "Check this machine: what can run, what to fix, its noise"),

@@ -1,4 +1,4 @@
-"""Commands that compare and look: two recipes or scripts, the baseline's training, memory, this machine."""
+"""Commands that compare and check: two recipes or scripts, the baseline's training, this machine."""
 
 import contextlib
 from typing import Annotated
@@ -9,7 +9,7 @@ import typer
 from perfkit import additions, machine
 from perfkit import recipe as recipes
 from perfkit.cli import complain
-from perfkit.cli.options import Output, Recipe, Script, StageName, Texts, Training, progress
+from perfkit.cli.options import Output, Recipe, Script, Texts, Training, progress
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.machine import devices
 from perfkit.results.store import RunStore
@@ -129,12 +129,6 @@ def parity(
     output.show(f"parity of {side.title}", tables.parity(result), result)
     if not result.ok:
         raise typer.Exit(1)
-
-
-def memory(training: Recipe, output: Output, stage: StageName = None) -> None:
-    """What holds memory in a training step, by kind."""
-    ledger = inspect.memory(recipe=stage, **training.where())
-    output.show("memory of a step", tables.memory([ledger]), ledger)
 
 
 def doctor(

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import msgspec
 from IPython.core.getipython import get_ipython
 from IPython.display import HTML, Image, Markdown, display, update_display
 
@@ -19,9 +18,8 @@ from perfkit.show import html, tables, terminal
 from perfkit.show.document import Bullets, Content, Section, Table, find
 from perfkit.show.sentences import verdicts
 from perfkit.show.style import Figure
-from perfkit.studies import inspect, rungs, sources
+from perfkit.studies import rungs, sources
 from perfkit.studies.sources import Progress, Update
-from perfkit.worker.messages import KernelReport, SyncReport
 
 Result = TypeVar("Result")
 Recipes = Mapping[str, Mapping[str, Any]]
@@ -148,29 +146,8 @@ def with_line(study: Callable[[Progress], Result]) -> Result:
         output.show(())
 
 
-def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Shown[Any]:
-    """What holds memory in a step of each recipe; arguments as for `perfkit.profile`. Figure: held."""
-    reports = [
-        msgspec.structs.replace(inspect.memory(workload, settings=changes, **where), recipe=title)
-        for title, changes in recipes.items()
-    ]
-    return Shown(reports, tables.memory(reports))
-
-
-def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> Shown[KernelReport]:
-    """Roofs, shapes, a step's share of them; arguments as for `perfkit.profile`."""
-    report = inspect.kernels(workload, recipe, **where)
-    return Shown(report, tables.kernels(report))
-
-
-def find_syncs(*which: Any, **how: Any) -> Shown[SyncReport]:
-    """Watches some training steps in a fresh process; arguments as for `perfkit.profile`."""
-    report = inspect.syncs(*which, **how)
-    return Shown(report, tables.syncs(report))
-
-
 def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
-    """Runs of `perfkit run --record`, from here or elsewhere, with the tables and figures of stored ones.
+    """Runs of `perfkit run -o FILE`, from here or elsewhere, with the tables and figures of stored ones.
 
     Args:
         name: a recording that ships with perfkit, one of the user's, or a file.

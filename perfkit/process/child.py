@@ -85,7 +85,7 @@ class Conversation:
         raise NotImplementedError
 
     def ask(self, question: str, **arguments: Any) -> Any:
-        """The answer to a question, a method of `worker.session.Session`; progress goes to `on_progress`.
+        """The answer to a question (`Procedures.answer`); progress goes to `on_progress`.
 
         Raises `RunFailed` where a process failed, died or took too long, `Cancelled` where that was set.
         """

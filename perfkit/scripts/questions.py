@@ -231,7 +231,7 @@ class Questions(Procedures):
             except (EOFError, OSError):
                 os._exit(0)
             try:
-                answer = getattr(self, question)(**arguments)
+                answer = self.answer(question, arguments)
                 if isinstance(answer, Generator):
                     answer = yield from answer
                 self._send(messages.Answer(answer))

@@ -12,6 +12,7 @@ import msgspec
 from perfkit import machine
 from perfkit import trace as traces
 from perfkit.errors import RunFailed
+from perfkit.inside import SYNCS, SyncReport, looks
 from perfkit.machine import cores
 from perfkit.results.run import DISTURBED
 from perfkit.scripts import suggest
@@ -19,13 +20,13 @@ from perfkit.scripts.messages import Observation, ScriptFacts
 from perfkit.scripts.study import ScriptSource, script_plan
 from perfkit.scripts.suggest import Seen, Suggestion
 from perfkit.scripts.watched import Launch
-from perfkit.show import tables, units
+from perfkit.show import units
 from perfkit.show.document import Bullets, Content, Section, Table
 from perfkit.show.units import clean
 from perfkit.studies import rungs
 from perfkit.studies.sources import Progress, opened
 from perfkit.trace import Bottleneck
-from perfkit.worker.messages import Block, Peak, SyncReport
+from perfkit.worker.messages import Block, Peak
 
 BUDGET_S, TRY_S = 60.0, 30.0
 """Seconds for watching once the script trains, and for each suggestion that is tried."""
@@ -64,7 +65,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
             texts = [clean(f"{each.bottleneck}, {each.message}") for each in self.bottlenecks]
             sections.append(Section("What stands out in a profile", [Bullets(texts)]))
         if self.syncs:
-            sections += tables.syncs(self.syncs)
+            sections.append(looks.sync_table(self.syncs))
         if self.warnings:
             sections.append(Section("Take note", [Bullets([*map(clean, self.warnings)])]))
         return sections
@@ -142,7 +143,7 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     ceiling = speed = None
     if facts.loader:
         ceiling = ask("a held batch", "ceiling", samples=plain.block.samples)
-    syncs = ask("hidden waits", "syncs", steps=_SYNC_STEPS)
+    syncs = ask("hidden waits", SYNCS, steps=_SYNC_STEPS)
     folder = machine.runs_folder() / "profiles"
     folder.mkdir(parents=True, exist_ok=True)
     out = Path(tempfile.mkdtemp(prefix="watch-", dir=folder)) / "steps.pt.trace.json.gz"

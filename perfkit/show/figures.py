@@ -1,4 +1,4 @@
-"""Pictures of runs and of what is inside a step; a table costs none of the start-up of matplotlib."""
+"""Pictures of runs; a table costs none of the start-up of matplotlib."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,6 @@ from perfkit.results.run import RUNG, Run
 from perfkit.results.stats import Estimate
 from perfkit.show import sentences, style, units
 from perfkit.show.style import Figure, Look, Row
-from perfkit.worker.messages import MemoryReport
 
 _LOADS = Look("loads", style.GREEN, "\\\\")
 _WAITS = Look("waits for data", style.ORANGE, "///")
@@ -16,14 +15,6 @@ _REST = Look("rest of the step", style.BLUE)
 _BUSY = Look("busy: a share, not places", style.SKY, "..")
 _RATE = Look("samples/s", style.SKY)
 _DROPPED = Look("dropped", "none")
-_KINDS = (
-    Look("weights", style.BLUE),
-    Look("gradients", style.SKY, "//"),
-    Look("optimizer", style.PURPLE, "xx"),
-    Look("batch", style.GREY, "--"),
-    Look("activations", style.ORANGE, ".."),
-    Look("workspace", style.YELLOW, "\\\\"),
-)
 
 
 def headline(runs: Sequence[Run]) -> Figure:
@@ -98,14 +89,3 @@ def throughput(runs: Sequence[Run]) -> Figure:
         rows.append(Row(name, [(rate.value, _DROPPED if is_dropped else _RATE)], text, rate, climbs))
     unit = "samples/s: mean, 95% interval; ratio to the stage, or what was kept, before"
     return _figure("throughput", "Throughput, stage by stage", runs, rows, unit)
-
-
-def held(ledgers: Sequence[MemoryReport]) -> Figure:
-    """What holds memory at the peak of a step, a bar for each recipe."""
-    title = f"{'Simulated: what' if ledgers[0].simulated else 'What'} holds memory at the peak of a step"
-    scale, unit = units.size_unit(max(ledger.peak for ledger in ledgers))
-    rows = list[Row]()
-    for ledger in ledgers:
-        pieces = [(ledger.parts[look.label] / scale, look) for look in _KINDS]
-        rows.append(Row(ledger.recipe, pieces, units.size(ledger.peak)))
-    return Figure("held", title, rows, f"{unit} at the peak")

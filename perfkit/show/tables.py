@@ -1,4 +1,4 @@
-"""Tables and sections of runs, checks, histories and what is inside a step; the report of a session."""
+"""Tables and sections of runs, checks and histories; the report of a session."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -17,7 +17,6 @@ from perfkit.show import figures, sentences, units
 from perfkit.show.document import Bullets, Cell, Code, Col, Content, Notice, Section, Table, tabulate
 from perfkit.show.sentences import SIGNS, about, name
 from perfkit.show.units import clean
-from perfkit.worker.messages import KernelReport, MemoryReport, SyncReport
 
 
 def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> list[Content]:
@@ -195,7 +194,7 @@ def doctor(about: str, checks: Sequence[devices.Check], stages: Sequence[Any] = 
     return [tabulate(columns, checks, about), *([table] if stages else [])]
 
 
-# ---------------------------------------------------------------- inside a step
+# ---------------------------------------------------------------- several ranks
 
 
 def communication(runs: Sequence[Run]) -> Table:
@@ -210,71 +209,6 @@ def communication(runs: Sequence[Run]) -> Table:
         Col("slowest rank / median", "communication.straggling", units.times),
     )
     return tabulate(columns, [run for run in runs if run.communication], "Communication")
-
-
-def memory(ledgers: Sequence[MemoryReport]) -> list[Content]:
-    """Bytes at the peak by kind; a column for each recipe."""
-    first = ledgers[0]
-    held = [
-        {
-            **ledger.parts,
-            "all together": ledger.peak,
-            "allocator: allocated": ledger.allocated,
-            "allocator: reserved": ledger.reserved,
-        }
-        for ledger in ledgers
-    ]
-    kinds = [kind for kind, size in held[0].items() if size is not None]
-    columns = [Col(ledger.recipe, sizes.get, units.size) for ledger, sizes in zip(ledgers, held, strict=True)]
-    return [
-        *([Notice(f"{first.simulated}.")] if first.simulated else []),
-        figures.held(ledgers),
-        tabulate([Col("what", str), *columns], kinds, f"At the peak (in {first.peak_phase})"),
-    ]
-
-
-def kernels(result: KernelReport) -> list[Content]:
-    """Roofs, shapes, the step's share of them."""
-
-    def gflops(flops: float) -> str:
-        return f"{flops / 1e9:,.0f}"
-
-    shapes = (
-        Col("shape", "shape"),
-        Col("type", "dtype"),
-        Col("time", "seconds", units.duration),
-        Col("GFLOP/s", "flops_per_s", gflops),
-        Col("of the peak", lambda row: row.flops_per_s / result.peaks[row.dtype], units.percent),
-        Col("FLOPs per byte", "flops_per_byte", units.number),
-    )
-    roofs = [[name, f"{gflops(peak)} GFLOP/s"] for name, peak in result.peaks.items()]
-    roofs.append(["copying", f"{result.bytes_per_s / 1e9:,.1f} GB/s"])
-    step: list[list[Cell | str]] = [
-        ["step", Cell(result.step_s, units.duration)],
-        ["FLOPs", Cell(result.flops, lambda flops: f"{flops / 1e9:,.2f} GFLOP in {result.dtype}")],
-        ["share of the measured peak (FLOP/s)", Cell(result.mfu, "{:.1%}".format)],
-    ]
-    note = "" if result.flops else "FLOPs are counted on the recipe without compile."
-    return [
-        Table(("what", "at most"), roofs, "Roofs, measured"),
-        tabulate(shapes, result.rows, "By shape"),
-        Table(("what", "how much"), step, f"A step of {result.recipe}", note),
-    ]
-
-
-def syncs(report: SyncReport) -> list[Content]:
-    """Lines that copy or wait between host and device, with a remedy for each; on a CPU nothing waits yet."""
-    columns = (
-        Col("line", "where"),
-        Col("call", "call"),
-        Col("per step", lambda place: place.count / report.steps, lambda count: f"{count:g}"),
-        Col("remedy", "fix"),
-        Col("is", "kind"),
-    )
-    note = ""
-    if report.device == "cpu":
-        note = "This run is on the CPU. On a GPU, these places wait for it if their tensors are there."
-    return [tabulate(columns, report.places, "Copies and waits between host and device", note)]
 
 
 # ---------------------------------------------------------------- the history

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from perfkit.errors import RunFailed
+from perfkit.inside import MemoryReport
 from perfkit.recipe import Recipe
 from perfkit.results.run import Simulated
 from perfkit.simulate import costs
@@ -13,7 +14,6 @@ from perfkit.simulate.costs import Action, constants
 from perfkit.simulate.gpus import Gpu
 from perfkit.simulate.host import Host, Outcome, Training
 from perfkit.simulate.step import Allocate, Copy, Operator, Step
-from perfkit.worker.messages import MemoryReport
 
 _CONTEXT = 450 << 20
 """Bytes that CUDA and the libraries' code take before the first tensor; 300 to 500 MiB are usual."""

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from perfkit import workloads
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
+from perfkit.inside import MEMORY
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, Preset, Stage
 from perfkit.machine import cores
@@ -114,10 +115,10 @@ class Simulated(Source):
             runs.append(self._run(stage, stages[:number]))
         return runs
 
-    def look(self, recipe: Recipe, question: str, **arguments: Any) -> Any:
+    def look(self, recipe: Recipe, question: str, warm: bool = True, **arguments: Any) -> Any:
         """What the plan of a step says; a profile is a Chrome trace that says that it is simulated."""
         prediction = self.prediction(recipe)
-        if question == "memory":
+        if question == MEMORY:
             return prediction.memory()
         chrome.write(Path(arguments["path"]), prediction, prediction.outcome(noted=arguments["active"]))
         return arguments["path"]

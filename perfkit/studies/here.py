@@ -35,8 +35,6 @@ STARTING = 0.25
 """The part of a measurement's time until all processes are warm, roughly: for the progress bar."""
 MEMORY_MARGIN = 1.5
 """Another training needs as much memory as the largest so far, and some more for its batches."""
-_COLD = ("memory", "syncs")
-"""Looks that take the first steps."""
 
 
 class Training(NamedTuple):
@@ -154,10 +152,9 @@ class ThisMachine(Source):
 
     # ------------------------------------------------------------ answers
 
-    def look(self, recipe: Recipe, question: str, **arguments: Any) -> Any:
+    def look(self, recipe: Recipe, question: str, warm: bool = True, **arguments: Any) -> Any:
         preset = self.plan.preset
-        warmup_s = 0.0 if question in _COLD else preset.warmup_s
-        child, _ = self.train(recipe, preset.loss_steps, warmup_s)
+        child, _ = self.train(recipe, preset.loss_steps, preset.warmup_s if warm else 0.0)
         try:
             return child.ask(question, **arguments)
         finally:

@@ -1,4 +1,4 @@
-"""One recipe in a fresh process: memory, kernels and hidden waits of its step, and its parity."""
+"""One recipe in a fresh process: a look at its steps, and its parity."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from perfkit.results.parity import Check, Parity
 from perfkit.studies import rungs
 from perfkit.studies.here import ThisMachine
 from perfkit.studies.sources import Plan, Progress, Source, opened, plan
-from perfkit.worker.messages import KernelReport, MemoryReport, ParityReport, SyncReport, Trained
+from perfkit.worker.messages import ParityReport, Trained
 
 PARITY_STEPS = 4
 """Steps that each side of a parity check trains."""
@@ -37,29 +37,6 @@ def prepared(
     wanted = plan(workload, stages=[stage], below=True, **more)
     with opened(wanted, progress or Progress(), study) as source:
         yield source, rungs.acting(source).recipe
-
-
-def syncs(
-    workload: str | None = None, recipe: Recipe | str | None = None, steps: int = 4, **where: Any
-) -> SyncReport:
-    """Copies and waits between host and device in a training's steps; arguments as for `prepared`."""
-    with prepared(workload, recipe, where, study="a look at syncs") as (source, used):
-        report: SyncReport = source.look(used, "syncs", steps=steps)
-        return report
-
-
-def memory(workload: str | None = None, recipe: Recipe | str | None = None, **where: Any) -> MemoryReport:
-    """What holds memory in a training step; arguments as for `prepared`."""
-    with prepared(workload, recipe, where) as (source, used):
-        report: MemoryReport = source.look(used, "memory")
-        return report
-
-
-def kernels(workload: str | None = None, recipe: Recipe | str | None = None, **where: Any) -> KernelReport:
-    """What the device can do, by shape, and how much of it a training uses; arguments as for `prepared`."""
-    with prepared(workload, recipe, where, study="a look at kernels") as (source, used):
-        report: KernelReport = source.look(used, "kernels")
-        return report
 
 
 def parity(

@@ -192,10 +192,10 @@ class Source:
     def renew(self) -> None:
         """Ends the processes that are alive, so that the next call of `measure` starts fresh ones."""
 
-    def look(self, recipe: Recipe, question: str, **arguments: Any) -> Any:
-        """The answer to a question of `worker.session.Session` about the steps of a recipe.
+    def look(self, recipe: Recipe, question: str, warm: bool = True, **arguments: Any) -> Any:
+        """The answer to a question about the steps of a recipe, by a training that is warm or has just begun.
 
-        It is `profile`, `memory`, `kernels` or `syncs`; `arguments` are its own.
+        It is `profile` or of an addition (`Procedures.answer`); `arguments` are its own.
         """
         raise NotImplementedError
 

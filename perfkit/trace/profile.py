@@ -198,6 +198,6 @@ def profile(
         raise InvalidValue(f"cannot write a trace to {path}", "Give a name that ends in .json or .json.gz")
     path.parent.mkdir(parents=True, exist_ok=True)
     with prepared(workload, recipe, where, progress) as (source, used):
-        how = {"wait": 1, "warmup": 4, "active": steps, "stacks": stacks}
+        how: dict[str, Any] = {"wait": 1, "warmup": 4, "active": steps, "stacks": stacks}
         source.look(used, "profile", path=str(path.absolute()), **how)
     return Profile(traces.Trace(path), path)

@@ -1,10 +1,9 @@
 """Messages between a process that measures and the one that asks it, as typed data; imports no torch.
 
-A question is the name of a method of `worker.session.Session` and its arguments. Sent back are the phases to
-which it comes, as strings, and an `Answer` or a `RunFailed`.
+A question is what `Procedures.answer` takes. Sent back are the phases to which it comes, as strings, and an
+`Answer` or a `RunFailed`.
 """
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -91,89 +90,6 @@ class Peak(msgspec.Struct, frozen=True):
     allocated: int | None
     reserved: int | None
     recompiles: int
-
-
-KINDS = ("weights", "gradients", "optimizer", "batch", "activations", "workspace")
-
-
-class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds memory in a training step; sizes in bytes.
-
-    `parts` are those at the peak by kind; `allocated` and `reserved` are the allocator's own peaks (CUDA
-    only). `simulated`: what the numbers of a simulated GPU rest on.
-    """
-
-    peak: int
-    peak_phase: str
-    parts: dict[str, int]
-    allocated: int | None
-    reserved: int | None
-    recipe: str
-    simulated: str = ""
-
-    @classmethod
-    def of(cls, held: Iterable[Sequence[Any]], **fields: Any) -> "MemoryReport":
-        """An account of what is held at the peak: of which kind, how many bytes."""
-        parts = dict.fromkeys(KINDS, 0)
-        for kind, size in held:
-            parts[kind] += size
-        return cls(peak=sum(parts.values()), parts=parts, **fields)
-
-
-class ShapeTiming(msgspec.Struct, frozen=True):
-    """A product of two matrices, `m x k x n`."""
-
-    shape: str
-    dtype: str
-    seconds: float
-    flops_per_s: float
-    flops_per_byte: float
-
-
-class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured roofs of a device (`peaks` in FLOP/s by type), timings by shape, the work of a step.
-
-    `flops` are those of products and convolutions, whose type is `dtype`; None where they cannot be counted,
-    as the step is compiled.
-    """
-
-    peaks: dict[str, float]
-    bytes_per_s: float
-    rows: list[ShapeTiming]
-    flops: int | None
-    dtype: str
-    step_s: float
-    recipe: str
-
-    @property
-    def mfu(self) -> float | None:
-        """FLOP/s of the step / the measured peak of its type; None where they are not known."""
-        peak = self.peaks.get(self.dtype)
-        return self.flops / peak / self.step_s if self.flops and peak else None
-
-
-class Place(msgspec.Struct, frozen=True):
-    """One line of a program that copies or waits; `kind`: `wait`, `host to device` or `device to host`."""
-
-    call: str
-    where: str
-    """`file:line` of the innermost frame that is neither torch's nor perfkit's."""
-    kind: str
-    fix: str
-    count: int
-
-
-class SyncReport(msgspec.Struct, frozen=True):
-    """Copies and waits between host and device in some steps."""
-
-    places: list[Place]
-    steps: int
-    device: str
-
-    @property
-    def a_step(self) -> float:
-        """How many there are in a step."""
-        return sum(place.count for place in self.places) / self.steps
 
 
 class ParityReport(msgspec.Struct, frozen=True):

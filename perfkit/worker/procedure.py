@@ -11,16 +11,16 @@ import os
 import signal
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import profiler
 
+from perfkit import additions
 from perfkit.worker.checks import compile_counters, peak_bytes, reset_peak, synchronize, world
-from perfkit.worker.messages import Block, Peak, SyncReport
-from perfkit.worker.syncs import detect_syncs
+from perfkit.worker.messages import Block, Peak
 
 Job = Generator[None, Any, Any]
 """Is sent steps, returns an answer."""
@@ -99,7 +99,9 @@ def drive(job: Job, step: Callable[[], Any]) -> Any:
 
 
 class Procedures:
-    """What every training can be asked, perfkit's own or a script: each method is a question.
+    """What every training can be asked, perfkit's own or a script.
+
+    A question is a method, or a function at `module:name`, which gets this object first: an addition asks so.
 
     `report` is called with the phase that begins; the clock gives seconds.
     """
@@ -122,6 +124,12 @@ class Procedures:
         self._counts_marked, self._plain, self._marked = False, 0, 0
         self.under_way = Steps()
         """The steps of the last `take`: all that is known of it if the training ends meanwhile."""
+
+    def answer(self, question: str, arguments: Mapping[str, Any]) -> Any:
+        """The answer to a question, or the procedure that returns it."""
+        if ":" in question:
+            return additions.load(question)(self, **arguments)
+        return getattr(self, question)(**arguments)
 
     def take(
         self,
@@ -274,13 +282,6 @@ class Procedures:
                     recorder.step()
         os.replace(part, path)
         return path
-
-    def syncs(self, steps: int) -> Job:
-        """Copies and waits between host and device in some steps."""
-        with detect_syncs() as places:
-            for _ in range(steps):
-                yield
-        return SyncReport(places, steps, str(self.subject.device))
 
     def peak(self) -> Peak:
         """Peak memory since the warm-up, and recompilations since the first steps."""

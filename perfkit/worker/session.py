@@ -17,8 +17,8 @@ from perfkit import additions, rules, workloads
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe
 from perfkit.results.run import Communication
-from perfkit.worker import checks, inside, parity
-from perfkit.worker.messages import Answer, Description, MemoryReport, ParityReport, Trained
+from perfkit.worker import checks, parity
+from perfkit.worker.messages import Answer, Description, ParityReport, Trained
 from perfkit.worker.procedure import Job, Procedures, Step, drive
 from perfkit.worker.training import Training, losses, observe_step
 
@@ -35,7 +35,7 @@ def serve(connection: Connection) -> None:
             question, arguments = connection.recv()
         except EOFError:
             return
-        answer = getattr(session, question)(**arguments)
+        answer = session.answer(question, arguments)
         if isinstance(answer, Generator):
             answer = drive(answer, lambda: session.subject.step())
         connection.send(Answer(answer))
@@ -103,15 +103,6 @@ class Session(Procedures):
             if not math.isfinite(value):
                 remedy = "Lower the learning rate, or switch amp to bf16 (fp16 overflows without scaling)"
                 raise RunFailed(f"the loss became {value}", remedy)
-
-    def memory(self) -> MemoryReport:
-        """Accounts for the memory of a step."""
-        return inside.memory(self.subject)
-
-    def kernels(self) -> Job:
-        """Measures the device's roofs and the work of a step."""
-        step_s = (yield from self.take(8, "measuring")).mean_s
-        return inside.kernels(self.subject, step_s)
 
     def profile(self, path: str, stacks: bool, **schedule: int) -> Job:
         yield from self.settle()

@@ -16,9 +16,8 @@ from perfkit import parallel, train
 from perfkit.parallel import mean_over_ranks
 from perfkit.recipe import Recipe
 from perfkit.train import endless
-from perfkit.worker.checks import View, distributed_model, first_tensor, world
+from perfkit.worker.checks import Call, Calls, View, distributed_model, first_tensor, world
 from perfkit.worker.procedure import Step
-from perfkit.worker.syncs import Call, Calls
 
 OnPhase = Callable[[str], AbstractContextManager[Any]]
 """Called with the name of a part of a step (data, copy, forward, backward, optimizer); entered around it."""

@@ -55,7 +55,7 @@ def test_the_core_works_without_any_addition(tmp_path):
     at = {"cwd": tmp_path, "env": {"PYTHONPATH": str(tmp_path)}}
     done = subprocess.run([sys.executable, "-c", program], **at, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "compare" in done.stdout and "watch" not in done.stdout
+    assert "compare" in done.stdout and not {"watch", "memory"} & {*done.stdout.split()}
 
 
 def test_every_public_name_is_there_and_documented():

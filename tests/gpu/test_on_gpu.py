@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from perfkit import machine
+from perfkit.inside import looks
 from perfkit.ladder.catalogue import LADDER
 from perfkit.machine import devices
 from perfkit.recipe import Recipe
@@ -115,18 +116,18 @@ def test_a_stage_trains_the_same(stage: str) -> None:
 
 def test_the_sync_detective_judges_real_copies() -> None:
     for stage, fix in (("baseline", "pin it in the loader"), ("pinning", "it overlaps as it is")):
-        places = inspect.syncs(CIFAR, stage, **CUDA).places
+        places = looks.syncs(CIFAR, stage, **CUDA).places
         fixes = {place.fix.startswith(fix) for place in places if place.kind == "host to device"}
         assert fixes == {True}
     for clean in (False, True):
         options = {"clean": clean}
-        found = inspect.syncs("perfkit.workloads.bottlenecks:Chatty", device="cuda", options=options).places
+        found = looks.syncs("perfkit.workloads.bottlenecks:Chatty", device="cuda", options=options).places
         waits = sum(place.kind == "wait" for place in found)
         assert waits == 0 if clean else waits >= 3
 
 
 def test_the_account_of_memory_agrees_with_the_allocator() -> None:
-    found = inspect.memory(CIFAR, **CUDA)
+    found = looks.memory(CIFAR, **CUDA)
     assert sum(found.parts.values()) == found.peak
     assert found.allocated and found.reserved
     assert found.peak <= found.allocated <= found.reserved
@@ -134,7 +135,7 @@ def test_the_account_of_memory_agrees_with_the_allocator() -> None:
 
 
 def test_roofs_and_share_of_a_gpu() -> None:
-    found = inspect.kernels(CIFAR, **CUDA, settings={"amp": "bf16", "batch_size": 64})
+    found = looks.kernels(CIFAR, **CUDA, settings={"amp": "bf16", "batch_size": 64})
     assert found.peaks.keys() == {"float32", "bfloat16", "float16"}
     assert found.peaks["bfloat16"] > 2 * found.peaks["float32"]
     assert found.bytes_per_s > 1e11

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from perfkit import trace
+from perfkit.inside import looks
 from perfkit.simulate import article
-from perfkit.studies import inspect
 from perfkit.studies.rungs import climb
 from perfkit.studies.sources import plan
 from tests.support import scripts
@@ -199,7 +199,8 @@ def test_a_live_profile_keeps_its_trace(tmp_path):
 
 def test_a_look_inside_names_the_line_of_a_wait_and_the_roofs():
     training = {"workload": "tests.support.toy:Chatty", "preset": "smoke", "device": "cpu"}
-    (place,) = inspect.syncs(**training).places
+    (place,) = looks.syncs(**training).places
     assert place.where.rpartition("/")[2].startswith("toy.py:")
     assert (place.call, place.kind) == ("item", "wait")
-    assert inspect.kernels(**training).peaks["float32"] > 1e8
+    assert looks.kernels(**training).peaks["float32"] > 1e8
+    assert looks.memory(**training).parts["weights"]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfkit.errors import Cancelled, RunFailed
+from perfkit.inside import SYNCS
 from perfkit.scripts import watching
 from perfkit.scripts.watched import Launch, WatchedScript
 from tests.support import scripts
@@ -113,7 +114,7 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(alone):
         assert script.ask("ceiling", samples=64).samples == 64
         assert script.ask("in_16_bits", samples=64, seconds=9.0).samples == 64
         assert (script.ask("peak").allocated or 0) > 1e7
-        places = script.ask("syncs", steps=3).places
+        places = script.ask(SYNCS, steps=3).places
         assert [(place.where, place.call, place.count) for place in places] == [("train.py:22", "item", 3)]
         trace = alone / "steps.json"
         options = {"wait": 0, "warmup": 1, "active": 2, "stacks": False}
@@ -284,7 +285,7 @@ while True:
     loss.item()
 """
     with started(code) as script:
-        places = script.ask("syncs", steps=3).places
+        places = script.ask(SYNCS, steps=3).places
         assert [(place.where, place.count) for place in places] == [("train.py:10", 3)]
         assert script.ask("describe").step_is == "a backward pass"
 

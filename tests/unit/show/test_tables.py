@@ -1,4 +1,4 @@
-"""Tables of runs, checks, histories and looks inside: whole pages as golden texts, and what these cannot show."""
+"""Tables of runs, checks and histories: whole pages as golden texts, and what these cannot show."""
 
 import subprocess
 import sys
@@ -10,9 +10,7 @@ from perfkit.results import recordings
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Communication
 from perfkit.results.store import Stored
-from perfkit.show import document, sentences, tables, terminal
-from perfkit.show.style import Figure
-from perfkit.worker.messages import KernelReport, MemoryReport, Place, ShapeTiming, SyncReport
+from perfkit.show import sentences, tables, terminal
 from tests.unit.show.fake_runs import again, disturbed, session
 
 RUNS = session()
@@ -23,17 +21,6 @@ TIMES = Communication(
     bytes_per_step=44_000_000, step_s=0.05, compute_s=0.04, alone_s=0.02, rank_compute_s=[0.04, 0.044],
     start_s=1e-5,
 )  # fmt: skip
-KERNELS = KernelReport(
-    peaks={"float32": 2e9}, bytes_per_s=1e9, rows=[ShapeTiming("1 x 2 x 3", "float32", 0.001, 1e9, 4.0)],
-    flops=10**9, dtype="float32", step_s=1.0, recipe="baseline",
-)  # fmt: skip
-PARTS = dict.fromkeys(("optimizer", "batch", "workspace"), 0)
-MEMORY = MemoryReport(
-    recipe="baseline", peak=3_000_000, peak_phase="backward", allocated=None, reserved=None,
-    parts=dict.fromkeys(("weights", "gradients", "activations"), 1_000_000) | PARTS,
-)  # fmt: skip
-LEDGERS = [MEMORY, msgspec.structs.replace(MEMORY, recipe="amp=bf16", peak=2_000_000)]
-WAIT = Place("item", "toy.py:7", "wait", "read it later", count=8)
 
 PAGES = {
     "gpu": [tables.ladder(session(gpu=True))],
@@ -47,10 +34,6 @@ PAGES = {
     "parity": tables.parity(PARITY),
     "ranks": [tables.communication([msgspec.structs.replace(RUNS[0], communication=TIMES)])],
     "stored": [tables.stored([Stored(RUNS[3]), Stored(RUNS[9], "mine")])],
-    "kernels": tables.kernels(KERNELS),
-    "no_kernels": tables.kernels(msgspec.structs.replace(KERNELS, flops=None)),
-    "memory": tables.memory(LEDGERS),
-    "syncs": tables.syncs(SyncReport([WAIT], 4, "cpu")),
 }
 
 
@@ -76,12 +59,6 @@ def test_a_row_of_the_history_has_texts_and_the_numbers_to_sort_by():
     assert run.samples_per_s and row["rate_value"] == run.samples_per_s.value
     assert (row["rate"], row["ratio"]) == ("25.0 (24.5–25.4)", "1.54× (1.51–1.56) ▲")
     assert (row["changes"], row["date"]) == ("Batch size 128, Loader workers 2", "2026-11-20 12:00")
-
-
-def test_the_picture_of_memory():
-    held = document.find(PAGES["memory"], Figure, "held")
-    assert "amp=bf16: 2.00 MB" in held.alt
-    assert [width for width, _ in held.rows[0].pieces if width] == [1.0, 1.0, 1.0]
 
 
 def test_losses_are_over_samples_and_nan_is_told():

@@ -31,7 +31,7 @@ def test_the_kernels_of_a_step_are_those_of_cuda():
     assert names(planned()) == Counter(EAGER.split())
 
 
-def test_autocast_casts_as_cuda_does():
+def test_autocast_casts_as_cuda_does_and_takes_the_widest_type_where_that_does():
     step = planned(amp="fp16")
     products = [op for op in step.operators if op.name in ("aten.convolution", "aten.addmm")]
     assert {op.inputs[0].dtype for op in products} == {"float16"}
@@ -40,6 +40,9 @@ def test_autocast_casts_as_cuda_does():
     with torch.autocast("cpu", torch.bfloat16):
         after = torch.zeros(4, requires_grad=True).softmax(0)
     assert after.dtype == torch.float32, "and only while it listens"
+    model = Block(lambda x, one: x[:, 0, 0, :4].addcmul(y := one(x.flatten(1)), y), nn.Linear(192, 4))
+    [added] = [op for op in recorded(Of(lambda: model), amp="fp16").operators if "addcmul" in op.name]
+    assert {tensor.dtype for tensor in added.inputs + added.outputs} == {"float32"}
 
 
 def test_channels_last_reaches_every_convolution():
@@ -152,12 +155,6 @@ def test_models_are_built_without_drawing_numbers():
     with fake.uninitialised():
         weight = nn.init.trunc_normal_(torch.full((4,), 5.0))
     assert weight.tolist() == 4 * [5.0]
-
-
-def test_autocast_takes_the_widest_type_where_cuda_does():
-    model = Block(lambda x, one: x[:, 0, 0, :4].addcmul(y := one(x.flatten(1)), y), nn.Linear(192, 4))
-    [added] = [op for op in recorded(Of(lambda: model), amp="fp16").operators if "addcmul" in op.name]
-    assert {tensor.dtype for tensor in added.inputs + added.outputs} == {"float32"}
 
 
 SPARSE = torch.eye(192).to_sparse()

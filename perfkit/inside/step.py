@@ -19,9 +19,11 @@ from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
 from perfkit.errors import InvalidValue
+from perfkit.inside import KernelReport, MemoryReport, ShapeTiming
 from perfkit.train import DTYPES
 from perfkit.worker.checks import peak_bytes, reset_peak, shown, timed
-from perfkit.worker.messages import KernelReport, MemoryReport, ShapeTiming
+from perfkit.worker.procedure import Job
+from perfkit.worker.session import Session
 from perfkit.worker.training import Training
 
 # ---------------------------------------------------------------- memory
@@ -43,7 +45,7 @@ class Ledger(TorchDispatchMode):
         self._live = weakref.WeakKeyDictionary[torch.UntypedStorage, Storage]()
         self._bytes = 0
         self.peak: tuple[int, str, list[Storage]] = 0, "", []
-        """Bytes, phase, and what was held."""
+        """Bytes, phase, and all storages."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outputs = func(*args, **(kwargs or {}))
@@ -89,12 +91,13 @@ class Ledger(TorchDispatchMode):
             self._phase = "data"
 
 
-def memory(training: Training) -> MemoryReport:
+def memory(session: Session) -> MemoryReport:
     """Takes some steps and accounts for their memory.
 
     Raises:
         InvalidValue: the model is compiled.
     """
+    training = session.subject
     if training.recipe.compile:
         raise InvalidValue(
             "the memory of a compiled model cannot be followed, as its kernels allocate on their own",
@@ -105,10 +108,10 @@ def memory(training: Training) -> MemoryReport:
     with training.phases(ledger.in_phase), ledger:
         for _ in range(2):
             training.step()
-    _, phase, held = ledger.peak
+    _, phase, storages = ledger.peak
     allocated, reserved = peak_bytes(training.device) if training.device.type == "cuda" else (None, None)
     return MemoryReport.of(
-        held,
+        storages,
         peak_phase=phase,
         allocated=allocated,
         reserved=reserved,
@@ -125,9 +128,10 @@ WIDTHS_ON_GPU, WIDTHS_ON_CPU = (10_048, 10_000, 9_996, 9_999), (2_560, 2_504, 2_
 """The same for n; on a CPU n and m are a quarter of the article's."""
 
 
-def kernels(training: Training, step_s: float) -> KernelReport:
-    """Roofs of the device, a sweep of shapes, and the work of this training's step."""
-    device = training.device
+def kernels(session: Session) -> Job:
+    """`KernelReport`: roofs of the device, a sweep of shapes, and the work of the training's step."""
+    step_s = (yield from session.take(8, "measuring")).mean_s
+    training, device = session.subject, session.subject.device
     big = device.type != "cpu"
     m, widths = (576, WIDTHS_ON_GPU) if big else (144, WIDTHS_ON_CPU)
     shapes = [(m, k, n) for k in DEPTHS for n in widths]

@@ -16,14 +16,14 @@ import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
 
 import torch
-from torch.overrides import TorchFunctionMode
 
+from perfkit.inside import Place, SyncReport
+from perfkit.worker.checks import Call, Calls
 from perfkit.worker.failures import PROGRAM, is_users
-from perfkit.worker.messages import Place
+from perfkit.worker.procedure import Job, Procedures
 
 TO_DEVICE = "host to device"
 LOADER = os.sep.join(("torch", "utils", "data", ""))
@@ -49,26 +49,12 @@ FIXES = {
 WAITS = {name: fix for names, fix in FIXES.items() for name in names.split()}
 
 
-class Call(NamedTuple):
-    """A call of torch that has ended."""
-
-    name: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    result: Any
-
-
-class Calls(TorchFunctionMode):
-    """Shows every call of torch, from Python, on this thread."""
-
-    def __init__(self, show: Callable[[Call], None]) -> None:
-        super().__init__()
-        self._show = show
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self._show(Call(getattr(func, "__name__", ""), args, kwargs or {}, result))
-        return result
+def syncs(session: Procedures, steps: int) -> Job:
+    """`SyncReport`: copies and waits between host and device in some steps."""
+    with detect_syncs() as places:
+        for _ in range(steps):
+            yield
+    return SyncReport(places, steps, str(session.subject.device))
 
 
 @contextlib.contextmanager
@@ -85,27 +71,20 @@ def detect_syncs() -> Iterator[list[Place]]:
             where, is_scaler = caller
             counts[call.name, where, kind, SCALER_REMEDY if is_scaler else fix] += 1
 
-    driver = _driver_warnings() if on_gpu else contextlib.nullcontext(list[Any]())
-    with driver as caught, Calls(show):
+    with contextlib.ExitStack() as stack:
+        caught = list[warnings.WarningMessage]()
+        if on_gpu:
+            caught = stack.enter_context(warnings.catch_warnings(record=True, action="always"))
+            stack.callback(torch.cuda.set_sync_debug_mode, torch.cuda.get_sync_debug_mode())
+            torch.cuda.set_sync_debug_mode("warn")
+        stack.enter_context(Calls(show))
         yield places
     seen = {where for _, where, *_ in counts}
     for warning in caught:
         where = f"{os.path.basename(warning.filename)}:{warning.lineno}"
-        if "synchroniz" in str(warning.message) and where not in seen:
+        if "called a synchronizing" in str(warning.message) and where not in seen:
             counts["synchronisation", where, "wait", "see what this line reads"] += 1
     places += [Place(*place, count) for place, count in counts.most_common()]
-
-
-@contextlib.contextmanager
-def _driver_warnings() -> Iterator[list[Any]]:
-    """The driver's own warnings of synchronisation, with the lines that torch names."""
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings(record=True, action="always") as caught:
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            yield caught
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
 
 
 def _judge(call: Call, on_gpu: bool) -> tuple[str, str] | None:
