@@ -29,9 +29,8 @@ import perfkit
 from benchmarks import simulation_operators as operators
 from benchmarks.simulation_fit import Case, Problem, case, fit, inherited
 from perfkit.simulate import article
-from perfkit.simulate.costs import Constants, constants
+from perfkit.simulate.costs import Constants, Errors, ErrorTable, Gpu, constants, gpu
 from perfkit.simulate.fusion import fused
-from perfkit.simulate.gpus import Errors, ErrorTable, Gpu, gpu
 from perfkit.simulate.step import Step
 
 MODELS = 150

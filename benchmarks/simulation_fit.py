@@ -9,8 +9,7 @@ from scipy.optimize import least_squares
 from scipy.sparse import csr_matrix
 
 from perfkit.simulate import costs
-from perfkit.simulate.costs import Constants
-from perfkit.simulate.gpus import Gpu
+from perfkit.simulate.costs import Constants, Gpu
 from perfkit.simulate.step import Step, Work, of_operator
 
 Floats, Ints = NDArray[np.float64], NDArray[np.int64]

@@ -10,8 +10,7 @@ from perfkit.inside import MemoryReport
 from perfkit.recipe import Recipe
 from perfkit.results.run import Simulated
 from perfkit.simulate import costs
-from perfkit.simulate.costs import Action, constants
-from perfkit.simulate.gpus import Gpu
+from perfkit.simulate.costs import Action, Gpu, constants
 from perfkit.simulate.host import Host, Outcome, Training
 from perfkit.simulate.step import Allocate, Copy, Operator, Step
 

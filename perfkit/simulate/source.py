@@ -20,7 +20,7 @@ from perfkit.results.run import Pairing, Raw, Role, Run
 from perfkit.rules import Target
 from perfkit.simulate import article, chrome
 from perfkit.simulate import host as hosts
-from perfkit.simulate.gpus import GPUS, Gpu, gpu
+from perfkit.simulate.costs import GPUS, Gpu, gpu
 from perfkit.simulate.prediction import Prediction
 from perfkit.simulate.step import Copy, Step
 from perfkit.studies.record import begun, ended

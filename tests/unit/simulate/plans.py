@@ -8,7 +8,7 @@ from torch.utils.data import TensorDataset
 
 from perfkit.recipe import Recipe
 from perfkit.simulate import recording
-from perfkit.simulate.gpus import GPUS
+from perfkit.simulate.costs import GPUS
 from perfkit.simulate.host import IDEAL
 from perfkit.simulate.prediction import Prediction
 

@@ -7,8 +7,8 @@ import pytest
 
 from perfkit.errors import InvalidValue
 from perfkit.simulate import costs
+from perfkit.simulate.costs import GPUS, gpu
 from perfkit.simulate.fusion import fused
-from perfkit.simulate.gpus import GPUS, gpu
 from perfkit.simulate.step import Allocate, Operator, Step, Tensor
 from tests.unit.simulate.plans import of, planned
 

@@ -7,7 +7,7 @@ import pytest
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.simulate import host
-from perfkit.simulate.gpus import GPUS
+from perfkit.simulate.costs import GPUS
 from perfkit.simulate.host import ARTICLE, IDEAL, RUN_AHEAD, Host, Training
 from perfkit.simulate.prediction import Prediction
 from perfkit.simulate.step import Copy, Fetch, Operator, Wait, Work

@@ -7,8 +7,7 @@ from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import Stage
 from perfkit.recipe import Recipe
 from perfkit.simulate import chrome
-from perfkit.simulate.costs import constants
-from perfkit.simulate.gpus import error_table
+from perfkit.simulate.costs import constants, error_table
 from perfkit.simulate.source import Simulated
 from perfkit.studies.sources import Progress, plan
 from tests.unit.simulate.plans import prediction
