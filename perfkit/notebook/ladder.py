@@ -103,9 +103,11 @@ class LadderPanel(Panel):
         return replace(plan, recipes=tuple(recipes.items()))
 
     def _moved(self) -> None:
-        """There is another plan: what was shown belongs to the one before."""
-        self.runs = []
-        self._recall()
+        """There is another plan: shows what was measured earlier for it, if anything was."""
+        self.runs = RunStore().remembered(repr(self.plan))
+        if self.runs:
+            when = self.runs[0].created[:16].replace("T", " ")
+            self.bar.say(f"measured earlier, at {when} UTC; Run measures again")
         self.show()
 
     def _measure(self) -> None:
@@ -118,13 +120,6 @@ class LadderPanel(Panel):
         self.runs = []
         self.runs = climb(plan, RunStore(), self.progress())
         check(self.runs)
-
-    def _recall(self) -> None:
-        """Takes what was measured earlier for the same plan."""
-        if runs := RunStore().remembered(repr(self.plan)):
-            self.runs = runs
-            when = runs[0].created[:16].replace("T", " ")
-            self.bar.say(f"measured earlier, at {when} UTC; Run measures again")
 
     def sections(self) -> Sequence[Content]:
         """The result in one picture and a few sentences; details are folded."""

@@ -217,8 +217,6 @@ class Panel(Sectioned):
     buttons: Sequence[widgets.Widget] = ()
     """Of other work, which cannot begin either while something runs."""
     below: Sequence[widgets.Widget] = ()
-    acts: widgets.Widget | None = None
-    """Between the result and its folded details."""
 
     def __init__(self, key: object) -> None:
         self.runs: list[Run] = []
@@ -320,9 +318,9 @@ class Panel(Sectioned):
         self.cancelled.clear()
         self._set_busy(True)
         self.bar.begin()
-        if output is not self._output:
-            before, self._output = self._output, output
-            before.leave(keep=before is not self._beside)
+        if output is not self._beside:
+            self._beside.show(())
+        self._output = output
         words, fraction = "not finished", 0.0
         try:
             work()
@@ -357,7 +355,7 @@ class Panel(Sectioned):
 
     def show(self) -> None:
         """Shows the results as they are now, in the place of the newest."""
-        self._output.show(self.sections(), self.acts)
+        self._output.show(self.sections())
 
     def __repr__(self) -> str:
         return "perfkit panel: run this cell for the controls, or call .run() to measure"

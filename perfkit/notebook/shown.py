@@ -4,18 +4,17 @@ Below them is what a cell calls by name besides the panels: recordings to show, 
 """
 
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from IPython.core.getipython import get_ipython
-from IPython.display import HTML, Image, Markdown, display, update_display
+from IPython.display import HTML, Image, Markdown, display
 
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.show import html, tables, terminal
-from perfkit.show.document import Bullets, Content, Section, Table, find
+from perfkit.show.document import Bullets, Content, Table, find
 from perfkit.show.sentences import verdicts
 from perfkit.show.style import Figure
 from perfkit.studies import rungs, sources
@@ -71,61 +70,35 @@ class Shown(Sectioned, Generic[Result]):
 
 
 class Output:
-    """A result in a cell: what is seen at once, widgets, folded details; replaced in place from any thread.
-
-    A page finds an output by its id, whatever runs meanwhile.
-    """
+    """A result in a cell, replaced in place from any thread: a page finds it by its id, whatever runs."""
 
     def __init__(self) -> None:
         self.cell = ""
         """The cell that has it; empty while there is none."""
-        self._parts: dict[str, dict[str, Any]] = {}
-        """What is shown, by the ids of the three outputs."""
+        self._handle: Any = None
         self._shown_at = 0.0
 
     def place(self) -> None:
-        """Makes outputs in the cell that runs, and empties the place that it had before."""
+        """Makes an output in the cell that runs, and empties the place that it had before."""
         self.show(())
         self.cell = current_cell()
-        self._parts = {uuid.uuid4().hex: _NOTHING for _ in range(3)}
-        for name, bundle in self._parts.items():
-            display(bundle, raw=True, display_id=name)
+        self._handle = display(_NOTHING, raw=True, display_id=True)
 
-    def show(self, contents: Sequence[Content], acts: Any = None) -> None:
-        """Replaces what it shows; `acts` are widgets between what is seen at once and the folded details."""
-        if self._parts:
-            for name, bundle in zip(self._parts, _bundles(contents, acts), strict=True):
-                self._update(name, bundle)
-
-    def leave(self, keep: bool) -> None:
-        """Takes the widgets away, as they stand below a newer result; and the result, unless it is kept."""
-        for name in list(self._parts)[1:2] if keep else self._parts:
-            self._update(name, _NOTHING)
+    def show(self, contents: Sequence[Content]) -> None:
+        """Replaces what it shows."""
+        if self._handle:
+            self._handle.update(html.mimebundle(contents) if contents else _NOTHING, raw=True)
 
     def line(self, now: Update) -> None:
         """Shows what is done, at most once a second: a browser lays out the notebook for each."""
         if get_ipython() and time.monotonic() - self._shown_at >= 1:
             self._shown_at = time.monotonic()
-            if not self._parts:
+            if not self._handle:
                 self.place()
-            words = f"{now.describe()}, {now.fraction:.0%}"
-            self._update(next(iter(self._parts)), {"text/plain": words})
-
-    def _update(self, name: str, bundle: dict[str, Any]) -> None:
-        if self._parts[name] != bundle:
-            self._parts[name] = bundle
-            update_display(bundle, raw=True, display_id=name)
+            self._handle.update({"text/plain": f"{now.describe()}, {now.fraction:.0%}"}, raw=True)
 
 
-_NOTHING: dict[str, Any] = {"text/html": "", "text/plain": ""}
-
-
-def _bundles(contents: Sequence[Content], acts: Any) -> list[dict[str, Any]]:
-    folded = [part for part in contents if isinstance(part, Section) and part.folded]
-    seen = [part for part in contents if part not in folded]
-    widget = {**acts._repr_mimebundle_(), "text/plain": ""} if acts and contents else _NOTHING
-    first, last = (html.mimebundle(parts) if parts else _NOTHING for parts in (seen, folded))
-    return [first, widget, last]
+_NOTHING = {"text/html": "", "text/plain": ""}
 
 
 def current_cell() -> str:

@@ -54,7 +54,7 @@ class StagePanel(LadderPanel):
         self.above = [self.controls.widget]
         if stage != "baseline":  # nothing is below it that it could be faster than
             self.above.append(self._guess)
-            self.acts = row([*choices, self._line], "pk-panel", "pk-acts")
+            self.below = [row([*choices, self._line])]
         super().__init__([stage], **more)
 
     def set(self, **switches: Value) -> None:
@@ -91,16 +91,14 @@ class StagePanel(LadderPanel):
         elsewhere = f"n/a here: {stage.reason}. Choose another place at the top right"
         self.bar.say(elsewhere if stage.reason else "ready")
         super()._moved()
+        if self.runs and (guess := RunStore().guess(self._run.id)):
+            self._guess.value = guess
+        self._show_climb()
 
     @property
     def guess(self) -> float | None:
         """How many times as fast the reader expects it to be; the field's 0 is no guess."""
         return self._guess.value or None
-
-    def _recall(self) -> None:
-        super()._recall()
-        if self.runs and (guess := RunStore().guess(self._run.id)):
-            self._guess.value = guess
 
     def keep(self) -> None:
         """Keeps this rung: the panels of later rungs start from a loop that has it."""
@@ -113,8 +111,9 @@ class StagePanel(LadderPanel):
     def _decide(self, decision: str) -> None:
         self.results()
         if not self._is_stored():
+            what = "a recording is shown" if self.plan.recorded else "this rung has no result"
             where = "Choose a place at the top right where it can run, then press Run"
-            raise InvalidValue("a result of your own is what can be kept or dropped", where)
+            raise InvalidValue(f"{what}: a result of your own is what can be kept or dropped", where)
         RunStore().mark(self._run.id, note=decision)
         self._show_climb()
 
@@ -122,11 +121,11 @@ class StagePanel(LadderPanel):
         return not self.plan.recorded and self._run.status == "ok"
 
     def _show_climb(self) -> None:
-        """The line of the climb so far, and what comes next."""
+        """The line of the climb so far and, once this rung is decided, what comes next."""
         decided = _decided(self.plan)
         climbed = [_told(decided[name]) for name in LADDER if name in decided]
         lines = [f"The climb so far: {' · '.join(climbed)}."] if climbed else []
-        if self._run.status in ("ok", "not_applicable"):
+        if self.optimization.name in decided:
             lines += [f"Next: pk.StagePanel('{name}')" for name in self._next()]
         self._line.value = html.escape(" ".join(lines))
 
@@ -155,12 +154,6 @@ class StagePanel(LadderPanel):
             progress.reach(0.99)
             recipe = Recipe.from_dict(run.recipe)
             self._proof = {run.id: inspect.parity(self.plan, run.title, recipe, progress=progress)}
-
-    def sections(self) -> Sequence[Content]:
-        """The result in one picture and a few sentences; details are folded."""
-        if self.acts and self.runs:
-            self._show_climb()
-        return super().sections()
 
     def _answers(self) -> list[Content]:
         """Why, whether the training is still right, and the guess beside it."""
