@@ -118,8 +118,8 @@ class LadderPanel(Panel):
     def _climb(self, plan: Plan) -> None:
         """Measures a plan. Raises what went wrong, also in a run."""
         self.runs = []
-        self.runs = climb(plan, RunStore(), self.progress())
-        check(self.runs)
+        self.runs = runs = climb(plan, RunStore(), self.progress())
+        check(runs)
 
     def sections(self) -> Sequence[Content]:
         """The result in one picture and a few sentences; details are folded."""

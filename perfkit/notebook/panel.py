@@ -217,9 +217,10 @@ class Panel(Sectioned):
     buttons: Sequence[widgets.Widget] = ()
     """Of other work, which cannot begin either while something runs."""
     below: Sequence[widgets.Widget] = ()
+    runs: Sequence[Run] = ()
+    """What is shown."""
 
     def __init__(self, key: object) -> None:
-        self.runs: list[Run] = []
         self.cancelled = threading.Event()
         """Set while the work under way is to end."""
         self.bar = Bar()
@@ -308,8 +309,8 @@ class Panel(Sectioned):
         if self._turn.locked():
             raise InvalidValue("this panel is at work", "Wait for its end, or press Stop")
 
-    def results(self) -> list[Run]:
-        """The runs that are shown."""
+    def results(self) -> Sequence[Run]:
+        """The runs that are shown; an InvalidValue if there are none."""
         if not self.runs:
             raise InvalidValue("no run is shown", "Press Run, call .run(), or tick runs of a workbench")
         return self.runs

@@ -1,6 +1,6 @@
 """The workbench: every switch as a control, the history of runs, runs beside each other, their scripts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from perfkit.show import html, sentences, tables
 from perfkit.show.document import Bullets, Content
 from perfkit.studies import rungs
 from perfkit.studies.compare import compare_stored
-from perfkit.studies.sources import Update
 
 BASELINE = "baseline"
 
@@ -72,13 +71,20 @@ class Workbench(LadderPanel):
     def _moved(self) -> None:
         """Offers what the workload's class declares, and shows the runs of the place."""
         self.controls.offer(plain(self.plan), rungs.described(self.plan).why_not_set)
-        self._list()
+        self.runs = []
         if self.plan.recorded:
             self.history.ticked = [*self._listed]
         self._compare()
 
-    def _list(self, ticked: Iterable[str] = ()) -> None:
-        """Shows the history as it is now, oldest first: no failed runs, nor the baseline once more."""
+    @property
+    def runs(self) -> list[Run]:
+        """The ticked runs."""
+        return [run for name, run in self._listed.items() if name in self.history.ticked]
+
+    @runs.setter
+    def runs(self, ticked: Sequence[Run]) -> None:
+        """Lists the history as it is now, oldest first: no failed runs, nor the baseline once more."""
+        ids = {run.id for run in ticked}
         history = RunStore().history(workload=self.plan.workload)[::-1]
         if name := self.plan.recorded:  # its runs are in no store
             history = [*map(Stored, recordings.played(recordings.find(name)))]
@@ -86,7 +92,7 @@ class Workbench(LadderPanel):
         self._listed = {each.run.id: each.run for each in shown}
         with self.history.hold_sync():
             self.history.rows = [*map(tables.history_row, shown)]
-            self.history.ticked = [name for name in ticked if name in self._listed]
+            self.history.ticked = [name for name in self._listed if name in ids]
 
     def _measure(self) -> None:
         """The recipe of the controls beside the baseline; the baseline itself is measured once."""
@@ -96,12 +102,6 @@ class Workbench(LadderPanel):
             recipes[changed[:60]] = recipe
         self._profile = ()
         self._climb(replace(self.plan, recipes=tuple(recipes.items())))
-
-    def follow(self, now: Update) -> None:
-        """Adds runs to the history as they end."""
-        super().follow(now)
-        if now.run:
-            self._list(run.id for run in self.runs)
 
     def profile(self) -> None:
         """Profiles some steps of the recipe, and shows what they do below the cell that called."""
@@ -115,7 +115,6 @@ class Workbench(LadderPanel):
 
     def sections(self) -> Sequence[Content]:
         """The profile, if it is the newest; else the ticked runs."""
-        self.runs = [run for name, run in self._listed.items() if name in self.history.ticked]
         return self._profile or super().sections()
 
     def _answers(self) -> list[Content]:
@@ -153,8 +152,8 @@ class Workbench(LadderPanel):
     def _delete(self) -> None:
         """Takes the ticked runs away; the runs of a recording are in no store."""
         RunStore().delete([run.id for run in self.results()])
-        self._list()
+        self.runs = []
 
     def _undelete(self) -> None:
         RunStore().undelete()
-        self._list(self.history.ticked)
+        self.runs = [*self.runs]
