@@ -171,7 +171,7 @@ class StagePanel(LadderPanel):
         return [Bullets(lines)]
 
     def _evidence(self) -> list[Content]:
-        card = Markdown(self.optimization.card())
+        card, proof = Markdown(self.optimization.card()), self._proof.get(self._run.id)
         article = f"The article: {self.optimization.published or 'nothing of this by itself'}."
         diff = list[Content]()
         with contextlib.suppress(PerfkitError):  # a workload that cannot be exported can be measured
@@ -179,7 +179,8 @@ class StagePanel(LadderPanel):
             diff.append(Section(title, [Code(lines, "diff")]))
         return [
             tables.ladder(self.runs),
-            *tables.evidence(self.runs, self._proof.get(self._run.id)),
+            *tables.evidence(self.runs),
+            *(tables.parity(proof) if proof else ()),
             *diff,
             Section("The card", [card, article], folded=True),
         ]

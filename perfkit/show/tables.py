@@ -44,10 +44,10 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
     ]
 
 
-def evidence(runs: Sequence[Run], parity: Parity | None = None) -> list[Content]:
-    """What proves the switches, warnings and facts, the training loss; `parity` as for `proof`."""
+def evidence(runs: Sequence[Run]) -> list[Content]:
+    """What proves the switches, warnings and facts, the training loss."""
     return [
-        proof(runs, parity),
+        proof(runs),
         Section("Warnings and facts", [notes(runs)]),
         Section("Training loss", [losses(runs)], folded=True),
     ]
@@ -155,17 +155,12 @@ def checks(title: str, results: Sequence[Check]) -> Table:
     return tabulate(_CHECK, results, title)
 
 
-def proof(runs: Sequence[Run], parity: Parity | None = None) -> Table:
-    """What proves the switches that each stage changes, and what fails; how many other checks passed.
-
-    Args:
-        runs: of one session.
-        parity: whether the last run still trains the same.
-    """
+def proof(runs: Sequence[Run]) -> Table:
+    """What proves the switches that each stage changes, and what fails; how many other checks passed."""
     measured = [run for run in sentences.stages(runs) if run.status == "ok"]
     rows, passed = list[Check](), 0
     for before, run in pairwise([*measured[:1], *measured]):
-        for check in [*run.mechanism, *(parity.checks if parity and run is measured[-1] else ())]:
+        for check in run.mechanism:
             if check.ok and run.recipe.get(check.name) == before.recipe.get(check.name):
                 passed += 1
             else:

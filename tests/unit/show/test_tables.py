@@ -30,7 +30,7 @@ PAGES = {
         *sentences.notices(disturbed(RUNS[:2])),
         tables.ladder(disturbed([*RUNS[:2], again()[-1]])),
     ],
-    "proof": [tables.proof([RUNS[0], msgspec.structs.replace(RUNS[4], mechanism=WRONG)], PARITY)],
+    "proof": [tables.proof([RUNS[0], msgspec.structs.replace(RUNS[4], mechanism=WRONG)])],
     "parity": tables.parity(PARITY),
     "ranks": [tables.communication([msgspec.structs.replace(RUNS[0], communication=TIMES)])],
     "stored": [tables.stored([Stored(RUNS[3]), Stored(RUNS[9], "mine")])],
