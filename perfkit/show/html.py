@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup, escape
 
 from perfkit.results.run import Run
 from perfkit.show import tables, terminal
-from perfkit.show.document import Cell, Content
+from perfkit.show.document import Content
 from perfkit.show.units import clean
 
 
@@ -48,15 +47,6 @@ def _template() -> jinja2.Template:
     from markdown_it import MarkdownIt
 
     markdown = MarkdownIt("commonmark", {"html": False}).render
-    environment.filters |= {"clean": clean, "cell": _cell, "markdown": markdown}
+    environment.filters |= {"clean": clean, "markdown": markdown}
     environment.tests["kind"] = lambda content, name: type(content).__name__ == name
     return environment.get_template("page.jinja")
-
-
-def _cell(cell: Cell | str) -> Markup:
-    """A line may end before an interval, not inside."""
-    text = clean(cell)
-    value, space, interval = text.partition(" (")
-    if isinstance(cell, Cell) and space:
-        return Markup('{} <span class="whole">({}</span>').format(value, interval)
-    return escape(text)
