@@ -7,7 +7,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from perfkit import additions
-from perfkit.errors import InvalidValue, one_of
+from perfkit.errors import one_of
 from perfkit.machine import devices
 from perfkit.notebook.panel import Panel, check, heading, row
 from perfkit.notebook.shown import Recipes, Shown
@@ -60,7 +60,6 @@ class LadderPanel(Panel):
         device: str | None = None,
         **asked: Any,
     ) -> None:
-        _refuse_object(asked.get("workload"))
         self._asked, self._settings = {"stages": stages, **asked}, dict(settings or {})
         key = (self._asked, self._settings, self.titles)
         self.plan = self._planned(device, self._settings)
@@ -155,17 +154,6 @@ def _places() -> dict[str, str]:
     for place in additions.table("SOURCES").values():
         menu |= getattr(additions.load(place), "menu", dict)()
     return menu | {f"{recordings.PREFIX}{name}": f"recorded: {name}" for name in recordings.available()}
-
-
-def _refuse_object(workload: Any) -> None:
-    """Refuses a class that was defined in a cell: it cannot reach the measuring process."""
-    if workload is not None and not isinstance(workload, str):
-        name = getattr(workload, "__name__", type(workload).__name__)
-        raise InvalidValue(
-            f"the workload is an object, {name}, not a name",
-            "Other processes build it, so it must be in a module: begin its cell with "
-            f"`%%writefile my_training.py`, then give workload='my_training:{name}'",
-        )
 
 
 class RecipePanel(LadderPanel):

@@ -31,8 +31,15 @@ BUILT_IN = {
 _REQUIRED = ("dataset", "model", "loss", "optimizer")
 
 
-def reference(name: str) -> str:
+def reference(name: Any) -> str:
     """`package.module:name` for a built-in workload's short name or a reference."""
+    if not isinstance(name, str):
+        called = getattr(name, "__name__", type(name).__name__)
+        raise InvalidValue(
+            f"the workload is an object, {called}, not a name",
+            "Other processes build it, so it must be in a module: in a notebook begin its cell with "
+            f"`%%writefile my_training.py`, then give workload='my_training:{called}'",
+        )
     if ":" not in name and name not in BUILT_IN:
         raise one_of(name, list(BUILT_IN), "workload", see=", or your own as package.module:name")
     return BUILT_IN.get(name, name)
