@@ -22,18 +22,13 @@ from perfkit.studies import inspect, sources
 from perfkit.studies.rungs import climb
 from perfkit.studies.sources import Plan
 
-_session: str | None = None
-"""The device that `use` was given last."""
-
-
 def use(device: str | None = None) -> None:
     """Where the panels that are made from now on run, if they name no device, until the kernel ends.
 
     Args:
         device: `sim:v100` …, `recorded:NAME`, `cuda`, `mps` or `cpu`; None: this machine's best device.
     """
-    global _session  # noqa: PLW0603 - it belongs to the kernel
-    _session = device
+    LadderPanel.session_device = device
 
 
 class LadderPanel(Panel):
@@ -50,6 +45,8 @@ class LadderPanel(Panel):
     """
 
     question = "What does each stage add to the ones below it?"
+    session_device: str | None = None
+    """What `use` was given last."""
     titles: Recipes | None = None
     """Recipes to measure in the place of stages."""
 
@@ -65,7 +62,7 @@ class LadderPanel(Panel):
         self.plan = self._planned(device, self._settings)
         self.device = device or self.plan.device
         """What the plan was made for, such as `recorded:NAME`."""
-        places = {name: name for name in (self.device, _session) if name} | _places()
+        places = {name: name for name in (self.device, self.session_device) if name} | _places()
         self._menu = widgets.Dropdown(
             description="Where",
             options=[(words, name) for name, words in places.items()],
@@ -76,8 +73,8 @@ class LadderPanel(Panel):
         self.above = [row([heading(self.question), self._menu], "pk-head"), *self.above]
         super().__init__(key)
         self._moved()
-        if device is None and _session:
-            self.choose(_session)
+        if device is None and self.session_device:
+            self.choose(self.session_device)
 
     def set(self, **switches: Value) -> None:
         """Sets switches from the first stage on."""

@@ -6,6 +6,7 @@ what goes wrong. A click may arrive in any thread: all pieces set widget traits 
 """
 
 import base64
+import functools
 import html
 import threading
 import time
@@ -87,10 +88,10 @@ class Controls:
         self.reasons: dict[str, str] = {}
         """Why a switch cannot act here, for each that is not offered."""
         self._why_not: Callable[[str, Recipe], str] = lambda name, recipe: ""
-        self._on_change, self._quiet = on_change, False
+        self._on_change = on_change
         self.by_name = {name: _control(switches()[name]) for name in names}
-        for control in self.by_name.values():
-            control.observe(self._changed, "value")
+        for name, control in self.by_name.items():
+            control.observe(functools.partial(self._changed, name), "value")
         self._fold = text("pk-n-a")
         grid = widgets.VBox([*self.by_name.values()], _dom_classes=["pk-grid"])
         self.widget = widgets.VBox([grid, self._fold])
@@ -105,7 +106,7 @@ class Controls:
 
     def show(self, recipe: Recipe) -> None:
         """Sets every control, and decides what is offered: what is changed can always be put back."""
-        self.recipe, self._quiet = recipe, True
+        self.recipe = recipe
         changed = self.changes()
         reasons = {name: self._reason(switches()[name]) for name in self.by_name if name not in changed}
         self.reasons = {name: reason for name, reason in reasons.items() if reason}
@@ -115,7 +116,6 @@ class Controls:
             control._dom_classes = ["pk-switch", f"pk-switch-{name}", *style]
         stuck = {name: reason for name in changed if (reason := self._why_not(name, recipe))}
         self._fold.value = _message(joined(stuck)) + self._refused()
-        self._quiet = False
 
     def offer(self, base: Recipe, why_not: Callable[[str, Recipe], str]) -> None:
         """Another recipe to compare with, and another place; what was changed by hand stays changed.
@@ -131,9 +131,9 @@ class Controls:
         """The shown switches that differ from the base."""
         return {name: here for name, (here, _) in self.recipe.diff(self.base).items()}
 
-    def _changed(self, _: object) -> None:
-        if not self._quiet:
-            self.set({name: control.value for name, control in self.by_name.items()})
+    def _changed(self, name: str, change: Any) -> None:
+        if change["new"] != getattr(self.recipe, name):  # by hand, not by `show`
+            self.set({name: change["new"]})
 
     def _reason(self, switch: Switch) -> str:
         """Why no value of a switch but its present one can act; empty where one can."""

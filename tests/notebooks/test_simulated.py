@@ -16,7 +16,7 @@ SOURCES = sorted((Path(__file__).parents[2] / "notebooks" / "src").glob("0[1-7]_
 @pytest.fixture(autouse=True)
 def _on_a_simulated_gpu(data_dir, monkeypatch):
     """What the menu of a panel chooses; played from its recording, so that no process is started."""
-    monkeypatch.setattr(ladder, "_session", None)
+    monkeypatch.setattr(ladder.LadderPanel, "session_device", None)
     pk.use("recorded:sim-v100")
 
 

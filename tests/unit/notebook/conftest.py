@@ -9,6 +9,6 @@ from perfkit.workloads import files
 
 @pytest.fixture(autouse=True)
 def _apart(data_dir, monkeypatch):
-    monkeypatch.setattr(ladder, "_session", None)
+    monkeypatch.setattr(ladder.LadderPanel, "session_device", None)
     monkeypatch.setattr(files, "write_photo", lambda file, *_: file.touch())
     monkeypatch.setattr(Figure, "svg", lambda figure: f"<svg><title>{figure.title}</title></svg>")
