@@ -7,9 +7,9 @@ from typing import Any
 import ipywidgets as widgets
 
 from perfkit import additions
-from perfkit.errors import one_of
+from perfkit.errors import Cancelled, RunFailed, one_of
 from perfkit.machine import devices
-from perfkit.notebook.panel import Panel, check, heading, row
+from perfkit.notebook.panel import STOPPED, Panel, heading, row
 from perfkit.notebook.shown import Recipes, Shown
 from perfkit.recipe import Recipe, Value
 from perfkit.results import recordings
@@ -21,6 +21,7 @@ from perfkit.show.document import Bullets, Content, Notice, Section
 from perfkit.studies import inspect, sources
 from perfkit.studies.rungs import climb
 from perfkit.studies.sources import Plan
+
 
 def use(device: str | None = None) -> None:
     """Where the panels that are made from now on run, if they name no device, until the kernel ends.
@@ -103,7 +104,7 @@ class LadderPanel(Panel):
         self.runs = RunStore().remembered(repr(self.plan))
         if self.runs:
             when = self.runs[0].created[:16].replace("T", " ")
-            self.bar.say(f"measured earlier, at {when} UTC; Run measures again")
+            self.say(f"measured earlier, at {when} UTC; Run measures again")
         self.show()
 
     def _measure(self) -> None:
@@ -115,7 +116,12 @@ class LadderPanel(Panel):
         """Measures a plan. Raises what went wrong, also in a run."""
         self.runs = []
         self.runs = runs = climb(plan, RunStore(), self.progress())
-        check(runs)
+        # Each reason once, with the first run that it ended.
+        failed = {run.reason: run.title for run in reversed(runs) if run.status == "failed"}
+        if failed:
+            raise RunFailed("; ".join(f"{title} failed: {why}" for why, title in reversed(failed.items())))
+        if any(run.status == "cancelled" for run in runs):
+            raise Cancelled(STOPPED)
 
     def sections(self) -> Sequence[Content]:
         """The result in one picture and a few sentences; details are folded."""

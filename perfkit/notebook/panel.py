@@ -21,7 +21,7 @@ import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
-from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.notebook.shown import Output, Sectioned, current_cell
 from perfkit.recipe import Recipe, Switch, Value, switches
 from perfkit.results.run import Run
@@ -159,49 +159,6 @@ def _control(switch: Switch) -> Any:
     return widgets.Dropdown(options=list(switch.choices), **traits)
 
 
-class Bar:
-    """How far the work is, in one line, and the one place for errors."""
-
-    def __init__(self) -> None:
-        self.line, self.error = text("pk-status"), text("pk-error")
-        self._started = 0.0
-        self.say("ready")
-
-    def say(self, words: str, fraction: float = 0.0) -> None:
-        """Shows the part that is done, and a line of words beside it."""
-        bar = f'<progress value="{fraction:.3f}" aria-label="Progress"></progress>'
-        # One value, as each that changes is a message, and a frame that the browser draws.
-        self.line.value = f'{bar} <span role="status">{html.escape(words)}</span>'
-
-    def tell(self, problem: BaseException | None) -> None:
-        """What could not be done; the work under way goes on. None removes it."""
-        self.error.value = _told(problem) if problem else ""
-
-    def begin(self) -> None:
-        """Starts a piece of work."""
-        self._started = time.monotonic()
-        self.tell(None)
-        self.say("starting …")
-
-    def progress(self, words: str, fraction: float) -> None:
-        """Shows what is done, the part that is done, and roughly how long the rest will take."""
-        spent = time.monotonic() - self._started
-        left_s = spent / fraction - spent if fraction > 0.08 and spent > 3 else 0.0
-        left = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
-        self.say(f"{words}, {fraction:.0%}{f', about {left} left' * (left_s >= 0.5)}", fraction)
-
-
-def _told(problem: BaseException) -> str:
-    """What went wrong as HTML; an error that nobody expected keeps its traceback, folded."""
-    if isinstance(problem, KeyboardInterrupt | Cancelled):
-        return _message(STOPPED)
-    if isinstance(problem, PerfkitError):
-        return _message(str(problem))
-    words = f"{type(problem).__name__}: {problem}. This is a fault of perfkit: please report it"
-    lines = preformatted("".join(traceback.format_exception(problem)))
-    return f"{_message(words)}<details><summary>Traceback</summary>{lines}</details>"
-
-
 # ---------------------------------------------------------------- the panel
 
 
@@ -223,7 +180,8 @@ class Panel(Sectioned):
     def __init__(self, key: object) -> None:
         self.cancelled = threading.Event()
         """Set while the work under way is to end."""
-        self.bar = Bar()
+        self.line, self.error = text("pk-status"), text("pk-error")
+        self.say("ready")
         self._turn = threading.Lock()
         self._output = self._beside = Output()
         """Where the newest result is: beside the controls, or below the cell that called `run`."""
@@ -232,8 +190,8 @@ class Panel(Sectioned):
         self._stop = self.button("Stop", "Stop; what is finished is kept", self.stop)
         self._idle_only = [run, *self.buttons]
         self._set_busy(False)
-        acts = row([run, self._stop, *self.buttons, self.bar.line])
-        everything = [widgets.HTML(_STYLE), *self.above, acts, self.bar.error, *self.below]
+        acts = row([run, self._stop, *self.buttons, self.line])
+        everything = [widgets.HTML(_STYLE), *self.above, acts, self.error, *self.below]
         self.widget = widgets.VBox(everything, _dom_classes=["pk-panel"])
         shell: Any = get_ipython()
         message = shell.get_parent() if hasattr(shell, "get_parent") else {}
@@ -277,13 +235,30 @@ class Panel(Sectioned):
         if self._turn.acquire(blocking=False):
             threading.Thread(target=act, name="perfkit-run", daemon=True).start()
 
+    def say(self, words: str, fraction: float = 0.0) -> None:
+        """Shows the part of the work that is done, and a line of words beside it."""
+        bar = f'<progress value="{fraction:.3f}" aria-label="Progress"></progress>'
+        # One value, as each that changes is a message, and a frame that the browser draws.
+        self.line.value = f'{bar} <span role="status">{html.escape(words)}</span>'
+
+    def tell(self, problem: BaseException | None) -> None:
+        """What went wrong; an error that nobody expected keeps its traceback, folded. None removes it."""
+        words, details = str(problem or ""), ""
+        if isinstance(problem, KeyboardInterrupt | Cancelled):
+            words = STOPPED
+        elif problem and not isinstance(problem, PerfkitError):
+            words = f"{type(problem).__name__}: {problem}. This is a fault of perfkit: please report it"
+            lines = preformatted("".join(traceback.format_exception(problem)))
+            details = f"<details><summary>Traceback</summary>{lines}</details>"
+        self.error.value = _message(words) + details
+
     def attempt(self, act: Callable[[], object]) -> None:
         """Does what a person asks for; the panel says what goes wrong."""
-        self.bar.tell(None)
+        self.tell(None)
         try:
             act()
         except (Exception, KeyboardInterrupt) as problem:
-            self.bar.tell(problem)
+            self.tell(problem)
 
     def button(self, label: str, tooltip: str, act: Callable[[], object]) -> widgets.Button:
         """A button; tests and styles know it by the first word of its label: `pk-run`."""
@@ -297,8 +272,12 @@ class Panel(Sectioned):
         return Progress(self.follow, self.cancelled)
 
     def follow(self, now: Update) -> None:
-        """Shows how far a study is, and keeps runs as they end: a person may stop the others."""
-        self.bar.progress(now.describe(), now.fraction)
+        """Shows how far a study is, and roughly how long the rest takes; keeps runs as they end."""
+        spent = time.monotonic() - self._started
+        left_s = spent / now.fraction - spent if now.fraction > 0.08 and spent > 3 else 0.0
+        left = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
+        about = f", about {left} left" * (left_s >= 0.5)
+        self.say(f"{now.describe()}, {now.fraction:.0%}{about}", now.fraction)
         if self._output is not self._beside:
             self._output.line(now)
         if now.run:
@@ -318,7 +297,9 @@ class Panel(Sectioned):
     def _do(self, work: Callable[[], None], output: Output) -> None:
         self.cancelled.clear()
         self._set_busy(True)
-        self.bar.begin()
+        self._started = time.monotonic()
+        self.tell(None)
+        self.say("starting …")
         if output is not self._beside:
             self._beside.show(())
         self._output = output
@@ -328,7 +309,7 @@ class Panel(Sectioned):
             words, fraction = "done", 1.0
         finally:
             self.show()
-            self.bar.say(words, fraction)
+            self.say(words, fraction)
             self._set_busy(False)
 
     def _place(self) -> Output:
@@ -360,12 +341,3 @@ class Panel(Sectioned):
 
     def __repr__(self) -> str:
         return "perfkit panel: run this cell for the controls, or call .run() to measure"
-
-
-def check(runs: Sequence[Run]) -> None:
-    """Raises RunFailed or Cancelled for runs that a study has returned though they have no result."""
-    failed = {run.reason: run.title for run in reversed(runs) if run.status == "failed"}  # each reason once
-    if failed:
-        raise RunFailed("; ".join(f"{title} failed: {why}" for why, title in reversed(failed.items())))
-    if any(run.status == "cancelled" for run in runs):
-        raise Cancelled(STOPPED)

@@ -2,7 +2,7 @@
 
 import contextlib
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -48,13 +48,13 @@ class StagePanel(LadderPanel):
             _dom_classes=["pk-guess"],
         )
         self._guess.observe(lambda _: self.show(), "value")
-        self._line = text("pk-climb")
+        self._decisions = text("pk-climb")
         about = "The panels of later rungs start from a loop with it, or without it"
         choices = [self.button("Keep", about, self.keep), self.button("Drop", about, self.drop)]
         self.above = [self.controls.widget]
         if stage != "baseline":  # nothing is below it that it could be faster than
             self.above.append(self._guess)
-            self.below = [row([*choices, self._line])]
+            self.below = [row([*choices, self._decisions])]
         super().__init__([stage], **more)
 
     def set(self, **switches: Value) -> None:
@@ -77,7 +77,7 @@ class StagePanel(LadderPanel):
     def _set_changes(self) -> None:
         """Measuring waits for Run; results of other switches are no longer shown."""
         self.plan = replace(self.plan, changes=self.controls.changes())
-        self.bar.say("press Run to measure")
+        self.say("press Run to measure")
         if self.runs:
             self.runs = []
             self.show()
@@ -89,7 +89,7 @@ class StagePanel(LadderPanel):
         self.controls.offer(stage.recipe, source.why_not_set)
         self.plan = replace(self.plan, changes=self.controls.changes())
         elsewhere = f"n/a here: {stage.reason}. Choose another place at the top right"
-        self.bar.say(elsewhere if stage.reason else "ready")
+        self.say(elsewhere if stage.reason else "ready")
         super()._moved()
         if self.runs and (guess := RunStore().guess(self._run.id)):
             self._guess.value = guess
@@ -127,7 +127,7 @@ class StagePanel(LadderPanel):
         lines = [f"The climb so far: {' · '.join(climbed)}."] if climbed else []
         if self.optimization.name in decided:
             lines += [f"Next: pk.StagePanel('{name}')" for name in self._next()]
-        self._line.value = html.escape(" ".join(lines))
+        self._decisions.value = html.escape(" ".join(lines))
 
     def _next(self) -> list[str]:
         """The next rung of the default ladder that can act here, if there is one."""

@@ -47,7 +47,7 @@ class Workbench(LadderPanel):
         self._profile: Sequence[Content] = ()
         self._listed: dict[str, Run] = {}
         """The runs of the history by id."""
-        self.controls = Controls(switches(), lambda: self.bar.say("press Run to measure"))
+        self.controls = Controls(switches(), lambda: self.say("press Run to measure"))
         self.history = History(_dom_classes=["pk-history"])
         self.history.observe(lambda _: self._compare(), "ticked")
         self._link = text("pk-script")

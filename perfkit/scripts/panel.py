@@ -67,7 +67,7 @@ class ScriptPanel(Panel):
         self.launch = Launch(str(script), tuple(map(str, args)), module)
         self.plan = study.script_plan(self.launch, preset)
         self._edit, self._compared, self._seen = list[Content](), list[Content](), list[Content]()
-        self._controls = Controls(SETTABLE, lambda: self.bar.say("press Run to measure"))
+        self._controls = Controls(SETTABLE, lambda: self.say("press Run to measure"))
         command = self.launch.describe()
         about = "Some steps as they are: rate, waiting, profile, what to try, and what can be set"
         edit = "The edit of your file that sets these switches"

@@ -7,7 +7,6 @@ import jupytext
 import pytest
 
 from perfkit import notebook as pk
-from perfkit.notebook import ladder
 
 OTHERS = ("%", "RecipePanel", "pk.profile", "pk.memory", "mine.", "ledger.", "fetch.", "streams")
 SOURCES = sorted((Path(__file__).parents[2] / "notebooks" / "src").glob("0[1-7]_*.py"))
@@ -16,7 +15,7 @@ SOURCES = sorted((Path(__file__).parents[2] / "notebooks" / "src").glob("0[1-7]_
 @pytest.fixture(autouse=True)
 def _on_a_simulated_gpu(data_dir, monkeypatch):
     """What the menu of a panel chooses; played from its recording, so that no process is started."""
-    monkeypatch.setattr(ladder.LadderPanel, "session_device", None)
+    monkeypatch.setattr(pk.LadderPanel, "session_device", None)
     pk.use("recorded:sim-v100")
 
 

@@ -27,7 +27,7 @@ def test_what_was_measured_for_a_question_is_shown_again_and_for_no_other(monkey
     for panel in (same, other):
         panel._ipython_display_()
     assert (same.runs, other.runs) == (runs, [])
-    assert "measured earlier" in same.bar.line.value
+    assert "measured earlier" in same.line.value
     other.set(workers=0, channels_last=True)
     assert [run.session for run in other.runs] == []
     assert [run.session for run in measured(2)] == ["s2", "s2"]

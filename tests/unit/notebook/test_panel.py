@@ -10,7 +10,6 @@ from IPython.utils.capture import capture_output
 
 from perfkit import notebook as pk
 from perfkit.errors import Cancelled, InvalidValue, RunFailed
-from perfkit.notebook.panel import Bar
 from perfkit.show import terminal
 from tests.unit.notebook.fakes import FakeStudy, until_cancelled, wait_until
 from tests.unit.show.fake_runs import session
@@ -18,7 +17,7 @@ from tests.unit.show.fake_runs import session
 
 def words(panel):
     """The panel's line and its error."""
-    return f"{panel.bar.line.value} {panel.bar.error.value}"
+    return f"{panel.line.value} {panel.error.value}"
 
 
 def press(panel, name):
@@ -135,13 +134,17 @@ def test_two_hundred_draws_leave_as_many_widgets_as_two(monkeypatch):
     assert len(ipywidgets.widgets.widget._instances) == before
 
 
-def test_the_bar_says_what_is_left(monkeypatch):
-    bar = Bar()
-    bar.begin()
-    now = time.monotonic() + 10
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    bar.progress("baseline: measuring", 0.5)
-    assert "baseline: measuring, 50%, about 10 s left" in bar.line.value
+def test_the_line_says_what_is_left(monkeypatch):
+    def slowly(progress):
+        now = time.monotonic() + 10
+        monkeypatch.setattr(time, "monotonic", lambda: now)
+        progress.share("measuring", 0.5)
+        assert " measuring, 50%, about 10 s left" in panel.line.value
+        return session()[:2]
+
+    FakeStudy(monkeypatch, slowly)
+    panel = pk.LadderPanel(["data_loading"])
+    panel.run()
 
 
 def test_a_class_of_a_cell_is_refused_with_what_to_do():
