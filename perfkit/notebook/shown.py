@@ -28,9 +28,11 @@ Recipes = Mapping[str, Mapping[str, Any]]
 class Sectioned:
     """Something with sections: tables and figures are picked from them by name."""
 
+    _contents: Sequence[Content] = ()
+
     def sections(self) -> Sequence[Content]:
         """What is shown, in the order of reading."""
-        raise NotImplementedError
+        return self._contents
 
     def parts(self) -> Sequence[Content]:
         """What tables and figures are picked from."""
@@ -57,10 +59,6 @@ class Shown(Sectioned, Generic[Result]):
     def __init__(self, found: Result, contents: Sequence[Content]) -> None:
         self.found = found
         self._contents = contents
-
-    def sections(self) -> Sequence[Content]:
-        """What is shown, in the order of reading."""
-        return self._contents
 
     def __repr__(self) -> str:
         return terminal.text(self.sections())

@@ -176,7 +176,7 @@ def parity(result: Parity) -> list[Content]:
     return [checks("Parity", result.checks), result.describe()]
 
 
-def doctor(about: str, checks: Sequence[devices.Check], stages: Sequence[Any] = ()) -> list[Content]:
+def doctor(about: str, checks: Sequence[devices.Check], stages: Sequence[Any]) -> list[Content]:
     """What this machine has and what to fix, and which stages can run here."""
     columns = (
         Col("what", "name"),
@@ -185,8 +185,8 @@ def doctor(about: str, checks: Sequence[devices.Check], stages: Sequence[Any] = 
         Col("what to do", "remedy"),
     )
     here = Col("here", lambda stage: f"n/a: {stage.reason}" if stage.reason else "will be measured")
-    table = tabulate((Col("stage", "title"), here), stages, "Stages")
-    return [tabulate(columns, checks, about), *([table] if stages else [])]
+    rungs = tabulate((Col("stage", "title"), here), stages, "Stages")
+    return [tabulate(columns, checks, about), rungs]
 
 
 # ---------------------------------------------------------------- several ranks

@@ -11,6 +11,7 @@ from IPython.utils.capture import capture_output
 from perfkit import notebook as pk
 from perfkit.errors import Cancelled, InvalidValue, RunFailed
 from perfkit.show import terminal
+from perfkit.studies.sources import Update
 from tests.unit.notebook.fakes import FakeStudy, until_cancelled, wait_until
 from tests.unit.show.fake_runs import session
 
@@ -134,17 +135,11 @@ def test_two_hundred_draws_leave_as_many_widgets_as_two(monkeypatch):
     assert len(ipywidgets.widgets.widget._instances) == before
 
 
-def test_the_line_says_what_is_left(monkeypatch):
-    def slowly(progress):
-        now = time.monotonic() + 10
-        monkeypatch.setattr(time, "monotonic", lambda: now)
-        progress.share("measuring", 0.5)
-        assert " measuring, 50%, about 10 s left" in panel.line.value
-        return session()[:2]
-
-    FakeStudy(monkeypatch, slowly)
+def test_the_line_says_what_is_left():
     panel = pk.LadderPanel(["data_loading"])
-    panel.run()
+    panel._started = time.monotonic() - 600
+    panel.follow(Update("baseline", "measuring", 0.5))
+    assert "baseline: measuring, 50%, about 10 min left" in panel.line.value
 
 
 def test_a_class_of_a_cell_is_refused_with_what_to_do():
