@@ -24,7 +24,7 @@ _UNBROKEN = 24
 
 def show(contents: Iterable[Content], to_stderr: bool = False) -> None:
     """Prints sections."""
-    console = _Console(stderr=to_stderr, highlight=False)
+    console = Console(stderr=to_stderr, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPE_WIDTH
     _print(contents, console)
@@ -37,13 +37,6 @@ def text(contents: Iterable[Content], width: int = _PIPE_WIDTH) -> str:
     with console.capture() as captured:
         _print(contents, console)
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
-
-
-class _Console(Console):
-    """A console that reports a broken pipe (`| head`) to its caller; rich would end the program."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
 
 
 def _print(contents: Iterable[Content], console: Console) -> None:
