@@ -56,12 +56,7 @@ class Table(NamedTuple):
 
 
 def tabulate(
-    columns: Sequence[Col],
-    things: Sequence[Any],
-    title: str = "",
-    note: str = "",
-    none: str = "none",
-    most: int | None = None,
+    columns: Sequence[Col], things: Sequence[Any], title: str = "", note: str = "", none: str = "none"
 ) -> Table:
     """A table with a row for each thing.
 
@@ -71,11 +66,8 @@ def tabulate(
         title: above the table.
         note: what a reader must know beside the table.
         none: why there are no rows, where there are none.
-        most: how many rows to show; the note says how many there are.
     """
-    rows = [[column.cell(thing) for column in columns] for thing in things[:most]]
-    if len(rows) < len(things):
-        note = f"The first {most} of {len(things)}. {note}".strip()
+    rows = [[column.cell(thing) for column in columns] for thing in things]
     return Table([column.head for column in columns], rows, title, note if rows else none)
 
 

@@ -117,7 +117,8 @@ class Profile:
             for field in fields.split()
             if any(getattr(row, field) is not None for row in rows)
         ]
-        return tabulate(columns, rows, title, none=self._spoiled(name) or none, most=_ROWS)
+        note = f"The first {_ROWS} of {len(rows)}." if len(rows) > _ROWS else ""
+        return tabulate(columns, rows[:_ROWS], title, note, self._spoiled(name) or none)
 
     def _breakdown(self) -> Figure:
         """A stacked bar for each step, and for the mean."""

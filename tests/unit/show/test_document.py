@@ -30,8 +30,7 @@ def test_alignment_follows_from_types_not_from_text():
     assert tabulate((Col("a", str), Col("b", lambda _: Cell(None))), [1]).numeric == [False, True]
 
 
-def test_a_table_says_how_many_rows_it_left_out():
-    assert tabulate(COLUMNS, THINGS, note="Enough.", most=1).note == "The first 1 of 2. Enough."
+def test_a_table_without_rows_says_why():
     assert tabulate(COLUMNS, [], none="no stage").note == "no stage"
 
 
