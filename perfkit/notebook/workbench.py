@@ -21,8 +21,6 @@ from perfkit.show.document import Bullets, Content
 from perfkit.studies import rungs
 from perfkit.studies.compare import compare_stored
 
-BASELINE = "baseline"
-
 
 class History(anywidget.AnyWidget):
     """The table of runs in the page, to sort and filter; its script is the file beside this one."""
@@ -62,7 +60,7 @@ class Workbench(LadderPanel):
             about = "Some steps under the profiler"
             self.buttons = [self.button("Profile", about, lambda: self.start(self._record))]
         self.above, self.below = [self.controls.widget], [self.history, row(acts), self._link]
-        super().__init__([BASELINE], workload=workload, **more)
+        super().__init__(["baseline"], workload=workload, **more)
 
     def set(self, **switches: Value) -> None:
         """Sets switches, as the controls do."""
@@ -97,7 +95,7 @@ class Workbench(LadderPanel):
     def _measure(self) -> None:
         """The recipe of the controls beside the baseline; the baseline itself is measured once."""
         recipe, base = self.controls.recipe, plain(self.plan)
-        recipes = {BASELINE: base}
+        recipes = {"baseline": base}
         if changed := ", ".join(tables.changes(recipe.to_dict(), base.to_dict())):
             recipes[changed[:60]] = recipe
         self._profile = ()
