@@ -121,23 +121,10 @@ class StagePanel(LadderPanel):
         return not self.plan.recorded and self._run.status == "ok"
 
     def _show_climb(self) -> None:
-        """The line of the climb so far and, once this rung is decided, what comes next."""
+        """What was decided on each rung so far."""
         decided = _decided(self.plan)
-        climbed = [_told(decided[name]) for name in LADDER if name in decided]
-        lines = [f"The climb so far: {' · '.join(climbed)}."] if climbed else []
-        if self.optimization.name in decided:
-            lines += [f"Next: pk.StagePanel('{name}')" for name in self._next()]
-        self._decisions.value = html.escape(" ".join(lines))
-
-    def _next(self) -> list[str]:
-        """The next rung of the default ladder that can act here, if there is one."""
-        own = self.optimization.name
-        for name in LADDER[LADDER.index(own) + 1 :] if own in LADDER else ():
-            plan = replace(self.plan, stages=(name,), changes={})
-            with contextlib.suppress(InvalidValue, KeyError):  # a recording without this rung
-                if not rungs.planned(plan, load=False)[-1].reason:
-                    return [name]
-        return []
+        climbed = " · ".join(_told(decided[name]) for name in LADDER if name in decided)
+        self._decisions.value = html.escape(f"The climb so far: {climbed}.") if climbed else ""
 
     @property
     def _run(self) -> Run:
