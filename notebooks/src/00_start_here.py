@@ -61,6 +61,6 @@ panel.run()
 #
 # To look things up: [cheat sheet](../docs/cheat_sheet.md) · [glossary](../docs/glossary.md) · [how perfkit measures](../docs/measuring.md) · [the articles](../docs/articles.md). If something does not run, `!perfkit doctor` checks the machine.
 #
-# **Without a GPU** you can still follow the GPU's story. The menu *Where* of each panel offers a *simulated* V100: a model predicts its kernels, and every such value is marked `sim.` ([how good it is](../docs/simulation.md)).
+# **Without a GPU** you can still follow the GPU's story. The menu *Where* of each panel offers a *simulated* V100: a model predicts its kernels, and every such value is marked `~` ([how good it is](../docs/simulation.md)).
 #
 # Next: [01 baseline](01_baseline.ipynb)
