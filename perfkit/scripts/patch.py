@@ -16,7 +16,7 @@ from perfkit.results.parity import Check
 from perfkit.scripts import referee
 from perfkit.scripts.behaviour import Behaviour
 from perfkit.scripts.messages import ScriptFacts, Site
-from perfkit.scripts.patch_source import Edit, Refused, Source
+from perfkit.scripts.patch_source import Refused, Source
 from perfkit.scripts.study import ScriptSource, script_plan
 from perfkit.scripts.watched import Launch
 from perfkit.show.document import Content, Notice
@@ -66,8 +66,7 @@ _TRAINING_ARGUMENTS = {
     "compile=True": "torch_compile=True",
 }
 _LIBRARIES = {
-    "transformers": ("TrainingArguments Seq2SeqTrainingArguments", _TRAINING_ARGUMENTS),
-    "trl": ("SFTConfig", _TRAINING_ARGUMENTS),
+    "transformers": (r"\w*TrainingArguments|(SFT|DPO|GRPO|Reward)Config", _TRAINING_ARGUMENTS),
     "accelerate": ("Accelerator", {"amp=bf16": 'mixed_precision="bf16"'}),
     "lightning": ("Trainer", {"amp=bf16": 'precision="bf16-mixed"'}),
 }
@@ -105,10 +104,8 @@ class Patch:
 
     def notes(self) -> list[Content]:
         """What a reader must know beside the diff."""
-        root = self.root
-        is_elsewhere = root != self.launch.where.resolve()
-        where = [f"Apply it with: patch -p1 -d {shlex.quote(str(root))}"] * is_elsewhere
-        return [*where, *(Notice(f"{name} is not in the patch: {why}") for name, why in self.refused.items())]
+        how = [f"Apply it with: patch -p1 -d {shlex.quote(str(self.root))}"] * bool(self.edited)
+        return [*how, *(Notice(f"{name} is not in the patch: {why}") for name, why in self.refused.items())]
 
 
 def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | None = None) -> Patch:
@@ -122,36 +119,39 @@ def edit(launch: Launch, settings: Mapping[str, Value], facts: ScriptFacts) -> P
     """The edits of a script's files; they stay as they are."""
     files = [str(launch.script.resolve())] if launch.script else []
     files += [frame.file for site in facts.sites for frame in reversed(site.frames)]
-    edits, edited, refused = list[Edit](), dict[str, Value](), dict[str, str]()
-    sources = {path: Source(path, Path(path).read_bytes(), edits) for path in dict.fromkeys(files)}
+    replaced, edited, refused = launch.replaced, dict[str, Value](), dict[str, str]()
+    sources = {path: Source(path, Path(path).read_bytes()) for path in dict.fromkeys(files)}
     patcher = _Patcher(facts, sources)
     for name, value in settings.items():
-        count = len(edits)
+        before = [(source.edits, len(source.edits)) for source in sources.values()]
         try:
             patcher.set(name, value)
+            replaced = tuple((Path(path), each.edited()) for path, each in sources.items() if each.edits)
             edited[name] = value
         except Refused as reason:
             refused[name] = str(reason)
-            del edits[count:]
-    if edited:
-        changed = dict.fromkeys(edit.path for edit in edits)
-        replaced = tuple((Path(path), sources[path].edited()) for path in changed)
-        launch = replace(launch, program=files[0] if launch.script else launch.program, replaced=replaced)
-    return Patch(launch, edited, refused)
+            for edits, count in before:
+                del edits[count:]
+    program = files[0] if launch.script else launch.program
+    return Patch(replace(launch, program=program, replaced=replaced), edited, refused)
 
 
+@dataclass(frozen=True)
 class _Patcher:
     """Edits the files of a script at the calls that were seen; the first file is the one that is started."""
 
-    def __init__(self, facts: ScriptFacts, sources: Mapping[str, Source]) -> None:
-        self._facts, self._sources = facts, sources
-        self._sites = [site for site in facts.sites if site.frames]
+    facts: ScriptFacts
+    sources: Mapping[str, Source]
+
+    def sites(self, role: str) -> list[Site]:
+        """The calls of a role in the user's own files."""
+        return [site for site in self.facts.sites if site.role == role and site.frames]
 
     def set(self, name: str, value: Value) -> None:
         """Makes the edits of a switch; `Refused` where it has to be done by hand."""
-        if self._facts.settings.get(name) == value:
+        if self.facts.settings.get(name) == value:
             raise Refused(f"the script has {name}={shown(value)} already")
-        if reason := self._facts.refused.get(name):
+        if reason := self.facts.refused.get(name):
             raise Refused(reason)
         if variables := Recipe().replace(**{name: value}).environment():
             pairs = " ".join(f"{variable}={code}" for variable, code in variables.items())
@@ -159,21 +159,21 @@ class _Patcher:
         role, code = _WAYS.get(f"{name}={value}") or _WAYS.get(name) or ("", "")
         if not code:
             raise Refused(f"the script's own code has to change: see `perfkit diff {name}`")
-        code = code.format(value, device=self._facts.device)
-        sites = [site for site in self._sites if site.role == role]
-        if not (self._sources if role == "line" else sites):
+        code = code.format(value, device=self.facts.device)
+        sites = self.sites(role)
+        if not sites and code.startswith("."):  # the model is called here, wherever it was made
+            sites = self.sites("forward")
+        if not (self.sources if role == "line" else sites):
             raise Refused(f"no {role} was seen in the script's own code")
         self._refuse_own(name, code)
         if sites and sites[0].library:
             self._set_option(sites[0], name, value)
         else:
             self._edit(sites, role, code)
-        for source in self._sources.values():
-            source.edited()
 
     def _refuse_own(self, name: str, code: str) -> None:
         """A script that has an option for a switch, or sets it itself, is left to do so."""
-        for source in self._sources.values():
+        for source in self.sources.values():
             for option in re.findall(r"""["']--([\w-]+)["']""", source.text):
                 if option.replace("-", "_") in (name, *re.findall(r"(\w+)=", code)):
                     raise Refused(f"set it with the script's option --{option}")
@@ -185,7 +185,7 @@ class _Patcher:
         """The option of the library that makes a call."""
         makers, options = _LIBRARIES.get(site.library, ("", {}))
         option = (options.get(f"{name}={value}") or options.get(name, "")).format(value)
-        calls = [(each, call) for each in self._sources.values() for call in each.calls(makers.split())]
+        calls = [(each, call) for each in self.sources.values() for call in each.calls(makers)]
         if not option or len(calls) != 1:
             what = f"{site.library} makes the {site.role}: set {option or 'it'} in its options"
             raise Refused(f"{site.frames[0].where}: {what}")
@@ -194,9 +194,9 @@ class _Patcher:
 
     def _edit(self, sites: Sequence[Site], role: str, code: str) -> None:
         if role == "line":
-            next(iter(self._sources.values())).add_after_imports(code)
+            next(iter(self.sources.values())).add_after_imports(code)
         for site in sites:
-            source = self._sources[site.frames[0].file]
+            source = self.sources[site.frames[0].file]
             call = source.call_at(site.frames[0])
             if code.startswith("."):
                 _add_to_model(source, call, code)
@@ -208,7 +208,7 @@ class _Patcher:
     def _wrap_loss(self, source: Source, backward: Any, header: str, is_only: bool) -> None:
         """A context from the model's call to the only backward pass, if one block holds both."""
         *outer, loss = source.around(backward)
-        frames = [frame for site in self._sites if site.role == "forward" for frame in site.frames]
+        frames = [frame for site in self.sites("forward") for frame in site.frames]
         models = [source.around(source.call_at(frame)) for frame in frames if frame.file == source.path]
         near = [path[len(outer)] for path in models if path[: len(outer)] == outer != path]
         near = [statement for statement in near if not isinstance(statement, ast.FunctionDef)]
@@ -218,15 +218,15 @@ class _Patcher:
         block = b"".join(source.lines[getattr(outer[-1], "lineno", 1) : loss.lineno])
         if device := re.search(rb"\.to\(([\w.]*device)\b", block):  # the script may choose another one
             kind = f"torch.device({device[1].decode()}).type"
-            header = header.replace(f'"{self._facts.device}"', kind)
+            header = header.replace(f'"{self.facts.device}"', kind)
         source.wrap(near[0], loss, header)
 
 
 def _add_to_model(source: Source, call: Any, suffix: str) -> None:
-    """A statement on a model, before the optimizer that gets its parameters is made by a call."""
-    name = ", ".join(re.findall(r"([\w.]+)\.(?:named_)?parameters\(", source.code(call)))
+    """A statement on a model, before a call that makes an optimizer of its parameters."""
+    name = ", ".join(re.findall(r"([\w.]+)\.(?:named_)?parameters\(", ast.unparse(call)))
     if name == "self" or not re.fullmatch(r"(self\.)?\w+", name):
-        what = f"add `{suffix}` to the model before this optimizer is made"
+        what = f"add `{suffix}` to the model before this call"
         raise Refused(f"{source.name}:{call.lineno}: {what}")
     source.add_before(source.around(call)[-1], f"{name}{suffix}")
 

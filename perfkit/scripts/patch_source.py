@@ -9,7 +9,7 @@ import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from perfkit.errors import PerfkitError
 from perfkit.scripts.messages import Frame
@@ -19,20 +19,13 @@ class Refused(Exception):
     """An edit that is left to the user: where it belongs, and the edit in words."""
 
 
-class Edit(NamedTuple):
-    """Bytes of a file that are replaced by a text; none where `start` is `end`."""
-
-    path: str
-    start: int
-    end: int
-    text: str
-
-
 class Source:
     """A parsed file. The methods add to `edits`, or raise `Refused` for what they cannot find or place."""
 
-    def __init__(self, path: str, data: bytes, edits: list[Edit]) -> None:
-        self.path, self.data, self.edits, self.name = path, data, edits, Path(path).name
+    def __init__(self, path: str, data: bytes) -> None:
+        self.path, self.data, self.name = path, data, Path(path).name
+        self.edits: list[tuple[int, int, str]] = []
+        """Start and end of bytes that are replaced by a text; nothing is where both are the same."""
         try:
             self.text = data.decode()
             self._tree = ast.parse(self.text)
@@ -45,14 +38,9 @@ class Source:
 
     # ------------------------------------------------------------ finding
 
-    def code(self, node: ast.AST) -> str:
-        """The text of a node."""
-        start, end = self._span(node)
-        return self.data[start:end].decode()
-
-    def calls(self, names: Sequence[str]) -> list[ast.Call]:
-        """The calls of functions, methods and classes with these names."""
-        return [call for call in self._calls if self.code(call.func).rpartition(".")[2] in names]
+    def calls(self, pattern: str) -> list[ast.Call]:
+        """The calls of functions, methods and classes whose names match a pattern."""
+        return [call for call in self._calls if re.fullmatch(rf"(.*\.)?({pattern})", ast.unparse(call.func))]
 
     def call_at(self, frame: Frame) -> ast.Call:
         """The call expression that was running."""
@@ -79,14 +67,13 @@ class Source:
             name, code = setting.split("=", 1)
             value = given.get(name)
             if isinstance(value, ast.Constant):
-                self.edits.append(Edit(self.path, *self._span(value), code))
+                self.edits.append((*self._span(value), code))
             elif value:
-                raise Refused(f"{self.name}:{value.lineno}: {name} is {self.code(value)}; set that to {code}")
+                own = ast.unparse(value)
+                raise Refused(f"{self.name}:{value.lineno}: {name} is {own}; set that to {code}")
             elif None in given:
-                options = self.code(given[None])
-                raise Refused(
-                    f"{self.name}:{call.lineno}: set {settings} in the dictionary given as **{options}"
-                )
+                where = f"the dictionary given as **{ast.unparse(given[None])}"
+                raise Refused(f"{self.name}:{call.lineno}: set {settings} in {where}")
             else:
                 # After the last argument; the parentheses of a generator may be those of the call.
                 end = self._span(call)[1] - 1
@@ -99,7 +86,7 @@ class Source:
         return start, self._starts[node.end_lineno - 1] + node.end_col_offset
 
     def _insert(self, at: int, text: str) -> None:
-        self.edits.append(Edit(self.path, at, at, text))
+        self.edits.append((at, at, text))
 
     def add_before(self, statement: ast.stmt, line: str) -> None:
         """A line of code above a statement."""
@@ -110,14 +97,10 @@ class Source:
 
     def add_after_imports(self, line: str) -> None:
         """One or more lines of code after the last import at the top of the file."""
-        ends = [node.end_lineno for node in self._tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-        if not ends:
-            raise Refused(f"{self.name}: put `{line}` before the training")
-        self._add(ends[-1] or 0, line)
+        imports = [node for node in self._tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        self._add(max((node.end_lineno or 0 for node in imports), default=0), line)
 
     def _add(self, number: int, line: str) -> None:
-        if not re.search(r"^import torch(\.\w+)*\s*(,|#|$)", self.text, re.MULTILINE):
-            raise Refused(f"{self.name}: add `import torch` at its top, then run it again")
         self._insert(self._starts[number], f"{line}\n".replace("\n", self._end))
 
     def wrap(self, first: ast.stmt, after: ast.stmt, header: str) -> None:
@@ -132,8 +115,11 @@ class Source:
 
     def edited(self) -> bytes:
         """The file with its edits."""
-        result, own = self.data, dict.fromkeys(edit for edit in self.edits if edit.path == self.path)
-        for _, start, end, text in sorted(own, key=lambda edit: edit.start)[::-1]:
+        import_torch = r"^import (.*, *)?torch(\.\w+)*\s*(,|#|$)"
+        if any("torch." in edit[2] for edit in self.edits) and not re.search(import_torch, self.text, re.M):
+            raise Refused(f"{self.name}: add `import torch` at its top, then run it again")
+        result = self.data
+        for start, end, text in sorted(self.edits, key=lambda edit: edit[0])[::-1]:
             result = result[:start] + text.encode() + result[end:]
         try:
             ast.parse(result)

@@ -154,9 +154,7 @@ REFUSED = {
                       {"cudnn_benchmark": True}, "train.py:3: make that `torch.backends.cudnn.benchmark = True`"),
     "no copy": ("DataLoader(d)\n", {"non_blocking": True},
                 "no copy was seen in the script's own code"),
-    "no import": ("DataLoader(d)\n", {"cpu_threads": 2},
-                  "train.py: put `torch.set_num_threads(2)` before the training"),
-    "no import of torch": ("import torch.nn as nn\nDataLoader(d)\n", {"cpu_threads": 2},
+    "no import of torch": ("import os, torch.nn as nn\nDataLoader(d)\n", {"cpu_threads": 2},
                            "train.py: add `import torch` at its top, then run it again"),
 }  # fmt: skip
 
@@ -219,8 +217,13 @@ def test_autocast_that_cannot_be_placed(body, reason, tmp_path):
 def test_the_model_is_the_optimizers(given, model, tmp_path):
     text = f"import torch\nnet(x)\noptimizer = Adam({given})\n"
     result = patched(tmp_path, text, {"compile": True}, {"forward": ["net("], "optimizer": ["Adam("]})
-    reason = "train.py:3: add `.compile()` to the model before this optimizer is made"
+    reason = "train.py:3: add `.compile()` to the model before this call"
     assert added(result) == [f"{model}.compile()"] if model else result.refused["compile"] == reason
+
+
+def test_without_an_optimizer_the_call_of_the_model_says_where_it_is(tmp_path):
+    result = patched(tmp_path, "import torch\nnet(x)\n", {"compile": True}, {"forward": ["net("]})
+    assert result.refused["compile"] == "train.py:2: add `.compile()` to the model before this call"
 
 
 HUGGING_FACE = (

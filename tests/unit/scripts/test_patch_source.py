@@ -11,8 +11,8 @@ from perfkit.scripts.patch_source import Refused, Source
 
 
 def added(text):
-    source = Source("train.py", text.encode(), [])
-    (call,) = source.calls(["f"])
+    source = Source("train.py", text.encode())
+    (call,) = source.calls("f")
     source.set_arguments(call, "n=2")
     return source.edited().decode()
 
@@ -53,4 +53,4 @@ def test_what_cannot_be_added_is_refused(text, reason):
 @pytest.mark.parametrize("data", [b"def f(:\n", "x = 'ä'\n".encode("latin-1")])
 def test_what_is_no_python_in_utf_8(data):
     with pytest.raises(PerfkitError, match="cannot read train.py as Python in UTF-8"):
-        Source("train.py", data, [])
+        Source("train.py", data)
