@@ -21,8 +21,6 @@ from perfkit.studies.sources import Plan
 
 _EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model"}
 """Differences after which other losses are to be expected."""
-_DECLARE = {"batch_size": {"samples", "updates"}, "amp": {"precision"}}
-"""Switches that declare a difference by being set."""
 _WIDE = 2
 """An interval wider than this many times what was asked for, or than the A/A noise, decides nothing."""
 _DISTORTED = 2
@@ -47,14 +45,10 @@ class Verdict(msgspec.Struct, frozen=True):
         return [*study.sides(result, [*proofs.values()]), f"Verdict: {self.outcome}: {self.reason}"]
 
 
-Judge = Callable[[Comparison, float, bool | None], Verdict]
-"""`verdict` of two sides: takes what was measured, the precision, and what a gate says."""
-
-
 def match(
     script: options.Script, training: options.Recipe, named: Sequence[str], allowed: Sequence[str]
-) -> tuple[Plan, Candidate, Candidate, Judge]:
-    """Two sides, checked before anything starts, and their judge.
+) -> tuple[Plan, Candidate, Candidate, Callable[..., Verdict]]:
+    """Two sides, checked before anything starts, and `verdict` on them, to be called with what was measured.
 
     They are a script as it is and with switches set, or the two scripts that are `named` first; what else is
     `named` are arguments of both sides. `allowed`: names of differences that are meant.
@@ -74,10 +68,9 @@ def match(
     if is_one:
         old, new = "as it is", ", ".join(settings)
     observed: dict[str, Behaviour] = {}
-    how = training.preset, training.seed
-    plan = study.script_plan(launch, *how, more={new: second}, observed=observed)
+    plan = study.script_plan(launch, training.preset, training.seed, more={new: second}, observed=observed)
     changes = parse_settings(settings)
-    declared = set(allowed).union(*(_DECLARE.get(switch, ()) for switch in changes))
+    declared = {*allowed, *["samples", "updates"] * ("batch_size" in changes)}
     judge = functools.partial(verdict, observed, declared)
     return plan, Candidate(old), Candidate(new, changes), judge
 
@@ -97,7 +90,7 @@ def verdict(
     sides = {"a": result.a, "b": result.b}
     seen = {name: observed[run.title] for name, run in sides.items() if run.title in observed}
     is_seen = len(seen) == len(sides)
-    found = differences(seen["a"], seen["b"]) if is_seen else []
+    found = [*differences(seen["a"], seen["b"])] if is_seen else []
     losses = study.losses(result.a, result.b)
     if allowed & _EXPLAIN_LOSSES & {one.name for one in found}:
         allowed = {*allowed, "losses"}

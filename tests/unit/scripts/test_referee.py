@@ -71,8 +71,8 @@ def test_both_sides_of_a_comparison_are_checked_before_anything_starts(tmp_path,
     plan, old, new, _ = match(["a/train.py", "b/train.py", "--lr"])
     assert (plan.workload, plan.preset.loss_steps) == ("train.py", study.LOSSES)
     assert (old.title, new.title) == ("a/train.py", "b/train.py")
-    _, old, new, judge = match([], "a/train.py", settings=["amp=bf16"])
-    assert (old.title, new.changes, judge.args[1]) == ("as it is", {"amp": "bf16"}, {"precision"})
+    _, old, new, judge = match([], "a/train.py", settings=["batch_size=8"])
+    assert (old.title, new.changes, judge.args[1]) == ("as it is", {"batch_size": 8}, {"samples", "updates"})
     wrong = ("a/train.py", [], "nor one and switches: a/train.py"), (None, ["workers=2"], "--script")
     for program, settings, message in wrong:
         with pytest.raises(InvalidValue, match=message):
