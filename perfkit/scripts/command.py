@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from perfkit.cli import options as cli
-from perfkit.errors import InvalidValue
 from perfkit.recipe import parse_settings
 from perfkit.scripts import patch as patching
 from perfkit.scripts import watching
@@ -48,7 +47,7 @@ def patch(
     arguments: Arguments = None,
     *,
     module: Module = False,
-    settings: Annotated[cli.Texts, typer.Option("--set", help="switch=value; repeatable")] = None,
+    settings: Annotated[list[str], typer.Option("--set", help="switch=value; repeatable")],
     budget: Annotated[
         float,
         typer.Option(help="seconds of rounds against the switches set from outside; 0: unverified", min=0),
@@ -56,8 +55,6 @@ def patch(
 ) -> None:
     """Prints the edit of your own script that sets switches, at the calls seen while it trained."""
     switches = parse_settings(settings)
-    if not switches:
-        raise InvalidValue("there is nothing to set", "Add --set switch=value, such as --set amp=bf16")
     launch = Launch(program, tuple(arguments or ()), module)
     with cli.progress() as follow:
         result = patching.make(launch, switches, follow)

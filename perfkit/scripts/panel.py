@@ -14,7 +14,7 @@ from perfkit.notebook.shown import Shown
 from perfkit.recipe import Recipe, Value, allowed
 from perfkit.rules import Target, why_not
 from perfkit.scripts import patch as patching
-from perfkit.scripts import study, suggest
+from perfkit.scripts import study
 from perfkit.scripts.messages import SETTABLE
 from perfkit.scripts.watched import Launch
 from perfkit.scripts.watching import watch
@@ -115,7 +115,8 @@ class ScriptPanel(Panel):
     def _measure(self) -> None:
         settings, preset = self._settings(), self.plan.preset
         self._edit = []
-        sides = Candidate("as it is"), Candidate(suggest.settings_text(settings), changes=settings)
+        title = self._controls.recipe.describe(self._controls.base)
+        sides = Candidate("as it is"), Candidate(title, changes=settings)
         result = compare(
             *sides, self.plan, preset.budget_s, preset.precision, 1, False, preset.part, self.progress()
         )

@@ -158,11 +158,6 @@ def _computing(seen: Seen) -> Iterator[Suggestion]:
     yield seen.idea("Optimizer", why, {"optimizer_impl": kind}, left_s)
 
 
-def settings_text(values: Mapping[str, Value]) -> str:
-    """Settings as one types them."""
-    return ", ".join(f"{name}={shown(value)}" for name, value in values.items())
-
-
 def table(ideas: Sequence[Suggestion]) -> Table:
     """What to try, the most promising first."""
 
@@ -173,10 +168,14 @@ def table(ideas: Sequence[Suggestion]) -> Table:
             return units.NOT_AVAILABLE if idea.state == "try" else ""
         return f"{'≤ ' * idea.at_most}{units.times(idea.gain)}"
 
+    def settings(idea: Suggestion) -> str:
+        texts = [f"{name}={shown(value)}" for name, value in idea.settings.items()]
+        return _STATES[idea.state] or ", ".join(texts)
+
     columns = [
         Col("switch", "title"),
         Col("gain", gain),
-        Col("set", lambda idea: _STATES[idea.state] or settings_text(idea.settings)),
+        Col("set", settings),
         Col("why", lambda idea: clean(idea.why)),
     ]
     note = "An interval is measured; ≤ is a bound, as if its part took no time; n/a: only measuring tells."

@@ -150,8 +150,3 @@ def test_the_command_prints_and_verifies(tmp_path, monkeypatch):
     diff = done.stdout.encode()
     subprocess.run(["patch", "-p1"], input=diff, check=True, capture_output=True, cwd=tmp_path)
     assert b"momentum=0.9, fused=True)" in file.read_bytes()
-
-
-def test_a_patch_needs_a_switch(tmp_path):
-    (tmp_path / "train.py").write_text("")
-    assert "nothing to set" in perfkit("patch", "train.py", code=2, cwd=tmp_path).stderr
