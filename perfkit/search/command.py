@@ -25,7 +25,7 @@ def tune(
         Texts, typer.Option(help="switch=value,value…; repeatable (default: the usual ones)")
     ] = None,
     memory: Annotated[float | None, typer.Option(help="cap in GB", min=0)] = None,
-    budget: Budget = 600.0,
+    budget: Annotated[float, typer.Option(help="seconds in all; a few recipes come anyway", min=0)] = 600.0,
 ) -> None:
     """Finds the recipe with the most samples/s under a memory cap that still trains the same."""
     plan = training.plan()
@@ -33,6 +33,7 @@ def tune(
     for name, text in pairs(space, "space", "switch=value,value, such as workers=0,2,4"):
         values[name] = [parse_settings([f"{name}={value}"])[name] for value in text.split(",")]
     cap = None if memory is None else int(memory * 1e9)
+    typer.echo(f"{plan.workload}: about {budget:.0f} s", err=True)
     with progress() as follow:
         result = tuning.tune(plan, values or None, cap, budget, progress=follow)
     output.show("the fastest recipe", result.sections(), result)
