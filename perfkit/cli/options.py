@@ -124,20 +124,26 @@ def names(text: str | None) -> list[str] | None:
 
 @contextlib.contextmanager
 def progress(tell: "Callable[[Update], None]" = lambda update: None) -> "Iterator[Progress]":
-    """A bar on stderr for the progress of a study; `tell` gets the updates too."""
+    """A bar on stderr for the progress of a study; `tell` gets the updates too.
+
+    Where stderr is no terminal, it says once that the study waits for another one to end.
+    """
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import Progress as Bar
 
     from perfkit.studies.sources import Progress
 
-    console = Console(stderr=True)
+    console, waits = Console(stderr=True), set[str]()
     with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("starting", total=1.0)
 
         def show(now: "Update") -> None:
             bar.update(task, completed=now.fraction, description=escape(now.describe()))
             tell(now)
+            if bar.disable and now.phase.startswith("waiting: ") and now.phase not in waits:
+                waits.add(now.phase)
+                typer.echo(now.phase, err=True)
 
         yield Progress(show)
 

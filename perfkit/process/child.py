@@ -37,8 +37,8 @@ COLLECT_S = 1.5
 GRACE_S = 3.0
 LOG_BYTES = 20_000
 """How much of the end of a log is read."""
-EVERYTHING = "everything"
-"""A lock on the cores and all GPUs: for a script, whose device shows only when it runs."""
+EVERYTHING = "the cores and all GPUs"
+"""What a script locks, whose device shows only when it runs."""
 
 
 class Conversation:

@@ -73,6 +73,13 @@ def test_options_are_read_as_json_or_as_text():
     assert options.names("a, b,") == ["a", "b"]
 
 
+def test_without_a_terminal_waiting_is_told_once(capsys):
+    with options.progress() as follow:
+        for phase in ("waiting: another run uses cpu", "waiting: another run uses cpu", "measuring"):
+            follow.phase(phase)
+    assert capsys.readouterr().err == "waiting: another run uses cpu\n"
+
+
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path):
     for path in (tmp_path / "none" / "x.json", tmp_path):
         with pytest.raises(InvalidValue, match="cannot write"):
