@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct, field
 
-from perfkit.errors import TraceError
+from perfkit.errors import InvalidValue, TraceError
 
 MIB = 1 << 20
 PIECE = 2 * MIB
@@ -94,7 +94,8 @@ class Reader:
         """The events, piece by piece.
 
         Raises:
-            TraceError: the file cannot be read, or is not a trace.
+            InvalidValue: the file cannot be read.
+            TraceError: it is not a trace.
         """
         texts = self._texts()
         text = self._opened(texts)
@@ -121,7 +122,7 @@ class Reader:
         except (EOFError, zlib.error, gzip.BadGzipFile):
             self.truncated = True
         except OSError as error:
-            raise TraceError(f"cannot read {self.path}: {error.strerror or error}", ADVICE) from error
+            raise InvalidValue(f"cannot read {self.path}: {error.strerror or error}", ADVICE) from error
 
     def _opened(self, texts: Iterator[bytes]) -> bytes:
         """The text from the first event on."""

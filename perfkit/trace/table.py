@@ -91,7 +91,8 @@ class Trace:
         tell: follows the read.
 
     Raises:
-        TraceError: it cannot be read, or nothing in it is an event of the PyTorch profiler.
+        InvalidValue: it cannot be read.
+        TraceError: nothing in it is an event of the PyTorch profiler.
     """
 
     def __init__(self, path: str | Path, tell: Tell = lambda what, share: None) -> None:

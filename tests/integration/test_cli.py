@@ -183,8 +183,8 @@ def test_a_read_is_stopped_by_ctrl_c_with_one_line(tmp_path):
 
 def test_what_is_no_trace_gets_one_line(tmp_path):
     (tmp_path / "x.json").write_bytes(b"")
-    for name, words in (("x.json", ""), ("", "cannot read "), ("none.json", "cannot read ")):
-        (line,) = perfkit("trace", str(tmp_path / name), code=1).stderr.strip().splitlines()
+    for name, words, code in (("x.json", "", 1), ("", "cannot read ", 2), ("none.json", "cannot read ", 2)):
+        (line,) = perfkit("trace", str(tmp_path / name), code=code).stderr.strip().splitlines()
         assert words in line
 
 
