@@ -63,15 +63,13 @@ def test_the_fastest_recipe_is_found_and_measured_afresh(search, plan):
     assert search.alive() == []
 
 
-@pytest.mark.parametrize(("budget_s", "settings", "seconds"), [(0, "workers=2", 7), (15, "workers=2,", 8)])
-def test_the_budget_is_for_all_with_the_best_recipe_afresh(
-    budget_s, settings, seconds, search, plan, monkeypatch
-):
-    """Each process takes a second; parity, which comes then, at most five as the longest measurement."""
+@pytest.mark.parametrize(("budget_s", "seconds"), [(0, 7), (17, 8)])
+def test_the_budget_is_for_all_with_the_best_recipe_afresh(budget_s, seconds, search, plan, monkeypatch):
+    """Each process takes a second: the first measurement four, for which parity has time, too."""
     clock = SimpleNamespace(monotonic=lambda: len(search.children))
     monkeypatch.setattr("perfkit.search.tune.time", clock)
     tuned = tune(plan, SPACE, budget_s=budget_s)
-    assert (tuned.settings, tuned.seconds) == (settings, seconds)
+    assert tuned.settings.endswith("workers=2") and tuned.seconds == seconds
     assert tuned.notes == ["No time was left to try amp, channels_last: raise the budget"]
 
 
