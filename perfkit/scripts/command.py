@@ -34,7 +34,6 @@ def watch(
 ) -> None:
     """Runs your training script as it is, and says where its steps' time goes and what to try."""
     launch = Launch(program, tuple(arguments or ()), module)
-    launch.check()  # checked before anything is said
     seconds = budget + 2 * watching.TRY_S * tries
     typer.echo(f"{launch.describe()}: about {seconds:.0f} s once it trains", err=True)
     with cli.progress() as follow:

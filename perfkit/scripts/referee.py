@@ -64,7 +64,6 @@ def match(
         raise InvalidValue(what, "Name two scripts, or write --script FILE --set switch=value")
     old, new, *rest = [str(script.script)] * 2 * is_one + [*named]
     launch, second = (Launch(side, rest, script.module) for side in (old, new))
-    second.check()  # raises where there is no such script
     if is_one:
         old, new = "as it is", ", ".join(settings)
     observed: dict[str, Behaviour] = {}

@@ -170,7 +170,6 @@ def script_plan(launch: Launch, preset: str | None = None, seed: int = 0, **more
 
     The device is the script's own choice, known once it trains.
     """
-    launch.check()  # raises where there is no such script
     checked = plan(None, preset, ["baseline"], seed=seed)
     size = replace(checked.preset, loss_steps=max(LOSSES, checked.preset.loss_steps))
     source = functools.partial(ScriptSource, launch=launch, **more)

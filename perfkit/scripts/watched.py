@@ -55,6 +55,17 @@ class Launch:
     folder: Path | None = None
     replaced: tuple[tuple[Path, bytes], ...] = ()
 
+    def __post_init__(self) -> None:
+        """`InvalidValue` if there is no such program, it starts several ranks, or the system is another."""
+        if os.name == "nt":
+            raise InvalidValue("scripts cannot be watched on this system", "Use Linux, macOS or WSL")
+        if self.script is None and self.name in _LAUNCHERS:
+            what = f"{self.program} starts several processes, and a script is watched in one"
+            raise InvalidValue(what, "Name the script itself, and let it train as a single rank")
+        if self.script is None and not self.module:
+            names = [path.name for path in self.where.glob("*.py") if path.is_file()]
+            raise one_of(self.name, names, "script", f" in {self.where}, or a module with -m")
+
     @property
     def where(self) -> Path:
         return (self.folder or Path()).absolute()
@@ -74,17 +85,6 @@ class Launch:
     def words(self) -> list[str]:
         """The arguments of Python."""
         return [*["-m"] * self.module, self.program, *self.arguments]
-
-    def check(self) -> None:
-        """`InvalidValue` if there is no such program, it starts several ranks, or the system is another."""
-        if os.name == "nt":
-            raise InvalidValue("scripts cannot be watched on this system", "Use Linux, macOS or WSL")
-        if self.script is None and self.name in _LAUNCHERS:
-            what = f"{self.program} starts several processes, and a script is watched in one"
-            raise InvalidValue(what, "Name the script itself, and let it train as a single rank")
-        if self.script is None and not self.module:
-            names = [path.name for path in self.where.glob("*.py") if path.is_file()]
-            raise one_of(self.name, names, "script", f" in {self.where}, or a module with -m")
 
     def describe(self) -> str:
         """The command as one types it."""

@@ -103,11 +103,8 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(alone):
         assert trained.warmup.samples >= 7 * 16
         assert trained.recipe["batch_size"] == 16 and trained.recipe["workers"] == 0
         block = script.ask("block", samples=64)
-        assert (
-            block.samples == 64
-            and len(block.step_s) == 4
-            and all(wait <= step for wait, step in zip(block.data_wait_s, block.step_s, strict=True))
-        )
+        assert (block.samples, len(block.step_s)) == (64, 4)
+        assert all(wait <= step for wait, step in zip(block.data_wait_s, block.step_s, strict=True))
         seen = observe(script, 40)
         assert seen.block.samples == len(seen.block.step_s) * 16 >= 40 * 16
         assert {"evaluation + new epoch"} == set(seen.outside)  # at each 16th step
