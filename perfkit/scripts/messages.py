@@ -12,6 +12,7 @@ EDITS = {
     "device_prefetch": "copy the next batch on a second CUDA stream in the loop",
     "uint8_copy": "return uint8 from the data set; convert and normalise after `.to(device)`",
     "device_resize": "return small images from the data set; enlarge them after `.to(device)`",
+    "zero_grad_set_to_none": "give it to optimizer.zero_grad(set_to_none=...)",
     "accumulation": "call backward on several batches, each loss divided by their number, before the step",
     "compile_mode": "give it to torch.compile(model, mode=...)",
     "ranks": "start the script with torchrun, with DistributedDataParallel in it",

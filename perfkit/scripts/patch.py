@@ -34,7 +34,6 @@ _WAYS = {
     "prefetch_factor": ("loader", "prefetch_factor={}"),
     "pin_memory": ("loader", "pin_memory={}"),
     "non_blocking": ("copy", "non_blocking={}"),
-    "zero_grad_set_to_none": ("zero_grad", "set_to_none={}"),
     "optimizer_impl=fused": ("optimizer", "fused=True"),
     "optimizer_impl=foreach": ("optimizer", "foreach=True"),
     "optimizer_impl=loop": ("optimizer", "foreach=False"),
@@ -54,8 +53,6 @@ _OWN = {
     "amp": r"autocast\(",
 }
 """The code by which a script sets such a switch itself."""
-_ORDERS = {"loader": ["dataset", "batch_size"], "zero_grad": ["set_to_none"]}
-"""The arguments that are given by their position."""
 _TRAINING_ARGUMENTS = {
     "batch_size": "per_device_train_batch_size={}",
     "workers": "dataloader_num_workers={}",
@@ -203,7 +200,7 @@ class _Patcher:
             elif code.startswith("with "):
                 self._wrap_loss(source, call, code, is_only=len(sites) == 1)
             else:
-                source.set_arguments(call, code, _ORDERS.get(role, ()))
+                source.set_arguments(call, code, ("dataset", "batch_size") if role == "loader" else ())
 
     def _wrap_loss(self, source: Source, backward: Any, header: str, is_only: bool) -> None:
         """A context from the model's call to the only backward pass, if one block holds both."""

@@ -163,8 +163,6 @@ class Questions(Procedures):
         """The switches, as far as there is something to read them from."""
         script = self._script
         unknown = {*ARGUMENTS} if script.loader is None else set()
-        if script.set_to_none is None:
-            unknown.add("zero_grad_set_to_none")
         values = {name: checks.READERS[name](script)[0] for name in SETTABLE if name not in unknown}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -198,8 +196,7 @@ class Questions(Procedures):
         if self._models.is_compiled:
             reasons["compile"] = "the script compiles the model already"
         if not script.optimizers:
-            why = "the script has no optimizer of torch"
-            reasons |= dict.fromkeys(("optimizer_impl", "zero_grad_set_to_none"), why)
+            reasons["optimizer_impl"] = "the script has no optimizer of torch"
         elif any("foreach" not in group for group in script.groups()):
             reasons["optimizer_impl"] = f"{type(script.optimizer).__name__} has one implementation"
         return reasons

@@ -162,8 +162,6 @@ class Updates:
         around(torch.amp.GradScaler, "scale", self._scale)
         around(torch.amp.GradScaler, "step", self._step_scaled)
         around(Optimizer, "__init__", self._make)
-        around(Optimizer, "zero_grad", self._zero_grad)
-        around(nn.Module, "zero_grad", self._zero_grad)
         # Not by torch's global hooks: they would cut the profiler's range of a step in two.
         around(Optimizer, "profile_hook_step", self._hook)
 
@@ -211,11 +209,6 @@ class Updates:
             for group in [*optimizer.param_groups, optimizer.defaults]:
                 group.update({name: name == kind for name in ("foreach", "fused") if name in group})
             optimizer._step_supports_amp_scaling = kind == "fused"
-
-    def _zero_grad(self, plain: Any, holder: Any, set_to_none: bool = True) -> None:
-        self._script.note_call("zero_grad")
-        self._script.set_to_none = bool(self._script.toggles.get("zero_grad_set_to_none", set_to_none))
-        plain(holder, self._script.set_to_none)
 
     def _hook(self, plain: Any, *args: Any) -> Any:
         """The step of a class of optimizers, from torch's static method of this name."""

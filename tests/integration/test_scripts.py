@@ -61,7 +61,7 @@ CASES = (
         ),
     ),
     Case(
-        "trainer_style.py", 32, {"zero_grad_set_to_none": True}, {}, {"channels_last": "4-dimensional"},
+        "trainer_style.py", 32, {"cpu_threads": 1}, {}, {"channels_last": "4-dimensional"},
         ("--words", "16"), backwards=2, tokens=32 * 16,
     ),
     Case("module_style.py", 16, arguments=("--signals", "96", "--length", "64", "--batch-size", "16")),
@@ -72,8 +72,8 @@ CASES = (
     Case("sam.py", 16, backwards=2),
     Case("iterable.py", 8, refused={"workers": "iterable"}),
     Case(
-        "parcel.train", 4, {}, {"zero_grad_set_to_none": True}, arguments=("--batch-size", "4"),
-        edits=("optimizer.zero_grad(set_to_none=True)",),
+        "parcel.train", 4, {}, {"optimizer_impl": "foreach"}, arguments=("--batch-size", "4"),
+        edits=("optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3, foreach=True)",),
         by_hand={"workers": "data.py:21: set num_workers=1 persistent_workers=True in the dictionary given as **options"},
     ),
     Case("lightning_docs.py", 16, DATA),

@@ -45,7 +45,6 @@ ROLES = {
     "optimizer": ["torch.optim.SGD(", "main("],
     "forward": ["net(", "train(", "main("],
     "copy": ["x.to(", "train(", "main("],
-    "zero_grad": ["optimizer.zero_grad(", "train(", "main("],
     "backward": ["loss.backward(", "train(", "main("],
 }
 
@@ -81,7 +80,6 @@ def after(result):
 EDITS = {
     "workers=4": ["loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=4, persistent_workers=True)"],
     "batch_size=64": ["loader = DataLoader(data, batch_size=64, shuffle=True)"],
-    "zero_grad_set_to_none=False": ["optimizer.zero_grad(set_to_none=False)"],
     "non_blocking=True": ["x, y = x.to(device, non_blocking=True), y.to(device)"],
     "optimizer_impl='fused'": ["optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)"],
     "compile=True": ["model.compile()"],
