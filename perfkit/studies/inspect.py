@@ -11,7 +11,7 @@ from perfkit.results.parity import Check, Parity
 from perfkit.studies import rungs
 from perfkit.studies.here import ThisMachine
 from perfkit.studies.sources import Plan, Progress, Source, opened, plan
-from perfkit.worker.messages import ParityReport, Trained
+from perfkit.worker.messages import ParityReport
 
 PARITY_STEPS = 4
 """Steps that each side of a parity check trains."""
@@ -47,23 +47,21 @@ def parity(
         assert isinstance(source, ThisMachine), "others refuse it"
         if recipe.ranks > 1:
             exactness: Exactness = "tolerance"
-            report, trained = _beside_one_rank(source, recipe, steps)
+            report = _beside_one_rank(source, recipe, steps)
         else:
             plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
             exactness, child = catalogue.exactness(recipe, plain), source.fresh_child(recipe)
             how = {"exactness": exactness, "seed": plan.seed, "steps": steps}
             report = child.ask("parity", recipe=recipe, **how)
-            child.stop()
-            trained = source.train(recipe, loss_steps=2).trained
-    off = [f"{proof.name}: {proof.evidence}" for proof in trained.mechanisms if not proof.ok]
-    proven = f"{len(trained.mechanisms)} switches proven by the built objects"
+    off = [f"{proof.name}: {proof.evidence}" for proof in report.mechanisms if not proof.ok]
+    proven = f"{len(report.mechanisms)} switches proven by the built objects"
     mechanisms = Check("mechanisms", not off, "; ".join(off) or proven)
     samples = recipe.batch_size * recipe.accumulation * recipe.ranks
     is_other_batch = samples != plan.preset.batch_size
     return Parity(title, exactness, [*report.checks, mechanisms], is_other_batch, report.losses)
 
 
-def _beside_one_rank(source: ThisMachine, recipe: Recipe, steps: int) -> tuple[ParityReport, Trained]:
+def _beside_one_rank(source: ThisMachine, recipe: Recipe, steps: int) -> ParityReport:
     """Ranks with a batch each must have the losses of one rank with all of their batches."""
     batch_size = recipe.batch_size * recipe.ranks
     child, plain = source.train(recipe.replace(ranks=1, batch_size=batch_size), steps)
@@ -76,4 +74,5 @@ def _beside_one_rank(source: ThisMachine, recipe: Recipe, steps: int) -> tuple[P
     if difference > rounding:
         evidence += ". Batch normalisation, if any, sees each rank's own batch; nn.SyncBatchNorm sees all"
     losses = {"candidate": trained.losses, "float32": plain.losses, "float64": list[float]()}
-    return ParityReport([Check("losses", difference <= rounding, evidence)], losses), trained
+    check = Check("losses", difference <= rounding, evidence)
+    return ParityReport([check], losses, trained.mechanisms)

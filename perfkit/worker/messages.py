@@ -98,3 +98,5 @@ class ParityReport(msgspec.Struct, frozen=True):
     checks: list[Check]
     losses: dict[str, list[float]]
     """Of the candidate, and of the plain program in float32 and in float64."""
+    mechanisms: list[Mechanism]
+    """Of the candidate."""

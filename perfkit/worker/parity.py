@@ -18,9 +18,10 @@ from torch import nn
 
 from perfkit.recipe import Recipe
 from perfkit.results.parity import Check
-from perfkit.worker.checks import first_tensor
+from perfkit.results.run import Mechanism
+from perfkit.worker.checks import first_tensor, verify
 from perfkit.worker.messages import ParityReport
-from perfkit.worker.training import Training, losses
+from perfkit.worker.training import Training, losses, observed
 
 ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11, "tf32": 2.0**-11}
 """Relative rounding of the formats with fewer bits than float32 that inputs of products may have."""
@@ -52,6 +53,7 @@ class Side:
         self.outputs: list[torch.Tensor] = []
         """Of the first batch, before any update: no difference has grown yet."""
         self.losses: list[float] = []
+        self.mechanisms: list[Mechanism] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._workload, name)
@@ -101,7 +103,10 @@ def check(
 
     def trained(side: Side, recipe: Recipe, batches: list[Pair] | None = None) -> Side:
         training = Training(recipe, side, device, seed, batches)
-        side.losses = losses([training.first, *(training.step() for _ in range(steps - 1))])
+        taken = [training.first, *(training.step() for _ in range(steps - 2))]
+        with observed(training) as view:
+            taken.append(training.step())
+        side.losses, side.mechanisms = losses(taken), verify(view, recipe.to_dict())
         training.stop()
         return side
 
@@ -124,7 +129,7 @@ def check(
         apart = [abs(one - other) for one, other in zip(candidate.losses, reference.losses, strict=True)]
         checks.insert(2, _same("bitwise the same losses", apart))
     found = {"candidate": candidate.losses, "float32": float32.losses, "float64": float64.losses}
-    return ParityReport(checks, found)
+    return ParityReport(checks, found, candidate.mechanisms)
 
 
 def _rounding(recipe: Recipe, device: torch.device) -> float:

@@ -20,7 +20,7 @@ from perfkit.results.run import Communication
 from perfkit.worker import checks, parity
 from perfkit.worker.messages import Answer, Description, ParityReport, Trained
 from perfkit.worker.procedure import Job, Procedures, Step, drive
-from perfkit.worker.training import Training, losses, observe_step
+from perfkit.worker.training import Training, losses, observed
 
 ROUNDS = 5
 SMALL = 1 << 12
@@ -80,12 +80,9 @@ class Session(Procedures):
         self.subject = training = Training(recipe, self.workload, self.device, seed)
         self.first_graphs = checks.compile_counters().graphs
         first = yield from self.take(loss_steps, "first steps", early=[training.first])
-        view = observe_step(training)
-        view.first_graphs = self.first_graphs
-        wanted = recipe.to_dict()
-        if recipe.device_prefetch:
-            del wanted["non_blocking"]  # the prefetcher's own copies never block
-        proofs = checks.verify(view, wanted)
+        with observed(training) as view:
+            training.step()
+        proofs = checks.verify(view, recipe.to_dict())
         warm = yield from self.warm_up(warmup_s)
         return Trained(
             recipe=recipe.to_dict(),

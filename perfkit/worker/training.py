@@ -16,7 +16,7 @@ from perfkit import parallel, train
 from perfkit.parallel import mean_over_ranks
 from perfkit.recipe import Recipe
 from perfkit.train import endless
-from perfkit.worker.checks import Call, Calls, View, distributed_model, first_tensor, world
+from perfkit.worker.checks import Call, Calls, View, compile_counters, distributed_model, first_tensor, world
 from perfkit.worker.procedure import Step
 
 OnPhase = Callable[[str], AbstractContextManager[Any]]
@@ -61,6 +61,7 @@ class Training:
         self.loader, self.model, self.optimizer, self.scaler, self.device = parts
         self.iterator: Any = self.loader._iterator
         """The loader's iterator with its worker processes; None without."""
+        self.first_graphs = compile_counters().graphs
         if sys.version_info < (3, 13):
             names.clear()  # the frame keeps this dictionary, and with it the first batch
 
@@ -128,8 +129,9 @@ def losses(steps: Sequence[Step]) -> list[float]:
     return values
 
 
-def observe_step(training: Training) -> View:
-    """Takes one optimizer step and records what each switch does in it.
+@contextlib.contextmanager
+def observed(training: Training) -> Iterator[View]:
+    """Records what each switch does in the optimizer step that is taken meanwhile.
 
     A hook on the outermost module is noticed neither by torch.compile nor by DistributedDataParallel, so
     nothing is compiled again.
@@ -142,6 +144,7 @@ def observe_step(training: Training) -> View:
         optimizer=training.optimizer,
         scaler=training.scaler,
         batches=0,
+        first_graphs=training.first_graphs,
     )
     streams = set[int | None]()  # of copies
 
@@ -176,5 +179,4 @@ def observe_step(training: Training) -> View:
         training.optimizer.register_step_post_hook(updated),
         training.phases(on_phase),
     ):
-        training.step()
-    return view
+        yield view

@@ -197,12 +197,12 @@ def test_a_second_study_waits_for_the_device_says_so_and_can_give_up(machine, wh
 
 
 def test_a_switch_that_is_not_in_effect_is_no_parity(machine, where, monkeypatch):
-    report = ParityReport([Check("losses", True, "equal")], {"candidate": [2.0]})
     answer = FakeChild.answer
     answers = lambda child, *asked: report if asked[0] == "parity" else answer(child, *asked)
     monkeypatch.setattr(FakeChild, "answer", answers)
     for is_on in (True, False):
-        machine.mechanisms = [Mechanism("amp", is_on, "logits are of some type")]
+        proofs = [Mechanism("amp", is_on, "logits are of some type")]
+        report = ParityReport([Check("losses", True, "equal")], {"candidate": [2.0]}, proofs)
         result = parity(where, "AMP", Recipe(batch_size=16, amp="bf16"))
         assert (result.ok, result.other_batch, result.exactness) == (is_on, True, "tolerance")
         assert ("amp: logits are of some type" in result.describe()) is not is_on

@@ -8,7 +8,7 @@ import torch
 from perfkit.recipe import Recipe, switches
 from perfkit.worker import checks
 from perfkit.worker.checks import READERS, View, verify
-from perfkit.worker.training import Training, observe_step
+from perfkit.worker.training import Training, observed
 from tests.support.toy import Blocks
 
 CPU = torch.device("cpu")
@@ -18,7 +18,10 @@ pytestmark = pytest.mark.usefixtures("settings_kept")
 
 
 def seen(**switches):
-    return observe_step(Training(Recipe(**{"batch_size": 8, **switches}), Blocks(), CPU))
+    training = Training(Recipe(**{"batch_size": 8, **switches}), Blocks(), CPU)
+    with observed(training) as view:
+        training.step()
+    return view
 
 
 def test_every_reader_tells_a_switch_that_is_on_from_one_that_is_off():
@@ -38,7 +41,7 @@ def test_every_reader_tells_a_switch_that_is_on_from_one_that_is_off():
 
 
 def noted(beside=True, pinned=True):
-    """What `observe_step` would note on a GPU."""
+    """What `observed` would note on a GPU."""
     return {"copies_beside": beside, "batch": [SimpleNamespace(is_pinned=lambda: pinned)]}
 
 

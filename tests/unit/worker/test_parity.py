@@ -78,7 +78,8 @@ class Net(Toy):
 
 
 def failed(workload, recipe=CANDIDATE, exactness="tolerance"):
-    return [check.name for check in parity.check(workload, recipe, CPU, exactness).checks if not check.ok]
+    report = parity.check(workload, recipe, CPU, exactness)
+    return [check.name for check in [*report.checks, *report.mechanisms] if not check.ok]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from perfkit.worker import training as training_module
 from perfkit.worker.checks import compile_counters
 from perfkit.worker.procedure import drive
 from perfkit.worker.session import Session
-from perfkit.worker.training import Training, losses, observe_step
+from perfkit.worker.training import Training, losses, observed
 from tests.support.toy import Blocks, NaNLoss, Toy
 
 CPU = torch.device("cpu")
@@ -102,7 +102,8 @@ def test_phases_are_seen_in_order_around_what_they_name(accumulation):
 def test_after_observing_the_program_is_as_it_was():
     plain = train.record_function, parallel.record_function, train.endless
     measured = training(Blocks())
-    observe_step(measured)
+    with observed(measured):
+        measured.step()
     with pytest.raises(ZeroDivisionError), measured.phases(lambda name: 1 / 0):
         measured.step()
     assert (train.record_function, parallel.record_function, train.endless) == plain
@@ -115,11 +116,10 @@ def test_observing_compiles_nothing_again(monkeypatch):
     plain = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model, mode: plain(model, backend="eager"))
     measured = training(compile=True)
-    graphs = compile_counters().graphs
-    view = observe_step(measured)
-    view.first_graphs = graphs
+    with observed(measured) as view:
+        measured.step()
     measured.step()
-    assert (view.outputs.shape, compile_counters().graphs) == ((8, 2), graphs)
+    assert (view.outputs.shape, compile_counters().graphs) == ((8, 2), view.first_graphs)
     assert checks.READERS["compile"](view)[0]
     view.first_graphs -= 1
     assert checks.READERS["compile"](view)[0] is None, "compiled again"
