@@ -1,12 +1,12 @@
 """NVIDIA GPUs through NVML, which creates no CUDA context; None for whatever a device does not report."""
 
 import contextlib
+import functools
 import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Collection, Iterator
-from functools import partial
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import psutil
@@ -25,71 +25,63 @@ _REASONS = {
 _SM, _MEMORY, _CORE = 1, 2, 0
 """nvml.h: NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU."""
 
-Call = Callable[..., Any]
-"""`call("DeviceGetName", …)` is `pynvml.nvmlDeviceGetName(…)`; None where NVML or the field is missing."""
 
-
-def _attempt(module: Any, name: str, *arguments: Any) -> Any:
-    try:
-        answer = getattr(module, f"nvml{name}")(*arguments)
-    except Exception:  # fields that a device lacks raise, and so do functions that this version lacks
-        return None
-    return answer.decode() if isinstance(answer, bytes) else answer
-
-
-@contextlib.contextmanager
-def nvml() -> Iterator[Call]:
-    """NVML, initialised; without the module, the driver or a GPU every call gives None."""
-    module = None
+@functools.cache
+def _nvml() -> Any:
+    """The module, initialised while this process lives; None without it, without a driver or a GPU."""
     # Another package of that name may raise anything, and the deprecated one warns.
     with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):
         import pynvml
 
         pynvml.nvmlInit()
-        module = pynvml
+        return pynvml
+    return None
+
+
+def _ask(name: str, *arguments: Any) -> Any:
+    """The answer of `pynvml.nvmlNAME`; None where NVML or the field is missing."""
     try:
-        yield partial(_attempt, module)
-    finally:
-        _attempt(module, "Shutdown")
+        answer = getattr(_nvml(), f"nvml{name}")(*arguments)
+    except Exception:  # fields that a device lacks raise, and so do functions that this version lacks
+        return None
+    return answer.decode() if isinstance(answer, bytes) else answer
 
 
-def _cards(call: Call) -> list[Any]:
-    handles = [call("DeviceGetHandleByIndex", index) for index in range(call("DeviceGetCount") or 0)]
+def _cards() -> list[Any]:
+    handles = [_ask("DeviceGetHandleByIndex", index) for index in range(_ask("DeviceGetCount") or 0)]
     return [handle for handle in handles if handle is not None]
 
 
 def facts() -> tuple[str | None, list[dict[str, Any]]]:
     """The driver's version, and what stays the same about each GPU."""
-    with nvml() as call:
-        cards = [
-            {
-                "name": call("DeviceGetName", card),
-                "uuid": call("DeviceGetUUID", card),
-                "memory_bytes": getattr(call("DeviceGetMemoryInfo", card), "total", None),
-                "power_limit_w": _watts(call("DeviceGetPowerManagementLimit", card)),
-            }
-            for card in _cards(call)
-        ]
-        return call("SystemGetDriverVersion"), cards
+    cards = [
+        {
+            "name": _ask("DeviceGetName", card),
+            "uuid": _ask("DeviceGetUUID", card),
+            "memory_bytes": getattr(_ask("DeviceGetMemoryInfo", card), "total", None),
+            "power_limit_w": _watts(_ask("DeviceGetPowerManagementLimit", card)),
+        }
+        for card in _cards()
+    ]
+    return _ask("SystemGetDriverVersion"), cards
 
 
 def current_states() -> list[dict[str, Any]]:
     """What changes about each GPU."""
-    with nvml() as call:
-        return [_state(call, card) for card in _cards(call)]
+    return [_state(card) for card in _cards()]
 
 
-def _state(call: Call, card: Any) -> dict[str, Any]:
-    reasons = call("DeviceGetCurrentClocksThrottleReasons", card)  # known to every driver by this name
-    running = call("DeviceGetComputeRunningProcesses", card)
+def _state(card: Any) -> dict[str, Any]:
+    reasons = _ask("DeviceGetCurrentClocksThrottleReasons", card)  # known to every driver by this name
+    running = _ask("DeviceGetComputeRunningProcesses", card)
     ours = {process.pid for process in process_tree()}
     others = [{"pid": p.pid, "memory_bytes": p.usedGpuMemory} for p in running or [] if p.pid not in ours]
     return {
-        "uuid": call("DeviceGetUUID", card),
-        "sm_clock_mhz": call("DeviceGetClockInfo", card, _SM),
-        "memory_clock_mhz": call("DeviceGetClockInfo", card, _MEMORY),
-        "temperature_c": call("DeviceGetTemperature", card, _CORE),
-        "power_w": _watts(call("DeviceGetPowerUsage", card)),
+        "uuid": _ask("DeviceGetUUID", card),
+        "sm_clock_mhz": _ask("DeviceGetClockInfo", card, _SM),
+        "memory_clock_mhz": _ask("DeviceGetClockInfo", card, _MEMORY),
+        "temperature_c": _ask("DeviceGetTemperature", card, _CORE),
+        "power_w": _watts(_ask("DeviceGetPowerUsage", card)),
         "throttle_reasons": None if reasons is None else [w for bit, w in _REASONS.items() if reasons & bit],
         "other_processes": None if running is None else others,
     }
@@ -118,8 +110,7 @@ def process_tree(pid: int | None = None) -> list[psutil.Process]:
 
 def free_gpu_bytes(device: str | None) -> int | None:
     """Memory of a GPU, named by its UUID, that no process uses; None without a GPU or without NVML."""
-    with nvml() as call:
-        return getattr(call("DeviceGetMemoryInfo", call("DeviceGetHandleByUUID", device)), "free", None)
+    return getattr(_ask("DeviceGetMemoryInfo", _ask("DeviceGetHandleByUUID", device)), "free", None)
 
 
 def taken_gpu_share(device: str | None, since: float, own: Collection[int]) -> float:
@@ -130,10 +121,9 @@ def taken_gpu_share(device: str | None, since: float, own: Collection[int]) -> f
     """
     if not (device and pids_known()):
         return 0.0
-    with nvml() as call:
-        card = call("DeviceGetHandleByUUID", device)
-        samples = call("DeviceGetProcessUtilization", card, int(since * 1e6)) or []
-        return max((sample.smUtil / 100 for sample in samples if sample.pid not in own), default=0.0)
+    card = _ask("DeviceGetHandleByUUID", device)
+    samples = _ask("DeviceGetProcessUtilization", card, int(since * 1e6)) or []
+    return max((sample.smUtil / 100 for sample in samples if sample.pid not in own), default=0.0)
 
 
 @contextlib.contextmanager
@@ -145,18 +135,17 @@ def sample_utilization(device: str | None, period_s: float = 0.1) -> Iterator[li
     """
     samples: list[float] = []
     ended = threading.Event()
-    with nvml() as call:
-        card = call("DeviceGetHandleByUUID", device)
+    card = _ask("DeviceGetHandleByUUID", device)
 
-        def sample() -> None:
-            while card is not None and not ended.wait(period_s):
-                if (rates := call("DeviceGetUtilizationRates", card)) is not None:
-                    samples.append(rates.gpu)
+    def sample() -> None:
+        while card is not None and not ended.wait(period_s):
+            if (rates := _ask("DeviceGetUtilizationRates", card)) is not None:
+                samples.append(rates.gpu)
 
-        thread = threading.Thread(target=sample, name="gpu-utilization", daemon=True)
-        thread.start()
-        try:
-            yield samples
-        finally:
-            ended.set()
-            thread.join()
+    thread = threading.Thread(target=sample, name="gpu-utilization", daemon=True)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        ended.set()
+        thread.join()

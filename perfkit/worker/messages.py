@@ -93,10 +93,9 @@ class Peak(msgspec.Struct, frozen=True):
 
 
 class ParityReport(msgspec.Struct, frozen=True):
-    """Whether a recipe trains the same as the plain program."""
+    """Whether a recipe trains the same as the plain program; `mechanisms` are the recipe's."""
 
     checks: list[Check]
     losses: dict[str, list[float]]
     """Of the candidate, and of the plain program in float32 and in float64."""
     mechanisms: list[Mechanism]
-    """Of the candidate."""

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from perfkit import machine
-from perfkit.machine import cores, devices
+from perfkit.machine import cores, devices, gpus
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def accelerators(monkeypatch):
 def fake_nvml(**more):
     """pynvml with one GPU; what is missing from it raises, as on a device that lacks it."""
     plain = {
-        "Init": None, "Shutdown": None, "SystemGetDriverVersion": b"580.1", "DeviceGetCount": 1,
+        "Init": None, "SystemGetDriverVersion": b"580.1", "DeviceGetCount": 1,
         "DeviceGetHandleByIndex": "card", "DeviceGetName": b"NVIDIA H200", "DeviceGetUUID": "GPU-1",
         "DeviceGetMemoryInfo": types.SimpleNamespace(total=1000, free=10),
         "DeviceGetPowerManagementLimit": 700_000,
@@ -51,9 +51,13 @@ def fake_nvml(**more):
 def card(monkeypatch):
     """Puts a module in the place of pynvml."""
 
+    def forget():
+        machine.facts.cache_clear()
+        gpus._nvml.cache_clear()
+
     def put(module):
         monkeypatch.setitem(sys.modules, "pynvml", module)
-        machine.facts.cache_clear()
+        forget()
 
     yield put
-    machine.facts.cache_clear()
+    forget()
