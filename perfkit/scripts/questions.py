@@ -163,7 +163,7 @@ class Questions(Procedures):
         """The switches, as far as there is something to read them from."""
         script = self._script
         unknown = {*ARGUMENTS} if script.loader is None else set()
-        values = {name: checks.READERS[name](script)[0] for name in SETTABLE if name not in unknown}
+        values = {name: getattr(script, name)()[0] for name in SETTABLE if name not in unknown}
         return {name: value for name, value in values.items() if value is not None}
 
     def _why_not(self) -> dict[str, str]:

@@ -120,7 +120,7 @@ class Steps:
 
 
 class Script(View):
-    """What is known of the script, as its parts see it: a subject of `Procedures` and of `checks.READERS`.
+    """What is known of the script, as its parts see it: a subject of `Procedures`.
 
     `parts` are told what happens: `evaluation`, `input` (of a model), `graph` (what a backward pass starts
     from), `backward`, and `steps` (have ended). They react in their methods

@@ -1,7 +1,7 @@
 """What torch says of a device and of this process, and whether each switch is in effect.
 
-A switch is read from live objects and an observed step, never from the recipe. `READERS` has one reader for
-each switch, for perfkit's own program and for scripts alike.
+A switch is read from live objects and an observed step, never from the recipe: by the method of a `View` that
+has its name, for perfkit's own program and for scripts alike.
 """
 
 import contextlib
@@ -153,17 +153,26 @@ class Calls(TorchFunctionMode):
 
 # ---------------------------------------------------------------- switches
 
+FP32_PARTS: tuple[Any, ...] = (
+    torch.backends.cuda.matmul,
+    torch.backends.cudnn.conv,
+    torch.backends.cudnn.rnn,
+)
+"""What computes in float32 on a GPU: matrix products, convolutions, recurrent layers."""
+TORCHS_OWN = [part.fp32_precision for part in FP32_PARTS]
+"""As torch starts; the environment may have set it."""
+
 Reading = tuple[Any, str]
 """The value in the terms of the recipe's switch, None if it is neither, and the evidence in words."""
 
 
 @dataclass
 class View:
-    """What a training shows of itself in a step. Whatever is None cannot be seen.
+    """What a training shows of itself in a step, and each switch as it is read from that.
 
-    The `iterator` is the loader's, with its worker processes. `batch` is the last one, as the loader gave it,
-    `inputs` as the model took it; `outputs` is the first tensor that the model gave, `autocast` the type of
-    the autocast around the model.
+    Whatever is None cannot be seen. The `iterator` is the loader's, with its worker processes. `batch` is the
+    last one, as the loader gave it, `inputs` as the model took it; `outputs` is the first tensor that the
+    model gave, `autocast` the type of the autocast around the model.
     """
 
     loader: Any = None
@@ -189,6 +198,151 @@ class View:
     first_graphs: int | None = None
     """Graphs that torch.compile had made after the first step: there should be no further ones."""
 
+    def batch_size(self) -> Reading:
+        sampler = getattr(self.loader, "batch_sampler", None)
+        size = getattr(self.loader, "batch_size", None) or getattr(sampler, "batch_size", None)
+        if self.batch is not None:
+            size = len(self.batch[0])
+        return size, f"samples in a batch: {size}"
+
+    def workers(self) -> Reading:
+        alive = sum(worker.is_alive() for worker in getattr(self.iterator, "_workers", ()))
+        return alive, f"worker processes alive: {alive}"
+
+    def prefetch_factor(self) -> Reading:
+        factor = getattr(self.loader, "prefetch_factor", None)
+        if factor is None:
+            return switches()["prefetch_factor"].default, "no workers, nothing is prefetched"
+        return factor, f"batches that each worker loads ahead: {factor}"
+
+    def scaled_decode(self) -> Reading:
+        from PIL import Image  # where there are photos, both are there
+        from torchvision.datasets import ImageFolder
+
+        dataset = self.loader.dataset
+        if not isinstance(dataset, ImageFolder):
+            return False, "no photo is decoded"
+        file = dataset.samples[0][0]
+        with Image.open(file) as photo:
+            full, decoded = photo.size, dataset.loader(file)
+        own = decoded.size if isinstance(decoded, Image.Image) else full
+        return own < full, f"a photo of {full[0]} × {full[1]} is decoded as {own[0]} × {own[1]}"
+
+    def pin_memory(self) -> Reading:
+        pinned = bool(self.loader.pin_memory if self.batch is None else self.batch[0].is_pinned())
+        return pinned, f"batches lie in {'page-locked' if pinned else 'pageable'} memory"
+
+    def non_blocking(self) -> Reading:
+        on = bool(self.copies) and all(copy.get("non_blocking") for copy in self.copies)
+        return on, "the copies do not wait" if on else "the host waits for each copy"
+
+    def device_prefetch(self) -> Reading:
+        """Copy and kernels overlap only on two streams and from pinned memory."""
+        if not self.copies_beside:
+            return False, "copied on the stream of the kernels"
+        pinned, where = self.pin_memory()
+        return pinned or None, f"the next batch is copied on a stream of its own; {where}"
+
+    def uint8_copy(self) -> Reading:
+        kind, size = shown(self.batch[0].dtype), bytes_per_sample(self.batch[:1])
+        return kind == "uint8", f"the batch is copied as {kind}: {size:,} bytes per sample"
+
+    def device_resize(self) -> Reading:
+        """Only an enlargement counts: a crop on the device is a workload's own affair."""
+        sent, seen = ([*part.shape[2:]] for part in (self.batch[0], self.inputs))
+        return sent < seen, f"sides of an image: {sent} as it is copied, {seen} as the model sees it"
+
+    def zero_grad_set_to_none(self) -> Reading:
+        if self.set_to_none is not None:
+            return self.set_to_none, f"zero_grad(set_to_none={self.set_to_none})"
+        none = next(p.grad for p in self.model.parameters() if p.requires_grad) is None
+        return none, f"gradients are {'None' if none else 'zeroed'} after a step"
+
+    def channels_last(self) -> Reading:
+        parts = [p for p in self.model.parameters() if p.dim() == 4 and min(p.shape[1], p.shape[2]) > 1]
+        if not parts:
+            return False, "the model has no 4-dimensional weights"
+        if isinstance(self.inputs, torch.Tensor) and self.inputs.dim() == 4:
+            parts.append(self.inputs)
+        last = all(part.is_contiguous(memory_format=torch.channels_last) for part in parts)
+        return last, f"strides {[*parts[-1].stride()]}: {'NHWC' if last else 'NCHW'}"
+
+    def amp(self) -> Reading:
+        kinds = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+        if self.outputs is None:
+            return None, "the model gives no tensor"
+        dtype, parameters = self.outputs.dtype, next(self.model.parameters()).dtype
+        evidence = f"logits are {shown(dtype)}"
+        if dtype == parameters and self.autocast in kinds:
+            dtype = self.autocast
+            evidence += f", cast back from an autocast to {shown(dtype)}"
+        kind = "off" if dtype == parameters else kinds.get(dtype)
+        scales = self.scaler.is_enabled() if self.scaler else kind == "fp16"
+        if self.scaler and scales:
+            evidence += f", loss scaled by {self.scaler.get_scale():.0f}"
+        return kind if scales == (kind == "fp16") else None, evidence
+
+    def fp32_precision(self) -> Reading:
+        settings = [part.fp32_precision for part in FP32_PARTS]
+        value = "default" if settings == TORCHS_OWN else settings[0] if len(set(settings)) == 1 else None
+        return value, "fp32_precision: products {}, convolutions {}, recurrent layers {}".format(*settings)
+
+    def cudnn_benchmark(self) -> Reading:
+        on = torch.backends.cudnn.benchmark
+        return on, "cuDNN times its algorithms" if on else "cuDNN's heuristic choice"
+
+    def optimizer_impl(self) -> Reading:
+        if self.optimizer is None:
+            return None, "no optimizer"
+        group = self.optimizer.param_groups[0]
+        fused, foreach = group.get("fused"), group.get("foreach")
+        state = "fused" if fused else "foreach" if foreach else "loop" if foreach is False else "default"
+        return state, f"{type(self.optimizer).__name__}: {state}"
+
+    def compile(self) -> Reading:
+        seen = compile_counters()
+        if not seen.graphs:
+            return False, "runs eagerly"
+        again = 0 if self.first_graphs is None else seen.graphs - self.first_graphs
+        evidence = f"{seen.graphs} graph(s), {seen.breaks} break(s), {again} recompilation(s)"
+        return (None if again else True), evidence
+
+    def compile_mode(self) -> Reading:
+        context = getattr(self.model, "dynamo_ctx", None)
+        settings = getattr(context, "compiler_config", None) or {}
+        autotune, cudagraphs = settings.get("max_autotune"), settings.get("triton.cudagraphs")
+        state = "max-autotune" if autotune else "reduce-overhead" if cudagraphs else "default"
+        return state, f"compiled in mode {state}" if context else "not compiled"
+
+    def cpu_threads(self) -> Reading:
+        threads = torch.get_num_threads()
+        return threads, f"compute threads: {threads}"
+
+    def accumulation(self) -> Reading:
+        evidence = f"{self.batches} batch(es), {self.updates} optimizer step(s)"
+        if self.averaged is not None:
+            evidence += f", gradients averaged over the ranks: {self.averaged}x"
+        return self.batches if self.updates == 1 and self.averaged in (None, 1) else None, evidence
+
+    def ranks(self) -> Reading:
+        size = world()
+        if size == 1:
+            return 1, "one process trains"
+        if not distributed_model(self.model):
+            return None, "the model is not in DistributedDataParallel"
+        return size, f"{size} ranks by {distributed.get_backend()}, in DistributedDataParallel"
+
+    def wait_policy(self) -> Reading:
+        policy = first_environment().get("OMP_WAIT_POLICY", "")
+        value = {"": "default", "PASSIVE": "passive"}.get(policy.upper())
+        return value, f"started with OMP_WAIT_POLICY={policy}" if policy else "threads wait as libgomp does"
+
+    def allocator(self) -> Reading:
+        keeping = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_")
+        keeps = [f"{name}={value}" for name, value in first_environment().items() if name in keeping]
+        evidence = f"started with {', '.join(keeps)}" if keeps else "the C library returns freed memory"
+        return "keep" if keeps else "default", evidence
+
 
 AS_IT_IS = {"cpu_threads": 0, "wait_policy": "default", "allocator": "default"}
 """Values by which a recipe leaves a setting as the user's environment has it, whatever that is."""
@@ -200,192 +354,11 @@ def verify(view: View, wanted: Mapping[str, Any]) -> list[Mechanism]:
     for switch, value in wanted.items():
         if switch == "non_blocking" and wanted.get("device_prefetch"):
             continue  # the prefetcher's own copies never block
-        state, evidence = READERS[switch](view)
+        state, evidence = getattr(view, switch)()
         proofs.append(Mechanism(switch, state == value or AS_IT_IS.get(switch) == value, evidence))
     return proofs
-
-
-def _batch_size(view: View) -> Reading:
-    sampler = getattr(view.loader, "batch_sampler", None)
-    size = getattr(view.loader, "batch_size", None) or getattr(sampler, "batch_size", None)
-    if view.batch is not None:
-        size = len(view.batch[0])
-    return size, f"samples in a batch: {size}"
-
-
-def _workers(view: View) -> Reading:
-    alive = sum(worker.is_alive() for worker in getattr(view.iterator, "_workers", ()))
-    return alive, f"worker processes alive: {alive}"
-
-
-def _prefetch_factor(view: View) -> Reading:
-    factor = getattr(view.loader, "prefetch_factor", None)
-    if factor is None:
-        return switches()["prefetch_factor"].default, "no workers, nothing is prefetched"
-    return factor, f"batches that each worker loads ahead: {factor}"
-
-
-def _scaled_decode(view: View) -> Reading:
-    from PIL import Image  # where there are photos, both are there
-    from torchvision.datasets import ImageFolder
-
-    dataset = view.loader.dataset
-    if not isinstance(dataset, ImageFolder):
-        return False, "no photo is decoded"
-    file = dataset.samples[0][0]
-    with Image.open(file) as photo:
-        full, decoded = photo.size, dataset.loader(file)
-    own = decoded.size if isinstance(decoded, Image.Image) else full
-    return own < full, f"a photo of {full[0]} × {full[1]} is decoded as {own[0]} × {own[1]}"
-
-
-def _pin_memory(view: View) -> Reading:
-    pinned = bool(view.loader.pin_memory if view.batch is None else view.batch[0].is_pinned())
-    return pinned, f"batches lie in {'page-locked' if pinned else 'pageable'} memory"
-
-
-def _non_blocking(view: View) -> Reading:
-    on = bool(view.copies) and all(copy.get("non_blocking") for copy in view.copies)
-    return on, "the copies do not wait" if on else "the host waits for each copy"
-
-
-def _device_prefetch(view: View) -> Reading:
-    """Copy and kernels overlap only on two streams and from pinned memory."""
-    if not view.copies_beside:
-        return False, "copied on the stream of the kernels"
-    pinned, where = _pin_memory(view)
-    return pinned or None, f"the next batch is copied on a stream of its own; {where}"
-
-
-def _uint8_copy(view: View) -> Reading:
-    kind, size = shown(view.batch[0].dtype), bytes_per_sample(view.batch[:1])
-    return kind == "uint8", f"the batch is copied as {kind}: {size:,} bytes per sample"
-
-
-def _device_resize(view: View) -> Reading:
-    """Only an enlargement counts: a crop on the device is a workload's own affair."""
-    sent, seen = ([*part.shape[2:]] for part in (view.batch[0], view.inputs))
-    return sent < seen, f"sides of an image: {sent} as it is copied, {seen} as the model sees it"
-
-
-def _zero_grad_set_to_none(view: View) -> Reading:
-    if view.set_to_none is not None:
-        return view.set_to_none, f"zero_grad(set_to_none={view.set_to_none})"
-    none = next(p.grad for p in view.model.parameters() if p.requires_grad) is None
-    return none, f"gradients are {'None' if none else 'zeroed'} after a step"
-
-
-def _channels_last(view: View) -> Reading:
-    parts = [p for p in view.model.parameters() if p.dim() == 4 and min(p.shape[1], p.shape[2]) > 1]
-    if not parts:
-        return False, "the model has no 4-dimensional weights"
-    if isinstance(view.inputs, torch.Tensor) and view.inputs.dim() == 4:
-        parts.append(view.inputs)
-    last = all(part.is_contiguous(memory_format=torch.channels_last) for part in parts)
-    return last, f"strides {[*parts[-1].stride()]}: {'NHWC' if last else 'NCHW'}"
-
-
-def _amp(view: View) -> Reading:
-    kinds = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-    if view.outputs is None:
-        return None, "the model gives no tensor"
-    dtype, parameters = view.outputs.dtype, next(view.model.parameters()).dtype
-    evidence = f"logits are {shown(dtype)}"
-    if dtype == parameters and view.autocast in kinds:
-        dtype = view.autocast
-        evidence += f", cast back from an autocast to {shown(dtype)}"
-    kind = "off" if dtype == parameters else kinds.get(dtype)
-    scales = view.scaler.is_enabled() if view.scaler else kind == "fp16"
-    if view.scaler and scales:
-        evidence += f", loss scaled by {view.scaler.get_scale():.0f}"
-    return kind if scales == (kind == "fp16") else None, evidence
-
-
-FP32_PARTS: tuple[Any, ...] = (
-    torch.backends.cuda.matmul,
-    torch.backends.cudnn.conv,
-    torch.backends.cudnn.rnn,
-)
-"""What computes in float32 on a GPU: matrix products, convolutions, recurrent layers."""
-TORCHS_OWN = [part.fp32_precision for part in FP32_PARTS]
-"""As torch starts; the environment may have set it."""
-
-
-def _fp32_precision(view: View) -> Reading:
-    settings = [part.fp32_precision for part in FP32_PARTS]
-    value = "default" if settings == TORCHS_OWN else settings[0] if len(set(settings)) == 1 else None
-    return value, "fp32_precision of products: {}, convolutions: {}, recurrent layers: {}".format(*settings)
-
-
-def _cudnn_benchmark(view: View) -> Reading:
-    on = torch.backends.cudnn.benchmark
-    return on, "cuDNN times its algorithms" if on else "cuDNN's heuristic choice"
-
-
-def _optimizer_impl(view: View) -> Reading:
-    if view.optimizer is None:
-        return None, "no optimizer"
-    group = view.optimizer.param_groups[0]
-    fused, foreach = group.get("fused"), group.get("foreach")
-    state = "fused" if fused else "foreach" if foreach else "loop" if foreach is False else "default"
-    return state, f"{type(view.optimizer).__name__}: {state}"
-
-
-def _compile(view: View) -> Reading:
-    seen = compile_counters()
-    if not seen.graphs:
-        return False, "runs eagerly"
-    again = 0 if view.first_graphs is None else seen.graphs - view.first_graphs
-    evidence = f"{seen.graphs} graph(s), {seen.breaks} break(s), {again} recompilation(s)"
-    return (None if again else True), evidence
-
-
-def _compile_mode(view: View) -> Reading:
-    context = getattr(view.model, "dynamo_ctx", None)
-    settings = getattr(context, "compiler_config", None) or {}
-    autotune, cudagraphs = settings.get("max_autotune"), settings.get("triton.cudagraphs")
-    state = "max-autotune" if autotune else "reduce-overhead" if cudagraphs else "default"
-    return state, f"compiled in mode {state}" if context else "not compiled"
-
-
-def _cpu_threads(view: View) -> Reading:
-    threads = torch.get_num_threads()
-    return threads, f"compute threads: {threads}"
-
-
-def _accumulation(view: View) -> Reading:
-    evidence = f"{view.batches} batch(es), {view.updates} optimizer step(s)"
-    if view.averaged is not None:
-        evidence += f", gradients averaged over the ranks: {view.averaged}x"
-    return view.batches if view.updates == 1 and view.averaged in (None, 1) else None, evidence
-
-
-def _ranks(view: View) -> Reading:
-    size = world()
-    if size == 1:
-        return 1, "one process trains"
-    if not distributed_model(view.model):
-        return None, "the model is not in DistributedDataParallel"
-    return size, f"{size} ranks by {distributed.get_backend()}, in DistributedDataParallel"
-
-
-def _wait_policy(view: View) -> Reading:
-    policy = first_environment().get("OMP_WAIT_POLICY", "")
-    value = {"": "default", "PASSIVE": "passive"}.get(policy.upper())
-    return value, f"started with OMP_WAIT_POLICY={policy}" if policy else "threads wait as libgomp chooses"
-
-
-def _allocator(view: View) -> Reading:
-    keeping = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_")
-    keeps = [f"{name}={value}" for name, value in first_environment().items() if name in keeping]
-    evidence = f"started with {', '.join(keeps)}" if keeps else "the C library returns memory as it chooses"
-    return "keep" if keeps else "default", evidence
 
 
 def first_environment() -> dict[str, str]:
     """The variables that this process, or the server that forked it, was started with."""
     return psutil.Process().environ()
-
-
-READERS: dict[str, Callable[[View], Reading]] = {name: globals()[f"_{name}"] for name in switches()}
-"""The reader of each switch: the function of its name."""

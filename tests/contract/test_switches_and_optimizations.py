@@ -13,7 +13,7 @@ from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.recipe import Recipe, switches
 from perfkit.rules import Target
 from perfkit.simulate import article
-from perfkit.worker.checks import READERS
+from perfkit.worker.checks import View
 from tests.unit.ladder.test_ladder import SIZES
 
 SWITCHES = [*switches()]
@@ -41,6 +41,7 @@ def _read_switches(path):
 READ = set().union(
     *map(_read_switches, [PACKAGE / "train.py", *(PACKAGE / "workloads").glob("[!_]*.py")])
 ) | {"wait_policy", "allocator"}  # in the environment: Recipe.environment()
+READERS = {name for name, value in vars(View).items() if callable(value) and name[0] != "_"}
 TEXTS = [path.read_text(encoding="utf-8") for path in NOTEBOOKS.glob("*.py")]
 
 

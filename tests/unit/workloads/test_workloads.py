@@ -117,8 +117,7 @@ def test_uint8_gives_the_same_images():
 @pytest.mark.usefixtures("folder")
 def test_photos_that_are_decoded_at_a_smaller_scale_are_nearly_the_same():
     def seen(dataset):
-        loader = SimpleNamespace(dataset=dataset)
-        return checks.READERS["scaled_decode"](checks.View(loader))
+        return checks.View(SimpleNamespace(dataset=dataset)).scaled_decode()
 
     workload = Photos(image_size=96, count=8, rounds=2)
     plain, scaled = (workload.dataset(Recipe(scaled_decode=on)) for on in (False, True))
