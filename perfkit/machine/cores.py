@@ -65,10 +65,10 @@ def _memory_limits() -> list[int]:
     return [int(words[0]) for words in _in_groups("memory.max").values() if words[0] != "max"]
 
 
-def resident_bytes(pid: int) -> int:
-    """Memory of a process and all its descendants; pages that they share count for each."""
+def resident_bytes(pids: Collection[int]) -> int:
+    """Memory of all processes in the groups that these lead; pages that they share count for each."""
     total = 0
-    for process in gpus.process_tree(pid):
+    for process in members(pids):
         with contextlib.suppress(psutil.Error):
             total += process.memory_info().rss
     return total
@@ -91,10 +91,10 @@ class CpuTimes(NamedTuple):
 def cpu_times(pids: Collection[int] = ()) -> CpuTimes:
     """The CPU time until now; `pids` are the measured processes, each the leader of a group."""
     measured = 0.0
-    for pid in members(pids):
+    for process in members(pids):
         with contextlib.suppress(psutil.Error):
             # User, system, and both of children that have ended.
-            measured += sum(psutil.Process(pid).cpu_times()[:4])
+            measured += sum(process.cpu_times()[:4])
     each = psutil.cpu_times(percpu=True)
     capacity = idle = 0.0
     for times in [each[core] for core in affinity() if core < len(each)] or each:
@@ -125,13 +125,13 @@ def taken_share(before: CpuTimes, after: CpuTimes) -> float:
     return min(1.0, max(0.0, busy) / usable)
 
 
-def members(pids: Collection[int]) -> list[int]:
-    """The ids of all processes in the groups that these lead: much faster to find than their trees."""
+def members(pids: Collection[int]) -> list[psutil.Process]:
+    """All processes in the groups that these lead: much faster to find than their trees."""
     found = []
     for pid in psutil.pids() if pids else ():
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, psutil.Error):
             if os.getpgid(pid) in pids:
-                found.append(pid)
+                found.append(psutil.Process(pid))
     return found
 
 
@@ -155,7 +155,7 @@ class OtherPrograms:
         `pids` are leaders of process groups that do not count; this process never counts.
         """
         self.look()
-        ours = {os.getpid(), *members(set(pids))}
+        ours = {os.getpid(), *(process.pid for process in members(set(pids)))}
         programs = defaultdict[str, float](float)
         for (pid, begun), (name, spent) in self._latest.items():
             if pid not in ours:

@@ -227,10 +227,7 @@ def end_tree(pid: int) -> None:
     tree = gpus.process_tree(pid)
     _signal_group(pid, signal.SIGTERM)
     _await(tree[:1])
-    members = [*tree]
-    for number in cores.members([pid]):  # those among them whose parents have ended
-        with contextlib.suppress(psutil.Error):
-            members.append(psutil.Process(number))
+    members = [*tree, *cores.members([pid])]  # also those whose parents have ended
     for member in members:
         with contextlib.suppress(psutil.Error):
             if not any("resource_tracker" in word for word in member.cmdline()):

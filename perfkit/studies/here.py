@@ -258,7 +258,7 @@ class ThisMachine(Source):
 
     def _is_crowded(self, batch: Sequence[Trial]) -> bool:
         """Whether one more training may not fit into the memory of this machine or of its GPU."""
-        resident = [sum(map(cores.resident_bytes, _pids([trial]))) for trial in batch]
+        resident = [cores.resident_bytes(_pids([trial])) for trial in batch]
         if cores.free_memory_bytes() < MEMORY_MARGIN * max(resident):
             return True
         return self._free_gpu_bytes() < MEMORY_MARGIN * max(trial.gpu_bytes for trial in batch)
@@ -331,7 +331,8 @@ class ThisMachine(Source):
         round.blocks[trial] = block
         share = cores.taken_share(before, cores.cpu_times(pids))
         if uuid := self.description.facts.uuid:
-            share = max(share, gpus.taken_gpu_share(uuid, since, cores.members(pids)))
+            own = {process.pid for process in cores.members(pids)}
+            share = max(share, gpus.taken_gpu_share(uuid, since, own))
         round.disturbed = max(round.disturbed, share)
 
     def _ask_the_rest(self, trial: Trial) -> None:

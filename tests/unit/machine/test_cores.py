@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -52,8 +53,8 @@ def test_memory_is_what_the_control_group_grants(root):
     files(root, GROUP | limits)
     assert cores.memory_bytes() == 1048576 < physical
     assert cores.free_memory_bytes() == 1048575
-    assert cores.resident_bytes(os.getpid()) > 1 << 20
-    assert cores.resident_bytes(2**22 + 1) == 0, "no such process"
+    assert cores.resident_bytes([os.getpgrp()]) > 1 << 20
+    assert cores.resident_bytes([2**22 + 1]) == 0, "no such group"
 
 
 class Times(NamedTuple):
@@ -121,7 +122,7 @@ def test_the_busiest_other_program_is_named_with_all_its_processes(monkeypatch):
         {(1, 0.0): ("chrome", 9.3), (2, 0.0): ("python", 50.4), (4, 0.0): ("cc", 30.1), (5, 7.0): ("b", 0.1),
          (3, 7.0): ("chrome", 0.5), (os.getpid(), 0.0): ("jupyter", 7.0), (6, 0.0): ("measured", 8.0)},
     ]  # fmt: skip
-    monkeypatch.setattr(cores, "members", lambda pids: pids)
+    monkeypatch.setattr(cores, "members", lambda pids: [SimpleNamespace(pid=pid) for pid in pids])
     monkeypatch.setattr(cores, "_spent", lambda: spent.pop(0))
     monkeypatch.setattr(cores, "usable_cores", lambda: 2)
     monkeypatch.setattr(cores.time, "monotonic", iter([100.0, 102.0]).__next__)
