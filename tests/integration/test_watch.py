@@ -365,6 +365,20 @@ while True:
     assert 0 < seen.optimizer_s < 0.5 * seen.block.seconds, "forward and backward are not its own work"
 
 
+@pytest.mark.parametrize("compiling", ["model = torch.compile(model)", "model.compile()", ""])
+def test_watching_compiles_nothing_again(folder, compiling):
+    """What the script compiles, or the switch: nothing that watches the first steps is traced."""
+    backend = "lambda graph, _: print('compiled', flush=True) or graph"
+    counted = (
+        f"import functools, torch\ntorch.compile = functools.partial(torch.compile, backend={backend})\n"
+    )
+    code = f"{counted}{LOOP}{compiling}\nwhile True:\n    step()\n"
+    with started(code, toggles={} if compiling else {"compile": True}) as script:
+        train(script)
+        assert script.ask("block", samples=64).samples == 64
+        assert script.written("out") == ["compiled"]
+
+
 EPOCHS = """
 import importlib.util, sys
 importlib.util.find_spec("torch")  # as transformers does

@@ -1,5 +1,6 @@
 """Machines to order: an empty /proc, /sys and /dev, what torch finds, one GPU in NVML."""
 
+import functools
 import sys
 import types
 
@@ -51,13 +52,10 @@ def fake_nvml(**more):
 def card(monkeypatch):
     """Puts a module in the place of pynvml."""
 
-    def forget():
-        machine.facts.cache_clear()
-        gpus._nvml.cache_clear()
-
     def put(module):
         monkeypatch.setitem(sys.modules, "pynvml", module)
-        forget()
+        monkeypatch.setattr(gpus, "_nvml", functools.cache(gpus._nvml.__wrapped__))
+        machine.facts.cache_clear()
 
     yield put
-    forget()
+    machine.facts.cache_clear()
