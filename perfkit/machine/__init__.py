@@ -131,24 +131,14 @@ def import_path() -> str:
 
 
 def data_folder() -> Path:
-    """The folder for all data: PERFKIT_DATA, else the checkout's `data/`, else `./perfkit-data`.
+    """The folder for all data: PERFKIT_DATA, else the checkout's `data/`, else `./perfkit-data`; absolute.
 
-    Asking for a folder does not create it.
+    In it, `cache` has data sets and compiled code, `runs` what was measured. Asking does not create it.
     """
     if named := os.environ.get("PERFKIT_DATA"):
-        return Path(named).expanduser()
+        return Path(named).expanduser().absolute()
     tree = checkout()
-    return tree / "data" if tree else Path("perfkit-data")
-
-
-def cache_folder() -> Path:
-    """The folder for data sets and compiled code."""
-    return data_folder() / "cache"
-
-
-def runs_folder() -> Path:
-    """The folder for the store of runs."""
-    return data_folder() / "runs"
+    return tree / "data" if tree else Path("perfkit-data").absolute()
 
 
 def write_atomically(path: Path, content: bytes) -> None:

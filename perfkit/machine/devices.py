@@ -197,7 +197,7 @@ def _gpu(here: Mapping[str, Any], found: Found) -> Check:
 
 
 def _data() -> Check:
-    folder = machine.data_folder().absolute()
+    folder = machine.data_folder()
     existing = next(part for part in (folder, *folder.parents) if part.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         remedy = "Set PERFKIT_DATA to another folder"

@@ -146,7 +146,7 @@ class Child(Conversation):
     def _launch(self, variables: dict[str, str]) -> None:
         ours, theirs = Pipe()
         defaults = {
-            "TORCHINDUCTOR_CACHE_DIR": str(machine.cache_folder().absolute() / "inductor"),
+            "TORCHINDUCTOR_CACHE_DIR": str(machine.data_folder() / "cache" / "inductor"),
             # Else gloo resolves the host's name, which may be unknown.
             "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
         }

@@ -59,7 +59,7 @@ class RunStore:
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = path or machine.runs_folder() / "runs.sqlite"
+        self.path = path or machine.data_folder() / "runs" / "runs.sqlite"
         self.problems: list[str] = []
         """What the last reading had to leave out."""
         with self._open() as database:

@@ -144,7 +144,7 @@ class WatchedScript(Conversation):
         shutil.copy(entry.__file__, way_in / "sitecustomize.py")
         paths = [str(way_in), os.environ.get("PYTHONPATH", "")]
         environment = {
-            "TORCHINDUCTOR_CACHE_DIR": str(machine.cache_folder() / "inductor"),
+            "TORCHINDUCTOR_CACHE_DIR": str(machine.data_folder() / "cache" / "inductor"),
             "PYTHONHASHSEED": "0",
             **os.environ,
             **_QUIET,

@@ -144,7 +144,7 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     if facts.loader:
         ceiling = ask("a held batch", "ceiling", samples=plain.block.samples)
     syncs = ask("hidden waits", SYNCS, steps=_SYNC_STEPS)
-    folder = machine.runs_folder() / "profiles"
+    folder = machine.data_folder() / "runs" / "profiles"
     folder.mkdir(parents=True, exist_ok=True)
     out = Path(tempfile.mkdtemp(prefix="watch-", dir=folder)) / "steps.pt.trace.json.gz"
     trace = ask("a profile", "profile", path=str(out), **_PROFILED)

@@ -194,7 +194,7 @@ def profile(
         PerfkitError: a value is not allowed, or the training failed.
     """
     name = f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}.pt.trace.json.gz"
-    path = Path(out) if out else machine.runs_folder() / "profiles" / name
+    path = Path(out) if out else machine.data_folder() / "runs" / "profiles" / name
     if not path.name.endswith((".json", ".json.gz")):
         raise InvalidValue(f"cannot write a trace to {path}", "Give a name that ends in .json or .json.gz")
     path.parent.mkdir(parents=True, exist_ok=True)

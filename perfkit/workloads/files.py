@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from perfkit.errors import WorkloadError
-from perfkit.machine import cache_folder, data_folder
+from perfkit.machine import data_folder
 
 COLOURS = {
     "black": (30, 30, 30),
@@ -22,7 +22,7 @@ COLOURS = {
 
 def photo_place(count: int) -> str:
     """Where the folder of this many photos is, or would be."""
-    return str((cache_folder() / f"photo-folder-{count}").absolute())
+    return str(data_folder() / "cache" / f"photo-folder-{count}")
 
 
 def photo_folder(count: int) -> str:

@@ -57,11 +57,11 @@ def test_torch_is_not_imported_and_the_import_is_light():
 
 def test_data_lies_where_the_variable_says_or_in_the_checkout(monkeypatch):
     monkeypatch.setenv("PERFKIT_DATA", "/mine")
-    assert (machine.cache_folder(), machine.runs_folder()) == (Path("/mine/cache"), Path("/mine/runs"))
+    assert machine.data_folder() == Path("/mine")
     monkeypatch.delenv("PERFKIT_DATA")
     assert machine.data_folder() == Path(__file__).parents[3] / "data"
     monkeypatch.setattr(machine, "checkout", lambda: None)
-    assert machine.data_folder() == Path("perfkit-data")
+    assert machine.data_folder() == Path("perfkit-data").absolute()
 
 
 def test_a_file_is_written_completely_or_the_old_one_stays(tmp_path, monkeypatch):
