@@ -21,7 +21,7 @@ from perfkit.results.parity import Check
 from perfkit.results.run import Mechanism
 from perfkit.worker.checks import first_tensor, verify
 from perfkit.worker.messages import ParityReport
-from perfkit.worker.training import Training, losses, observed
+from perfkit.worker.training import Training, losses
 
 ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11, "tf32": 2.0**-11}
 """Relative rounding of the formats with fewer bits than float32 that inputs of products may have."""
@@ -103,10 +103,9 @@ def check(
 
     def trained(side: Side, recipe: Recipe, batches: list[Pair] | None = None) -> Side:
         training = Training(recipe, side, device, seed, batches)
-        taken = [training.first, *(training.step() for _ in range(steps - 2))]
-        with observed(training) as view:
-            taken.append(training.step())
-        side.losses, side.mechanisms = losses(taken), verify(view, recipe.to_dict())
+        middle = [training.step() for _ in range(steps - 2)]
+        side.losses = losses([training.first, *middle, training.observed_step()])
+        side.mechanisms = verify(training, recipe.to_dict())
         training.stop()
         return side
 

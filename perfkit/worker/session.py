@@ -20,7 +20,7 @@ from perfkit.results.run import Communication
 from perfkit.worker import checks, parity
 from perfkit.worker.messages import Answer, Description, ParityReport, Trained
 from perfkit.worker.procedure import Job, Procedures, Step, drive
-from perfkit.worker.training import Training, losses, observed
+from perfkit.worker.training import Training, losses
 
 ROUNDS = 5
 SMALL = 1 << 12
@@ -80,9 +80,10 @@ class Session(Procedures):
         self.subject = training = Training(recipe, self.workload, self.device, seed)
         self.first_graphs = checks.compile_counters().graphs
         first = yield from self.take(loss_steps, "first steps", early=[training.first])
-        with observed(training) as view:
-            training.step()
-        proofs = checks.verify(view, recipe.to_dict())
+        training.observed_step()
+        proofs = checks.verify(training, recipe.to_dict())
+        sample_bytes = checks.bytes_per_sample(training.batch)
+        training.batch = training.inputs = training.outputs = None  # their memory is not kept
         warm = yield from self.warm_up(warmup_s)
         return Trained(
             recipe=recipe.to_dict(),
@@ -90,7 +91,7 @@ class Session(Procedures):
             warmup=first.block() + warm.block(),
             losses=losses(first.plain),
             mechanisms=proofs,
-            batch_bytes_per_sample=checks.bytes_per_sample(view.batch),
+            batch_bytes_per_sample=sample_bytes,
             samples_per_step=training.samples_per_step,
             compile_counters=checks.compile_counters(),
         )

@@ -23,10 +23,11 @@ OnPhase = Callable[[str], AbstractContextManager[Any]]
 """Called with the name of a part of a step (data, copy, forward, backward, optimizer); entered around it."""
 
 
-class Training:
+class Training(View):
     """The program for a recipe, started: it has taken its first step, which builds everything.
 
-    It is the subject of `Procedures`. `batches` take the place of the loader's.
+    It is the subject of `Procedures`, and shows its switches after an `observed_step`. `batches` take the
+    place of the loader's.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Training:
         seed: int = 0,
         batches: Iterable[Any] | None = None,
     ) -> None:
+        super().__init__(batches=0)
         self.recipe = recipe
         self.samples_per_step = recipe.batch_size * recipe.accumulation * recipe.ranks
         self.batches_per_step: float = recipe.accumulation
@@ -59,8 +61,7 @@ class Training:
         parts = operator.itemgetter("loader", "model", "optimizer", "scaler", "device")(names)
         # With several ranks on GPUs, the device is this rank's own.
         self.loader, self.model, self.optimizer, self.scaler, self.device = parts
-        self.iterator: Any = self.loader._iterator
-        """The loader's iterator with its worker processes; None without."""
+        self.iterator = self.loader._iterator  # None without workers
         self.first_graphs = compile_counters().graphs
         if sys.version_info < (3, 13):
             names.clear()  # the frame keeps this dictionary, and with it the first batch
@@ -119,6 +120,48 @@ class Training:
                 module.record_function = record_function
             self._on_phase = contextlib.nullcontext
 
+    def observed_step(self) -> Step:
+        """Takes one optimizer step, and notes what each switch does in it.
+
+        A hook on the outermost module is noticed neither by torch.compile nor by DistributedDataParallel, so
+        nothing is compiled again.
+        """
+        device, ddp = self.device, distributed_model(self.model)
+        streams = set[int | None]()  # of copies
+
+        def stream() -> int | None:
+            return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else None
+
+        def called(_: Any, inputs: Any, outputs: Any) -> None:
+            self.inputs, self.outputs = inputs[0], first_tensor(outputs)
+            if torch.is_autocast_enabled(device.type):
+                self.autocast = torch.get_autocast_dtype(device.type)
+
+        def updated(*_: Any) -> None:
+            self.updates += 1
+
+        def copied(call: Call) -> None:
+            if call.name == "to":
+                self.batch.append(call.args[0])
+                self.copies.append(call.kwargs)
+                streams.add(stream())
+
+        def on_phase(name: str) -> AbstractContextManager[Any]:
+            if name == "data":
+                self.batch, self.batches = [], self.batches + 1
+            if name == "backward" and ddp:
+                self.averaged = (self.averaged or 0) + ddp.require_backward_grad_sync
+            if name == "forward":
+                self.copies_beside = bool(streams) and stream() not in streams
+            return Calls(copied) if name == "copy" else contextlib.nullcontext()
+
+        with (
+            self.model.register_forward_hook(called),
+            self.optimizer.register_step_post_hook(updated),
+            self.phases(on_phase),
+        ):
+            return self.step()
+
 
 def losses(steps: Sequence[Step]) -> list[float]:
     """The losses of steps as numbers, averaged over the ranks."""
@@ -127,56 +170,3 @@ def losses(steps: Sequence[Step]) -> list[float]:
     stacked = torch.stack([step.loss for step in steps]).float()
     values: list[float] = (mean_over_ranks(stacked) if world() > 1 else stacked).tolist()
     return values
-
-
-@contextlib.contextmanager
-def observed(training: Training) -> Iterator[View]:
-    """Records what each switch does in the optimizer step that is taken meanwhile.
-
-    A hook on the outermost module is noticed neither by torch.compile nor by DistributedDataParallel, so
-    nothing is compiled again.
-    """
-    model, device, ddp = training.model, training.device, distributed_model(training.model)
-    view = View(
-        loader=training.loader,
-        iterator=training.iterator,
-        model=model,
-        optimizer=training.optimizer,
-        scaler=training.scaler,
-        batches=0,
-        first_graphs=training.first_graphs,
-    )
-    streams = set[int | None]()  # of copies
-
-    def stream() -> int | None:
-        return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else None
-
-    def called(_: Any, inputs: Any, outputs: Any) -> None:
-        view.inputs, view.outputs = inputs[0], first_tensor(outputs)
-        if torch.is_autocast_enabled(device.type):
-            view.autocast = torch.get_autocast_dtype(device.type)
-
-    def updated(*_: Any) -> None:
-        view.updates += 1
-
-    def copied(call: Call) -> None:
-        if call.name == "to":
-            view.batch.append(call.args[0])
-            view.copies.append(call.kwargs)
-            streams.add(stream())
-
-    def on_phase(name: str) -> AbstractContextManager[Any]:
-        if name == "data":
-            view.batch, view.batches = [], view.batches + 1
-        if name == "backward" and ddp:
-            view.averaged = (view.averaged or 0) + ddp.require_backward_grad_sync
-        if name == "forward":
-            view.copies_beside = bool(streams) and stream() not in streams
-        return Calls(copied) if name == "copy" else contextlib.nullcontext()
-
-    with (
-        model.register_forward_hook(called),
-        training.optimizer.register_step_post_hook(updated),
-        training.phases(on_phase),
-    ):
-        yield view

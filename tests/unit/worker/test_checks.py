@@ -8,7 +8,7 @@ import torch
 from perfkit.recipe import Recipe, switches
 from perfkit.worker import checks
 from perfkit.worker.checks import View, verify
-from perfkit.worker.training import Training, observed
+from perfkit.worker.training import Training
 from tests.support.toy import Blocks
 
 CPU = torch.device("cpu")
@@ -19,9 +19,8 @@ pytestmark = pytest.mark.usefixtures("settings_kept")
 
 def seen(**switches):
     training = Training(Recipe(**{"batch_size": 8, **switches}), Blocks(), CPU)
-    with observed(training) as view:
-        training.step()
-    return view
+    training.observed_step()
+    return training
 
 
 def test_every_reader_tells_a_switch_that_is_on_from_one_that_is_off():
@@ -40,7 +39,7 @@ def test_every_reader_tells_a_switch_that_is_on_from_one_that_is_off():
 
 
 def noted(beside=True, pinned=True):
-    """What `observed` would note on a GPU."""
+    """What an observed step would show on a GPU."""
     return {"copies_beside": beside, "batch": [SimpleNamespace(is_pinned=lambda: pinned)]}
 
 

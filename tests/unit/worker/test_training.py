@@ -17,7 +17,7 @@ from perfkit.worker import training as training_module
 from perfkit.worker.checks import compile_counters
 from perfkit.worker.procedure import drive
 from perfkit.worker.session import Session
-from perfkit.worker.training import Training, losses, observed
+from perfkit.worker.training import Training, losses
 from tests.support.toy import Blocks, NaNLoss, Toy
 
 CPU = torch.device("cpu")
@@ -102,8 +102,7 @@ def test_phases_are_seen_in_order_around_what_they_name(accumulation):
 def test_after_observing_the_program_is_as_it_was():
     plain = train.record_function, parallel.record_function, train.endless
     measured = training(Blocks())
-    with observed(measured):
-        measured.step()
+    measured.observed_step()
     with pytest.raises(ZeroDivisionError), measured.phases(lambda name: 1 / 0):
         measured.step()
     assert (train.record_function, parallel.record_function, train.endless) == plain
@@ -116,13 +115,12 @@ def test_observing_compiles_nothing_again(monkeypatch):
     plain = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model, mode: plain(model, backend="eager"))
     measured = training(compile=True)
-    with observed(measured) as view:
-        measured.step()
+    measured.observed_step()
     measured.step()
-    assert (view.outputs.shape, compile_counters().graphs) == ((8, 2), view.first_graphs)
-    assert view.compile()[0]
-    view.first_graphs -= 1
-    assert view.compile()[0] is None, "compiled again"
+    assert (measured.outputs.shape, compile_counters().graphs) == ((8, 2), measured.first_graphs)
+    assert measured.compile()[0]
+    measured.first_graphs -= 1
+    assert measured.compile()[0] is None, "compiled again"
 
 
 def test_a_peak_that_is_not_kept_is_not_known():
