@@ -12,7 +12,6 @@ import secrets
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -117,17 +116,6 @@ def checkout() -> Path | None:
     """The working tree that perfkit runs from; None where it was installed without one."""
     folder = Path(__file__).resolve().parents[2]
     return folder if (folder / "pyproject.toml").is_file() else None
-
-
-def import_path() -> str:
-    """PYTHONPATH of a process that is to find what this one does: perfkit, and what a notebook has added.
-
-    The process's own libraries come first, as usual.
-    """
-    here = str(Path(__file__).parents[2])
-    own = {*sysconfig.get_paths().values(), here}
-    added = [path for path in sys.path if path and path not in own and "lib-dynload" not in path]
-    return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")]), *added])
 
 
 def data_folder() -> Path:

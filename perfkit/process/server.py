@@ -21,9 +21,9 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
-from perfkit import machine
 from perfkit.worker import failures
 
 ON_LINUX = sys.platform == "linux"
@@ -47,7 +47,9 @@ def start(connection: Connection, log: str, environment: Mapping[str, str]) -> B
     The first one waits until its server has imported torch.
     """
     early = {name: value for name, value in environment.items() if not name.startswith(READ_LATE)}
-    variables = {**early, "PYTHONPATH": machine.import_path()}
+    # The server imports perfkit before `multiprocessing` gives a process the path of this one.
+    paths = [str(Path(__file__).parents[2]), *filter(None, [early.get("PYTHONPATH")])]
+    variables = {**early, "PYTHONPATH": os.pathsep.join(paths)}
     # A new process would import the user's script, that is, run it once more.
     modules = {"__main__": types.ModuleType("__main__")}
     with _lock, _replaced(sys.modules, modules), _replaced(os.environ, variables):

@@ -32,8 +32,6 @@ BY_INDEX = ". A data set that augments at random must draw from the sample's ind
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 """Inputs and targets on the host, as a model got them."""
-Values = Sequence[torch.Tensor]
-"""What a side computed in each step."""
 
 
 class Side:
@@ -159,7 +157,7 @@ def _same(name: str, differences: Sequence[float], allowed: float = 0.0, remedy:
     return Check(name, is_same, f"RMSE {worst:.2g} of their standard deviation{'' if is_same else remedy}")
 
 
-def _near(name: str, sides: Iterable[Values], rounding: float, roundings: int) -> Check:
+def _near(name: str, sides: Iterable[Sequence[torch.Tensor]], rounding: float, roundings: int) -> Check:
     """Whether the candidate's values are about as near to those in float64 as those in float32 are.
 
     Twice the error of the float32 program is allowed; where the recipe computes in a shorter format, some of
