@@ -1,13 +1,14 @@
 """The inside of a measuring process: one training, and the questions that it answers."""
 
-import contextlib
 import math
 import statistics
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import distributed
@@ -141,15 +142,10 @@ class Session(Procedures):
         return parity.check(self.workload, recipe, self.device, exactness, seed, steps)
 
 
-@contextlib.contextmanager
-def without_averaging() -> Iterator[None]:
+def without_averaging() -> AbstractContextManager[Any]:
     """Keeps gradients on their rank, also where the program itself says when they are averaged."""
-    ddp: Any = DistributedDataParallel
-    ddp.require_backward_grad_sync = property(lambda model: False, lambda model, value: None)
-    try:
-        yield
-    finally:
-        del ddp.require_backward_grad_sync
+    never = property(lambda model: False, lambda model, value: None)
+    return mock.patch.object(DistributedDataParallel, "require_backward_grad_sync", never, create=True)
 
 
 def _reduce_s(size: int, device: torch.device) -> float:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.profiler import record_function
@@ -52,11 +53,8 @@ class Training(View):
                 yield self._fetch()
 
         self._program = train.train(recipe, workload, device, seed)
-        train.endless = feed
-        try:
+        with mock.patch.object(train, "endless", feed):
             self.first = self.step()
-        finally:
-            train.endless = endless
         names = self._program.gi_frame.f_locals  # type: ignore[attr-defined]
         parts = operator.itemgetter("loader", "model", "optimizer", "scaler", "device")(names)
         # With several ranks on GPUs, the device is this rank's own.
@@ -87,15 +85,10 @@ class Training(View):
         if self.iterator:
             self.iterator._shutdown_workers()
 
-    @contextlib.contextmanager
-    def hold(self) -> Iterator[None]:
+    def hold(self) -> AbstractContextManager[Any]:
         """Trains on one batch that is already on the device, without the loader."""
-        batch, batches = [part.to(self.device) for part in self._fetch()], self._batches
-        self._batches = itertools.repeat(batch)
-        try:
-            yield
-        finally:
-            self._batches = batches
+        batch = [part.to(self.device) for part in self._fetch()]
+        return mock.patch.object(self, "_batches", itertools.repeat(batch))
 
     @contextlib.contextmanager
     def phases(self, on_phase: OnPhase = contextlib.nullcontext) -> Iterator[None]:
@@ -109,16 +102,12 @@ class Training(View):
             with on_phase(name), record_function(name):
                 yield
 
-        programs: Any = (train, parallel)
-        for module in programs:
-            module.record_function = observed
-        self._on_phase = observed
-        try:
+        with (
+            mock.patch.object(train, "record_function", observed),
+            mock.patch.object(parallel, "record_function", observed),
+            mock.patch.object(self, "_on_phase", observed),
+        ):
             yield
-        finally:
-            for module in programs:
-                module.record_function = record_function
-            self._on_phase = contextlib.nullcontext
 
     def observed_step(self) -> Step:
         """Takes one optimizer step, and notes what each switch does in it.
