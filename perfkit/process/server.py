@@ -142,19 +142,13 @@ def run(connection: Connection, environment: Mapping[str, str], log: str) -> Non
         sys.stderr.flush()
         connection.send(failures.explain(problem))
     finally:
-        end_group()
-
-
-def end_group() -> None:
-    """Ends this process and every process of its group, at once."""
-    os.killpg(0, signal.SIGKILL)
+        os.killpg(0, signal.SIGKILL)  # this process and all that it started, at once
 
 
 def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent:
+    if parent := multiprocessing.parent_process():
         parent.join()
-        end_group()
+        os.killpg(0, signal.SIGKILL)
 
 
 def _die_with_parent() -> None:
