@@ -334,12 +334,8 @@ def test_a_functional_training_without_an_optimizer_ends_in_a_sentence(folder):
     code = """
         weight = weight - 0.1 * grad(lambda weight: (x @ weight).pow(2).mean())(weight)
 """
-    with (
-        started(GRADIENTS + code) as script,
-        pytest.raises(
-            RunFailed, match="no backward pass and no optimizer.s step in 1000 gradients by torch.func"
-        ),
-    ):
+    said = "no backward pass and no optimizer.s step in 1000 gradients by torch.func"
+    with started(GRADIENTS + code) as script, pytest.raises(RunFailed, match=said):
         train(script)
 
 
@@ -368,10 +364,11 @@ while True:
 @pytest.mark.parametrize("compiling", ["model = torch.compile(model)", "model.compile()", ""])
 def test_watching_compiles_nothing_again(folder, compiling):
     """What the script compiles, or the switch: nothing that watches the first steps is traced."""
-    backend = "lambda graph, _: print('compiled', flush=True) or graph"
-    counted = (
-        f"import functools, torch\ntorch.compile = functools.partial(torch.compile, backend={backend})\n"
-    )
+    counted = """
+import functools, torch
+backend = lambda graph, inputs: print("compiled", flush=True) or graph
+torch.compile = functools.partial(torch.compile, backend=backend)
+"""
     code = f"{counted}{LOOP}{compiling}\nwhile True:\n    step()\n"
     with started(code, toggles={} if compiling else {"compile": True}) as script:
         train(script)
