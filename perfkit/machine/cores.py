@@ -15,6 +15,8 @@ import psutil
 from perfkit.machine import gpus
 
 ROOT = Path("/")
+_OWN_PROCESSES = 3
+"""How many of ours may train on a GPU at once."""
 _SLOWED = ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake")
 
 
@@ -189,17 +191,14 @@ def read_conditions() -> dict[str, Any]:
     }
 
 
-def quality_warnings(
-    conditions: Mapping[str, Any], own_processes: int = 0, gpu: str | None = None
-) -> Iterator[str]:
-    """What of a GPU (its UUID; None: of any) makes a result unreliable, with what to do.
+def quality_warnings(conditions: Mapping[str, Any], gpu: str | None) -> Iterator[str]:
+    """What makes a result of a GPU (its UUID) unreliable, with what to do; `taken_share` judges the CPU.
 
-    `own_processes` may use it, too. They matter in a container only, where NVML's process ids may be the
-    host's, so that ours cannot be distinguished from others'. `taken_share` judges the CPU.
+    In a container NVML's process ids may be the host's: then ours cannot be distinguished from others'.
     """
-    allowed = 0 if conditions.get("pids_known") else own_processes
+    allowed = 0 if conditions.get("pids_known") else _OWN_PROCESSES
     for device in conditions.get("gpus", []):
-        if gpu not in (None, device["uuid"]):
+        if device["uuid"] != gpu:
             continue
         if slowed := [reason for reason in device["throttle_reasons"] or [] if reason in _SLOWED]:
             celsius = f" at {device['temperature_c']} °C" if device["temperature_c"] is not None else ""

@@ -215,4 +215,4 @@ def _quality_warnings(run: Run, trial: Trial) -> Iterator[str]:
         yield "the model was recompiled while it was measured: keep its input shapes the same"
     for conditions in run.machine["conditions"].values():
         gpu = run.machine["device"].get("uuid")
-        yield from cores.quality_warnings(conditions, own_processes=3, gpu=gpu)
+        yield from cores.quality_warnings(conditions, gpu)

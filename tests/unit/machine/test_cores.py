@@ -147,6 +147,6 @@ HOT = IDLE | {"throttle_reasons": ["hardware thermal slowdown"], "temperature_c"
 )
 def test_warnings_name_what_disturbs_a_measurement(gpu, pids_known, warning):
     now = {"pids_known": pids_known, "gpus": [gpu]}
-    warnings = list(cores.quality_warnings(now, own_processes=3, gpu="GPU-1"))
+    warnings = list(cores.quality_warnings(now, "GPU-1"))
     assert len(warnings) == bool(warning)
     assert "".join(warnings).startswith(warning)
