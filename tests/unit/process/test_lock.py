@@ -10,7 +10,6 @@ from perfkit.process.child import EVERYTHING, lock_names
     ("device", "visible", "names"),
     [
         ("cpu", None, ["cores"]),
-        ("mps", None, ["cores"]),
         ("sim:v100", None, ["cores"]),
         ("cuda", None, ["GPU-b"]),
         ("cuda:0", None, ["GPU-b"]),

@@ -77,6 +77,8 @@ class FakeChild:
                 return messages.Block(arguments["samples"], seconds, [seconds / 2] * 2, [seconds / 8] * 2)
             case "peak":
                 return messages.Peak(1000 * self.recipe.batch_size, None, 0)
+            case "parity":
+                return messages.ParityReport([], {"candidate": [2.0]}, self.machine.mechanisms)
         raise AssertionError(question)
 
     def stop(self):

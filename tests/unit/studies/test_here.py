@@ -9,14 +9,12 @@ from perfkit.errors import Cancelled, PerfkitError, RunFailed
 from perfkit.ladder.catalogue import Stage
 from perfkit.recipe import Recipe
 from perfkit.results import stats
-from perfkit.results.parity import Check
 from perfkit.results.run import Mechanism
 from perfkit.results.store import RunStore
 from perfkit.studies.inspect import parity
 from perfkit.studies.rungs import again, described
 from perfkit.studies.sources import Progress, opened
-from perfkit.worker.messages import ParityReport
-from tests.unit.studies.fakes import FakeChild, out_of_memory
+from tests.unit.studies.fakes import out_of_memory
 
 
 def stage(size, reason=""):
@@ -196,13 +194,9 @@ def test_a_second_study_waits_for_the_device_says_so_and_can_give_up(machine, wh
     assert said == ["waiting: another run uses cpu"]
 
 
-def test_a_switch_that_is_not_in_effect_is_no_parity(machine, where, monkeypatch):
-    answer = FakeChild.answer
-    answers = lambda child, *asked: report if asked[0] == "parity" else answer(child, *asked)
-    monkeypatch.setattr(FakeChild, "answer", answers)
+def test_a_switch_that_is_not_in_effect_is_no_parity(machine, where):
     for is_on in (True, False):
-        proofs = [Mechanism("amp", is_on, "logits are of some type")]
-        report = ParityReport([Check("losses", True, "equal")], {"candidate": [2.0]}, proofs)
+        machine.mechanisms = [Mechanism("amp", is_on, "logits are of some type")]
         result = parity(where, "AMP", Recipe(batch_size=16, amp="bf16"))
         assert (result.ok, result.other_batch, result.exactness) == (is_on, True, "tolerance")
         assert ("amp: logits are of some type" in result.describe()) is not is_on
