@@ -33,8 +33,6 @@ def facts(device: torch.device) -> DeviceFacts:
         name=properties.name,
         uuid=f"GPU-{properties.uuid}",
         bf16=torch.cuda.is_bf16_supported(including_emulation=False),
-        cuda=torch.version.cuda,
-        cudnn=str(torch.backends.cudnn.version()),
     )
 
 

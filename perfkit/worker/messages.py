@@ -25,8 +25,6 @@ class DeviceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str | None = None
     uuid: str | None = None
     bf16: bool | None = None
-    cuda: str | None = None
-    cudnn: str | None = None
 
 
 class Description(msgspec.Struct, frozen=True):
