@@ -27,31 +27,14 @@ class Target:
     cores: int | None = None
     """That load data, where the host is not this machine."""
     doubtful: Mapping[str, str] = field(default_factory=dict)
-    anchored: frozenset[str] | None = None
-    """Of a simulated GPU: the precisions that published figures vouch for; None for a real device."""
     own: Mapping[str, Value] = field(default_factory=dict)
     """Of a script: the switches as it sets them by itself, in the place of the defaults."""
-    refused: Mapping[str, str] = field(default_factory=dict)
-    """Of a script: the switches that cannot be set from outside, and why."""
+    refused: Callable[[Recipe], Mapping[str, str]] = lambda recipe: {}
+    """What else a source of runs cannot do: switches of a recipe, and why."""
 
     def default(self, name: str) -> Value:
         """What a switch is without being set."""
         return self.own.get(name, switches()[name].default)
-
-
-def not_anchored(recipe: Recipe, target: Target) -> str:
-    """Why a simulated GPU refuses the precision of a recipe's heavy operators."""
-    # torch's own default has convolutions in TF32 where the GPU has it, which came with bfloat16.
-    default = "tf32" if target.bf16 and target.convolves else "float32"
-    named = {"fp16": "float16", "bf16": "bfloat16", "default": default, "ieee": "float32", "tf32": "tf32"}
-    precision = named[recipe.fp32_precision if recipe.amp == "off" else recipe.amp]
-    if target.anchored is None or precision in target.anchored:
-        return ""
-    allowed = ", ".join(sorted(target.anchored))
-    return (
-        f"this GPU is not simulated in {precision}: there is no published measurement to "
-        f"check it against (precisions with one: {allowed})"
-    )
 
 
 # fmt: off
@@ -70,17 +53,12 @@ RULES: tuple[tuple[str, Callable[[Recipe, Target], bool], str], ...] = (
      "torch.compile finds no compiler here; `perfkit doctor` says what to install"),
     ("compile_mode", lambda r, t: r.compile_mode == "reduce-overhead" and t.device != "cuda",
      "reduce-overhead uses CUDA graphs, which this device does not have"),
-    ("compile_mode",
-     lambda r, t: r.compile_mode != "default" and t.anchored is not None,
-     "no published figures say what another compile_mode than the default gains"),
     ("wait_policy", lambda r, t: t.device != "cpu",
      "the compute threads of the CPU do little beside a GPU"),
     ("allocator", lambda r, t: t.device != "cpu",
      "a GPU's memory has an allocator of its own, which keeps what is freed"),
     ("allocator", lambda r, t: not t.glibc,
      "the variables are those of glibc, which this system does not use"),
-    ("ranks", lambda r, t: t.anchored is not None,
-     "a simulated GPU trains alone: communication is not simulated"),
     ("ranks", lambda r, t: t.device == "mps",
      "torch has no communication between ranks on mps"),
     ("ranks", lambda r, t: t.device == "cuda" and r.ranks > t.count,
@@ -95,8 +73,6 @@ def why_not(name: str, recipe: Recipe, target: Target) -> str:
     switch = switches()[name]
     if getattr(recipe, name) == target.default(name):
         return ""
-    if name in target.refused:
-        return target.refused[name]
     if switch.needs == "cuda" and target.device != "cuda":
         return f"needs a CUDA device (this run is on {target.device})"
     if switch.needs == "workload" and name not in target.offers:
@@ -106,9 +82,7 @@ def why_not(name: str, recipe: Recipe, target: Target) -> str:
         label = switches()[partner].label
         return f"acts only with {label} (here: {shown(idle_value)})"
     reasons = [text for of, refuses, text in RULES if of == name and refuses(recipe, target)]
-    if name == ("fp32_precision" if recipe.amp == "off" else "amp"):
-        reasons.append(not_anchored(recipe, target))
-    return reasons[0].format(r=recipe, t=target) if reasons else ""
+    return reasons[0].format(r=recipe, t=target) if reasons else target.refused(recipe).get(name, "")
 
 
 def applicable(recipe: Recipe, target: Target) -> tuple[Recipe, dict[str, str]]:

@@ -16,7 +16,7 @@ import msgspec
 from perfkit.errors import one_of
 from perfkit.machine.cores import usable_cores
 from perfkit.recipe import Recipe, Value
-from perfkit.rules import Target, applicable, joined
+from perfkit.rules import Target, applicable, joined, why_not
 
 Exactness = Literal["bitwise", "tolerance", "changes training"]
 """Whether losses stay the same, are rounded differently, or become others."""
@@ -86,14 +86,12 @@ def sizing(preset: Preset, target: Target) -> dict[str, Value]:
     """
     cores, on_cpu = target.cores or usable_cores(), target.device == "cpu"
     workers = max(1, cores // 2 if on_cpu else min(cores, MOST_WORKERS))
-    # On a simulated GPU, what a published figure vouches for.
-    bf16 = target.bf16 and (target.anchored is None or "bfloat16" in target.anchored)
     return {
         "workers": workers,
         "batch_size": preset.batch_size,
         "large_batch": preset.large_batch,
         "largest_batch": preset.largest_batch,
-        "amp": "bf16" if bf16 else "fp16",
+        "amp": "fp16" if why_not("amp", Recipe(amp="bf16"), target) else "bf16",
         "threads": max(1, cores - workers) if on_cpu else 0,
         "wait_policy": "passive" if on_cpu else "default",
     }

@@ -106,9 +106,8 @@ class ScriptPanel(Panel):
     def _watch(self, tries: bool = False) -> None:
         watched = watch(self.launch, self.progress(), tries=tries)
         script = watched.script
-        where = Target(
-            script.device, convolves=script.convolves, own=allowed(script.settings), refused=script.refused
-        )
+        own, refused = allowed(script.settings), script.refused
+        where = Target(script.device, convolves=script.convolves, own=own, refused=lambda recipe: refused)
         self._controls.offer(Recipe().replace(**where.own), functools.partial(why_not, target=where))
         self._seen = [Section("What watching it has shown", watched.sections())]
 

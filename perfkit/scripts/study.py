@@ -84,7 +84,8 @@ class ScriptSource(ThisMachine):
 
     @property
     def target(self) -> Target:
-        return replace(super().target, own=allowed(self.facts.settings), refused=self.facts.refused)
+        facts = self.facts
+        return replace(super().target, own=allowed(facts.settings), refused=lambda recipe: facts.refused)
 
     def baseline(self) -> Recipe:
         """The script's own settings."""

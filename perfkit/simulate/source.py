@@ -100,12 +100,31 @@ class Simulated(Source):
 
     @property
     def target(self) -> Target:
-        """A CUDA device with the precisions that published figures vouch for."""
+        """A CUDA device that does what published figures vouch for."""
         return Target(
             device="cuda", offers=frozenset(self.description.offers), convolves=self.description.convolves,
-            bf16=self._sheet.architecture != "volta", compiler=True, count=1,
-            anchored=frozenset(self._sheet.anchored), cores=self._host.processors,
+            bf16=self._sheet.architecture != "volta", cores=self._host.processors,
+            refused=self._without_figures,
         )  # fmt: skip
+
+    def _without_figures(self, recipe: Recipe) -> dict[str, str]:
+        """The switches of a recipe that no published figure vouches for, and why."""
+        refused = {}
+        if recipe.compile_mode != "default":
+            why = "no published figures say what another compile_mode than the default gains"
+            refused["compile_mode"] = why
+        # torch's own default has convolutions in TF32 where the GPU has it, from Ampere on.
+        is_tf32 = self.description.convolves and self._sheet.architecture != "volta"
+        default = "tf32" if is_tf32 else "float32"
+        named = {"fp16": "float16", "bf16": "bfloat16", "default": default, "ieee": "float32", "tf32": "tf32"}
+        switch = "fp32_precision" if recipe.amp == "off" else "amp"
+        precision = named[getattr(recipe, switch)]
+        if precision not in self._sheet.anchored:
+            refused[switch] = (
+                f"this GPU is not simulated in {precision}: there is no published measurement to "
+                f"check it against (precisions with one: {', '.join(sorted(self._sheet.anchored))})"
+            )
+        return refused
 
     def measure(self, stages: Sequence[Stage], preset: Preset) -> list[Run]:
         """Computes the runs of some stages, at once; the preset has no use."""
@@ -138,14 +157,10 @@ class Simulated(Source):
         return Prediction(self._sheet, self._steps[on_device], recipe, self._host, fetch_s)
 
     def _planned(self, recipe: Recipe) -> Step:
-        if recipe.ranks > 1:
-            raise _refused("several ranks are not simulated: nothing says how fast they exchange gradients")
-        if recipe.compile and recipe.compile_mode != "default":
-            what = f"what compile_mode={recipe.compile_mode} gains on a GPU was never compared with figures"
-            raise _refused(what)
         step = self._called("planned", recipe)
         if isinstance(step, str):
-            raise _refused(f"a step of '{self.description.reference}' cannot be simulated: {step}")
+            what = f"a step of '{self.description.reference}' cannot be simulated: {step}"
+            raise InvalidValue(what, "Change that, or measure it on a device that is here")
         return step  # type: ignore[no-any-return]
 
     def _called(self, function: str, recipe: Recipe) -> Any:
@@ -210,7 +225,3 @@ class Simulated(Source):
         )  # fmt: skip
         self._computed[stage.name] = run, prediction
         return run
-
-
-def _refused(what: str) -> InvalidValue:
-    return InvalidValue(what, "Change that part, or measure it on a device that is here (--device cpu, cuda)")

@@ -15,7 +15,7 @@ from perfkit.recipe import Recipe, switches
 from perfkit.results import stats
 from perfkit.results.run import AGAIN, RUNG, Run
 from perfkit.results.store import RunStore
-from perfkit.rules import Target, applicable, joined, not_anchored
+from perfkit.rules import Target, applicable, joined
 from perfkit.studies.sources import Plan, Progress, Source, opened
 from perfkit.worker.messages import Description, DeviceFacts
 
@@ -35,8 +35,8 @@ def first(plan: Plan, target: Target) -> Stage:
     for name in below:
         recipe = catalogue.stage(optimization(name), recipe, sizes, target).recipe
     recipe, reasons = applicable(recipe.replace(**plan.settings), target)
-    if reason := not_anchored(recipe, target):
-        raise InvalidValue(reason, "Start from one of them, such as --set amp=fp16")
+    if refused := target.refused(recipe):  # what a switch is by default cannot be put back
+        raise InvalidValue(joined(refused), "Start from another setting, such as --set amp=fp16")
     return Stage("baseline", "before" if below else "baseline", recipe, not_applied=reasons)
 
 

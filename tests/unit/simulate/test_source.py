@@ -1,14 +1,15 @@
 """`sim:NAME` as a source of runs: other workloads, refusals, reports and traces."""
 
 import pytest
+from msgspec.structs import replace
 
 from perfkit import trace
 from perfkit.errors import InvalidValue
-from perfkit.ladder.catalogue import Stage
 from perfkit.recipe import Recipe
 from perfkit.simulate import chrome
 from perfkit.simulate.costs import constants, error_table
 from perfkit.simulate.source import Simulated
+from perfkit.studies import rungs
 from perfkit.studies.sources import Progress, plan
 from tests.unit.simulate.plans import prediction
 
@@ -16,10 +17,10 @@ from tests.unit.simulate.plans import prediction
 def computed(device, workload, *changes):
     """The runs of stages with these switches."""
     recipes = [Recipe(batch_size=32).replace(**switches) for switches in changes]
-    stages = [Stage(str(number), "a stage", recipe) for number, recipe in enumerate(recipes)]
     planned = plan(workload, device=device)
     with planned.source(planned, Progress()) as opened:
-        return opened.measure(stages, planned.preset)
+        titled = [(str(number), recipe) for number, recipe in enumerate(recipes)]
+        return opened.measure(rungs.recipe_stages(titled, opened.target), planned.preset)
 
 
 def test_another_workload_has_its_fetch_time_measured_here(no_orphans):
@@ -30,10 +31,21 @@ def test_another_workload_has_its_fetch_time_measured_here(no_orphans):
 
 def test_what_cannot_be_computed_is_a_run_with_the_reason(no_orphans):
     runs = computed("sim:v100", None, {}, {"batch_size": 4096}, {"ranks": 2})
-    assert [run.status for run in runs] == ["ok", "failed", "failed"]
+    assert [run.status for run in runs] == ["ok", "failed", "not_applicable"]
     assert "out of memory on the simulated GPU" in runs[1].reason
     assert "context and workspaces" in runs[1].reason
-    assert "several ranks are not simulated" in runs[2].reason
+    assert "one GPU per rank" in runs[2].reason
+
+
+def test_a_switch_without_published_figures_is_refused_with_the_reason():
+    source = rungs.described(plan(device="sim:rtx3090"))
+    compiled = Recipe(compile=True, compile_mode="max-autotune")
+    assert "no published figures" in source.why_not_set("compile_mode", compiled)
+    assert "not simulated in bfloat16" in source.why_not_set("amp", Recipe(amp="bf16"))
+    assert rungs.all_stages(source)[0].recipe == source.baseline()
+    source.description = replace(source.description, convolves=False)
+    with pytest.raises(InvalidValue, match=r"not simulated in float32: .*Start from .* --set amp=fp16"):
+        rungs.all_stages(source)
 
 
 def test_what_would_need_numbers_is_not_here():
