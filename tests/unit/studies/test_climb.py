@@ -8,8 +8,7 @@ from perfkit.errors import RunFailed
 from perfkit.ladder.catalogue import KEPT
 from perfkit.results.run import AGAIN, RUNG
 from perfkit.results.store import RunStore
-from perfkit.studies import record
-from perfkit.studies.rungs import LAST, climb, planned
+from perfkit.studies.rungs import climb
 from perfkit.studies.sources import Progress
 
 NAMES = ("data_loading", "channels_last", "compile")
@@ -71,16 +70,6 @@ def test_a_disturbed_rung_is_no_evidence(machine, ladder):
     machine.taken = lambda: 0.4
     runs = climb(replace(ladder, keep=("compile",)))
     assert list(facts(runs).values())[1:4] == ["dropped: disturbed", "dropped: disturbed", "kept"]
-
-
-def test_what_is_not_expected_to_gain_is_tried_last_with_the_reason(machine, ladder, monkeypatch):
-    cpu = {"cores_usable": 2, "flags": ["avx2"]}
-    monkeypatch.setattr(record.machine, "facts", lambda: {"id": "m1", "gpus": [], "cpu": cpu})
-    plan = replace(ladder, stages=("data_loading", "amp", "compile"))
-    runs = climb(plan)
-    assert [run.stage for run in runs][1:4] == ["data_loading", "compile", "amp"]
-    assert [run.facts.get(LAST, "") for run in runs][2:4] == ["", "this CPU has no bfloat16 instructions"]
-    assert [stage.name for stage in planned(plan)][1:] == ["data_loading", "compile", "amp"]
 
 
 def test_without_verdicts_every_rung_is_kept_and_nothing_is_repeated(machine, ladder):
