@@ -44,7 +44,7 @@ def execute(source: Path, page: Page) -> Any:
     """A chapter with outputs that need no kernel, no script and no drawing by the page."""
     notebook, depends_on = jupytext.read(source), state(source)
     where = RECIPES.get(source.stem[:2], "device='cpu'")
-    recipe = next(run.recipe for run in recordings.find("cpu-quick").runs if run.stage == KEPT)
+    recipe = next(run.recipe for run in recordings.find("cpu-quick") if run.stage == KEPT)
     kept = {name: here for name, (here, _) in Recipe.from_dict(recipe).diff(Recipe()).items()}
     first = (
         "from functools import partial as _partial\n\nfrom perfkit import notebook as _pk\n\n"

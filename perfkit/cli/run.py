@@ -25,7 +25,6 @@ from perfkit.results import recordings
 from perfkit.results.run import Run, document, summary
 from perfkit.results.store import RunStore
 from perfkit.show import sentences, tables, terminal
-from perfkit.show.document import Content
 from perfkit.studies import rungs
 from perfkit.studies.rungs import climb
 from perfkit.studies.sources import Update
@@ -66,11 +65,11 @@ def run(
         raise typer.Exit(1)
 
 
-def _show_session(runs: list[Run], output: Output, opening: tuple[Content, ...] = ()) -> None:
+def _show_session(runs: list[Run], output: Output) -> None:
     """A session as its report; the scripts are part of a page only."""
     scripts = rungs.scripts(runs) if output.html_file else None
     title = runs[0].workload.rpartition(":")[2]
-    output.show(title, [*opening, *tables.sections(runs, scripts)], document(runs))
+    output.show(title, tables.sections(runs, scripts), document(runs))
 
 
 def runs(limit: Annotated[int, typer.Option(min=1, help="how many, newest first")] = 20) -> None:
@@ -94,8 +93,7 @@ def show(
 ) -> None:
     """Shows a run, a session or a recording; with --html it is a report to send to a colleague."""
     if name and (name.endswith(".json") or name.startswith(recordings.PREFIX)):
-        recording = recordings.find(name.removeprefix(recordings.PREFIX))
-        return _show_session(recording.runs, output, (recording.provenance.describe(),))
+        return _show_session(recordings.find(name.removeprefix(recordings.PREFIX)), output)
     store = RunStore()
     if name is None:
         newest = store.history(limit=1)

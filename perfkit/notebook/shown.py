@@ -128,12 +128,11 @@ def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
         InvalidValue: there is no such recording, or no such stage.
         StoreError: the file is not a recording.
     """
-    loaded = recordings.find(str(name))
-    origin = loaded.provenance.describe()
     if stage is None:
-        return Shown(loaded.runs, [origin, *tables.sections(loaded.runs)])
+        runs = recordings.find(str(name))
+        return Shown(runs, tables.sections(runs))
     runs = rungs.climb(sources.plan(stages=[stage], device=f"{recordings.PREFIX}{name}", below=True))
-    return Shown(runs, [Bullets(verdicts(runs)[-1:]), tables.ladder(runs), origin])
+    return Shown(runs, [Bullets(verdicts(runs)[-1:]), tables.ladder(runs), runs[0].facts[recordings.ORIGIN]])
 
 
 def training_loop(runs: Sequence[Run]) -> Markdown:

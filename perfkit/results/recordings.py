@@ -16,7 +16,7 @@ from perfkit.results.run import SCHEMA, Run, read
 PREFIX = "recorded:"
 """Begins the name of a device; the name of a recording, or a file, follows."""
 ORIGIN = "recording"
-"""The fact of a run that was played from a recording: where that was recorded, and when."""
+"""The fact of a run of a recording: where it was recorded, when and how."""
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,19 +75,15 @@ def available() -> Mapping[str, Path]:
     return {file.stem: file for file in files if file.stem != "provenance"}
 
 
-def find(name: str) -> Recording:
-    """A recording by its name, or by its file (`*.json`); a `StoreError` if that is none."""
+def find(name: str) -> list[Run]:
+    """The runs of a recording by its name, or by its file (`*.json`); a `StoreError` if that is none."""
     known = available()
     path = known.get(name, Path(name))
     if path.suffix == ".json" and path.is_file():
-        return read(path.read_bytes(), Recording, path)
+        recording = read(path.read_bytes(), Recording, path)
+        origin = {ORIGIN: recording.provenance.describe()}
+        return [msgspec.structs.replace(run, facts={**run.facts, **origin}) for run in recording.runs]
     raise InvalidValue(
         f"there is no recording '{name}'",
         f"There are: {', '.join(known) or 'none'}. Others: recorded:FILE.json, a file from `perfkit run -o`",
     )
-
-
-def played(recording: Recording) -> list[Run]:
-    """Its runs, each with the fact where it comes from."""
-    origin = {ORIGIN: recording.provenance.describe()}
-    return [msgspec.structs.replace(run, facts={**run.facts, **origin}) for run in recording.runs]

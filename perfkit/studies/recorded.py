@@ -24,7 +24,7 @@ class Recorded(Source):
     def checked(cls, request: Request) -> Plan:
         """A plan with the workload, options and preset of the recording."""
         name = (request.device or "").removeprefix(recordings.PREFIX)
-        runs = recordings.find(name).runs
+        runs = recordings.find(name)
         first = runs[0]
         if request.workload or request.preset or request.options:
             options = ", ".join(f"{key}={value}" for key, value in first.options.items())
@@ -48,7 +48,7 @@ class Recorded(Source):
 
     @cached_property
     def _runs(self) -> list[Run]:
-        return recordings.played(recordings.find(self.plan.recorded))
+        return recordings.find(self.plan.recorded)
 
     @property
     def target(self) -> Target:

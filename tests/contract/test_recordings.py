@@ -27,7 +27,7 @@ def test_every_file_has_a_provenance_and_is_as_it_was_recorded():
 
 
 def test_the_ladder_is_complete_and_undisturbed():
-    runs = find("cpu-quick").runs
+    runs = find("cpu-quick")
     assert runs[0].stage == "baseline" and runs[-1].is_again
     assert len({run.session for run in runs}) == 1
     for run in runs:
@@ -43,7 +43,7 @@ def test_the_ladder_is_complete_and_undisturbed():
 
 def test_a_held_batch_does_not_show_what_a_loop_with_a_worker_gains():
     """Chapter 06: one thread in bf16 computes as fast as two in float32, and the loop is faster."""
-    runs = {run.stage: run for run in find("cpu-quick").runs}
+    runs = {run.stage: run for run in find("cpu-quick")}
     before, after = runs["scaled_decode"], runs["amp"]
     assert after.ceiling_samples_per_s == pytest.approx(before.ceiling_samples_per_s, rel=0.1)
     ratio = after.speedup("previous")
@@ -54,7 +54,7 @@ def test_a_held_batch_does_not_show_what_a_loop_with_a_worker_gains():
 
 def test_the_simulated_ladder_says_so_and_is_of_todays_model():
     again = "the model has changed: make recordings ARGS='--only simulated'"
-    runs = find(str(record.FOLDER / record.SIMULATED)).runs
+    runs = find(str(record.FOLDER / record.SIMULATED))
     for run in runs:
         assert (run.device, run.status) == ("sim:v100", "ok"), run.reason
         assert run.simulated and run.simulated.band > 0 and not run.losses

@@ -143,7 +143,7 @@ def test_lanes_of_a_gpu_show_how_busy_it_is_as_a_share_and_one_scale_for_both_ba
 
 
 def test_a_simulated_step_says_so():
-    simulated = recordings.find("sim-v100").runs
+    simulated = recordings.find("sim-v100")
     assert {view(simulated).unit.split()[0] for view in (step_time, throughput)} == {"simulated"}
 
 

@@ -24,7 +24,7 @@ TIMES = Communication(
 
 PAGES = {
     "gpu": [tables.ladder(session(gpu=True))],
-    "simulated": [*sentences.notices(SIM := recordings.find("sim-v100").runs[:3]), tables.ladder(SIM)],
+    "simulated": [*sentences.notices(SIM := recordings.find("sim-v100")[:3]), tables.ladder(SIM)],
     "recipes": [tables.ladder([msgspec.structs.replace(RUNS[0], title="eager attention"), *again()[1::9]])],
     "disturbed": [
         *sentences.notices(disturbed(RUNS[:2])),

@@ -24,7 +24,7 @@ def planned(*stages, **more):
 
 
 def stored():
-    return {run.stage: run for run in recordings.find(NAME).runs}
+    return {run.stage: run for run in recordings.find(NAME)}
 
 
 def test_a_whole_ladder_is_played_as_it_was_recorded():
