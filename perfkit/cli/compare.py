@@ -76,9 +76,8 @@ def compare(
         with progress() as follow:
             if limit is not None:
                 plan.source(plan, follow).require("--fail-if-slower")
-            # A further pair of scripts would take their start-up once more; steps on a held batch train too.
-            pairs, ceiling = (1, False) if judge else (None, True)
-            result = comparing.compare(a, b, plan, budget, precision, pairs, ceiling, progress=follow)
+            pairs = 1 if judge else None  # a further pair of scripts would take their start-up once more
+            result = comparing.compare(a, b, plan, budget, precision, pairs, progress=follow)
     except PerfkitError as problem:
         if judge and not isinstance(problem, InvalidValue | Cancelled):
             failure = {"schema": 1, "outcome": "failed", "exit_code": 1, "reason": str(problem)}

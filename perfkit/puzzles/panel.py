@@ -170,9 +170,7 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
             plan = script_plan(Launch(str(other)), preset, more=yours, observed={})
             sides = Candidate(name), Candidate("yours")
             with progress.part(number, 2):
-                results.append(
-                    compare(*sides, plan, BUDGET_S, PRECISION, pairs=1, ceiling=False, progress=progress)
-                )
+                results.append(compare(*sides, plan, BUDGET_S, PRECISION, pairs=1, progress=progress))
         gain, light = results
         return score(gain, light, losses(gain.a, gain.b), levers)
 

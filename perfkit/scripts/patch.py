@@ -238,7 +238,7 @@ def verify(result: Patch, launch: Launch, budget_s: float, progress: Progress) -
     observed: dict[str, Behaviour] = {}
     sides = Candidate("set from outside", changes=result.edited), Candidate("patched")
     plan = script_plan(launch, more={"patched": result.launch}, observed=observed)
-    measured = compare(*sides, plan, budget_s, PRECISION, pairs=1, ceiling=False, progress=progress)
+    measured = compare(*sides, plan, budget_s, PRECISION, pairs=1, progress=progress)
     verdict = referee.verdict(observed, set(), measured, PRECISION, fails=measured.ratio.is_slower)
     start = "NOT verified" if verdict.exit_code else "verified"
     speed = f"{verdict.outcome} than with the switches set from outside: {verdict.reason}"

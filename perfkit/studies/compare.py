@@ -65,7 +65,6 @@ def compare(
     budget_s: float = BUDGET_S,
     precision: float = PRECISION,
     pairs: int | None = None,
-    ceiling: bool = True,
     part: float = 0.0,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -85,7 +84,6 @@ def compare(
             them, five pairs are enough.
         precision: half width of the interval / ratio at which measuring ends.
         pairs: pairs of processes; None: as many as this machine's A/A noise calls for.
-        ceiling: whether steps on a held batch are measured too.
         part: a half width of this part of the effect is enough too (`stats.rounds_needed`).
         progress: follows and stops it.
     """
@@ -101,7 +99,7 @@ def compare(
         part=part,
         budget_s=budget_s / count,
         limit_s=math.inf,
-        ceiling=ceiling,
+        ceiling=False,
     )
     sides = (a, b._replace(title=f"{b.title} (again)") if b.title == a.title else b)
     runs: list[Run] = []
@@ -120,7 +118,6 @@ def compare(
                     raise _failure(pair, store)
                 if source.stopped:
                     break
-                rule = replace(rule, ceiling=False)  # the first pair has measured it
     finally:
         for run in runs:
             store.add(run)
