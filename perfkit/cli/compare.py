@@ -145,7 +145,7 @@ def doctor(
     """
     checks, plan = devices.checkup(), training.plan()
     # What is built in declares what it offers; a workload that is named has to be loaded.
-    stages = rungs.planned(plan, load=bool(training.workload))
+    stages = rungs.all_stages(rungs.described(plan, load=bool(training.workload)))
     sections = tables.doctor(machine.describe(machine.facts()), checks, stages)
     record: dict[str, object] = {"checks": checks}
     if noise:

@@ -71,7 +71,7 @@ class StagePanel(LadderPanel):
         if not plan.recorded:
             climbed = _switches(_decided(plan), catalogue.below(self.optimization.name))
             plan = replace(plan, settings={**climbed, **plan.settings})
-        rungs.planned(plan, load=False)  # raises where the loop below the rung cannot run
+        rungs.all_stages(rungs.described(plan))  # raises where the loop below the rung cannot run
         return plan
 
     def _set_changes(self) -> None:

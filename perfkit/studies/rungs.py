@@ -74,11 +74,6 @@ def recipe_stages(recipes: Iterable[tuple[str, Recipe]], target: Target) -> list
     return rows
 
 
-def planned(plan: Plan, load: bool = True) -> list[Stage]:
-    """The stages of a plan as they would run, or were recorded; `load` as for `described`."""
-    return all_stages(described(plan, load))
-
-
 def all_stages(source: Source) -> list[Stage]:
     """The stages as they would run if every rung were kept; those of a recording as they were recorded."""
     if stored := source.stored():
@@ -238,18 +233,11 @@ def stage_diff(source: Source) -> tuple[str, str]:
     return heading, export.diff(before, after, ladder[-1].name)
 
 
-def scripts(runs: Sequence[Run], set_up: bool = True) -> dict[str, str]:
+def scripts(runs: Sequence[Run]) -> dict[str, str]:
     """The script of each stage that was measured, by its title."""
-    return {
-        run.title: export.script(
-            Recipe.from_dict(run.recipe),
-            run.workload,
-            run.options,
-            run.device,
-            run.seed,
-            len(run.losses) or 8,
-            set_up,
-        )
-        for run in runs
-        if run.status == "ok" and not run.is_script and run.stage != AGAIN
-    }
+    texts: dict[str, str] = {}
+    for run in runs:
+        if run.status == "ok" and not (run.is_script or run.is_again):
+            about = run.workload, run.options, run.device, run.seed
+            texts[run.title] = export.script(Recipe.from_dict(run.recipe), *about, len(run.losses) or 8)
+    return texts

@@ -86,7 +86,7 @@ def test_what_is_measured_is_what_is_shown_and_exported(name):
         assert title.startswith(f"n/a here: {stage.reason}")
         assert not (diff and device == "cuda")
     else:
-        before, after = rungs.scripts(runs, set_up=False).values()
+        before, after = rungs.scripts(runs).values()
         assert before != after, "a stage that is measured changes the script"
         assert diff == export.diff(before, after, name)
 

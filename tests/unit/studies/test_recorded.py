@@ -45,7 +45,7 @@ def test_one_stage_on_top_of_the_ladder_comes_with_the_one_before_it():
     pairing = amp.pairing("previous")
     assert pairing.against == before.id
     assert before.stage == "scaled_decode"
-    stages = rungs.planned(planned("amp", below=True))
+    stages = rungs.all_stages(rungs.described(planned("amp", below=True)))
     assert stages[-1].recipe.amp == "bf16" and stages[0].recipe.amp == "off"
 
 
