@@ -16,7 +16,6 @@ import ast
 import importlib
 import importlib.util
 import inspect
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,8 @@ def reference(name: Any) -> str:
 def declared(name: str, attribute: str) -> Any:
     """What a workload's class assigns to `offers` or `presets`; None where its source does not show it.
 
-    The class is read from its file: nothing is imported.
+    The class is read from its file: nothing is imported. It is empty for a class that inherits nothing and
+    does not name it.
     """
     module, _, wanted = reference(name).partition(":")
     try:
@@ -56,6 +56,8 @@ def declared(name: str, attribute: str) -> Any:
         nodes = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body if spec and spec.origin else []
         for node in nodes:
             if isinstance(node, ast.ClassDef) and node.name == wanted:
+                if not node.bases and attribute not in ast.unparse(node):
+                    return set()
                 lines = [line for line in node.body if isinstance(line, ast.Assign)]
                 values = {ast.unparse(line.targets[0]): line.value for line in lines}
                 value = values[attribute]  # `frozenset({…})`, or what it has
@@ -66,10 +68,8 @@ def declared(name: str, attribute: str) -> Any:
 
 
 def find(name: str) -> Any:
-    """The class, function or object behind a workload's name; the current folder is searched too."""
+    """The class, function or object behind a workload's name."""
     module, _, attribute = reference(name).partition(":")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
     try:
         return getattr(importlib.import_module(module), attribute)
     except Exception as problem:  # importing the user's module may raise anything

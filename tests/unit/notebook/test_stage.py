@@ -60,8 +60,9 @@ def test_a_guess_stands_beside_its_result_now_and_later(monkeypatch):
 def test_controls_offer_what_is_declared_before_a_process_has_loaded_the_workload():
     panel = pk.StagePanel("device_resize", workload="cifar_resnet18")
     assert panel.controls.recipe.device_resize and not panel.controls.reasons
-    refused = pk.StagePanel("device_resize", workload="photos")
-    assert "does not offer" in refused.controls.reasons["device_resize"]
+    for workload in ("photos", "tests.support.toy:Toy"):
+        refused = pk.StagePanel("device_resize", workload=workload)
+        assert "does not offer" in refused.controls.reasons["device_resize"]
 
 
 def test_later_panels_start_from_what_was_kept(monkeypatch):
