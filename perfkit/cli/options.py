@@ -118,8 +118,8 @@ def parse_options(texts: Texts) -> dict[str, Any]:
 
 
 def names(text: str | None) -> list[str] | None:
-    """`a,b,c` as a list; None stays None."""
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    """`a,b,c` as a list; None stays None, and a text without a name is no name that anybody knows."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()] or [text]
 
 
 @contextlib.contextmanager
