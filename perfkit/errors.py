@@ -44,6 +44,11 @@ class RunFailed(PerfkitError):
         super().__init__(what, remedy)
         self.kind = kind
 
+    def original(self) -> PerfkitError:
+        """The error that the process raised, if it was about what the user gave; else this one."""
+        kinds = {kind.__name__: kind for kind in (InvalidValue, WorkloadError)}
+        return kinds[self.kind](self.what, self.remedy) if self.kind in kinds else self
+
 
 class StoreError(PerfkitError):
     """The store of runs, or a recording, cannot be read or written."""

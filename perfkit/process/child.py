@@ -87,7 +87,8 @@ class Conversation:
     def ask(self, question: str, **arguments: Any) -> Any:
         """The answer to a question (`Procedures.answer`); progress goes to `on_progress`.
 
-        Raises `RunFailed` where a process failed, died or took too long, `Cancelled` where that was set.
+        Raises `RunFailed` where a process failed, died or took too long (see `RunFailed.original`),
+        `Cancelled` where that was set.
         """
         for line in self.lines:
             with contextlib.suppress(OSError):  # it has ended: `events` says so
@@ -103,7 +104,7 @@ class Conversation:
                 if isinstance(event, Answer):
                     answers[rank] = event.value
                 elif isinstance(event, RunFailed):
-                    raise self.cause(rank, event)
+                    raise self.cause(rank, event).original()
                 elif rank == 0:
                     self.on_progress(event)
         return answers[0]

@@ -9,7 +9,7 @@ import torch
 
 import perfkit
 from perfkit import parallel, train
-from perfkit.errors import InvalidValue
+from perfkit.errors import InvalidValue, RunFailed, WorkloadError
 from perfkit.worker.failures import PROGRAM, explain, explain_exit, is_users
 from tests.support import toy
 
@@ -40,9 +40,10 @@ def test_an_exception_has_a_kind_a_place_and_a_remedy(problem, kind):
     assert "test_failures.py:" in failure.what
 
 
-def test_an_error_of_our_own_keeps_its_words():
-    failure = explain(InvalidValue("wrong", "right"))
-    assert (failure.kind, failure.what, failure.remedy) == ("InvalidValue", "wrong", "right")
+@pytest.mark.parametrize("kind", [InvalidValue, WorkloadError, RunFailed])
+def test_an_error_of_our_own_keeps_its_words_and_its_kind(kind):
+    failure = explain(kind("wrong", "right")).original()
+    assert (type(failure), failure.what, failure.remedy) == (kind, "wrong", "right")
 
 
 def test_a_signal_is_named_with_a_remedy():
