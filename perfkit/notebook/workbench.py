@@ -86,7 +86,7 @@ class Workbench(LadderPanel):
         history = RunStore().history(workload=self.plan.workload)[::-1]
         if name := self.plan.recorded:  # its runs are in no store
             history = [*map(Stored, recordings.find(name))]
-        shown = [each for each in history if each.run.status == "ok" and not each.run.is_again]
+        shown = [each for each in history if each.run.samples_per_s and not each.run.is_again]
         self._listed = {each.run.id: each.run for each in shown}
         with self.history.hold_sync():
             self.history.rows = [*map(tables.history_row, shown)]

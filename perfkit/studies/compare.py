@@ -142,23 +142,19 @@ def _with_pair(run: Run, a: Run, b: Run) -> Run:
 
 
 def compare_stored(a: Run, b: Run) -> Comparison:
-    """Compares two runs that were measured already: interleaved if they are of one session."""
+    """Compares two runs with a rate that were measured already: interleaved if they are of one session."""
     first, second = _basis(a), _basis(b)
     if differing := [name for name in first if first[name] != second[name]]:
         raise InvalidValue(
             f"the runs differ in {differing[0]}: {first[differing[0]]} and {second[differing[0]]}",
             "Choose two runs of one workload on one device of one machine",
         )
-    rates, others = b.raw.block_samples_per_s, a.raw.block_samples_per_s
-    if not rates or not others:
-        what = "one of the runs holds no measurement"
-        raise InvalidValue(what, "Choose one that ended well (perfkit runs)")
     together = next((pairing for pairing in b.pairings if pairing.against == a.id), None)
     if together is None:
         band = math.hypot(a.simulated.band, b.simulated.band) if a.simulated and b.simulated else None
         together = Pairing(
-            rates,
-            others,
+            b.raw.block_samples_per_s,
+            a.raw.block_samples_per_s,
             b.raw.disturbed,
             against=a.id,
             role="previous",
