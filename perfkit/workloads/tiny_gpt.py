@@ -49,7 +49,6 @@ class TinyGPT:
     heads: int = 6
     text: str = "texts/workbook.txt"
 
-    offers = frozenset({"uint8_copy"})
     presets = {
         "smoke": {"context": 32, "width": 32, "layers": 2, "heads": 2},
         "quick": {"context": 64, "width": 128, "layers": 4, "heads": 4},
@@ -57,17 +56,10 @@ class TinyGPT:
     }
 
     def dataset(self, recipe: Any) -> Any:
-        """Overlapping pieces of the text; a character is an index, int64, but for a copy in uint8."""
-        text = np.fromfile(text_file(self.text), np.uint8)
-        kind = torch.uint8 if recipe.uint8_copy else torch.int64
-        pieces = torch.from_numpy(text).to(kind).unfold(0, self.context + 1, 16)
+        """Overlapping pieces of the text; a character is an index, int64."""
+        text = torch.from_numpy(np.fromfile(text_file(self.text), np.uint8)).to(torch.int64)
+        pieces = text.unfold(0, self.context + 1, 16)
         return TensorDataset(pieces[:, :-1], pieces[:, 1:])
-
-    def prepare(self, text: torch.Tensor, recipe: Any) -> torch.Tensor:
-        """Bytes become indices on the device."""
-        if recipe.uint8_copy:
-            text = text.to(torch.int64)
-        return text
 
     def model(self) -> nn.Module:
         """Pre-norm blocks between embeddings and a linear head."""
@@ -75,7 +67,7 @@ class TinyGPT:
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Cross entropy of the next character."""
-        return nn.functional.cross_entropy(outputs.flatten(0, 1), targets.flatten().to(torch.int64))
+        return nn.functional.cross_entropy(outputs.flatten(0, 1), targets.flatten())
 
     def optimizer(self, parameters: Any, **implementation: Any) -> torch.optim.Optimizer:
         """AdamW."""

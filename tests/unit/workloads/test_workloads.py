@@ -130,11 +130,6 @@ def test_photos_that_are_decoded_at_a_smaller_scale_are_nearly_the_same():
     assert seen(SimpleNamespace(loader=str)) == (False, "no photo is decoded")
 
 
-def test_a_copy_in_uint8_leaves_the_training_as_it_is():
-    gpt = TinyGPT(**SMALL)
-    assert losses(gpt, uint8_copy=True) == pytest.approx(losses(gpt), rel=1e-6)
-
-
 def test_a_character_sees_only_those_before_it():
     model = TinyGPT(**SMALL).model()
     text = torch.randint(256, (1, 16))
@@ -143,13 +138,12 @@ def test_a_character_sees_only_those_before_it():
     torch.testing.assert_close(model(text)[:, :9], model(other)[:, :9])
 
 
-@pytest.mark.parametrize(("raw", "kind"), [(False, torch.int64), (True, torch.uint8)])
-def test_a_target_is_the_next_character(tmp_path, raw, kind):
+def test_a_target_is_the_next_character(tmp_path):
     (tmp_path / "own.txt").write_bytes(bytes(range(65)))
-    data = TinyGPT(**SMALL, text=str(tmp_path / "own.txt")).dataset(Recipe(uint8_copy=raw))
+    data = TinyGPT(**SMALL, text=str(tmp_path / "own.txt")).dataset(Recipe())
     assert len(data) == 4
     inputs, targets = data[1]
-    assert inputs.dtype == targets.dtype == kind
+    assert inputs.dtype == targets.dtype == torch.int64
     assert (inputs.tolist(), targets.tolist()) == ([*range(16, 32)], [*range(17, 33)])
 
 
