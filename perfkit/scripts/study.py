@@ -128,7 +128,7 @@ class ScriptSource(ThisMachine):
             on_progress=self.progress.phase,
             cancelled=self.progress.cancelled,
         )
-        self.keep(child)
+        self._exit.callback(child.stop)
         return child
 
 

@@ -140,13 +140,9 @@ class ThisMachine(Source):
     def _child(self, recipe: Recipe) -> tuple[Conversation, Description]:
         plan, progress = self.plan, self.progress
         child = Child(progress.phase, progress.cancelled, plan.timeout_s, recipe.environment(), recipe.ranks)
-        self.keep(child)
+        self._exit.callback(child.stop)
         what = {"workload": plan.workload, "preset": plan.preset.name, "options": dict(plan.options)}
         return child, child.ask("describe", device=plan.device, **what)
-
-    def keep(self, child: Conversation) -> None:
-        """Has a child ended with this source."""
-        self._exit.callback(child.stop)
 
     # ------------------------------------------------------------ answers
 

@@ -19,10 +19,6 @@ from perfkit.rules import Target, applicable, joined
 from perfkit.studies.sources import Plan, Progress, Source, opened
 from perfkit.worker.messages import Description, DeviceFacts
 
-_MANY = 8
-"""GPUs of the machine that a diff is shown for if there is none here: enough for every rung."""
-
-
 # ---------------------------------------------------------------- stages
 
 
@@ -40,11 +36,9 @@ def first(plan: Plan, target: Target) -> Stage:
 
 def rung(plan: Plan, target: Target, name: str, before: Recipe) -> Stage:
     """A rung on top of a recipe, with the plan's own values for its switches."""
-    stage = catalogue.stage(optimization(name), before, sizing(plan.preset, target), target)
-    if stage.reason or not plan.changes:
-        return stage
-    recipe, reasons = applicable(stage.recipe.replace(**plan.changes), target)
-    return replace(stage, recipe=recipe, not_applied={**(stage.not_applied or {}), **reasons})
+    card = optimization(name)
+    own = msgspec.structs.replace(card, settings={**card.settings, **plan.changes})
+    return catalogue.stage(own, before, sizing(plan.preset, target), target)
 
 
 def names(plan: Plan) -> list[str]:
@@ -221,7 +215,8 @@ def stage_diff(source: Source) -> tuple[str, str]:
     plan, about = source.plan, source.description
     device, ladder, heading = plan.device, all_stages(source), "What it changes"
     if reason := ladder[-1].reason:
-        gpus = replace(source.target, device="cuda", bf16=True, compiler=True, count=_MANY)
+        # A machine with enough GPUs for every rung.
+        gpus = replace(source.target, device="cuda", bf16=True, compiler=True, count=8)
         device, ladder, heading = "cuda", ladder_stages(plan, gpus), f"n/a here: {reason}"
         if ladder[-1].reason:
             return heading, ""
