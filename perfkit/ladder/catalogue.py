@@ -113,8 +113,8 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The official page on it."""
     exactness: Exactness
     """Of the change itself: switches that only make it possible, such as `ranks`, do not count."""
-    position: int | None = None
-    """Its place in the default ladder; None for one that is not part of it."""
+    position: float = math.inf
+    """Its place in the default ladder; infinite for one that is not part of it."""
     published: str = ""
     """What the articles say of it."""
     times: float | None = None
@@ -142,15 +142,11 @@ def _read(path: Path) -> Optimization:
     return msgspec.convert(fields, Optimization)
 
 
-def _place(card: Optimization) -> tuple[float, str]:
-    return math.inf if card.position is None else card.position, card.name
-
-
 _CARDS = map(_read, (Path(__file__).parent / "cards").glob("*.md"))
-OPTIMIZATIONS = {card.name: card for card in sorted(_CARDS, key=_place)}
+OPTIMIZATIONS = {card.name: card for card in sorted(_CARDS, key=lambda card: (card.position, card.name))}
 """Every optimization by name: the default ladder first, in its order, then the others."""
 
-LADDER = tuple(name for name, card in OPTIMIZATIONS.items() if card.position is not None)
+LADDER = tuple(name for name, card in OPTIMIZATIONS.items() if card.position < math.inf)
 """The default ladder: the article's order, with stages that it does not have, and without its
 `set_to_none=True`, which has been torch's default since 2.0."""
 

@@ -20,7 +20,7 @@ from perfkit.show import figures, sentences, tables
 from perfkit.show.document import Bullets, Content, Notice, Section
 from perfkit.studies import inspect, sources
 from perfkit.studies.rungs import climb
-from perfkit.studies.sources import Plan
+from perfkit.studies.sources import Plan, Progress
 
 
 def use(device: str | None = None) -> None:
@@ -96,7 +96,8 @@ class LadderPanel(Panel):
     def _planned(self, device: str | None, settings: Mapping[str, Any]) -> Plan:
         """The plan on a device. Raises a PerfkitError where there can be none."""
         plan = sources.plan(device=device, settings=settings, **self._asked)
-        recipes = {title: plain(plan).replace(**changes) for title, changes in (self.titles or {}).items()}
+        plain = plan.source(plan, Progress()).baseline()
+        recipes = {title: plain.replace(**changes) for title, changes in (self.titles or {}).items()}
         return replace(plan, recipes=tuple(recipes.items()))
 
     def _moved(self) -> None:
@@ -144,11 +145,6 @@ class LadderPanel(Panel):
     def parts(self) -> Sequence[Content]:
         """Every table, and the figures `step_time` and `throughput`."""
         return tables.sections(self.results())
-
-
-def plain(plan: Plan) -> Recipe:
-    """The plain loop of a plan."""
-    return Recipe(batch_size=plan.preset.batch_size).replace(**plan.settings)
 
 
 def _places() -> dict[str, str]:

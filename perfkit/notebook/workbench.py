@@ -10,7 +10,7 @@ import traitlets
 
 from perfkit import additions
 from perfkit.errors import InvalidValue
-from perfkit.notebook.ladder import LadderPanel, plain
+from perfkit.notebook.ladder import LadderPanel
 from perfkit.notebook.panel import Controls, download, preformatted, row, text
 from perfkit.recipe import Recipe, Value, switches
 from perfkit.results import recordings
@@ -68,7 +68,8 @@ class Workbench(LadderPanel):
 
     def _moved(self) -> None:
         """Offers what the workload's class declares, and shows the runs of the place."""
-        self.controls.offer(plain(self.plan), rungs.described(self.plan).why_not_set)
+        source = rungs.described(self.plan)
+        self.controls.offer(source.baseline(), source.why_not_set)
         self.runs = []
         if self.plan.recorded:
             self.history.ticked = [*self._listed]
@@ -94,7 +95,7 @@ class Workbench(LadderPanel):
 
     def _measure(self) -> None:
         """The recipe of the controls beside the baseline; the baseline itself is measured once."""
-        recipe, base = self.controls.recipe, plain(self.plan)
+        recipe, base = self.controls.recipe, self.controls.base
         recipes = {"baseline": base}
         if changed := ", ".join(tables.changes(recipe.to_dict(), base.to_dict())):
             recipes[changed[:60]] = recipe

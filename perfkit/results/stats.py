@@ -232,9 +232,7 @@ def aa_noise_bound(pairs: Sequence[AAPair]) -> float:
 
 
 def relative_iqr(values: Values) -> float:
-    """Interquartile range / median; 0 for fewer than two values."""
-    if values.size < 2:
-        return 0.0
+    """Interquartile range / median."""
     low, middle, high = np.percentile(values, [25, 50, 75])
     return float((high - low) / middle)
 

@@ -60,15 +60,13 @@ class Simulated(Source):
         workload = request.workload or "cifar_resnet18"
         is_article = workloads.reference(workload) == article.WORKLOAD
         size = catalogue.preset(request.preset or ("paper" if is_article else None), "cuda")
+        ladder = article.LADDER if is_article else LADDER
+        names = ladder if request.stages is None else tuple(request.stages)
         # What is too close to predict is no reason to drop a rung of the default ladder.
-        keep_all, names = request.stages is None, tuple(request.stages or ())
-        if keep_all:
-            names = article.LADDER if is_article else LADDER
+        keep = ladder if request.stages is None else ()
         if request.host:  # its spelling; whether it fits the workload is known once that is loaded
             hosts.host(request.host, is_article=True, cores=1)
-        return Plan(
-            workload, size, name, names, cls, options=request.options, host=request.host, keep_all=keep_all
-        )
+        return Plan(workload, size, name, names, cls, options=request.options, host=request.host, keep=keep)
 
     def __enter__(self) -> Self:
         plan = self.plan

@@ -41,15 +41,10 @@ def rung(plan: Plan, target: Target, name: str, before: Recipe) -> Stage:
     return catalogue.stage(own, before, sizing(plan.preset, target), target)
 
 
-def names(plan: Plan) -> list[str]:
-    """The rungs above the first stage."""
-    return [name for name in plan.stages if name != "baseline"]
-
-
 def ladder_stages(plan: Plan, target: Target) -> list[Stage]:
     """The stages of a plan on a target if every rung is kept."""
     ladder = [first(plan, target)]
-    for name in names(plan):
+    for name in plan.stages:
         ladder.append(rung(plan, target, name, ladder[-1].recipe))
     return ladder
 
@@ -152,7 +147,7 @@ def climb(plan: Plan, store: RunStore | None = None, progress: Progress | None =
 
 def _climbed(source: Source) -> Iterator[Run]:
     plan, target, started = source.plan, source.target, time.monotonic()
-    rungs, whole = names(plan), stop_rule(plan)
+    rungs, whole = plan.stages, stop_rule(plan)
     if plan.recipes or len(rungs) < 2:
         rows = all_stages(source)
         if plan.below and rows[-1].reason:  # nothing to compare: nobody need wait for the loop below it
@@ -194,7 +189,7 @@ def _judged(run: Run, before: Run, plan: Plan) -> Run:
     ratio = run.speedup("previous")
     if not ratio or before.status != "ok":
         return run
-    wanted = plan.keep_all or run.stage in plan.keep or not has_verdicts(plan.preset)
+    wanted = run.stage in plan.keep or not has_verdicts(plan.preset)
     verdict = "kept" if wanted or ratio.is_faster else f"dropped: {ratio.verdict}"
     return msgspec.structs.replace(run, facts={**run.facts, RUNG: verdict})
 

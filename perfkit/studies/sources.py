@@ -112,6 +112,7 @@ class Plan:
     preset: Preset
     device: str
     stages: tuple[str, ...]
+    """The rungs above the baseline."""
     source: Callable[["Plan", Progress], "Source"]
     settings: Mapping[str, Value] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -121,7 +122,6 @@ class Plan:
     """Switches of the stages above the first, in place of the ladder's values."""
     below: bool = False
     keep: tuple[str, ...] = ()
-    keep_all: bool = False
     seed: int = 0
     timeout_s: float | None = None
     host: str | None = None
@@ -168,8 +168,8 @@ class Source:
         raise NotImplementedError
 
     def baseline(self) -> Recipe:
-        """The plain program."""
-        return Recipe(batch_size=self.plan.preset.batch_size)
+        """The plain program, with the plan's settings."""
+        return Recipe(batch_size=self.plan.preset.batch_size).replace(**self.plan.settings)
 
     def why_not_set(self, name: str, recipe: Recipe) -> str:
         """Why a switch, as a recipe sets it, cannot be shown here; empty if it can."""
@@ -255,12 +255,12 @@ def plan(  # noqa: PLR0913, PLR0917 - the options of every measuring command
     found = source_of(device).checked(request)
     return replace(
         found,
+        stages=tuple(name for name in found.stages if name != "baseline"),
         settings={name: getattr(recipe, name) for name in settings or {}},
         below=below,
         seed=seed,
         timeout_s=timeout_s,
-        keep=tuple(keep),
-        keep_all=keep_all or found.keep_all,
+        keep=(*found.keep, *(found.stages if keep_all else keep)),
     )
 
 

@@ -1,5 +1,6 @@
 """Cards, presets, and the stages that follow from them on a machine."""
 
+import math
 import re
 
 import pytest
@@ -29,7 +30,7 @@ def test_a_card_has_every_section_and_settings_that_a_recipe_takes(name):
 
 def test_the_ladder_is_numbered_from_the_baseline_and_comes_first():
     positions = [card.position for card in OPTIMIZATIONS.values()]
-    assert positions == [*range(len(LADDER)), *[None] * (len(OPTIMIZATIONS) - len(LADDER))]
+    assert positions == [*range(len(LADDER)), *[math.inf] * (len(OPTIMIZATIONS) - len(LADDER))]
     assert list(OPTIMIZATIONS)[: len(LADDER)] == list(LADDER)
     assert LADDER[0] == "baseline" and LADDER.index("tf32") < LADDER.index("amp")
 
