@@ -7,7 +7,6 @@ import msgspec
 import typer
 
 from perfkit import additions, machine
-from perfkit import recipe as recipes
 from perfkit.cli import complain
 from perfkit.cli.options import Output, Recipe, Script, Texts, Training, progress
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
@@ -123,7 +122,7 @@ def parity(
     plan = training.plan()
     side = comparing.candidate(what, plan)
     with progress() as follow:
-        recipe = recipes.Recipe().replace(**side.changes)
+        recipe = plan.source(plan, follow).baseline().replace(**side.changes)
         result = inspect.parity(plan, side.title, recipe, steps, progress=follow)
     output.show(f"parity of {side.title}", tables.parity(result), result)
     if not result.ok:

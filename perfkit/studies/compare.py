@@ -36,8 +36,7 @@ class Candidate(NamedTuple):
 def candidate(text: str, plan: Plan) -> Candidate:
     """One side: a stage of the ladder, or `switch=value,…` on top of the baseline."""
     if "=" in text:
-        base = Recipe(batch_size=plan.preset.batch_size)
-        return Candidate(text, base.replace(**parse_settings(text.split(","))).to_dict())
+        return Candidate(text, parse_settings(text.split(",")))
     if text not in OPTIMIZATIONS:
         allowed = f"Allowed: a stage ({', '.join(LADDER)} …) or settings such as workers=2,amp=bf16"
         raise InvalidValue(f"cannot compare '{text}'", allowed)

@@ -29,7 +29,7 @@ from perfkit.results.store import RunStore
 from perfkit.rules import Target
 from perfkit.studies.record import Round, Trial, begun, ended, undisturbed
 from perfkit.studies.sources import Plan, Progress, Request, Source
-from perfkit.worker.messages import Description, Trained
+from perfkit.worker.messages import Trained
 
 STARTING = 0.25
 """The part of a measurement's time until all processes are warm, roughly: for the progress bar."""
@@ -93,7 +93,7 @@ class ThisMachine(Source):
 
     def load(self) -> None:
         """Starts the first child; sets `description`."""
-        self._spare, self.description = self._child(Recipe())
+        self._spare = self.fresh_child(Recipe())
 
     @property
     def target(self) -> Target:
@@ -135,14 +135,12 @@ class ThisMachine(Source):
         if self._spare and recipe.ranks == 1 and not recipe.environment():
             spare, self._spare = self._spare, None
             return spare
-        return self._child(recipe)[0]
-
-    def _child(self, recipe: Recipe) -> tuple[Conversation, Description]:
         plan, progress = self.plan, self.progress
         child = Child(progress.phase, progress.cancelled, plan.timeout_s, recipe.environment(), recipe.ranks)
         self._exit.callback(child.stop)
         what = {"workload": plan.workload, "preset": plan.preset.name, "options": dict(plan.options)}
-        return child, child.ask("describe", device=plan.device, **what)
+        self.description = child.ask("describe", device=plan.device, **what)
+        return child
 
     # ------------------------------------------------------------ answers
 
