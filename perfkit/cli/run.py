@@ -118,8 +118,8 @@ def export(
     plan = training.plan([stage or "baseline"], below=True)
     source = rungs.described(plan, load=True)
     recipe = rungs.acting(source).recipe
-    workload = source.description.reference, source.description.options
-    text = exports.script(recipe, *workload, plan.device, training.seed, steps)
+    options = source.description.options
+    text = exports.script(recipe, plan.workload, options, plan.device, training.seed, steps)
     write(out or Path("-"), text)
 
 

@@ -75,7 +75,7 @@ class ScriptSource(ThisMachine):
             preset = replace(preset, block_samples=1)  # what a step's samples are is a guess: time counts
         self.plan = replace(self.plan, device=facts.device, preset=preset)
         options = {"arguments": " ".join(launch.arguments)} if launch.arguments else {}
-        self.description = Description(launch.name, options, [], facts.facts, facts.convolves)
+        self.description = Description(options, [], facts.facts, facts.convolves)
 
     def take(self) -> WatchedScript:
         """The script with its own settings; at first it is the one that `facts` are of."""

@@ -57,8 +57,8 @@ class Simulated(Source):
         """See `Source.checked`. The article's ladder at its sizes is the default."""
         name = str(request.device)
         gpu(name.partition(":")[2])
-        workload = request.workload or "cifar_resnet18"
-        is_article = workloads.reference(workload) == article.WORKLOAD
+        workload = workloads.reference(request.workload or "cifar_resnet18")
+        is_article = workload == article.WORKLOAD
         size = catalogue.preset(request.preset or ("paper" if is_article else None), "cuda")
         ladder = article.LADDER if is_article else LADDER
         names = ladder if request.stages is None else tuple(request.stages)
@@ -86,7 +86,7 @@ class Simulated(Source):
     # What a panel asks of a source that is only described, not entered.
 
     def _is_articles(self) -> bool:
-        return article.is_articles(self.description.reference, self.description.options)
+        return article.is_articles(self.plan.workload, self.description.options)
 
     @cached_property
     def _sheet(self) -> Gpu:
@@ -157,12 +157,12 @@ class Simulated(Source):
     def _planned(self, recipe: Recipe) -> Step:
         step = self._called("planned", recipe)
         if isinstance(step, str):
-            what = f"a step of '{self.description.reference}' cannot be simulated: {step}"
+            what = f"a step of '{self.plan.workload}' cannot be simulated: {step}"
             raise InvalidValue(what, "Change that, or measure it on a device that is here")
         return step  # type: ignore[no-any-return]
 
     def _called(self, function: str, recipe: Recipe) -> Any:
-        about = self.description.reference, self.description.options, recipe.to_dict()
+        about = self.plan.workload, self.description.options, recipe.to_dict()
         return call(f"{_RECORDING}:{function}", *about, cancelled=self.progress.cancelled)
 
     def _fetch_s(self, recipe: Recipe) -> float:

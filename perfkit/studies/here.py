@@ -68,8 +68,8 @@ class ThisMachine(Source):
             raise InvalidValue(what, "It is the host of a simulated GPU: add --device sim:v100")
         size = catalogue.preset(request.preset, device.split(":")[0])
         # On a CPU the article's ResNet-18 is compute-bound; with `photos` the loader matters there too.
-        workload = request.workload or ("cifar_resnet18" if size.name == "paper" else "photos")
-        workloads.reference(workload)
+        usual = "cifar_resnet18" if size.name == "paper" else "photos"
+        workload = workloads.reference(request.workload or usual)
         names = LADDER if request.stages is None else tuple(request.stages)
         return Plan(workload, size, device, names, cls, options=request.options)
 

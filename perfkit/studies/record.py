@@ -36,7 +36,7 @@ def begun(session: str, stage: Stage, plan: Plan, description: Description) -> R
         created=now.isoformat(timespec="seconds"),
         stage=stage.name,
         title=stage.title,
-        workload=description.reference,
+        workload=plan.workload,
         options=description.options,
         preset=plan.preset.name,
         device=plan.device,

@@ -42,8 +42,7 @@ class Recorded(Source):
         return Plan(first.workload, size, first.device, stages, cls, options=first.options, recorded=name)
 
     def __enter__(self) -> Self:
-        first = self._runs[0]
-        self.description = Description(first.workload, first.options, [], DeviceFacts())
+        self.description = Description(dict(self.plan.options), [], DeviceFacts())
         return self
 
     @cached_property

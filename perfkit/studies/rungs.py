@@ -93,7 +93,7 @@ def described(plan: Plan, load: bool = False) -> Source:
     presets = workloads.declared(plan.workload, "presets") or {}
     options = {**presets.get(plan.preset.name, {}), **plan.options}
     known = every if offers is None else sorted(offers)  # a run says what is not there
-    source.description = Description(workloads.reference(plan.workload), options, known, facts)
+    source.description = Description(options, known, facts)
     return source
 
 
@@ -207,7 +207,7 @@ def stage_diff(source: Source) -> tuple[str, str]:
     Where the rung cannot act the heading says why, and the diff is that of a machine with GPUs, if it acts
     there: exporting a script needs none.
     """
-    plan, about = source.plan, source.description
+    plan = source.plan
     device, ladder, heading = plan.device, all_stages(source), "What it changes"
     if reason := ladder[-1].reason:
         # A machine with enough GPUs for every rung.
@@ -216,7 +216,7 @@ def stage_diff(source: Source) -> tuple[str, str]:
         if ladder[-1].reason:
             return heading, ""
         heading += "; what it changes on a GPU"
-    workload = about.reference, about.options, device, plan.seed
+    workload = plan.workload, source.description.options, device, plan.seed
     before, after = (
         export.script(stage.recipe, *workload, set_up=False) for stage in (ladder[-2:][0], ladder[-1])
     )

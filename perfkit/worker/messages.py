@@ -33,7 +33,6 @@ class Description(msgspec.Struct, frozen=True):
     `options` are all arguments of its constructor; it `offers` optional parts that some switches need.
     """
 
-    reference: str
     options: dict[str, Any]
     offers: list[str]
     facts: DeviceFacts

@@ -62,13 +62,8 @@ class Session(Procedures):
         """Loads a workload."""
         complete = workloads.options_for(workloads.find(workload), preset, options)
         self.workload, self.device = workloads.load(workload, complete), torch.device(device)
-        return Description(
-            workloads.reference(workload),
-            complete,
-            sorted(rules.offers(self.workload)),
-            checks.facts(self.device),
-            workloads.convolves(self.workload),
-        )
+        offers, convolves = sorted(rules.offers(self.workload)), workloads.convolves(self.workload)
+        return Description(complete, offers, checks.facts(self.device), convolves)
 
     def train(self, recipe: Recipe, seed: int, loss_steps: int, warmup_s: float) -> Job:
         """`Trained`: builds a training, takes its first steps, checks its switches and warms up.

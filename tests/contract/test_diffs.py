@@ -17,7 +17,7 @@ from tests.unit.studies import fakes
 
 WORKLOAD = "perfkit.workloads.cifar_resnet18:CifarResNet18"
 OFFERS = sorted(CifarResNet18.offers)
-DESCRIPTION = Description(WORKLOAD, {"image_size": 32}, OFFERS, DeviceFacts(count=8))
+DESCRIPTION = Description({"image_size": 32}, OFFERS, DeviceFacts(count=8))
 RUNGS = sorted(set(OPTIMIZATIONS) - {"baseline"})
 IN_THE_ENVIRONMENT = ("allocator", "wait_policy")
 LOSSES = [2.3] * 8

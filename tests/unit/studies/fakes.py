@@ -61,7 +61,7 @@ class FakeChild:
         match question:
             case "describe":
                 facts = messages.DeviceFacts()
-                return messages.Description("m:W", dict(arguments["options"]), ["uint8_copy"], facts)
+                return messages.Description(dict(arguments["options"]), ["uint8_copy"], facts)
             case "train":
                 self.machine.trainings.append(arguments)
                 self.recipe = arguments["recipe"]
