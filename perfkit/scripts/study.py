@@ -11,12 +11,10 @@ import msgspec
 from perfkit.errors import PerfkitError, RunFailed
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import Preset, Stage
-from perfkit.process.child import EVERYTHING
 from perfkit.recipe import Recipe, Value, allowed
 from perfkit.results import parity
 from perfkit.results.parity import Check
 from perfkit.results.run import Comparison, Run
-from perfkit.results.store import RunStore
 from perfkit.rules import Target
 from perfkit.scripts.behaviour import Behaviour
 from perfkit.scripts.messages import ScriptFacts
@@ -44,7 +42,7 @@ class ScriptSource(ThisMachine):
     done, by title; the losses of a run are those of steps then, however many backward passes they have.
     """
 
-    locks = EVERYTHING
+    is_script = True
     facts: ScriptFacts
     """What trains in the script."""
 
@@ -90,9 +88,6 @@ class ScriptSource(ThisMachine):
     def baseline(self) -> Recipe:
         """The script's own settings."""
         return Recipe().replace(**self.target.own)
-
-    def noise(self) -> float | None:
-        return RunStore().expected_noise(self.plan.device, script=True)
 
     def start(self, stage: Stage) -> Training:
         """Starts the script with the switches of a stage that differ from its own settings."""

@@ -21,7 +21,7 @@ from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, Preset, Stage
 from perfkit.machine import cores, devices, gpus
-from perfkit.process.child import Child, Conversation, device_lock
+from perfkit.process.child import EVERYTHING, Child, Conversation, device_lock
 from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.results.run import AGAIN, Role, Run
@@ -47,8 +47,8 @@ class Training(NamedTuple):
 class ThisMachine(Source):
     """Trains in child processes, which stay alive from one call of `measure` to the next."""
 
-    locks: ClassVar[str] = ""
-    """What it has to itself; the plan's device if empty."""
+    is_script: ClassVar[bool] = False
+    """Whether a user's script trains, which may use any device."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         super().__init__(plan, progress)
@@ -74,7 +74,7 @@ class ThisMachine(Source):
         return Plan(workload, size, device, names, cls, options=request.options)
 
     def __enter__(self) -> Self:
-        device = self.locks or self.plan.device
+        device = EVERYTHING if self.is_script else self.plan.device
         waiting = f"waiting: another run uses {device}"
         with self._exit:
             lock = device_lock(device, self.progress.cancelled, lambda: self.progress.phase(waiting))
@@ -152,10 +152,6 @@ class ThisMachine(Source):
         finally:
             child.stop()
 
-    def noise(self) -> float | None:
-        """The A/A noise that verdicts take into account."""
-        return RunStore().expected_noise(self.plan.device)
-
     def measure(self, stages: Sequence[Stage], preset: Preset) -> list[Run]:
         trials = [self._trial(stage, is_base=stage is stages[0]) for stage in stages]
         try:
@@ -165,7 +161,8 @@ class ThisMachine(Source):
         for trial in trials:
             if trial.stage.name == AGAIN and trial.has_result:
                 self._learn_noise(trials[0], trial)
-        noise, runs, before = self.noise(), list[Run](), list[Trial]()
+        noise = RunStore().expected_noise(self.plan.device, self.is_script)
+        runs, before = list[Run](), list[Trial]()
         for trial in trials:
             if not trial.has_result:
                 runs.append(ended(trial.run))
