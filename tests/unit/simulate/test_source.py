@@ -8,7 +8,6 @@ from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.simulate import chrome
 from perfkit.simulate.costs import constants, error_table
-from perfkit.simulate.source import Simulated
 from perfkit.studies import rungs
 from perfkit.studies.sources import Progress, plan
 from tests.unit.simulate.plans import prediction
@@ -37,8 +36,10 @@ def test_what_cannot_be_computed_is_a_run_with_the_reason(no_orphans):
     assert "one GPU per rank" in runs[2].reason
 
 
-def test_a_switch_without_published_figures_is_refused_with_the_reason():
+def test_what_needs_numbers_and_a_switch_without_published_figures_are_refused_with_the_reason():
     source = rungs.described(plan(device="sim:rtx3090"))
+    with pytest.raises(InvalidValue, match="no numbers"):
+        source.require("parity")
     compiled = Recipe(compile=True, compile_mode="max-autotune")
     assert "no published figures" in source.why_not_set("compile_mode", compiled)
     assert "not simulated in bfloat16" in source.why_not_set("amp", Recipe(amp="bf16"))
@@ -46,11 +47,6 @@ def test_a_switch_without_published_figures_is_refused_with_the_reason():
     source.description = replace(source.description, convolves=False)
     with pytest.raises(InvalidValue, match=r"not simulated in float32: .*Start from .* --set amp=fp16"):
         rungs.all_stages(source)
-
-
-def test_what_would_need_numbers_is_not_here():
-    with pytest.raises(InvalidValue, match="no numbers"):
-        Simulated(plan(device="sim:v100"), Progress()).require("parity")
 
 
 def test_errors_are_those_of_the_constants_in_use():
