@@ -144,9 +144,11 @@ class Simulated(Source):
         """A step of a recipe, planned and predicted.
 
         Raises:
-            InvalidValue: it cannot be planned.
+            InvalidValue: it cannot be planned, or nothing vouches for the prediction.
             RunFailed: it does not fit into the GPU's memory.
         """
+        for reason in self._without_figures(recipe).values():
+            raise InvalidValue(reason, "Choose another setting, such as amp=fp16")
         on_device = recipe.replace(**{name: getattr(Recipe(), name) for name in _ON_THE_HOST})
         if on_device not in self._steps:
             self.progress.phase("planning a step")

@@ -45,8 +45,9 @@ def test_what_needs_numbers_and_a_switch_without_published_figures_are_refused_w
     assert "not simulated in bfloat16" in source.why_not_set("amp", Recipe(amp="bf16"))
     assert rungs.all_stages(source)[0].recipe == source.baseline()
     source.description = replace(source.description, convolves=False)
-    with pytest.raises(InvalidValue, match=r"not simulated in float32: .*Start from .* --set amp=fp16"):
-        rungs.all_stages(source)
+    for predict in (rungs.all_stages, lambda source: source.prediction(source.baseline())):
+        with pytest.raises(InvalidValue, match=r"not simulated in float32: .* another setting, such as"):
+            predict(source)
 
 
 def test_errors_are_those_of_the_constants_in_use():
