@@ -118,8 +118,10 @@ def parse_options(texts: Texts) -> dict[str, Any]:
 
 
 def names(text: str | None) -> list[str] | None:
-    """`a,b,c` as a list; None stays None, and a text without a name is no name that anybody knows."""
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()] or [text]
+    """`a,b,c` as a list; None stays None. A text without a name is left to be refused as an unknown name."""
+    if text is None:
+        return None
+    return [name.strip() for name in text.split(",") if name.strip()] or [text]
 
 
 @contextlib.contextmanager

@@ -47,8 +47,8 @@ def reference(name: Any) -> str:
 def declared(name: str, attribute: str) -> Any:
     """What a workload's class assigns to `offers` or `presets`; None where its source does not show it.
 
-    The class is read from its file: nothing is imported. It is empty for a class that inherits nothing and
-    does not name it.
+    The class is read from its file: nothing is imported. A class that inherits nothing and does not name the
+    attribute has none, which is an empty set.
     """
     module, _, wanted = reference(name).partition(":")
     try:
