@@ -67,7 +67,8 @@ def test_amp_follows_from_steps_that_were_tried_in_16_bits():
 
 
 def test_the_largest_gain_comes_first_then_edits_then_what_is_refused_or_on():
-    target = Target("cpu", own={"channels_last": True}, refused={"compile": "the script compiles it already"})
+    refused = {"compile": "the script compiles it already"}
+    target = Target("cpu", own={"channels_last": True}, refused=lambda recipe: refused)
     seen = replace(SEEN, target=target, in_16_bits=3.0)
     assert [(idea.title, idea.state) for idea in suggest(seen)] == [
         ("Loader workers", "try"), ("AMP", "try"), ("Optimizer", "try"), ("torch.compile", "refused"),
