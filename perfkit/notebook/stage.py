@@ -88,7 +88,7 @@ class StagePanel(LadderPanel):
         stage = rungs.all_stages(source)[-1]
         self.controls.offer(stage.recipe, source.why_not_set)
         self.plan = replace(self.plan, changes=self.controls.changes())
-        elsewhere = f"n/a here: {stage.reason}. Choose another place at the top right"
+        elsewhere = f"n/a here: {stage.reason}. Choose another place in the menu Where"
         self.say(elsewhere if stage.reason else "ready")
         super()._moved()
         if self.runs and (guess := RunStore().guess(self._run.id)):
@@ -112,7 +112,7 @@ class StagePanel(LadderPanel):
         self.results()
         if not self._is_stored():
             what = "a recording is shown" if self.plan.recorded else "this rung has no result"
-            where = "Choose a place at the top right where it can run, then press Run"
+            where = "Choose a place that measures in the menu Where, then press Run"
             raise InvalidValue(f"{what}: a result of your own is what can be kept or dropped", where)
         RunStore().mark(self._run.id, note=decision)
         self._show_climb()

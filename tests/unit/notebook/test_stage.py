@@ -91,7 +91,7 @@ def test_a_recording_is_played_without_a_process():
     text = shown(panel)
     assert "played, not measured now" in text
     assert "Training: the same (losses equal bit for bit" in text, "the recording's own evidence"
-    with pytest.raises(InvalidValue, match="a recording is shown.*Choose a place"):
+    with pytest.raises(InvalidValue, match="a recording is shown.*Choose a place that measures"):
         panel.keep()
 
 
