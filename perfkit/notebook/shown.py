@@ -1,6 +1,6 @@
 """Results in a notebook: ordinary outputs of static HTML, which a reader without a kernel sees as well.
 
-Below them is what a cell calls by name besides the panels: recordings to show, facts, a look inside a step.
+Below them is what a cell calls by name besides the panels: a recording, a training loop, the pipeline.
 """
 
 import time
