@@ -18,7 +18,7 @@ from torch.utils.data._utils import fetch
 
 from perfkit.scripts.messages import Site
 from perfkit.scripts.outputs import clock
-from perfkit.scripts.script import Script, around, size, tensors
+from perfkit.scripts.script import MOST_LOOKS, Script, around, size, tensors
 
 ARGUMENTS = {
     "workers": "num_workers",
@@ -28,8 +28,6 @@ ARGUMENTS = {
 }
 """Switches that are arguments of `DataLoader`."""
 _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
-_MOST_LOOKS = 16
-"""Batches, of this process and of each worker, in which random numbers are looked for."""
 _KIND = "_perfkit_kind"
 """`train` or `eval`, once that is known. Kept in the loader: `id` is slow where audit hooks are set."""
 
@@ -144,7 +142,7 @@ class Loaders:
     def _look_for_drawing(self, plain: Any, fetcher: Any, indices: Any) -> Any:
         """Fetches samples, in this process or in a worker, and sees whether random numbers are drawn."""
         self._looks += 1
-        if self._looks > _MOST_LOOKS:
+        if self._looks > MOST_LOOKS:
             return plain(fetcher, indices)
         state = _random_state()
         samples = plain(fetcher, indices)

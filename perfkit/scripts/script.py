@@ -22,9 +22,8 @@ from perfkit.scripts.outputs import Outputs, clock
 from perfkit.worker.checks import FP32_PARTS, View
 from perfkit.worker.failures import is_users
 
-_STEPS_FOR_TYPICAL_SIZE = 12
-_MOST_LOOKS = 16
-"""Calls of a role whose place is looked at: to look at every one would slow the script down."""
+MOST_LOOKS = 16
+"""First steps, calls of a role, batches of a process that are looked at: all would slow the script down."""
 
 
 def wrapped(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -172,7 +171,7 @@ class Script(View):
             torch.backends.cudnn.benchmark = self.toggles["cudnn_benchmark"]
 
     def on_steps(self, steps: list[Step]) -> None:
-        if len(self._seen) < _STEPS_FOR_TYPICAL_SIZE:
+        if len(self._seen) < MOST_LOOKS:
             self._seen += steps
             self.samples_per_step = statistics.median_low(step.samples for step in self._seen)
 
@@ -200,7 +199,7 @@ class Script(View):
 
     def note_call(self, role: str) -> None:
         """Keeps the call under way, if it is among the first of its role and at another place."""
-        if self._looks[role] < _MOST_LOOKS:
+        if self._looks[role] < MOST_LOOKS:
             self._looks[role] += 1
             site = self.call_under_way(role)
             if all(site.frames[:1] != other.frames[:1] for other in self.sites[role]):
