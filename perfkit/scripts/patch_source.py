@@ -68,12 +68,9 @@ class Source:
             value = given.get(name)
             if isinstance(value, ast.Constant):
                 self.edits.append((*self._span(value), code))
-            elif value:
-                own = ast.unparse(value)
-                raise Refused(f"{self.name}:{value.lineno}: {name} is {own}; set that to {code}")
-            elif None in given:
-                where = f"the dictionary given as **{ast.unparse(given[None])}"
-                raise Refused(f"{self.name}:{call.lineno}: set {settings} in {where}")
+            elif made := value or given.get(None):  # by a variable, or within a dictionary as `**options`
+                where = f"where `{ast.unparse(made)}` comes from"
+                raise Refused(f"{self.name}:{made.lineno}: set {settings} {where}")
             else:
                 # After the last argument; the parentheses of a generator may be those of the call.
                 end = self._span(call)[1] - 1

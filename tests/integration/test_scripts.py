@@ -74,7 +74,7 @@ CASES = (
     Case(
         "parcel.train", 4, {}, {"optimizer_impl": "foreach"}, arguments=("--batch-size", "4"),
         edits=("optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3, foreach=True)",),
-        by_hand={"workers": "data.py:21: set num_workers=1 persistent_workers=True in the dictionary given as **options"},
+        by_hand={"workers": "data.py:21: set num_workers=1 persistent_workers=True where `options` comes from"},
     ),
     Case("lightning_docs.py", 16, DATA),
     Case(

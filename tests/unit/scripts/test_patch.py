@@ -141,9 +141,9 @@ def test_a_value_is_changed_where_it_is_set(text, settings, line, tmp_path):
 
 REFUSED = {
     "packed": ("DataLoader(data, 8, **options)\n", {"workers": 4},
-               "train.py:1: set num_workers=4 persistent_workers=True in the dictionary given as **options"),
+               "train.py:1: set num_workers=4 persistent_workers=True where `options` comes from"),
     "computed": ("DataLoader(data, batch_size=total // ranks)\n", {"batch_size": 8},
-                 "train.py:1: batch_size is total // ranks; set that to 8"),
+                 "train.py:1: set batch_size=8 where `total // ranks` comes from"),
     "an option": ('p.add_argument("-b", "--batch-size")\nDataLoader(data, a.batch_size)\n', {"batch_size": 8},
                   "set it with the script's option --batch-size"),
     "an option of the argument": ("p.add_argument('--num-workers')\nDataLoader(data, num_workers=a.num_workers)\n",
@@ -152,6 +152,8 @@ REFUSED = {
                       {"cudnn_benchmark": True}, "train.py:3: make that `torch.backends.cudnn.benchmark = True`"),
     "no copy": ("DataLoader(d)\n", {"non_blocking": True},
                 "no copy was seen in the script's own code"),
+    "no optimizer": ("import torch\nnet(x)\n", {"compile": True},
+                     "train.py:2: add `.compile()` to the model before this call"),
     "no import of torch": ("import os, torch.nn as nn\nDataLoader(d)\n", {"cpu_threads": 2},
                            "train.py: add `import torch` at its top, then run it again"),
 }  # fmt: skip
@@ -160,7 +162,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_placed_is_refused_in_words(case, tmp_path):
     text, settings, reason = REFUSED[case]
-    result = patched(tmp_path, text, settings, LOADER)
+    result = patched(tmp_path, text, settings, LOADER if "DataLoader" in text else {"forward": ["net("]})
     assert list(result.refused.values()) == [reason] and not result.diff() and not result.edited
     assert reason in result.notes()[0].text
 
@@ -217,11 +219,6 @@ def test_the_model_is_the_optimizers(given, model, tmp_path):
     result = patched(tmp_path, text, {"compile": True}, {"forward": ["net("], "optimizer": ["Adam("]})
     reason = "train.py:3: add `.compile()` to the model before this call"
     assert added(result) == [f"{model}.compile()"] if model else result.refused["compile"] == reason
-
-
-def test_without_an_optimizer_the_call_of_the_model_says_where_it_is(tmp_path):
-    result = patched(tmp_path, "import torch\nnet(x)\n", {"compile": True}, {"forward": ["net("]})
-    assert result.refused["compile"] == "train.py:2: add `.compile()` to the model before this call"
 
 
 HUGGING_FACE = (
