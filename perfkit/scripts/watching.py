@@ -1,15 +1,12 @@
 """A script, watched as it stands: where the time of its steps goes, and what to try."""
 
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from perfkit import machine
 from perfkit import trace as traces
 from perfkit.errors import RunFailed
 from perfkit.inside import SYNCS, SyncReport, looks
@@ -144,10 +141,7 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     if facts.loader:
         ceiling = ask("a held batch", "ceiling", samples=plain.block.samples)
     syncs = ask("hidden waits", SYNCS, steps=_SYNC_STEPS)
-    folder = machine.data_folder() / "runs" / "profiles"
-    folder.mkdir(parents=True, exist_ok=True)
-    out = Path(tempfile.mkdtemp(prefix="watch-", dir=folder)) / "steps.pt.trace.json.gz"
-    trace = ask("a profile", "profile", path=str(out), **_PROFILED)
+    trace = ask("a profile", "profile", path=str(traces.new_file()), **_PROFILED)
     diagnosis = traces.analyse(trace).diagnosis if trace else []
     if ceiling and facts.settings.get("amp") == "off" and not {"amp", "compile"} & facts.refused.keys():
         seconds = budget_s * _OBSERVING

@@ -18,6 +18,7 @@ _PUBLIC = {
     "Analysis": "perfkit.trace.model:Analysis",
     "Trace": "perfkit.trace.table:Trace",
     "Bottleneck": "perfkit.trace.model:Bottleneck",
+    "new_file": "perfkit.trace.profile:new_file",
     "lanes": "perfkit.trace.timeline:lanes",
     "Lanes": "perfkit.trace.timeline:Lanes",
     "Lane": "perfkit.trace.timeline:Lane",

@@ -169,6 +169,13 @@ def _cell(field: str, row: Any) -> Cell | str:
     return Cell(value, us if "us" in field.split("_") else _FORMATS.get(field, units.number))
 
 
+def new_file() -> Path:
+    """The file of a further trace, among the runs."""
+    folder = machine.data_folder().absolute() / "runs" / "profiles"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}.pt.trace.json.gz"
+
+
 def profile(
     workload: str | None = None,
     recipe: Recipe | str | None = None,
@@ -193,12 +200,11 @@ def profile(
     Raises:
         PerfkitError: a value is not allowed, or the training failed.
     """
-    name = f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}.pt.trace.json.gz"
-    path = Path(out) if out else machine.data_folder() / "runs" / "profiles" / name
+    path = Path(out).absolute() if out else new_file()
     if not path.name.endswith((".json", ".json.gz")):
         raise InvalidValue(f"cannot write a trace to {path}", "Give a name that ends in .json or .json.gz")
     path.parent.mkdir(parents=True, exist_ok=True)
     with prepared(workload, recipe, where, progress) as (source, used):
         how: dict[str, Any] = {"wait": 1, "warmup": 4, "active": steps, "stacks": stacks}
-        source.look(used, "profile", path=str(path.absolute()), **how)
+        source.look(used, "profile", path=str(path), **how)
     return Profile(traces.Trace(path), path)
