@@ -1,7 +1,5 @@
 """What a watched script says of itself, as typed data."""
 
-from pathlib import Path
-
 import msgspec
 
 from perfkit.recipe import Value, switches
@@ -29,11 +27,6 @@ class Frame(msgspec.Struct, frozen=True):
     end_line: int
     column: int
     end_column: int
-
-    @property
-    def where(self) -> str:
-        """Such as `train.py:12`."""
-        return f"{Path(self.file).name}:{self.line}"
 
 
 class Site(msgspec.Struct, frozen=True):

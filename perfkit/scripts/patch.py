@@ -185,7 +185,8 @@ class _Patcher:
         calls = [(each, call) for each in self.sources.values() for call in each.calls(makers)]
         if not option or len(calls) != 1:
             what = f"{site.library} makes the {site.role}: set {option or 'it'} in its options"
-            raise Refused(f"{site.frames[0].where}: {what}")
+            frame = site.frames[0]
+            raise Refused(f"{self.sources[frame.file].name}:{frame.line}: {what}")
         source, call = calls[0]
         source.set_arguments(call, option)
 

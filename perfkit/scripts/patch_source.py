@@ -48,7 +48,7 @@ class Source:
         for call in self._calls:
             if (call.end_lineno, call.end_col_offset) == end:
                 return call
-        raise Refused(f"the call seen at {frame.where} is not in the file now; run it again")
+        raise Refused(f"the call seen at {self.name}:{frame.line} is not in the file now; run it again")
 
     def around(self, call: ast.Call) -> list[Any]:
         """The module, and the statements in it that hold a call, the innermost last."""
