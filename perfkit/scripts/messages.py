@@ -16,6 +16,7 @@ EDITS = {
     "ranks": "start the script with torchrun, with DistributedDataParallel in it",
 }
 """Switches that cannot be set from outside a script, each with the edit to make instead."""
+RANDOM_DATA = "the data set draws random numbers, which in workers come from other seeds"
 SETTABLE = tuple(name for name in switches() if name not in EDITS)
 
 
@@ -46,9 +47,8 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `startup_s`: from the start of the process to the first batch; `step_s`: the step before the first
     question. `has_fused`: each optimizer has a fused implementation. `loader`: the class of the data set,
-    empty without a `DataLoader`; `random_data`: it drew random numbers in this process, which in workers come
-    from other seeds. `settings`: the switches as they are, as far as they can be read. `refused`: switches
-    that cannot be set from outside here, and the reason.
+    empty without a `DataLoader`. `settings`: the switches as they are, as far as they can be read. `refused`:
+    switches that cannot be set from outside here, and the reason.
     """
 
     device: str
@@ -63,7 +63,6 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
     step_is: str = ""
     samples_per_step: int = 0
     convolves: bool = False
-    random_data: bool = False
     settings: dict[str, Value] = {}
     refused: dict[str, str] = {}
     sites: list[Site] = []

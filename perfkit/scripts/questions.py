@@ -25,7 +25,7 @@ from torch.utils import data
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe, allowed, switches
 from perfkit.scripts.loaders import ARGUMENTS, Loaders
-from perfkit.scripts.messages import EDITS, SETTABLE, Observation, ScriptFacts
+from perfkit.scripts.messages import EDITS, RANDOM_DATA, SETTABLE, Observation, ScriptFacts
 from perfkit.scripts.outputs import Outputs, clock
 from perfkit.scripts.script import Script, Step, around
 from perfkit.scripts.training import Models, Updates
@@ -83,10 +83,12 @@ class Questions(Procedures):
         first = yield from self.take(loss_steps, "first steps", early=self._early)
         warm = yield from self.warm_up(warmup_s) if warmup_s else self.take(1, "measuring")
         backwards = round(len(first.plain) * script.batches_per_step)
-        notes = {f"note {number}": text for number, text in enumerate(script.notes, 1)}
+        facts = {f"note {number}": text for number, text in enumerate(script.notes, 1)}
+        if self._loaders.drawn[0]:
+            facts["data"] = RANDOM_DATA
         return Trained(
             recipe=Recipe().replace(**allowed(self._settings())).to_dict(),
-            facts={"step": script.step_in_words(), **notes},
+            facts={"step": script.step_in_words(), **facts},
             startup_s=self._startup_s,
             warmup=first.block() + warm.block(),
             losses=[float(loss) for loss in script.losses[:backwards]],
@@ -111,7 +113,6 @@ class Questions(Procedures):
             step_is=script.step_in_words(),
             samples_per_step=script.samples_per_step,
             convolves=any(isinstance(part, nn.modules.conv._ConvNd) for part in script.model.modules()),
-            random_data=bool(self._loaders.drawn[0]),
             settings=self._settings(),
             refused=self._why_not(),
             sites=[site for sites in script.sites.values() for site in sites],

@@ -17,7 +17,7 @@ from perfkit.results.parity import Check
 from perfkit.results.run import Comparison, Run
 from perfkit.rules import Target
 from perfkit.scripts.behaviour import Behaviour
-from perfkit.scripts.messages import ScriptFacts
+from perfkit.scripts.messages import RANDOM_DATA, ScriptFacts
 from perfkit.scripts.watched import Launch, WatchedScript
 from perfkit.show.document import Content, Notice
 from perfkit.show.tables import checks
@@ -32,7 +32,6 @@ _USUAL_STEPS = 120
 _FEWEST, _LOSSES_PART = 2, 0.1
 """If these do not fit: the fewest rounds and losses, and the part of the budget for the losses of a side."""
 _ENDED = "a script came to its end meanwhile; let both train longer to measure more"
-RANDOM_DATA = "the data set draws random numbers, which in workers come from other seeds"
 
 
 class ScriptSource(ThisMachine):
@@ -100,9 +99,8 @@ class ScriptSource(ThisMachine):
     def measure(self, stages: Sequence[Stage], preset: Preset) -> list[Run]:
         """See `Source.measure`; then asks both sides of a comparison what their steps did."""
         preset = affordable(preset, self.facts.step_s, len(stages))
-        runs, more = super().measure(stages, preset), {"data": RANDOM_DATA} if self.facts.random_data else {}
-        if isinstance(self.stopped, RunFailed):
-            more["ended"] = _ENDED
+        runs = super().measure(stages, preset)
+        more = {"ended": _ENDED} if isinstance(self.stopped, RunFailed) else {}
         for at, run in enumerate(runs):
             launch, child = self._more.get(run.title, self._launch), self._trials[run.stage].child
             facts, losses = {**run.facts, **more, "command": launch.describe()}, run.losses

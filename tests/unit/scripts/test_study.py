@@ -5,7 +5,7 @@ from dataclasses import replace
 from perfkit.ladder.catalogue import PRESETS
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
-from perfkit.scripts import study
+from perfkit.scripts import messages, study
 
 
 def run(losses, workers=0, **more):
@@ -28,4 +28,4 @@ def test_equal_losses_prove_the_same_training():
     plain = run([2.0, 1.0])
     assert study.losses(plain, run([2.0, 1.0], workers=2)).ok
     assert not study.losses(plain, run([2.0, 1.1], workers=2)).ok
-    assert study.losses(plain, run([2.0, 1.1], workers=2, facts={"data": study.RANDOM_DATA})).ok
+    assert study.losses(plain, run([2.0, 1.1], workers=2, facts={"data": messages.RANDOM_DATA})).ok
