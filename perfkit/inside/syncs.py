@@ -17,11 +17,12 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from perfkit.inside import Place, SyncReport
-from perfkit.worker.checks import Call, Calls
 from perfkit.worker.failures import PROGRAM, is_users
 from perfkit.worker.procedure import Job, Procedures
 
@@ -61,24 +62,16 @@ def syncs(session: Procedures, steps: int) -> Job:
 def detect_syncs() -> Iterator[list[Place]]:
     """Lists the copies and waits of the block at its end, the most frequent place first, each with a fix."""
     places: list[Place] = []
-    counts = Counter[tuple[str, str, str, str]]()
-    on_gpu = torch.cuda.is_available()
-
-    def show(call: Call) -> None:
-        judgement = _judge(call, on_gpu)
-        if judgement and (caller := _caller(on_gpu)):
-            kind, fix = judgement
-            where, is_scaler = caller
-            counts[call.name, where, kind, SCALER_REMEDY if is_scaler else fix] += 1
-
+    calls = _Calls()
     with contextlib.ExitStack() as stack:
         caught = list[warnings.WarningMessage]()
-        if on_gpu:
+        if calls.on_gpu:
             caught = stack.enter_context(warnings.catch_warnings(record=True, action="always"))
             stack.callback(torch.cuda.set_sync_debug_mode, torch.cuda.get_sync_debug_mode())
             torch.cuda.set_sync_debug_mode("warn")
-        stack.enter_context(Calls(show))
+        stack.enter_context(calls)
         yield places
+    counts = calls.counts
     seen = {where for _, where, *_ in counts}
     for warning in caught:
         where = f"{os.path.basename(warning.filename)}:{warning.lineno}"
@@ -87,10 +80,28 @@ def detect_syncs() -> Iterator[list[Place]]:
     places += [Place(*place, count) for place, count in counts.most_common()]
 
 
-def _judge(call: Call, on_gpu: bool) -> tuple[str, str] | None:
-    """What a call that copies or waits does, and its fix; None for any other."""
-    name, args, result = call.name, call.args, call.result
-    if name in ("tensor", "as_tensor") and call.kwargs.get("device") and result.device.type != "cpu":
+class _Calls(TorchFunctionMode):
+    """Counts the calls of torch, from Python, on this thread, that copy or wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = Counter[tuple[str, str, str, str]]()
+        self.on_gpu = torch.cuda.is_available()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        result = func(*args, **kwargs)
+        judgement = _judge(name, args, kwargs, result, self.on_gpu)
+        if judgement and (caller := _caller(self.on_gpu)):
+            kind, fix = judgement
+            where, is_scaler = caller
+            self.counts[name, where, kind, SCALER_REMEDY if is_scaler else fix] += 1
+        return result
+
+
+def _judge(name: str, args: Any, kwargs: Any, result: Any, on_gpu: bool) -> tuple[str, str] | None:
+    """What a call of torch that copies or waits does, and its fix; None for any other."""
+    if name in ("tensor", "as_tensor") and kwargs.get("device") and result.device.type != "cpu":
         return TO_DEVICE, "make it once, before the loop, on the device"
     if not args or not isinstance(args[0], torch.Tensor):
         return None
@@ -103,12 +114,11 @@ def _judge(call: Call, on_gpu: bool) -> tuple[str, str] | None:
     if fix and (not on_gpu or args[0].device.type != "cpu"):
         return "wait", fix
     is_copy = name in ("cpu", "to", "cuda", "copy_") and isinstance(result, torch.Tensor)
-    return _copy(call, on_gpu) if is_copy else None
+    return _copy(name, args, kwargs, result.device.type, on_gpu) if is_copy else None
 
 
-def _copy(call: Call, on_gpu: bool) -> tuple[str, str] | None:
-    """A copy between host and device; without a GPU, `.cpu()` stands for one."""
-    name, args, after = call.name, call.args, call.result.device.type
+def _copy(name: str, args: Any, kwargs: Any, after: str, on_gpu: bool) -> tuple[str, str] | None:
+    """A copy between host and device, where its result is; without a GPU, `.cpu()` stands for one."""
     source = args[1] if name == "copy_" and len(args) > 1 else args[0]
     if source.device.type == after and (on_gpu or name != "cpu"):
         return None
@@ -116,7 +126,7 @@ def _copy(call: Call, on_gpu: bool) -> tuple[str, str] | None:
         return "device to host", "keep it on the device, or read it every N steps"
     if not source.is_pinned():
         return TO_DEVICE, "pin it in the loader (pin_memory), then copy with non_blocking"
-    if call.kwargs.get("non_blocking") or any(value is True for value in args[1:]):
+    if kwargs.get("non_blocking") or any(value is True for value in args[1:]):
         return TO_DEVICE, "it overlaps as it is"
     return TO_DEVICE, "copy with non_blocking: the memory is pinned already"
 
@@ -127,7 +137,7 @@ def _caller(on_gpu: bool) -> tuple[str, bool] | None:
     None inside a data loader, whose tensors belong on the host. Without a GPU also in an optimizer, which
     counts its steps on the host.
     """
-    stack = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe(2))]
+    stack = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe(1))]
     libraries = (LOADER,) if on_gpu else (LOADER, OPTIMIZER)
     if any(library in file for file, _ in stack for library in libraries):
         return None

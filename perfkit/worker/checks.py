@@ -10,13 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
-from torch.overrides import TorchFunctionMode
 
 from perfkit.recipe import switches
 from perfkit.results.run import Mechanism
@@ -125,28 +124,6 @@ def first_tensor(outputs: Any) -> Any:
 def shown(dtype: torch.dtype) -> str:
     """A type without `torch.`."""
     return str(dtype).removeprefix("torch.")
-
-
-class Call(NamedTuple):
-    """A call of torch that has ended."""
-
-    name: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    result: Any
-
-
-class Calls(TorchFunctionMode):
-    """Shows every call of torch, from Python, on this thread."""
-
-    def __init__(self, show: Callable[[Call], None]) -> None:
-        super().__init__()
-        self._show = show
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self._show(Call(getattr(func, "__name__", ""), args, kwargs or {}, result))
-        return result
 
 
 # ---------------------------------------------------------------- switches

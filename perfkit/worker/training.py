@@ -17,7 +17,7 @@ from perfkit import parallel, train
 from perfkit.parallel import mean_over_ranks
 from perfkit.recipe import Recipe
 from perfkit.train import endless
-from perfkit.worker.checks import Call, Calls, View, compile_counters, distributed_model, first_tensor, world
+from perfkit.worker.checks import View, compile_counters, distributed_model, first_tensor, world
 from perfkit.worker.procedure import Step
 
 OnPhase = Callable[[str], AbstractContextManager[Any]]
@@ -115,7 +115,7 @@ class Training(View):
         A hook on the outermost module is noticed neither by torch.compile nor by DistributedDataParallel, so
         nothing is compiled again.
         """
-        device, ddp = self.device, distributed_model(self.model)
+        device, ddp, to = self.device, distributed_model(self.model), torch.Tensor.to
         streams = set[int | None]()  # of copies
 
         def stream() -> int | None:
@@ -129,11 +129,11 @@ class Training(View):
         def updated(*_: Any) -> None:
             self.updates += 1
 
-        def copied(call: Call) -> None:
-            if call.name == "to":
-                self.batch.append(call.args[0])
-                self.copies.append(call.kwargs)
-                streams.add(stream())
+        def copied(part: torch.Tensor, *where: Any, **how: Any) -> torch.Tensor:
+            self.batch.append(part)
+            self.copies.append(how)
+            streams.add(stream())
+            return to(part, *where, **how)
 
         def on_phase(name: str) -> AbstractContextManager[Any]:
             if name == "data":
@@ -142,7 +142,9 @@ class Training(View):
                 self.averaged = (self.averaged or 0) + ddp.require_backward_grad_sync
             if name == "forward":
                 self.copies_beside = bool(streams) and stream() not in streams
-            return Calls(copied) if name == "copy" else contextlib.nullcontext()
+            if name == "copy":
+                return mock.patch.object(torch.Tensor, "to", copied)
+            return contextlib.nullcontext()
 
         with (
             self.model.register_forward_hook(called),

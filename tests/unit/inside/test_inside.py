@@ -16,7 +16,6 @@ from perfkit.inside import looks, step, syncs
 from perfkit.recipe import Recipe
 from perfkit.show import document, terminal
 from perfkit.show.style import Figure
-from perfkit.worker.checks import Call
 from perfkit.worker.session import Session
 from perfkit.worker.training import Training
 from tests.support.toy import Toy
@@ -98,9 +97,7 @@ def test_what_only_the_driver_notices_is_listed_with_its_line(monkeypatch):
 def test_copies_to_a_device_are_judged_by_their_memory(pinned, asynchronous, fix):
     """With stand-ins: no GPU is needed to judge what a copy from pageable or pinned memory means."""
     source = SimpleNamespace(device=torch.device("cpu"), is_pinned=lambda: pinned)
-    result = SimpleNamespace(device=torch.device("cuda"))
-    call = Call("to", (source,), {"non_blocking": asynchronous}, result)
-    kind, judgement = syncs._copy(call, on_gpu=True)
+    kind, judgement = syncs._copy("to", (source,), {"non_blocking": asynchronous}, "cuda", on_gpu=True)
     assert kind == "host to device"
     assert fix in judgement
 
