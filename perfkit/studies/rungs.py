@@ -52,12 +52,10 @@ def ladder_stages(plan: Plan, target: Target) -> list[Stage]:
 def recipe_stages(recipes: Iterable[tuple[str, Recipe]], target: Target) -> list[Stage]:
     """Titled recipes as stages, as far as they can act."""
     rows: list[Stage] = []
-    plain: Recipe | None = None
     for title, wanted in recipes:
         recipe, reasons = applicable(wanted, target)
-        plain = plain or wanted
         # If nothing is left of what it changes, measuring would show the first recipe again.
-        nothing_left = bool(rows and reasons) and recipe == rows[0].recipe and wanted != plain
+        nothing_left = rows and recipe == rows[0].recipe and reasons != rows[0].not_applied
         reason = joined(reasons) if nothing_left else ""
         rows.append(Stage(title, title, recipe, reason=reason, not_applied=reasons))
     return rows

@@ -30,11 +30,6 @@ def losses(workload, steps=2, **switches):
     return [loss.item() for loss in itertools.islice(train(recipe, workload, torch.device("cpu")), steps)]
 
 
-def module(folder, text, monkeypatch, name):
-    (folder / f"{name}.py").write_text(text, encoding="utf-8")
-    monkeypatch.syspath_prepend(str(folder))
-
-
 def test_a_name_is_a_built_in_one_or_a_reference():
     assert workloads.reference("photos") == "perfkit.workloads.photos:Photos"
     assert workloads.reference("mine:Work") == "mine:Work"
@@ -52,7 +47,8 @@ def test_a_name_is_a_built_in_one_or_a_reference():
 )
 def test_a_workload_that_cannot_be_loaded_is_one_clear_message(tmp_path, monkeypatch, text, words):
     name = f"workload_{abs(hash(text))}"
-    module(tmp_path, text, monkeypatch, name)
+    (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(WorkloadError) as caught:
         workloads.load(f"{name}:Work")
     assert words in str(caught.value)
