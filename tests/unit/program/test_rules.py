@@ -42,6 +42,7 @@ targets = st.builds(
         ({"allocator": "keep"}, "allocator", Target("cpu", glibc=False), "glibc"),
         ({"ranks": 2}, "ranks", CUDA, "one GPU per rank, and this run has 1"),
         ({"ranks": 2}, "ranks", Target("cuda", count=2), ""),
+        ({"ranks": 2}, "ranks", Target("mps"), "no communication between ranks on mps"),
         ({"workers": 2}, "workers", Target("cpu", refused=lambda r: {"workers": f"not {r.workers}"}), "not 2"),
         ({"amp": "bf16", "compile": True}, "amp", CPU, ""),
     ],
