@@ -111,6 +111,9 @@ def test_the_workbench_by_keyboard(lab, data_dir):
     expect(result(lab)).to_contain_text("(losses")
     bench.locator("button.pk-export").press("Enter")
     expect(bench.locator(".pk-script pre")).to_contain_text("num_workers=1")
+    lab.page.evaluate("() => { delete Navigator.prototype.clipboard; }")  # as on a page over plain http
+    bench.locator(".pk-script button").press("Enter")
+    expect(bench.locator(".pk-script button")).to_have_text("Copied")
     bench.locator("button.pk-delete").press("Enter")
     expect(rows).to_have_count(0)
     bench.locator("button.pk-undo").press("Enter")

@@ -115,18 +115,22 @@ def test_programs_of_the_same_container_are_noticed_by_its_control_group(root, q
 def test_the_busiest_other_program_is_named_with_all_its_processes(monkeypatch):
     """By hand: 0.3 + 0.5 s of chrome are 0.8 s in 2 s on 2 cores, 20%; python's 50 s were spent before.
 
-    Number 4 was `sh`, and has 30 s from before it became `cc`; another process had number 5.
+    Number 4 was `sh`, and has 30 s from before it became `cc`; another process had number 5. At the end only
+    number 1 is left.
     """
     spent = [
         {(1, 0.0): ("chrome", 9.0), (2, 0.0): ("python", 50.0), (4, 0.0): ("sh", 30.0), (5, 0.0): ("a", 9.0)},
         {(1, 0.0): ("chrome", 9.3), (2, 0.0): ("python", 50.4), (4, 0.0): ("cc", 30.1), (5, 7.0): ("b", 0.1),
          (3, 7.0): ("chrome", 0.5), (os.getpid(), 0.0): ("jupyter", 7.0), (6, 0.0): ("measured", 8.0)},
+        {(1, 0.0): ("chrome", 9.3)},
     ]  # fmt: skip
     monkeypatch.setattr(cores, "members", lambda pids: [SimpleNamespace(pid=pid) for pid in pids])
     monkeypatch.setattr(cores, "_spent", lambda: spent.pop(0))
     monkeypatch.setattr(cores, "usable_cores", lambda: 2)
     monkeypatch.setattr(cores.time, "monotonic", iter([100.0, 102.0]).__next__)
-    assert cores.OtherPrograms().busiest([6]) == ("chrome", pytest.approx(0.2))
+    others = cores.OtherPrograms()
+    others.look()
+    assert others.busiest([6]) == ("chrome", pytest.approx(0.2))
 
 
 IDLE = {"uuid": "GPU-1", "other_processes": None, "throttle_reasons": None, "temperature_c": None}

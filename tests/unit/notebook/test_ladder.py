@@ -15,7 +15,8 @@ from tests.unit.show.fake_runs import session
 def test_what_was_measured_for_a_question_is_shown_again_and_for_no_other(monkeypatch):
     def measured(number, **settings):
         runs = [replace(run, id=f"{run.id}-{number}", session=f"s{number}") for run in session()[:2]]
-        for run in runs:
+        later = [replace(runs[0], id=f"{number}-{at}", session="of another cell") for at in range(60)]
+        for run in runs + later:
             RunStore().add(run)
         FakeStudy(monkeypatch, lambda progress: runs)
         pk.LadderPanel(["data_loading"], settings=settings).run()

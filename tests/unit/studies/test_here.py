@@ -148,6 +148,16 @@ def test_without_memory_for_all_stages_are_measured_in_batches(machine, where, m
     assert [one.ratio.verdict for one in measure(where, THREE, rounds=5)[2].pairings] == ["disturbed"] * 2
 
 
+def test_a_gpu_s_memory_decides_how_many_train_at_once(machine, where, monkeypatch):
+    """Each takes 30 of 100: beside two of them 45 more, which a third one might need, are not free."""
+    alive, most = lambda: {one for one, asked in machine.asked if asked == "train"} & {*machine.alive()}, []
+    free = lambda uuid: 100 - 30 * len(alive())
+    monkeypatch.setattr("perfkit.studies.here.gpus.free_gpu_bytes", free)
+    machine.rate = lambda recipe: most.append(len(alive())) or 100.0
+    assert [run.status for run in measure(where, THREE)] == ["ok"] * 3
+    assert set(most) == {2}
+
+
 @pytest.mark.parametrize(("question", "number"), [("train", 2), ("block", 2), ("block", 0)])
 def test_a_stage_that_lacks_memory_is_measured_beside_the_baseline_alone(question, number, machine, where):
     machine.fail(question, out_of_memory(), lambda child: child.number == number and len(machine.alive()) > 2)

@@ -1,5 +1,7 @@
 """Planted faults: each makes a recipe train something else, and each must be caught."""
 
+import gc
+
 import pytest
 import torch
 from torch import nn
@@ -116,6 +118,21 @@ def test_sound_recipes_pass(changes):
 )
 def test_a_planted_fault_is_caught(fault, caught):
     assert caught in failed(Net(fault), CANDIDATE.replace(uint8_copy=fault == "normalisation left out"))
+
+
+def test_the_inputs_of_one_side_are_kept_at_a_time():
+    """Four steps of a large batch take gigabytes."""
+    alive = []
+
+    class Counting(Net):
+        def loss(self, outputs, targets):
+            gc.collect()
+            tensors = (one for one in gc.get_objects() if type(one) is torch.Tensor)
+            alive.append(sum(one.shape == (16, 3, 8, 8) for one in tensors))
+            return super().loss(outputs, targets)
+
+    assert failed(Counting()) == []
+    assert len(alive) == 4 * 4 and max(alive) - alive[0] <= 4
 
 
 def test_bitwise_means_to_the_last_digit():
