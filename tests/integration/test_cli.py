@@ -2,11 +2,8 @@
 
 import json
 import re
-import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +13,7 @@ from perfkit.simulate import article
 from perfkit.studies.rungs import climb
 from perfkit.studies.sources import plan
 from tests.support import scripts
-from tests.support.cli import ROOT, perfkit, perfkit_alone
+from tests.support.cli import ROOT, perfkit
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -133,7 +130,7 @@ def test_the_workload_of_the_documents_works(tmp_path, monkeypatch):
     code = re.search(r"<!-- example: my_workload.py -->\n```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "my_workload.py").write_text(code.group(1))
     waves = ("--workload", "my_workload:Waves")
-    perfkit_alone("run", *waves, "--stages", "data_loading,uint8_copy", "--json", "out.json", cwd=tmp_path)
+    perfkit("run", *waves, "--stages", "data_loading,uint8_copy", "--json", "out.json", cwd=tmp_path)
     document = json.loads((tmp_path / "out.json").read_text())
     assert [stage["status"] for stage in document["stages"]] == ["ok"] * 3
     monkeypatch.syspath_prepend(tmp_path)
@@ -164,21 +161,6 @@ def test_files_are_written_even_where_nobody_reads_on(tmp_path):
         assert process.stderr.read() == b""
     assert "<canvas" in page.read_text()
     assert list(json.loads(plain.read_text())) == FIELDS
-
-
-def test_a_read_is_stopped_by_ctrl_c_with_one_line(tmp_path):
-    event = b'{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1},'
-    path = tmp_path / "large.json"
-    path.write_bytes(b"[" + 1_000_000 * event + b"{}]")
-    command = [sys.executable, "-m", "perfkit", "trace", str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        opened = Path(f"/proc/{process.pid}/fd")
-        while process.poll() is None and not any(link.resolve() == path for link in opened.iterdir()):
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate()
-    assert (process.returncode, output) == (130, "")
-    assert re.fullmatch(r"stopped.*\n", errors)
 
 
 def test_what_is_no_trace_gets_one_line(tmp_path):

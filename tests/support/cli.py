@@ -1,9 +1,6 @@
-"""`perfkit` as one types it: in this process, or in one of its own."""
+"""`perfkit` as one types it, in this process."""
 
 import contextlib
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,14 +28,3 @@ def perfkit(*arguments, code=0, cwd=ROOT):
     assert code in (None, done.exit_code), done.output
     assert "Traceback" not in done.output
     return Done(done.stdout, done.stderr, done.exit_code)
-
-
-def perfkit_alone(*arguments, cwd=ROOT):
-    """A command in a process of its own, as it is started from a shell."""
-    done = subprocess.run(
-        [sys.executable, "-m", "perfkit", *arguments], check=False, capture_output=True, text=True, cwd=cwd,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
-    return Done(done.stdout, done.stderr, done.returncode)
