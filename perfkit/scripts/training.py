@@ -188,13 +188,12 @@ class Updates:
 
     def _grad(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A gradient that is no backward pass; a training with such ones alone has no steps to be seen."""
-        if not torch.compiler.is_compiling():
-            self._gradients += 1
-            if self._gradients == _MOST_GRADIENTS and not (self._script.backwards or self._script.optimizers):
-                what = (
-                    f"no backward pass and no optimizer's step in {_MOST_GRADIENTS} gradients by torch.func"
-                )
-                raise RunFailed(what, "Give the gradients to an optimizer: set p.grad, then call its step")
+        if torch.compiler.is_compiling():
+            return plain(*args, **kwargs)
+        self._gradients += 1
+        if self._gradients == _MOST_GRADIENTS and not (self._script.backwards or self._script.optimizers):
+            what = f"no backward pass and no optimizer's step in {_MOST_GRADIENTS} gradients by torch.func"
+            raise RunFailed(what, "Give the gradients to an optimizer: set p.grad, then call its step")
         return plain(*args, **kwargs)
 
     def _scale(self, plain: Any, scaler: Any, outputs: Any) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 import perfkit
 from perfkit import machine
 from perfkit.errors import InvalidValue, RunFailed, one_of
-from perfkit.process.child import Conversation, OnProgress, end_tree
+from perfkit.process.child import GRACE_S, Conversation, OnProgress, end_tree
 from perfkit.recipe import Recipe, Value
 from perfkit.scripts import entry
 from perfkit.scripts.outputs import unfold
@@ -27,8 +27,6 @@ from perfkit.worker.failures import explain_exit
 
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"}
 """Programs that start the script in processes of its own."""
-_ENDING_S = 3.0
-"""How long the step may take in which the script is to end."""
 _QUIET = {
     "WANDB_MODE": "disabled",
     "MLFLOW_TRACKING_URI": "file:./mlruns",
@@ -223,7 +221,7 @@ class WatchedScript(Conversation):
         """Ends it at its next step if that comes soon, so that it is not interrupted while it writes."""
         self.lines[0].close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_ENDING_S)
+            self._process.wait(GRACE_S)
         end_tree(self._process.pid)
         self._process.wait()
         self._files.cleanup()
