@@ -50,7 +50,7 @@ def patch(
     budget: Annotated[
         float,
         typer.Option(help="seconds of rounds against the switches set from outside; 0: unverified", min=0),
-    ] = patching.BUDGET_S,
+    ] = 30.0,
 ) -> None:
     """Prints the edit of your own script that sets switches, at the calls seen while it trained."""
     switches = parse_settings(settings)

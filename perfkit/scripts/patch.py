@@ -23,7 +23,6 @@ from perfkit.show.document import Content, Notice
 from perfkit.studies.compare import Candidate, compare
 from perfkit.studies.sources import Progress
 
-BUDGET_S = 30.0
 PRECISION = 0.03
 # Tables have a row for a switch, or for one of its values.
 _FP32 = [f"torch.backends.{part}.fp32_precision" for part in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")]
@@ -36,7 +35,6 @@ _WAYS = {
     "non_blocking": ("copy", "non_blocking={}"),
     "optimizer_impl=fused": ("optimizer", "fused=True"),
     "optimizer_impl=foreach": ("optimizer", "foreach=True"),
-    "optimizer_impl=loop": ("optimizer", "foreach=False"),
     "compile=True": ("optimizer", ".compile()"),
     "channels_last=True": ("optimizer", ".to(memory_format=torch.channels_last)"),
     "amp=bf16": ("backward", 'with torch.autocast("{device}", dtype=torch.bfloat16)'),

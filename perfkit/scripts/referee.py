@@ -88,8 +88,7 @@ def verdict(
     """
     sides = {"a": result.a, "b": result.b}
     seen = {name: observed[run.title] for name, run in sides.items() if run.title in observed}
-    is_seen = len(seen) == len(sides)
-    found = [*differences(seen["a"], seen["b"])] if is_seen else []
+    found = [*differences(*seen.values())] if len(seen) == len(sides) else []
     losses = study.losses(result.a, result.b)
     if allowed & _EXPLAIN_LOSSES & {one.name for one in found}:
         allowed = {*allowed, "losses"}
@@ -107,7 +106,7 @@ def verdict(
     is_open = is_disturbed or ratio.verdict == "too few rounds" or ratio.half_width > wide
     outcomes = (
         (cheats, "trains differently", 4, "; ".join(cheats)),  # which makes any speed worthless
-        (not is_seen, "undecided", 3, "the comparison ended before the steps were looked at"),
+        (len(seen) < len(sides), "undecided", 3, "the comparison ended before the steps were looked at"),
         (are_none, "undecided", 3, losses.evidence),
         (fails, "slower", 1, speed),
         (fails is False, "not slower", 0, speed),

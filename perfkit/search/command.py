@@ -33,7 +33,7 @@ def tune(
     for name, text in pairs(space, "space", "switch=value,value, such as workers=0,2,4"):
         values[name] = [parse_settings([f"{name}={value}"])[name] for value in text.split(",")]
     cap = None if memory is None else int(memory * 1e9)
-    typer.echo(f"{plan.workload}: about {budget:.0f} s", err=True)
+    typer.echo(f"tuning: about {budget:.0f} s", err=True)
     with progress() as follow:
         result = tuning.tune(plan, values or None, cap, budget, progress=follow)
     output.show("the fastest recipe", result.sections(), result)

@@ -79,12 +79,10 @@ def after(result):
 
 EDITS = {
     "workers=4": ["loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=4, persistent_workers=True)"],
-    "batch_size=64": ["loader = DataLoader(data, batch_size=64, shuffle=True)"],
     "non_blocking=True": ["x, y = x.to(device, non_blocking=True), y.to(device)"],
     "optimizer_impl='fused'": ["optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)"],
     "compile=True": ["model.compile()"],
     "cudnn_benchmark=True": ["torch.backends.cudnn.benchmark = True"],
-    "cpu_threads=2": ["torch.set_num_threads(2)"],
     "channels_last=True": ["model.to(memory_format=torch.channels_last)"],
     "fp32_precision='tf32'": [f'torch.backends.{part}.fp32_precision = "tf32"'
                               for part in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")],
