@@ -14,7 +14,7 @@ class Target:
 
     The workload has a model that `convolves` images or not, and `offers` switches beyond those that work with
     any. There are `count` devices of its kind (`cpu`, `cuda` or `mps`), and torch.compile finds its
-    `compiler` or not.
+    `compiler` or not. `doubtful` switches can act but are not expected to gain: a ladder tries them last.
     """
 
     device: str
@@ -26,6 +26,7 @@ class Target:
     count: int = 1
     cores: int | None = None
     """That load data, where the host is not this machine."""
+    doubtful: Mapping[str, str] = field(default_factory=dict)
     own: Mapping[str, Value] = field(default_factory=dict)
     """Of a script: the switches as it sets them by itself, in the place of the defaults."""
     refused: Callable[[Recipe], Mapping[str, str]] = lambda recipe: {}

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from msgspec import structs
 
-from perfkit import workloads
+from perfkit import machine, workloads
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, Preset, Stage
@@ -97,7 +97,8 @@ class ThisMachine(Source):
 
     @property
     def target(self) -> Target:
-        kind = self.plan.device.split(":")[0]
+        kind, flags = self.plan.device.split(":")[0], machine.facts()["cpu"].get("flags")
+        is_emulated = kind == "cpu" and flags and not any("bf16" in flag for flag in flags)
         return Target(
             device=kind,
             offers=frozenset(self.description.offers),
@@ -106,6 +107,7 @@ class ThisMachine(Source):
             compiler=not devices.compiler_problem(kind),
             glibc=platform.libc_ver()[0] == "glibc",
             count=self.description.facts.count or 1,
+            doubtful={"amp": "this CPU has no bfloat16 instructions"} if is_emulated else {},
         )
 
     # ------------------------------------------------------------ processes

@@ -19,6 +19,10 @@ from perfkit.rules import Target, applicable, joined
 from perfkit.studies.sources import Plan, Progress, Source, opened
 from perfkit.worker.messages import Description, DeviceFacts
 
+LAST = "tried last"
+"""The fact of a run whose rung was moved to the end of the ladder: the reason."""
+
+
 # ---------------------------------------------------------------- stages
 
 
@@ -41,10 +45,19 @@ def rung(plan: Plan, target: Target, name: str, before: Recipe) -> Stage:
     return catalogue.stage(own, before, sizing(plan.preset, target), target)
 
 
+def names(plan: Plan, target: Target) -> list[str]:
+    """The rungs above the first stage; those that are not expected to gain here come last."""
+    return sorted(plan.stages, key=lambda name: _why_last(name, target) != "")
+
+
+def _why_last(name: str, target: Target) -> str:
+    return target.doubtful.get(optimization(name).switch, "")
+
+
 def ladder_stages(plan: Plan, target: Target) -> list[Stage]:
     """The stages of a plan on a target if every rung is kept."""
     ladder = [first(plan, target)]
-    for name in plan.stages:
+    for name in names(plan, target):
         ladder.append(rung(plan, target, name, ladder[-1].recipe))
     return ladder
 
@@ -145,7 +158,7 @@ def climb(plan: Plan, store: RunStore | None = None, progress: Progress | None =
 
 def _climbed(source: Source) -> Iterator[Run]:
     plan, target, started = source.plan, source.target, time.monotonic()
-    rungs, whole = plan.stages, stop_rule(plan)
+    rungs, whole = names(plan, target), stop_rule(plan)
     if plan.recipes or len(rungs) < 2:
         rows = all_stages(source)
         if plan.below and rows[-1].reason:  # nothing to compare: nobody need wait for the loop below it
@@ -167,7 +180,7 @@ def _climbed(source: Source) -> Iterator[Run]:
         below = [base] if kept is base or stage.reason else [base, kept]
         with source.progress.part(number, parts):
             *before, run = source.measure([*below, stage], rule(parts - number))
-        run = _judged(run, before[-1], plan)
+        run = _judged(run, before[-1], source)
         if number == 0:
             yield before[0]
         yield run
@@ -182,14 +195,14 @@ def _climbed(source: Source) -> Iterator[Run]:
             yield from source.measure([base, final, again(base)], rule(1))[1:]
 
 
-def _judged(run: Run, before: Run, plan: Plan) -> Run:
-    """The run with the fact whether its rung is kept: not if what was kept failed beside it."""
-    ratio = run.speedup("previous")
-    if not ratio or before.status != "ok":
-        return run
-    wanted = run.stage in plan.keep or not has_verdicts(plan.preset)
-    verdict = "kept" if wanted or ratio.is_faster else f"dropped: {ratio.verdict}"
-    return msgspec.structs.replace(run, facts={**run.facts, RUNG: verdict})
+def _judged(run: Run, before: Run, source: Source) -> Run:
+    """The run with the facts whether its rung is kept, not if what was kept failed, and why it came last."""
+    plan, ratio = source.plan, run.speedup("previous")
+    facts = {LAST: why} if (why := _why_last(run.stage, source.target)) else {}
+    if ratio and before.status == "ok":
+        wanted = run.stage in plan.keep or not has_verdicts(plan.preset)
+        facts[RUNG] = "kept" if wanted or ratio.is_faster else f"dropped: {ratio.verdict}"
+    return msgspec.structs.replace(run, facts={**run.facts, **facts})
 
 
 def _repeats(source: Source) -> bool:
@@ -209,7 +222,7 @@ def stage_diff(source: Source) -> tuple[str, str]:
     device, ladder, heading = plan.device, all_stages(source), "What it changes"
     if reason := ladder[-1].reason:
         # A machine with enough GPUs for every rung.
-        gpus = replace(source.target, device="cuda", bf16=True, compiler=True, count=8)
+        gpus = replace(source.target, device="cuda", bf16=True, compiler=True, count=8, doubtful={})
         device, ladder, heading = "cuda", ladder_stages(plan, gpus), f"n/a here: {reason}"
         if ladder[-1].reason:
             return heading, ""
