@@ -162,8 +162,6 @@ class View:
     batches: int = 1
     updates: int = 0
     """Optimizer steps."""
-    set_to_none: bool | None = None
-    """How gradients are cleared, where the call was seen."""
     copies: list[dict[str, Any]] = field(default_factory=list)
     """Keyword arguments of the calls that copied batches to the device."""
     copies_beside: bool = False
@@ -228,8 +226,6 @@ class View:
         return sent < seen, f"sides of an image: {sent} as it is copied, {seen} as the model sees it"
 
     def zero_grad_set_to_none(self) -> Reading:
-        if self.set_to_none is not None:
-            return self.set_to_none, f"zero_grad(set_to_none={self.set_to_none})"
         none = next(p.grad for p in self.model.parameters() if p.requires_grad) is None
         return none, f"gradients are {'None' if none else 'zeroed'} after a step"
 
