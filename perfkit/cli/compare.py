@@ -116,7 +116,7 @@ def parity(
     what: Annotated[str, typer.Argument(metavar="STAGE|RECIPE", help="a stage or settings")],
     training: Training,
     output: Output,
-    steps: Annotated[int, typer.Option(min=1, max=200, help="steps that each side trains")] = 4,
+    steps: Annotated[int, typer.Option(min=2, max=200, help="steps that each side trains")] = 4,
 ) -> None:
     """Does it still train the same? Losses and outputs against float64, and every switch checked."""
     plan = training.plan()

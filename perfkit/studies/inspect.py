@@ -52,7 +52,7 @@ def parity(
             plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
             exactness, child = catalogue.exactness(recipe, plain), source.fresh_child(recipe)
             how = {"exactness": exactness, "seed": plan.seed, "steps": steps}
-            report = child.ask("parity", recipe=recipe, **how)
+            report = child.ask("perfkit.worker.parity:check", recipe=recipe, **how)
     off = [f"{proof.name}: {proof.evidence}" for proof in report.mechanisms if not proof.ok]
     proven = f"{len(report.mechanisms)} switches proven by the built objects"
     mechanisms = Check("mechanisms", not off, "; ".join(off) or proven)

@@ -21,6 +21,7 @@ from perfkit.results.parity import Check
 from perfkit.results.run import Mechanism
 from perfkit.worker.checks import first_tensor, verify
 from perfkit.worker.messages import ParityReport
+from perfkit.worker.session import Session
 from perfkit.worker.training import Training, losses
 
 ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11, "tf32": 2.0**-11}
@@ -80,15 +81,15 @@ class Side:
         return self._workload.loss(outputs, targets)
 
 
-def check(
-    workload: Any, recipe: Recipe, device: torch.device, exactness: str, seed: int = 0, steps: int = 4
-) -> ParityReport:
+def check(session: Session, recipe: Recipe, exactness: str, seed: int, steps: int) -> ParityReport:
     """Compares a recipe with the plain program of the same batch size, some steps of each.
 
     `exactness` is `bitwise`, or anything else for a tolerance; `seed` is of weights, order and augmentation.
     The plain program must be the first in its process, and the recipe the second: a recipe with torch's
     defaults leaves the process's settings as they are.
     """
+    session.report("comparing losses and outputs")
+    workload, device = session.workload, session.device
     plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
     # Of one side, in their own type: four steps of a large batch take gigabytes.
     batches: list[Pair] = []

@@ -18,8 +18,8 @@ from perfkit import additions, rules, workloads
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe
 from perfkit.results.run import Communication
-from perfkit.worker import checks, parity
-from perfkit.worker.messages import Answer, Description, ParityReport, Trained
+from perfkit.worker import checks
+from perfkit.worker.messages import Answer, Description, Trained
 from perfkit.worker.procedure import Job, Procedures, Step, drive
 from perfkit.worker.training import Training, losses
 
@@ -130,11 +130,6 @@ class Session(Procedures):
             rank_compute_s=rank_compute_s,
             start_s=_reduce_s(SMALL, self.subject.device),
         )
-
-    def parity(self, recipe: Recipe, exactness: str, seed: int, steps: int) -> ParityReport:
-        """Compares a recipe with the plain program; see `parity.check`."""
-        self.report("comparing losses and outputs")
-        return parity.check(self.workload, recipe, self.device, exactness, seed, steps)
 
 
 def without_averaging() -> AbstractContextManager[Any]:

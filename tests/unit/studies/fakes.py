@@ -77,7 +77,7 @@ class FakeChild:
                 return messages.Block(arguments["samples"], seconds, [seconds / 2] * 2, [seconds / 8] * 2)
             case "peak":
                 return messages.Peak(1000 * self.recipe.batch_size, None, 0)
-            case "parity":
+            case "perfkit.worker.parity:check":
                 return messages.ParityReport([], {"candidate": [2.0]}, self.machine.mechanisms)
         raise AssertionError(question)
 

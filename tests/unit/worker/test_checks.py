@@ -12,8 +12,6 @@ from perfkit.worker.training import Training
 from tests.support.toy import Blocks
 
 CPU = torch.device("cpu")
-
-
 pytestmark = pytest.mark.usefixtures("settings_kept")
 
 
