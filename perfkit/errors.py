@@ -54,10 +54,6 @@ class StoreError(PerfkitError):
     """The store of runs, or a recording, cannot be read or written."""
 
 
-class TraceError(PerfkitError):
-    """A file that cannot be read as a profiler trace."""
-
-
 class Cancelled(PerfkitError):
     """The user stopped it."""
 

@@ -11,6 +11,7 @@ import msgspec
 from perfkit.errors import PerfkitError, RunFailed
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import Preset, Stage
+from perfkit.process.child import Conversation
 from perfkit.recipe import Recipe, Value, allowed
 from perfkit.results import parity
 from perfkit.results.parity import Check
@@ -21,9 +22,9 @@ from perfkit.scripts.messages import RANDOM_DATA, ScriptFacts
 from perfkit.scripts.watched import Launch, WatchedScript
 from perfkit.show.document import Content, Notice
 from perfkit.show.tables import checks
-from perfkit.studies.here import ThisMachine, Training
+from perfkit.studies.here import ThisMachine
 from perfkit.studies.sources import Plan, Progress, plan
-from perfkit.worker.messages import Description
+from perfkit.worker.messages import Description, Trained
 
 LOSSES = 8
 """First losses that are compared."""
@@ -88,7 +89,7 @@ class ScriptSource(ThisMachine):
         """The script's own settings."""
         return Recipe().replace(**self.target.own)
 
-    def start(self, stage: Stage) -> Training:
+    def start(self, stage: Stage) -> tuple[Conversation, Trained]:
         """Starts the script with the switches of a stage that differ from its own settings."""
         launch, preset = self._more.get(stage.title, self._launch), self.plan.preset
         toggles = {name: values[0] for name, values in stage.recipe.diff(self.baseline()).items()}

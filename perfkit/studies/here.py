@@ -11,7 +11,7 @@ import random
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from msgspec import structs
@@ -29,19 +29,13 @@ from perfkit.results.store import RunStore
 from perfkit.rules import Target
 from perfkit.studies.record import Round, Trial, begun, ended, undisturbed
 from perfkit.studies.sources import Plan, Progress, Request, Source
+from perfkit.worker.failures import OUT_OF_MEMORY
 from perfkit.worker.messages import Trained
 
 STARTING = 0.25
 """The part of a measurement's time until all processes are warm, roughly: for the progress bar."""
 MEMORY_MARGIN = 1.5
 """Another training needs as much memory as the largest so far, and some more for its batches."""
-
-
-class Training(NamedTuple):
-    """A process that trains a recipe, with several ranks a process for each; and what it said once warm."""
-
-    child: Conversation
-    trained: Trained
 
 
 class ThisMachine(Source):
@@ -112,14 +106,14 @@ class ThisMachine(Source):
 
     # ------------------------------------------------------------ processes
 
-    def start(self, stage: Stage) -> Training:
+    def start(self, stage: Stage) -> tuple[Conversation, Trained]:
         """Starts the process of a stage, and returns once it is warm."""
         return self.train(stage.recipe, self.plan.preset.loss_steps, self.plan.preset.warmup_s)
 
     def train(
         self, recipe: Recipe, loss_steps: int, warmup_s: float = 0.0, child: Conversation | None = None
-    ) -> Training:
-        """A training that is built, checked and warm: in one process, or in one for each rank.
+    ) -> tuple[Conversation, Trained]:
+        """A training in a process, or in one for each rank; and what it says once it is checked and warm.
 
         The losses of the first `loss_steps` are kept; `child` has loaded the workload (a fresh one if None).
         """
@@ -130,7 +124,7 @@ class ThisMachine(Source):
         except BaseException:
             child.stop()
             raise
-        return Training(child, trained)
+        return child, trained
 
     def fresh_child(self, recipe: Recipe) -> Conversation:
         """A process that has loaded the workload, in the environment of a recipe."""
@@ -223,7 +217,7 @@ class ThisMachine(Source):
                 try:
                     self._start_one(trial)
                 except PerfkitError as problem:
-                    if len(batch) > 1 and _is_out_of_memory(problem):
+                    if len(batch) > 1 and getattr(problem, "kind", "") == OUT_OF_MEMORY:
                         break
                     trial.fail(problem)
                     continue
@@ -237,9 +231,9 @@ class ThisMachine(Source):
 
     def _start_one(self, trial: Trial) -> None:
         free = self._free_gpu_bytes()
-        trial.child, trial.trained = training = self.start(trial.stage)
-        proofs = training.trained.mechanisms
-        off = [f"{proof.name} ({proof.evidence})" for proof in proofs if not proof.ok]
+        trial.child, trained = self.start(trial.stage)
+        trial.trained = trained
+        off = [f"{proof.name} ({proof.evidence})" for proof in trained.mechanisms if not proof.ok]
         if off:
             raise RunFailed(
                 f"the mechanism is not on: {'; '.join(off)}",
@@ -368,7 +362,7 @@ def _leave(members: Sequence[Trial], trial: Trial, problem: PerfkitError) -> Non
     If memory is short, all end. Several are measured anew then; of two, the second one does not fit beside
     the baseline. The rounds of the baseline stay.
     """
-    if not _is_out_of_memory(problem):
+    if getattr(problem, "kind", "") != OUT_OF_MEMORY:
         trial.fail(problem)
         return
     for other in members:
@@ -377,10 +371,6 @@ def _leave(members: Sequence[Trial], trial: Trial, problem: PerfkitError) -> Non
         members[-1].fail(problem)
     for other in members[1:]:
         other.rounds.clear()
-
-
-def _is_out_of_memory(problem: PerfkitError) -> bool:
-    return isinstance(problem, RunFailed) and problem.kind == "out of memory"
 
 
 def _pids(trials: Sequence[Trial]) -> set[int]:

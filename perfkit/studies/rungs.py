@@ -118,11 +118,6 @@ def acting(source: Source) -> Stage:
 # ---------------------------------------------------------------- climbing
 
 
-def has_verdicts(preset: Preset) -> bool:
-    """Whether the preset's least number of rounds is enough for verdicts."""
-    return preset.rounds >= stats.MIN_ROUNDS
-
-
 def stop_rule(plan: Plan) -> Preset:
     """The plan's preset, with the precision that its device's A/A noise leaves to the rounds."""
     noise = RunStore().noise(plan.device)
@@ -138,11 +133,11 @@ def climb(plan: Plan, store: RunStore | None = None, progress: Progress | None =
     """Measures the ladder of a plan, or its recipes.
 
     Each rung is measured in the same rounds as the recipe that was kept so far and the baseline. It is kept
-    if it is faster, or if the plan says so: a rung that is slower, makes no difference or was disturbed by
-    other programs is dropped, as nothing shows that it helps. At the end the kept recipe is measured afresh
-    against the baseline, in new processes: what was chosen for being fast came out lucky. A rung that fails
-    does not stop the others, and nothing is built on it; a workload that cannot be loaded raises. A
-    KeyboardInterrupt is raised after every process has ended.
+    if it is faster, if the plan says so, or if the preset has too few rounds for a verdict: a rung that is
+    slower, makes no difference or was disturbed by other programs is dropped, as nothing shows that it helps.
+    At the end the kept recipe is measured afresh against the baseline, in new processes: what was chosen for
+    being fast came out lucky. A rung that fails does not stop the others, and nothing is built on it; a
+    workload that cannot be loaded raises. A KeyboardInterrupt is raised after every process has ended.
     """
     progress = progress or Progress()
     runs: list[Run] = []
@@ -200,13 +195,13 @@ def _judged(run: Run, before: Run, source: Source) -> Run:
     plan, ratio = source.plan, run.speedup("previous")
     facts = {LAST: why} if (why := _why_last(run.stage, source.target)) else {}
     if ratio and before.status == "ok":
-        wanted = run.stage in plan.keep or not has_verdicts(plan.preset)
+        wanted = run.stage in plan.keep or plan.preset.rounds < stats.MIN_ROUNDS
         facts[RUNG] = "kept" if wanted or ratio.is_faster else f"dropped: {ratio.verdict}"
     return msgspec.structs.replace(run, facts={**run.facts, **facts})
 
 
 def _repeats(source: Source) -> bool:
-    return "A/A noise" not in source.refused and has_verdicts(source.plan.preset)
+    return "A/A noise" not in source.refused and source.plan.preset.rounds >= stats.MIN_ROUNDS
 
 
 # ---------------------------------------------------------------- scripts

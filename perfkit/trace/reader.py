@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct, field
 
-from perfkit.errors import InvalidValue, TraceError
+from perfkit.errors import InvalidValue, PerfkitError
 
 MIB = 1 << 20
 PIECE = 2 * MIB
@@ -24,6 +24,10 @@ _Id = Annotated[int, msgspec.Meta(ge=-(1 << 62), lt=1 << 62)]
 _T = TypeVar("_T")
 Tell = Callable[[str, float], object]
 """Called with what is being read, and the share that is done."""
+
+
+class TraceError(PerfkitError):
+    """A file that cannot be read as a profiler trace."""
 
 
 class Args(Struct, gc=False):

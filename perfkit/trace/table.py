@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfkit.errors import TraceError
 from perfkit.trace.intervals import Ints, Spans, merge
-from perfkit.trace.reader import ADVICE, Args, Event, Reader, Tell
+from perfkit.trace.reader import ADVICE, Args, Event, Reader, Tell, TraceError
 
 WHOLE = "whole trace"
 _FARTHEST_US, _LONGEST_US, _NS = Decimal(4 * 10**15), Decimal(10**12), Decimal(1000)

@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from perfkit.errors import TraceError
 from perfkit.show import style
 from perfkit.show.document import Interactive
 from perfkit.show.style import Look
 from perfkit.show.units import clean
 from perfkit.trace.intervals import Ints
+from perfkit.trace.reader import TraceError
 from perfkit.trace.table import Kind, Trace, take
 
 MOST = 100_000

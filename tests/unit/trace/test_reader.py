@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from perfkit.errors import TraceError
 from perfkit.trace import Trace, analyse
+from perfkit.trace.reader import TraceError
 from tests.unit.trace.recording import Recording, step
 
 

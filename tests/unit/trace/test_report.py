@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from perfkit import trace
-from perfkit.errors import TraceError
 from perfkit.show import document, html, terminal
 from perfkit.show.style import Figure
 from perfkit.trace import timeline
 from perfkit.trace.profile import Profile
+from perfkit.trace.reader import TraceError
 from perfkit.trace.timeline import Lanes, interactive
 from tests.unit.trace.recording import AUTOGRAD, LOADER, MAIN, Recording, bars, step
 
