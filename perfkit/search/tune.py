@@ -45,9 +45,9 @@ ROUNDS = 5
 """Rounds of a recipe in its group."""
 TOGETHER = 4
 """Recipes that are measured in the same rounds, beside the baseline."""
-LEFT = 3
+LEFT = 4
 """Further recipes are tried while there is time for so many measurements as long as the longest one until
-then: theirs, that of the best recipe afresh, and its parity."""
+then: theirs, that of the best recipe afresh, its parity, and one to spare."""
 
 
 class Tuned(Struct, frozen=True, kw_only=True):
