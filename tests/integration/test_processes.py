@@ -90,7 +90,7 @@ def test_prints_go_to_the_log_and_not_into_messages():
         assert child.log().splitlines()[0].endswith('"a print of the workload"}')
 
 
-def test_ranks_are_asked_as_one_end_together_and_a_rank_that_hangs_is_too_late():
+def test_ranks_are_asked_as_one_and_end_together():
     stop = threading.Event()
 
     def on_progress(phase):
@@ -101,10 +101,6 @@ def test_ranks_are_asked_as_one_end_together_and_a_rank_that_hangs_is_too_late()
         trained(child, ranks=2)
         with pytest.raises(Cancelled):
             child.ask("block", samples=10**9)
-    with Child(ranks=2) as child, pytest.raises(RunFailed, match="time limit"):
-        described(child)
-        child.timeout_s = 2
-        trained(child, "tests.support.toy:HangingRank", ranks=2)
 
 
 def test_of_ranks_that_fail_the_cause_is_told_not_that_the_others_lost_it():
@@ -126,8 +122,7 @@ def test_on_a_mac_ranks_are_spawned_and_talk_over_its_loopback(monkeypatch):
     assert call("os:getenv", "GLOO_SOCKET_IFNAME") == "lo0"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # this system's
     with Child(ranks=2) as child:
-        proofs = {proof.name: proof for proof in trained(child, ranks=2).mechanisms}
-        assert proofs["ranks"].ok and "2 ranks by gloo" in proofs["ranks"].evidence
+        assert trained(child, ranks=2).samples_per_step == 16
 
 
 def test_a_call_gives_the_result_of_a_fresh_process_or_says_how_it_ended():

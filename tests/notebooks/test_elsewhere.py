@@ -46,8 +46,7 @@ def test_two_ranks_train_on_two_gpus_or_else_on_the_cores(gpus, mps, device, mon
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     cells, scope = jupytext.read(FOLDER / "13_several_gpus.py").cells, {}
     exec(next(cell.source for cell in cells if cell.cell_type == "code"), scope)
-    plan = scope["panel"].plan
-    stages = rungs.all_stages(rungs.described(plan))
-    assert plan.device == device
+    stages = rungs.all_stages(rungs.described(scope["panel"].plan))
+    assert scope["panel"].plan.device == device
     assert [(stage.recipe.ranks, stage.recipe.accumulation) for stage in stages] == [(1, 1), (2, 1), (2, 4)]
     assert not any(stage.reason or stage.not_applied for stage in stages)

@@ -149,17 +149,9 @@ class FailingRank(Toy):
 class Straggler(Toy):
     """One rank of two computes 30 ms longer in every step."""
 
-    longer_s = 0.03
-
     def loss(self, outputs, targets):
-        time.sleep(self.longer_s if os.environ.get("RANK") == "1" else 0.0)
+        time.sleep(0.03 if os.environ.get("RANK") == "1" else 0.0)
         return super().loss(outputs, targets)
-
-
-class HangingRank(Straggler):
-    """One rank of two never comes to its collective."""
-
-    longer_s = 3600
 
 
 class Blocks(Toy):

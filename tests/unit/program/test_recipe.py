@@ -37,11 +37,6 @@ def test_a_difference_leads_from_one_recipe_to_the_other(one, other):
     assert other.diff(one) == {name: (there, here) for name, (here, there) in difference.items()}
 
 
-def test_a_recipe_in_words_names_what_is_changed():
-    assert Recipe(workers=4, compile=True, amp="bf16").describe() == "workers=4, amp=bf16, compile=true"
-    assert Recipe().describe() == "baseline"
-
-
 def test_the_baseline_sets_nothing_in_the_environment():
     assert Recipe().environment() == {}
     early = {"OMP_WAIT_POLICY": "PASSIVE", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
