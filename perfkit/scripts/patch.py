@@ -105,7 +105,8 @@ class Patch:
 
 def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | None = None) -> Patch:
     """Runs a script for its first steps, and edits its files, in memory, at the calls that were seen."""
-    with ScriptSource(script_plan(launch), progress or Progress(), launch) as source:
+    source = ScriptSource(script_plan(launch), progress or Progress(), launch)
+    with source.alone(), source:
         facts = source.facts
     return edit(launch, settings, facts)
 

@@ -67,23 +67,19 @@ class ThisMachine(Source):
         names = LADDER if request.stages is None else tuple(request.stages)
         return Plan(workload, size, device, names, cls, options=request.options)
 
-    def __enter__(self) -> Self:
+    def alone(self) -> contextlib.AbstractContextManager[None]:
         device = EVERYTHING if self.is_script else self.plan.device
         waiting = f"waiting: another run uses {device}"
+        return device_lock(device, self.progress.cancelled, lambda: self.progress.phase(waiting))
+
+    def __enter__(self) -> Self:
         with self._exit:
-            lock = device_lock(device, self.progress.cancelled, lambda: self.progress.phase(waiting))
-            self._exit.enter_context(lock)
             self.load()
             self._exit = self._exit.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._exit.close()
-
-    def describe(self) -> None:
-        """Sets `description`; others may measure meanwhile."""
-        with self._exit:
-            self.load()
 
     def load(self) -> None:
         """Starts the first child; sets `description`."""

@@ -94,8 +94,8 @@ def described(plan: Plan, load: bool = False) -> Source:
     """
     source = plan.source(plan, Progress())
     if load:
-        source.describe()
-        return source
+        with source:
+            return source
     every = [name for name, switch in switches().items() if switch.needs == "workload"]
     offers, facts = workloads.declared(plan.workload, "offers"), DeviceFacts()
     if plan.device.startswith("cuda"):

@@ -152,10 +152,9 @@ class Source:
     def __exit__(self, *_: object) -> None:
         """Ends what was started."""
 
-    def describe(self) -> None:
-        """Sets `description`, and ends what that needed."""
-        with self:
-            pass
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Waits until nobody else measures there, and keeps others from it."""
+        return contextlib.nullcontext()
 
     @classmethod
     def checked(cls, request: Request) -> Plan:
@@ -266,13 +265,13 @@ def plan(  # noqa: PLR0913, PLR0917 - the options of every measuring command
 
 @contextlib.contextmanager
 def opened(plan: Plan, progress: Progress, study: str = "") -> Iterator[Source]:
-    """A plan's source, entered, which must allow the study (`Source.require`); empty for the ladder.
+    """A plan's source, alone and entered; it must allow the study (`Source.require`), empty for the ladder.
 
     If a person presses Ctrl-C, it is raised after every process has ended.
     """
     source = plan.source(plan, progress)
     source.require(study)
-    with source:
+    with source.alone(), source:
         try:
             yield source
         finally:
