@@ -47,11 +47,7 @@ def rung(plan: Plan, target: Target, name: str, before: Recipe) -> Stage:
 
 def names(plan: Plan, target: Target) -> list[str]:
     """The rungs above the first stage; those that are not expected to gain here come last."""
-    return sorted(plan.stages, key=lambda name: _why_last(name, target) != "")
-
-
-def _why_last(name: str, target: Target) -> str:
-    return target.doubtful.get(optimization(name).switch, "")
+    return sorted(plan.stages, key=lambda name: optimization(name).switch in target.doubtful)
 
 
 def ladder_stages(plan: Plan, target: Target) -> list[Stage]:
@@ -193,7 +189,8 @@ def _climbed(source: Source) -> Iterator[Run]:
 def _judged(run: Run, before: Run, source: Source) -> Run:
     """The run with the facts whether its rung is kept, not if what was kept failed, and why it came last."""
     plan, ratio = source.plan, run.speedup("previous")
-    facts = {LAST: why} if (why := _why_last(run.stage, source.target)) else {}
+    why = source.target.doubtful.get(optimization(run.stage).switch)
+    facts = {LAST: why} if why else {}
     if ratio and before.status == "ok":
         wanted = run.stage in plan.keep or plan.preset.rounds < stats.MIN_ROUNDS
         facts[RUNG] = "kept" if wanted or ratio.is_faster else f"dropped: {ratio.verdict}"
