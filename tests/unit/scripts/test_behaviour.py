@@ -3,10 +3,9 @@
 from functools import cache
 
 import pytest
-from msgspec.structs import replace
 
 from perfkit.results import parity
-from perfkit.scripts.behaviour import NAMES, Behaviour, differences
+from perfkit.scripts.behaviour import NAMES, differences
 from tests.support import scripts
 
 pytestmark = pytest.mark.integration
@@ -229,17 +228,3 @@ def test_honest_edits_pass(edit, observe):
 def test_small_batches_of_tokens_are_told_apart(observe):
     batches = observe(TOKENS, ("T, B, C = 32, 8, 32", "T, B, C = 4, 2, 32")).batches
     assert len(set(batches)) == len(batches) >= 38
-
-
-def test_smaller_batches_come_through_fewer_epochs_in_as_many_steps():
-    nothing = {name: [] for name in Behaviour.__struct_fields__} | {
-        "parameters": 1,
-        "precision": None,
-        "autocast": None,
-    }
-    old = Behaviour(
-        **nothing
-        | {"loaded": [16] * 8, "trained": [16] * 8, "backwards": [1] * 8, "evaluations": [1, 3, 5, 7]}
-    )
-    new = replace(old, loaded=[8] * 8, trained=[8] * 8, evaluations=[3, 7])
-    assert {one.name for one in differences(old, new)} == {"samples"}

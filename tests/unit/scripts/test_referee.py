@@ -9,7 +9,7 @@ from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.results.run import Comparison, Pairing, Run
 from perfkit.scripts import referee, study
-from perfkit.scripts.behaviour import Behaviour
+from perfkit.scripts.behaviour import Behaviour, differences
 
 STEPS = 20
 PLAIN = Behaviour(
@@ -57,6 +57,12 @@ def verdict(speed=1, new=PLAIN, losses=1.0, passes=STEPS, allowed="", scatter=0,
 def test_a_verdict_and_its_exit_code(case, outcome, code):
     given = verdict(**case)
     assert (given.outcome, given.exit_code) == (outcome, code), given.reason
+
+
+def test_smaller_batches_come_through_fewer_epochs_in_as_many_steps():
+    old, new = (msgspec.structs.replace(PLAIN, evaluations=ends) for ends in ([1, 3, 5, 7], [3, 7]))
+    new = msgspec.structs.replace(new, loaded=[8] * STEPS, trained=[8] * STEPS)
+    assert {one.name for one in differences(old, new)} == {"samples"}
 
 
 def match(named, program=None, **training):
