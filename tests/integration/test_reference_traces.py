@@ -86,9 +86,3 @@ def test_the_traces_without_a_device_steps_or_nvidia():
     (kernel,) = driver.kernels
     assert kernel.name == kernel.operator == "triton_poi_fused_add_cos_sin_0", "launched by the driver API"
     assert [problem.code for problem in marks.health] == ["no_steps"]
-
-
-def test_the_data_bound_trace_is_found_to_be_so():
-    finding = analyse(path("resnet50-v100-workers0")).diagnosis[0]
-    assert (finding.bottleneck, finding.try_next[0]) == ("data-bound", "workers")
-    assert finding.gain_at_most == pytest.approx(1.5, rel=0.01)

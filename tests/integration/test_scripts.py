@@ -145,7 +145,7 @@ def test_the_command_prints_and_verifies(tmp_path, monkeypatch):
     arguments = ("--images", "40", "--size", "16", "--batch-size", "4")
     done = perfkit("patch", file.name, *switches, "--", *arguments, code=None, cwd=tmp_path)
     # Speed is not asserted: only whether a difference was measured decides over the exit status.
-    assert done.code == ("NOT verified" in done.stderr), done.stderr
+    assert done.exit_code == ("NOT verified" in done.stderr), done.stderr
     assert "losses equal bit for bit" in " ".join(done.stderr.split())
     assert "uint8_copy is not in the patch" in done.stderr
     diff = done.stdout.encode()

@@ -535,5 +535,5 @@ def test_a_comparison_shows_what_was_measured_until_a_script_ended(folder):
     done = perfkit("compare", "a.py", "b.py", *how, code=None, cwd=folder)
     document = json.loads(done.stdout)
     assert document["outcome"] in ("undecided", "not faster") and document["rounds"] >= 3, "by its rounds"
-    assert done.code == document["exit_code"]
+    assert done.exit_code == document["exit_code"]
     assert "came to its end" in done.stderr

@@ -2,21 +2,12 @@
 
 import contextlib
 from pathlib import Path
-from typing import NamedTuple
 
 from typer.testing import CliRunner
 
 from perfkit.cli import app
 
 ROOT = Path(__file__).parents[2]
-
-
-class Done(NamedTuple):
-    """What a command has printed, and its exit code."""
-
-    stdout: str
-    stderr: str
-    code: int
 
 
 def perfkit(*arguments, code=0, cwd=ROOT):
@@ -27,4 +18,4 @@ def perfkit(*arguments, code=0, cwd=ROOT):
         raise done.exception
     assert code in (None, done.exit_code), done.output
     assert "Traceback" not in done.output
-    return Done(done.stdout, done.stderr, done.exit_code)
+    return done

@@ -10,6 +10,7 @@ import matplotlib
 import msgspec
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
 from perfkit.results import recordings
@@ -175,3 +176,12 @@ def test_threads_do_not_disturb_each_other():
     assert drawn == drawn[:2] * 3 and drawn[0] != drawn[1], "a dark and a light picture"
     assert all(png.startswith(b"\x89PNG") for png in drawn)
     assert dict(matplotlib.rcParams) == before
+
+
+@pytest.mark.parametrize(("dark", "ink"), [(False, "#212223"), (True, "#dedfe1")])
+def test_a_figure_has_the_ink_of_its_page_and_its_dollars_are_no_formulas(dark, ink):
+    drawing = drawn(Figure("dot", "A $dot$", [Row("$x$", [(1.0, Look("$x$", style.BLUE))])], "$x$"), dark)
+    (axes,) = drawing.axes
+    assert {to_hex(text.get_color()) for text in axes.get_xticklabels()} == {ink}
+    assert drawing.get_suptitle() == "A $dot$"
+    assert not axes.title.get_parse_math()
