@@ -178,13 +178,8 @@ class Recipe:
         return ", ".join(f"{name}={shown(pair[0])}" for name, pair in changed.items()) or "baseline"
 
 
-def shown(value: Value) -> str:
-    """A value in the syntax of `--set`."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def spoken(value: object) -> str:
-    """A value for tables: `on` and `off` in the place of True and False."""
+def shown(value: object) -> str:
+    """A value as one reads it, and as `--set` takes it: `on` and `off` in the place of True and False."""
     return ("off", "on")[value] if isinstance(value, bool) else str(value)
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from perfkit import additions, machine
 from perfkit.machine import devices
-from perfkit.recipe import Recipe, spoken, switches
+from perfkit.recipe import Recipe, shown, switches
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
 from perfkit.results.stats import Ratio
@@ -212,7 +212,7 @@ def communication(runs: Sequence[Run]) -> Table:
 def changes(recipe: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
     """`AMP bf16`, `Pin memory off`: the switches that differ; what is not named has torch's default."""
     return [
-        f"{switches()[name].label} {clean(spoken(value), 30)}"
+        f"{switches()[name].label} {clean(shown(value), 30)}"
         for name, default in Recipe().to_dict().items()
         if (value := recipe.get(name, default)) != before.get(name, default)
     ]
