@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
@@ -170,8 +170,7 @@ def exactness(recipe: Recipe, baseline: Recipe) -> Exactness:
     if changed & batch:
         samples = {each.batch_size * each.accumulation * each.ranks for each in (recipe, baseline)}
         classes.append("tolerance" if len(samples) == 1 else "changes training")
-    order: list[Exactness] = ["bitwise", "tolerance", "changes training"]
-    return max(classes, key=order.index, default="bitwise")
+    return max(classes, key=get_args(Exactness).index, default="bitwise")
 
 
 KEPT = "kept"

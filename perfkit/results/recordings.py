@@ -29,11 +29,6 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     commit: str | None = None
     """Of perfkit."""
 
-    def describe(self) -> str:
-        """Where, when and how, in a sentence."""
-        code = f" of perfkit {self.commit[:10]}" if self.commit else ""
-        return f"Recorded {self.when[:10]} on {machine.describe(self.machine)}, by {self.command}{code}."
-
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """Runs of a named machine."""
@@ -81,8 +76,10 @@ def find(name: str) -> list[Run]:
     path = known.get(name, Path(name))
     if path.suffix == ".json" and path.is_file():
         recording = read(path.read_bytes(), Recording, path)
-        origin = {ORIGIN: recording.provenance.describe()}
-        return [msgspec.structs.replace(run, facts={**run.facts, **origin}) for run in recording.runs]
+        place = recording.provenance
+        code = f" of perfkit {place.commit[:10]}" if place.commit else ""
+        origin = f"Recorded {place.when[:10]} on {machine.describe(place.machine)}, by {place.command}{code}."
+        return [msgspec.structs.replace(run, facts={**run.facts, ORIGIN: origin}) for run in recording.runs]
     raise InvalidValue(
         f"there is no recording '{name}'",
         f"There are: {', '.join(known) or 'none'}. Others: recorded:FILE.json, a file from `perfkit run -o`",

@@ -152,7 +152,10 @@ class ThisMachine(Source):
             self.stopped = reason
         for trial in trials:
             if trial.stage.name == AGAIN and trial.has_result:
-                self._learn_noise(trials[0], trial)
+                rounds = undisturbed(trial.common(trials[0]))
+                if len(rounds) >= stats.MIN_ROUNDS:  # how far the baseline differs from itself is kept
+                    pair = stats.aa_pair(trial.rates(rounds), trials[0].rates(rounds))
+                    RunStore().add_noise(self.plan.device, [pair])
         noise = RunStore().expected_noise(self.plan.device, self.is_script)
         runs, before = list[Run](), list[Trial]()
         for trial in trials:
@@ -333,13 +336,6 @@ class ThisMachine(Source):
             peak_reserved_bytes=peak.reserved,
             communication=spent,
         )
-
-    def _learn_noise(self, base: Trial, again: Trial) -> None:
-        """Keeps how far the baseline differs from itself."""
-        rounds = undisturbed(again.common(base))
-        if len(rounds) >= stats.MIN_ROUNDS:
-            pair = stats.aa_pair(again.rates(rounds), base.rates(rounds))
-            RunStore().add_noise(self.plan.device, [pair])
 
 
 def _rounds_needed(members: Sequence[Trial], clean: Sequence[Round], preset: Preset) -> float:
