@@ -172,7 +172,7 @@ def test_what_is_no_trace_gets_one_line(tmp_path):
 
 def test_a_live_profile_keeps_its_trace(tmp_path):
     out, record = tmp_path / "mine.pt.trace.json.gz", tmp_path / "p.json"
-    training = ("--workload", "tests.support.toy:Chatty", "--set", "workers=1", "--device", "cpu")
+    training = ("--workload", "tests.support.toy:Toy", "--set", "workers=1", "--device", "cpu")
     text = perfkit("profile", *training, "--steps", "2", "-o", str(out), "--json", str(record)).stdout
     assert "open it in https://ui.perfetto.dev" in text
     assert list(json.loads(record.read_text())) == FIELDS
@@ -180,9 +180,9 @@ def test_a_live_profile_keeps_its_trace(tmp_path):
 
 
 def test_a_look_inside_names_the_line_of_a_wait_and_the_roofs():
-    training = {"workload": "tests.support.toy:Chatty", "preset": "smoke", "device": "cpu"}
-    (place,) = looks.syncs(**training).places
-    assert place.where.rpartition("/")[2].startswith("toy.py:")
-    assert (place.call, place.kind) == ("item", "wait")
+    training = {"workload": "perfkit.workloads.bottlenecks:Chatty", "preset": "smoke", "device": "cpu"}
+    places = {place.call: place for place in looks.syncs(**training).places}
+    assert places["item"].where.rpartition("/")[2].startswith("bottlenecks.py:")
+    assert places["item"].kind == "wait"
     assert looks.kernels(**training).peaks["float32"] > 1e8
     assert looks.memory(**training).parts["weights"]

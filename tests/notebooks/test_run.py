@@ -131,3 +131,5 @@ def test_a_cell_that_fails_fails_and_one_notebook_leaves_nothing_to_the_next(cel
     notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, cells)])
     with pytest.raises(CellExecutionError, match=error):
         kernel(notebook)
+    outputs = [output.output_type for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert outputs.count("error") <= 1, "it is told once"

@@ -127,16 +127,6 @@ class WrongIn16Bits(Toy):
         return super().loss(outputs, targets) * (2 if outputs.dtype == torch.bfloat16 else 1)
 
 
-class Chatty(Toy):
-    """Reads its loss in every step, and prints it: two waits for a device."""
-
-    def loss(self, outputs, targets):
-        found = super().loss(outputs, targets)
-        if found.item() > 1e9:
-            print(f"loss {found}")
-        return found
-
-
 class FailingRank(Toy):
     """One rank of two raises, the other does not."""
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from perfkit.errors import WorkloadError
 from perfkit.recipe import Recipe, switches
-from perfkit.rules import Target, applicable, joined, offers, why_not
+from perfkit.rules import Target, applicable, offers, why_not
 from tests.unit.program.test_recipe import recipes
 
 OFFERS = frozenset(name for name, switch in switches().items() if switch.needs == "workload")
@@ -50,15 +50,6 @@ targets = st.builds(
 def test_a_switch_that_cannot_act_says_why(changes, name, target, words):
     reason = why_not(name, Recipe(**changes), target)
     assert words in reason if words else not reason
-
-
-def test_switches_with_one_reason_are_named_together():
-    wanted = Recipe(pin_memory=True, non_blocking=True, fp32_precision="tf32")
-    assert joined(applicable(wanted, CPU)[1]) == (
-        "Pin memory, Non-blocking copy: needs a CUDA device (this run is on cpu); "
-        "float32 precision: TF32 is a format of CUDA devices (this run is on cpu)"
-    )
-    assert joined({}) == ""
 
 
 @given(recipes, targets)

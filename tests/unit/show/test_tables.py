@@ -11,6 +11,7 @@ from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Communication
 from perfkit.results.store import Stored
 from perfkit.show import sentences, tables, terminal
+from perfkit.show.document import Cell, Col, tabulate
 from tests.unit.show.fake_runs import again, disturbed, session
 
 RUNS = session()
@@ -40,6 +41,12 @@ PAGES = {
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page(name, golden):
     golden(name, terminal.text(PAGES[name], 150))
+
+
+def test_alignment_follows_from_types_not_from_text():
+    text = Col("note", lambda rate: "2 workers" if rate else "")
+    columns = [Col("name", str), Col("rate", "real"), text, Col("unknown", lambda _: Cell(None))]
+    assert tabulate(columns, [16.2, 0.0]).numeric == [False, True, False, True], "'2 workers' is text"
 
 
 def test_what_is_heavy_is_not_loaded_for_a_table_or_a_name_in_notebooks():

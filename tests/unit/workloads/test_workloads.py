@@ -169,5 +169,5 @@ def test_a_workload_has_sizes_for_every_preset_and_shows_what_it_offers_unloaded
     assert all(workloads.options_for(found, preset, {}) for preset in PRESETS)
     assert rules.offers(found) == workloads.declared(name, "offers")
     assert workloads.declared("tests.support.toy:Toy", "offers") == set(), "it names none and inherits none"
-    for unknown in ("tests.support.toy:Chatty", "tests.support.toy:LOSS", "tests.none:Work"):
+    for unknown in ("tests.support.toy:Blocks", "tests.support.toy:LOSS", "tests.none:Work"):
         assert workloads.declared(unknown, "offers") is None
