@@ -44,7 +44,7 @@ def test_a_page(name, golden):
 
 
 def test_alignment_follows_from_types_not_from_text():
-    text = Col("note", lambda rate: "2 workers" if rate else "")
+    text = Col("note", lambda rate: "2 workers" if rate else Cell(0))
     columns = [Col("name", str), Col("rate", "real"), text, Col("unknown", lambda _: Cell(None))]
     assert tabulate(columns, [16.2, 0.0]).numeric == [False, True, False, True], "'2 workers' is text"
 
