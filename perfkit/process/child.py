@@ -16,7 +16,7 @@ from multiprocessing import connection as connections
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import filelock
 import psutil
@@ -41,7 +41,7 @@ EVERYTHING = "the cores and all GPUs"
 """What a script locks, whose device shows only when it runs."""
 
 
-class Conversation:
+class Conversation(contextlib.AbstractContextManager["Conversation"]):
     """Asks a process, or all ranks of a training: each gets the question, all must answer, rank 0 counts.
 
     `on_progress` is called from the thread that asks; `cancelled` is set from any thread to end what is under
@@ -108,9 +108,6 @@ class Conversation:
                 elif rank == 0:
                     self.on_progress(event)
         return answers[0]
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()

@@ -32,8 +32,6 @@ READ_LATE = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "GLOO_",
 )  # fmt: skip
 """Variables that a running process may get: every other one may be read by an import."""
-DIE_WITH_PARENT = 1
-"""PR_SET_PDEATHSIG of Linux's prctl."""
 
 _method: Any = multiprocessing.get_context("forkserver" if ON_LINUX else "spawn")
 _servers: dict[frozenset[tuple[str, str]], forkserver.ForkServer] = {}
@@ -156,4 +154,4 @@ def _die_with_parent() -> None:
 
     The fork server, which forked the first one, ends with the process that it belongs to.
     """
-    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

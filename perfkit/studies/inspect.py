@@ -13,9 +13,6 @@ from perfkit.studies.here import ThisMachine
 from perfkit.studies.sources import Plan, Progress, Source, opened, plan
 from perfkit.worker.messages import ParityReport
 
-PARITY_STEPS = 4
-"""Steps that each side of a parity check trains."""
-
 
 @contextlib.contextmanager
 def prepared(
@@ -40,9 +37,9 @@ def prepared(
 
 
 def parity(
-    plan: Plan, title: str, recipe: Recipe, steps: int = PARITY_STEPS, progress: Progress | None = None
+    plan: Plan, title: str, recipe: Recipe, steps: int = 4, progress: Progress | None = None
 ) -> Parity:
-    """Trains a recipe and the plain program from one seed on the same batches, and compares."""
+    """Trains a recipe and the plain program, some steps of each, from one seed on the same batches."""
     with opened(plan, progress or Progress(), "parity") as source:
         assert isinstance(source, ThisMachine), "others refuse it"
         if recipe.ranks > 1:
