@@ -11,6 +11,18 @@ from perfkit.machine.devices import Found
 from tests.unit.machine.conftest import files
 
 
+@pytest.fixture
+def accelerators(monkeypatch):
+    """Sets what torch finds on this machine."""
+
+    def set_answer(cuda=0, mps=False, error=""):
+        found = Found(cuda=["H200"] * cuda, mps=mps, error=error, imported=True)
+        monkeypatch.setattr(devices, "_may_have_accelerator", lambda: True)
+        monkeypatch.setattr(devices, "ask_torch", lambda: found)
+
+    return set_answer
+
+
 def test_without_a_device_node_torch_is_not_even_asked(root, monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(machine, "facts", lambda: {"gpus": []})

@@ -1,5 +1,6 @@
 """GPUs as NVML reports them; without it there are none, and no error."""
 
+import functools
 import os
 import sys
 import threading
@@ -9,9 +10,33 @@ import pytest
 
 from perfkit.machine import facts, gpus
 from perfkit.machine.cores import read_conditions
-from tests.unit.machine.conftest import fake_nvml
 
 BROKEN = types.SimpleNamespace(nvmlInit=lambda: 1 / 0)
+
+
+def fake_nvml(**more):
+    """pynvml with one GPU; what is missing from it raises, as on a device that lacks it."""
+    plain = {
+        "Init": None, "SystemGetDriverVersion": b"580.1", "DeviceGetCount": 1,
+        "DeviceGetHandleByIndex": "card", "DeviceGetName": b"NVIDIA H200", "DeviceGetUUID": "GPU-1",
+        "DeviceGetMemoryInfo": types.SimpleNamespace(total=1000, free=10),
+        "DeviceGetPowerManagementLimit": 700_000,
+    } | more  # fmt: skip
+    calls = {name: value if callable(value) else lambda *_, it=value: it for name, value in plain.items()}
+    return types.SimpleNamespace(**{f"nvml{name}": call for name, call in calls.items()})
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """Puts a module in the place of pynvml."""
+
+    def put(module):
+        monkeypatch.setitem(sys.modules, "pynvml", module)
+        monkeypatch.setattr(gpus, "_nvml", functools.cache(gpus._nvml.__wrapped__))
+        facts.cache_clear()
+
+    yield put
+    facts.cache_clear()
 
 
 def test_a_gpu_is_described_and_what_it_does_not_tell_is_none(card):

@@ -1,8 +1,5 @@
 """Stand-ins for measuring: what a panel would get from a study, without a process."""
 
-import time
-
-from perfkit.errors import Cancelled
 from perfkit.notebook import ladder
 from perfkit.results.parity import Check, Parity
 from perfkit.studies import inspect
@@ -22,17 +19,3 @@ class FakeStudy:
     def __call__(self, plan, store, progress):
         self.plans.append(plan)
         return self.does(progress)
-
-
-def until_cancelled(progress):
-    """Work that only a stop ends, with one run finished before."""
-    progress.finish(session()[0])
-    assert progress.cancelled.wait(20)
-    raise Cancelled("stopped on request")
-
-
-def wait_until(true):
-    until = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.01)

@@ -12,7 +12,7 @@ from perfkit import notebook as pk
 from perfkit.errors import Cancelled, InvalidValue, RunFailed
 from perfkit.show import terminal
 from perfkit.studies.sources import Update
-from tests.unit.notebook.fakes import FakeStudy, until_cancelled, wait_until
+from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.show.fake_runs import session
 
 
@@ -31,6 +31,20 @@ def press(panel, name):
 
 def _all(widget):
     return [widget, *(one for child in getattr(widget, "children", ()) for one in _all(child))]
+
+
+def until_cancelled(progress):
+    """Work that only a stop ends, with one run finished before."""
+    progress.finish(session()[0])
+    assert progress.cancelled.wait(20)
+    raise Cancelled("stopped on request")
+
+
+def wait_until(true):
+    until = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_a_panel_that_no_cell_has_displayed_appears_below_the_cell_that_runs_it(shell, monkeypatch):
