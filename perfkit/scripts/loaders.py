@@ -134,7 +134,8 @@ class Loaders:
         if id(tensor) in self._batch_ids:
             self._script.copies.append(kwargs)
             self._script.note_call("copy")
-        wanted = self._script.toggles.get("non_blocking")
+        is_said = any(isinstance(arg, bool) for arg in args)  # as in `.cuda(0, True)`
+        wanted = self._script.toggles.get("non_blocking") and not is_said
         if wanted and tensor.device.type == "cpu" and tensor.is_pinned():
             kwargs = {"non_blocking": True, **kwargs}
         return plain(tensor, *args, **kwargs)

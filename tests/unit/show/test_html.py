@@ -89,7 +89,7 @@ def test_whatever_a_section_holds_is_text(source):
     assert page.open == []
     assert page.all("script") == page.all("img") == []
     assert page.text.count("alert(1)") >= 9
-    assert '<td class="n">1.50× (1.40–1.60)</td>' in source
+    assert '<td class="n">1.50× <span class="whole">(1.40–1.60)</span></td>' in source
     assert 'class="pk-add"' in source
 
 
