@@ -123,9 +123,9 @@ def memory(session: Session) -> MemoryReport:
 
 REPEATS = 7
 DEPTHS = (1536, 1504, 1500, 1503)
-"""The k of the article's product (m × k × n) and its neighbours: multiples of 64, 8 and 4, and an odd one."""
+"""The k of the slides' product (m × k × n) and its neighbours: multiples of 64, 8 and 4, and an odd one."""
 WIDTHS_ON_GPU, WIDTHS_ON_CPU = (10_048, 10_000, 9_996, 9_999), (2_560, 2_504, 2_500, 2_503)
-"""The same for n; on a CPU n and m are a quarter of the article's."""
+"""The same for n; on a CPU n and m are a quarter of the slides'."""
 
 
 def kernels(session: Session) -> Job:
