@@ -149,14 +149,15 @@ def summary(
     """Errors of some figures. Of fewer than twenty, the largest is the band."""
     sizes = np.abs(errors)
     limit = float(np.quantile(sizes, 0.9) if len(sizes) >= 20 else sizes.max())
-    relative = np.expm1(np.array(errors))
+    relative = np.expm1(errors)
     median, p90 = np.quantile(np.abs(relative), [0.5, 0.9])
-    inside, worst = np.mean(sizes <= limit + 1e-9), int(np.argmax(sizes))
+    inside, worst = np.mean(sizes <= limit + 1e-9), np.argmax(sizes)
+    shares = {"median": median, "p90": p90, "band": math.expm1(limit), "inside": inside}
+    rounded = {name: round(float(share), 4) for name, share in shares.items()}
+    largest = f"{names[worst]} {relative[worst]:+.0%}"
     return Errors(
-        gpu=key, claim=claim, conditions=conditions, figures=len(sizes), use=use,
-        median=round(float(median), 4), p90=round(float(p90), 4), band=round(math.expm1(limit), 4),
-        inside=round(float(inside), 4), worst=f"{names[worst]} {relative[worst]:+.0%}",
-    )  # fmt: skip
+        gpu=key, claim=claim, conditions=conditions, figures=len(sizes), use=use, worst=largest, **rounded
+    )
 
 
 def error(step: Step, key: str, published_s: float, now: Constants) -> float:
@@ -229,11 +230,10 @@ def main() -> None:
             del values[name]  # the data sheet alone gives it
     now = Constants(now.version, values, now.sources)
     print(f"at a bound: {', '.join(name for name in ada if values.get(name) in (1.0, 1.5))}")
-    errors = [
-        *of_table(training, held_out(training, now, training.constants_of()), "channels_last", "training"),
-        *of_table(inference, held_out(inference, sheet_alone, ada), "compile", "inference"),
-        *resnet50(now), *old_models(now), *of_article(),
-    ]  # fmt: skip
+    held = held_out(training, now, training.constants_of())
+    errors = [*of_table(training, held, "channels_last", "training")]
+    errors += of_table(inference, held_out(inference, sheet_alone, ada), "compile", "inference")
+    errors += [*resnet50(now), *old_models(now), *of_article()]
     alone = np.log(inference.predicted(sheet_alone) / inference.measured)
     for line in [*errors, *of_table(inference, alone, "compile", "data sheet alone")]:
         about = f"{line.gpu:8} {line.claim:13} {line.conditions:32} {line.use:12} {line.figures:4}"

@@ -98,8 +98,8 @@ def _bounds(name: str) -> tuple[float, float]:
 
 
 def fit(
-    problem: Problem, first: Constants, names: Sequence[str], rounds: int = 14, kept: Any = None,
-) -> Constants:  # fmt: skip
+    problem: Problem, first: Constants, names: Sequence[str], rounds: int = 14, kept: Any = None
+) -> Constants:
     """The constants that predict the measured times best, of the cases in the mask `kept`; all if None."""
     ridge = 0.08  # what keeps them near the first
     low, high = np.log(np.array([_bounds(name) for name in names])).T

@@ -37,7 +37,6 @@ class Target:
         return self.own.get(name, switches()[name].default)
 
 
-# fmt: off
 RULES: tuple[tuple[str, Callable[[Recipe, Target], bool], str], ...] = (
     ("amp", lambda r, t: r.amp == "fp16" and t.device == "cpu",
      "perfkit runs fp16 with gradient scaling on accelerators only; on a CPU use bf16"),
@@ -63,8 +62,7 @@ RULES: tuple[tuple[str, Callable[[Recipe, Target], bool], str], ...] = (
      "torch has no communication between ranks on mps"),
     ("ranks", lambda r, t: t.device == "cuda" and r.ranks > t.count,
      "NCCL needs one GPU per rank, and this run has {t.count}"),
-)
-# fmt: on
+)  # fmt: skip
 """A switch cannot act where the function is true; `{r}` and `{t}` in the text are recipe and target."""
 
 

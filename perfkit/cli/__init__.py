@@ -60,9 +60,13 @@ class _Commands(TyperGroup):
 
 
 app = typer.Typer(
-    name="perfkit", cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
+    name="perfkit",
+    cls=_Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
     help="A training script, a set of switches, and a measured, honest difference.",
-)  # fmt: skip
+)
 
 
 @app.callback()

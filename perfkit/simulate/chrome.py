@@ -103,7 +103,5 @@ def _span(bar: Bar, category: str, name: str, about: Json) -> Json:
         process, thread = _GPU, _STREAM + getattr(bar.event, "stream", 0)
         about |= {"device": 0, "stream": thread}
     start, end = (round(1e6 * time, 3) for time in (bar.start, bar.end))  # or a bar would end in the next one
-    return {
-        "ph": "X", "cat": category, "name": name, "pid": process, "tid": thread, "args": about,
-        "ts": start, "dur": round(end - start, 3),
-    }  # fmt: skip
+    span = {"ph": "X", "cat": category, "name": name, "pid": process, "tid": thread, "args": about}
+    return span | {"ts": start, "dur": round(end - start, 3)}

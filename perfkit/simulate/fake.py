@@ -121,9 +121,16 @@ def _on_meta(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _attention(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-    *, scale: float | None = None, enable_gqa: bool = False,
-) -> Any:  # fmt: skip
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
     """Attention by the kernel that CUDA would choose; the CPU has others."""
     options: dict[str, Any] = {"is_causal": is_causal, "scale": scale}
     if query.dim() != 4 or enable_gqa or query.dtype == torch.float64:

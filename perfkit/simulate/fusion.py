@@ -85,9 +85,10 @@ def _remains(event: Event, inside: Collection[int]) -> bool:
 def _decomposed(events: Sequence[Event]) -> Iterator[Event]:
     """Batch norm as the compiler sees it: reductions, then arithmetic; and max pooling with 8-bit indices."""
     indices = {
-        event.outputs[1].block for event in events
+        event.outputs[1].block
+        for event in events
         if isinstance(event, Operator) and event.name == "aten.max_pool2d_with_indices"
-    }  # fmt: skip
+    }
 
     def narrow(tensor: Tensor) -> Tensor:
         return replace(tensor, dtype="int8") if tensor.block in indices else tensor

@@ -125,10 +125,14 @@ class Prediction:
     def simulated(self) -> Simulated:
         """What a run of it rests on."""
         return Simulated(
-            gpu=self.gpu.name, host=self.host.name, model=str(constants().version),
-            constants=constants().digest, band=self.band, memory_band=self.memory_band,
+            gpu=self.gpu.name,
+            host=self.host.name,
+            model=str(constants().version),
+            constants=constants().digest,
+            band=self.band,
+            memory_band=self.memory_band,
             kernel_s=self.kernel_s,
-        )  # fmt: skip
+        )
 
     def memory(self) -> MemoryReport:
         """What holds device memory in a step."""
@@ -138,9 +142,10 @@ class Prediction:
         held = {block.block: block for block in taken}  # as each was last, given back or not
         steps = (getattr(e, "phase", "copy") for e in reversed(events) if isinstance(e, Operator | Copy))
         phase = next(steps, "copy")
+        phase = "data" if phase in ("copy", "prepare") else phase
+        blocks = [(block.kind, block.nbytes) for block in held.values() if block.nbytes > 0]
         note = f"Simulated {self.gpu.name}: no kernel ran. Predicted, ±{self.memory_band:.0%}"
+        recipe = self.recipe.describe()
         return MemoryReport.of(
-            [(block.kind, block.nbytes) for block in held.values() if block.nbytes > 0],
-            peak_phase="data" if phase in ("copy", "prepare") else phase,
-            allocated=allocated, reserved=None, recipe=self.recipe.describe(), simulated=note,
-        )  # fmt: skip
+            blocks, peak_phase=phase, allocated=allocated, reserved=None, recipe=recipe, simulated=note
+        )

@@ -251,10 +251,11 @@ def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any) -> 
     sizes = {tensor.data_ptr() or id(tensor): tensor.nbytes for tensor in [*weights, *model.buffers()]}
     constant = [Allocate(size, "weights", -1 - at) for at, size in enumerate(sizes.values())]
     return Step(
-        events=recorder.events, resident=constant + resident,
+        events=recorder.events,
+        resident=constant + resident,
         conv_precision=torch.backends.cudnn.conv.fp32_precision,
         matmul_precision=torch.backends.cuda.matmul.fp32_precision,
-    )  # fmt: skip
+    )
 
 
 def _prefetched(step: Step) -> Step:

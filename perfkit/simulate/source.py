@@ -72,10 +72,8 @@ class Simulated(Source):
         plan = self.plan
         self.progress.phase("loading")
         with Child(cancelled=self.progress.cancelled) as child:
-            self.description = child.ask(
-                "describe", workload=plan.workload, preset=plan.preset.name,
-                options=dict(plan.options), device="cpu",
-            )  # fmt: skip
+            about = {"workload": plan.workload, "preset": plan.preset.name, "options": dict(plan.options)}
+            self.description = child.ask("describe", **about, device="cpu")
         self._session = secrets.token_hex(4)
         self._fetching = dict(article.ARTICLE.fetch_shares) if self._is_articles() else {}
         """What fetching a sample takes, by the switches that are on: core seconds, or article's shares."""
@@ -100,10 +98,13 @@ class Simulated(Source):
     def target(self) -> Target:
         """A CUDA device that does what published figures vouch for."""
         return Target(
-            device="cuda", offers=frozenset(self.description.offers), convolves=self.description.convolves,
-            bf16=self._sheet.architecture != "volta", cores=self._host.processors,
+            device="cuda",
+            offers=frozenset(self.description.offers),
+            convolves=self.description.convolves,
+            bf16=self._sheet.architecture != "volta",
+            cores=self._host.processors,
             refused=self._without_figures,
-        )  # fmt: skip
+        )
 
     def _without_figures(self, recipe: Recipe) -> dict[str, str]:
         """The switches of a recipe that no published figure vouches for, and why."""
@@ -206,22 +207,28 @@ class Simulated(Source):
             facts["pace"] = "the loader decides it: the rate says little about the GPU"
         earlier = [self._computed[each.name] for each in before if each.name in self._computed]
         beside = zip(get_args(Role), [*earlier[-1:], *earlier[:1]], strict=False)
+        pairings = []
+        for role, (other, their) in beside:
+            rates, band = other.raw.block_samples_per_s, prediction.band_of_gain(their)
+            pairings.append(Pairing([rate], rates, against=other.id, role=role, interleaved=True, band=band))
+        raw = Raw(
+            step_s=[outcome.step_s],
+            data_wait_s=[outcome.data_wait_s],
+            block_steps=[1],
+            block_samples_per_s=[rate],
+            ceiling_samples_per_s=[samples / ideal.step_s],
+        )
         run = ended(
-            run, status="ok", reason="", facts=facts,
-            raw=Raw(
-                step_s=[outcome.step_s], data_wait_s=[outcome.data_wait_s], block_steps=[1],
-                block_samples_per_s=[rate], ceiling_samples_per_s=[samples / ideal.step_s],
-            ),
+            run,
+            status="ok",
+            reason="",
+            facts=facts,
+            raw=raw,
             samples_per_step=samples,
-            pairings=[
-                Pairing(
-                    [rate], other.raw.block_samples_per_s, against=other.id, role=role, interleaved=True,
-                    band=prediction.band_of_gain(their),
-                )
-                for role, (other, their) in beside
-            ],
-            peak_memory_bytes=prediction.peak[0], batch_bytes_per_sample=copied,
+            pairings=pairings,
+            peak_memory_bytes=prediction.peak[0],
+            batch_bytes_per_sample=copied,
             simulated=prediction.simulated(),
-        )  # fmt: skip
+        )
         self._computed[stage.name] = run, prediction
         return run

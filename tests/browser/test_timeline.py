@@ -30,12 +30,15 @@ HOST = [
 ]
 DEVICE = (("kernel_a", 10, 10, "kernel"), ("kernel_b", 60, 30, "kernel"))
 LANES = Lanes(
-    duration=100_000, step=0, steps=([0], [100_000], ["step"]), texts=TEXTS,
+    duration=100_000,
+    step=0,
+    steps=([0], [100_000], ["step"]),
+    texts=TEXTS,
     lanes=[
         Lane(label="main", kind="thread", rows=HOST),
         Lane(label="GPU", kind="stream", rows=[columns(*DEVICE)]),
     ],
-)  # fmt: skip
+)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ LOSSES = [2.3] * 8
 SCRIPT, SCRIPTS = export.script, {}
 COMMUNICATION = Communication(
     bytes_per_step=1, step_s=1.0, compute_s=1.0, alone_s=0.0, rank_compute_s=[1.0], start_s=0.0
-)  # fmt: skip
+)
 
 
 class Child(fakes.FakeChild):

@@ -76,9 +76,12 @@ def kernel(tmp_path_factory):
     """Executes notebooks one after the other in one kernel, as each new one would import torch three times."""
     folder = tmp_path_factory.mktemp("notebooks")
     client = NotebookClient(
-        nbformat.v4.new_notebook(), timeout=500, kernel_name="python3", store_widget_state=False,
+        nbformat.v4.new_notebook(),
+        timeout=500,
+        kernel_name="python3",
+        store_widget_state=False,
         resources={"metadata": {"path": str(folder)}},
-    )  # fmt: skip
+    )
 
     def execute(notebook):
         """Runs all cells; a cell that fails, such as one whose panel fails, raises."""

@@ -152,13 +152,21 @@ def test_flops_of_a_step_are_those_of_its_products_and_a_compiled_model_is_not_f
 
 def test_reports_are_shown_as_tables_and_memory_as_a_picture_too(golden):
     kernels = inside.KernelReport(
-        peaks={"float32": 2e9}, bytes_per_s=1e9, rows=[inside.ShapeTiming("1 x 2 x 3", "float32", 0.001, 1e9, 4.0)],
-        flops=10**9, dtype="float32", step_s=1.0, recipe="baseline",
-    )  # fmt: skip
+        peaks={"float32": 2e9},
+        bytes_per_s=1e9,
+        rows=[inside.ShapeTiming("1 x 2 x 3", "float32", 0.001, 1e9, 4.0)],
+        flops=10**9,
+        dtype="float32",
+        step_s=1.0,
+        recipe="baseline",
+    )
     account = inside.MemoryReport.of(
         [(kind, 10**6) for kind in ("weights", "gradients", "activations")],
-        recipe="baseline", peak_phase="backward", allocated=None, reserved=None,
-    )  # fmt: skip
+        recipe="baseline",
+        peak_phase="backward",
+        allocated=None,
+        reserved=None,
+    )
     wait = inside.Place("item", "toy.py:7", "wait", "read it later", count=8)
     page = [
         *looks.kernel_sections(kernels),

@@ -20,8 +20,8 @@ def fake_nvml(**more):
         "Init": None, "SystemGetDriverVersion": b"580.1", "DeviceGetCount": 1,
         "DeviceGetHandleByIndex": "card", "DeviceGetName": b"NVIDIA H200", "DeviceGetUUID": "GPU-1",
         "DeviceGetMemoryInfo": types.SimpleNamespace(total=1000, free=10),
-        "DeviceGetPowerManagementLimit": 700_000,
-    } | more  # fmt: skip
+        "DeviceGetPowerManagementLimit": 700_000, **more,
+    }  # fmt: skip
     calls = {name: value if callable(value) else lambda *_, it=value: it for name, value in plain.items()}
     return types.SimpleNamespace(**{f"nvml{name}": call for name, call in calls.items()})
 

@@ -45,9 +45,17 @@ def test_the_baseline_has_at_most_sixty_lines(workload):
 
 def test_a_script_reads_as_a_person_would_write_it(golden):
     recipe = Recipe(
-        workers=2, uint8_copy=True, pin_memory=True, device_prefetch=True, amp="fp16", compile=True,
-        optimizer_impl="fused", accumulation=2, ranks=2, wait_policy="passive",
-    )  # fmt: skip
+        workers=2,
+        uint8_copy=True,
+        pin_memory=True,
+        device_prefetch=True,
+        amp="fp16",
+        compile=True,
+        optimizer_impl="fused",
+        accumulation=2,
+        ranks=2,
+        wait_policy="passive",
+    )
     for name, used in (("script_baseline", Recipe()), ("script_of_many_switches", recipe)):
         text = export.script(used, "photos", {"count": 48}, "cuda:1", seed=7, steps=3)
         golden(name, text.replace(photo_folder(48), "data/photos"))

@@ -72,8 +72,8 @@ def test_what_was_not_measured_is_none_and_never_zero():
 
 def test_compiling_pays_after_so_many_steps_or_never():
     def pays(eager_s, compiled_s):
-        raws = [Raw(step_s=[first, s, s], data_wait_s=[0.0] * 3, warmup_steps=1)
-                for first, s in ((1.0, eager_s), (21.0, compiled_s))]  # fmt: skip
+        steps = [1.0, eager_s, eager_s], [21.0, compiled_s, compiled_s]
+        raws = [Raw(step_s=step_s, data_wait_s=[0.0] * 3, warmup_steps=1) for step_s in steps]
         after = pairing([1.0], [1.0], against="eager")
         eager = run("eager", raw=raws[0], samples_per_step=8)
         fast = run("fast", raw=raws[1], samples_per_step=8, compile_s=21.0, pairings=[after])

@@ -13,19 +13,29 @@ from perfkit.scripts.behaviour import Behaviour, differences
 
 STEPS = 20
 PLAIN = Behaviour(
-    loaded=[16] * STEPS, trained=[16] * STEPS, values=[1600] * STEPS, backwards=[1] * STEPS,
-    batches=[1.0] * STEPS, weight=[1.0] * STEPS, reached=[10] * STEPS, losses=[1.0] * STEPS, evaluations=[9],
-    checkpoints=[], parameters=10, precision="float32", autocast=None, replaced=[],
-)  # fmt: skip
+    loaded=[16] * STEPS,
+    trained=[16] * STEPS,
+    values=[1600] * STEPS,
+    backwards=[1] * STEPS,
+    batches=[1.0] * STEPS,
+    weight=[1.0] * STEPS,
+    reached=[10] * STEPS,
+    losses=[1.0] * STEPS,
+    evaluations=[9],
+    checkpoints=[],
+    parameters=10,
+    precision="float32",
+    autocast=None,
+    replaced=[],
+)
 SMALLER = msgspec.structs.replace(PLAIN, trained=[8] * STEPS, values=[800] * STEPS)
 
 
 def verdict(speed=1, new=PLAIN, losses=1.0, passes=STEPS, allowed="", scatter=0, disturbed=0.0, fails=None):
     def run(title, batch_size, loss):
-        return Run(
-            id=title, session="s", created="", stage="s", title=title, workload="t.py", device="cpu",
-            recipe=Recipe(batch_size=batch_size).to_dict(), facts={"command": title}, losses=[loss] * passes,
-        )  # fmt: skip
+        about = {"session": "s", "created": "", "stage": "s", "workload": "t.py", "device": "cpu"}
+        about["recipe"] = Recipe(batch_size=batch_size).to_dict()
+        return Run(id=title, title=title, **about, facts={"command": title}, losses=[loss] * passes)
 
     rates = [100 * speed * (1 + scatter * (-1) ** number) for number in range(10)]
     pairing = Pairing(rates, [100.0] * 10, [disturbed] * 10, against="a", role="previous", interleaved=True)

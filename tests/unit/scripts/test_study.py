@@ -10,10 +10,8 @@ from perfkit.scripts import messages, study
 
 def run(losses, workers=0, **more):
     recipe = Recipe(workers=workers).to_dict()
-    return Run(
-        id=str(workers), session="s", created="", stage="s", workload="t.py", device="cpu", recipe=recipe,
-        losses=losses, **more,
-    )  # fmt: skip
+    about = {"session": "s", "created": "", "stage": "s", "workload": "t.py", "device": "cpu"}
+    return Run(id=str(workers), **about, recipe=recipe, losses=losses, **more)
 
 
 def test_slow_steps_make_fewer_rounds_and_the_budget_stays():

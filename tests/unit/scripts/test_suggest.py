@@ -70,10 +70,9 @@ def test_the_largest_gain_comes_first_then_edits_then_what_is_refused_or_on():
     refused = {"compile": "the script compiles it already"}
     target = Target("cpu", own={"channels_last": True}, refused=lambda recipe: refused)
     seen = replace(SEEN, target=target, in_16_bits=3.0)
-    assert [(idea.title, idea.state) for idea in suggest(seen)] == [
-        ("Loader workers", "try"), ("AMP", "try"), ("Optimizer", "try"), ("torch.compile", "refused"),
-        ("channels_last", "on"),
-    ]  # fmt: skip
+    ideas = [(idea.title, idea.state) for idea in suggest(seen)]
+    assert ideas[:3] == [("Loader workers", "try"), ("AMP", "try"), ("Optimizer", "try")]
+    assert ideas[3:] == [("torch.compile", "refused"), ("channels_last", "on")]
     assert idea("torch.compile", seen).why == "the script compiles it already"
 
 

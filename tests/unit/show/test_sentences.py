@@ -15,15 +15,16 @@ SAME = [100.0, 100.4, 99.8, 100.1, 99.9]
 def make(factor=1, wait=0.0, ceiling=102, rates=None, before=None, **more):
     rates = rates or [factor * rate for rate in SAME]
     raw = Raw(
-        step_s=[1.0] * 4, data_wait_s=[wait] * 4, block_samples_per_s=rates,
+        step_s=[1.0] * 4,
+        data_wait_s=[wait] * 4,
+        block_samples_per_s=rates,
         ceiling_samples_per_s=[ceiling] * len(rates),
-    )  # fmt: skip
+    )
     other = before.raw.block_samples_per_s if before else rates
     pairing = Pairing(rates, other, against="a", role="previous", interleaved=True)
-    return Run(
-        id="b" if before else "a", session="s", created="", stage="it", workload="w", device="cpu", recipe={},
-        raw=raw, pairings=[pairing] if before else [], **more,
-    )  # fmt: skip
+    about = {"session": "s", "created": "", "stage": "it", "workload": "w", "device": "cpu", "recipe": {}}
+    pairings = [pairing] if before else []
+    return Run(id="b" if before else "a", **about, raw=raw, pairings=pairings, **more)
 
 
 GB = "peak_memory_bytes"

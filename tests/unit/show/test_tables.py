@@ -19,9 +19,13 @@ WRONG = [RUNS[4].mechanism[0], msgspec.structs.replace(RUNS[4].mechanism[1], nam
 CHECKS = [Check("losses", False, "0.1 apart"), Check("outputs", True, "")]
 PARITY = Parity("uint8", "bitwise", CHECKS, False, {})
 TIMES = Communication(
-    bytes_per_step=44_000_000, step_s=0.05, compute_s=0.04, alone_s=0.02, rank_compute_s=[0.04, 0.044],
+    bytes_per_step=44_000_000,
+    step_s=0.05,
+    compute_s=0.04,
+    alone_s=0.02,
+    rank_compute_s=[0.04, 0.044],
     start_s=1e-5,
-)  # fmt: skip
+)
 
 PAGES = {
     "gpu": [tables.ladder(session(gpu=True))],

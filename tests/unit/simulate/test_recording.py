@@ -62,9 +62,8 @@ def test_a_product_of_three_dimensions_hands_on_its_own_memory():
 def test_the_copies_and_the_fetch_stand_before_the_forward_pass():
     step = planned(pin_memory=True, non_blocking=True, accumulation=2)
     assert [type(event) for event in of(step, Fetch | Copy)] == 2 * [Fetch, Copy, Copy]
-    assert {(copy.nbytes, copy.pinned, copy.non_blocking) for copy in of(step, Copy)} == {
-        (4 * 3 * 8 * 8 * 4, True, True), (4 * 8, True, True),
-    }  # fmt: skip
+    copies = {(copy.nbytes, copy.pinned, copy.non_blocking) for copy in of(step, Copy)}
+    assert copies == {(4 * 3 * 8 * 8 * 4, True, True), (4 * 8, True, True)}
 
 
 def test_prefetching_moves_the_copies_to_a_second_stream_ahead_of_the_kernels():

@@ -66,11 +66,15 @@ class FakeChild:
                 self.machine.trainings.append(arguments)
                 self.recipe = arguments["recipe"]
                 return messages.Trained(
-                    recipe=self.recipe.to_dict(), startup_s=1.5, warmup=WARMUP, losses=[2.3, 2.2],
-                    mechanisms=self.machine.mechanisms, batch_bytes_per_sample=48,
+                    recipe=self.recipe.to_dict(),
+                    startup_s=1.5,
+                    warmup=WARMUP,
+                    losses=[2.3, 2.2],
+                    mechanisms=self.machine.mechanisms,
+                    batch_bytes_per_sample=48,
                     samples_per_step=self.recipe.batch_size,
                     compile_counters=messages.CompileCounters(graphs=int(self.recipe.compile)),
-                )  # fmt: skip
+                )
             case "block" | "ceiling":
                 rate = self.machine.rate(self.recipe) * self.machine.rate_of(self)
                 seconds = arguments["samples"] / rate / (2 if question == "ceiling" else 1)

@@ -115,10 +115,9 @@ def test_pairs_and_rounds_together_reach_the_precision(noise):
 
 
 def ranked(ranks, rate, **more):
-    return Run(
-        id="r", session="s", created="", stage="x", title="X", workload="w", device="cpu",
-        recipe=Recipe(ranks=ranks).to_dict(), raw=Raw(block_samples_per_s=[rate]), **more,
-    )  # fmt: skip
+    about = {"id": "r", "session": "s", "created": "", "stage": "x", "workload": "w", "device": "cpu"}
+    recipe = Recipe(ranks=ranks).to_dict()
+    return Run(**about, title="X", recipe=recipe, raw=Raw(block_samples_per_s=[rate]), **more)
 
 
 def test_efficiency_is_the_rate_of_a_rank_over_that_of_one_alone():
@@ -129,9 +128,13 @@ def test_efficiency_is_the_rate_of_a_rank_over_that_of_one_alone():
 
 def test_the_forecast_gives_back_what_was_measured_and_falls_with_ranks():
     communication = Communication(
-        bytes_per_step=40_000_000, step_s=0.11, compute_s=0.10, alone_s=0.02, rank_compute_s=[0.10, 0.10],
+        bytes_per_step=40_000_000,
+        step_s=0.11,
+        compute_s=0.10,
+        alone_s=0.02,
+        rank_compute_s=[0.10, 0.10],
         start_s=0.001,
-    )  # fmt: skip
+    )
     efficiency = comparing.forecast(ranked(2, 100, communication=communication))
     assert efficiency[1] == 1.0
     assert efficiency[2] == pytest.approx(0.10 / 0.11)

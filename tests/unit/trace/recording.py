@@ -29,9 +29,8 @@ class Recording:
         return self.add("cpu_op", name, ts, dur, tid, **args)
 
     def launch(
-        self, kernel, at, run, call = "cudaLaunchKernel",
-        cat = "kernel", stream = 7, tid = MAIN, cost = 2, **args,
-    ):  # fmt: skip
+        self, kernel, at, run, call="cudaLaunchKernel", cat="kernel", stream=7, tid=MAIN, cost=2, **args
+    ):
         """A call at `at`, and what it starts on the device: (start, duration)."""
         number, self._next = self._next, self._next + 1
         runtime = "cuda_driver" if call.startswith("cuL") else "cuda_runtime"

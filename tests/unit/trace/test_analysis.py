@@ -13,15 +13,14 @@ from perfkit.trace.intervals import merge, partition
 from tests.unit.trace.recording import AUTOGRAD, LOADER, Recording, step
 
 NS = st.integers(0, 400_000).map(lambda ns: ns / 1000)
-HOST = st.tuples(
-    st.sampled_from(["cpu_op", "user_annotation"]),
-    st.sampled_from(["aten::mm", LOADER, "nccl:all_reduce", "mine"]),
-    NS, NS, st.sampled_from([100, AUTOGRAD]),
-)  # fmt: skip
-DEVICE = st.tuples(
-    st.sampled_from([("kernel", "k"), ("kernel", "ncclDevKernel"), ("gpu_memcpy", "Memcpy HtoD"), ("gpu_memset", "Memset")]),
-    NS, st.tuples(NS, NS), st.sampled_from(["cudaLaunchKernel", "cuLaunchKernel", "hipLaunchKernel"]), st.integers(7, 9),
-)  # fmt: skip
+KINDS = st.sampled_from(["cpu_op", "user_annotation"])
+NAMES = st.sampled_from(["aten::mm", LOADER, "nccl:all_reduce", "mine"])
+HOST = st.tuples(KINDS, NAMES, NS, NS, st.sampled_from([100, AUTOGRAD]))
+RUNS = [
+    ("kernel", "k"), ("kernel", "ncclDevKernel"), ("gpu_memcpy", "Memcpy HtoD"), ("gpu_memset", "Memset"),
+]  # fmt: skip
+CALLS = st.sampled_from(["cudaLaunchKernel", "cuLaunchKernel", "hipLaunchKernel"])
+DEVICE = st.tuples(st.sampled_from(RUNS), NS, st.tuples(NS, NS), CALLS, st.integers(7, 9))
 
 
 @st.composite
