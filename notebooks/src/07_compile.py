@@ -13,7 +13,7 @@
 #
 # The gap: between convolutions and products stand small operators: norms, activations, sums. Each reads all of its input from memory and writes all of its output. `torch.compile` captures the model as a graph and *fuses* such chains into single kernels. The host also launches fewer of them.
 #
-# Compiling takes time in the first step; the panel reports it separately. (The loops before and after are in memory at the same time. On a GPU with less than 32 GB, call `panel.set(batch_size=128)` before you run: then 8 GB are enough.)
+# Compiling takes time in the first step; the panel reports it separately. (On a GPU with less than 16 GB, call `panel.set(batch_size=128)` before you run: then 8 GB are enough.)
 
 # %%
 from perfkit import notebook as pk

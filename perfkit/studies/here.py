@@ -2,7 +2,7 @@
 
 The processes stay alive, and each round measures one block of each, in random order, so that the drift of a
 noisy machine cancels within a round and the numbers that are shown together come from the same rounds. What
-memory does not hold beside all others is measured beside the baseline alone.
+memory does not hold beside all others is measured beside the baseline alone, or else by itself.
 """
 
 import contextlib
@@ -190,7 +190,7 @@ class ThisMachine(Source):
         return trial
 
     def _measure_together(self, trials: Sequence[Trial], preset: Preset) -> None:
-        """Measures trials in the same rounds; what memory does not hold then, beside the baseline alone."""
+        """Measures trials in the same rounds; what memory did not hold, beside the baseline or else alone."""
         group = [trial for trial in trials if trial.is_open]
         if len(group) < 2 and all(trial.rounds for trial in group):
             return
@@ -198,7 +198,8 @@ class ThisMachine(Source):
             if other not in group:
                 other.stop()
         self._take_rounds(self._start_together(group), preset)
-        lacking = [[group[0], trial] for trial in group[1:] if not trial.rounds]
+        beside = group[:1] if len(group) > 2 else []
+        lacking = [[*beside, trial] for trial in group[1:] if not trial.rounds]
         for further in [*lacking, group[:1]]:
             self._measure_together(further, preset)
 
@@ -216,7 +217,7 @@ class ThisMachine(Source):
                 try:
                     self._start_one(trial)
                 except PerfkitError as problem:
-                    if len(batch) > 1 and getattr(problem, "kind", "") == OUT_OF_MEMORY:
+                    if batch and getattr(problem, "kind", "") == OUT_OF_MEMORY:
                         break
                     trial.fail(problem)
                     continue
@@ -351,16 +352,14 @@ def _rounds_needed(members: Sequence[Trial], clean: Sequence[Round], preset: Pre
 def _leave(members: Sequence[Trial], trial: Trial, problem: PerfkitError) -> None:
     """A member that failed takes no further part.
 
-    If memory is short, all end. Several are measured anew then; of two, the second one does not fit beside
-    the baseline. The rounds of the baseline stay.
+    If memory is short, all end, and those that are not alone are measured anew: beside fewer others. The
+    rounds of the baseline stay.
     """
-    if getattr(problem, "kind", "") != OUT_OF_MEMORY:
+    if getattr(problem, "kind", "") != OUT_OF_MEMORY or len(members) < 2:
         trial.fail(problem)
         return
     for other in members:
         other.stop()
-    if len(members) < 3:
-        members[-1].fail(problem)
     for other in members[1:]:
         other.rounds.clear()
 

@@ -80,14 +80,14 @@ def test_a_further_optimization_is_real_on_a_gpu(stage: str) -> None:
         assert "2 ranks by nccl" in evidence(run, "ranks")
 
 
-def test_a_side_that_does_not_fit_beside_the_other_fails_with_what_to_do() -> None:
+def test_sides_that_do_not_fit_beside_each_other_are_measured_one_after_the_other() -> None:
     free = machine.facts()["gpus"][0]["memory_bytes"]
     batch = 1 << ((free // 40_000_000).bit_length() - 1)  # about 25 MB a sample: over half of the memory
     recipe = Recipe(batch_size=batch, uint8_copy=True, device_resize=True)
     recipes = (("a", recipe), ("b", recipe.replace(zero_grad_set_to_none=False)))
     large = plan(options={"image_size": 224, "samples": 2 * batch})
-    baseline, run = climb(dataclasses.replace(large, recipes=recipes), RunStore())
-    assert (baseline.status, run.status, "Lower batch_size" in run.reason) == ("ok", "failed", True)
+    runs = climb(dataclasses.replace(large, recipes=recipes), RunStore())
+    assert [run.status for run in runs] == ["ok", "ok"]
 
 
 def test_the_notebook_s_process_gets_no_cuda_context() -> None:

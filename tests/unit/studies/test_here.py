@@ -167,9 +167,15 @@ def test_a_stage_that_lacks_memory_is_measured_beside_the_baseline_alone(questio
     assert machine.alive() == []
 
 
-def test_a_stage_that_lacks_memory_beside_the_baseline_alone_fails(machine, where):
-    machine.fail("block", out_of_memory(), lambda child: len(machine.alive()) > 1)
-    assert [run.status for run in measure(where, THREE)] == ["ok", "failed", "failed"]
+@pytest.mark.parametrize("question", ["train", "block"])
+def test_what_fits_beside_nothing_is_measured_alone_and_says_so(question, machine, where):
+    machine.fail(question, out_of_memory(), lambda child: len(machine.alive()) > 1)
+    runs = measure(where, THREE)
+    assert [run.status for run in runs] == ["ok"] * 3
+    assert not any(pairing.interleaved for run in runs for pairing in run.pairings)
+    assert all("not interleaved" in " ".join(run.warnings) for run in runs[1:])
+    machine.fail(question, out_of_memory())
+    assert [run.status for run in measure(where, THREE)] == ["failed"] * 3, "nor alone"
     assert machine.alive() == []
 
 
