@@ -23,7 +23,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from perfkit.inside import Place, SyncReport
-from perfkit.worker.failures import PROGRAM, is_users
+from perfkit.process.failures import PROGRAM, is_users
 from perfkit.worker.procedure import Job, Procedures
 
 TO_DEVICE = "host to device"

@@ -24,9 +24,7 @@ import psutil
 from perfkit import machine
 from perfkit.errors import Cancelled, RunFailed
 from perfkit.machine import cores, gpus
-from perfkit.process import server
-from perfkit.worker import failures
-from perfkit.worker.messages import Answer
+from perfkit.process import Answer, failures, server
 
 OnProgress = Callable[[str], None]
 """Called with the phase."""

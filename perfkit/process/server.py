@@ -24,8 +24,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from perfkit.worker import failures
+from perfkit import additions
+from perfkit.process import failures
 
+SERVE = "perfkit.worker.session:serve"
+"""What runs in a process, by its place: the parent imports none of it."""
 ON_LINUX = sys.platform == "linux"
 READ_LATE = (
     "PERFKIT_", "PYTEST_", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "MPLBACKEND",
@@ -132,9 +135,7 @@ def run(connection: Connection, environment: Mapping[str, str], log: str) -> Non
         sys.path.insert(0, os.getcwd())
     warnings.simplefilter("ignore")
     try:
-        from perfkit.worker import session  # only here is torch imported
-
-        session.serve(connection)
+        additions.load(SERVE)(connection)  # only here is torch imported
     except BaseException as problem:  # whatever it is, the parent must hear of it
         traceback.print_exception(problem, file=sys.stderr)
         sys.stderr.flush()

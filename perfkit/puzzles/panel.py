@@ -16,17 +16,17 @@ import msgspec.toml
 from IPython.core.getipython import get_ipython
 from IPython.display import Markdown
 
+from perfkit import additions
+from perfkit.cli import options
 from perfkit.errors import InvalidValue, RunFailed, one_of
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.process.child import call
 from perfkit.puzzles import Verdict, folder
 from perfkit.results.parity import Check
 from perfkit.results.run import Comparison
-from perfkit.scripts.study import losses, script_plan
-from perfkit.scripts.watched import Launch
 from perfkit.show import units
 from perfkit.show.document import Content, Notice, Table
-from perfkit.studies.compare import Candidate, compare
+from perfkit.studies.compare import compare
 from perfkit.studies.sources import Progress
 
 MYSTERIES = "puzzles/mysteries"
@@ -163,16 +163,16 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
             timeout_s=LEVERS_S,
             cancelled=progress.cancelled,
         )
-        results = []
-        others = (("slow", slow), ("speed of light", slow.with_name("capstone_light.py")))
-        for number, (name, other) in enumerate(others):
-            yours = {"yours": Launch(str(file.absolute()))}
-            plan = script_plan(Launch(str(other)), preset, more=yours, observed={})
-            sides = Candidate(name), Candidate("yours")
+        match, results = additions.load("perfkit.scripts.referee:match"), []
+        others = {"slow": slow, "speed of light": slow.with_name("capstone_light.py")}
+        for number, (name, other) in enumerate(others.items()):
+            how = options.Script(), options.Recipe(preset=preset)
+            plan, a, b, judge = match(*how, [str(other), str(file)], [])
             with progress.part(number, 2):
-                results.append(compare(*sides, plan, BUDGET_S, PRECISION, pairs=1, progress=progress))
+                a = a._replace(title=name)
+                results.append(compare(a, b, plan, BUDGET_S, PRECISION, pairs=1, progress=progress))
         gain, light = results
-        return score(gain, light, losses(gain.a, gain.b), levers)
+        return score(gain, light, judge(gain, PRECISION, None).losses, levers)
 
     return Shown(None, with_line(measure))
 

@@ -23,6 +23,8 @@ from torch import nn
 from torch.utils import data
 
 from perfkit.errors import RunFailed
+from perfkit.process import Answer
+from perfkit.process.failures import explain
 from perfkit.recipe import Recipe, allowed, switches
 from perfkit.scripts.loaders import ARGUMENTS, Loaders
 from perfkit.scripts.messages import EDITS, RANDOM_DATA, SETTABLE, Observation, ScriptFacts
@@ -31,8 +33,7 @@ from perfkit.scripts.script import Script, Step, around
 from perfkit.scripts.training import Models, Updates
 from perfkit.scripts.witness import Witness
 from perfkit.show import units
-from perfkit.worker import checks, messages
-from perfkit.worker.failures import explain
+from perfkit.worker import checks
 from perfkit.worker.messages import Trained
 from perfkit.worker.procedure import HELD_FIRST, Job, Procedures
 
@@ -232,7 +233,7 @@ class Questions(Procedures):
                 answer = self.answer(question, arguments)
                 if isinstance(answer, Generator):
                     answer = yield from answer
-                self._send(messages.Answer(answer))
+                self._send(Answer(answer))
             except Ended:
                 pace = f"{self._script.steps.count} steps of {units.duration(self._early[-1].seconds)} each"
                 what = f"the script ended before it was measured, after {pace}"

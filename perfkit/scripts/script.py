@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from perfkit.process.failures import is_users
 from perfkit.scripts.messages import Frame, Site
 from perfkit.scripts.outputs import Outputs, clock
 from perfkit.worker.checks import FP32_PARTS, View
-from perfkit.worker.failures import is_users
 
 MOST_LOOKS = 16
 """First steps, calls of a role, batches of a process that are looked at: all would slow the script down."""

@@ -20,10 +20,10 @@ import perfkit
 from perfkit import machine
 from perfkit.errors import InvalidValue, RunFailed, one_of
 from perfkit.process.child import GRACE_S, Conversation, OnProgress, end_tree
+from perfkit.process.failures import explain_exit
 from perfkit.recipe import Recipe, Value
 from perfkit.scripts import entry
 from perfkit.scripts.outputs import unfold
-from perfkit.worker.failures import explain_exit
 
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"}
 """Programs that start the script in processes of its own."""

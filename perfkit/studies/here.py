@@ -22,6 +22,7 @@ from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, Preset, Stage
 from perfkit.machine import cores, devices, gpus
 from perfkit.process.child import EVERYTHING, Child, Conversation, device_lock
+from perfkit.process.failures import OUT_OF_MEMORY
 from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.results.run import AGAIN, Role, Run
@@ -29,7 +30,6 @@ from perfkit.results.store import RunStore
 from perfkit.rules import Target
 from perfkit.studies.record import Round, Trial, begun, ended, undisturbed
 from perfkit.studies.sources import Plan, Progress, Request, Source
-from perfkit.worker.failures import OUT_OF_MEMORY
 from perfkit.worker.messages import Trained
 
 STARTING = 0.25

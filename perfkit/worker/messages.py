@@ -1,7 +1,7 @@
 """Messages between a process that measures and the one that asks it, as typed data; imports no torch.
 
-A question is what `Procedures.answer` takes. Sent back are the phases to which it comes, as strings, and an
-`Answer` or a `RunFailed`.
+A question is what `Procedures.answer` takes. Sent back are the phases to which it comes, as strings, and a
+`process.Answer` or a `RunFailed`.
 """
 
 from typing import Any
@@ -10,12 +10,6 @@ import msgspec
 
 from perfkit.results.parity import Check
 from perfkit.results.run import Mechanism
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """The answer to a question."""
-
-    value: Any
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, omit_defaults=True):

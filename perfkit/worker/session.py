@@ -16,10 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from perfkit import additions, rules, workloads
 from perfkit.errors import RunFailed
+from perfkit.process import Answer
 from perfkit.recipe import Recipe
 from perfkit.results.run import Communication
 from perfkit.worker import checks
-from perfkit.worker.messages import Answer, Description, Trained
+from perfkit.worker.messages import Description, Trained
 from perfkit.worker.procedure import Job, Procedures, Step, drive
 from perfkit.worker.training import Training, losses
 

@@ -10,7 +10,7 @@ import torch
 import perfkit
 from perfkit import parallel, train
 from perfkit.errors import InvalidValue, RunFailed, WorkloadError
-from perfkit.worker.failures import PROGRAM, explain, explain_exit, is_users
+from perfkit.process.failures import PROGRAM, explain, explain_exit, is_users
 from tests.support import toy
 
 PACKAGE = Path(perfkit.__file__).parent
