@@ -50,12 +50,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     options = parser.parse_args()
     runs = perfkit.climb(perfkit.plan("photos", preset="quick", device="cpu"))
-    rungs = []
-    for run in runs:
-        before, shown = run.previous(runs), run.speedup("previous")
-        if before and shown and not run.is_again:
-            rungs.append((run, before, shown))
-    sides = {str(side.recipe): side for run, before, _ in rungs for side in (run, before)}
+    rungs = [(run, before) for run in runs if (before := run.previous(runs))]
+    sides = {str(side.recipe): side for rung in rungs for side in rung}
     starting_s = {key: min(seconds(side, SHORT) for _ in range(3)) for key, side in sides.items()}
     rates: dict[str, list[float]] = {key: [] for key in sides}
     for _ in range(options.rounds):
@@ -63,7 +59,9 @@ def main() -> None:
             took_s = seconds(sides[key], SHORT + options.steps) - starting_s[key]
             rates[key].append(sides[key].samples_per_step / took_s)
     agree = []
-    for run, before, shown in rungs:
+    for run, before in rungs:
+        shown = run.speedup("previous")
+        assert shown
         bare = stats.ratio(np.array(rates[str(run.recipe)]), np.array(rates[str(before.recipe)]), paired=True)
         agree.append(shown.low <= bare.ratio <= shown.high)
         line = f"{run.title}: shown {units.ratio(shown)}, bare {units.ratio(bare)}"

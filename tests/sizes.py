@@ -14,6 +14,8 @@ import tomllib
 from collections import Counter
 from pathlib import Path
 
+from perfkit import additions
+
 ROOT = Path(__file__).parents[1]
 LAYOUT = ["COMMENT", "NL", "NEWLINE", "INDENT", "DEDENT", "ENCODING", "ENDMARKER"]
 TABLE = ast.Dict | ast.List | ast.Set | ast.Tuple
@@ -54,12 +56,14 @@ def texts():
 
 
 def rooms(modules):
-    """The sizes of every top folder, and of every folder of the package."""
+    """The sizes of every top folder, of every folder of the package, and of its core: all but the additions."""
     sizes: dict[str, Counter[str]] = {}
     for name, text in modules.items():
-        parts = Path(name).parts
-        size = measure(text)
-        for room in {parts[0], "/".join(parts[:2]) if parts[0] == "perfkit" else parts[0]}:
+        parts, size = Path(name).parts, measure(text)
+        inside = {"/".join(parts[:2])} if parts[0] == "perfkit" else set()
+        if inside and parts[1] not in additions.NAMES:
+            inside.add("perfkit, the core")
+        for room in {parts[0], *inside}:
             sizes.setdefault(room, Counter()).update(size)
     return sizes
 
