@@ -119,6 +119,7 @@ def test_on_a_mac_ranks_are_spawned_and_talk_over_its_loopback(monkeypatch):
     monkeypatch.setattr(server, "_method", multiprocessing.get_context("spawn"))
     monkeypatch.setattr(server, "run", spawned)
     monkeypatch.setattr("perfkit.process.child.sys", SimpleNamespace(platform="darwin"))
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     assert call("os:getenv", "GLOO_SOCKET_IFNAME") == "lo0"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # this system's
     with Child(ranks=2) as child:
