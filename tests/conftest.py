@@ -139,11 +139,12 @@ def data_dir(tmp_path, monkeypatch):
 
 @pytest.fixture
 def settings_kept():
-    """Puts back what a recipe sets in its process."""
-    import torch
+    """Puts back what a recipe sets in its process, where nothing counts as compiled yet."""
+    import torch._dynamo.utils
 
     from perfkit.worker.checks import FP32_PARTS
 
+    torch._dynamo.utils.counters.clear()
     before = [part.fp32_precision for part in FP32_PARTS]
     benchmark, threads = torch.backends.cudnn.benchmark, torch.get_num_threads()
     yield

@@ -28,7 +28,6 @@ def test_every_reader_tells_a_switch_that_is_on_from_one_that_is_off():
         "cudnn_benchmark": True, "fp32_precision": "tf32", "optimizer_impl": "foreach", "accumulation": 2,
         "non_blocking": True,
     }  # fmt: skip
-    torch._dynamo.utils.counters.clear()  # of other tests
     view = seen(**states)
     assert [proof for proof in verify(view, Recipe(**states).to_dict()) if not proof.ok] == []
     off = {name: switches()[name].default for name in states}
