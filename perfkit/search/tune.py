@@ -43,11 +43,11 @@ FIRST = ("workers", "batch_size")
 """Switches that are searched together."""
 ROUNDS = 5
 """Rounds of a recipe in its group."""
+SEARCHING = 0.7
+"""After this part of the budget no further recipe starts: the best one is still to be measured afresh, for a
+tenth of the budget at most, and its parity checked."""
 TOGETHER = 4
 """Recipes that are measured in the same rounds, beside the baseline."""
-LEFT = 4
-"""Further recipes are tried while there is time for so many measurements as long as the longest one until
-then: theirs, that of the best recipe afresh, its parity, and one to spare."""
 
 
 class Tuned(Struct, frozen=True, kw_only=True):
@@ -96,13 +96,13 @@ def tune(
     `budget_s`: seconds of it all. The first recipes come in any case; so does the best one, which is measured
     afresh, for twice the rounds, and checked for parity.
     """
-    progress, space, started, longest_s = progress or Progress(), space or SPACE, time.monotonic(), 0.0
+    progress, space, started = progress or Progress(), space or SPACE, time.monotonic()
     short, long = (
         replace(plan.preset, rounds=ROUNDS, budget_s=0.0, ceiling=False),
         replace(
             rungs.stop_rule(plan),
             rounds=2 * plan.preset.rounds,
-            budget_s=min(plan.preset.budget_s, budget_s / 10),
+            budget_s=max(0.0, min(plan.preset.budget_s, budget_s / 10)),
         ),
     )
     groups = [[name for name in FIRST if name in space], *([name] for name in space if name not in FIRST)]
@@ -111,13 +111,12 @@ def tune(
         base = best = source.baseline()
         try:
             for number, group in enumerate(groups):
-                is_late = time.monotonic() + LEFT * longest_s > started + budget_s
-                if source.stopped or (tried and is_late):
+                if source.stopped or (tried and time.monotonic() > started + SEARCHING * budget_s):
                     left += group
                     continue
                 recipes = _candidates(best, space, group, source.target)
                 with progress.part(number, len(groups) + 1):
-                    longest_s = max(longest_s, _measure(source, recipes, short, started + budget_s, tried))
+                    _measure(source, recipes, short, started + SEARCHING * budget_s, tried)
                 best = _fastest([base, best, *recipes], tried, memory_cap_bytes)
             if best != base and not source.stopped:
                 source.renew()
@@ -133,9 +132,8 @@ def tune(
             raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
         run = _newest(tried.values(), memory_cap_bytes).get(best)
         if run is None:
-            raise InvalidValue(
-                "nothing that was measured fits under the memory cap", "Raise it, or allow smaller batches"
-            )
+            what = "nothing that was measured fits under the memory cap"
+            raise InvalidValue(what, "Raise it, or allow smaller batches")
         if left and not source.stopped:
             notes.append(f"No time was left to try {', '.join(left)}: raise the budget")
     if source.stopped:
@@ -159,26 +157,22 @@ def tune(
 
 def _measure(
     source: Source, recipes: Sequence[Recipe], preset: Preset, until: float, tried: dict[str, Run]
-) -> float:
+) -> None:
     """Measures recipes beside the baseline, the first in any case; `tried` gets the runs that succeed, by id.
 
-    The baseline's run is the first one: the rates of all others are relative to that. Returns how long the
-    longest measurement took.
+    The baseline's run is the first one: the rates of all others are relative to that.
     """
-    base, longest_s = source.baseline(), 0.0
+    base = source.baseline()
     others = [recipe for recipe in recipes if recipe != base]
     for at in range(0, len(others), TOGETHER):
-        began = time.monotonic()
-        if source.stopped or (at and began + LEFT * longest_s > until):
-            break
+        if source.stopped or (at and time.monotonic() > until):
+            return
         titled = [(recipe.describe(base)[:120], recipe) for recipe in others[at : at + TOGETHER]]
         stages = rungs.recipe_stages([("baseline", base), *titled], source.target)
         for run in source.measure(stages, preset):
             source.progress.finish(run)
             if run.status == "ok" and (run.pairings or run.id not in tried):
                 tried[run.id] = run
-        longest_s = max(longest_s, time.monotonic() - began)
-    return longest_s
 
 
 def _fastest(recipes: Sequence[Recipe], tried: Mapping[str, Run], cap_bytes: int | None) -> Recipe:
