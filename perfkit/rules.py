@@ -71,6 +71,8 @@ def why_not(name: str, recipe: Recipe, target: Target) -> str:
     switch = switches()[name]
     if getattr(recipe, name) == target.default(name):
         return ""
+    if reason := target.refused(recipe).get(name):
+        return reason
     if switch.needs == "cuda" and target.device != "cuda":
         return f"needs a CUDA device (this run is on {target.device})"
     if switch.needs == "workload" and name not in target.offers:
@@ -80,7 +82,7 @@ def why_not(name: str, recipe: Recipe, target: Target) -> str:
         label = switches()[partner].label
         return f"acts only with {label} (here: {shown(idle_value)})"
     reasons = [text for of, refuses, text in RULES if of == name and refuses(recipe, target)]
-    return reasons[0].format(r=recipe, t=target) if reasons else target.refused(recipe).get(name, "")
+    return reasons[0].format(r=recipe, t=target) if reasons else ""
 
 
 def applicable(recipe: Recipe, target: Target) -> tuple[Recipe, dict[str, str]]:

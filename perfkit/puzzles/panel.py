@@ -163,15 +163,16 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
             timeout_s=LEVERS_S,
             cancelled=progress.cancelled,
         )
-        match, results = additions.load("perfkit.scripts.referee:match"), []
+        match, how = additions.load("perfkit.scripts.referee:match"), options.Recipe(preset=preset)
         others = {"slow": slow, "speed of light": slow.with_name("capstone_light.py")}
+        results = []
         for number, (name, other) in enumerate(others.items()):
-            how = options.Script(), options.Recipe(preset=preset)
-            plan, a, b, judge = match(*how, [str(other), str(file)], [])
+            plan, a, b, judge = match(options.Script(), how, [str(other), str(file)], [])
             with progress.part(number, 2):
                 a = a._replace(title=name)
-                results.append(compare(a, b, plan, BUDGET_S, PRECISION, pairs=1, progress=progress))
-        gain, light = results
+                result = compare(a, b, plan, BUDGET_S, PRECISION, pairs=1, progress=progress)
+            results.append((result, judge))
+        (gain, judge), (light, _) = results
         return score(gain, light, judge(gain, PRECISION, None).losses, levers)
 
     return Shown(None, with_line(measure))

@@ -116,7 +116,7 @@ class Source:
         if any("torch." in edit[2] for edit in self.edits) and not re.search(import_torch, self.text, re.M):
             raise Refused(f"{self.name}: add `import torch` at its top, then run it again")
         result = self.data
-        for start, end, text in sorted(self.edits, key=lambda edit: edit[0])[::-1]:
+        for start, end, text in sorted(dict.fromkeys(self.edits), key=lambda edit: edit[0])[::-1]:
             result = result[:start] + text.encode() + result[end:]
         try:
             ast.parse(result)

@@ -108,17 +108,17 @@ class Simulated(Source):
 
     def _without_figures(self, recipe: Recipe) -> dict[str, str]:
         """The switches of a recipe that no published figure vouches for, and why."""
-        refused = {}
-        if recipe.compile_mode != "default":
+        refused, is_volta = {}, self._sheet.architecture == "volta"
+        if recipe.compile and recipe.compile_mode != "default":
             why = "no published figures say what another compile_mode than the default gains"
             refused["compile_mode"] = why
         # torch's own default has convolutions in TF32 where the GPU has it, from Ampere on.
-        is_tf32 = self.description.convolves and self._sheet.architecture != "volta"
-        default = "tf32" if is_tf32 else "float32"
+        default = "tf32" if self.description.convolves and not is_volta else "float32"
         named = {"fp16": "float16", "bf16": "bfloat16", "default": default, "ieee": "float32", "tf32": "tf32"}
         switch = "fp32_precision" if recipe.amp == "off" else "amp"
         precision = named[getattr(recipe, switch)]
-        if precision not in self._sheet.anchored:
+        unknown = {"bfloat16", "tf32"} if is_volta else set()  # the rules say so
+        if precision not in {*self._sheet.anchored, *unknown}:
             refused[switch] = (
                 f"this GPU is not simulated in {precision}: there is no published measurement to "
                 f"check it against (precisions with one: {', '.join(sorted(self._sheet.anchored))})"

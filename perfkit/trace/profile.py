@@ -171,7 +171,7 @@ def _cell(field: str, row: Any) -> Cell | str:
 
 def new_file() -> Path:
     """The file of a further trace, among the runs."""
-    folder = machine.data_folder().absolute() / "runs" / "profiles"
+    folder = machine.data_folder() / "runs" / "profiles"
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}.pt.trace.json.gz"
 

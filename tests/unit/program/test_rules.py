@@ -44,6 +44,7 @@ targets = st.builds(
         ({"ranks": 2}, "ranks", Target("cuda", count=2), ""),
         ({"ranks": 2}, "ranks", Target("mps"), "no communication between ranks on mps"),
         ({"workers": 2}, "workers", Target("cpu", refused=lambda r: {"workers": f"not {r.workers}"}), "not 2"),
+        ({"uint8_copy": True}, "uint8_copy", Target("cpu", refused=lambda r: {"uint8_copy": "edit it"}), "edit it"),
         ({"amp": "bf16", "compile": True}, "amp", CPU, ""),
     ],
 )  # fmt: skip

@@ -219,6 +219,12 @@ def test_the_model_is_the_optimizers(given, model, tmp_path):
     assert added(result) == [f"{model}.compile()"] if model else result.refused["compile"] == reason
 
 
+def test_an_edit_for_two_calls_in_one_statement_is_made_once(tmp_path):
+    text = "import torch\nboth = SGD(model.parameters()), Adam(model.parameters())\n"
+    calls = [("optimizer", ["SGD("]), ("optimizer", ["Adam("])]
+    assert added(patched(tmp_path, text, {"compile": True}, calls)) == ["model.compile()"]
+
+
 HUGGING_FACE = (
     "import torch\nfrom transformers import Trainer, TrainingArguments\nmodel = make()\n"
     "args = TrainingArguments(\n    output_dir='out',\n    per_device_train_batch_size=8,\n)\n"
