@@ -110,7 +110,7 @@ def harness(folder: Path) -> Iterator[Rate]:
 def watch(folder: Path) -> Iterator[Rate]:
     """The loop under `perfkit watch`."""
     with Listener(("localhost", 0)) as listener:
-        watched = WatchedScript(Launch("train.py", (str(listener.address[1]),), folder=folder))
+        watched = WatchedScript(Launch(str(folder / "train.py"), (str(listener.address[1]),)))
 
         def observe() -> None:
             with contextlib.suppress(PerfkitError):  # it is ended meanwhile

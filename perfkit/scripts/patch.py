@@ -83,7 +83,7 @@ class Patch:
     @property
     def root(self) -> Path:
         """Where `patch -p1` applies the diff: the script's working directory, or the next folder above it."""
-        return Path(os.path.commonpath([self.launch.where.resolve(), *dict(self.launch.replaced)]))
+        return Path(os.path.commonpath([Path.cwd().resolve(), *dict(self.launch.replaced)]))
 
     def diff(self) -> str:
         """A unified diff for `git apply` or `patch -p1` in `root`; empty without edits."""

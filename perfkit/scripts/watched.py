@@ -43,14 +43,13 @@ _QUIET = {
 class Launch:
     """A command line that trains: `python program …`, with `module` `python -m program …`.
 
-    `folder`: where it is started; the current folder if None. `replaced`: files (absolute paths) that have
-    another content in a measuring run, such as patched ones.
+    It is started in the current folder. `replaced`: files (absolute paths) that have another content in a
+    measuring run, such as patched ones.
     """
 
     program: str
     arguments: Sequence[str] = ()
     module: bool = False
-    folder: Path | None = None
     replaced: tuple[tuple[Path, bytes], ...] = ()
 
     def __post_init__(self) -> None:
@@ -61,17 +60,13 @@ class Launch:
             what = f"{self.program} starts several processes, and a script is watched in one"
             raise InvalidValue(what, "Name the script itself, and let it train as a single rank")
         if self.script is None and not self.module:
-            names = [path.name for path in self.where.glob("*.py") if path.is_file()]
-            raise one_of(self.name, names, "script", f" in {self.where}, or a module with -m")
-
-    @property
-    def where(self) -> Path:
-        return (self.folder or Path()).absolute()
+            names = [path.name for path in Path().glob("*.py") if path.is_file()]
+            raise one_of(self.name, names, "script", f" in {Path.cwd()}, or a module with -m")
 
     @property
     def script(self) -> Path | None:
         """The script's file, if the program is one."""
-        path = self.where / self.program
+        path = Path(self.program).absolute()
         return path if not self.module and path.is_file() else None
 
     @property
@@ -170,7 +165,7 @@ class WatchedScript(Conversation):
 
     def _mirrored(self) -> tuple[list[str], str]:
         """The arguments of Python and the working directory, in a mirror of the file system."""
-        where, script = self.launch.where, self.launch.script
+        where, script = Path.cwd(), self.launch.script
         known, files = [where], dict(self.launch.replaced)
         if script:
             known.append(script.parent)

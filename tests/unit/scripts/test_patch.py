@@ -2,14 +2,12 @@
 
 import ast
 import os
-from dataclasses import replace
 
 import pytest
 
 from perfkit.recipe import switches
 from perfkit.scripts import patch as patching
 from perfkit.scripts.messages import Frame, ScriptFacts, Site
-from perfkit.scripts.patch import Patch
 from perfkit.scripts.watched import Launch
 from perfkit.worker.messages import DeviceFacts
 
@@ -49,6 +47,11 @@ ROLES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
 def frame(path, text, call):
     """The first call that begins with this code, as it would be seen running."""
     nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
@@ -63,7 +66,7 @@ def patched(folder, text, wanted, roles, library="", **facts):
     pairs = roles.items() if isinstance(roles, dict) else roles
     sites = [Site(role, [frame(path, text, call) for call in calls], library) for role, calls in pairs]
     known = ScriptFacts(device="cpu", facts=DeviceFacts(), sites=sites, **facts)
-    return patching.edit(Launch("train.py", folder=folder), wanted, known)
+    return patching.edit(Launch("train.py"), wanted, known)
 
 
 def added(result):
@@ -169,7 +172,7 @@ def test_a_file_that_changed_meanwhile_is_refused(tmp_path):
     sites = [Site("loader", [Frame(str(tmp_path / "train.py"), 1, 1, 0, 12)])]
     (tmp_path / "train.py").write_text("\n\nDataLoader(d)\n")
     facts = ScriptFacts(device="cpu", facts=DeviceFacts(), sites=sites)
-    result = patching.edit(Launch("train.py", folder=tmp_path), {"workers": 2}, facts)
+    result = patching.edit(Launch("train.py"), {"workers": 2}, facts)
     assert result.refused == {"workers": "the call seen at train.py:1 is not in the file now; run it again"}
 
 
@@ -254,10 +257,10 @@ def test_the_edit_is_the_librarys_option_or_names_it(library, text, settings, li
     assert ([*result.refused.values()] or added(result)) == [line]
 
 
-def test_a_diff_has_no_path_above_its_root(tmp_path):
+def test_a_diff_has_no_path_above_its_root(tmp_path, monkeypatch):
     os.mkdir(tmp_path / "elsewhere")
     result = patched(tmp_path, LOOP, {"workers": 2}, ROLES)
-    launch = Launch("../train.py", folder=tmp_path / "elsewhere")
-    assert result.root == tmp_path and "--- a/train.py\n+++ b/train.py\n" in result.diff()
-    elsewhere = Patch(replace(launch, replaced=result.launch.replaced), {}, {})
-    assert elsewhere.root == tmp_path and elsewhere.diff() == result.diff()
+    diff = result.diff()
+    assert result.root == tmp_path and "--- a/train.py\n+++ b/train.py\n" in diff
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert result.root == tmp_path and result.diff() == diff
