@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfkit.errors import PerfkitError
-from perfkit.scripts.patch_source import Refused, Source
+from perfkit.scripts.patch import Refused, Source
 
 
 def added(text):
