@@ -21,7 +21,7 @@ _PUBLIC = {
     "html": "perfkit.show.html:session",
 }
 
-_JUPYTER = {"load_ipython_extension": "perfkit.scripts.panel:load_ipython_extension"}
+_JUPYTER = {"load_ipython_extension": "perfkit.inside.panel:load_ipython_extension"}
 """What `%load_ext perfkit` calls."""
 
 __all__ = list(_PUBLIC)

@@ -1,7 +1,7 @@
 """What is inside a step: what holds its memory, its kernels by shape, its hidden copies and waits.
 
 `step` and `syncs` find it in the measured process, `looks` asks for it and shows it; the reports between the
-two are here.
+two are here. `loop` times the steps of a notebook's own cell.
 """
 
 from collections.abc import Iterable, Sequence

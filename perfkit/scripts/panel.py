@@ -1,16 +1,12 @@
-"""A user's own script in a notebook: watched, switches set from outside, its edit; `%%watch` above a cell."""
+"""A user's own script in a notebook: watched, switches set from outside, its edit."""
 
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from IPython.display import display
 
 import perfkit
 from perfkit.errors import InvalidValue
 from perfkit.notebook.panel import Controls, Panel, download, heading, text
-from perfkit.notebook.shown import Shown
 from perfkit.recipe import Recipe, Value, allowed
 from perfkit.rules import Target, why_not
 from perfkit.scripts import patch as patching
@@ -21,31 +17,6 @@ from perfkit.scripts.watching import watch
 from perfkit.show import figures, sentences
 from perfkit.show.document import Code, Content, Notice, Section
 from perfkit.studies.compare import Candidate, compare
-
-_WAY = (
-    "Switches are set for scripts: save this notebook as one (File > Save and Export Notebook As), "
-    "then `!perfkit watch train.py` says what to try, "
-    "and `!perfkit patch train.py --set amp=bf16` prints the edit."
-)
-
-
-def load_ipython_extension(shell: Any) -> None:
-    """Registers `%%watch`; called by `%load_ext perfkit`."""
-    shell.register_magic_function(functools.partial(_watch_cell, shell), "cell", "watch")
-
-
-def _watch_cell(shell: Any, line: str, cell: str) -> None:
-    """Runs a cell, shows the steps of its loop below its own output, then raises what the cell raised."""
-    from perfkit.scripts import loop  # torch, once a cell is to be run
-
-    shell.showtraceback = lambda *_, **__: None  # the error is raised below, and shown then
-    try:
-        with loop.observed() as steps:
-            result = shell.run_cell(cell)
-    finally:
-        del shell.showtraceback
-    display(Shown(steps, [*loop.contents(steps), _WAY]))
-    result.raise_error()
 
 
 class ScriptPanel(Panel):

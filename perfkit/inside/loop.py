@@ -1,21 +1,22 @@
-"""A loop observed in its own process: cells with `%%watch`.
+"""A loop of a user's own, observed in its own process: cells with `%%watch`.
 
 Nothing is set from outside here: model and loader exist already, so there is no other side to compare with.
 """
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch.optim import optimizer
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import dataloader
 
 from perfkit.results import stats
-from perfkit.scripts.outputs import clock
-from perfkit.scripts.script import Step, Steps, size
 from perfkit.show import units
 from perfkit.show.document import Content, Notice, Table
 
@@ -23,29 +24,44 @@ _FIRST = 2
 """Steps that the figures leave out where there are others: caches, compilation, workers that start."""
 
 
+@dataclass
+class Step:
+    """From one step of the first optimizer to its next one; the first step begins with the first batch."""
+
+    seconds: float = 0.0
+    waited: float = 0.0
+    """Seconds of it in which batches were waited for."""
+    samples: int = 0
+
+
 @contextlib.contextmanager
 def observed() -> Iterator[list[Step]]:
     """Notes the steps of a loop over a `DataLoader` while the context lasts; afterwards all is as before."""
-    steps = list[Step]()
-    counted = Steps(steps.extend)
+    steps, now = list[Step](), Step()
+    first: Any = None
+    since: float | None = None
     base: Any = dataloader._BaseDataLoaderIter
     plain, here = base.__next__, threading.current_thread()
 
     def fetch(iterator: Any) -> Any:
+        nonlocal since
         if threading.current_thread() is not here:
             return plain(iterator)
-        counted.begin()
-        start = clock()
+        start = time.perf_counter()
+        since = start if since is None else since
         batch = plain(iterator)
-        counted.now.waited += clock() - start
-        samples, tokens = size(batch)
-        counted.now.samples += samples
-        counted.now.tokens += tokens
+        now.waited += time.perf_counter() - start
+        now.samples += _samples(batch)
         return batch
 
     def stepped(which: Any, *_: Any) -> None:
-        if counted.began_at:
-            counted.updated(which)
+        nonlocal since, now, first
+        first = first or which
+        if since is not None and which is first:
+            end = time.perf_counter()
+            now.seconds = end - since
+            steps.append(now)
+            since, now = end, Step()
 
     handle = optimizer.register_optimizer_step_post_hook(stepped)
     base.__next__ = fetch
@@ -55,25 +71,27 @@ def observed() -> Iterator[list[Step]]:
         base.__next__ = plain
         handle.remove()
         if steps and torch.cuda.is_initialized():  # what a GPU still has to do
-            start = clock()
+            start = time.perf_counter()
             torch.cuda.synchronize()
-            steps[-1].seconds += clock() - start
+            steps[-1].seconds += time.perf_counter() - start
+
+
+def _samples(batch: Any) -> int:
+    """The first dimension of the first tensor of a batch; 0 where none is seen."""
+    leaves = tree_leaves(dict(batch) if isinstance(batch, Mapping) else batch)
+    return next((len(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()), 0)
 
 
 def contents(steps: Sequence[Step]) -> list[Content]:
     """The steps of a loop that was observed."""
     if not steps:
-        return [Notice("Fewer than two steps were seen: batches of a loader, then an optimizer step.")]
+        return [Notice("No step was seen: a batch of a DataLoader, then a step of an optimizer.")]
     counted = steps[_FIRST:] or steps
     each = np.array([step.seconds for step in counted])
-    samples, tokens, waited = (
-        sum(getattr(step, name) for step in counted) / each.sum() for name in ("samples", "tokens", "waited")
-    )
     rows = [
-        ["samples/s", units.number(samples)],
-        *([["tokens/s", units.number(tokens)]] if tokens else []),
+        ["samples/s", units.number(sum(step.samples for step in counted) / each.sum() or None)],
         ["step (median)", units.duration_interval(stats.median(each))],
-        ["waiting for data", units.percent(waited)],
+        ["waiting for data", units.percent(sum(step.waited for step in counted) / each.sum())],
         ["steps", str(len(steps))],
     ]
     note = f"The first {_FIRST} steps are left out." * (len(counted) < len(steps))
