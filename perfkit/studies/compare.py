@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from perfkit.errors import Cancelled, InvalidValue, PerfkitError
-from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError, one_of
+from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.process import server
 from perfkit.recipe import Recipe, Value, parse_settings
 from perfkit.results import stats
@@ -38,9 +38,9 @@ def candidate(text: str, plan: Plan) -> Candidate:
     if "=" in text:
         return Candidate(text, parse_settings(text.split(",")))
     if text not in OPTIMIZATIONS:
-        allowed = f"Allowed: a stage ({', '.join(LADDER)} …) or settings such as workers=2,amp=bf16"
-        raise InvalidValue(f"cannot compare '{text}'", allowed)
-    stage = rungs.acting(rungs.described(replace(plan, stages=(text,), below=True), load=True))
+        raise one_of(text, list(OPTIMIZATIONS), "stage", see=", or settings such as workers=2,amp=bf16")
+    above = () if text == "baseline" else (text,)
+    stage = rungs.acting(rungs.described(replace(plan, stages=above, below=True), load=True))
     return Candidate(stage.title, stage.recipe.to_dict())
 
 
