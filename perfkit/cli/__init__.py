@@ -1,7 +1,7 @@
 """The command line: a table of commands. A command's module is imported when the command is used.
 
 Additions bring commands of their own; see `perfkit.additions`. A function becomes a command with options from
-dataclasses, errors in words, and exit codes: 0 done, 1 failed, 2 misused, 130 stopped.
+dataclasses, errors in words, and exit codes: 0 done, 1 failed, 2 misused, 130 stopped, 141 a pipe was closed.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from perfkit import additions
-from perfkit.errors import InvalidValue, PerfkitError, RunFailed, explain
+from perfkit.errors import InvalidValue, PerfkitError, RunFailed, explain, one_of
 
 COMMANDS = {
     "run": ("perfkit.cli.run:run", "Measure a ladder of optimizations, each against the one before"),
@@ -42,27 +42,25 @@ def _every() -> dict[str, tuple[str, str]]:
 class _Commands(TyperGroup):
     """A group that knows its commands by name and imports one when it is used."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(_every())
-
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        place = _every().get(cmd_name)
-        return typer.main.get_command(single(cmd_name, additions.load(place[0]))) if place else None
+        if cmd_name not in _every():
+            ctx.fail(str(one_of(cmd_name, list(_every()), "command")))
+        return typer.main.get_command(single(cmd_name, additions.load(_every()[cmd_name][0])))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The list of commands, without importing any."""
-        lines = [(name, line) for name, (_, line) in _every().items()]
         formatter.write_usage("perfkit", "COMMAND [OPTIONS] …")
         formatter.write_paragraph()
         formatter.write_text(self.help or "")
         with formatter.section("Commands (perfkit COMMAND --help lists the options of one)"):
-            formatter.write_dl(lines, col_max=12)
+            formatter.write_dl([(name, line) for name, (_, line) in _every().items()], col_max=12)
 
 
 app = typer.Typer(
     name="perfkit",
     cls=_Commands,
     no_args_is_help=True,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
     help="A training script, a set of switches, and a measured, honest difference.",
@@ -113,6 +111,7 @@ def errors_in_words() -> Iterator[None]:
     """Says what a person can act on in one line; anything else is a bug and keeps its traceback."""
     try:
         yield
+        sys.stdout.flush()
     except PerfkitError as problem:
         if isinstance(problem, RunFailed) and problem.output:
             typer.echo(problem.output, err=True)
@@ -121,8 +120,9 @@ def errors_in_words() -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo("stopped; what was finished is kept (perfkit runs)", err=True)
         raise typer.Exit(130) from None
-    except BrokenPipeError:  # `| head` has what it wanted
+    except BrokenPipeError:  # `| head` has what it wanted: the code of a tool that a closed pipe ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise typer.Exit(141) from None
     except OSError as error:
         what, remedy = explain(error, "standard output")
         if not remedy or (error.filename is None and error.errno != errno.ENOSPC):

@@ -1,5 +1,6 @@
 """Sections in a terminal: text and tables, as figures and folded details are for pages."""
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
@@ -27,7 +28,8 @@ def show(contents: Iterable[Content], to_stderr: bool = False) -> None:
     console = Console(stderr=to_stderr, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPE_WIDTH
-    _print(contents, console)
+    with contextlib.suppress(SystemExit):  # rich's, at a closed pipe: the command ends with its own exit code
+        _print(contents, console)
 
 
 def text(contents: Iterable[Content], width: int = _PIPE_WIDTH) -> str:

@@ -156,7 +156,7 @@ def test_files_are_written_even_where_nobody_reads_on(tmp_path):
     command = [sys.executable, "-m", "perfkit", "trace", BEFORE, *files]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()  # as `| head` does, at the earliest
-        assert process.stderr.read() == b""
+        assert (process.stderr.read(), process.wait()) == (b"", 0)
     assert "<canvas" in page.read_text()
     assert list(json.loads(plain.read_text())) == FIELDS
 

@@ -21,7 +21,7 @@ ERRORS = [
     (KeyboardInterrupt(), 130, "stopped; what was finished is kept (perfkit runs)\n"),
     (OSError(28, "No space left", "x.json"), 1, "perfkit: x.json: No space left. Free space on that disk\n"),
     (OSError(28, "No space left"), 1, "perfkit: standard output: No space left. Free space on that disk\n"),
-    (BrokenPipeError(), 0, ""),
+    (BrokenPipeError(), 141, ""),
     (ConnectionRefusedError(111, "Connection refused"), 1, ""),  # a bug: Python shows its traceback
 ]  # fmt: skip
 
@@ -42,7 +42,8 @@ def test_the_help_names_every_command_and_imports_none():
     names = [line.split()[0] for line in listed if line.startswith("  ")]
     assert sorted(names) == sorted(EVERY)
     assert len(names) <= 16
-    assert loaded == "[]"
+    assert (loaded, listed) == ("[]", run(code=2).splitlines()), "alone it shows its help"
+    assert "Did you mean 'runs'? Allowed: run, runs, " in run("rums", code=2)
 
 
 @pytest.mark.parametrize("name", EVERY)
