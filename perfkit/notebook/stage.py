@@ -68,8 +68,9 @@ class StagePanel(LadderPanel):
 
     def _planned(self, device: str | None, settings: Mapping[str, Any]) -> Plan:
         plan = replace(super()._planned(device, settings), below=True)
+        self._decided = _decided(plan)
         if not plan.recorded:
-            climbed = _switches(_decided(plan), catalogue.below(self.optimization.name))
+            climbed = _switches(self._decided, catalogue.below(self.optimization.name))
             plan = replace(plan, settings={**climbed, **plan.settings})
         rungs.all_stages(rungs.described(plan))  # raises where the loop below the rung cannot run
         return plan
@@ -93,7 +94,7 @@ class StagePanel(LadderPanel):
         super()._moved()
         if self.runs and (guess := RunStore().guess(self._run.id)):
             self._guess.value = guess
-        self._show_climb()
+        self._show_climb(self._decided)
 
     @property
     def guess(self) -> float | None:
@@ -115,14 +116,13 @@ class StagePanel(LadderPanel):
             where = "Choose a place that measures in the menu Where, then press Run"
             raise InvalidValue(f"{what}: a result of your own is what can be kept or dropped", where)
         RunStore().mark(self._run.id, note=decision)
-        self._show_climb()
+        self._show_climb(_decided(self.plan))
 
     def _is_stored(self) -> bool:
         return not self.plan.recorded and self._run.status == "ok"
 
-    def _show_climb(self) -> None:
+    def _show_climb(self, decided: Mapping[str, Stored]) -> None:
         """What was decided on each rung so far."""
-        decided = _decided(self.plan)
         climbed = " · ".join(_told(decided[name]) for name in LADDER if name in decided)
         self._decisions.value = html.escape(f"The climb so far: {climbed}.") if climbed else ""
 
