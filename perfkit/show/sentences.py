@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from perfkit.ladder.catalogue import exactness
-from perfkit.recipe import Recipe
+from perfkit.recipe import Recipe, switches
 from perfkit.results import parity
 from perfkit.results.parity import Parity
 from perfkit.results.recordings import ORIGIN
@@ -174,11 +174,14 @@ def training(run: Run, before: Run | None, proof: Parity | None = None) -> str:
         return f"{units.NOT_AVAILABLE}: a simulated device computes no numbers"
     if before is None or not (run.losses and before.losses):
         return f"{units.NOT_AVAILABLE}: there are no losses of both sides"
-    exact = exactness(Recipe.from_dict(run.recipe), Recipe.from_dict(before.recipe))
-    check = parity.losses(run.losses, before.losses, exact, run.recipe.get("amp", "off") != "off")
+    recipe, other = Recipe.from_dict(run.recipe), Recipe.from_dict(before.recipe)
+    exact = exactness(recipe, other)
+    check = parity.losses(run.losses, before.losses, exact, recipe.amp != "off")
     if exact == "changes training":
         return check.evidence
-    return f"{'the same' if check.ok else 'not the same'} (losses {check.evidence})"
+    data = [switches()[name].label for name in recipe.diff(other) if switches()[name].needs == "workload"]
+    apart = f"{units.NOT_AVAILABLE}: {', '.join(data)} gives other inputs" if data else "not the same"
+    return f"{'the same' if check.ok else apart} (losses {check.evidence})"
 
 
 def notices(runs: Sequence[Run]) -> list[str]:

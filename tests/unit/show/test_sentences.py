@@ -61,6 +61,8 @@ def test_whether_it_trains_the_same_is_a_proof_or_the_losses_or_n_a():
     assert sentences.training(same, first) == "the same (losses equal bit for bit for the first 2)"
     apart = msgspec.structs.replace(same, losses=[2.0, 1.0])
     assert "though these switches should leave them equal" in sentences.training(apart, first)
+    small = msgspec.structs.replace(apart, recipe={"scaled_decode": True})
+    assert "Scaled decoding gives other inputs (losses differ" in sentences.training(small, first)
     assert sentences.training(same, make()).startswith("n/a: ")
     simulated = recordings.find("sim-v100")
     assert sentences.training(simulated[1], simulated[0]).startswith("n/a: ")
