@@ -61,21 +61,27 @@ def syncs(session: Procedures, steps: int) -> Job:
 @contextlib.contextmanager
 def detect_syncs() -> Iterator[list[Place]]:
     """Lists the copies and waits of the block at its end, the most frequent place first, each with a fix."""
-    places: list[Place] = []
-    calls = _Calls()
-    with contextlib.ExitStack() as stack:
-        caught = list[warnings.WarningMessage]()
+    places, calls = list[Place](), _Calls()
+    waits, show = list[str](), warnings.showwarning
+
+    def note(*shown: Any, **more: Any) -> None:  # message, category, file, line …
+        if "called a synchronizing" in str(shown[0]):
+            waits.append(f"{os.path.basename(shown[2])}:{shown[3]}")
+        elif "all synchronizing operations" not in str(shown[0]):  # torch's notice of the mode itself
+            show(*shown, **more)
+
+    with calls, contextlib.ExitStack() as stack:
         if calls.on_gpu:
-            caught = stack.enter_context(warnings.catch_warnings(record=True, action="always"))
+            stack.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("always", ".*called a synchronizing")
+            warnings.showwarning = note
             stack.callback(torch.cuda.set_sync_debug_mode, torch.cuda.get_sync_debug_mode())
             torch.cuda.set_sync_debug_mode("warn")
-        stack.enter_context(calls)
         yield places
     counts = calls.counts
     seen = {where for _, where, *_ in counts}
-    for warning in caught:
-        where = f"{os.path.basename(warning.filename)}:{warning.lineno}"
-        if "called a synchronizing" in str(warning.message) and where not in seen:
+    for where in waits:
+        if where not in seen:
             counts["synchronisation", where, "wait", "see what this line reads"] += 1
     places += [Place(*place, count) for place, count in counts.most_common()]
 
@@ -143,6 +149,5 @@ def _caller(on_gpu: bool) -> tuple[str, bool] | None:
         return None
     for file, line in stack:
         if is_users(file) or file in PROGRAM:
-            is_scaler = any(SCALER in other for other, _ in stack)
-            return f"{os.path.basename(file)}:{line}", is_scaler
+            return f"{os.path.basename(file)}:{line}", any(SCALER in other for other, _ in stack)
     return None

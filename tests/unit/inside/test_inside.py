@@ -82,10 +82,12 @@ def test_what_only_the_driver_notices_is_listed_with_its_line(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
     set_mode = lambda mode: modes.append(mode) or warnings.warn(notice, stacklevel=1)
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
-    with perfkit.detect_syncs() as detected:
+    with warnings.catch_warnings(record=True) as others, perfkit.detect_syncs() as detected:
         for _ in range(2):
             warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+        warnings.warn("of the script", stacklevel=1)
     (place,) = detected
+    assert [str(other.message) for other in others] == ["of the script"]
     assert place.where.startswith("test_inside.py:")
     assert (place.kind, place.count, modes) == ("wait", 2, ["warn", 0])
 
