@@ -54,7 +54,7 @@ class Switch:
         else:
             same = {choice: choice for choice in self.choices}
             words: Mapping[str, Value] = _WORDS if self.kind is bool else same
-            allowed = ", ".join(words)
+            allowed = "on, off" if self.kind is bool else ", ".join(words)
             if text in words:
                 return words[text]
         raise InvalidValue(f"'{self.name}' was given '{value}'", f"Allowed: {allowed}")

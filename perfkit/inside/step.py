@@ -101,7 +101,7 @@ def memory(session: Session) -> MemoryReport:
     if training.recipe.compile:
         raise InvalidValue(
             "the memory of a compiled model cannot be followed, as its kernels allocate on their own",
-            "Use the recipe with compile=false",
+            "Use the recipe with compile=off",
         )
     ledger = Ledger(training)
     reset_peak(training.device)

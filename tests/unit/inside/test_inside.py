@@ -148,7 +148,7 @@ def test_flops_of_a_step_are_those_of_its_products_and_a_compiled_model_is_not_f
     assert step.flops(asked.subject) == 2 * 8 * (3 * 32 * 2 + 2 * 16 * 32)
     asked.subject.recipe = Recipe(compile=True)
     assert step.flops(asked.subject) is None
-    with pytest.raises(InvalidValue, match="compile=false"):
+    with pytest.raises(InvalidValue, match="compile=off"):
         asked.answer(inside.MEMORY, {})
 
 
