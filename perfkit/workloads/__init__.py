@@ -39,7 +39,7 @@ def reference(name: Any) -> str:
             "Other processes build it, so it must be in a module: in a notebook begin its cell with "
             f"`%%writefile my_training.py`, then give workload='my_training:{called}'",
         )
-    if ":" not in name and name not in BUILT_IN:
+    if name not in BUILT_IN and not all(name.partition(":")):
         raise one_of(name, list(BUILT_IN), "workload", see=", or your own as package.module:name")
     return BUILT_IN.get(name, name)
 
@@ -73,7 +73,8 @@ def find(name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except Exception as problem:  # importing the user's module may raise anything
-        raise WorkloadError(
+        is_missing = f".{getattr(problem, 'name', '')}." in f".{module}.{attribute}."
+        raise (InvalidValue if is_missing else WorkloadError)(
             f"workload '{name}' cannot be imported: {type(problem).__name__}: {problem}",
             f"Run `python -c 'from {module} import {attribute}'` in the same folder and fix what it reports",
         ) from problem

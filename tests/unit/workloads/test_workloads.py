@@ -35,6 +35,8 @@ def test_a_name_is_a_built_in_one_or_a_reference():
     assert workloads.reference("mine:Work") == "mine:Work"
     with pytest.raises(InvalidValue, match="unknown workload 'photo'. Did you mean 'photos'"):
         workloads.reference("photo")
+    with pytest.raises(InvalidValue, match="cannot be imported: ModuleNotFoundError: No module named 'none'"):
+        workloads.find("none.at.all:Work")
 
 
 @pytest.mark.parametrize(
