@@ -60,9 +60,9 @@ class Cancelled(PerfkitError):
 
 def one_of(name: object, allowed: Sequence[str], what: str, see: str = "") -> InvalidValue:
     """The error for an unknown name of some kind: the name, the nearest match, what is allowed, and `see`."""
-    near = difflib.get_close_matches(str(name), allowed, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(str(name), allowed, n=1)
     hint = f"Did you mean '{near[0]}'? " if near else ""
-    return InvalidValue(f"unknown {what} '{name}'", f"{hint}Allowed: {', '.join(allowed)}{see}")
+    return InvalidValue(f"unknown {what} '{name}'", f"{hint}Allowed: {', '.join(allowed) or 'none'}{see}")
 
 
 _REMEDIES = {

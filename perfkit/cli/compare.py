@@ -51,7 +51,7 @@ def compare(
     budget: Annotated[
         float, typer.Option(help="seconds of rounds, over all pairs of processes", min=0)
     ] = 90.0,
-    precision: Annotated[float, typer.Option(help="half width of the interval to reach", min=0)] = 0.02,
+    precision: Annotated[float, typer.Option(help="until the interval is ± this share", min=0)] = 0.02,
 ) -> None:
     """Is B faster than A? Interleaves blocks of both in random order until the interval is narrow enough.
 
@@ -60,8 +60,7 @@ def compare(
     trains the same; 1 not faster; 3 undecided; 4 trains differently.
     """
     limit, named, judge = _share(fail_if_slower), sides or [], None
-    are_scripts = any(side.endswith(".py") for side in named[:2])
-    if are_scripts or script.script or training.settings or allow:
+    if any(side.endswith(".py") for side in named[:2]) or script.script or training.settings or allow:
         match = additions.load("perfkit.scripts.referee:match")
         plan, a, b, judge = match(script, training, named, allow or [])
         typer.echo(f"{a.title} and {b.title}: about {budget:.0f} s once both train", err=True)
@@ -113,7 +112,7 @@ def compare(
 
 
 def parity(
-    what: Annotated[str, typer.Argument(metavar="STAGE|RECIPE", help="a stage or settings")],
+    what: Annotated[str, typer.Argument(metavar="STAGE|RECIPE", help="a stage, or workers=2,amp=bf16")],
     training: Training,
     output: Output,
     steps: Annotated[int, typer.Option(min=2, max=200, help="steps that each side trains")] = 4,

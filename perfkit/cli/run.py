@@ -85,7 +85,7 @@ def show(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[ID]",
+            metavar="ID",
             help="a run's id or its beginning, a session, recorded:NAME, or a recording.json "
             "(default: the newest session)",
         ),
@@ -123,7 +123,7 @@ def export(
     write(out or Path("-"), text)
 
 
-def diff(stage: Annotated[str, typer.Argument(help="an optimization")], training: Training) -> None:
+def diff(stage: Annotated[str, typer.Argument(help="a stage, such as amp")], training: Training) -> None:
     """Shows what a stage changes in the training script: here, or on a GPU if it cannot act here."""
     title, text = rungs.stage_diff(rungs.described(training.plan([stage], below=True), load=True))
     sys.stdout.write(f"# {title}\n{text}")

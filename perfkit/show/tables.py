@@ -185,7 +185,7 @@ def doctor(about: str, checks: Sequence[devices.Check], stages: Sequence[Any]) -
         Col("what to do", "remedy"),
     )
     here = Col("here", lambda stage: f"n/a: {stage.reason}" if stage.reason else "will be measured")
-    rungs = tabulate((Col("stage", "title"), here), stages, "Stages")
+    rungs = tabulate((Col("stage", "title"), Col("name", "name"), here), stages, "Stages")
     return [tabulate(columns, checks, about), rungs]
 
 
@@ -244,7 +244,7 @@ def stored(history: Sequence[Stored]) -> Table:
         Col("preset", "run.preset"),
         Col("note", "note"),
     )
-    return tabulate(columns, history, none="no runs are stored")
+    return tabulate(columns, history, none="no run is stored yet: perfkit run measures some")
 
 
 def called(stored: Stored) -> str:

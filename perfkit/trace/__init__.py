@@ -10,7 +10,7 @@ from perfkit import additions
 
 COMMANDS = {
     "trace": ("perfkit.trace.command:trace", "Read a trace of PyTorch's profiler: where did the time go?"),
-    "profile": ("perfkit.trace.command:profile", "Profile some steps of a recipe, and read the trace."),
+    "profile": ("perfkit.trace.command:profile", "Profile some steps of a recipe, and read the trace"),
 }
 NOTEBOOK = {"TraceView": "perfkit.trace.panel:TraceView", "profile": "perfkit.trace.panel:profile"}
 _PUBLIC = {
