@@ -3,6 +3,7 @@
 import inspect
 import math
 import mmap
+import pickle
 import random
 import threading
 from collections import deque
@@ -173,14 +174,14 @@ class Loaders:
 
 def _length(loader: Any) -> float:
     """Batches of an epoch, as far as the script can know it: held ones must not make an epoch longer."""
-    is_iterable = isinstance(getattr(loader, "dataset", None), data.IterableDataset)
-    if is_iterable and getattr(loader, "_IterableDataset_len_called", None) is None:
+    is_iterable = isinstance(loader.dataset, data.IterableDataset)
+    if is_iterable and loader._IterableDataset_len_called is None:
         return math.inf  # asking would make torch warn later
-    try:
-        return len(getattr(loader, "d", loader))  # fastai's stand-in for its loader keeps that as `d`
+    try:  # fastai's stand-in for its loader keeps that as `d`; one without an end may have an epoch's length
+        return len(getattr(loader, "d", loader if is_iterable else loader._index_sampler))
     except (TypeError, NotImplementedError):
         return math.inf
 
 
 def _random_state() -> int:
-    return hash((random.getstate(), torch.get_rng_state().numpy().tobytes(), str(numpy.random.get_state())))
+    return hash(pickle.dumps((random.getstate(), torch.get_rng_state().numpy(), numpy.random.get_state())))

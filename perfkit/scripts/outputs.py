@@ -63,7 +63,7 @@ class Outputs:
         with self.ignored():
             if not _is_within(place, self._scratch):
                 if not self._may_write(os.path.realpath(place), event):
-                    reason = "a measured script writes into a copy of its folder: give it a path below that"
+                    reason = "a measured script writes below a copy of its folder only: use a relative path"
                     raise PermissionError(errno.EACCES, reason, place)
                 return
             unfold(self._scratch, os.path.dirname(place))

@@ -63,7 +63,7 @@ class Questions(Procedures):
         script.set_process()
         self._loaders, self._models = Loaders(script), Models(script)
         around(torch, "save", functools.partial(_save, script))
-        script.parts += [self._loaders, Updates(script)]
+        script.parts += [self._loaders, self._models, Updates(script)]
         if settings["witness"]:
             witness = Witness(script)
             script.parts.append(witness)

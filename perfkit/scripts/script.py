@@ -71,17 +71,13 @@ class Steps:
         self.count = 0
         self.began_at = 0.0
         """`time.time()` at which the first step began."""
+        self.are_first = True  # of which more than their time is recorded
         self.now = Step()
         self.in_backward = False
-        self.cycle: list[object] = []  # what has changed the weights, in its order
+        self._cycle = Counter[object]()  # what changes the weights, in its order, and samples fed for it
         self._is_over = False
         self._since = clock()
         self._first: Step | None = None
-
-    @property
-    def are_first(self) -> bool:
-        """Whether the steps are under way in which more than their time is recorded."""
-        return self.count < 3
 
     def begin(self) -> None:
         """A batch is fetched, or a forward or backward pass begins."""
@@ -97,23 +93,25 @@ class Steps:
         step, which is handed on with the second. A step that is made within a backward pass ends when
         something else begins: within `Tensor.backward`, torch has taken function modes off their stack.
         """
-        if by in self.cycle:
-            self._is_over |= by is self.cycle[-1]
-        else:  # an optimizer that shows up later is rarer, and ends a step from then on
-            self.cycle.append(by)
-            if not self.count:
-                self._first = copy.deepcopy(self.now)
-                self._first.seconds = clock() - self._since
+        if by in self._cycle:
+            self._is_over |= by is next(reversed(self._cycle))
+        elif not self.count:  # one that shows up later is rarer, and ends a step from then on
+            self._first = copy.deepcopy(self.now)
+            self._first.seconds = clock() - self._since
+        self._cycle[by] += self.now.forward_samples - self._cycle.total()
         self.begin()
 
     def _end(self) -> None:
         self._is_over = False
         self.now.seconds = clock() - self._since
         steps = [self._first, self.now.since(self._first)] if self._first else [self.now]
+        fed = max(self._cycle.values()) // len(steps) or 1  # a batch is shared; without one: steps
+        self._cycle = Counter(dict.fromkeys(self._cycle, 0))
         for step in steps:
-            step.samples = step.samples or step.forward_samples or 1  # where none is seen, steps are counted
+            step.samples = step.samples or fed
             step.tokens = step.tokens * step.samples // (step.forward_samples or step.samples)
         self.count += len(steps)
+        self.are_first = self.count < 3
         self._listener(steps)
         self.now, self._first, self._since = Step(), None, clock()
 
@@ -223,7 +221,6 @@ class Script(View):
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
         """The script gets the same batch again and again."""
-        assert self.loader is not None, "there is no DataLoader whose batches could be held"
         self.held = {}
         try:
             yield

@@ -123,8 +123,9 @@ def _loading(seen: Seen) -> Iterator[Suggestion]:
     on_cpu = seen.target.device == "cpu"
     count = max(1, cores // 2 if on_cpu else cores)
     workers = f"{own.workers or 'no'} worker{'s' * (own.workers != 1)}"
+    have = f"{cores} core{'s' * (cores != 1)}"
     if on_cpu and own.workers and own.workers + own.cpu_threads > cores:
-        why = f"{workers} and cpu_threads={own.cpu_threads} share {cores} cores"
+        why = f"{workers} and cpu_threads={own.cpu_threads} share {have}"
         yield seen.idea("Fewer workers", why, {"workers": count if count < own.workers else 0})
     why = f"{waiting:.0%} of a step is spent waiting for data, with {workers}"
     if own.workers < count:
@@ -132,7 +133,7 @@ def _loading(seen: Seen) -> Iterator[Suggestion]:
         settings: dict[str, Value] = {"workers": count, "pin_memory": True, "non_blocking": True}
         yield seen.idea("Loader workers", why, settings, max(seen.work_s, load_s / count))
     elif waiting > 1 - 1 / _LEAST:
-        advice = f"{why} on {cores} cores: use smaller or decoded files, fewer transforms, or a cache"
+        advice = f"{why} on {have}: use smaller or decoded files, fewer transforms, or a cache"
         gain = step_s / seen.work_s
         yield Suggestion(title="Cheaper samples", state="edit", why=advice, gain=gain, at_most=True)
 
@@ -154,8 +155,7 @@ def _computing(seen: Seen) -> Iterator[Suggestion]:
         share = steps.optimizer_s / steps.block.seconds
         why += f": {share:.0%} of a step"
         left_s = max(steps.step_s - min(share * steps.step_s, work_s), 0.02 * steps.step_s)
-    kind = "fused" if seen.has_fused else "foreach"
-    yield seen.idea("Optimizer", why, {"optimizer_impl": kind}, left_s)
+    yield seen.idea("Optimizer", why, {"optimizer_impl": "fused" if seen.has_fused else "foreach"}, left_s)
 
 
 def table(ideas: Sequence[Suggestion]) -> Table:

@@ -37,7 +37,7 @@ class Models:
         self._script = script
         self.is_compiled = False
         self._batch = 0  # samples in a layer of the model that takes [sequence, batch, features]
-        self._fed_at = (-1, -1)  # backward passes and steps before the last input that was looked at
+        self._fed = 0, 0  # samples and tokens of the largest input for the next backward pass
         around(nn.Module, "compile", self._compile_in_place)
         around(torch.autocast, "__enter__", self._enter_autocast)
         _module._compiled_call_impl = self
@@ -110,13 +110,16 @@ class Models:
                 output = tree_map(_in_32_bits, call(*args, **kwargs))
         else:
             output = call(*args, **kwargs)
-        if self._fed_at != (script.backwards, steps.count):
-            self._fed_at = script.backwards, steps.count
+        if not any(self._fed):
             script.tell("input", args or kwargs)
-            samples, tokens = size(args or kwargs, self._batch)
-            steps.now.forward_samples += samples
-            steps.now.tokens += tokens
+        self._fed = max(self._fed, size(args or kwargs, self._batch))
         return output
+
+    def on_backward(self) -> None:
+        now = self._script.steps.now
+        now.forward_samples += self._fed[0]
+        now.tokens += self._fed[1]
+        self._fed = 0, 0
 
     def _examined(self, call: Any, *args: Any, **kwargs: Any) -> Any:
         """A call of the first steps: the type that it computes in is read."""

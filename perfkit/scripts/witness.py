@@ -109,11 +109,10 @@ class Witness:
         for name in ("weight", "losses"):
             facts[name] = [float(value) for value in facts[name]]
         floating = [kind for kind in self._formats if kind.is_floating_point]
-        autocast = self._script.autocast
         return Behaviour(
             **facts,
             parameters=sum(p.numel() for p in self._script.parameters()),
             precision=shown(min(floating, key=lambda kind: kind.itemsize)) if floating else None,
-            autocast=shown(autocast) if autocast else None,
+            autocast=shown(self._script.autocast) if self._script.autocast else None,
             replaced=[name for name, plain in self._relied_on.items() if pkgutil.resolve_name(name) != plain],
         )

@@ -377,7 +377,7 @@ torch.compile = functools.partial(torch.compile, backend=backend)
 
 
 EPOCHS = """
-import importlib.util, sys
+import importlib.util, itertools, sys
 importlib.util.find_spec("torch")  # as transformers does
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -389,7 +389,15 @@ try:
     DataLoader(data, prefetch_factor=2)
 except ValueError:
     print(sys.stdin.read(), flush=True)
+class Endless(DataLoader):  # one iterator for all epochs, as in timm
+    def __len__(self):
+        return 6
+    def __iter__(self):
+        batches = self.__dict__.setdefault("batches", super().__iter__())
+        return (next(batches) for _ in range(6))
 loader = DataLoader(data, batch_size=8, num_workers=int(sys.argv[1]))
+if sys.argv[2:]:
+    loader = Endless(data, batch_sampler=itertools.cycle([[*range(8)]]))
 model = torch.nn.Linear(8, 4)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 while True:
@@ -402,13 +410,13 @@ while True:
 """
 
 
-@pytest.mark.parametrize("workers", ["0", "1"])
-def test_a_held_batch_makes_no_epoch_longer_and_torch_s_errors_stay(folder, workers):
+@pytest.mark.parametrize("arguments", ["0", "1", "0 endless"])
+def test_a_held_batch_makes_no_epoch_longer_and_torch_s_errors_stay(folder, arguments):
     (folder / "input.txt").write_text("as in the file")
     before, given = os.dup(0), os.open("input.txt", os.O_RDONLY)
     os.dup2(given, 0)
     try:
-        with started(EPOCHS, workers) as script:
+        with started(EPOCHS, *arguments.split()) as script:
             train(script)
             for _ in range(8):  # it begins at each batch of an epoch, the last one among them
                 assert script.ask("ceiling", samples=96).samples >= 96
@@ -466,6 +474,7 @@ def test_steps_that_a_gradient_scaler_leaves_out_at_the_beginning_count(folder):
         + """
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
 while True:
+    model(torch.ones(1, 8))  # as a policy looks at an observation
     scaler.scale(model(torch.ones(16, 8)).pow(2).sum()).backward()
     scaler.step(optimizer)
     scaler.update()
