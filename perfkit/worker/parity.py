@@ -26,9 +26,8 @@ from perfkit.worker.training import Training, losses
 
 ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11, "tf32": 2.0**-11}
 """Relative rounding of the formats with fewer bits than float32 that inputs of products may have."""
-DATA_TOLERANCE = 0.15
-"""RMSE of inputs / their standard deviation. Photos of noise, decoded at half their size, differ by 0.13;
-shifted by a pixel, by 0.23; resized without a filter, by 0.30; with other channels, by 1.1."""
+DATA_TOLERANCE = 0.18
+"""RMSE of inputs / their standard deviation: photos differ by up to 0.17 if scaled, from 0.21 if shifted."""
 BY_INDEX = ". A data set that augments at random must draw from the sample's index, not the order"
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -115,15 +114,16 @@ def check(session: Session, recipe: Recipe, exactness: str, seed: int, steps: in
         for dtype in (torch.float32, torch.float64)
     )
     sides = (candidate, float32, float64)
-    rounding, bitwise = _rounding(recipe, device), exactness == "bitwise"
+    rounding = _rounding(recipe, device)
+    are_prepared_otherwise = recipe.uint8_copy or recipe.scaled_decode or recipe.device_resize
     inputs, targets = zip(*differences, strict=True)
     checks = [
-        _same("the same inputs", inputs, 0.0 if bitwise else DATA_TOLERANCE, BY_INDEX),
+        _same("the same inputs", inputs, DATA_TOLERANCE * are_prepared_otherwise, BY_INDEX),
         _same("the same targets", targets),
         _near("outputs of the first step", [side.outputs for side in sides], rounding, roundings=15),
         _near("losses", [[*map(torch.tensor, side.losses)] for side in sides], rounding, roundings=4),
     ]
-    if bitwise:
+    if exactness == "bitwise":
         apart = [abs(one - other) for one, other in zip(candidate.losses, reference.losses, strict=True)]
         checks.insert(2, _same("bitwise the same losses", apart))
     found = {"candidate": candidate.losses, "float32": float32.losses, "float64": float64.losses}
