@@ -12,6 +12,7 @@ SAME = 0.95
 """A mean over steps is less below this share of the other one: the last batch of an epoch may be smaller."""
 FEW = 0.75
 """The same of steps that change weights."""
+LOSSES = 8  # first ones, which are compared
 NAMES = (
     "samples", "backward", "updates", "inputs", "model", "frozen", "precision", "batches", "evaluations",
     "checkpoints", "timing", "losses",
@@ -22,16 +23,7 @@ _PER_STEP = ("loaded", "trained", "values", "backwards", "batches", "weight", "r
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of a script's steps.
-
-    The first seven have one value a step; the first two steps count as one. `loaded`, `trained`: samples that
-    it fetched, and those that entered the model before a backward pass. `values`, `batches`: elements and a
-    checksum of the model's first input. `weight`: a checksum of one of the parameters. `reached`: parameters
-    that the losses depend on and an optimizer updates, None in steps not looked at. `losses`: sums over the
-    backward passes of each of the first steps. `evaluations`, `checkpoints`: numbers of the steps with one.
-    `precision`: the narrowest number format in which losses were computed. `autocast`: None where none was
-    entered in training. `replaced`: functions that measuring relies on and that the script has replaced.
-    """
+    """What was seen of a script's steps: `observed` in docs/json.md. The first seven have a value a step."""
 
     loaded: list[int]
     trained: list[int]
@@ -62,17 +54,17 @@ def _of_a_step(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     (trained, before), (passes, passes_before), (loaded, loaded_before) = (
         (fmean(getattr(new, name)), fmean(getattr(old, name))) for name in ("trained", "backwards", "loaded")
     )
+    if not 0 < trained <= before:  # calls of the model may be merged, or unseen in what is compiled
+        trained, before = loaded, loaded_before
     samples = f"{trained:.4g} samples are trained on in a step, not {before:.4g}"
-    if math.isclose(trained, before, rel_tol=1 - SAME):
+    passed = f"an optimizer step has {passes:.3g} backward passes, not {passes_before:.3g}"
+    if passes < SAME * min(1, passes_before):
+        yield Difference("backward", passed)
+    elif math.isclose(trained, before, rel_tol=1 - SAME):
         if max(loaded_before, trained) < SAME * loaded:
-            text = f"{loaded:.4g} samples are loaded for a step, {trained:.4g} trained on"
-            yield Difference("backward", text)
-        return
-    is_same_pass = math.isclose(trained * passes_before, before * passes, rel_tol=0.25)
-    if is_same_pass and (passes > passes_before or passes < SAME):
-        name = "updates" if passes > passes_before else "backward"
-        passed = f"an optimizer step has {passes:.3g} backward passes, not {passes_before:.3g}"
-        yield Difference(name, f"{passed}: {samples}")
+            yield Difference("backward", f"{loaded:.4g} samples are loaded a step, {trained:.4g} trained on")
+    elif passes > passes_before and math.isclose(trained * passes_before, before * passes, rel_tol=0.25):
+        yield Difference("updates", f"{passed}: {samples}")
     else:
         yield Difference("samples", samples)
 
@@ -99,24 +91,26 @@ _LESS: tuple[tuple[str, float, Callable[[Behaviour], float], str], ...] = (
 
 
 def differences(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
-    """Where the new script does less than the old one, in as many steps of each.
-
-    What only makes the same work faster is no difference: loader workers, memory formats, compilation, an
-    autocast, another implementation of the optimizer, fewer waits.
-    """
+    """Where the new script does less than the old one, in as many steps of each."""
     count = min(len(old.loaded), len(new.loaded))
     old, new = (
         msgspec.structs.replace(side, **{name: getattr(side, name)[:count] for name in _PER_STEP})
         for side in (old, new)
     )
     yield from _of_a_step(old, new)
+    losses = zip(old.losses[:LOSSES], new.losses, strict=False)
+    are_equal = all(math.isclose(*both, rel_tol=1e-5) for both in losses)
     for name, share, measure, words in _LESS:
         with contextlib.suppress(ZeroDivisionError, StatisticsError):  # nothing of it was seen
             now, before = measure(new), measure(old)
+            if name == "inputs" and are_equal:  # what is left out from the start is padding
+                early = sum(new.values[:LOSSES]) / sum(new.trained[:LOSSES])
+                if early < share * before:
+                    before = FEW * early
             if now < share * before:
                 yield Difference(name, words.format(now, before))
     # In as many steps a script with smaller batches comes through fewer epochs.
-    part = min(1.0, sum(new.trained) / max(1, sum(old.trained)))
+    part = min(1.0, sum(new.loaded) / sum(old.loaded))
     for name in ("evaluations", "checkpoints"):
         seen, known = (sum(step < count for step in getattr(side, name)) for side in (new, old))
         if seen + bool(seen) < int(known * part):  # one may be just beyond

@@ -104,6 +104,8 @@ class Loaders:
             if may_train:
                 script.steps.now.waited += clock() - start
         self._fetched.append((epoch.loader, samples))
+        if not torch.is_grad_enabled():
+            self.on_evaluation()
         self._batch_ids = {id(tensor) for tensor in tensors(batch)} if script.steps.are_first else set()
         if may_train:
             script.iterator = iterator

@@ -28,7 +28,7 @@ _DISTORTED = 2
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a comparison of two scripts comes to; fields of the document for `--json`."""
+    """What a comparison of two scripts comes to: `compare` in docs/json.md."""
 
     outcome: str
     exit_code: int
@@ -36,7 +36,6 @@ class Verdict(msgspec.Struct, frozen=True):
     differences: list[Difference]
     losses: Check
     observed: dict[str, Behaviour]
-    """What the steps of both sides, `a` and `b`, did."""
 
     def sections(self, result: Comparison) -> list[Content]:
         """The verdict for people."""

@@ -66,8 +66,8 @@ class Step:
 class Steps:
     """Counts steps and hands each to a listener at its end; the first two are handed over together."""
 
-    def __init__(self, listener: Callable[[list[Step]], None]) -> None:
-        self._listener = listener
+    def __init__(self, listener: Callable[[list[Step]], None], usual: int) -> None:
+        self._listener, self._usual = listener, usual
         self.count = 0
         self.began_at = 0.0
         """`time.time()` at which the first step began."""
@@ -75,7 +75,7 @@ class Steps:
         self.now = Step()
         self.in_backward = False
         self._cycle = Counter[object]()  # what changes the weights, in its order, and samples fed for it
-        self._is_over = False
+        self._is_over, self._is_loaded = False, True
         self._since = clock()
         self._first: Step | None = None
 
@@ -105,10 +105,11 @@ class Steps:
         self._is_over = False
         self.now.seconds = clock() - self._since
         steps = [self._first, self.now.since(self._first)] if self._first else [self.now]
-        fed = max(self._cycle.values()) // len(steps) or 1  # a batch is shared; without one: steps
+        fed = max(self._cycle.values()) // len(steps)  # optimizers share a batch
         self._cycle = Counter(dict.fromkeys(self._cycle, 0))
         for step in steps:
-            step.samples = step.samples or fed
+            self._is_loaded &= bool(step.samples)  # else a batch that is loaded serves several steps
+            step.samples = (self._is_loaded and step.samples) or fed or step.samples or self._usual
             step.tokens = step.tokens * step.samples // (step.forward_samples or step.samples)
         self.count += len(steps)
         self.are_first = self.count < 3
@@ -133,12 +134,12 @@ class Script(View):
     def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
         super().__init__(model=nn.ModuleList())  # those that the script calls itself
         self.settings, self.files = settings, files
-        self.toggles: dict[str, Any] = dict(settings["toggles"])
+        self.toggles = settings["toggles"]
         self.notes: list[str] = []
         self.sites = defaultdict[str, list[Site]](list)
         """The distinct calls of each role among the first ones: a step may have several, as that of a GAN."""
         self._looks = Counter[str]()
-        self.steps = Steps(functools.partial(self.tell, "steps"))
+        self.steps = Steps(functools.partial(self.tell, "steps"), settings["samples"])
         self.parts: list[Any] = [self]
         self.optimizers: list[Any] = []
         self.backwards = 0

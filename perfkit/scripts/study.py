@@ -17,7 +17,7 @@ from perfkit.results import parity
 from perfkit.results.parity import Check
 from perfkit.results.run import Comparison, Run
 from perfkit.rules import Target
-from perfkit.scripts.behaviour import Behaviour
+from perfkit.scripts.behaviour import LOSSES, Behaviour
 from perfkit.scripts.messages import RANDOM_DATA, ScriptFacts
 from perfkit.scripts.watched import Launch, WatchedScript
 from perfkit.show.document import Content, Notice
@@ -26,8 +26,6 @@ from perfkit.studies.here import ThisMachine
 from perfkit.studies.sources import Plan, Progress, plan
 from perfkit.worker.messages import Description, Trained
 
-LOSSES = 8
-"""First losses that are compared."""
 _USUAL_STEPS = 120
 """Steps of both sides of a usual comparison: first losses, warm-up, five rounds with held batches."""
 _FEWEST, _LOSSES_PART = 2, 0.1
@@ -59,15 +57,13 @@ class ScriptSource(ThisMachine):
         self._more = more or {}
         self._observed = observed
         self._first: WatchedScript | None = None
-        self._loaders: list[tuple[str, int, int]] = []
+        self._known: ScriptFacts | None = None
 
     def load(self) -> None:
         """Starts the script and looks at its first steps."""
         launch, preset = self._launch, self.plan.preset
         self._first = child = self._start(launch, {})
-        self.facts = facts = child.ask("describe")
-        frames = [site.frames[0] for site in facts.sites if site.role == "loader" and site.frames]
-        self._loaders = [(frame.file, frame.line, frame.column) for frame in frames]
+        self._known = self.facts = facts = child.ask("describe")
         preset = affordable(preset, facts.step_s)
         if not facts.loader and preset.block_s:
             preset = replace(preset, block_samples=1)  # what a step's samples are is a guess: time counts
@@ -117,7 +113,7 @@ class ScriptSource(ThisMachine):
             launch,
             toggles,
             seed=self.plan.seed,
-            loaders=self._loaders,
+            known=self._known,
             witness=self._observed is not None,
             on_progress=self.progress.phase,
             cancelled=self.progress.cancelled,

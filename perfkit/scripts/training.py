@@ -43,7 +43,7 @@ class Models:
         _module._compiled_call_impl = self
 
     def __get__(self, module: nn.Module | None, kind: type) -> Any:
-        if module is None or torch.compiler.is_compiling():
+        if module is None or torch.compiler.is_compiling() or torch._C._is_tracing():
             return None
         return functools.partial(self._first_call, module)
 

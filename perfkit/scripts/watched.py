@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from pathlib import Path
@@ -23,6 +23,7 @@ from perfkit.process.child import GRACE_S, Conversation, OnProgress, end_tree
 from perfkit.process.failures import explain_exit
 from perfkit.recipe import Recipe, Value
 from perfkit.scripts import entry
+from perfkit.scripts.messages import ScriptFacts
 from perfkit.scripts.outputs import unfold
 
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"}
@@ -91,8 +92,8 @@ class WatchedScript(Conversation):
     Questions are methods of `questions.Questions`; they wait for the script's second step.
 
     `toggles`: switches that are set from outside; what cannot be set has no proof. `seed`: of torch, Python
-    and NumPy at its start. `loaders`: `(file, line, column)` of the calls that make the training loader,
-    where that is known. `witness`: it is to be asked for its behaviour.
+    and NumPy at its start. `known`: of another process of it: the calls that make the training loader, and
+    the samples of a step in which none are seen. `witness`: it is to be asked for its behaviour.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class WatchedScript(Conversation):
         toggles: Mapping[str, Value] | None = None,
         *,
         seed: int = 0,
-        loaders: Iterable[tuple[str, int, int]] = (),
+        known: ScriptFacts | None = None,
         witness: bool = False,
         on_progress: OnProgress = lambda phase: None,
         cancelled: threading.Event | None = None,
@@ -112,9 +113,13 @@ class WatchedScript(Conversation):
         self.folder = Path(self._files.name)
         """Everything that only this process needs, its mirror of the user's folder among it."""
         self._mirror = os.path.realpath(self.folder / "files")
+        sites = known.sites if known else []
         settings = {
             "toggles": dict(toggles or {}),
-            "loaders": list(loaders),
+            "loaders": [
+                (f.file, f.line, f.column) for site in sites if site.role == "loader" for f in site.frames[:1]
+            ],
+            "samples": known.samples_per_step if known else 1,
             "witness": witness,
             "seed": seed,
             "package": perfkit.__file__,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from perfkit.scripts.behaviour import Behaviour
-from perfkit.scripts.script import Script, Step, first_tensor
+from perfkit.scripts.script import Script, Step, around, first_tensor
 from perfkit.worker.checks import shown
 
 _LOOKED_AT, _MOST_APART = 4, 7
@@ -41,11 +41,17 @@ class Witness:
         self._backwards = self._look_at = 0
         self._random = random.Random(script.settings["seed"])
         self._begin_step()
+        around(torch, "compile", self._compile)
 
     def _begin_step(self) -> None:
         self._values = 0
         self._batch: list[torch.Tensor] = []
         self._leaves: dict[int, int] = {}  # on which losses depend, with their sizes
+
+    def _compile(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
+        """Has compiled parts draw the random numbers of eager ones: else dropout would change all losses."""
+        pkgutil.resolve_name("torch._inductor.config").fallback_random = True
+        return plain(*args, **kwargs)
 
     def on_input(self, given: Any) -> None:
         """After the first forward pass before each backward pass."""
@@ -74,7 +80,8 @@ class Witness:
         """A step has ended; the first two end together, and count as one."""
         script, facts, number, count = self._script, self._facts, len(self._facts["loaded"]), len(steps)
         if not number:
-            for weight in script.parameters():
+            weights = script.parameters()
+            for weight in weights[: len(weights) // 2]:  # in the middle: a head is cheap to update
                 if weight.requires_grad and weight.dim() > 1 and type(weight.data) is torch.Tensor:
                     self._weight = weight
         reached = None
@@ -84,8 +91,8 @@ class Witness:
             self._look_at = number + (1 if number < _LOOKED_AT else self._random.randint(1, _MOST_APART))
         for mark in {mark for step in steps for mark in step.marks} & {"evaluation", "checkpoint"}:
             facts[f"{mark}s"].append(number)
-        # Batches of an evaluation may come from the same loader.
-        loaded = sum(each.forward_samples if "evaluation" in each.marks else each.samples for each in steps)
+        most = script.samples_per_step  # batches of an evaluation may come from the same loader
+        loaded = sum(min(one.samples, most) if "evaluation" in one.marks else one.samples for one in steps)
         known = {
             "loaded": loaded // count,
             "trained": sum(step.forward_samples for step in steps) // count,
@@ -105,14 +112,15 @@ class Witness:
     def behaviour(self) -> Behaviour:
         """Everything that was seen until now."""
         facts: dict[str, Any] = {"losses": [], "evaluations": [], "checkpoints": [], **self._facts}
-        facts["batches"] = [float(hash(tuple(part.item() for part in sums))) for sums in facts["batches"]]
+        facts["batches"] = [float(hash(tuple(map(float, sums)))) for sums in facts["batches"]]
         for name in ("weight", "losses"):
-            facts[name] = [float(value) for value in facts[name]]
+            facts[name] = [*map(float, facts[name])]
         floating = [kind for kind in self._formats if kind.is_floating_point]
+        autocast = self._script.autocast if self._weight.element_size() > 2 else None  # it keeps 32 bits
         return Behaviour(
             **facts,
             parameters=sum(p.numel() for p in self._script.parameters()),
             precision=shown(min(floating, key=lambda kind: kind.itemsize)) if floating else None,
-            autocast=shown(self._script.autocast) if self._script.autocast else None,
+            autocast=shown(autocast) if autocast else None,
             replaced=[name for name, plain in self._relied_on.items() if pkgutil.resolve_name(name) != plain],
         )

@@ -84,8 +84,8 @@ CASES = (
 )  # fmt: skip
 
 
-def start(launch, toggles, loaders=()):
-    script = WatchedScript(launch, toggles, loaders=loaders)
+def start(launch, toggles, known=None):
+    script = WatchedScript(launch, toggles, known=known)
     script.timeout_s = 200
     return script
 
@@ -102,7 +102,8 @@ def test_a_script_is_counted_toggled_and_edited(case, tmp_path, monkeypatch):
     for source in (ROOT / "tests/scripts", ROOT / "data/scripts"):
         shutil.copytree(source, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "gpt.py").write_text(TOKENS)
-    launch = Launch(case.program, case.arguments, not case.program.endswith(".py"), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    launch = Launch(case.program, case.arguments, not case.program.endswith(".py"))
     files = {path: path.read_bytes() for path in tmp_path.rglob("*.py")}
     environment = dict(os.environ)
     with start(launch, {}) as plain:
@@ -116,10 +117,8 @@ def test_a_script_is_counted_toggled_and_edited(case, tmp_path, monkeypatch):
         assert len(first.losses) == LOSS_STEPS * case.backwards
         for name, reason in case.refused.items():
             assert reason in facts.refused[name]
-        frames = [site.frames[0] for site in facts.sites if site.role == "loader"]
-        loaders = [(frame.file, frame.line, frame.column) for frame in frames]
         for toggles in filter(None, (case.exact, case.other)):
-            with start(launch, toggles, loaders) as script:
+            with start(launch, toggles, facts) as script:
                 other = train(script)
             assert {proof.name: proof.ok for proof in other.mechanisms} == dict.fromkeys(toggles, True)
             recipe, own = Recipe.from_dict(other.recipe), Recipe.from_dict(first.recipe)

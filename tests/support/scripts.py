@@ -129,7 +129,7 @@ def _observe(file, steps):
                 sys.exit()
 
     line = os.open(os.devnull, os.O_RDWR)
-    settings = {"toggles": {}, "scratch": "", "seed": 0, "loaders": [], "witness": True, "line": line}
-    questions = Questions(settings, Outputs(str(file.parent)))
+    settings = {"toggles": {}, "scratch": "", "seed": 0, "loaders": [], "witness": True, "samples": 1}
+    questions = Questions(settings | {"line": line}, Outputs(str(file.parent)))
     questions.line.close()  # nobody asks
     questions.subject.parts.append(Observer())

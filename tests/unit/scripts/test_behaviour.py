@@ -153,6 +153,7 @@ CHEATS = {
     "a detached body later": ("frozen", PARTS, PREDICT, "head(body(x) if step < 5 else body(x).detach())"),
     "weights in 16 bits": ("precision", IMAGES, MODEL,
                            f"{MODEL}.bfloat16(); model.register_forward_pre_hook(lambda _, given: given[0].bfloat16())"),
+    "weights in 16 bits under autocast": ("precision", IMAGES, MODEL, f"{MODEL}.bfloat16(); torch.autocast('cpu').__enter__()"),
     "a product in 16 bits later": ("precision", TOKENS, PRODUCT, f"({IN_16_BITS} if it > 10 else {PRODUCT}).float()"),
     "one batch again and again": ("batches", TOKENS, BATCH, f"if it < 10: {BATCH}"),
     "an epoch kept in a list": ("batches", IMAGES, MODEL, f"{MODEL}; loader = list(loader)"),
@@ -177,6 +178,12 @@ HONEST = {
     "channels_last and compile": (
         IMAGES, (MODEL, 'model = torch.compile(Net().to(memory_format=torch.channels_last), backend="eager")'),
     ),
+    "a compiled function": (IMAGES, (MODEL, f'{MODEL}; called = torch.compile(lambda x: model(x), backend="eager")'),
+                            (FORWARD, "out = called(x); assert torch._inductor.config.fallback_random")),
+    "a traced model": (IMAGES, (MODEL, f"""{MODEL}
+with torch.random.fork_rng(): model = torch.jit.trace(model, torch.zeros(16, 3, 12, 12), check_trace=False)""")),
+    "batches loaded at once": (IMAGES, (LOADER, "batch_size=64, shuffle=True"), ("for x, y in loader:",
+        "for x, y in ((x, y) for many in loader for x, y in zip(*(part.split(16) for part in many))):")),
     "autocast": (TOKENS, (PASS, f"with torch.autocast('cpu', torch.bfloat16): {PASS}")),
     "data prepared once": (IMAGES, (".byte(), ", ".float() / 255, "), (SCALED, "self.x[index]")),
     "bytes scaled in the model": (IMAGES, (SCALED, "self.x[index]"), (FEATURES, "h = self.body(x / 255)")),
@@ -187,7 +194,8 @@ HONEST = {
     "fused attention": (TOKENS, (ATTENTION, "        h = F.scaled_dot_product_attention(q, k, v, is_causal=True)")),
     "computed again": (TOKENS, (BLOCK, "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=True)"),
                        ("import math", "import math, torch.utils.checkpoint")),
-    "evaluated in larger batches": (IMAGES, ("batch_size=32", "batch_size=96"), ("no_grad", "inference_mode")),
+    "evaluated in larger batches": (IMAGES, ("batch_size=32", "batch_size=96"), ("no_grad", "inference_mode"),
+                                    (": model(x)", ": __import__('copy').deepcopy(model)(x)")),
 }  # fmt: skip
 """Edit → the script, what is replaced and by what."""
 
@@ -223,6 +231,14 @@ def test_honest_edits_pass(edit, observe):
     assert not [*differences(old, new)]
     losses = parity.losses(new.losses[:8], old.losses[:8], "tolerance", new.autocast is not None)
     assert losses.ok, losses.evidence
+
+
+@pytest.mark.parametrize("wasteful", [
+    [(FORWARD, "out = torch.cat([model(part) for part in x.split(4)])")],
+    [(FORWARD, "out = model(nn.functional.pad(x, (0, 4)))"), (FEATURES, "h = self.body(x[..., :12])")],
+])  # fmt: skip
+def test_calls_may_be_merged_and_padding_left_out(wasteful, observe):
+    assert not [*differences(observe(IMAGES, *wasteful), observe(IMAGES))]
 
 
 def test_small_batches_of_tokens_are_told_apart(observe):

@@ -14,7 +14,7 @@ class Seen:
 
     def __init__(self):
         self.steps = []
-        self.counter = Steps(self.steps.extend)
+        self.counter = Steps(self.steps.extend, 1)
         self.counter.begin()
 
     def step(self, samples, *optimizers):
@@ -54,7 +54,7 @@ def seen(known, role):
 
 
 def test_the_exact_expressions_of_the_user_s_calls():
-    known = Script({"toggles": {}, "scratch": "/nowhere"}, None)
+    known = Script({"toggles": {}, "scratch": "/nowhere", "samples": 1}, None)
     (seen(known, "optimizer"), seen(known, "optimizer"))
     (site,) = known.sites["optimizer"]
     assert (site.role, site.library) == ("optimizer", "")
