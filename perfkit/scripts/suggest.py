@@ -121,7 +121,7 @@ def _loading(seen: Seen) -> Iterator[Suggestion]:
     """As if workers took no core."""
     own, cores, waiting, step_s = seen.own, seen.cores, seen.steps.waiting, seen.steps.step_s
     on_cpu = seen.target.device == "cpu"
-    count = max(1, cores // 2 if on_cpu else cores)
+    count = cores // 2 if on_cpu else cores
     workers = f"{own.workers or 'no'} worker{'s' * (own.workers != 1)}"
     have = f"{cores} core{'s' * (cores != 1)}"
     if on_cpu and own.workers and own.workers + own.cpu_threads > cores:

@@ -54,6 +54,7 @@ def test_workers_of_which_there_are_enough_call_for_cheaper_samples_or_fewer_of_
         target = on("cpu", workers=workers, cpu_threads=2)
         assert idea("Fewer workers", cores=2, target=target).settings == {"workers": fewer}
     assert idea("Fewer workers", cores=1, target=target).why.endswith(" share 1 core")
+    assert idea("Cheaper samples", cores=1).state == "edit", "a worker would take the model's only core"
     assert idea("Loader workers", steps=Observation(block=block(100, waits=0.01))).state == "refused"
 
 
