@@ -100,8 +100,8 @@ class _Calls(TorchFunctionMode):
         judgement = _judge(name, args, kwargs, result, self.on_gpu)
         if judgement and (caller := _caller(self.on_gpu)):
             kind, fix = judgement
-            where, is_scaler = caller
-            self.counts[name, where, kind, SCALER_REMEDY if is_scaler else fix] += 1
+            where, other_fix = caller
+            self.counts[name, where, kind, other_fix or fix] += 1
         return result
 
 
@@ -137,8 +137,8 @@ def _copy(name: str, args: Any, kwargs: Any, after: str, on_gpu: bool) -> tuple[
     return TO_DEVICE, "copy with non_blocking: the memory is pinned already"
 
 
-def _caller(on_gpu: bool) -> tuple[str, bool] | None:
-    """`file:line` of the calling code, and whether a GradScaler called.
+def _caller(on_gpu: bool) -> tuple[str, str] | None:
+    """`file:line` of the calling code, and what to do about a library's call: empty if it made none.
 
     None inside a data loader, whose tensors belong on the host. Without a GPU also in an optimizer, which
     counts its steps on the host.
@@ -147,7 +147,11 @@ def _caller(on_gpu: bool) -> tuple[str, bool] | None:
     libraries = (LOADER,) if on_gpu else (LOADER, OPTIMIZER)
     if any(library in file for file, _ in stack for library in libraries):
         return None
+    remedy = SCALER_REMEDY if any(SCALER in file for file, _ in stack) else ""
     for file, line in stack:
         if is_users(file) or file in PROGRAM:
-            return f"{os.path.basename(file)}:{line}", any(SCALER in other for other, _ in stack)
+            return f"{os.path.basename(file)}:{line}", remedy
+        package = file.partition(f"-packages{os.sep}")[2].split(os.sep)[0]
+        if package not in ("", "torch", "perfkit"):
+            remedy = f"{package} does it: see whether an option of its own makes it rarer"
     return None

@@ -114,6 +114,14 @@ def test_a_scaler_that_reads_whether_gradients_overflowed_is_told_apart_from_a_r
     assert {place.fix for place in detected} == {syncs.SCALER_REMEDY}
 
 
+def test_what_a_library_reads_is_not_the_script_s_to_change():
+    names = {}
+    exec(compile("def read(value): return value.item()", "/x/site-packages/trainer/loop.py", "exec"), names)
+    with perfkit.detect_syncs() as detected:
+        names["read"](X.sum())
+    assert [place.fix[:15] for place in detected] == ["trainer does it"]
+
+
 def session(workload=None, **switches):
     asked = Session(SimpleNamespace(send=None))
     asked.subject = Training(Recipe(**{"batch_size": 8, **switches}), workload or Toy(), torch.device("cpu"))
