@@ -132,7 +132,7 @@ def _loading(seen: Seen) -> Iterator[Suggestion]:
         load_s = 0.0 if own.workers else waiting * step_s
         settings: dict[str, Value] = {"workers": count, "pin_memory": True, "non_blocking": True}
         yield seen.idea("Loader workers", why, settings, max(seen.work_s, load_s / count))
-    elif waiting > 1 - 1 / _LEAST:
+    if waiting > 1 - 1 / _LEAST and (on_cpu or own.workers >= count):  # workers may not pay on few cores
         advice = f"{why} on {have}: use smaller or decoded files, fewer transforms, or a cache"
         gain = step_s / seen.work_s
         yield Suggestion(title="Cheaper samples", state="edit", why=advice, gain=gain, at_most=True)
