@@ -96,8 +96,8 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
         while len(answers) < len(self.lines):
             _check(self.cancelled)
             if time.monotonic() > until:
-                what = "the run took longer than its time limit"
-                raise RunFailed(what, "Raise --timeout, or use a smaller preset")
+                what = f"it took longer than its time limit of {self.timeout_s:.0f} s"
+                raise RunFailed(what, "Allow it more time, or let it do less: a smaller preset or model")
             for rank, event in self.events():
                 if isinstance(event, Answer):
                     answers[rank] = event.value

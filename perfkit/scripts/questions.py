@@ -258,7 +258,7 @@ class Questions(Procedures):
         if isinstance(problem, EOFError):
             failure.remedy = "No keyboard is there: redirect its standard input from a file"
         elif failure.kind == "exception":
-            failure.remedy = "Its own traceback is in its output; run it without perfkit to compare"
+            failure.remedy = f"Run it without {', '.join(self._script.toggles) or 'perfkit'} to compare"
         self._send(failure)
         self.line.close()
 

@@ -118,6 +118,7 @@ class ScriptSource(ThisMachine):
             on_progress=self.progress.phase,
             cancelled=self.progress.cancelled,
         )
+        child.timeout_s = self.plan.timeout_s
         self._exit.callback(child.stop)
         return child
 
@@ -148,11 +149,8 @@ def losses(a: Run, b: Run) -> Check:
 
 def sides(result: Comparison, proofs: Sequence[Check]) -> list[Content]:
     """What was set from outside in a script, with its proof, what was not, and what both sides train."""
-    notices = [
-        Notice(f"{name}: {text}")
-        for name, text in result.b.facts.items()
-        if name == "ended" or name.startswith("not applied")
-    ]
+    facts, shown = result.b.facts.items(), ("ended", "not applied")
+    notices = [Notice(f"{name}: {text}") for name, text in facts if name.startswith(shown)]
     return [*notices, checks("Checks", [*result.b.mechanism, *proofs])]
 
 

@@ -129,8 +129,7 @@ class Models:
         hook = contextlib.nullcontext() if is_compiled else register_module_forward_pre_hook(self._look)
         with self._ignoring_inner_calls(), hook:
             output = call(*args, **kwargs)
-        floating = filter(torch.is_floating_point, tensors(output))
-        largest = max(floating, key=torch.Tensor.dim, default=None)
+        largest = max(filter(torch.is_floating_point, tensors(output)), key=torch.Tensor.dim, default=None)
         if largest is not None:
             script.outputs = torch.empty_like(largest, device="meta")  # its memory is not kept
         return output

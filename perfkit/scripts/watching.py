@@ -27,7 +27,7 @@ from perfkit.worker.messages import Block, Peak
 
 BUDGET_S, TRY_S = 60.0, 30.0
 """Seconds for watching once the script trains, and for each suggestion that is tried."""
-_STEPS, _OBSERVING, _TRIED, _SYNC_STEPS = 60, 0.2, 2, 4
+_STEPS, _OBSERVING, _TRIED, _TRIED_STEPS, _SYNC_STEPS = 60, 0.2, 2, 5, 4
 _PROFILED = {"wait": 1, "warmup": 2, "active": 3, "stacks": False}
 _COSTS = 20
 """How many plain steps a further question takes, at most."""
@@ -101,7 +101,11 @@ def watch(
         with progress.part(0, 1 + tries):
             result = _ask(source, budget_s, progress)
         best = [idea for idea in result.suggestions if idea.state == "try"][: _TRIED * tries]
-        if best:
+        side_s = result.script.startup_s + _TRIED_STEPS * result.seen.step_s
+        if best and side_s > 2 * TRY_S:
+            slow = f"nothing was tried, as the first steps take {side_s:.0f} s: use perfkit compare --script"
+            result = msgspec.structs.replace(result, warnings=[*result.warnings, slow])
+        elif best:
             with progress.part(1, 2):
                 ideas = [*_try(source, best), *result.suggestions[len(best) :]]
             result = msgspec.structs.replace(result, suggestions=ideas)
@@ -133,12 +137,11 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
         missing.append(what)
         return None
 
-    ceiling = speed = None
-    if facts.loader:
-        ceiling = ask("a held batch", "ceiling", samples=plain.block.samples)
+    ceiling = ask("a held batch", "ceiling", samples=plain.block.samples) if facts.loader else None
     syncs = ask("hidden waits", SYNCS, steps=_SYNC_STEPS)
     trace = ask("a profile", "profile", path=str(traces.new_file()), **_PROFILED)
     diagnosis = traces.analyse(trace).diagnosis if trace else []
+    speed = None
     if ceiling and facts.settings.get("amp") == "off" and not {"amp", "compile"} & facts.refused.keys():
         seconds = budget_s * _OBSERVING
         try:  # at last: a model may have operators that fail in bfloat16
@@ -184,10 +187,10 @@ def _try(source: ScriptSource, ideas: list[Suggestion]) -> Iterator[Suggestion]:
     base = source.baseline()
     recipes = [("as it is", base), *((idea.title, base.replace(**idea.settings)) for idea in ideas)]
     rule = replace(rungs.stop_rule(source.plan), budget_s=TRY_S / 2, ceiling=False)
+    source.plan = replace(source.plan, timeout_s=4 * TRY_S)
     _, *runs = source.measure(rungs.recipe_stages(recipes, source.target), rule)
     for idea, run in zip(ideas, runs, strict=True):
         if ratio := run.speedup("baseline"):
             yield suggest.tried(idea, ratio)
         else:
-            why = f"could not be tried: {run.reason or run.status}"
-            yield msgspec.structs.replace(idea, state="refused", why=why)
+            yield msgspec.structs.replace(idea, state="refused", why=f"it failed: {run.reason or run.status}")

@@ -155,7 +155,7 @@ def test_what_cannot_be_set_is_refused_with_the_reason(folder):
     [
         ("class Wrong(list):\n    def __getitem__(self, _): raise ValueError('no')\n"
          "for i in range(5): step()\nnext(iter(torch.utils.data.DataLoader(Wrong([1]))))",
-         r"after \d+ steps: the training raised ValueError: no.*:11"),
+         r"after \d+ steps: the training raised ValueError: no.*:11.*without cpu_threads"),
         ("step()\nprint('bye')", "ended before its second training step"),
         ("print('no training here')", "training step .*: 0"),
         ("for i in range(20): model(torch.randn(16, 8)).sum().backward()", "training step .*: 20"),
@@ -166,7 +166,8 @@ def test_what_cannot_be_set_is_refused_with_the_reason(folder):
 def test_a_script_that_fails_says_so_in_its_own_words(alone, ending, said, monkeypatch):
     if "bye" not in ending:
         scripts.fork(monkeypatch)
-    with started(LOOP + ending + "\n") as script, pytest.raises(RunFailed, match=said) as failure:
+    failing = started(LOOP + ending + "\n", toggles={"cpu_threads": 1})
+    with failing as script, pytest.raises(RunFailed, match=said) as failure:
         observe(script, 50)
     assert "raise" not in ending or "ValueError: no" in failure.value.output
 
@@ -461,11 +462,13 @@ while True:
         assert script.ask("ceiling", samples=64).samples >= 64
 
 
-def test_what_does_not_fit_into_the_budget_is_left_out_and_named(folder):
+def test_what_does_not_fit_into_the_budget_is_left_out_and_named(folder, monkeypatch):
+    monkeypatch.setattr(watching, "TRY_S", 0.5)
     Path("train.py").write_text(LOOP + "import time\nwhile True:\n    step()\n    time.sleep(0.3)\n")
-    result = watching.watch(Launch("train.py"), budget_s=2.0)
+    result = watching.watch(Launch("train.py"), budget_s=2.0, tries=True)
     assert result.seen.block.step_s and result.peak.allocated and result.trace is None
     assert any("no time was left" in text and "a profile" in text for text in result.warnings)
+    assert any("nothing was tried" in text for text in result.warnings)
 
 
 def test_steps_that_a_gradient_scaler_leaves_out_at_the_beginning_count(folder):
@@ -521,7 +524,7 @@ while True:
 
 
 def test_the_command_says_where_the_time_goes_and_what_two_suggestions_gave(folder, monkeypatch):
-    monkeypatch.setattr(watching, "TRY_S", 1.0)
+    monkeypatch.setattr(watching, "TRY_S", 2.0)
     Path("train.py").write_text(PLAIN)
     before = dict(os.environ)
     command = ("watch", "train.py", "--budget", "9", "--try", "--json", "seen.json", "--", "x")
