@@ -12,7 +12,8 @@ SAME = 0.95
 """A mean over steps is less below this share of the other one: the last batch of an epoch may be smaller."""
 FEW = 0.75
 """The same of steps that change weights."""
-LOSSES = 8  # first ones, which are compared
+LOSSES = 8
+"""First losses that are compared."""
 NAMES = (
     "samples", "backward", "updates", "inputs", "model", "frozen", "precision", "batches", "evaluations",
     "checkpoints", "timing", "losses",
@@ -23,7 +24,17 @@ _PER_STEP = ("loaded", "trained", "values", "backwards", "batches", "weight", "r
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of a script's steps: `observed` in docs/json.md. The first seven have a value a step."""
+    """What was seen of a script's steps.
+
+    The first seven have one value a step; the first two steps count as one. `loaded`, `trained`: samples that
+    it fetched, and those that entered the model before a backward pass. `values`, `batches`: elements and a
+    checksum of the model's first input. `weight`: a checksum of one of the parameters. `reached`: parameters
+    that the losses depend on and an optimizer updates, None in steps not looked at. `losses`: sums over the
+    backward passes of each of the first steps. `evaluations`, `checkpoints`: numbers of the steps with one.
+    `precision`: the narrowest number format in which losses were computed. `autocast`: None where none was
+    entered in training, or where weights have 16 bits. `replaced`: functions that measuring relies on and
+    that the script has replaced.
+    """
 
     loaded: list[int]
     trained: list[int]

@@ -43,10 +43,12 @@ class Site(msgspec.Struct, frozen=True):
 
 
 class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A script after its first steps: `script` in docs/json.md.
+    """A script after its first steps: what trains, what is set, what can be set from outside.
 
-    `step_s`: the step before the first question. `has_fused`: each optimizer has a fused implementation.
-    `loader`: the class of the data set, empty without a `DataLoader`.
+    `startup_s`: from the start of the process to the first batch; `step_s`: the step before the first
+    question. `has_fused`: each optimizer has a fused implementation. `loader`: the class of the data set,
+    empty without a `DataLoader`. `settings`: the switches as they are, as far as they can be read. `refused`:
+    switches that cannot be set from outside here, and the reason.
     """
 
     device: str
@@ -68,10 +70,11 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """Some steps, plain ones as a block, others by what happened in them: `seen` in docs/json.md.
+    """Some steps: the plain ones as a block, the others by what happened in them.
 
-    `tokens`: elements of integer inputs with two dimensions. `optimizer_s`: None on a GPU, which works on by
-    itself. `steps`: all steps of the script until now.
+    `tokens`: elements of integer inputs with two dimensions. `optimizer_s`: seconds of the plain steps in
+    optimizers; None on a GPU, which works on by itself. `outside`: steps with a new epoch, an evaluation or a
+    checkpoint in them → how many, and their seconds. `steps`: all steps of the script until now.
     """
 
     block: Block

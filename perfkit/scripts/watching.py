@@ -34,7 +34,11 @@ _COSTS = 20
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True):
-    """What watching a script has shown: `watch` in docs/json.md; what was not measured is None or empty."""
+    """What watching a script has shown; a part that was not measured is None or empty.
+
+    `command`: as one types it. `ceiling`: steps on a held batch. `trace`: the file with the profiled steps;
+    `bottlenecks`: what stands out in them, besides waiting for data, which the plain steps tell.
+    """
 
     command: str
     script: ScriptFacts

@@ -80,10 +80,9 @@ class Witness:
         """A step has ended; the first two end together, and count as one."""
         script, facts, number, count = self._script, self._facts, len(self._facts["loaded"]), len(steps)
         if not number:
-            weights = script.parameters()
-            for weight in weights[: len(weights) // 2]:  # in the middle: a head is cheap to update
-                if weight.requires_grad and weight.dim() > 1 and type(weight.data) is torch.Tensor:
-                    self._weight = weight
+            plain = [p for p in script.parameters() if type(p.data) is torch.Tensor and p.dim() > 1]
+            if weights := [p for p in plain if p.requires_grad]:
+                self._weight = weights[(len(weights) - 1) // 2]  # a head alone is cheap to update
         reached = None
         if self._leaves:
             updated = {id(p) for group in script.groups() for p in group["params"]} or self._leaves.keys()
