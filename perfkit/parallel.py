@@ -23,9 +23,9 @@ def prefetched(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
 
     upcoming = copied(next(batches, None))
     while upcoming is not None:
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream(device).wait_stream(side)
         for part in upcoming:  # the allocator must not reuse its memory while this stream reads it
-            part.record_stream(torch.cuda.current_stream())
+            part.record_stream(torch.cuda.current_stream(device))
         current, upcoming = upcoming, copied(next(batches, None))
         yield current
 

@@ -35,7 +35,7 @@ def train(recipe: Recipe, workload: Any, device: torch.device, seed: int = 0) ->
     """Train without end: the loss of each optimizer step, on the device."""
     torch.manual_seed(seed)
     if recipe.fp32_precision != "default":
-        torch.backends.cuda.matmul.fp32_precision = recipe.fp32_precision
+        torch.set_float32_matmul_precision("high" if recipe.fp32_precision == "tf32" else "highest")
         torch.backends.cudnn.conv.fp32_precision = recipe.fp32_precision
         torch.backends.cudnn.rnn.fp32_precision = recipe.fp32_precision
     if recipe.cudnn_benchmark:

@@ -148,6 +148,7 @@ def settings_kept():
     before = [part.fp32_precision for part in FP32_PARTS]
     benchmark, threads = torch.backends.cudnn.benchmark, torch.get_num_threads()
     yield
+    torch.set_float32_matmul_precision("highest")
     for part, precision in zip(FP32_PARTS, before, strict=True):
         part.fp32_precision = precision
     torch.backends.cudnn.benchmark = benchmark

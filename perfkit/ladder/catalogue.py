@@ -158,19 +158,20 @@ def optimization(name: str) -> Optimization:
     return OPTIMIZATIONS[name]
 
 
-def exactness(recipe: Recipe, baseline: Recipe) -> Exactness:
+def exactness(recipe: Recipe, baseline: Recipe, device: str = "cpu") -> Exactness:
     """The loosest class among the optimizations whose own switch differs from the baseline's.
 
-    Batch size, accumulation and ranks are judged together: training changes if the number of samples in an
-    optimizer step does. If a batch is only split differently, the sum of its gradients is rounded differently
-    (and batch normalisation sees the parts).
+    Batch size, accumulation and ranks are judged together: other samples in a step change the training; a
+    batch split differently rounds its gradients differently (and batch normalisation sees the parts).
+    A GPU adds up in another order each time: nothing is bitwise there.
     """
     changed, batch = set(recipe.diff(baseline)), {"batch_size", "accumulation", "ranks"}
-    classes = [o.exactness for o in OPTIMIZATIONS.values() if o.switch in changed - batch]
+    classes: list[Exactness] = ["bitwise" if device == "cpu" else "tolerance"]
+    classes += [o.exactness for o in OPTIMIZATIONS.values() if o.switch in changed - batch]
     if changed & batch:
         samples = {each.batch_size * each.accumulation * each.ranks for each in (recipe, baseline)}
         classes.append("tolerance" if len(samples) == 1 else "changes training")
-    return max(classes, key=get_args(Exactness).index, default="bitwise")
+    return max(classes, key=get_args(Exactness).index)
 
 
 KEPT = "kept"

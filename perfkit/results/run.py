@@ -263,7 +263,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def step_s(self) -> Estimate | None:
         """Time of a step, data wait included: median over the steps that count."""
-        step = stats.median(self._measured(self.raw.step_s)) if self.status == "ok" else None
+        steps = self._measured(self.raw.step_s, self.raw.device_step_s)
+        step = stats.median(steps) if self.status == "ok" else None
         return stats.widened(step, self.simulated.band) if step and self.simulated else step
 
     @property
@@ -276,7 +277,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Waiting for data / whole step, over all steps that count (0 to 1)."""
         if self.step_s is None:
             return None
-        return float(self._measured(self.raw.data_wait_s).sum() / self._measured(self.raw.step_s).sum())
+        steps = self._measured(self.raw.step_s, self.raw.device_step_s)
+        return float(self._measured(self.raw.data_wait_s).sum() / steps.sum())
 
     @property
     def pipeline_efficiency(self) -> float | None:
@@ -349,9 +351,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         counts, _ = counting(self.raw.disturbed[: len(values)], len(values))
         return np.array(values)[counts]
 
-    def _measured(self, values: list[float]) -> Values:
-        """The values (one a step) after the warm-up, in the rounds that count."""
+    def _measured(self, values: list[float], on_device: Sequence[float] = ()) -> Values:
+        """The values (one a step) after the warm-up, in the rounds that count; `on_device` if known."""
         steps, blocks = np.array(values[self.raw.warmup_steps :]), self.raw.block_steps
+        steps = np.array(on_device) if len(on_device) == steps.size else steps
         counts, _ = counting(self.raw.disturbed, len(blocks))
         return steps[np.repeat(counts, blocks)] if steps.size == sum(blocks) else steps
 

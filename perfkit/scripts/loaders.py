@@ -106,7 +106,8 @@ class Loaders:
         self._fetched.append((epoch.loader, samples))
         if not torch.is_grad_enabled():
             self.on_evaluation()
-        self._batch_ids = {id(tensor) for tensor in tensors(batch)} if script.steps.are_first else set()
+        is_seen = script.steps.are_first or script.held
+        self._batch_ids = {id(tensor) for tensor in tensors(batch)} if is_seen else set()
         if may_train:
             script.iterator = iterator
         return batch
@@ -127,21 +128,28 @@ class Loaders:
         if isinstance(indices, list | tuple) and None not in indices[:1]:
             samples = len(indices)
         if script.held is not None and loader.__dict__.get(_KIND) == "train":
-            # On the device already, so that the script copies nothing.
-            there = tree_map(lambda leaf: leaf.to(script.device) if torch.is_tensor(leaf) else leaf, batch)
-            script.held[loader] = there, samples
+            script.held[loader] = batch, samples
         return batch, samples
 
     def _copy(self, plain: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Sees where batches are copied; with `non_blocking` set, those from pinned memory do not wait."""
-        if id(tensor) in self._batch_ids:
-            self._script.copies.append(kwargs)
-            self._script.note_call("copy")
+        """Sees where batches are copied; with `non_blocking` set, those from pinned memory do not wait.
+
+        What a script copies of a held batch is on the device already when it does so again; the rest of the
+        batch stays on the host, where the script may need it: lengths of sequences, targets for a metric.
+        """
+        script, is_of_batch = self._script, id(tensor) in self._batch_ids
+        held, call = script.held or {}, (id(tensor), args, *kwargs.items())
         is_said = any(isinstance(arg, bool) for arg in args)  # as in `.cuda(0, True)`
-        wanted = self._script.toggles.get("non_blocking") and not is_said
-        if wanted and tensor.device.type == "cpu" and tensor.is_pinned():
-            kwargs = {"non_blocking": True, **kwargs}
-        return plain(tensor, *args, **kwargs)
+        wanted = script.toggles.get("non_blocking") and not is_said
+        if wanted and tensor.is_pinned():
+            kwargs = {**kwargs, "non_blocking": True}
+        if is_of_batch:
+            script.copies.append(kwargs)
+            script.note_call("copy")
+        copied = plain(held.get(call, tensor), *args, **kwargs)
+        if held and is_of_batch and call not in held and copied.device != tensor.device:
+            held[call] = plain(tensor, copied.device)
+        return copied
 
     def _look_for_drawing(self, plain: Any, fetcher: Any, indices: Any) -> Any:
         """Fetches samples, in this process or in a worker, and sees whether random numbers are drawn."""

@@ -45,6 +45,7 @@ _WAYS = {
     "amp=bf16": ("backward", 'with torch.autocast("{device}", dtype=torch.bfloat16)'),
     "cpu_threads": ("line", "torch.set_num_threads({})"),
     "cudnn_benchmark": ("line", "torch.backends.cudnn.benchmark = {}"),
+    "fp32_precision=tf32": ("line", 'torch.set_float32_matmul_precision("high")'),
     "fp32_precision": ("line", "\n".join(f'{name} = "{{0}}"' for name in _FP32)),
 }
 """How a switch is written: arguments of a call; a method of the model, called before its optimizer is made (a

@@ -125,7 +125,8 @@ class Script(View):
     `on_evaluation` and so on. `toggles`: switches that are set from outside. `optimizers`: those that have
     made a step. `losses`: the mean of what each of the first backward passes started from, before any
     gradient scaling. `samples_per_step`: of a typical one. `held`: batches that are handed over again and
-    again, with their samples, by their loaders; None while there are none.
+    again, with their samples, by their loaders, and what is copied of them, by the call; None while there
+    are none.
     """
 
     phases = staticmethod(contextlib.nullcontext[None])
@@ -145,7 +146,7 @@ class Script(View):
         self.backwards = 0
         self.losses: list[torch.Tensor] = []
         self.samples_per_step = 0
-        self.held: dict[Any, tuple[Any, int]] | None = None
+        self.held: dict[Any, Any] | None = None
         self._seen: list[Step] = []
 
     def tell(self, event: str, *facts: Any) -> None:
@@ -164,6 +165,7 @@ class Script(View):
         if threads := self.toggles.get("cpu_threads"):
             torch.set_num_threads(threads)
         if (precision := self.toggles.get("fp32_precision", "default")) != "default":
+            torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
             for part in FP32_PARTS:
                 part.fp32_precision = precision
         if "cudnn_benchmark" in self.toggles:

@@ -141,7 +141,7 @@ def losses(a: Run, b: Run) -> Check:
     ours, plain = Recipe.from_dict(b.recipe), Recipe.from_dict(a.recipe)
     drawn = RANDOM_DATA if ours.workers != plain.workers and b.facts.get("data") == RANDOM_DATA else ""
     is_same = a.facts.get("command") == b.facts.get("command")  # else more differs than the switches
-    exactness = catalogue.exactness(ours, plain) if is_same else "tolerance"
+    exactness = catalogue.exactness(ours, plain, b.device) if is_same else "tolerance"
     first = slice(None if drawn else LOSSES)
     is_in_16_bits = {ours.amp, plain.amp} != {"off"}
     return parity.losses(b.losses[first], a.losses[first], exactness, is_in_16_bits, drawn)
@@ -159,7 +159,7 @@ def script_plan(launch: Launch, preset: str | None = None, seed: int = 0, **more
 
     The device is the script's own choice, known once it trains.
     """
-    checked = plan(None, preset, ["baseline"], seed=seed)
+    checked = plan(None, catalogue.preset(preset).name, ["baseline"], seed=seed)
     size = replace(checked.preset, loss_steps=max(LOSSES, checked.preset.loss_steps))
     source = functools.partial(ScriptSource, launch=launch, **more)
     return replace(checked, workload=launch.name, preset=size, source=source)

@@ -175,7 +175,7 @@ def training(run: Run, before: Run | None, proof: Parity | None = None) -> str:
     if before is None or not (run.losses and before.losses):
         return f"{units.NOT_AVAILABLE}: there are no losses of both sides"
     recipe, other = Recipe.from_dict(run.recipe), Recipe.from_dict(before.recipe)
-    exact = exactness(recipe, other)
+    exact = exactness(recipe, other, run.device)
     check = parity.losses(run.losses, before.losses, exact, recipe.amp != "off")
     if exact == "changes training":
         return check.evidence

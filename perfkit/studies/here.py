@@ -309,8 +309,7 @@ class ThisMachine(Source):
         assert trial.child
         preset, size = self.plan.preset, {"samples": self.plan.preset.block_samples}
         since, before = time.time(), cores.cpu_times(pids)
-        least = {"seconds": preset.block_s, "queues": preset.queues}
-        block = trial.child.ask("block", **size, **least)
+        block = trial.child.ask("block", **size, seconds=preset.block_s, queues=preset.queues)
         if wants_ceiling:
             round.ceilings[trial] = trial.child.ask("ceiling", **size)
         round.blocks[trial] = block
@@ -325,8 +324,7 @@ class ThisMachine(Source):
         try:
             peak, spent = trial.child.ask("peak"), None
             if trial.stage.recipe.ranks > 1:
-                samples = self.plan.preset.block_samples
-                spent = trial.child.ask("communication", samples=samples)
+                spent = trial.child.ask("communication", samples=self.plan.preset.block_samples)
         except PerfkitError as problem:
             trial.fail(problem)
             return

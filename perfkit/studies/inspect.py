@@ -47,7 +47,7 @@ def parity(
             report = _beside_one_rank(source, recipe, steps)
         else:
             plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
-            exactness, child = catalogue.exactness(recipe, plain), source.fresh_child(recipe)
+            exactness, child = catalogue.exactness(recipe, plain, plan.device), source.fresh_child(recipe)
             how = {"exactness": exactness, "seed": plan.seed, "steps": steps}
             report = child.ask("perfkit.worker.parity:check", recipe=recipe, **how)
     off = [f"{proof.name}: {proof.evidence}" for proof in report.mechanisms if not proof.ok]

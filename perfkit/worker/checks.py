@@ -110,8 +110,7 @@ def distributed_model(model: Any) -> DistributedDataParallel | None:
 
 def bytes_per_sample(batch: Any) -> int:
     """Bytes of a sample in a batch, targets included."""
-    size: int = sum(part.nbytes for part in batch) // max(1, len(batch[0]))
-    return size
+    return int(sum(part.nbytes for part in batch) // max(1, len(batch[0])))
 
 
 def first_tensor(outputs: Any) -> Any:

@@ -148,7 +148,7 @@ class Procedures:
         while True:
             if device.type == "cuda":  # the end of a step on the device's own timeline
                 ends.append(torch.cuda.Event(enable_timing=True))
-                ends[-1].record()
+                ends[-1].record(torch.cuda.current_stream(device))
             steps = len(taken.plain)
             if steps >= count and (steps >= most or self.of_rank_0(enough())):
                 break
@@ -192,7 +192,7 @@ class Procedures:
             return self._clock() >= until or difference <= STEADY * statistics.median(before)
 
         warm = yield from self.take(window, "warm-up", MAX_WARMUP_STEPS, is_warm)
-        self._step_s = self.of_rank_0(statistics.median(warm.step_s[-window:]))
+        self._step_s = self.of_rank_0(statistics.median((warm.device_step_s or warm.step_s)[-window:]))
         reset_peak(self.subject.device)
         return warm
 
@@ -219,7 +219,7 @@ class Procedures:
             return surplus[-1] * surplus[0] <= 0
 
         taken = yield from self.take(steps, "measuring", most, is_as_full)
-        self._step_s = self.of_rank_0(statistics.median(taken.step_s))  # those of a script may grow
+        self._step_s = self.of_rank_0(statistics.median(taken.device_step_s or taken.step_s))  # it may grow
         self._wait_for_workers()
         return taken.block()
 

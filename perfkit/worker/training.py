@@ -159,5 +159,4 @@ def losses(steps: Sequence[Step]) -> list[float]:
     if not steps:
         return []
     stacked = torch.stack([step.loss for step in steps]).float()
-    values: list[float] = (mean_over_ranks(stacked) if world() > 1 else stacked).tolist()
-    return values
+    return [*(mean_over_ranks(stacked) if world() > 1 else stacked).tolist()]

@@ -46,7 +46,7 @@ def evidence(run: Run, switch: str) -> str:
 def test_every_stage_of_the_ladder_is_real_on_a_gpu(ladder: dict[str, Run]) -> None:
     assert ladder.keys() == {*LADDER}
     reasons = {name: run.reason for name, run in ladder.items() if run.status != "ok"}
-    assert reasons.keys() == {"allocator"}, reasons  # it keeps the host's memory
+    assert reasons.keys() == {"allocator", "scaled_decode"}, reasons  # of the host's memory, and of photos
     for name in ("data_loading", "pinning"):  # exact switches
         assert ladder[name].losses == pytest.approx(ladder["baseline"].losses, rel=1e-4)
 
@@ -81,13 +81,13 @@ def test_a_further_optimization_is_real_on_a_gpu(stage: str) -> None:
 
 
 def test_sides_that_do_not_fit_beside_each_other_are_measured_one_after_the_other() -> None:
-    free = machine.facts()["gpus"][0]["memory_bytes"]
-    batch = 1 << ((free // 40_000_000).bit_length() - 1)  # about 25 MB a sample: over half of the memory
+    batch = machine.facts()["gpus"][0]["memory_bytes"] // 36_000_000  # about 22 MB a sample: 60%
     recipe = Recipe(batch_size=batch, uint8_copy=True, device_resize=True)
     recipes = (("a", recipe), ("b", recipe.replace(zero_grad_set_to_none=False)))
     large = plan(options={"image_size": 224, "samples": 2 * batch})
     runs = climb(dataclasses.replace(large, recipes=recipes), RunStore())
     assert [run.status for run in runs] == ["ok", "ok"]
+    assert not any(pairing.interleaved for pairing in runs[1].pairings), "both would have fitted"
 
 
 def test_the_notebook_s_process_gets_no_cuda_context() -> None:
@@ -106,7 +106,7 @@ def test_a_live_profile_has_kernels_copies_ranges_and_parts_that_sum(stage: str)
     assert {"data", "forward", "backward", "optimizer"} <= set(lanes(made.trace).texts)
 
 
-@pytest.mark.parametrize("stage", ["pinning", "channels_last", "amp", "amp_fp16", "compile", "tf32"])
+@pytest.mark.parametrize("stage", ["device_prefetch", "channels_last", "amp", "amp_fp16", "compile", "tf32"])
 def test_a_stage_trains_the_same(stage: str) -> None:
     baseline = plan(stages=["baseline"])
     side = compare.candidate(stage, baseline)

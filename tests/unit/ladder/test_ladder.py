@@ -57,7 +57,7 @@ def test_a_card_names_its_switch_and_shows_the_official_documentation():
 )
 def test_a_recipe_has_the_loosest_class_of_its_changes(recipe, expected):
     assert exactness(recipe, Recipe()) == expected
-    assert exactness(recipe, recipe) == "bitwise"
+    assert (exactness(recipe, recipe), exactness(recipe, recipe, "cuda")) == ("bitwise", "tolerance")
 
 
 @pytest.mark.parametrize(("device", "name"), [("cuda", "paper"), ("mps", "quick"), ("cpu", "quick")])

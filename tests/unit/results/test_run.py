@@ -48,6 +48,7 @@ def test_numbers_are_derived_from_the_raw_values_without_the_warm_up():
     assert MEASURED.step_s.value == pytest.approx(0.3)
     assert MEASURED.data_wait_s.value == pytest.approx(0.1)
     assert MEASURED.data_wait_share == pytest.approx(0.3 / 0.9)
+    assert run(raw=Raw(step_s=[0.1], data_wait_s=[0.1], device_step_s=[0.4])).data_wait_share == 0.25
     rate, efficiency = (100 * 90 * 110) ** (1 / 3), (0.5 * 1.0 * 0.5) ** (1 / 3)
     assert MEASURED.samples_per_s.value == pytest.approx(rate)
     assert MEASURED.pipeline_efficiency == pytest.approx(efficiency)

@@ -87,8 +87,7 @@ EDITS = {
     "compile=True": ["model.compile()"],
     "cudnn_benchmark=True": ["torch.backends.cudnn.benchmark = True"],
     "channels_last=True": ["model.to(memory_format=torch.channels_last)"],
-    "fp32_precision='tf32'": [f'torch.backends.{part}.fp32_precision = "tf32"'
-                              for part in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")],
+    "fp32_precision='tf32'": ['torch.set_float32_matmul_precision("high")'],
     "amp='bf16'": ["with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):", "out = net(x)  # forward",
                    "loss = nn.functional.cross_entropy(out, y)", "# backward"],
 }  # fmt: skip

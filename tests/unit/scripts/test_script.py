@@ -6,6 +6,7 @@ import torch
 
 from perfkit.recipe import switches
 from perfkit.scripts import messages
+from perfkit.scripts.loaders import Loaders
 from perfkit.scripts.script import Script, Steps, size, tensors
 
 
@@ -75,6 +76,17 @@ def test_samples_and_tokens_in_any_container():
     assert size([torch.tensor(1.0), {"x": [images, torch.zeros(5)]}]) == (5, 0)
     assert size(Batch()) == (4, 28) and size(["text"]) == (0, 0)
     assert len(list(tensors({"a": [images, {"b": images}], "c": "text", "d": Batch()}))) == 4
+
+
+def test_copies_do_not_wait_once_set_and_those_of_a_held_batch_are_made_once(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
+    batch, loaders, sources = torch.zeros(2), Loaders.__new__(Loaders), []
+    loaders._script = known = Script({"toggles": {"non_blocking": True}, "scratch": "", "samples": 1}, None)
+    known.held, loaders._batch_ids = {"loader": batch}, {id(batch)}
+    plain = lambda tensor, *to, **_: sources.append(tensor.device.type) or tensor.to(*to)
+    made = [loaders._copy(plain, batch, to, non_blocking=False) for to in ("meta", "meta", torch.long)]
+    assert known.non_blocking()[0] and [copy.device.type for copy in made] == ["meta", "meta", "cpu"]
+    assert sources == ["cpu", "cpu", "meta", "cpu"]
 
 
 def test_every_switch_can_be_set_from_outside_or_has_its_edit():

@@ -29,6 +29,7 @@ def test_every_reader_tells_a_switch_that_is_on_from_one_that_is_off():
         "non_blocking": True,
     }  # fmt: skip
     view = seen(**states)
+    assert torch.get_float32_matmul_precision() == "high", "it raises if the two kinds of settings differ"
     assert [proof for proof in verify(view, Recipe(**states).to_dict()) if not proof.ok] == []
     off = {name: switches()[name].default for name in states}
     assert [proof.name for proof in verify(view, off) if proof.ok] == []
