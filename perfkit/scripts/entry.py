@@ -27,6 +27,7 @@ def enter() -> None:
     from perfkit.scripts.outputs import Outputs
 
     outputs = Outputs(settings["scratch"])
+    sys.path[:] = map(outputs.place, sys.path)  # the project may be installed, or on PYTHONPATH
     sys.addaudithook(outputs.hook)
     sys.meta_path.insert(0, _AfterTorch(settings, outputs))
 

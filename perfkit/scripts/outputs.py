@@ -75,6 +75,11 @@ class Outputs:
                 if not replaces and os.path.exists(target):
                     shutil.copy2(target, place)
 
+    def place(self, folder: str) -> str:
+        """Where a folder is in the mirror, if it is a real one there, as those are in which files differ."""
+        place = self._scratch + os.path.realpath(folder)
+        return place if os.path.isdir(place) and os.path.realpath(place) == place else folder
+
     def _may_write(self, place: str, event: str) -> bool:
         if any(_is_within(place, folder) for folder in self._allowed):
             return True

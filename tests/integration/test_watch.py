@@ -270,6 +270,17 @@ def test_what_a_measured_script_writes_is_thrown_away(folder):
     assert {p.read_text() for p in folder.rglob("*.*t")} == {"before"}
 
 
+def test_a_file_that_is_replaced_may_lie_anywhere_on_the_path(folder, monkeypatch):
+    file = folder.parent / "library/rate.py"
+    file.parent.mkdir()
+    file.write_text("rate = 1\n")
+    monkeypatch.setenv("PYTHONPATH", str(file.parent))
+    Path("train.py").write_text(LOOP + "import rate\nfor i in range(9): step()\nprint(rate.rate, flush=True)\n")
+    with WatchedScript(Launch("train.py", replaced=((file, b"rate = 2\n"),))) as script:
+        observe(script, 50)
+        assert script.written("out") == ["2"]
+
+
 def test_without_an_optimizer_a_step_ends_outside_of_its_backward_pass(folder):
     code = """
 import torch
