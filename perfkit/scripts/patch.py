@@ -11,6 +11,7 @@ import itertools
 import os
 import re
 import shlex
+import symtable
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -113,6 +114,11 @@ class Source:
         """The module, and the statements in it that hold a call, the innermost last."""
         statements = (node for node in ast.walk(self._tree) if isinstance(node, ast.stmt))
         return [self._tree, *(node for node in statements if call in ast.walk(node))]
+
+    def assigned(self, name: str) -> str:
+        """The name, if it is a variable of the file, outside of functions; else nothing."""
+        names = symtable.symtable(self.text, self.path, "exec")
+        return name if name in names.get_identifiers() and names.lookup(name).is_assigned() else ""
 
     # ------------------------------------------------------------ editing
 
@@ -329,9 +335,10 @@ class _Patcher:
             what = f"put `{header}:` around the call of the model and its loss"
             raise Refused(f"{source.name}:{backward.lineno}: {what}")
         block = b"".join(source.lines[getattr(outer[-1], "lineno", 1) : loss.lineno])
-        if device := re.search(rb"\.to\(([\w.]*device)\b", block):  # the script may choose another one
-            kind = f"torch.device({device[1].decode()}).type"
-            header = header.replace(f'"{self.facts.device}"', kind)
+        # The script may choose another one: it is the batch's, or a name for the whole file.
+        of_batch = re.search(rb"\.to\(([\w.]*device)\b", block)
+        if device := of_batch[1].decode() if of_batch else source.assigned("device"):
+            header = header.replace(f'"{self.facts.device}"', f"torch.device({device}).type")
         source.wrap(near[0], loss, header)
 
 

@@ -177,12 +177,13 @@ def test_a_file_that_changed_meanwhile_is_refused(tmp_path):
 
 def test_autocast_is_around_model_and_loss_in_functions_of_their_own(tmp_path):
     text = (
-        "import torch\ndef loss_of(model, batch):\n    return f(model(batch))\n\ndef step(net, batch):\n    if x:\n"
+        "import torch\nif gpu:\n    device = 'cuda'\ndef loss_of(model, batch):\n    return f(model(batch))\n\ndef step(net, batch):\n    if x:\n"
         "        loss = loss_of(net, batch)\n    loss.backward()\n\nstep(net, batch)\n"
     )
     calls = {"forward": ["model(", "loss_of(", "step("], "backward": ["loss.backward(", "step("]}
     result = after(patched(tmp_path, text, {"amp": "bf16"}, calls))
-    assert "16):\n        if x:\n            loss = loss_of(net, batch)\n    loss.backward()" in result
+    block = "        if x:\n            loss = loss_of(net, batch)\n    loss.backward()"
+    assert f"autocast(torch.device(device).type, dtype=torch.bfloat16):\n{block}" in result
 
 
 TWO_LOSSES = "    loss = f(model(x))\n    loss.backward()\n    more = g(critic(x))\n    more.backward()\n"
