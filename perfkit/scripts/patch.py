@@ -297,7 +297,8 @@ class _Patcher:
                     raise Refused(f"set it with the script's option --{option}")
             for number, line in enumerate(source.text.split("\n") if name in _OWN else (), 1):
                 if re.match(rf"[^#]*{_OWN[name]}", line):
-                    raise Refused(f"{source.name}:{number}: make that `{code.replace(chr(10), '; ')}`")
+                    own = code.removeprefix("with ").replace("\n", "; ")  # it may be no `with` there
+                    raise Refused(f"{source.name}:{number}: make that `{own}`")
 
     def _set_option(self, site: Site, name: str, value: Value) -> None:
         """The option of the library that makes a call."""

@@ -275,7 +275,7 @@ def test_a_file_that_is_replaced_may_lie_anywhere_on_the_path(folder, monkeypatc
     file.parent.mkdir()
     file.write_text("rate = 1\n")
     monkeypatch.setenv("PYTHONPATH", str(file.parent))
-    Path("train.py").write_text(LOOP + "import rate\nfor i in range(9): step()\nprint(rate.rate, flush=True)\n")
+    Path("train.py").write_text(LOOP + "import rate\nfor i in range(9): step()\nprint(rate.rate)\n")
     with WatchedScript(Launch("train.py", replaced=((file, b"rate = 2\n"),))) as script:
         observe(script, 50)
         assert script.written("out") == ["2"]

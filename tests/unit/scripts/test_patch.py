@@ -192,7 +192,10 @@ TWO_LOSSES = "    loss = f(model(x))\n    loss.backward()\n    more = g(critic(x
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("    with autocast(dtype=half):\n        loss = f(model(x))\n    loss.backward()\n", "3: make that"),
+        (
+            "    with autocast(dtype=half):\n        loss = f(model(x))\n    loss.backward()\n",
+            "3: make that `torch",
+        ),
         ("    f(model(x), loss.backward())\n", "3: put `with torch.autocast"),
         ("    f(model(x), loss.backward())\n    model(x)\n", "3: put `with torch.autocast"),
         ("    loss = f(model(x), '''\n''')\n    loss.backward()\n", "3: a text may span lines"),
