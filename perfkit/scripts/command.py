@@ -15,7 +15,7 @@ from perfkit.show import terminal
 Program = Annotated[str, typer.Argument(help="train.py", metavar="SCRIPT")]
 Arguments = Annotated[
     list[str] | None,
-    typer.Argument(help="its own arguments, after --", metavar="[-- ARGS]", show_default=False),
+    typer.Argument(help="its own arguments, after --", metavar="-- ARGS", show_default=False),
 ]
 Module = Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for python -m")]
 

@@ -61,8 +61,9 @@ class Launch:
             what = f"{self.program} starts several processes, and a script is watched in one"
             raise InvalidValue(what, "Name the script itself, and let it train as a single rank")
         if self.script is None and not self.module:
-            names = [path.name for path in Path().glob("*.py") if path.is_file()]
-            raise one_of(self.name, names, "script", f" in {Path.cwd()}, or a module with -m")
+            folder = Path(self.program).parent
+            names = sorted(path.name for path in folder.glob("*.py") if path.is_file())
+            raise one_of(self.name, names, "script", f" in {folder.absolute()}, or a module with -m")
 
     @property
     def script(self) -> Path | None:

@@ -70,7 +70,6 @@ CASES = (
     Case("language.py", 5, tokens=5 * 7),
     Case("gan.py", 16, DATA, backwards=3),
     Case("in_backward.py", 16, refused={"workers": "iterable"}),
-    Case("sam.py", 16, backwards=2),
     Case(
         "parcel.train", 4, {}, {"optimizer_impl": "foreach"}, arguments=("--batch-size", "4"),
         edits=("optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3, foreach=True)",),
