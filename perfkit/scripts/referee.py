@@ -39,8 +39,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
     def sections(self, result: Comparison) -> list[Content]:
         """The verdict for people."""
-        proofs = {one.name: Check(one.name, one.allowed, one.evidence) for one in self.differences}
-        proofs = {"losses": self.losses} | proofs
+        proofs = {"losses": self.losses}
+        proofs |= {one.name: Check(one.name, one.allowed, one.evidence) for one in self.differences}
         return [*study.sides(result, [*proofs.values()]), f"Verdict: {self.outcome}: {self.reason}"]
 
 
@@ -69,8 +69,7 @@ def match(
     plan = study.script_plan(launch, training.preset, training.seed, more={new: second}, observed=observed)
     changes = parse_settings(settings)
     declared = {*allowed, *["samples", "updates"] * ("batch_size" in changes)}
-    judge = functools.partial(verdict, observed, declared)
-    return plan, Candidate(old), Candidate(new, changes), judge
+    return plan, Candidate(old), Candidate(new, changes), functools.partial(verdict, observed, declared)
 
 
 def verdict(
@@ -87,7 +86,7 @@ def verdict(
     """
     sides = {"a": result.a, "b": result.b}
     seen = {name: observed[run.title] for name, run in sides.items() if run.title in observed}
-    found = [*differences(*seen.values())] if len(seen) == len(sides) else []
+    found = [*differences(*seen.values())] if len(seen) == 2 else []
     losses = study.losses(result.a, result.b)
     if allowed & _EXPLAIN_LOSSES & {one.name for one in found}:
         allowed = {*allowed, "losses"}
@@ -105,7 +104,7 @@ def verdict(
     is_open = is_disturbed or ratio.verdict == "too few rounds" or ratio.half_width > wide
     outcomes = (
         (cheats, "trains differently", 4, "; ".join(cheats)),  # which makes any speed worthless
-        (len(seen) < len(sides), "undecided", 3, "the comparison ended before the steps were looked at"),
+        (len(seen) < 2, "undecided", 3, "the comparison ended before the steps were looked at"),
         (are_none, "undecided", 3, losses.evidence),
         (fails, "slower", 1, speed),
         (fails is False, "not slower", 0, speed),
