@@ -12,6 +12,8 @@ SAME = 0.95
 """A mean over steps is less below this share of the other one: the last batch of an epoch may be smaller."""
 FEW = 0.75
 """The same of steps that change weights."""
+LOSSES = 8
+"""First losses that are compared."""
 NAMES = (
     "samples", "backward", "updates", "inputs", "model", "frozen", "precision", "batches", "evaluations",
     "checkpoints", "timing", "losses",
@@ -107,9 +109,15 @@ def differences(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
         for side in (old, new)
     )
     yield from _of_a_step(old, new)
+    losses = zip(old.losses[:LOSSES], new.losses, strict=False)
+    are_equal = all(math.isclose(*both, rel_tol=1e-5) for both in losses)
     for name, share, measure, words in _LESS:
         with contextlib.suppress(ZeroDivisionError, StatisticsError):  # nothing of it was seen
             now, before = measure(new), measure(old)
+            if name == "inputs" and are_equal:  # what is left out from the start is padding
+                early = sum(new.values[:LOSSES]) / sum(new.trained[:LOSSES])
+                if early < share * before:
+                    before = FEW * early
             if now < share * before:
                 yield Difference(name, words.format(now, before))
     # In as many steps a script with smaller batches comes through fewer epochs.

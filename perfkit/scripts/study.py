@@ -17,7 +17,7 @@ from perfkit.results import parity
 from perfkit.results.parity import Check
 from perfkit.results.run import Comparison, Run
 from perfkit.rules import Target
-from perfkit.scripts.behaviour import Behaviour
+from perfkit.scripts.behaviour import LOSSES, Behaviour
 from perfkit.scripts.messages import RANDOM_DATA, ScriptFacts
 from perfkit.scripts.watched import Launch, WatchedScript
 from perfkit.show.document import Content, Notice
@@ -26,8 +26,6 @@ from perfkit.studies.here import ThisMachine
 from perfkit.studies.sources import Plan, Progress, plan
 from perfkit.worker.messages import Description, Trained
 
-LOSSES = 8
-"""First losses that are compared."""
 _USUAL_STEPS = 120
 """Steps of both sides of a usual comparison: first losses, warm-up, five rounds with held batches."""
 _FEWEST, _LOSSES_PART = 2, 0.1

@@ -233,9 +233,12 @@ def test_honest_edits_pass(edit, observe):
     assert losses.ok, losses.evidence
 
 
-def test_calls_may_be_merged(observe):
-    calls = observe(IMAGES, (FORWARD, "out = torch.cat([model(part) for part in x.split(4)])"))
-    assert not [*differences(calls, observe(IMAGES))]
+@pytest.mark.parametrize("wasteful", [
+    [(FORWARD, "out = torch.cat([model(part) for part in x.split(4)])")],
+    [(FORWARD, "out = model(nn.functional.pad(x, (0, 4)))"), (FEATURES, "h = self.body(x[..., :12])")],
+])  # fmt: skip
+def test_calls_may_be_merged_and_padding_left_out(wasteful, observe):
+    assert not [*differences(observe(IMAGES, *wasteful), observe(IMAGES))]
 
 
 def test_small_batches_of_tokens_are_told_apart(observe):
