@@ -70,7 +70,7 @@ _TRAINING_ARGUMENTS = {
 _LIBRARIES = {
     "transformers": (r"\w*TrainingArguments|(SFT|DPO|GRPO|Reward)Config", _TRAINING_ARGUMENTS),
     "accelerate": ("Accelerator", {"amp=bf16": 'mixed_precision="bf16"'}),
-    "lightning": ("Trainer", {"amp=bf16": 'precision="bf16-mixed"'}),
+    "lightning": ("Trainer|Fabric", {"amp=bf16": 'precision="bf16-mixed"'}),
 }
 """For libraries that make the calls: where their options are given, and those of switches."""
 
@@ -328,14 +328,15 @@ class _Patcher:
     def _wrap_loss(self, source: Source, backward: Any, header: str, is_only: bool) -> None:
         """A context from the model's call to the only backward pass, if one block holds both."""
         *outer, loss = source.around(backward)
-        frames = [frame for site in self.sites("forward") for frame in site.frames]
-        models = [source.around(source.call_at(frame)) for frame in frames if frame.file == source.path]
+        begin = getattr(outer[-1], "lineno", 1)  # further out may be no call, but a comprehension
+        seen = [frame for site in self.sites("forward") for frame in site.frames if frame.file == source.path]
+        models = [source.around(source.call_at(at)) for at in seen if begin <= at.line <= loss.lineno]
         near = [path[len(outer)] for path in models if path[: len(outer)] == outer != path]
         near = [statement for statement in near if not isinstance(statement, ast.FunctionDef)]
         if not near or loss in near or near[0].lineno > loss.lineno or not is_only:
             what = f"put `{header}:` around the call of the model and its loss"
             raise Refused(f"{source.name}:{backward.lineno}: {what}")
-        block = b"".join(source.lines[getattr(outer[-1], "lineno", 1) : loss.lineno])
+        block = b"".join(source.lines[begin : loss.lineno])
         # The script may choose another one: it is the batch's, or a name for the whole file.
         of_batch = re.search(rb"\.to\(([\w.]*device)\b", block)
         if device := of_batch[1].decode() if of_batch else source.assigned("device"):

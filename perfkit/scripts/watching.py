@@ -99,8 +99,7 @@ def watch(
     `budget_s`: seconds that it may take once the script trains; what does not fit is left out. `tries`: the
     two best suggestions are measured too, for about 30 s each.
     """
-    progress = progress or Progress()
-    with opened(script_plan(launch), progress) as source:
+    with opened(script_plan(launch), progress := progress or Progress()) as source:
         assert isinstance(source, ScriptSource)
         with progress.part(0, 1 + tries):
             result = _ask(source, budget_s, progress)

@@ -54,7 +54,7 @@ def folder(tmp_path, monkeypatch):
 
 def frame(path, text, call):
     """The first call that begins with this code, as it would be seen running."""
-    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call | ast.ListComp)]
     node = next(node for node in nodes if (ast.get_source_segment(text, node) or "").startswith(call))
     return Frame(str(path), node.lineno, node.end_lineno or 0, node.col_offset, node.end_col_offset or 0)
 
@@ -178,9 +178,9 @@ def test_a_file_that_changed_meanwhile_is_refused(tmp_path):
 def test_autocast_is_around_model_and_loss_in_functions_of_their_own(tmp_path):
     text = (
         "import torch\nif gpu:\n    device = 'cuda'\ndef loss_of(model, batch):\n    return f(model(batch))\n\ndef step(net, batch):\n    if x:\n"
-        "        loss = loss_of(net, batch)\n    loss.backward()\n\nstep(net, batch)\n"
+        "        loss = loss_of(net, batch)\n    loss.backward()\n\n[step(net, batch) for _ in all]\n"
     )
-    calls = {"forward": ["model(", "loss_of(", "step("], "backward": ["loss.backward(", "step("]}
+    calls = {"forward": ["model(", "loss_of(", "step(", "[step("], "backward": ["loss.backward(", "step("]}
     result = after(patched(tmp_path, text, {"amp": "bf16"}, calls))
     block = "        if x:\n            loss = loss_of(net, batch)\n    loss.backward()"
     assert f"autocast(torch.device(device).type, dtype=torch.bfloat16):\n{block}" in result
@@ -246,6 +246,7 @@ HUGGING_FACE = (
         ("transformers", HUGGING_FACE, {"optimizer_impl": "fused"}, 'per_device_train_batch_size=8, optim="adamw_torch_fused",'),
         ("lightning", "trainer = L.Trainer(max_epochs=3)\ntrainer.train()\n", {"amp": "bf16"},
          'trainer = L.Trainer(max_epochs=3, precision="bf16-mixed")'),
+        ("lightning", "f = Fabric()\ntrainer.train()\n", {"amp": "bf16"}, 'f = Fabric(precision="bf16-mixed")'),
         ("accelerate", "a = Accelerator()\ntrainer.train()\n", {"amp": "bf16"},
          'a = Accelerator(mixed_precision="bf16")'),
         ("transformers", HUGGING_FACE + "other = TrainingArguments()\n", {"amp": "bf16"},
