@@ -57,7 +57,7 @@ view.table("Kernels")
 # |---|---|---|
 # | bf16 | that of float32 | Ampere and newer GPUs, CPUs; no scaling needed |
 # | fp16 | small numbers become 0 | Volta, Turing; with `torch.amp.GradScaler` (the walk-through left it out) |
-# | TF32 | that of float32, shorter mantissa | float32 convolutions on Ampere and newer, by default; for products, `torch.set_float32_matmul_precision("high")` |
+# | TF32 | that of float32, shorter mantissa | float32 convolutions on Ampere and newer, by default; for products, `torch.set_float32_matmul_precision("high")` (the switch `fp32_precision`) |
 #
 # Tensor Cores want sizes in multiples of 8: [12](12_kernels_and_shapes.ipynb). Sums inside a 16-bit product are normally kept in float32; by default PyTorch allows kernels to round some partial sums to 16 bits. The panel compares losses and outputs with strict float32. Compare your final accuracy once, too; a part that trains badly can stay in float32 under `torch.autocast(device, enabled=False)`.
 #

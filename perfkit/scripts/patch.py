@@ -283,18 +283,19 @@ class _Patcher:
             sites = self.sites("forward")
         if not (self.sources if role == "line" else sites):
             raise Refused(f"no {role} was seen in the script's own code")
-        self._refuse_own(name, code)
+        self._refuse_own(name, code, value)
         if sites and sites[0].library:
             self._set_option(sites[0], name, value)
         else:
             self._edit(sites, role, code)
 
-    def _refuse_own(self, name: str, code: str) -> None:
+    def _refuse_own(self, name: str, code: str, value: Value) -> None:
         """A script that has an option for a switch, or sets it itself, is left to do so."""
         for source in self.sources.values():
             for option in re.findall(r"""["']--([\w-]+)["']""", source.text):
                 if option.replace("-", "_") in (name, *re.findall(r"(\w+)=", code)):
-                    raise Refused(f"set it with the script's option --{option}")
+                    given = "" if value is True else f" {value}"
+                    raise Refused(f"set it with the script's option --{option}{given}")
             for number, line in enumerate(source.text.split("\n") if name in _OWN else (), 1):
                 if re.match(rf"[^#]*{_OWN[name]}", line):
                     own = code.removeprefix("with ").replace("\n", "; ")  # it may be no `with` there

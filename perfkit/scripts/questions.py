@@ -37,8 +37,8 @@ from perfkit.worker import checks
 from perfkit.worker.messages import Trained
 from perfkit.worker.procedure import HELD_FIRST, Job, Procedures
 
-_MANY, _WARMUP_S = 40, 3.0
-"""A script is warmed up before it is observed if so many steps fit in the time."""
+_MANY, _WARMUP_S, _LEAST_S = 40, 3.0, 1.0
+"""A script is warmed up before it is observed if so many steps fit in the time; then for so long at least."""
 
 
 class Ended(Exception):
@@ -126,6 +126,7 @@ class Questions(Procedures):
         try:
             if _MANY * self._early[-1].seconds < seconds:
                 yield from self.warm_up(min(_WARMUP_S, seconds / 10))
+                steps = max(steps, math.ceil(_LEAST_S / self._step_s))
             yield from self.take(1, "measuring", steps, lambda: clock() > until)
         except Ended:
             if not self.under_way.plain:

@@ -59,7 +59,8 @@ def match(
     if is_one != bool(settings) or not (
         is_one or [Path(side).suffix for side in named[:2]] == [".py", ".py"]
     ):
-        what = f"these are no two scripts, nor one and switches: {', '.join([*named, *settings])}"
+        given = [*named, *settings] or [str(script.script)]
+        what = f"these are no two scripts, nor one and switches: {', '.join(given)}"
         raise InvalidValue(what, "Name two scripts, or write --script FILE --set switch=value")
     old, new, *rest = [str(script.script)] * 2 * is_one + [*named]
     launch, second = (Launch(side, rest, script.module) for side in (old, new))

@@ -178,5 +178,8 @@ def table(ideas: Sequence[Suggestion]) -> Table:
         Col("set", settings),
         Col("why", lambda idea: clean(idea.why)),
     ]
-    note = "An interval is measured; ≤ is a bound, as if its part took no time; n/a: only measuring tells."
+    note = (
+        "An interval is measured (disturbed: beside other programs); ≤ is a bound, as if its part took no "
+        "time; n/a: only measuring tells."
+    )
     return tabulate(columns, ideas, note=note)

@@ -99,7 +99,8 @@ def watch(
     `budget_s`: seconds that it may take once the script trains; what does not fit is left out. `tries`: the
     two best suggestions are measured too, for about 30 s each.
     """
-    with opened(script_plan(launch), progress := progress or Progress()) as source:
+    progress = progress or Progress()
+    with opened(script_plan(launch), progress) as source:
         assert isinstance(source, ScriptSource)
         with progress.part(0, 1 + tries):
             result = _ask(source, budget_s, progress)
