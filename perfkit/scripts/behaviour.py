@@ -121,7 +121,7 @@ def differences(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
             if now < share * before:
                 yield Difference(name, words.format(now, before))
     # In as many steps a script with smaller batches comes through fewer epochs.
-    part = min(1.0, sum(new.loaded) / sum(old.loaded))
+    part = min(1.0, sum(new.loaded) / max(1, sum(old.loaded)))
     for name in ("evaluations", "checkpoints"):
         seen, known = (sum(step < count for step in getattr(side, name)) for side in (new, old))
         if seen + bool(seen) < int(known * part):  # one may be just beyond
