@@ -138,7 +138,6 @@ class Loaders:
         batch stays on the host, where the script may need it: lengths of sequences, targets for a metric.
         """
         script, is_of_batch = self._script, id(tensor) in self._batch_ids
-        held, call = script.held or {}, (id(tensor), args, *kwargs.items())
         is_said = any(isinstance(arg, bool) for arg in args)  # as in `.cuda(0, True)`
         wanted = script.toggles.get("non_blocking") and not is_said
         if wanted and tensor.is_pinned():
@@ -146,9 +145,12 @@ class Loaders:
         if is_of_batch:
             script.copies.append(kwargs)
             script.note_call("copy")
-        copied = plain(held.get(call, tensor), *args, **kwargs)
-        if held and is_of_batch and call not in held and copied.device != tensor.device:
-            held[call] = plain(tensor, copied.device)
+        if not (is_of_batch and script.held):
+            return plain(tensor, *args, **kwargs)
+        call = (id(tensor), args, *kwargs.items())
+        copied = plain(script.held.get(call, tensor), *args, **kwargs)
+        if call not in script.held and copied.device != tensor.device:
+            script.held[call] = plain(tensor, copied.device)
         return copied
 
     def _look_for_drawing(self, plain: Any, fetcher: Any, indices: Any) -> Any:

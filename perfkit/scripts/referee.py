@@ -36,6 +36,7 @@ class Verdict(msgspec.Struct, frozen=True):
     differences: list[Difference]
     losses: Check
     observed: dict[str, Behaviour]
+    """What the steps of both sides, `a` and `b`, did."""
 
     def sections(self, result: Comparison) -> list[Content]:
         """The verdict for people."""
@@ -87,7 +88,7 @@ def verdict(
     """
     sides = {"a": result.a, "b": result.b}
     seen = {name: observed[run.title] for name, run in sides.items() if run.title in observed}
-    found = [*differences(*seen.values())] if len(seen) == 2 else []
+    found = [*differences(*seen.values())] if len(seen) == len(sides) else []
     losses = study.losses(result.a, result.b)
     if allowed & _EXPLAIN_LOSSES & {one.name for one in found}:
         allowed = {*allowed, "losses"}
@@ -105,7 +106,7 @@ def verdict(
     is_open = is_disturbed or ratio.verdict == "too few rounds" or ratio.half_width > wide
     outcomes = (
         (cheats, "trains differently", 4, "; ".join(cheats)),  # which makes any speed worthless
-        (len(seen) < 2, "undecided", 3, "the comparison ended before the steps were looked at"),
+        (len(seen) < len(sides), "undecided", 3, "the comparison ended before the steps were looked at"),
         (are_none, "undecided", 3, losses.evidence),
         (fails, "slower", 1, speed),
         (fails is False, "not slower", 0, speed),

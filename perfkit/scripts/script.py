@@ -71,13 +71,17 @@ class Steps:
         self.count = 0
         self.began_at = 0.0
         """`time.time()` at which the first step began."""
-        self.are_first = True  # of which more than their time is recorded
         self.now = Step()
         self.in_backward = False
         self._cycle = Counter[object]()  # what changes the weights, in its order, and samples fed for it
         self._is_over, self._is_loaded = False, True
         self._since = clock()
         self._first: Step | None = None
+
+    @property
+    def are_first(self) -> bool:
+        """Whether the steps are under way in which more than their time is recorded."""
+        return self.count < 3
 
     def begin(self) -> None:
         """A batch is fetched, or a forward or backward pass begins."""
@@ -112,7 +116,6 @@ class Steps:
             step.samples = (self._is_loaded and step.samples) or fed or step.samples or self._usual
             step.tokens = step.tokens * step.samples // (step.forward_samples or step.samples)
         self.count += len(steps)
-        self.are_first = self.count < 3
         self._listener(steps)
         self.now, self._first, self._since = Step(), None, clock()
 
@@ -224,6 +227,7 @@ class Script(View):
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
         """The script gets the same batch again and again."""
+        assert self.loader is not None, "there is no DataLoader whose batches could be held"
         self.held = {}
         try:
             yield

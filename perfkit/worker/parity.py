@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from perfkit.recipe import Recipe
+from perfkit.recipe import Recipe, switches
 from perfkit.results.parity import Check
 from perfkit.results.run import Mechanism
 from perfkit.worker.checks import first_tensor, verify
@@ -115,7 +115,7 @@ def check(session: Session, recipe: Recipe, exactness: str, seed: int, steps: in
     )
     sides = (candidate, float32, float64)
     rounding = _rounding(recipe, device)
-    are_prepared_otherwise = recipe.uint8_copy or recipe.scaled_decode or recipe.device_resize
+    are_prepared_otherwise = any(switches()[name].needs == "workload" for name in recipe.diff(plain))
     inputs, targets = zip(*differences, strict=True)
     checks = [
         _same("the same inputs", inputs, DATA_TOLERANCE * are_prepared_otherwise, BY_INDEX),
