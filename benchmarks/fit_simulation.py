@@ -28,10 +28,10 @@ from msgspec import structs
 import perfkit
 from benchmarks import simulation_operators as operators
 from benchmarks.simulation_fit import Case, Problem, case, fit, inherited
-from perfkit.simulate import article
-from perfkit.simulate.costs import Constants, Errors, ErrorTable, Gpu, constants, gpu
-from perfkit.simulate.fusion import fused
-from perfkit.simulate.step import Step
+from perfkit.additions.simulate import article
+from perfkit.additions.simulate.costs import Constants, Errors, ErrorTable, Gpu, constants, gpu
+from perfkit.additions.simulate.fusion import fused
+from perfkit.additions.simulate.step import Step
 
 MODELS = 150
 """Of each table."""

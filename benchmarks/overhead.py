@@ -21,12 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
+from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.errors import PerfkitError
 from perfkit.process.child import Child
 from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.results.stats import Values
-from perfkit.scripts.watched import Launch, WatchedScript
 
 ROUNDS = 6
 BATCH, SIZE, STEPS = 8, 32, 50

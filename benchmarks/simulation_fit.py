@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 from scipy.sparse import csr_matrix
 
-from perfkit.simulate import costs
-from perfkit.simulate.costs import Constants, Gpu
-from perfkit.simulate.step import Step, Work, of_operator
+from perfkit.additions.simulate import costs
+from perfkit.additions.simulate.costs import Constants, Gpu
+from perfkit.additions.simulate.step import Step, Work, of_operator
 
 Floats, Ints = NDArray[np.float64], NDArray[np.int64]
 BLOCKS = 40

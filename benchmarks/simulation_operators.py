@@ -15,8 +15,8 @@ import torch
 from msgspec.structs import replace
 from timm.models import _registry
 
-from perfkit.simulate import fake, recording
-from perfkit.simulate.step import Step, of_operator
+from perfkit.additions.simulate import fake, recording
+from perfkit.additions.simulate.step import Step, of_operator
 
 
 def step_of(name: str, batch: int, image: int, channels_last: bool, train: bool, cache: Path) -> Step | None:

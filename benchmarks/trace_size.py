@@ -19,7 +19,7 @@ MEASURED = r"""
 import gzip, json, re, sys, time
 from pathlib import Path
 import msgspec
-from perfkit import trace
+from perfkit.additions import trace
 trace.analyse, trace.lanes
 peak = lambda: 1024 * int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
 before, began = peak(), time.perf_counter()

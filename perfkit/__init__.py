@@ -5,7 +5,7 @@ The public names are loaded when they are first used, so that `import perfkit` i
 
 from typing import Any
 
-from perfkit import additions
+from perfkit import registry
 
 __version__ = "0.1.0"
 
@@ -15,13 +15,13 @@ _PUBLIC = {
     "RunStore": "perfkit.results.store:RunStore",
     "PerfkitError": "perfkit.errors:PerfkitError",
     "plan": "perfkit.studies.sources:plan",
-    "profile": "perfkit.trace.profile:profile",
-    "detect_syncs": "perfkit.inside.syncs:detect_syncs",
+    "profile": "perfkit.additions.trace.profile:profile",
+    "detect_syncs": "perfkit.additions.inside.syncs:detect_syncs",
     "climb": "perfkit.studies.rungs:climb",
     "html": "perfkit.show.html:session",
 }
 
-_JUPYTER = {"load_ipython_extension": "perfkit.inside.panel:load_ipython_extension"}
+_JUPYTER = {"load_ipython_extension": "perfkit.additions.inside.panel:load_ipython_extension"}
 """What `%load_ext perfkit` calls."""
 
 __all__ = list(_PUBLIC)
@@ -31,7 +31,7 @@ def __getattr__(name: str) -> Any:
     place = (_PUBLIC | _JUPYTER).get(name)
     if place is None:
         raise AttributeError(f"module 'perfkit' has no attribute '{name}'")
-    return additions.load(place)
+    return registry.load(place)
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,6 @@
-"""How large the project is, by room, against limits in pyproject.toml that may only be lowered.
+"""How many lines the project has, by room, against the ceilings in pyproject.toml.
 
-Tokens are names, operators, numbers and strings, without comments, docstrings and layout. Lines count as ruff
-formats them: only tables of data may be laid out by hand.
+Layout is ruff's: only tables of data may be laid out by hand.
 """
 
 import ast
@@ -14,23 +13,8 @@ import tomllib
 from collections import Counter
 from pathlib import Path
 
-from perfkit import additions
-
 ROOT = Path(__file__).parents[1]
-LAYOUT = ["COMMENT", "NL", "NEWLINE", "INDENT", "DEDENT", "ENCODING", "ENDMARKER"]
 TABLE = ast.Dict | ast.List | ast.Set | ast.Tuple
-
-
-def measure(text):
-    """Lines and tokens of one file."""
-    nodes = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr))
-    strings = (node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
-    prose = {line for node in strings for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    count = sum(
-        tokenize.tok_name[token.type] not in LAYOUT and token.start[0] not in prose for token in tokens
-    )
-    return Counter(lines=text.count("\n"), tokens=count, files=1)
 
 
 def unformatted(text):
@@ -55,34 +39,44 @@ def texts():
     return {name: (ROOT / name).read_text(encoding="utf-8") for name in names}
 
 
-def rooms(modules):
-    """The sizes of every top folder, of every folder of the package, and of its core: all but the additions."""
-    sizes: dict[str, Counter[str]] = {}
-    for name, text in modules.items():
-        parts, size = Path(name).parts, measure(text)
-        inside = {"/".join(parts[:2])} if parts[0] == "perfkit" else set()
-        if inside and parts[1] not in additions.NAMES:
-            inside.add("perfkit, the core")
-        for room in {parts[0], *inside}:
-            sizes.setdefault(room, Counter()).update(size)
-    return sizes
+def rooms(name):
+    """The rooms that a file is in: its top folder, and in the package its folder there, and the core."""
+    parts = Path(name).parts
+    yield parts[0]
+    if parts[:2] == ("perfkit", "additions"):
+        yield "/".join(parts[:3])
+    elif parts[0] == "perfkit":
+        yield "/".join(parts[:2])
+        yield "perfkit, the core"
 
 
 def main():
-    """Prints the table; 1 where a room is above its limit, or a line is laid out by hand."""
+    """Prints the table; 1 where a room or a file is above its ceiling, or a line is laid out by hand."""
     modules = texts()
-    limits = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["perfkit"]["sizes"]
-    above = False
-    for room, size in sorted(rooms(modules).items()):
-        limit = limits.get(room, {})
-        over = [f"{what} at most {most:,}" for what, most in limit.items() if size[what] > most]
-        above |= bool(over)
-        figures = f"{size['lines']:8,} lines {size['tokens']:9,} tokens {size['files']:4} files"
-        print(f"{room:28}{figures}   {'ABOVE: ' + ', '.join(over) if over else ''}")
-    places = [f"{name}:{line}" for name, text in modules.items() for line in unformatted(text)]
-    for place in places:
-        print(f"{place}: not a table of data (a literal that gets a name): remove the comment")
-    return int(above or bool(places))
+    ceilings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["perfkit"][
+        "sizes"
+    ]
+    lines, files = Counter(), Counter()
+    for name, text in modules.items():
+        for room in rooms(name):
+            lines[room] += text.count("\n")
+            files[room] += 1
+    for room in sorted(lines):
+        print(f"{room:32}{lines[room]:8,} lines {files[room]:4} files")
+    faults = [
+        f"{room}: {lines[room]:,} lines, at most {most:,}"
+        for room, most in ceilings.items()
+        if lines[room] > most
+    ]
+    for name, text in modules.items():
+        if name.startswith("perfkit/") and text.count("\n") > ceilings["file"]:
+            faults.append(f"{name}: {text.count(chr(10))} lines, at most {ceilings['file']} in a file")
+        for line in unformatted(text):
+            faults.append(
+                f"{name}:{line}: not a table of data (a literal that gets a name): remove the comment"
+            )
+    print(*faults, sep="\n", end="\n" if faults else "")
+    return int(bool(faults))
 
 
 if __name__ == "__main__":

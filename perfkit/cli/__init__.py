@@ -1,6 +1,6 @@
 """The command line: a table of commands. A command's module is imported when the command is used.
 
-Additions bring commands of their own; see `perfkit.additions`. A function becomes a command with options from
+Additions bring commands of their own; see `perfkit.registry`. A function becomes a command with options from
 dataclasses, errors in words, and exit codes: 0 done, 1 failed, 2 misused, 130 stopped, 141 a pipe was closed.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from perfkit import additions
+from perfkit import registry
 from perfkit.errors import InvalidValue, PerfkitError, RunFailed, explain, one_of
 
 COMMANDS = {
@@ -36,7 +36,7 @@ COMMANDS = {
 
 
 def _every() -> dict[str, tuple[str, str]]:
-    return COMMANDS | additions.table("COMMANDS")
+    return COMMANDS | registry.table("COMMANDS")
 
 
 class _Commands(TyperGroup):
@@ -45,7 +45,7 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in _every():
             ctx.fail(str(one_of(cmd_name, list(_every()), "command")))
-        return typer.main.get_command(single(cmd_name, additions.load(_every()[cmd_name][0])))
+        return typer.main.get_command(single(cmd_name, registry.load(_every()[cmd_name][0])))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The list of commands, without importing any."""

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from perfkit import additions, machine
+from perfkit import machine, registry
 from perfkit.cli import complain
 from perfkit.cli.options import Output, Recipe, Script, Texts, Training, progress
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
@@ -61,7 +61,7 @@ def compare(
     """
     limit, named, judge = _share(fail_if_slower), sides or [], None
     if any(side.endswith(".py") for side in named[:2]) or script.script or training.settings or allow:
-        match = additions.load("perfkit.scripts.referee:match")
+        match = registry.load("perfkit.additions.scripts.referee:match")
         plan, a, b, judge = match(script, training, named, allow or [])
         typer.echo(f"{a.title} and {b.title}: about {budget:.0f} s once both train", err=True)
     elif len(named) == 2:

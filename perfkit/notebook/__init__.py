@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from perfkit import additions
+from perfkit import registry
 
 _CORE = {
     "LadderPanel": "perfkit.notebook.ladder:LadderPanel",
@@ -19,11 +19,11 @@ _CORE = {
 
 
 def __dir__() -> list[str]:
-    return sorted({*_CORE, *additions.table("NOTEBOOK")})
+    return sorted({*_CORE, *registry.table("NOTEBOOK")})
 
 
 def __getattr__(name: str) -> Any:
-    place = {**additions.table("NOTEBOOK"), **_CORE}.get(name)
+    place = {**registry.table("NOTEBOOK"), **_CORE}.get(name)
     if place is None:
         raise AttributeError(f"perfkit.notebook has no '{name}'. It has {', '.join(__dir__())}")
-    return additions.load(place)
+    return registry.load(place)

@@ -6,7 +6,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from perfkit import additions
+from perfkit import registry
 from perfkit.errors import Cancelled, RunFailed, one_of
 from perfkit.machine import devices
 from perfkit.notebook.panel import STOPPED, Panel, heading, row
@@ -150,8 +150,8 @@ class LadderPanel(Panel):
 def _places() -> dict[str, str]:
     """The words of the menu by device."""
     menu = {device: f"this machine ({device})" for device in (devices.check_device(None), "cpu")}
-    for place in additions.table("SOURCES").values():
-        menu |= getattr(additions.load(place), "menu", dict)()
+    for place in registry.table("SOURCES").values():
+        menu |= getattr(registry.load(place), "menu", dict)()
     return menu | {f"{recordings.PREFIX}{name}": f"recorded: {name}" for name in recordings.available()}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from perfkit import additions
+from perfkit import registry
 from perfkit.errors import InvalidValue
 from perfkit.notebook.ladder import LadderPanel
 from perfkit.notebook.panel import Controls, download, preformatted, row, text
@@ -56,7 +56,7 @@ class Workbench(LadderPanel):
             self.button("Delete", "Remove the ticked runs", self._delete),
             self.button("Undo delete", "Bring back every deleted run", self._undelete),
         ]
-        if "profile" in additions.table("NOTEBOOK"):
+        if "profile" in registry.table("NOTEBOOK"):
             about = "Some steps under the profiler"
             self.buttons = [self.button("Profile", about, lambda: self.start(self._record))]
         self.above, self.below = [self.controls.widget], [self.history, row(acts), self._link]
@@ -107,7 +107,7 @@ class Workbench(LadderPanel):
         self.wait(self._record)
 
     def _record(self) -> None:
-        plan, profile = self.plan, additions.load(additions.table("NOTEBOOK")["profile"])
+        plan, profile = self.plan, registry.load(registry.table("NOTEBOOK")["profile"])
         where = {"preset": plan.preset.name, "device": plan.device, "options": plan.options}
         view = profile(plan.workload, self.controls.recipe, progress=self.progress(), **where)
         self._profile = view.sections()

@@ -24,7 +24,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from perfkit import additions
+from perfkit import registry
 from perfkit.process import failures
 
 SERVE = "perfkit.worker.session:serve"
@@ -135,7 +135,7 @@ def run(connection: Connection, environment: Mapping[str, str], log: str) -> Non
         sys.path.insert(0, os.getcwd())
     warnings.simplefilter("ignore")
     try:
-        additions.load(SERVE)(connection)  # only here is torch imported
+        registry.load(SERVE)(connection)  # only here is torch imported
     except BaseException as problem:  # whatever it is, the parent must hear of it
         traceback.print_exception(problem, file=sys.stderr)
         sys.stderr.flush()

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from perfkit import additions, machine
+from perfkit import machine, registry
 from perfkit.machine import devices
 from perfkit.recipe import Recipe, shown, switches
 from perfkit.results.parity import Check, Parity
@@ -32,11 +32,7 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
         *map(Notice, sentences.notices(runs)),
         ladder(runs),
         *([communication(runs)] if any(run.communication for run in runs) else []),
-        *(
-            content
-            for place in additions.table("SECTIONS").values()
-            for content in additions.load(place)(runs)
-        ),
+        *(content for place in registry.table("SECTIONS").values() for content in registry.load(place)(runs)),
         Section("What each stage showed", [Bullets(sentences.verdicts(runs))]),
         Section("Figures", [figures.step_time(runs), figures.throughput(runs)]),
         *evidence(runs),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
-from perfkit import additions
+from perfkit import registry
 from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import Preset, Stage, optimization
 from perfkit.recipe import Recipe, Value
@@ -208,8 +208,8 @@ class Source:
 def source_of(device: str | None) -> type[Source]:
     """The class of a device's source, by the device's prefix; this machine for a device without one."""
     prefix, separator, _ = (device or "").partition(":")
-    place = (additions.table("SOURCES") | _RECORDED).get(prefix, _HERE) if separator else _HERE
-    source: type[Source] = additions.load(place)
+    place = (registry.table("SOURCES") | _RECORDED).get(prefix, _HERE) if separator else _HERE
+    source: type[Source] = registry.load(place)
     return source
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import profiler
 
-from perfkit import additions
+from perfkit import registry
 from perfkit.worker.checks import compile_counters, peak_bytes, reset_peak, synchronize, world
 from perfkit.worker.messages import Block, Peak
 
@@ -128,7 +128,7 @@ class Procedures:
     def answer(self, question: str, arguments: Mapping[str, Any]) -> Any:
         """The answer to a question, or the procedure that returns it."""
         if ":" in question:
-            return additions.load(question)(self, **arguments)
+            return registry.load(question)(self, **arguments)
         return getattr(self, question)(**arguments)
 
     def take(

@@ -14,7 +14,7 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from perfkit import additions, rules, workloads
+from perfkit import registry, rules, workloads
 from perfkit.errors import RunFailed
 from perfkit.process import Answer
 from perfkit.recipe import Recipe
@@ -57,7 +57,7 @@ class Session(Procedures):
 
     def call(self, place: str, arguments: Sequence[Any]) -> Any:
         """The result of a function at `module:name`."""
-        return additions.load(place)(*arguments)
+        return registry.load(place)(*arguments)
 
     def describe(self, workload: str, preset: str, options: dict[str, Any], device: str) -> Description:
         """Loads a workload."""

@@ -6,9 +6,9 @@ import pytest
 from PIL import Image, ImageStat
 from playwright.sync_api import expect
 
+from perfkit.additions.trace import Lane, Lanes
+from perfkit.additions.trace.timeline import PARTS, interactive
 from perfkit.show import html
-from perfkit.trace import Lane, Lanes
-from perfkit.trace.timeline import PARTS, interactive
 from tests.browser.lab import ARTEFACTS
 
 TEXTS = ["", "train.py:7", "train.py:9", "forward", "conv", "launch", "step", "kernel_a", "kernel_b", "relu"]

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import perfkit
-from perfkit import additions
 
 ROOT = Path(__file__).parents[2]
 PATHS = [path.relative_to(ROOT) for path in (ROOT / "perfkit").rglob("*.py")]
@@ -38,14 +37,14 @@ def test_no_file_imports_itself_through_others():
 @pytest.mark.integration
 def test_the_core_works_without_any_addition(tmp_path):
     """Their folders are removed in a copy: every module of the core is imported there, and the commands listed."""
-    gone = shutil.ignore_patterns("__pycache__", *additions.NAMES)
+    gone = shutil.ignore_patterns("__pycache__", "additions")
     shutil.copytree(ROOT / "perfkit", tmp_path / "perfkit", ignore=gone)
     program = (
         "import importlib, pkgutil, sys\n"
         "sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in str(f)]\n"  # it knows the checkout
         "import perfkit.notebook\n"
-        "from perfkit import additions\n"
-        "assert not additions.present()\n"
+        "from perfkit import registry\n"
+        "assert not registry.present()\n"
         "for module in pkgutil.walk_packages(perfkit.__path__, 'perfkit.'):\n"
         "    if not module.name.endswith('__main__'): importlib.import_module(module.name)\n"
         "dir(perfkit.notebook)\n"

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from docs import record
-from perfkit import trace
+from perfkit.additions import trace
+from perfkit.additions.simulate.costs import constants
 from perfkit.results.recordings import find
 from perfkit.show import tables
-from perfkit.simulate.costs import constants
 
 
 def test_every_file_has_a_provenance_and_is_as_it_was_recorded():

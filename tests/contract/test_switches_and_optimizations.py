@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import perfkit
+from perfkit.additions.simulate import article
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.recipe import Recipe, switches
 from perfkit.rules import Target
-from perfkit.simulate import article
 from perfkit.worker.checks import View
 from tests.unit.ladder.test_ladder import SIZES
 

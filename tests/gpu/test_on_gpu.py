@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from perfkit import machine
-from perfkit.inside import looks
+from perfkit.additions.inside import looks
+from perfkit.additions.trace import lanes
+from perfkit.additions.trace.profile import profile
 from perfkit.ladder.catalogue import LADDER
 from perfkit.machine import devices
 from perfkit.recipe import Recipe
@@ -15,8 +17,6 @@ from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.studies import compare, inspect, sources
 from perfkit.studies.rungs import climb
-from perfkit.trace import lanes
-from perfkit.trace.profile import profile
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

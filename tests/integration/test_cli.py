@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from perfkit import trace
-from perfkit.inside import looks
-from perfkit.simulate import article
+from perfkit.additions import trace
+from perfkit.additions.inside import looks
+from perfkit.additions.simulate import article
 from perfkit.studies.rungs import climb
 from perfkit.studies.sources import plan
 from tests.support import scripts

@@ -9,7 +9,7 @@ from perfkit.process import server
 from perfkit.results.store import RunStore
 from tests.support import scripts
 from tests.support.cli import ROOT, perfkit
-from tests.unit.scripts.test_behaviour import IMAGES
+from tests.unit.additions.scripts.test_behaviour import IMAGES
 
 pytestmark = pytest.mark.usefixtures("no_orphans", "data_dir")
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from perfkit import notebook as pk
+from perfkit.additions.puzzles import folder, judge
+from perfkit.additions.puzzles import panel as puzzles
+from perfkit.additions.puzzles.panel import MYSTERIES, source_of, tasks
 from perfkit.errors import InvalidValue
-from perfkit.puzzles import folder, judge
-from perfkit.puzzles import panel as puzzles
-from perfkit.puzzles.panel import MYSTERIES, source_of, tasks
 from perfkit.results import parity
 
 ROOT = Path(__file__).parents[2]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from perfkit.additions.trace.profile import profile
 from perfkit.recipe import Recipe
 from perfkit.studies import compare, inspect, rungs, sources
 from perfkit.studies.rungs import climb
-from perfkit.trace.profile import profile
 
 pytestmark = [pytest.mark.usefixtures("no_orphans"), pytest.mark.timeout(240)]
 ROOT = Path(__file__).parents[2]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.trace import Trace, analyse, lanes, reader
-from perfkit.trace.intervals import partition
+from perfkit.additions.trace import Trace, analyse, lanes, reader
+from perfkit.additions.trace.intervals import partition
 
 FOLDER = Path(os.environ.get("PERFKIT_TRACES", Path(__file__).parents[2] / "../shared/traces"))
 EXACT = ("resnet50-v100-workers0", "ddp-v100-nanosecond")

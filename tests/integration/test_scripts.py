@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from perfkit.additions.scripts import patch as patching
+from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.ladder.catalogue import exactness
 from perfkit.recipe import Recipe
 from perfkit.results import parity
-from perfkit.scripts import patch as patching
-from perfkit.scripts.watched import Launch, WatchedScript
 from tests.support import scripts
 from tests.support.cli import ROOT, perfkit
-from tests.unit.scripts.test_behaviour import TOKENS
+from tests.unit.additions.scripts.test_behaviour import TOKENS
 
 LOSS_STEPS = 6
 DATA = {"workers": 1, "prefetch_factor": 3}

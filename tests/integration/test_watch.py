@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from perfkit.additions.inside import SYNCS
+from perfkit.additions.scripts import watching
+from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.errors import Cancelled, RunFailed
-from perfkit.inside import SYNCS
-from perfkit.scripts import watching
-from perfkit.scripts.watched import Launch, WatchedScript
 from tests.support import scripts
 from tests.support.cli import perfkit
 

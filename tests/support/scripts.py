@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import msgspec
 
-from perfkit.scripts import entry, watched
-from perfkit.scripts.behaviour import Behaviour
+from perfkit.additions.scripts import entry, watched
+from perfkit.additions.scripts.behaviour import Behaviour
 
 ROOT = Path(__file__).parents[2]
 _IMPORTED = ["torch", "torch._dynamo", "torchvision.io", "torchvision.models", "torchvision.transforms.v2"]
@@ -95,7 +95,7 @@ def _run(words, streams, folder, environment, prepare):
 
 def _watch():
     """What `entry` does before a script, and once it has imported torch."""
-    from perfkit.scripts.questions import Questions
+    from perfkit.additions.scripts.questions import Questions
 
     entry.enter()
     watcher = sys.meta_path.pop(0)
@@ -119,8 +119,8 @@ def behaviour(file, steps=40):
 
 
 def _observe(file, steps):
-    from perfkit.scripts.outputs import Outputs
-    from perfkit.scripts.questions import Questions
+    from perfkit.additions.scripts.outputs import Outputs
+    from perfkit.additions.scripts.questions import Questions
 
     class Observer:
         def on_steps(self, ended):

@@ -9,13 +9,13 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from perfkit import additions
+from perfkit import registry
 from perfkit.cli import COMMANDS, app, options, single
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.results import recordings
 from perfkit.results.store import RunStore
 
-EVERY = COMMANDS | additions.table("COMMANDS")
+EVERY = COMMANDS | registry.table("COMMANDS")
 ERRORS = [
     (InvalidValue("no such stage", "Choose another"), 2, "perfkit: no such stage. Choose another\n"),
     (KeyboardInterrupt(), 130, "stopped; what was finished is kept (perfkit runs)\n"),

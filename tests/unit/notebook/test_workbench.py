@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from perfkit import additions
 from perfkit import notebook as pk
+from perfkit import registry
 from perfkit.notebook.shown import Shown
 from perfkit.results.store import RunStore
 from perfkit.show import terminal
@@ -86,11 +86,11 @@ def test_runs_of_a_recording_are_shown_and_not_deleted():
 def test_profile_is_an_addition_and_its_button_goes_with_it(monkeypatch):
     bench = pk.Workbench()
     shown = Shown(None, ["what a step does"])
-    monkeypatch.setattr(additions, "load", lambda place: lambda *args, **named: shown)
+    monkeypatch.setattr(registry, "load", lambda place: lambda *args, **named: shown)
     bench.profile()
     assert list(bench.sections()) == ["what a step does"]
     press(bench, "pk-profile")
     monkeypatch.undo()
-    monkeypatch.setattr(additions, "present", tuple)
+    monkeypatch.setattr(registry, "present", tuple)
     with pytest.raises(AssertionError, match="no pk-profile"):
         press(pk.Workbench(), "pk-profile")

@@ -1,0 +1,117 @@
+"""Looks inside a step: asks a training in a fresh process, and shows what it answers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from perfkit.additions.inside import KERNELS, MEMORY, SYNCS, KernelReport, MemoryReport, SyncReport
+from perfkit.cli import options
+from perfkit.recipe import Recipe
+from perfkit.show import style, units
+from perfkit.show.document import Cell, Col, Content, Notice, Table, tabulate
+from perfkit.show.style import Figure, Look, Row
+from perfkit.studies.inspect import prepared
+
+_KINDS = (
+    Look("weights", style.BLUE),
+    Look("gradients", style.SKY, "//"),
+    Look("optimizer", style.PURPLE, "xx"),
+    Look("batch", style.GREY, "--"),
+    Look("activations", style.ORANGE, ".."),
+    Look("workspace", style.YELLOW, "\\\\"),
+)
+
+
+def memory(workload: str | None = None, recipe: Recipe | str | None = None, **where: Any) -> MemoryReport:
+    """What holds memory in a training step; arguments as for `prepared`."""
+    with prepared(workload, recipe, where) as (source, used):
+        report: MemoryReport = source.look(used, MEMORY, warm=False)
+        return report
+
+
+def memory_command(training: options.Recipe, output: options.Output, stage: options.StageName = None) -> None:
+    """What holds memory in a training step, by kind."""
+    report = memory(recipe=stage, **training.where())
+    output.show("memory of a step", memory_sections([report]), report)
+
+
+def memory_sections(reports: Sequence[MemoryReport]) -> list[Content]:
+    """Bytes at the peak by kind: a bar and a column for each recipe."""
+    first = reports[0]
+    scale, unit = units.size_unit(max(report.peak for report in reports))
+    rows, columns = list[Row](), [Col("what", str)]
+    for report in reports:
+        pieces = [(report.parts[look.label] / scale, look) for look in _KINDS]
+        rows.append(Row(report.recipe, pieces, units.size(report.peak)))
+        columns.append(Col(report.recipe, _sizes(report).get, units.size))
+    title = f"{'Simulated: what' if first.simulated else 'What'} holds memory at the peak of a step"
+    kinds = [kind for kind, size in _sizes(first).items() if size is not None]
+    return [
+        *([Notice(f"{first.simulated}.")] if first.simulated else []),
+        Figure("held", title, rows, f"{unit} at the peak"),
+        tabulate(columns, kinds, f"At the peak (in {first.peak_phase})"),
+    ]
+
+
+def _sizes(report: MemoryReport) -> dict[str, int | None]:
+    allocator = {"allocator: allocated": report.allocated, "allocator: reserved": report.reserved}
+    return {**report.parts, "all together": report.peak, **allocator}
+
+
+def kernels(workload: str | None = None, recipe: Recipe | str | None = None, **where: Any) -> KernelReport:
+    """What the device can do, by shape, and how much of it a training uses; arguments as for `prepared`."""
+    with prepared(workload, recipe, where, study="a look at kernels") as (source, used):
+        report: KernelReport = source.look(used, KERNELS)
+        return report
+
+
+def kernel_sections(report: KernelReport) -> list[Content]:
+    """Roofs, shapes, the step's share of them."""
+
+    def gflops(flops: float) -> str:
+        return f"{flops / 1e9:,.0f}"
+
+    shapes = (
+        Col("shape", "shape"),
+        Col("type", "dtype"),
+        Col("time", "seconds", units.duration),
+        Col("GFLOP/s", "flops_per_s", gflops),
+        Col("of the peak", lambda row: row.flops_per_s / report.peaks[row.dtype], units.percent),
+        Col("FLOPs per byte", "flops_per_byte", units.number),
+    )
+    roofs = [[name, f"{gflops(peak)} GFLOP/s"] for name, peak in report.peaks.items()]
+    roofs.append(["copying", f"{report.bytes_per_s / 1e9:,.1f} GB/s"])
+    step: list[list[Cell | str]] = [
+        ["step", Cell(report.step_s, units.duration)],
+        ["FLOPs", Cell(report.flops, lambda flops: f"{flops / 1e9:,.2f} GFLOP in {report.dtype}")],
+        ["share of the measured peak (FLOP/s)", Cell(report.mfu, "{:.1%}".format)],
+    ]
+    note = "" if report.flops else "FLOPs are counted on the recipe without compile."
+    return [
+        Table(("what", "at most"), roofs, "Roofs, measured"),
+        tabulate(shapes, report.rows, "By shape"),
+        Table(("what", "how much"), step, f"A step of {report.recipe}", note),
+    ]
+
+
+def syncs(
+    workload: str | None = None, recipe: Recipe | str | None = None, steps: int = 4, **where: Any
+) -> SyncReport:
+    """Copies and waits between host and device in a training's steps; arguments as for `prepared`."""
+    with prepared(workload, recipe, where, study="a look at syncs") as (source, used):
+        report: SyncReport = source.look(used, SYNCS, warm=False, steps=steps)
+        return report
+
+
+def sync_table(report: SyncReport) -> Table:
+    """Lines that copy or wait between host and device, with a remedy for each; on a CPU nothing waits yet."""
+    columns = (
+        Col("line", "where"),
+        Col("call", "call"),
+        Col("per step", lambda place: place.count / report.steps, lambda count: f"{count:g}"),
+        Col("remedy", "fix"),
+        Col("is", "kind"),
+    )
+    note = ""
+    if report.device == "cpu":
+        note = "This run is on the CPU. On a GPU, these places wait for it if their tensors are there."
+    return tabulate(columns, report.places, "Copies and waits between host and device", note)

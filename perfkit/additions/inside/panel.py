@@ -1,0 +1,55 @@
+"""Looks inside a step in a notebook; `%%watch` above a cell with a loop."""
+
+import functools
+from typing import Any
+
+from IPython.display import display
+from msgspec.structs import replace
+
+from perfkit.additions.inside import KernelReport, MemoryReport, SyncReport, looks
+from perfkit.notebook.shown import Recipes, Shown
+
+_WAY = (
+    "Switches are set for scripts: save this notebook as one (File > Save and Export Notebook As), "
+    "then `!perfkit watch train.py` says what to try."
+)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Registers `%%watch`; called by `%load_ext perfkit`."""
+    shell.register_magic_function(functools.partial(_watch_cell, shell), "cell", "watch")
+
+
+def _watch_cell(shell: Any, line: str, cell: str) -> None:
+    """Runs a cell, shows the steps of its loop below its own output, then raises what the cell raised."""
+    from perfkit.additions.inside import loop  # torch, once a cell is to be run
+
+    shell.showtraceback = lambda *_, **__: None  # the error is raised below, and shown then
+    try:
+        with loop.observed() as steps:
+            result = shell.run_cell(cell)
+    finally:
+        del shell.showtraceback
+    display(Shown(steps, [*loop.contents(steps), _WAY]))
+    result.raise_error()
+
+
+def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Shown[list[MemoryReport]]:
+    """What holds memory in a step of each recipe; arguments as for `perfkit.profile`. Figure: held."""
+    reports = [
+        replace(looks.memory(workload, settings=changes, **where), recipe=title)
+        for title, changes in recipes.items()
+    ]
+    return Shown(reports, looks.memory_sections(reports))
+
+
+def kernels(workload: str | None = None, recipe: Any = None, **where: Any) -> Shown[KernelReport]:
+    """Roofs, shapes, a step's share of them; arguments as for `perfkit.profile`."""
+    report = looks.kernels(workload, recipe, **where)
+    return Shown(report, looks.kernel_sections(report))
+
+
+def find_syncs(*which: Any, **how: Any) -> Shown[SyncReport]:
+    """Watches some training steps in a fresh process; arguments as for `perfkit.profile`."""
+    report = looks.syncs(*which, **how)
+    return Shown(report, [looks.sync_table(report)])

@@ -1,0 +1,178 @@
+"""What is inside a step: what holds memory in it, its FLOPs, and what the device can do by shape.
+
+Memory is that of every tensor's storage, from its allocation until it is freed: the tensors that operators
+return, on a CPU as on a GPU. What a library allocates for itself inside one operator (cuDNN's workspace) and
+what the allocator keeps in reserve are not tensors: they are the difference to the allocator's own figures.
+
+Peaks are measured, not taken from a data sheet: the best of some large products, a copy of a large tensor.
+"""
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import FlopCounterMode
+
+from perfkit.additions.inside import KernelReport, MemoryReport, ShapeTiming
+from perfkit.errors import InvalidValue
+from perfkit.train import DTYPES
+from perfkit.worker.checks import peak_bytes, reset_peak, shown, timed
+from perfkit.worker.procedure import Job
+from perfkit.worker.session import Session
+from perfkit.worker.training import Training
+
+# ---------------------------------------------------------------- memory
+
+KIND_IN = {"forward": "activations", "data": "batch"}
+"""The kind of what a phase allocates, where nothing else is known of it; workspace in other phases."""
+
+Storage = list[Any]
+"""Kind and size. The kind of a gradient shows after its allocation, also for one that is in the peak."""
+
+
+class Ledger(TorchDispatchMode):
+    """Accounts for all storages of a training while it is entered."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._training = training
+        self._phase = "data"
+        self._live = weakref.WeakKeyDictionary[torch.UntypedStorage, Storage]()
+        self._bytes = 0
+        self.peak: tuple[int, str, list[Storage]] = 0, "", []
+        """Bytes, phase, and all storages."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        outputs = func(*args, **(kwargs or {}))
+        self._note("", outputs)
+        return outputs
+
+    def _note(self, kind: str, *values: Any) -> None:
+        """Records tensors under this kind, or under that which the phase implies."""
+        for tensor in tree_iter(values):
+            if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+                continue
+            if tensor.device.type != self._training.device.type:
+                continue
+            storage = tensor.untyped_storage()
+            if known := self._live.get(storage):
+                known[0] = kind or known[0]
+                continue
+            size = storage.nbytes()
+            self._live[storage] = [kind or KIND_IN.get(self._phase, "workspace"), size]
+            self._bytes += size
+            weakref.finalize(storage, self._freed, size)
+            if self._bytes > self.peak[0]:
+                self.peak = self._bytes, self._phase, [*self._live.values()]
+
+    def _freed(self, size: int) -> None:
+        self._bytes -= size
+
+    @contextlib.contextmanager
+    def in_phase(self, name: str) -> Iterator[None]:
+        """What is allocated inside belongs to this phase; copies count as data.
+
+        Weights, gradients and optimizer state are what they are, wherever they were allocated.
+        """
+        self._phase = "data" if name == "copy" else name
+        model = self._training.model
+        parameters = [*model.parameters()]
+        self._note("weights", [value.data for value in parameters], [*model.buffers()])
+        self._note("gradients", [value.grad for value in parameters])
+        self._note("optimizer", [*self._training.optimizer.state.values()])
+        try:
+            yield
+        finally:
+            self._phase = "data"
+
+
+def memory(session: Session) -> MemoryReport:
+    """Takes some steps and accounts for their memory.
+
+    Raises:
+        InvalidValue: the model is compiled.
+    """
+    training = session.subject
+    if training.recipe.compile:
+        raise InvalidValue(
+            "the memory of a compiled model cannot be followed, as its kernels allocate on their own",
+            "Use the recipe with compile=off",
+        )
+    ledger = Ledger(training)
+    reset_peak(training.device)
+    with training.phases(ledger.in_phase), ledger:
+        for _ in range(2):
+            training.step()
+    _, phase, storages = ledger.peak
+    allocated, reserved = peak_bytes(training.device) if training.device.type == "cuda" else (None, None)
+    return MemoryReport.of(
+        storages,
+        peak_phase=phase,
+        allocated=allocated,
+        reserved=reserved,
+        recipe=training.recipe.describe(),
+    )
+
+
+# ---------------------------------------------------------------- what the device can do
+
+REPEATS = 7
+DEPTHS = (1536, 1504, 1500, 1503)
+"""The k of the slides' product (m × k × n) and its neighbours: multiples of 64, 8 and 4, and an odd one."""
+WIDTHS_ON_GPU, WIDTHS_ON_CPU = (10_048, 10_000, 9_996, 9_999), (2_560, 2_504, 2_500, 2_503)
+"""The same for n; on a CPU n and m are a quarter of the slides'."""
+
+
+def kernels(session: Session) -> Job:
+    """`KernelReport`: roofs of the device, a sweep of shapes, and the work of the training's step."""
+    step_s = (yield from session.take(8, "measuring")).mean_s
+    training, device = session.subject, session.subject.device
+    big = device.type != "cpu"
+    m, widths = (576, WIDTHS_ON_GPU) if big else (144, WIDTHS_ON_CPU)
+    shapes = [(m, k, n) for k in DEPTHS for n in widths]
+    shapes += [(each, DEPTHS[1], widths[1]) for each in (m - 1, 8)]  # an odd m, and a small one
+    shapes += [(n, n, n) for n in ((1024, 4096, 8192) if big else (512, 1024))]
+    rows, peaks = list[ShapeTiming](), dict[str, float]()
+    for dtype in (torch.float32, torch.bfloat16, *([torch.float16] if big else [])):
+        factors = partial(torch.randn, device=device, dtype=dtype)
+        products = [partial(torch.mm, factors(m, k), factors(k, n)) for m, k, n in shapes]
+        for (m, k, n), seconds in zip(shapes, _least_s(device, products), strict=True):
+            rate, moved = 2 * m * k * n / seconds, (m * k + k * n + m * n) * dtype.itemsize
+            shape, kind = f"{m} x {k} x {n}", shown(dtype)
+            rows.append(ShapeTiming(shape, kind, seconds, rate, rate * seconds / moved))
+            peaks[kind] = max(rate, peaks.get(kind, 0.0))
+    source = torch.empty(1 << (30 if big else 26), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    (copy_s,) = _least_s(device, [lambda: target.copy_(source)])
+    return KernelReport(
+        peaks=peaks,
+        bytes_per_s=2 * source.nbytes / copy_s,  # read and written
+        rows=rows,
+        flops=flops(training),
+        dtype=shown(DTYPES[training.recipe.amp] or torch.float32),
+        step_s=step_s,
+        recipe=training.recipe.describe(),
+    )
+
+
+def flops(training: Training) -> int | None:
+    """FLOPs of the products and convolutions of a step; None where it is compiled: they are not seen."""
+    if training.recipe.compile:
+        return None
+    with FlopCounterMode(display=False) as counter:
+        training.step()
+    return int(counter.get_total_flops())
+
+
+def _least_s(device: torch.device, calls: Sequence[Callable[[], Any]]) -> list[float]:
+    """The least seconds of each call; they alternate, so that drift affects all of them alike.
+
+    Not the median: the question is what the device can do, and every disturbance adds time.
+    """
+    rounds = [[timed(device, call) for call in calls] for _ in range(1 + REPEATS)]
+    return [min(times) for times in zip(*rounds[1:], strict=True)]  # the first call plans and allocates

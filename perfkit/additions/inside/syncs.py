@@ -1,0 +1,157 @@
+"""The sync detective: every copy and every wait between host and device, with the line that causes it.
+
+    with perfkit.detect_syncs() as places:
+        train_some_steps()
+    for place in places:
+        print(place)
+
+The calls themselves are watched (`.item()`, `.to()`, `nonzero` and so on). This also finds copies that the
+driver stages without a warning and, on a machine without a GPU, the places that *would* wait. On CUDA the
+driver's own warnings (`torch.cuda.set_sync_debug_mode`) are added.
+"""
+
+import contextlib
+import os
+import sys
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from perfkit.additions.inside import Place, SyncReport
+from perfkit.process.failures import PROGRAM, is_users
+from perfkit.worker.procedure import Job, Procedures
+
+TO_DEVICE = "host to device"
+LOADER = os.sep.join(("torch", "utils", "data", ""))
+OPTIMIZER = os.sep.join(("torch", "optim", ""))
+SCALER = os.sep.join(("torch", "amp", "grad_scaler.py"))
+SCALER_REMEDY = (
+    "the GradScaler reads whether gradients overflowed: an optimizer with fused=True need not wait"
+)
+UNKNOWN_SIZE = (
+    "the size of the result is known only to the device: use torch.where(mask, a, b), or do it on the host"
+)
+FIXES = {
+    "item tolist numpy __float__": (
+        "read it after the loop, or every N steps: losses can be kept on the device"
+    ),
+    "__bool__": "decide on the device (torch.where), or read the value every N steps",
+    "__int__ __index__": "keep it a tensor, or use a size that is known on the host",
+    "__repr__ __format__": "print every N steps, not each",
+    "nonzero masked_select unique": UNKNOWN_SIZE,
+    "equal allclose": "compare on the device, and read the result later",
+}
+"""What to do instead of calls that make the host wait for the device."""
+WAITS = {name: fix for names, fix in FIXES.items() for name in names.split()}
+
+
+def syncs(session: Procedures, steps: int) -> Job:
+    """`SyncReport`: copies and waits between host and device in some steps."""
+    with detect_syncs() as places:
+        for _ in range(steps):
+            yield
+    return SyncReport(places, steps, str(session.subject.device))
+
+
+@contextlib.contextmanager
+def detect_syncs() -> Iterator[list[Place]]:
+    """Lists the copies and waits of the block at its end, the most frequent place first, each with a fix."""
+    places, calls = list[Place](), _Calls()
+    waits, show = list[str](), warnings.showwarning
+
+    def note(*shown: Any, **more: Any) -> None:  # message, category, file, line …
+        if "called a synchronizing" in str(shown[0]):
+            waits.append(f"{os.path.basename(shown[2])}:{shown[3]}")
+        elif "all synchronizing operations" not in str(shown[0]):  # torch's notice of the mode itself
+            show(*shown, **more)
+
+    with calls, contextlib.ExitStack() as stack:
+        if calls.on_gpu:
+            stack.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("always", ".*called a synchronizing")
+            warnings.showwarning = note
+            stack.callback(torch.cuda.set_sync_debug_mode, torch.cuda.get_sync_debug_mode())
+            torch.cuda.set_sync_debug_mode("warn")
+        yield places
+    counts = calls.counts
+    seen = {where for _, where, *_ in counts}
+    for where in waits:
+        if where not in seen:
+            counts["synchronisation", where, "wait", "see what this line reads"] += 1
+    places += [Place(*place, count) for place, count in counts.most_common()]
+
+
+class _Calls(TorchFunctionMode):
+    """Counts the calls of torch, from Python, on this thread, that copy or wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = Counter[tuple[str, str, str, str]]()
+        self.on_gpu = torch.cuda.is_available()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        result = func(*args, **kwargs)
+        judgement = _judge(name, args, kwargs, result, self.on_gpu)
+        if judgement and (caller := _caller(self.on_gpu)):
+            kind, fix = judgement
+            where, other_fix = caller
+            self.counts[name, where, kind, other_fix or fix] += 1
+        return result
+
+
+def _judge(name: str, args: Any, kwargs: Any, result: Any, on_gpu: bool) -> tuple[str, str] | None:
+    """What a call of torch that copies or waits does, and its fix; None for any other."""
+    if name in ("tensor", "as_tensor") and kwargs.get("device") and result.device.type != "cpu":
+        return TO_DEVICE, "make it once, before the loop, on the device"
+    if not args or not isinstance(args[0], torch.Tensor):
+        return None
+    fix = WAITS.get(name)
+    if name == "__getitem__" or (name == "__setitem__" and getattr(args[2], "ndim", None)):
+        parts = args[1] if isinstance(args[1], tuple) else (args[1],)
+        if {torch.bool, torch.uint8} & {part.dtype for part in parts if isinstance(part, torch.Tensor)}:
+            fix = UNKNOWN_SIZE
+    # With a GPU only its tensors make the host wait; without one, every tensor stands for one on a GPU.
+    if fix and (not on_gpu or args[0].device.type != "cpu"):
+        return "wait", fix
+    is_copy = name in ("cpu", "to", "cuda", "copy_") and isinstance(result, torch.Tensor)
+    return _copy(name, args, kwargs, result.device.type, on_gpu) if is_copy else None
+
+
+def _copy(name: str, args: Any, kwargs: Any, after: str, on_gpu: bool) -> tuple[str, str] | None:
+    """A copy between host and device, where its result is; without a GPU, `.cpu()` stands for one."""
+    source = args[1] if name == "copy_" and len(args) > 1 else args[0]
+    if source.device.type == after and (on_gpu or name != "cpu"):
+        return None
+    if after == "cpu":
+        return "device to host", "keep it on the device, or read it every N steps"
+    if not source.is_pinned():
+        return TO_DEVICE, "pin it in the loader (pin_memory), then copy with non_blocking"
+    if kwargs.get("non_blocking") or any(value is True for value in args[1:]):
+        return TO_DEVICE, "it overlaps as it is"
+    return TO_DEVICE, "copy with non_blocking: the memory is pinned already"
+
+
+def _caller(on_gpu: bool) -> tuple[str, str] | None:
+    """`file:line` of the calling code, and what to do about a library's call: empty if it made none.
+
+    None inside a data loader, whose tensors belong on the host. Without a GPU also in an optimizer, which
+    counts its steps on the host.
+    """
+    stack = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe(1))]
+    libraries = (LOADER,) if on_gpu else (LOADER, OPTIMIZER)
+    if any(library in file for file, _ in stack for library in libraries):
+        return None
+    remedy = SCALER_REMEDY if any(SCALER in file for file, _ in stack) else ""
+    for file, line in stack:
+        if is_users(file) or file in PROGRAM:
+            return f"{os.path.basename(file)}:{line}", remedy
+        package = file.partition(f"-packages{os.sep}")[2].split(os.sep)[0]
+        if package not in ("", "torch", "perfkit"):
+            remedy = f"{package} does it: see whether an option of its own makes it rarer"
+    return None

@@ -1,0 +1,34 @@
+"""Puzzles: checks of the learner's own code."""
+
+from pathlib import Path
+
+import msgspec
+
+NOTEBOOK = {
+    name: f"perfkit.additions.puzzles.panel:{name}" for name in ("puzzle", "puzzles", "mystery", "capstone")
+}
+
+
+def folder() -> Path:
+    """Where the puzzles are written down, which is nowhere if perfkit was installed without its notebooks."""
+    from perfkit import machine
+    from perfkit.errors import InvalidValue
+
+    tree = machine.checkout()
+    if tree is None:
+        raise InvalidValue("there are no puzzles here", "Work in a copy of perfkit's repository")
+    return tree / "data" / "puzzles"
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What the checks of a puzzle say of an answer."""
+
+    right: bool
+    sentence: str
+    """Which mistake it is, if it is not right."""
+    proofs: list[str] = []
+    """What was seen of a right answer."""
+
+    def __repr__(self) -> str:
+        end = "" if self.sentence.endswith((".", "?")) else "."
+        return "\n".join([f"{'✓' if self.right else '✗ Not yet:'} {self.sentence}{end}", *self.proofs])

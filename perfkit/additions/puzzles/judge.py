@@ -1,0 +1,104 @@
+"""Is a learner's answer right? Runs it in the child, then the puzzle's checks on it; a sentence comes back.
+
+The answer is the learner's own code, so nothing is forbidden. What is refused is an answer that only looks
+fast: the checks compare with plain training (`bench`), and read clocks of their own.
+"""
+
+import ast
+import contextlib
+import functools
+import importlib
+import io
+import linecache
+import sys
+import traceback
+import types
+from typing import Any
+
+import torch
+
+from perfkit.additions.puzzles import Verdict, folder
+from perfkit.errors import InvalidValue
+from perfkit.show.units import clean
+
+_ANSWER = "your_answer.py"
+PRELUDE: dict[str, Any] = {}
+"""Names that an answer finds, besides what it imports."""
+exec(
+    """
+import contextlib, itertools, math, time
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, Sampler
+""",
+    PRELUDE,
+)
+
+
+@functools.cache
+def bench() -> types.ModuleType:
+    """The tools of the checks, which stand beside them: `data/puzzles/bench.py`."""
+    sys.path.insert(0, str(folder()))
+    return importlib.import_module("bench")
+
+
+def judge(checks: str, answer: str, starter: str = "") -> Verdict:
+    """Runs an answer and the checks on it, which find the names that it defines and the tools of `bench`.
+
+    The names that the starter defines are in `original`. A right answer comes with what was proven.
+    """
+    proofs: list[str] = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # what is computed is small, and threads would wait for each other
+    silence = io.StringIO()  # what an answer prints must not fill the channel to the parent
+    try:
+        with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
+            original = types.SimpleNamespace(**names_of(starter))
+            own = {"proof": proofs.append, "source": answer, "ast": ast, "original": original}
+            names = {**PRELUDE, **vars(bench()), **own, **names_of(answer)}
+            exec(compile(checks, "<checks>", "exec"), names)
+    except bench().Wrong as wrong:
+        return Verdict(False, str(wrong))
+    except (Exception, SystemExit) as problem:
+        return Verdict(False, _in_words(problem))
+    finally:
+        torch.set_num_threads(threads)
+    return Verdict(True, "Right", proofs)
+
+
+def names_of(answer: str) -> dict[str, Any]:
+    """What an answer defines."""
+    linecache.cache[_ANSWER] = len(answer), None, answer.splitlines(keepends=True), _ANSWER
+    names = {**PRELUDE, "__name__": "your_answer"}
+    exec(compile(answer, _ANSWER, "exec"), names)
+    return {
+        name: value
+        for name, value in names.items()
+        if not name.startswith("__") and PRELUDE.get(name) is not value
+    }
+
+
+def _in_words(problem: BaseException) -> str:
+    lines = [frame.line for frame in traceback.extract_tb(problem.__traceback__) if frame.filename == _ANSWER]
+    if isinstance(problem, SyntaxError):
+        return f"Python cannot read line {problem.lineno} of your answer: {problem.msg}"
+    if isinstance(problem, NameError) and not lines and problem.name:
+        return f"Define `{problem.name}`, as the starter does, and hand it to `check`"
+    what = clean(f"{type(problem).__name__}: {problem}", 300)
+    if lines:
+        return f"`{lines[-1]}` raised {what}"
+    return f"Your answer cannot be used ({what}): compare its parameters and what it returns with the starter"
+
+
+def levers(source: str) -> dict[str, bool]:
+    """For each lever of the capstone whether it is in effect in a script with `main(epochs)`."""
+
+    def main_of() -> Any:
+        main = names_of(source).get("main")
+        if main is None:
+            raise InvalidValue("the script has no main(epochs)", "Keep it: the levers are seen in one epoch")
+        return main
+
+    return bench().levers(main_of)  # type: ignore[no-any-return]

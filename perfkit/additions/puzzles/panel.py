@@ -1,0 +1,220 @@
+"""Puzzles: the learner writes a few lines of training code; a process of its own checks them.
+
+A puzzle is data: a table in `data/puzzles/puzzles.toml`; a mystery has its script in a file of its own.
+An answer runs in a measuring process, not in the notebook's kernel: a loop without end, a crash, or a
+patched clock is over with that process.
+"""
+
+import ast
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec.toml
+from IPython.core.getipython import get_ipython
+from IPython.display import Markdown
+
+from perfkit import registry
+from perfkit.additions.puzzles import Verdict, folder
+from perfkit.cli import options
+from perfkit.errors import InvalidValue, RunFailed, one_of
+from perfkit.notebook.shown import Shown, with_line
+from perfkit.process.child import call
+from perfkit.results.parity import Check
+from perfkit.results.run import Comparison
+from perfkit.show import units
+from perfkit.show.document import Content, Notice, Table
+from perfkit.studies.compare import compare
+from perfkit.studies.sources import Progress
+
+MYSTERIES = "puzzles/mysteries"
+LIMIT_S, LEVERS_S = 60.0, 120.0
+"""After which an answer, or the capstone, is stopped; the checks of a right one take a few seconds."""
+BUDGET_S, PRECISION = 30.0, 0.03
+"""Of a comparison of the capstone."""
+
+
+class Puzzle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A puzzle as it is written down; a cell that ends with it shows what is asked."""
+
+    title: str
+    chapter: str
+    """The chapter that explains what is needed: a file of `notebooks/`, without its ending."""
+    stars: int
+    minutes: int
+    """Of a learner who has read the chapter."""
+    statement: str
+    """Markdown."""
+    starter: str
+    """Python: the answer's frame, which runs and is wrong."""
+    hints: tuple[str, ...]
+    """From a nudge to nearly the answer."""
+    checks: str
+    """Python, with the tools of `data/puzzles/bench.py`: it ends with a sentence for each mistake."""
+
+    def check(self, *answer: Any) -> Verdict:
+        """Runs the answer in a process of its own, and says whether it is right and, if not, why.
+
+        It is the functions or classes that the starter defines, or all of it as one string of Python.
+        """
+        source = source_of(answer)
+        if {*_definitions(self.starter)} <= {*_definitions(source)}:
+            return Verdict(False, "This is still the starter: your turn")
+        judge = "perfkit.additions.puzzles.judge:judge"
+        try:
+            verdict: Verdict = call(judge, self.checks, source, self.starter, timeout_s=LIMIT_S)
+        except RunFailed as failure:
+            limit = f"did not end within {LIMIT_S:.0f} seconds (is there a loop without end?)"
+            sentence = f"Your answer ended the process that ran it, or {limit}: {failure.what}"
+            return Verdict(False, sentence)
+        return verdict
+
+    def __repr__(self) -> str:
+        return f"{self.title}\n\n{self.statement.strip()}\n\n{self.starter.strip()}"
+
+    def _repr_markdown_(self) -> str:
+        hints = "\n\n".join(
+            f"<details><summary>Hint {number}</summary>\n\n{hint.strip()}\n\n</details>"
+            for number, hint in enumerate(self.hints, 1)
+        )
+        return f"{self.statement.strip()}\n\n{hints}"
+
+
+@functools.cache
+def tasks() -> Mapping[str, Puzzle]:
+    """Every puzzle by its name, in the order of the chapters; then the mysteries."""
+    tables = msgspec.toml.decode((folder() / "puzzles.toml").read_bytes())
+    for name, table in msgspec.toml.decode((folder() / "mysteries.toml").read_bytes()).items():
+        script = (folder() / "mysteries" / f"{name}.py").read_text(encoding="utf-8")
+        symptom = str(ast.get_docstring(ast.parse(script)))
+        own = {"chapter": MYSTERIES, "title": symptom, "statement": f"**{symptom}**", "starter": script}
+        tables[name] = {**table, **own}
+    return msgspec.convert(tables, type=dict[str, Puzzle])
+
+
+def puzzle(name: str) -> Puzzle:
+    """A puzzle by its name; `puzzles()` lists them."""
+    if name not in tasks():
+        raise one_of(name, [*tasks()], "puzzle")
+    return tasks()[name]
+
+
+def mystery(name: str) -> Puzzle | Verdict:
+    """A script with one hidden cause of slowness: makes your copy, `my_NAME.py`, then checks your edit."""
+    names = [each for each, task in tasks().items() if task.chapter == MYSTERIES]
+    if name not in names:
+        raise one_of(name, names, "mystery")
+    one, file = puzzle(name), Path(f"my_{name}.py")
+    if not file.exists():
+        file.write_text(one.starter, encoding="utf-8")
+    source = file.read_text(encoding="utf-8")
+    return one if source == one.starter else one.check(source)
+
+
+def puzzles() -> Markdown:
+    """All puzzles, each with its chapter."""
+    head = ["| chapter | puzzle | what to write, or to explain | | minutes |", "|---|---|---|---|---|"]
+    rows = [
+        f"| [{'mystery' if task.chapter == MYSTERIES else task.chapter[:2]}](../{task.chapter}.ipynb) "
+        f"| `{name}` | {task.title} "
+        f"| {'★' * task.stars} | {task.minutes} |"
+        for name, task in tasks().items()
+    ]
+    return Markdown("\n".join(head + rows))
+
+
+# ---------------------------------------------------------------- the capstone
+
+
+def score(gain: Comparison, light: Comparison, same: Check, levers: Mapping[str, bool]) -> list[Content]:
+    """The score of a script (b), and what it is made of: speed / speed of light, times the share of levers.
+
+    Args:
+        gain: beside the slow script that it was made from (a).
+        light: beside the speed of light (a), that of its model on a batch that is already there.
+        same: whether its first steps have the losses of the slow script; if not, there is no score.
+        levers: whether workers, uint8, 16 bits and compile are in effect.
+    """
+    ratio, count, words = light.ratio, sum(levers.values()), "No score"
+    if same.ok:
+        between = f"{units.percent(ratio.low)} to {units.percent(ratio.high)}"
+        speed = f"{units.percent(ratio.ratio)} of the speed of light ({between})"
+        points = units.percent(min(1.0, ratio.ratio) * count / len(levers))
+        words = f"Score: {points}, from {speed} and {count} of {len(levers)} levers"
+    rows = [[name, "✓" if is_seen else "–"] for name, is_seen in levers.items()]
+    notice = Notice(f"{words}. Losses: {same.evidence}")
+    return [notice, gain.describe(), light.describe(), Table(("lever", "in effect"), rows)]
+
+
+def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -> Shown[None] | Markdown:
+    """Measures your edit of a slow script; first makes the copy that you edit, `script`."""
+    file, slow = Path(script), folder() / "capstone.py"
+    if not file.exists():
+        file.write_bytes(slow.read_bytes())
+    if file.read_bytes() == slow.read_bytes():
+        return Markdown(f"`{file}` is the slow script. Edit it, save it, and run this cell again.")
+
+    def measure(progress: Progress) -> list[Content]:
+        levers = call(
+            "perfkit.additions.puzzles.judge:levers",
+            file.read_text(encoding="utf-8"),
+            timeout_s=LEVERS_S,
+            cancelled=progress.cancelled,
+        )
+        match, how = registry.load("perfkit.additions.scripts.referee:match"), options.Recipe(preset=preset)
+        others = {"slow": slow, "speed of light": slow.with_name("capstone_light.py")}
+        results = []
+        for number, (name, other) in enumerate(others.items()):
+            plan, a, b, judge = match(options.Script(), how, [str(other), str(file)], [])
+            with progress.part(number, 2):
+                a = a._replace(title=name)
+                result = compare(a, b, plan, BUDGET_S, PRECISION, pairs=1, progress=progress)
+            results.append((result, judge))
+        (gain, judge), (light, _) = results
+        return score(gain, light, judge(gain, PRECISION, None).losses, levers)
+
+    return Shown(None, with_line(measure))
+
+
+# ---------------------------------------------------------------- the answer
+
+
+def source_of(answer: tuple[Any, ...]) -> str:
+    """The Python source of an answer: the imports, constants, functions and classes of all cells that ran."""
+    if len(answer) == 1 and isinstance(answer[0], str):
+        return answer[0]
+    is_defined = [getattr(part, "__module__", "") == "__main__" for part in answer]
+    if not (answer and all(is_defined)):
+        given = ", ".join(f"{part!r:.60}" for part in answer) or "nothing"
+        remedy = "Give what a cell of this notebook defines, as the starter does: check(make_loader)"
+        raise InvalidValue(f"check was given {given}", remedy)
+    shell: Any = get_ipython()
+    newest: dict[str, ast.stmt] = {}
+    for cell in shell.user_ns["In"] if shell else []:
+        for name, node in _statements(cell):
+            newest.pop(name, None)
+            newest[name] = node
+    ordered = sorted(newest.values(), key=lambda node: isinstance(node, ast.FunctionDef | ast.ClassDef))
+    return "\n\n".join(map(ast.unparse, ordered))
+
+
+def _statements(source: str) -> Iterator[tuple[str, ast.stmt]]:
+    """The statements of a source that only define something, by what they define."""
+    with contextlib.suppress(SyntaxError):
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                yield node.name, node
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                yield ast.unparse(node), node
+            elif isinstance(node, ast.Assign):
+                with contextlib.suppress(ValueError):  # not a number or a text
+                    ast.literal_eval(node.value)
+                    yield ast.unparse(node.targets[0]), node
+
+
+def _definitions(source: str) -> list[str]:
+    """What the functions and classes of a source are, whatever its layout."""
+    nodes = [node for _, node in _statements(source)]
+    return [ast.dump(node) for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]

@@ -1,0 +1,199 @@
+"""Data loaders: which one feeds the training, how long it is waited for, what a batch holds."""
+
+import inspect
+import math
+import mmap
+import pickle
+import random
+import threading
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import torch
+from torch.utils import data
+from torch.utils._pytree import tree_map
+from torch.utils.data import dataloader as torchs
+from torch.utils.data._utils import fetch
+
+from perfkit.additions.scripts.messages import Site
+from perfkit.additions.scripts.outputs import clock
+from perfkit.additions.scripts.script import MOST_LOOKS, Script, around, size, tensors
+
+ARGUMENTS = {
+    "workers": "num_workers",
+    "prefetch_factor": "prefetch_factor",
+    "pin_memory": "pin_memory",
+    "batch_size": "batch_size",
+}
+"""Switches that are arguments of `DataLoader`."""
+_OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
+_KIND = "_perfkit_kind"
+"""`train` or `eval`, once that is known. Kept in the loader: `id` is slow where audit hooks are set."""
+
+
+class Loaders:
+    """The `DataLoader`s of a script, and what is known of each."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.drawn = mmap.mmap(-1, 1)
+        """Whether the data set draws random numbers; shared with worker processes."""
+        self._looks = 0
+        self._sites: dict[int, Site] = {}  # by the data set
+        self._batch_ids: set[int] = set()
+        self._fetched: list[tuple[Any, int]] = []  # loader and samples, since the last backward pass
+        self._before_evaluation = 0  # how many of them may have been for an evaluation
+        self._is_fetching = False
+        around(data.DataLoader, "__init__", self._make)
+        around(torchs._BaseDataLoaderIter, "__init__", self._begin_epoch)
+        around(torchs._BaseDataLoaderIter, "_reset", self._begin_epoch)
+        around(torchs._BaseDataLoaderIter, "_next_index", self._next_index)
+        around(torchs._BaseDataLoaderIter, "__next__", self._fetch)
+        for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+            around(kind, "fetch", self._look_for_drawing)
+        for name in ("to", "cuda"):
+            around(torch.Tensor, name, self._copy)
+
+    def _make(self, plain: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        script, site = self._script, self._script.call_under_way("loader")
+        self._sites.setdefault(id(args[0] if args else kwargs.get("dataset")), site)
+        place = next(([frame.file, frame.line, frame.column] for frame in site.frames), None)
+        changes = {ARGUMENTS[name]: script.toggles[name] for name in ARGUMENTS.keys() & script.toggles.keys()}
+        if not changes or place not in script.settings["loaders"]:
+            plain(loader, *args, **kwargs)
+            return
+        if changes.get("num_workers"):
+            changes["persistent_workers"] = True
+        arguments = inspect.signature(plain).bind(loader, *args, **kwargs).arguments
+        if arguments.get("batch_sampler") is not None:  # a framework makes the loader again
+            changes.pop("batch_size", None)
+        arguments |= changes
+        if not arguments.get("num_workers"):
+            arguments = {name: value for name, value in arguments.items() if name not in _OF_WORKERS}
+        plain(**arguments)
+
+    def _begin_epoch(self, plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        # The indices are those of the batches that are under way.
+        iterator._perfkit = SimpleNamespace(loader=loader, indices=deque(), handed=0, was_held=False)
+        self._script.steps.now.marks.add("new epoch")
+        plain(iterator, loader, *args, **kwargs)
+
+    def _next_index(self, plain: Any, iterator: Any) -> Any:
+        """The sampler knows how many samples a batch has, whatever the collate function makes of them."""
+        indices = plain(iterator)
+        iterator._perfkit.indices.append(indices)
+        return indices
+
+    def _fetch(self, plain: Any, iterator: Any) -> Any:
+        """The next batch of a loader's iterator; the time it takes is waiting, if it is for training."""
+        script, epoch = self._script, iterator._perfkit
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main:
+            script.note("batches are fetched in a thread of the script's own: waiting is not seen")
+        if not is_main or self._is_fetching:
+            return plain(iterator)
+        script.steps.begin()
+        may_train, start = epoch.loader.__dict__.get(_KIND) != "eval", clock()
+        self._is_fetching = True
+        try:
+            batch, samples = self._held_or_next(plain, iterator, epoch)
+        finally:
+            self._is_fetching = False
+            if may_train:
+                script.steps.now.waited += clock() - start
+        self._fetched.append((epoch.loader, samples))
+        if not torch.is_grad_enabled():
+            self.on_evaluation()
+        is_seen = script.steps.are_first or script.held
+        self._batch_ids = {id(tensor) for tensor in tensors(batch)} if is_seen else set()
+        if may_train:
+            script.iterator = iterator
+        return batch
+
+    def _held_or_next(self, plain: Any, iterator: Any, epoch: Any) -> tuple[Any, int]:
+        script, loader, held = self._script, epoch.loader, self._script.held or {}
+        epoch.was_held |= loader in held
+        if epoch.was_held and epoch.handed >= _length(loader):
+            script.iterator = None  # its workers end with it
+            raise StopIteration
+        epoch.handed += 1
+        if loader in held:
+            batch, samples = held[loader]
+            return tree_map(lambda leaf: leaf, batch), samples  # a script may empty its containers
+        batch = plain(iterator)
+        samples, _ = size(batch)
+        indices = epoch.indices.popleft() if epoch.indices else None
+        if isinstance(indices, list | tuple) and None not in indices[:1]:
+            samples = len(indices)
+        if script.held is not None and loader.__dict__.get(_KIND) == "train":
+            script.held[loader] = batch, samples
+        return batch, samples
+
+    def _copy(self, plain: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Sees where batches are copied; with `non_blocking` set, those from pinned memory do not wait.
+
+        What a script copies of a held batch is on the device already when it does so again; the rest of the
+        batch stays on the host, where the script may need it: lengths of sequences, targets for a metric.
+        """
+        script, is_of_batch = self._script, id(tensor) in self._batch_ids
+        is_said = any(isinstance(arg, bool) for arg in args)  # as in `.cuda(0, True)`
+        wanted = script.toggles.get("non_blocking") and not is_said
+        if wanted and tensor.is_pinned():
+            kwargs = {**kwargs, "non_blocking": True}
+        if is_of_batch:
+            script.copies.append(kwargs)
+            script.note_call("copy")
+        if not (is_of_batch and script.held):
+            return plain(tensor, *args, **kwargs)
+        call = (id(tensor), args, *kwargs.items())
+        copied = plain(script.held.get(call, tensor), *args, **kwargs)
+        if call not in script.held and copied.device != tensor.device:
+            script.held[call] = plain(tensor, copied.device)
+        return copied
+
+    def _look_for_drawing(self, plain: Any, fetcher: Any, indices: Any) -> Any:
+        """Fetches samples, in this process or in a worker, and sees whether random numbers are drawn."""
+        self._looks += 1
+        if self._looks > MOST_LOOKS:
+            return plain(fetcher, indices)
+        state = _random_state()
+        samples = plain(fetcher, indices)
+        self.drawn[0] |= state != _random_state()
+        return samples
+
+    def on_evaluation(self) -> None:
+        self._before_evaluation = len(self._fetched)
+
+    def on_backward(self) -> None:
+        """Decides which of the batches since the last backward pass were for training."""
+        now = self._script.steps.now
+        for number, (loader, samples) in enumerate(self._fetched):
+            is_recent = number >= self._before_evaluation or loader is self._fetched[-1][0]
+            if is_recent or loader.__dict__.get(_KIND) == "train":
+                loader.__dict__[_KIND] = "train"
+                now.samples += samples
+                self._script.loader = loader
+                if site := self._sites.get(id(getattr(loader, "dataset", None))):
+                    self._script.sites["loader"] = [site]
+            else:
+                loader.__dict__[_KIND] = "eval"
+                now.marks.add("evaluation")
+        self._fetched.clear()
+        self._before_evaluation = 0
+
+
+def _length(loader: Any) -> float:
+    """Batches of an epoch, as far as the script can know it: held ones must not make an epoch longer."""
+    is_iterable = isinstance(loader.dataset, data.IterableDataset)
+    if is_iterable and loader._IterableDataset_len_called is None:
+        return math.inf  # asking would make torch warn later
+    try:  # fastai's stand-in for its loader keeps that as `d`; one without an end may have an epoch's length
+        return len(getattr(loader, "d", loader if is_iterable else loader._index_sampler))
+    except (TypeError, NotImplementedError):
+        return math.inf
+
+
+def _random_state() -> int:
+    return hash(pickle.dumps((random.getstate(), torch.get_rng_state().numpy(), numpy.random.get_state())))

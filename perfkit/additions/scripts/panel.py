@@ -1,0 +1,101 @@
+"""A user's own script in a notebook: watched, switches set from outside, its edit."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+import perfkit
+from perfkit.additions.scripts import patch as patching
+from perfkit.additions.scripts import study
+from perfkit.additions.scripts.messages import SETTABLE
+from perfkit.additions.scripts.watched import Launch
+from perfkit.additions.scripts.watching import watch
+from perfkit.errors import InvalidValue
+from perfkit.notebook.panel import Controls, Panel, download, heading, text
+from perfkit.recipe import Recipe, Value, allowed
+from perfkit.rules import Target, why_not
+from perfkit.show import figures, sentences
+from perfkit.show.document import Code, Content, Notice, Section
+from perfkit.studies.compare import Candidate, compare
+
+
+class ScriptPanel(Panel):
+    """Your own training script, unmodified: watch it, set switches from outside, compare, take the edit.
+
+    Args:
+        script: the file, also one of perfkit's own in `data/scripts`; with `module`, a module.
+        args: the script's own arguments.
+        module: whether it is started as `python -m script`.
+        preset: `smoke`, `quick` or `paper`: how large blocks are, and how long they are measured.
+    """
+
+    def __init__(
+        self, script: str | Path, args: Sequence[object] = (), module: bool = False, preset: str | None = None
+    ) -> None:
+        shipped = Path(perfkit.__file__).parents[1] / script
+        if shipped.is_file() and not Path(script).exists():
+            script = shipped
+        self.launch = Launch(str(script), tuple(map(str, args)), module)
+        self.plan = study.script_plan(self.launch, preset)
+        self._edit, self._compared, self._seen = list[Content](), list[Content](), list[Content]()
+        self._controls = Controls(SETTABLE, lambda: self.say("press Run to measure"))
+        command = self.launch.describe()
+        about = "Some steps as they are: rate, waiting, profile, what to try, and what can be set"
+        edit = "The edit of your file that sets these switches"
+        self.buttons = [
+            self.button("Watch", about, lambda: self.start(self._watch)),
+            self.button("Patch", edit, lambda: self.start(self._patch)),
+        ]
+        self._save = text("pk-script")
+        self.above, self.below = [heading(command), self._controls.widget], [self._save]
+        super().__init__((command, preset))
+
+    def set(self, **settings: Value) -> None:
+        """Sets switches, as the controls do."""
+        self._controls.set(settings)
+
+    def watch(self, tries: bool = False) -> None:
+        """Watches some steps as they are: where their time goes, and what to try.
+
+        `tries`: whether the two best suggestions are measured too, for about 30 s each.
+        """
+        self.wait(functools.partial(self._watch, tries))
+
+    def patch(self) -> None:
+        """Shows the edit of the script that sets these switches; its file is not changed."""
+        self.wait(self._patch)
+
+    def sections(self) -> list[Content]:
+        """The edit, what was compared last, and what watching has shown."""
+        return [*self._edit, *self._compared, *self._seen]
+
+    def _settings(self) -> dict[str, Value]:
+        if settings := self._controls.changes():
+            return settings
+        raise InvalidValue("no switch is set", "Set one, or press Watch for what to try")
+
+    def _watch(self, tries: bool = False) -> None:
+        watched = watch(self.launch, self.progress(), tries=tries)
+        script = watched.script
+        own, refused = allowed(script.settings), script.refused
+        where = Target(script.device, convolves=script.convolves, own=own, refused=lambda recipe: refused)
+        self._controls.offer(Recipe().replace(**where.own), functools.partial(why_not, target=where))
+        self._seen = [Section("What watching it has shown", watched.sections())]
+
+    def _measure(self) -> None:
+        settings, preset = self._settings(), self.plan.preset
+        self._edit = []
+        title = self._controls.recipe.describe(self._controls.base)
+        sides = Candidate("as it is"), Candidate(title, changes=settings)
+        result = compare(
+            *sides, self.plan, preset.budget_s, preset.precision, 1, preset.part, self.progress()
+        )
+        self.runs = runs = [result.a, result.b]
+        picture, proofs = figures.headline(runs), study.sides(result, [study.losses(*runs)])
+        self._compared = [*map(Notice, sentences.notices(runs)), picture, result.describe(), *proofs]
+
+    def _patch(self) -> None:
+        edit = patching.make(self.launch, self._settings(), self.progress())
+        diff = edit.diff()
+        self._save.value = download(diff, "perfkit.diff")
+        self._edit = [Code(diff or "No line of the script has to change.", "diff"), *edit.notes()]

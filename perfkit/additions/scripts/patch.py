@@ -1,0 +1,372 @@
+"""The edit of a user's script that sets switches, and the proof that it does what they do from outside.
+
+Positions of `ast` and of `co_positions()` both count lines and bytes of UTF-8, so nothing is converted, and a
+byte that is not part of an edit stays as it is.
+"""
+
+import ast
+import difflib
+import io
+import itertools
+import os
+import re
+import shlex
+import symtable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from perfkit.additions.scripts import referee
+from perfkit.additions.scripts.behaviour import Behaviour
+from perfkit.additions.scripts.messages import Frame, ScriptFacts, Site
+from perfkit.additions.scripts.study import ScriptSource, script_plan
+from perfkit.additions.scripts.watched import Launch
+from perfkit.errors import PerfkitError
+from perfkit.recipe import Recipe, Value, shown
+from perfkit.results.parity import Check
+from perfkit.show.document import Content, Notice
+from perfkit.studies.compare import Candidate, compare
+from perfkit.studies.sources import Progress
+
+PRECISION = 0.03
+# Tables have a row for a switch, or for one of its values.
+_FP32 = [f"torch.backends.{part}.fp32_precision" for part in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")]
+_WAYS = {
+    "batch_size": ("loader", "batch_size={}"),
+    "workers=0": ("loader", "num_workers=0 persistent_workers=False"),
+    "workers": ("loader", "num_workers={} persistent_workers=True"),
+    "prefetch_factor": ("loader", "prefetch_factor={}"),
+    "pin_memory": ("loader", "pin_memory={}"),
+    "non_blocking": ("copy", "non_blocking={}"),
+    "optimizer_impl=fused": ("optimizer", "fused=True"),
+    "optimizer_impl=foreach": ("optimizer", "foreach=True"),
+    "compile=True": ("optimizer", ".compile()"),
+    "channels_last=True": ("optimizer", ".to(memory_format=torch.channels_last)"),
+    "amp=bf16": ("backward", 'with torch.autocast("{device}", dtype=torch.bfloat16)'),
+    "cpu_threads": ("line", "torch.set_num_threads({})"),
+    "cudnn_benchmark": ("line", "torch.backends.cudnn.benchmark = {}"),
+    "fp32_precision=tf32": ("line", 'torch.set_float32_matmul_precision("high")'),
+    "fp32_precision": ("line", "\n".join(f'{name} = "{{0}}"' for name in _FP32)),
+}
+"""How a switch is written: arguments of a call; a method of the model, called before its optimizer is made (a
+convolution takes over the layout of its weights); a context around model and loss; statements."""
+_OWN = {
+    "cpu_threads": r"set_num_threads\(",
+    "cudnn_benchmark": r"cudnn\.benchmark\s*=",
+    "fp32_precision": r"(allow_tf32|set_float32_matmul_precision|fp32_precision)",
+    "amp": r"autocast\(",
+}
+"""The code by which a script sets such a switch itself."""
+_TRAINING_ARGUMENTS = {
+    "batch_size": "per_device_train_batch_size={}",
+    "workers": "dataloader_num_workers={}",
+    "prefetch_factor": "dataloader_prefetch_factor={}",
+    "pin_memory": "dataloader_pin_memory={}",
+    "amp=bf16": "bf16=True",
+    "optimizer_impl=fused": 'optim="adamw_torch_fused"',
+    "compile=True": "torch_compile=True",
+}
+_LIBRARIES = {
+    "transformers": (r"\w*TrainingArguments|(SFT|DPO|GRPO|Reward)Config", _TRAINING_ARGUMENTS),
+    "accelerate": ("Accelerator", {"amp=bf16": 'mixed_precision="bf16"'}),
+    "lightning": ("Trainer|Fabric", {"amp=bf16": 'precision="bf16-mixed"'}),
+}
+"""For libraries that make the calls: where their options are given, and those of switches."""
+
+
+class Refused(Exception):
+    """An edit that is left to the user: where it belongs, and the edit in words."""
+
+
+class Source:
+    """A parsed file. The methods add to `edits`, or raise `Refused` for what they cannot find or place."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        self.path, self.data, self.name = path, data, Path(path).name
+        self.edits: list[tuple[int, int, str]] = []
+        """Start and end of bytes that are replaced by a text; nothing is where both are the same."""
+        try:
+            self.text = data.decode()
+            self._tree = ast.parse(self.text)
+        except (SyntaxError, ValueError) as problem:
+            raise PerfkitError(f"cannot read {path} as Python in UTF-8: {problem}", "Correct it") from None
+        self.lines = data.splitlines(keepends=True)
+        self._starts = [0, *itertools.accumulate(map(len, self.lines))]
+        self._end = "\r\n" if b"\r\n" in data else "\n"
+        self._calls = [node for node in ast.walk(self._tree) if isinstance(node, ast.Call)]
+
+    # ------------------------------------------------------------ finding
+
+    def calls(self, pattern: str) -> list[ast.Call]:
+        """The calls of functions, methods and classes whose names match a pattern."""
+        return [call for call in self._calls if re.fullmatch(rf"(.*\.)?({pattern})", ast.unparse(call.func))]
+
+    def call_at(self, frame: Frame) -> ast.Call:
+        """The call expression that was running."""
+        end = (frame.end_line, frame.end_column)  # where no other call ends
+        for call in self._calls:
+            if (call.end_lineno, call.end_col_offset) == end:
+                return call
+        raise Refused(f"the call seen at {self.name}:{frame.line} is not in the file now; run it again")
+
+    def around(self, call: ast.Call) -> list[Any]:
+        """The module, and the statements in it that hold a call, the innermost last."""
+        statements = (node for node in ast.walk(self._tree) if isinstance(node, ast.stmt))
+        return [self._tree, *(node for node in statements if call in ast.walk(node))]
+
+    def assigned(self, name: str) -> str:
+        """The name, if it is a variable of the file, outside of functions; else nothing."""
+        names = symtable.symtable(self.text, self.path, "exec")
+        return name if name in names.get_identifiers() and names.lookup(name).is_assigned() else ""
+
+    # ------------------------------------------------------------ editing
+
+    def set_arguments(self, call: ast.Call, settings: str, order: Sequence[str] = ()) -> None:
+        """Sets arguments, such as `lr=1 fused=True`: adds them, or replaces their literals.
+
+        `order`: arguments that may be given by their places.
+        """
+        given = dict(zip(order, call.args, strict=False)) | {part.arg: part.value for part in call.keywords}
+        for setting in settings.split():
+            name, code = setting.split("=", 1)
+            value = given.get(name)
+            if isinstance(value, ast.Constant):
+                self.edits.append((*self._span(value), code))
+            elif made := value or given.get(None):  # by a variable, or within a dictionary as `**options`
+                where = f"where `{ast.unparse(made)}` comes from"
+                raise Refused(f"{self.name}:{made.lineno}: set {settings} {where}")
+            else:
+                # After the last argument; the parentheses of a generator may be those of the call.
+                end = self._span(call)[1] - 1
+                places = [min(self._span(part)[1], end) for part in (*call.args, *call.keywords)]
+                self._insert(max(places, default=end), ", " * bool(places) + setting)
+
+    def _span(self, node: Any) -> tuple[int, int]:
+        """The first byte of a node, and the first one after it."""
+        start = self._starts[node.lineno - 1] + node.col_offset
+        return start, self._starts[node.end_lineno - 1] + node.end_col_offset
+
+    def _insert(self, at: int, text: str) -> None:
+        self.edits.append((at, at, text))
+
+    def add_before(self, statement: ast.stmt, line: str) -> None:
+        """A line of code above a statement."""
+        before = self.lines[statement.lineno - 1][: statement.col_offset].decode()
+        if before.strip():
+            raise Refused(f"{self.name}:{statement.lineno}: put each statement on a line of its own")
+        self._add(statement.lineno - 1, before + line)
+
+    def add_after_imports(self, line: str) -> None:
+        """One or more lines of code after the last import at the top of the file."""
+        imports = [node for node in self._tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        self._add(max((node.end_lineno or 0 for node in imports), default=0), line)
+
+    def _add(self, number: int, line: str) -> None:
+        self._insert(self._starts[number], f"{line}\n".replace("\n", self._end))
+
+    def wrap(self, first: ast.stmt, after: ast.stmt, header: str) -> None:
+        """A `with` around the statements from the first one to that before `after`."""
+        self.add_before(first, f"{header}:")
+        for number in range(first.lineno - 1, after.lineno - 1):
+            line = self.lines[number]
+            if re.search(rb"'''|\"\"\"|\\\r?\n", line):
+                raise Refused(f"{self.name}:{number + 1}: a text may span lines; put it above the loop")
+            if line.strip():
+                self._insert(self._starts[number], "\t" if line.startswith(b"\t") else "    ")
+
+    def edited(self) -> bytes:
+        """The file with its edits."""
+        import_torch = r"^import (.*, *)?torch(\.\w+)*\s*(,|#|$)"
+        if any("torch." in edit[2] for edit in self.edits) and not re.search(import_torch, self.text, re.M):
+            raise Refused(f"{self.name}: add `import torch` at its top, then run it again")
+        result = self.data
+        for start, end, text in sorted(dict.fromkeys(self.edits), key=lambda edit: edit[0])[::-1]:
+            result = result[:start] + text.encode() + result[end:]
+        try:
+            ast.parse(result)
+        except SyntaxError as problem:
+            raise Refused(f"the edited file would not be valid Python: {problem.msg}") from None
+        return result
+
+
+@dataclass(frozen=True)
+class Patch:
+    """What to change so that a script has switches by itself.
+
+    `launch`: how it is started for a measuring run with the edited files, which stay as they are. `edited`:
+    the switches that it sets. `refused`: those that the script has or that need an edit by hand, and which.
+    """
+
+    launch: Launch
+    edited: Mapping[str, Value]
+    refused: Mapping[str, str]
+
+    @property
+    def root(self) -> Path:
+        """Where `patch -p1` applies the diff: the script's working directory, or the next folder above it."""
+        return Path(os.path.commonpath([Path.cwd().resolve(), *dict(self.launch.replaced)]))
+
+    def diff(self) -> str:
+        """A unified diff for `git apply` or `patch -p1` in `root`; empty without edits."""
+        texts = list[str]()
+        for path, after in self.launch.replaced:
+            name = path.relative_to(self.root).as_posix()
+            # Lines end at line feeds only, so that carriage returns and form feeds are kept.
+            old, new = ([*io.StringIO(data.decode(), newline="\n")] for data in (path.read_bytes(), after))
+            texts += difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
+        return "".join(
+            text if text[-1] == "\n" else f"{text}\n\\ No newline at end of file\n" for text in texts
+        )
+
+    def notes(self) -> list[Content]:
+        """What a reader must know beside the diff."""
+        how = [f"Apply it with: patch -p1 -d {shlex.quote(str(self.root))}"] * bool(self.edited)
+        return [*how, *(Notice(f"{name} is not in the patch: {why}") for name, why in self.refused.items())]
+
+
+def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | None = None) -> Patch:
+    """Runs a script for its first steps, and edits its files, in memory, at the calls that were seen."""
+    source = ScriptSource(script_plan(launch), progress or Progress(), launch)
+    with source.alone(), source:
+        facts = source.facts
+    return edit(launch, settings, facts)
+
+
+def edit(launch: Launch, settings: Mapping[str, Value], facts: ScriptFacts) -> Patch:
+    """The edits of a script's files; they stay as they are."""
+    files = [str(launch.script.resolve())] if launch.script else []
+    files += [frame.file for site in facts.sites for frame in reversed(site.frames)]
+    replaced, edited, refused = launch.replaced, dict[str, Value](), dict[str, str]()
+    sources = {path: Source(path, Path(path).read_bytes()) for path in dict.fromkeys(files)}
+    patcher = _Patcher(facts, sources)
+    for name, value in settings.items():
+        before = [(source.edits, len(source.edits)) for source in sources.values()]
+        try:
+            patcher.set(name, value)
+            replaced = tuple((Path(path), each.edited()) for path, each in sources.items() if each.edits)
+            edited[name] = value
+        except Refused as reason:
+            refused[name] = str(reason)
+            for edits, count in before:
+                del edits[count:]
+    program = files[0] if launch.script else launch.program
+    return Patch(replace(launch, program=program, replaced=replaced), edited, refused)
+
+
+@dataclass(frozen=True)
+class _Patcher:
+    """Edits the files of a script at the calls that were seen; the first file is the one that is started."""
+
+    facts: ScriptFacts
+    sources: Mapping[str, Source]
+
+    def sites(self, role: str) -> list[Site]:
+        """The calls of a role in the user's own files."""
+        return [site for site in self.facts.sites if site.role == role and site.frames]
+
+    def set(self, name: str, value: Value) -> None:
+        """Makes the edits of a switch; `Refused` where it has to be done by hand."""
+        if self.facts.settings.get(name) == value:
+            raise Refused(f"the script has {name}={shown(value)} already")
+        if reason := self.facts.refused.get(name):
+            raise Refused(reason)
+        if variables := Recipe().replace(**{name: value}).environment():
+            pairs = " ".join(f"{variable}={code}" for variable, code in variables.items())
+            raise Refused(f"start the script with {pairs} in its environment")
+        role, code = _WAYS.get(f"{name}={value}") or _WAYS.get(name) or ("", "")
+        if not code:
+            raise Refused(f"the script's own code has to change: see `perfkit diff {name}`")
+        code = code.format(value, device=self.facts.device)
+        sites = self.sites(role)
+        if not sites and code.startswith("."):  # the model is called here, wherever it was made
+            sites = self.sites("forward")
+        if not (self.sources if role == "line" else sites):
+            raise Refused(f"no {role} was seen in the script's own code")
+        self._refuse_own(name, code, value)
+        if sites and sites[0].library:
+            self._set_option(sites[0], name, value)
+        else:
+            self._edit(sites, role, code)
+
+    def _refuse_own(self, name: str, code: str, value: Value) -> None:
+        """A script that has an option for a switch, or sets it itself, is left to do so."""
+        for source in self.sources.values():
+            for option in re.findall(r"""["']--([\w-]+)["']""", source.text):
+                if option.replace("-", "_") in (name, *re.findall(r"(\w+)=", code)):
+                    given = "" if value is True else f" {value}"
+                    raise Refused(f"set it with the script's option --{option}{given}")
+            for number, line in enumerate(source.text.split("\n") if name in _OWN else (), 1):
+                if re.match(rf"[^#]*{_OWN[name]}", line):
+                    own = code.removeprefix("with ").replace("\n", "; ")  # it may be no `with` there
+                    raise Refused(f"{source.name}:{number}: make that `{own}`")
+
+    def _set_option(self, site: Site, name: str, value: Value) -> None:
+        """The option of the library that makes a call."""
+        makers, options = _LIBRARIES.get(site.library, ("", {}))
+        option = (options.get(f"{name}={value}") or options.get(name, "")).format(value)
+        calls = [(each, call) for each in self.sources.values() for call in each.calls(makers)]
+        if not option or len(calls) != 1:
+            what = f"{site.library} makes the {site.role}: set {option or 'it'} in its options"
+            frame = site.frames[0]
+            raise Refused(f"{self.sources[frame.file].name}:{frame.line}: {what}")
+        source, call = calls[0]
+        source.set_arguments(call, option)
+
+    def _edit(self, sites: Sequence[Site], role: str, code: str) -> None:
+        if role == "line":
+            next(iter(self.sources.values())).add_after_imports(code)
+        for site in sites:
+            source = self.sources[site.frames[0].file]
+            call = source.call_at(site.frames[0])
+            if code.startswith("."):
+                _add_to_model(source, call, code)
+            elif code.startswith("with "):
+                self._wrap_loss(source, call, code, is_only=len(sites) == 1)
+            else:
+                source.set_arguments(call, code, ("dataset", "batch_size") if role == "loader" else ())
+
+    def _wrap_loss(self, source: Source, backward: Any, header: str, is_only: bool) -> None:
+        """A context from the model's call to the only backward pass, if one block holds both."""
+        *outer, loss = source.around(backward)
+        begin = getattr(outer[-1], "lineno", 1)  # further out may be no call, but a comprehension
+        seen = [frame for site in self.sites("forward") for frame in site.frames if frame.file == source.path]
+        models = [source.around(source.call_at(at)) for at in seen if begin <= at.line <= loss.lineno]
+        near = [path[len(outer)] for path in models if path[: len(outer)] == outer != path]
+        near = [statement for statement in near if not isinstance(statement, ast.FunctionDef)]
+        if not near or loss in near or near[0].lineno > loss.lineno or not is_only:
+            what = f"put `{header}:` around the call of the model and its loss"
+            raise Refused(f"{source.name}:{backward.lineno}: {what}")
+        block = b"".join(source.lines[begin : loss.lineno])
+        # The script may choose another one: it is the batch's, or a name for the whole file.
+        of_batch = re.search(rb"\.to\(([\w.]*device)\b", block)
+        if device := of_batch[1].decode() if of_batch else source.assigned("device"):
+            header = header.replace(f'"{self.facts.device}"', f"torch.device({device}).type")
+        source.wrap(near[0], loss, header)
+
+
+def _add_to_model(source: Source, call: Any, suffix: str) -> None:
+    """A statement on a model, before a call that makes an optimizer of its parameters."""
+    name = ", ".join(re.findall(r"([\w.]+)\.(?:named_)?parameters\(", ast.unparse(call)))
+    if name == "self" or not re.fullmatch(r"(self\.)?\w+", name):
+        what = f"add `{suffix}` to the model before this call"
+        raise Refused(f"{source.name}:{call.lineno}: {what}")
+    source.add_before(source.around(call)[-1], f"{name}{suffix}")
+
+
+def verify(result: Patch, launch: Launch, budget_s: float, progress: Progress) -> Check:
+    """Compares the patched script with the script of `launch` with the switches set from outside.
+
+    It must train the same, and not be seen to be slower. `budget_s`: seconds of rounds; 0: no verification.
+    """
+    if not (budget_s and result.edited):
+        return Check("patch", bool(result.edited), "not verified")
+    observed: dict[str, Behaviour] = {}
+    sides = Candidate("set from outside", changes=result.edited), Candidate("patched")
+    plan = script_plan(launch, more={"patched": result.launch}, observed=observed)
+    measured = compare(*sides, plan, budget_s, PRECISION, pairs=1, progress=progress)
+    verdict = referee.verdict(observed, set(), measured, PRECISION, fails=measured.ratio.is_slower)
+    start = "NOT verified" if verdict.exit_code else "verified"
+    speed = f"{verdict.outcome} than with the switches set from outside: {verdict.reason}"
+    text = f"{start}: {speed}, {measured.ratio.verdict}; losses {verdict.losses.evidence}"
+    return Check("patch", not verdict.exit_code, text)

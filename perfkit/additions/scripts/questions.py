@@ -1,0 +1,286 @@
+"""What a script can be asked, in its own process: at the end of every step it answers the parent's questions.
+
+A method of `Questions` is a question, answered at once or by a procedure, a generator that is sent the
+script's steps (`worker.procedure`). While one wants steps the script goes on; otherwise it waits here, in its
+own thread.
+"""
+
+import atexit
+import contextlib
+import functools
+import math
+import os
+import random
+import sys
+import traceback
+from collections.abc import Generator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+from torch.utils import data
+
+from perfkit.additions.scripts.loaders import ARGUMENTS, Loaders
+from perfkit.additions.scripts.messages import EDITS, RANDOM_DATA, SETTABLE, Observation, ScriptFacts
+from perfkit.additions.scripts.outputs import Outputs, clock
+from perfkit.additions.scripts.script import Script, Step, around
+from perfkit.additions.scripts.training import Models, Updates
+from perfkit.additions.scripts.witness import Witness
+from perfkit.errors import RunFailed
+from perfkit.process import Answer
+from perfkit.process.failures import explain
+from perfkit.recipe import Recipe, allowed, switches
+from perfkit.show import units
+from perfkit.worker import checks
+from perfkit.worker.messages import Trained
+from perfkit.worker.procedure import HELD_FIRST, Job, Procedures
+
+_MANY, _WARMUP_S, _LEAST_S = 40, 3.0, 1.0
+"""A script is warmed up before it is observed if so many steps fit in the time; then for so long at least."""
+
+
+class Ended(Exception):
+    """The script has come to its end while a question was answered."""
+
+
+class Questions(Procedures):
+    """Makes loaders, models and optimizers of this process report; answers from what they have shown."""
+
+    def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
+        super().__init__(self._send, clock)
+        self.subject = self._script = script = Script(settings, files)
+        self.line = Connection(settings["line"])
+        """Closed where nothing is answered any more: after a crash, and in a forked process."""
+        self._early: list[Step] = []
+        """The steps before the first question."""
+        self._job: Job | None = None
+        seed = settings["seed"]
+        random.seed(seed)
+        torch.manual_seed(seed)
+        numpy.random.seed(seed)
+        script.set_process()
+        self._loaders, self._models = Loaders(script), Models(script)
+        around(torch, "save", functools.partial(_save, script))
+        script.parts += [self._loaders, self._models, Updates(script)]
+        if settings["witness"]:
+            witness = Witness(script)
+            script.parts.append(witness)
+            self.behaviour = witness.behaviour
+        script.parts.append(self)
+        around(sys, "excepthook", self._crashed)
+        os.register_at_fork(after_in_child=self.line.close)
+        atexit.register(self._ended)
+
+    # ------------------------------------------------------------ questions
+
+    def train(self, loss_steps: int, warmup_s: float, **_: Any) -> Job:
+        """`Trained`: the first steps, whose losses are kept, then others until their time is steady.
+
+        The warm-up takes `warmup_s` at most; 0 for a single step. A script has its own recipe and seed.
+        """
+        script = self._script
+        first = yield from self.take(loss_steps, "first steps", early=self._early)
+        warm = yield from self.warm_up(warmup_s) if warmup_s else self.take(1, "measuring")
+        backwards = round(len(first.plain) * script.batches_per_step)
+        facts = {f"note {number}": text for number, text in enumerate(script.notes, 1)}
+        if self._loaders.drawn[0]:
+            facts["data"] = RANDOM_DATA
+        return Trained(
+            recipe=Recipe().replace(**allowed(self._settings())).to_dict(),
+            facts={"step": script.step_in_words(), **facts},
+            startup_s=self._startup_s,
+            warmup=first.block() + warm.block(),
+            losses=[float(loss) for loss in script.losses[:backwards]],
+            mechanisms=checks.verify(script, script.toggles),
+            samples_per_step=script.samples_per_step,
+            compile_counters=checks.compile_counters(),
+        )
+
+    def describe(self) -> ScriptFacts:
+        """What trains, what is set, and what can be set from outside."""
+        script, loader = self._script, self._script.loader
+        return ScriptFacts(
+            device=script.device.type,
+            facts=checks.facts(script.device),
+            startup_s=self._startup_s,
+            step_s=self._early[-1].seconds,
+            models=[type(checks.inner_model(model)).__name__ for model in script.model],
+            parameters=sum(p.numel() for p in script.parameters()),
+            optimizers=[type(optimizer).__name__ for optimizer in script.optimizers],
+            has_fused=all("fused" in group for group in script.groups()),
+            loader="" if loader is None else type(getattr(loader, "dataset", loader)).__name__,
+            step_is=script.step_in_words(),
+            samples_per_step=script.samples_per_step,
+            convolves=any(isinstance(part, nn.modules.conv._ConvNd) for part in script.model.modules()),
+            settings=self._settings(),
+            refused=self._why_not(),
+            sites=[site for sites in script.sites.values() for site in sites],
+            notes=script.notes,
+        )
+
+    def observe(self, steps: int, seconds: float = math.inf) -> Job:
+        """`Observation` of plain steps: fewer if the script ends before, or if they take longer."""
+        until, ended = clock() + seconds, False
+        try:
+            if _MANY * self._early[-1].seconds < seconds:
+                yield from self.warm_up(min(_WARMUP_S, seconds / 10))
+                steps = max(steps, math.ceil(_LEAST_S / self._step_s))
+            yield from self.take(1, "measuring", steps, lambda: clock() > until)
+        except Ended:
+            if not self.under_way.plain:
+                raise
+            self.under_way.seconds, ended = sum(self.under_way.step_s), True
+        seen, outside = self.under_way, dict[str, tuple[int, float]]()
+        for step in seen.marked:
+            name = " + ".join(sorted(step.marks))
+            count, spent = outside.get(name, (0, 0.0))
+            outside[name] = count + 1, spent + step.seconds
+        on_cpu = self._script.device.type == "cpu"
+        return Observation(
+            block=seen.block(),
+            tokens=sum(step.tokens for step in seen.plain),
+            optimizer_s=sum(step.updated for step in seen.plain) if on_cpu else None,
+            outside=outside,
+            steps=self._script.steps.count,
+            ended=ended,
+        )
+
+    def in_16_bits(self, samples: int, seconds: float) -> Job:
+        """`ceiling` under autocast to bfloat16: fewer samples if they take longer."""
+        script, until = self._script, clock() + seconds
+        script.toggles["amp"] = "bf16"
+        try:
+            with script.hold():
+                for steps in (HELD_FIRST, self.steps_for(samples, queues=0)):
+                    yield from self.take(1, "ceiling", steps, lambda: clock() > until)
+            return self.under_way.block()
+        finally:
+            del script.toggles["amp"]
+            script.autocast = None
+
+    # ------------------------------------------------------------ reading switches
+
+    def _settings(self) -> dict[str, Any]:
+        """The switches, as far as there is something to read them from."""
+        script = self._script
+        unknown = {*ARGUMENTS} if script.loader is None else set()
+        values = {name: getattr(script, name)()[0] for name in SETTABLE if name not in unknown}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _why_not(self) -> dict[str, str]:
+        """The switches that cannot be set from outside, and why."""
+        script, loader = self._script, self._script.loader
+        reasons = {name: f"needs the script's own code: {edit}" for name, edit in EDITS.items()}
+        if script.device.type != "cuda":
+            on_cuda = [name for name, switch in switches().items() if switch.needs == "cuda"]
+            reasons |= dict.fromkeys(on_cuda, "needs a CUDA device, and this script does not train on one")
+        if loader is None:
+            why = "the script has no DataLoader: change how it makes its batches"
+            reasons |= dict.fromkeys(ARGUMENTS, why)
+        elif not isinstance(loader, data.DataLoader):
+            library = type(loader).__module__.split(".")[0]
+            why = f"{library} has a loader of its own: set it where that is made"
+            reasons |= dict.fromkeys(ARGUMENTS, why)
+        else:
+            if type(loader.batch_sampler) is not data.BatchSampler:
+                reasons["batch_size"] = "a batch sampler makes the batches: change it where that is made"
+            if isinstance(loader.dataset, data.IterableDataset) and not loader.num_workers:
+                why = "each worker would repeat an iterable data set: divide it by get_worker_info()"
+                reasons["workers"] = why
+        if not script.model:
+            why = "no call of a model was seen: those of model.forward(x) and of scripted models are not"
+            reasons |= dict.fromkeys(("amp", "channels_last", "compile"), why)
+        elif all(p.dim() != 4 for p in script.parameters()):
+            reasons["channels_last"] = "the model has no 4-dimensional weights"
+        if checks.facts(script.device).bf16 is False:
+            reasons["amp"] = "fp16 needs a GradScaler in the script itself, and this device has no bf16"
+        if self._models.is_compiled:
+            reasons["compile"] = "the script compiles the model already"
+        if not script.optimizers:
+            reasons["optimizer_impl"] = "the script has no optimizer of torch"
+        elif any("foreach" not in group for group in script.groups()):
+            reasons["optimizer_impl"] = f"{type(script.optimizer).__name__} has one implementation"
+        return reasons
+
+    # ------------------------------------------------------------ answering
+
+    def on_steps(self, steps: list[Step]) -> None:
+        if self.line.closed:
+            return
+        with self._script.files.ignored():
+            if self._job is None:
+                self._early, self.first_graphs = steps, checks.compile_counters().graphs
+                self._startup_s = self._script.steps.began_at - self._script.settings["started"]
+                if safetensors := sys.modules.get("safetensors.torch"):
+                    around(safetensors, "serialize_file", functools.partial(_save, self._script))
+                self._job = self._answers()
+                next(self._job)
+                return
+            for step in steps:
+                if self.line.poll():  # nothing is asked meanwhile: the parent has closed its end
+                    os._exit(0)  # no `finally`, `atexit` or checkpoint of the script runs any more
+                self._job.send(step)
+
+    def _answers(self) -> Job:
+        """Answers one question after another; is sent the steps that they need."""
+        while True:
+            try:
+                question, arguments = self.line.recv()
+            except (EOFError, OSError):
+                os._exit(0)
+            try:
+                answer = self.answer(question, arguments)
+                if isinstance(answer, Generator):
+                    answer = yield from answer
+                self._send(Answer(answer))
+            except Ended:
+                pace = f"{self._script.steps.count} steps of {units.duration(self._early[-1].seconds)} each"
+                what = f"the script ended before it was measured, after {pace}"
+                remedy = "Let it train longer: more epochs, more data or smaller batches"
+                self._send(RunFailed(what, remedy, "ended"))
+            except Exception as problem:
+                traceback.print_exception(problem)
+                what = f"perfkit failed inside the script: {type(problem).__name__}: {problem}"
+                self._send(RunFailed(what, "Report it, with the script's loop"))
+
+    def _send(self, message: Any) -> None:
+        with contextlib.suppress(OSError):  # a parent that has gone shows at the next question
+            self.line.send(message)
+
+    def _crashed(self, show: Any, kind: type[BaseException], problem: BaseException, trace: Any) -> None:
+        show(kind, problem, trace)
+        if self.line.closed:
+            return
+        failure, count = explain(problem), self._script.steps.count
+        when = f"after {count} steps" if count else "before its second step"
+        failure.what = f"the script ended {when}: {failure.what}"
+        if isinstance(problem, EOFError):
+            failure.remedy = "No keyboard is there: redirect its standard input from a file"
+        elif failure.kind == "exception":
+            failure.remedy = f"Run it without {', '.join(self._script.toggles) or 'perfkit'} to compare"
+        self._send(failure)
+        self.line.close()
+
+    def _ended(self) -> None:
+        """The script has come to its end; what needs no steps can still be asked."""
+        if self.line.closed:
+            return
+        if self._job is None:
+            what = "the script ended before its second training step was seen"
+            what += f" (backward passes: {self._script.backwards})"
+            remedy = "Let it train for some dozen steps; processes that it starts itself are not watched"
+            self._send(RunFailed(what, remedy, "no steps"))
+            return
+        while True:
+            self._job.throw(Ended())
+
+
+def _save(script: Script, plain: Any, *args: Any, **kwargs: Any) -> Any:
+    """Torch and safetensors write checkpoints without Python's `open`."""
+    script.steps.now.marks.add("checkpoint")
+    for value in (*args[1:], *kwargs.values()):
+        if isinstance(value, str | os.PathLike):
+            script.files.before(os.fsdecode(value))
+    return plain(*args, **kwargs)

@@ -1,0 +1,118 @@
+"""The verdict on a script that is to replace another: is it faster, and does it still train the same?"""
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+
+import msgspec
+
+from perfkit.additions.scripts import study
+from perfkit.additions.scripts.behaviour import NAMES, Behaviour, Difference, differences
+from perfkit.additions.scripts.watched import Launch
+from perfkit.cli import options
+from perfkit.errors import InvalidValue, one_of
+from perfkit.recipe import parse_settings
+from perfkit.results.parity import Check
+from perfkit.results.run import Comparison
+from perfkit.show.document import Content
+from perfkit.studies.compare import Candidate
+from perfkit.studies.sources import Plan
+
+_EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model"}
+"""Differences after which other losses are to be expected."""
+_WIDE = 2
+"""An interval wider than this many times what was asked for, or than the A/A noise, decides nothing."""
+_DISTORTED = 2
+"""Other programs make a ratio at most so many times what the share of the cores that they took explains."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What a comparison of two scripts comes to: `compare` in docs/json.md."""
+
+    outcome: str
+    exit_code: int
+    reason: str
+    differences: list[Difference]
+    losses: Check
+    observed: dict[str, Behaviour]
+    """What the steps of both sides, `a` and `b`, did."""
+
+    def sections(self, result: Comparison) -> list[Content]:
+        """The verdict for people."""
+        proofs = {"losses": self.losses}
+        proofs |= {one.name: Check(one.name, one.allowed, one.evidence) for one in self.differences}
+        return [*study.sides(result, [*proofs.values()]), f"Verdict: {self.outcome}: {self.reason}"]
+
+
+def match(
+    script: options.Script, training: options.Recipe, named: Sequence[str], allowed: Sequence[str]
+) -> tuple[Plan, Candidate, Candidate, Callable[..., Verdict]]:
+    """Two sides, checked before anything starts, and `verdict` on them, to be called with what was measured.
+
+    They are a script as it is and with switches set, or the two scripts that are `named` first; what else is
+    `named` are arguments of both sides. `allowed`: names of differences that are meant.
+    """
+    for name in allowed:
+        if name not in NAMES:
+            raise one_of(name, NAMES, "difference")
+    settings, is_one = training.settings or [], script.script is not None
+    if is_one != bool(settings) or not (
+        is_one or [Path(side).suffix for side in named[:2]] == [".py", ".py"]
+    ):
+        given = [*named, *settings] or [str(script.script)]
+        what = f"these are no two scripts, nor one and switches: {', '.join(given)}"
+        raise InvalidValue(what, "Name two scripts, or write --script FILE --set switch=value")
+    old, new, *rest = [str(script.script)] * 2 * is_one + [*named]
+    launch, second = (Launch(side, rest, script.module) for side in (old, new))
+    if is_one:
+        old, new = "as it is", ", ".join(settings)
+    observed: dict[str, Behaviour] = {}
+    plan = study.script_plan(launch, training.preset, training.seed, more={new: second}, observed=observed)
+    changes = parse_settings(settings)
+    declared = {*allowed, *["samples", "updates"] * ("batch_size" in changes)}
+    return plan, Candidate(old), Candidate(new, changes), functools.partial(verdict, observed, declared)
+
+
+def verdict(
+    observed: dict[str, Behaviour],
+    allowed: set[str],
+    result: Comparison,
+    precision: float,
+    fails: bool | None,
+) -> Verdict:
+    """The verdict on a comparison, whose interval was to have a half width of this `precision`.
+
+    `observed`: what the steps of both sides did, by their titles. `fails`: whether B is slower than a gate
+    allows; None: no gate, B must be faster.
+    """
+    sides = {"a": result.a, "b": result.b}
+    seen = {name: observed[run.title] for name, run in sides.items() if run.title in observed}
+    found = [*differences(*seen.values())] if len(seen) == len(sides) else []
+    losses = study.losses(result.a, result.b)
+    if allowed & _EXPLAIN_LOSSES & {one.name for one in found}:
+        allowed = {*allowed, "losses"}
+    are_none = not (result.a.losses or result.b.losses)
+    if not (losses.ok or are_none):
+        found.append(Difference("losses", losses.evidence))
+    found = [msgspec.structs.replace(one, allowed=one.name in allowed) for one in found]
+    cheats = [f"{one.name}: {one.evidence}" for one in found if not one.allowed]
+
+    ratio, wide = result.ratio, _WIDE * max(precision, result.pairing.noise or 0.0)
+    speed = f"{ratio.ratio:.3f} times as fast ({ratio.low:.3f} to {ratio.high:.3f})"
+    is_disturbed, is_faster = ratio.verdict == "disturbed", ratio.is_faster
+    if is_disturbed:
+        is_faster = ratio.low > _DISTORTED / (1 - min(0.9, fmean(result.pairing.disturbed)))
+    is_open = is_disturbed or ratio.verdict == "too few rounds" or ratio.half_width > wide
+    outcomes = (
+        (cheats, "trains differently", 4, "; ".join(cheats)),  # which makes any speed worthless
+        (len(seen) < len(sides), "undecided", 3, "the comparison ended before the steps were looked at"),
+        (are_none, "undecided", 3, losses.evidence),
+        (fails, "slower", 1, speed),
+        (fails is False, "not slower", 0, speed),
+        (is_faster, "faster", 0, speed),
+        (ratio.is_slower or not is_open, "not faster", 1, speed),
+        (True, "undecided", 3, f"{speed}, {ratio.verdict}: close other programs, or raise --budget"),
+    )
+    outcome, code, reason = next(row[1:] for row in outcomes if row[0])
+    return Verdict(outcome, code, reason, found, losses, seen)

@@ -1,0 +1,271 @@
+"""The script of this process: what it shows of itself, its steps, and what its parts tell each other."""
+
+import contextlib
+import copy
+import functools
+import operator
+import os
+import statistics
+import sys
+import time
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from perfkit.additions.scripts.messages import Frame, Site
+from perfkit.additions.scripts.outputs import Outputs, clock
+from perfkit.process.failures import is_users
+from perfkit.worker.checks import FP32_PARTS, View
+
+MOST_LOOKS = 16
+"""First steps, calls of a role, batches of a process that are looked at: all would slow the script down."""
+
+
+def wrapped(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """What stands for a plain function: another one, which is given the plain one first."""
+
+    @functools.wraps(plain)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(plain, *args, **kwargs)
+
+    return call
+
+
+def around(holder: Any, name: str, function: Callable[..., Any]) -> None:
+    """Replaces a function of a module or class by a `wrapped` one."""
+    setattr(holder, name, wrapped(getattr(holder, name), function))
+
+
+@dataclass(eq=False)
+class Step:
+    """One step, from the end of the one before to its own end, by the host's clock.
+
+    `waited` and `updated` are seconds of it spent in the training loader's `next` and in optimizers.
+    `samples` and `tokens` are those that were loaded; those that went into the model (`forward_samples`)
+    where there is no loader. `marks`: what else happened in it, `new epoch`, `evaluation`, `checkpoint`.
+    """
+
+    seconds: float = 0.0
+    waited: float = 0.0
+    updated: float = 0.0
+    samples: int = 0
+    tokens: int = 0
+    forward_samples: int = 0
+    marks: set[str] = field(default_factory=set)
+
+    def since(self, first: "Step") -> "Step":
+        """What came after the first part."""
+        return Step(*map(operator.sub, vars(self).values(), vars(first).values()))
+
+
+class Steps:
+    """Counts steps and hands each to a listener at its end; the first two are handed over together."""
+
+    def __init__(self, listener: Callable[[list[Step]], None], usual: int) -> None:
+        self._listener, self._usual = listener, usual
+        self.count = 0
+        self.began_at = 0.0
+        """`time.time()` at which the first step began."""
+        self.now = Step()
+        self.in_backward = False
+        self._cycle = Counter[object]()  # what changes the weights, in its order, and samples fed for it
+        self._is_over, self._is_loaded = False, True
+        self._since = clock()
+        self._first: Step | None = None
+
+    @property
+    def are_first(self) -> bool:
+        """Whether the steps are under way in which more than their time is recorded."""
+        return self.count < 3
+
+    def begin(self) -> None:
+        """A batch is fetched, or a forward or backward pass begins."""
+        if self._is_over and not self.in_backward:
+            self._end()
+        if not self.began_at:
+            self.began_at, self._since = time.time(), clock()
+
+    def updated(self, by: object) -> None:
+        """The weights have been changed. The last optimizer of a cycle ends the training step.
+
+        A cycle is complete when it begins again: until then, what has happened so far is kept as the first
+        step, which is handed on with the second. A step that is made within a backward pass ends when
+        something else begins: within `Tensor.backward`, torch has taken function modes off their stack.
+        """
+        if by in self._cycle:
+            self._is_over |= by is next(reversed(self._cycle))
+        elif not self.count:  # one that shows up later is rarer, and ends a step from then on
+            self._first = copy.deepcopy(self.now)
+            self._first.seconds = clock() - self._since
+        self._cycle[by] += self.now.forward_samples - self._cycle.total()
+        self.begin()
+
+    def _end(self) -> None:
+        self._is_over = False
+        self.now.seconds = clock() - self._since
+        steps = [self._first, self.now.since(self._first)] if self._first else [self.now]
+        fed = max(self._cycle.values()) // len(steps)  # optimizers share a batch
+        self._cycle = Counter(dict.fromkeys(self._cycle, 0))
+        for step in steps:
+            self._is_loaded &= bool(step.samples)  # else a batch that is loaded serves several steps
+            step.samples = (self._is_loaded and step.samples) or fed or step.samples or self._usual
+            step.tokens = step.tokens * step.samples // (step.forward_samples or step.samples)
+        self.count += len(steps)
+        self._listener(steps)
+        self.now, self._first, self._since = Step(), None, clock()
+
+
+class Script(View):
+    """What is known of the script, as its parts see it: a subject of `Procedures`.
+
+    `parts` are told what happens: `evaluation`, `input` (of a model), `graph` (what a backward pass starts
+    from), `backward`, and `steps` (have ended). They react in their methods
+    `on_evaluation` and so on. `toggles`: switches that are set from outside. `optimizers`: those that have
+    made a step. `losses`: the mean of what each of the first backward passes started from, before any
+    gradient scaling. `samples_per_step`: of a typical one. `held`: batches that are handed over again and
+    again, with their samples, by their loaders, and what is copied of them, by the call; None while there
+    are none.
+    """
+
+    phases = staticmethod(contextlib.nullcontext[None])
+    """The parts of a step have no names in a profile."""
+
+    def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
+        super().__init__(model=nn.ModuleList())  # those that the script calls itself
+        self.settings, self.files = settings, files
+        self.toggles = settings["toggles"]
+        self.notes: list[str] = []
+        self.sites = defaultdict[str, list[Site]](list)
+        """The distinct calls of each role among the first ones: a step may have several, as that of a GAN."""
+        self._looks = Counter[str]()
+        self.steps = Steps(functools.partial(self.tell, "steps"), settings["samples"])
+        self.parts: list[Any] = [self]
+        self.optimizers: list[Any] = []
+        self.backwards = 0
+        self.losses: list[torch.Tensor] = []
+        self.samples_per_step = 0
+        self.held: dict[Any, Any] | None = None
+        self._seen: list[Step] = []
+
+    def tell(self, event: str, *facts: Any) -> None:
+        """Tells all parts what has happened."""
+        for part in self.parts:
+            if react := getattr(part, f"on_{event}", None):
+                react(*facts)
+
+    def note(self, text: str) -> None:
+        """Keeps a remark for the parent, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def set_process(self) -> None:
+        """Sets the switches of the process; again before the first step, as the script may have set them."""
+        if threads := self.toggles.get("cpu_threads"):
+            torch.set_num_threads(threads)
+        if (precision := self.toggles.get("fp32_precision", "default")) != "default":
+            torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+            for part in FP32_PARTS:
+                part.fp32_precision = precision
+        if "cudnn_benchmark" in self.toggles:
+            torch.backends.cudnn.benchmark = self.toggles["cudnn_benchmark"]
+
+    def on_steps(self, steps: list[Step]) -> None:
+        if len(self._seen) < MOST_LOOKS:
+            self._seen += steps
+            self.samples_per_step = statistics.median_low(step.samples for step in self._seen)
+
+    def step_in_words(self) -> str:
+        """What counts as a step."""
+        names = dict.fromkeys(type(optimizer).__name__ for optimizer in self.optimizers)
+        return f"a step of {', '.join(names)}" if names else "a backward pass"
+
+    def groups(self) -> list[dict[str, Any]]:
+        """The optimizers' groups of parameters."""
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Those of the models; of the optimizers where no call of a model was seen."""
+        return [*self.model.parameters()] or [p for group in self.groups() for p in group["params"]]
+
+    @property
+    def device(self) -> torch.device:
+        """The first parameter's; the CPU if there is none."""
+        return next((p.device for p in self.parameters()), torch.device("cpu"))
+
+    @property
+    def batches_per_step(self) -> float:
+        return self.backwards / max(1, self.steps.count)
+
+    def note_call(self, role: str) -> None:
+        """Keeps the call under way, if it is among the first of its role and at another place."""
+        if self._looks[role] < MOST_LOOKS:
+            self._looks[role] += 1
+            site = self.call_under_way(role)
+            if all(site.frames[:1] != other.frames[:1] for other in self.sites[role]):
+                self.sites[role].append(site)
+
+    def call_under_way(self, role: str) -> Site:
+        """The user's frames, and the library that made the call, if it is not torch."""
+        frames, library = [], ""
+        for frame, _ in traceback.walk_stack(sys._getframe(1)):
+            file = frame.f_code.co_filename
+            if is_users(file):
+                line, end_line, column, end_column = [*frame.f_code.co_positions()][frame.f_lasti // 2]
+                path = os.path.realpath(file).removeprefix(self.settings["scratch"])
+                line = line or frame.f_lineno
+                frames.append(Frame(path, line, end_line or line, column or 0, end_column or 0))
+            elif not frames and "-packages" in file:
+                package = frame.f_globals.get("__name__", "").partition(".")[0]
+                library = library if package in ("torch", "perfkit") else package
+        return Site(role, frames, library)
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """The script gets the same batch again and again."""
+        assert self.loader is not None, "there is no DataLoader whose batches could be held"
+        self.held = {}
+        try:
+            yield
+        finally:
+            self.held = None
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """What a plain object holds, in its slots too."""
+    state: Any = object.__getstate__(value)
+    parts = state if isinstance(state, tuple) else (state,)
+    return {name: part for each in parts if each for name, part in each.items()}
+
+
+def tensors(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
+    """All tensors in nested containers and plain objects, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth:
+        if not isinstance(value, list | tuple | Mapping):
+            value = attributes(value)
+        for part in list(value.values() if isinstance(value, Mapping) else value):
+            yield from tensors(part, depth - 1)
+
+
+def first_tensor(value: Any) -> torch.Tensor | None:
+    """The first tensor with at least one dimension."""
+    return next((tensor for tensor in tensors(value) if tensor.dim()), None)
+
+
+def size(value: Any, batch: int = 0) -> tuple[int, int]:
+    """Samples and tokens of the first tensor: its first dimension; all elements of a 2-D integer tensor.
+
+    It is [sequence, batch] if its second dimension is the `batch` that its layers take as such.
+    """
+    tensor = first_tensor(value)
+    if tensor is None:
+        return 0, 0
+    is_text = tensor.dim() == 2 and not tensor.is_floating_point() and not tensor.is_complex()
+    samples = batch if tensor.shape[1:2] == (batch,) else tensor.shape[0]
+    return samples, tensor.numel() if is_text else 0

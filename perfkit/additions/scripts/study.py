@@ -1,0 +1,165 @@
+"""Scripts as a source of runs: each stage is the script, with switches that are set from outside."""
+
+import contextlib
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from perfkit.additions.scripts.behaviour import LOSSES, Behaviour
+from perfkit.additions.scripts.messages import RANDOM_DATA, ScriptFacts
+from perfkit.additions.scripts.watched import Launch, WatchedScript
+from perfkit.errors import PerfkitError, RunFailed
+from perfkit.ladder import catalogue
+from perfkit.ladder.catalogue import Preset, Stage
+from perfkit.process.child import Conversation
+from perfkit.recipe import Recipe, Value, allowed
+from perfkit.results import parity
+from perfkit.results.parity import Check
+from perfkit.results.run import Comparison, Run
+from perfkit.rules import Target
+from perfkit.show.document import Content, Notice
+from perfkit.show.tables import checks
+from perfkit.studies.here import ThisMachine
+from perfkit.studies.sources import Plan, Progress, plan
+from perfkit.worker.messages import Description, Trained
+
+_USUAL_STEPS = 120
+"""Steps of both sides of a usual comparison: first losses, warm-up, five rounds with held batches."""
+_FEWEST, _LOSSES_PART = 2, 0.1
+"""If these do not fit: the fewest rounds and losses, and the part of the budget for the losses of a side."""
+_ENDED = "a script came to its end meanwhile; let both train longer to measure more"
+
+
+class ScriptSource(ThisMachine):
+    """A script that has taken its first steps. Every stage is a process of its own.
+
+    `more`: other scripts, by the titles of their stages. `observed` gets what the steps of each stage have
+    done, by title; the losses of a run are those of steps then, however many backward passes they have.
+    """
+
+    is_script = True
+    facts: ScriptFacts
+    """What trains in the script."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        progress: Progress,
+        launch: Launch,
+        more: Mapping[str, Launch] | None = None,
+        observed: dict[str, Behaviour] | None = None,
+    ) -> None:
+        super().__init__(plan, progress)
+        self._launch = launch
+        self._more = more or {}
+        self._observed = observed
+        self._first: WatchedScript | None = None
+        self._known: ScriptFacts | None = None
+
+    def load(self) -> None:
+        """Starts the script and looks at its first steps."""
+        launch, preset = self._launch, self.plan.preset
+        self._first = child = self._start(launch, {})
+        self._known = self.facts = facts = child.ask("describe")
+        preset = affordable(preset, facts.step_s)
+        if not facts.loader and preset.block_s:
+            preset = replace(preset, block_samples=1)  # what a step's samples are is a guess: time counts
+        self.plan = replace(self.plan, device=facts.device, preset=preset)
+        options = {"arguments": " ".join(launch.arguments)} if launch.arguments else {}
+        self.description = Description(options, [], facts.facts, facts.convolves)
+
+    def take(self) -> WatchedScript:
+        """The script with its own settings; at first it is the one that `facts` are of."""
+        child, self._first = self._first or self._start(self._launch, {}), None
+        return child
+
+    @property
+    def target(self) -> Target:
+        facts = self.facts
+        return replace(super().target, own=allowed(facts.settings), refused=lambda recipe: facts.refused)
+
+    def baseline(self) -> Recipe:
+        """The script's own settings."""
+        return Recipe().replace(**self.target.own)
+
+    def start(self, stage: Stage) -> tuple[Conversation, Trained]:
+        """Starts the script with the switches of a stage that differ from its own settings."""
+        launch, preset = self._more.get(stage.title, self._launch), self.plan.preset
+        toggles = {name: values[0] for name, values in stage.recipe.diff(self.baseline()).items()}
+        is_plain = launch == self._launch and not toggles
+        child = self.take() if is_plain else self._start(launch, toggles)
+        return self.train(stage.recipe, preset.loss_steps, preset.warmup_s, child=child)
+
+    def measure(self, stages: Sequence[Stage], preset: Preset) -> list[Run]:
+        """See `Source.measure`; then asks both sides of a comparison what their steps did."""
+        preset = affordable(preset, self.facts.step_s, len(stages))
+        runs = super().measure(stages, preset)
+        more = {"ended": _ENDED} if isinstance(self.stopped, RunFailed) else {}
+        for at, run in enumerate(runs):
+            launch, child = self._more.get(run.title, self._launch), self._trials[run.stage].child
+            facts, losses = {**run.facts, **more, "command": launch.describe()}, run.losses
+            with contextlib.suppress(PerfkitError):  # it has ended, or a person stopped it
+                if child and self._observed is not None:
+                    self._observed[run.title] = seen = child.ask("behaviour")
+                    losses = seen.losses
+            runs[at] = msgspec.structs.replace(run, facts=facts, losses=losses)
+        return runs
+
+    def _start(self, launch: Launch, toggles: Mapping[str, Value]) -> WatchedScript:
+        child = WatchedScript(
+            launch,
+            toggles,
+            seed=self.plan.seed,
+            known=self._known,
+            witness=self._observed is not None,
+            on_progress=self.progress.phase,
+            cancelled=self.progress.cancelled,
+        )
+        child.timeout_s = self.plan.timeout_s
+        self._exit.callback(child.stop)
+        return child
+
+
+def affordable(preset: Preset, step_s: float, stages: int = 2) -> Preset:
+    """A preset whose rounds fit into the budget, beside a first one and a last one: of one step, if slow."""
+    if not 0 < preset.budget_s < _USUAL_STEPS * step_s:
+        return preset
+    short = replace(preset, block_samples=1, block_s=0.0, queues=0, warmup_s=0.0, rounds=_FEWEST)
+    losses = max(_FEWEST, min(preset.loss_steps, int(preset.budget_s * _LOSSES_PART / step_s)))
+    left_s = max(0.0, preset.budget_s - 2 * stages * step_s)
+    return replace(short, loss_steps=losses, budget_s=left_s)
+
+
+def losses(a: Run, b: Run) -> Check:
+    """Whether the first losses of a script are those of another run of it, as far as its switches allow.
+
+    All losses are compared where only their means can be.
+    """
+    ours, plain = Recipe.from_dict(b.recipe), Recipe.from_dict(a.recipe)
+    drawn = RANDOM_DATA if ours.workers != plain.workers and b.facts.get("data") == RANDOM_DATA else ""
+    is_same = a.facts.get("command") == b.facts.get("command")  # else more differs than the switches
+    exactness = catalogue.exactness(ours, plain, b.device) if is_same else "tolerance"
+    first = slice(None if drawn else LOSSES)
+    is_in_16_bits = {ours.amp, plain.amp} != {"off"}
+    return parity.losses(b.losses[first], a.losses[first], exactness, is_in_16_bits, drawn)
+
+
+def sides(result: Comparison, proofs: Sequence[Check]) -> list[Content]:
+    """What was set from outside in a script, with its proof, what was not, and what both sides train."""
+    facts, shown = result.b.facts.items(), ("ended", "not applied")
+    notices = [Notice(f"{name}: {text}") for name, text in facts if name.startswith(shown)]
+    return [*notices, checks("Checks", [*result.b.mechanism, *proofs])]
+
+
+def script_plan(launch: Launch, preset: str | None = None, seed: int = 0, **more: Any) -> Plan:
+    """The plan of a study of a script; `more` as for its source.
+
+    The device is the script's own choice, known once it trains.
+    """
+    checked = plan(None, catalogue.preset(preset).name, ["baseline"], seed=seed)
+    size = replace(checked.preset, loss_steps=max(LOSSES, checked.preset.loss_steps))
+    source = functools.partial(ScriptSource, launch=launch, **more)
+    return replace(checked, workload=launch.name, preset=size, source=source)

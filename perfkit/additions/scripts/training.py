@@ -1,0 +1,239 @@
+"""What trains in a script: outermost calls of models, backward passes, optimizers; the switches of these."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch._functorch import eager_transforms
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
+
+from perfkit.additions.scripts.outputs import clock
+from perfkit.additions.scripts.script import Script, around, attributes, size, tensors, wrapped
+from perfkit.errors import RunFailed
+
+_LOSSES = 64
+"""First backward passes whose losses are kept."""
+_MOST_GRADIENTS = 1000
+"""Gradients before any backward pass or optimizer: meta-learning takes some for each of its steps."""
+_module: Any = nn.Module
+
+
+class Models:
+    """The modules that a script calls itself; what they call is left alone.
+
+    The way in is a module's own `_compiled_call_impl`, which torch calls in place of `_call_impl`: the
+    module's class, hooks and parameters stay as they are. It is set through `__dict__`, because a module that
+    torch.compile wraps around another one hands an attribute on. In the first steps, this object stands in
+    its place in `nn.Module`, and so sees calls of modules that are not known yet. Not a patched
+    `Module.__call__`, nor a function: a `torch.compile(model)` of the script would trace it.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.is_compiled = False
+        self._batch = 0  # samples in a layer of the model that takes [sequence, batch, features]
+        self._fed = 0, 0  # samples and tokens of the largest input for the next backward pass
+        around(nn.Module, "compile", self._compile_in_place)
+        around(torch.autocast, "__enter__", self._enter_autocast)
+        _module._compiled_call_impl = self
+
+    def __get__(self, module: nn.Module | None, kind: type) -> Any:
+        if module is None or torch.compiler.is_compiling() or torch._C._is_tracing():
+            return None
+        return functools.partial(self._first_call, module)
+
+    @contextlib.contextmanager
+    def _ignoring_inner_calls(self) -> Iterator[None]:
+        _module._compiled_call_impl = None
+        try:
+            yield
+        finally:
+            if not self._script.steps.count:  # later, a compiled model would be compiled again
+                _module._compiled_call_impl = self
+
+    def _first_call(self, module: Any, *args: Any, **kwargs: Any) -> Any:
+        """An outermost call of a module that is not known yet."""
+        script, call = self._script, module._call_impl
+        with self._ignoring_inner_calls():
+            is_model = any(p.requires_grad for p in module.parameters())
+            is_script = isinstance(module, torch.jit.ScriptModule)
+            if is_model and script.steps.are_first and not script.steps.in_backward and not is_script:
+                if torch.is_grad_enabled() and module.training:
+                    call = self._adopt(module)
+                else:
+                    script.tell("evaluation")
+            return call(*args, **kwargs)
+
+    def _adopt(self, model: Any) -> Callable[..., Any]:
+        """Takes over the calls of an outermost module, and sets its switches; returns what is called now."""
+        script, call = self._script, model.__dict__.get("_compiled_call_impl")
+        script.model.append(model)
+        script.set_process()
+        if script.toggles.get("channels_last"):
+            model.to(memory_format=torch.channels_last)
+        self.is_compiled |= call is not None or "_orig_mod" in model._modules
+        call = call or model._call_impl
+        if script.toggles.get("compile"):
+            call = torch.compile(call)
+        model.__dict__["_compiled_call_impl"] = own = functools.partial(self._called, model, call)
+        return own
+
+    def _compile_in_place(self, plain: Any, model: Any, *args: Any, **kwargs: Any) -> None:
+        with self._ignoring_inner_calls():
+            plain(model, *args, **kwargs)
+        self._adopt(model)
+
+    def _enter_autocast(self, plain: Any, autocast: Any) -> Any:
+        if autocast._enabled and torch.is_grad_enabled():
+            self._script.autocast = autocast.fast_dtype
+        return plain(autocast)
+
+    def _called(self, model: nn.Module, call: Any, *args: Any, **kwargs: Any) -> Any:
+        script, steps = self._script, self._script.steps
+        if steps.in_backward:  # computed again, by checkpointing
+            return call(*args, **kwargs)
+        if not (torch.is_grad_enabled() and model.training):
+            script.tell("evaluation")
+            if not model.training:
+                steps.now.marks.add("evaluation")
+            return call(*args, **kwargs)
+        steps.begin()
+        if steps.are_first:
+            call = functools.partial(self._examined, call)
+        if script.toggles.get("amp") == "bf16":
+            with torch.autocast(script.device.type, dtype=torch.bfloat16):
+                output = tree_map(_in_32_bits, call(*args, **kwargs))
+        else:
+            output = call(*args, **kwargs)
+        if not any(self._fed):
+            script.tell("input", args or kwargs)
+        self._fed = max(self._fed, size(args or kwargs, self._batch))
+        return output
+
+    def on_backward(self) -> None:
+        now = self._script.steps.now
+        now.forward_samples += self._fed[0]
+        now.tokens += self._fed[1]
+        self._fed = 0, 0
+
+    def _examined(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        """A call of the first steps: the type that it computes in is read."""
+        script = self._script
+        script.note_call("forward")
+        is_compiled = self.is_compiled or script.toggles.get("compile")  # a hook would be captured
+        hook = contextlib.nullcontext() if is_compiled else register_module_forward_pre_hook(self._look)
+        with self._ignoring_inner_calls(), hook:
+            output = call(*args, **kwargs)
+        largest = max(filter(torch.is_floating_point, tensors(output)), key=torch.Tensor.dim, default=None)
+        if largest is not None:
+            script.outputs = torch.empty_like(largest, device="meta")  # its memory is not kept
+        return output
+
+    def _look(self, module: nn.Module, given: Any) -> None:
+        """Reads the number of samples of a layer that takes [sequence, batch, features]."""
+        if not getattr(module, "batch_first", True):
+            self._batch = next((each.shape[1] for each in tensors(given) if each.dim() == 3), self._batch)
+
+
+def _in_32_bits(value: Any) -> Any:
+    """What a loss outside of the model computes in anyway, under autocast; objects are changed in place."""
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.dtype == torch.bfloat16 else value
+    for name, part in attributes(value).items():
+        if isinstance(part, torch.Tensor | list | tuple | dict):
+            object.__setattr__(value, name, tree_map(_in_32_bits, part))
+    return value
+
+
+class Updates:
+    """What changes the weights: backward passes, and the steps of optimizers."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._unscaled: torch.Tensor | None = None  # the loss that a gradient scaler has just scaled
+        self._ended_at = 0.0  # the last backward pass, or the last step of an optimizer
+        self._gradients = 0  # taken without a backward pass
+        around(torch.autograd, "backward", self._backward)
+        around(torch.autograd, "grad", self._grad)
+        around(eager_transforms, "grad_and_value_impl", self._grad)
+        around(torch.amp.GradScaler, "scale", self._scale)
+        around(torch.amp.GradScaler, "step", self._step_scaled)
+        around(Optimizer, "__init__", self._make)
+        # Not by torch's global hooks: they would cut the profiler's range of a step in two.
+        around(Optimizer, "profile_hook_step", self._hook)
+
+    def _backward(self, plain: Callable[..., None], roots: Any, *args: Any, **kwargs: Any) -> None:
+        script, steps = self._script, self._script.steps
+        steps.begin()
+        script.tell("graph", roots)
+        if steps.in_backward:  # of a part that is computed again
+            return plain(roots, *args, **kwargs)
+        script.tell("backward")
+        script.note_call("backward")
+        root, self._unscaled = roots if self._unscaled is None else self._unscaled, None
+        if len(script.losses) < _LOSSES and isinstance(root, torch.Tensor):
+            script.losses.append(root.detach().float().mean())
+        steps.in_backward = True
+        try:
+            plain(roots, *args, **kwargs)
+            script.backwards += 1
+            self._ended_at = clock()
+            if not script.sites["optimizer"]:  # then the script changes its weights itself
+                steps.updated(self)
+        finally:
+            steps.in_backward = False
+
+    def _grad(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A gradient that is no backward pass; a training with such ones alone has no steps to be seen."""
+        if torch.compiler.is_compiling():
+            return plain(*args, **kwargs)
+        self._gradients += 1
+        if self._gradients == _MOST_GRADIENTS and not (self._script.backwards or self._script.optimizers):
+            what = f"no backward pass and no optimizer's step in {_MOST_GRADIENTS} gradients by torch.func"
+            raise RunFailed(what, "Give the gradients to an optimizer: set p.grad, then call its step")
+        return plain(*args, **kwargs)
+
+    def _scale(self, plain: Any, scaler: Any, outputs: Any) -> Any:
+        self._unscaled = outputs if isinstance(outputs, torch.Tensor) else None
+        return plain(scaler, outputs)
+
+    def _make(self, plain: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        self._script.note_call("optimizer")
+        plain(optimizer, *args, **kwargs)
+        kind = self._script.toggles.get("optimizer_impl", "default")
+        if kind != "default":
+            for group in [*optimizer.param_groups, optimizer.defaults]:
+                group.update({name: name == kind for name in ("foreach", "fused") if name in group})
+            optimizer._step_supports_amp_scaling = kind == "fused"
+
+    def _hook(self, plain: Any, *args: Any) -> Any:
+        """The step of a class of optimizers, from torch's static method of this name."""
+        return wrapped(plain(args[-1]), self._step)
+
+    def _step_scaled(self, plain: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """A step that a gradient scaler leaves out, because gradients overflowed, counts too."""
+        before = self._ended_at
+        result = plain(scaler, optimizer, *args, **kwargs)
+        if self._ended_at == before:
+            self._step(lambda _: None, optimizer)
+        return result
+
+    def _step(self, plain: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """One step of one optimizer, which may be inside of another one."""
+        script, start = self._script, clock()
+        if optimizer not in script.optimizers:
+            script.optimizers.append(optimizer)
+            script.optimizer = optimizer
+        result = plain(optimizer, *args, **kwargs)
+        # A closure's forward and backward pass are not the optimizer's own work.
+        script.steps.now.updated += clock() - max(start, self._ended_at)
+        self._ended_at = clock()
+        if not script.backwards:  # gradients by `torch.func`: this stands for the backward pass
+            script.tell("backward")
+        script.steps.updated(optimizer)
+        return result

@@ -1,0 +1,228 @@
+"""A user's script that is asked at its steps: it is started as the user would, and ends cleanly."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+
+import perfkit
+from perfkit import machine
+from perfkit.additions.scripts import entry
+from perfkit.additions.scripts.messages import ScriptFacts
+from perfkit.additions.scripts.outputs import unfold
+from perfkit.errors import InvalidValue, RunFailed, one_of
+from perfkit.process.child import GRACE_S, Conversation, OnProgress, end_tree
+from perfkit.process.failures import explain_exit
+from perfkit.recipe import Recipe, Value
+
+_LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"}
+"""Programs that start the script in processes of its own."""
+_QUIET = {
+    "WANDB_MODE": "disabled",
+    "MLFLOW_TRACKING_URI": "file:./mlruns",
+    "COMET_MODE": "disabled",
+    "NEPTUNE_MODE": "debug",
+    "CLEARML_OFFLINE_MODE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+"""Variables that keep experiment trackers from recording a run that only measures."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command line that trains: `python program …`, with `module` `python -m program …`.
+
+    It is started in the current folder. `replaced`: files (absolute paths) that have another content in a
+    measuring run, such as patched ones.
+    """
+
+    program: str
+    arguments: Sequence[str] = ()
+    module: bool = False
+    replaced: tuple[tuple[Path, bytes], ...] = ()
+
+    def __post_init__(self) -> None:
+        """`InvalidValue` if there is no such program, it starts several ranks, or the system is another."""
+        if os.name == "nt":
+            raise InvalidValue("scripts cannot be watched on this system", "Use Linux, macOS or WSL")
+        if self.script is None and self.name in _LAUNCHERS:
+            what = f"{self.program} starts several processes, and a script is watched in one"
+            raise InvalidValue(what, "Name the script itself, and let it train as a single rank")
+        if self.script is None and not self.module:
+            folder = Path(self.program).parent
+            names = sorted(path.name for path in folder.glob("*.py") if path.is_file())
+            raise one_of(self.name, names, "script", f" in {folder.absolute()}, or a module with -m")
+
+    @property
+    def script(self) -> Path | None:
+        """The script's file, if the program is one."""
+        path = Path(self.program).absolute()
+        return path if not self.module and path.is_file() else None
+
+    @property
+    def name(self) -> str:
+        """What the script is called in results: its file, or its module."""
+        return Path(self.program).name
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments of Python."""
+        return [*["-m"] * self.module, self.program, *self.arguments]
+
+    def describe(self) -> str:
+        """The command as one types it."""
+        return " ".join(["python", *self.words])
+
+
+class WatchedScript(Conversation):
+    """A script that is watched, with all that it starts, in a process group of its own.
+
+    It works in a mirror of its folder, so that what it writes is thrown away; experiment trackers are off.
+    Questions are methods of `questions.Questions`; they wait for the script's second step.
+
+    `toggles`: switches that are set from outside; what cannot be set has no proof. `seed`: of torch, Python
+    and NumPy at its start. `known`: of another process of it: the calls that make the training loader, and
+    the samples of a step in which none are seen. `witness`: it is to be asked for its behaviour.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        toggles: Mapping[str, Value] | None = None,
+        *,
+        seed: int = 0,
+        known: ScriptFacts | None = None,
+        witness: bool = False,
+        on_progress: OnProgress = lambda phase: None,
+        cancelled: threading.Event | None = None,
+    ) -> None:
+        super().__init__(on_progress, cancelled)
+        self.launch = launch
+        self._files = tempfile.TemporaryDirectory(prefix="perfkit-", ignore_cleanup_errors=True)
+        self.folder = Path(self._files.name)
+        """Everything that only this process needs, its mirror of the user's folder among it."""
+        self._mirror = os.path.realpath(self.folder / "files")
+        sites = known.sites if known else []
+        settings = {
+            "toggles": dict(toggles or {}),
+            "loaders": [
+                (f.file, f.line, f.column) for site in sites if site.role == "loader" for f in site.frames[:1]
+            ],
+            "samples": known.samples_per_step if known else 1,
+            "witness": witness,
+            "seed": seed,
+            "package": perfkit.__file__,
+            "scratch": self._mirror,
+            "started": time.time(),
+        }
+        self.on_progress("waiting for its second step")
+        ours, theirs = Pipe()
+        self.lines = [ours]
+        with theirs:
+            self._process = self._start(settings | {"line": theirs.fileno()})
+        self.pids = [self._process.pid]
+
+    # ------------------------------------------------------------ starting
+
+    def _start(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+        arguments, folder = self._mirrored()
+        way_in = self.folder / "entry"
+        way_in.mkdir()
+        shutil.copy(entry.__file__, way_in / "sitecustomize.py")
+        paths = [str(way_in), os.environ.get("PYTHONPATH", "")]
+        environment = {
+            "TORCHINDUCTOR_CACHE_DIR": str(machine.data_folder() / "cache" / "inductor"),
+            "PYTHONHASHSEED": "0",
+            **os.environ,
+            **_QUIET,
+            **Recipe().replace(**settings["toggles"]).environment(),
+            "TMPDIR": str(self.folder),
+            "PWD": folder,
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "PYTHONUNBUFFERED": "1",
+            entry.VARIABLE: json.dumps(settings),
+        }
+        out, err = self.folder / "out", self.folder / "err"
+        # A file that standard input was redirected to is read by each script from its beginning.
+        source = "/dev/stdin" if os.path.isfile("/dev/stdin") else os.devnull
+        with open(source, "rb") as given, out.open("wb") as output, err.open("wb") as errors:
+            return subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=given,
+                stdout=output,
+                stderr=errors,
+                cwd=folder,
+                env=environment,
+                pass_fds=[settings["line"]],
+                start_new_session=True,
+            )
+
+    def _mirrored(self) -> tuple[list[str], str]:
+        """The arguments of Python and the working directory, in a mirror of the file system."""
+        where, script = Path.cwd(), self.launch.script
+        known, files = [where], dict(self.launch.replaced)
+        if script:
+            known.append(script.parent)
+            files.setdefault(script.resolve(), script.read_bytes())
+        places = {str(path): self._place(path) for each in known for path in (each, each.resolve())}
+        for place in places.values():
+            unfold(self._mirror, place)
+        for path, data in files.items():
+            copy = Path(self._place(path))
+            unfold(self._mirror, str(copy.parent))
+            copy.unlink(missing_ok=True)
+            copy.write_bytes(data)
+        # A path begins an argument, or follows an `=`.
+        folders = re.compile(f"(?<![^=])({'|'.join(map(re.escape, places))})(?=/|$)")
+        arguments = [folders.sub(lambda match: places[match[0]], word) for word in self.launch.words]
+        return arguments, places[str(where)]
+
+    def _place(self, path: Path) -> str:
+        """The place of a real path in the mirror."""
+        return self._mirror + str(path.resolve())
+
+    def written(self, stream: str) -> list[str]:
+        """The lines that it wrote until now to standard output (`out`) or standard error (`err`)."""
+        file = self.folder / stream
+        text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+        return text.replace(self._mirror, "").splitlines()
+
+    # ------------------------------------------------------------ asking
+
+    def death(self, rank: int) -> RunFailed | None:
+        code = self._process.poll()
+        if code is None:
+            return None
+        lines = [line.strip() for line in self.written("out") + self.written("err") if line.strip()]
+        failure = explain_exit(code, lines[-1] if lines else "")
+        failure.what = failure.what.replace("the measuring process", "the script")
+        if code >= 0:
+            failure.remedy = "Does it import torch, train with these arguments, and call no os._exit?"
+        return failure
+
+    def cause(self, rank: int, failure: RunFailed) -> RunFailed:
+        # It may be one of two that are compared.
+        failure.what = failure.what.replace("the script ", f"{self.launch.program} ", 1)
+        failure.output = "\n".join(self.written("err")[-200:]).rstrip()
+        return failure
+
+    def stop(self) -> None:
+        """Ends it at its next step if that comes soon, so that it is not interrupted while it writes."""
+        self.lines[0].close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE_S)
+        end_tree(self._process.pid)
+        self._process.wait()
+        self._files.cleanup()

@@ -1,0 +1,125 @@
+"""What a script does in its steps, noted in its own process: the facts for `behaviour.differences`."""
+
+import pkgutil
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from perfkit.additions.scripts.behaviour import Behaviour
+from perfkit.additions.scripts.script import Script, Step, around, first_tensor
+from perfkit.worker.checks import shown
+
+_LOOKED_AT, _MOST_APART = 4, 7
+"""First steps whose graphs are looked at; then the most steps until the next one, a random number of them."""
+_WATCHED = 4096
+"""Elements of the last weights that are watched for changes."""
+_RELIED_ON = (
+    "time.perf_counter", "time.perf_counter_ns", "time.monotonic", "time.time", "time.sleep",
+    "torch.cuda.synchronize", "torch.cuda.Event", "torch.cuda.Event.record",
+    "torch.cuda.Event.elapsed_time", "torch.Tensor.backward", "torch.autograd.backward",
+    "torch.nn.Module.__call__", "torch.optim.Optimizer.profile_hook_step",
+    "torch.utils.data.DataLoader.__init__", "torch.utils.data.dataloader._BaseDataLoaderIter.__next__",
+)  # fmt: skip
+
+
+class Witness:
+    """Notes what each step did. Checksums stay on the device until they are asked for: nothing waits.
+
+    It is made once everything is patched, and before the script's own code follows.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._relied_on = {name: pkgutil.resolve_name(name) for name in _RELIED_ON}
+        self._facts = defaultdict[str, list[Any]](list)
+        """The lists of a `Behaviour`."""
+        self._formats: set[torch.dtype] = set()
+        self._weight = torch.zeros(1)
+        self._backwards = self._look_at = 0
+        self._random = random.Random(script.settings["seed"])
+        self._begin_step()
+        around(torch, "compile", self._compile)
+
+    def _begin_step(self) -> None:
+        self._values = 0
+        self._batch: list[torch.Tensor] = []
+        self._leaves: dict[int, int] = {}  # on which losses depend, with their sizes
+
+    def _compile(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
+        """Has compiled parts draw the random numbers of eager ones: else dropout would change all losses."""
+        pkgutil.resolve_name("torch._inductor.config").fallback_random = True
+        return plain(*args, **kwargs)
+
+    def on_input(self, given: Any) -> None:
+        """After the first forward pass before each backward pass."""
+        if (tensor := first_tensor(given)) is not None:
+            self._values += tensor.numel()
+            # The sums of a few tokens are often equal.
+            self._batch += [part.detach().sum() for part in (tensor, tensor[:1])]
+
+    def on_graph(self, roots: Any) -> None:
+        """What a loss was computed from, and in which number formats; compiled parts are one node."""
+        if len(self._facts["loaded"]) < self._look_at:
+            return
+        seen: set[Any] = {None}
+        waiting = [root.grad_fn for root in (roots if isinstance(roots, list | tuple) else [roots])]
+        while waiting:
+            node = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            self._formats |= {result.dtype for result in getattr(node, "_input_metadata", ())}
+            if (leaf := getattr(node, "variable", None)) is not None:
+                self._leaves[id(leaf)] = leaf.numel()
+            waiting += [before for before, _ in node.next_functions]
+
+    def on_steps(self, steps: Sequence[Step]) -> None:
+        """A step has ended; the first two end together, and count as one."""
+        script, facts, number, count = self._script, self._facts, len(self._facts["loaded"]), len(steps)
+        if not number:
+            plain = [p for p in script.parameters() if type(p.data) is torch.Tensor and p.dim() > 1]
+            if weights := [p for p in plain if p.requires_grad]:
+                self._weight = weights[(len(weights) - 1) // 2]  # a head alone is cheap to update
+        reached = None
+        if self._leaves:
+            updated = {id(p) for group in script.groups() for p in group["params"]} or self._leaves.keys()
+            reached = sum(size for leaf, size in self._leaves.items() if leaf in updated)
+            self._look_at = number + (1 if number < _LOOKED_AT else self._random.randint(1, _MOST_APART))
+        for mark in {mark for step in steps for mark in step.marks} & {"evaluation", "checkpoint"}:
+            facts[f"{mark}s"].append(number)
+        most = script.samples_per_step  # batches of an evaluation may come from the same loader
+        loaded = sum(min(one.samples, most) if "evaluation" in one.marks else one.samples for one in steps)
+        known = {
+            "loaded": loaded // count,
+            "trained": sum(step.forward_samples for step in steps) // count,
+            "values": self._values // count,
+            "backwards": (script.backwards - self._backwards) // count,
+            "batches": self._batch,
+            "weight": self._weight.detach().reshape(-1)[:_WATCHED].view(torch.uint8).sum(),
+            "reached": reached,
+        }
+        if self._backwards < script.backwards <= len(script.losses):
+            known["losses"] = sum(script.losses[self._backwards : script.backwards]) / count
+        for name, value in known.items():
+            facts[name].append(value)
+        self._backwards = script.backwards
+        self._begin_step()
+
+    def behaviour(self) -> Behaviour:
+        """Everything that was seen until now."""
+        facts: dict[str, Any] = {"losses": [], "evaluations": [], "checkpoints": [], **self._facts}
+        facts["batches"] = [float(hash(tuple(map(float, sums)))) for sums in facts["batches"]]
+        for name in ("weight", "losses"):
+            facts[name] = [*map(float, facts[name])]
+        floating = [kind for kind in self._formats if kind.is_floating_point]
+        autocast = self._script.autocast if self._weight.element_size() > 2 else None  # it keeps 32 bits
+        return Behaviour(
+            **facts,
+            parameters=sum(p.numel() for p in self._script.parameters()),
+            precision=shown(min(floating, key=lambda kind: kind.itemsize)) if floating else None,
+            autocast=shown(autocast) if autocast else None,
+            replaced=[name for name, plain in self._relied_on.items() if pkgutil.resolve_name(name) != plain],
+        )

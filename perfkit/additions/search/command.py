@@ -1,0 +1,39 @@
+"""The commands of the searches."""
+
+from typing import Annotated
+
+import typer
+
+from perfkit.additions.search import attribute as attributing
+from perfkit.additions.search import tune as tuning
+from perfkit.cli.options import Budget, Output, Stages, Texts, Training, names, progress
+from perfkit.recipe import pairs, parse_settings
+
+
+def attribute(training: Training, output: Output, stages: Stages = None, budget: Budget = 600.0) -> None:
+    """What is each optimization worth, whatever the order? Alone, after the others, and all together."""
+    plan = training.plan()
+    with progress() as follow:
+        result = attributing.attribute(plan, names(stages), budget, follow)
+    output.show("what each optimization is worth", result.sections(), result)
+
+
+def tune(
+    training: Training,
+    output: Output,
+    space: Annotated[
+        Texts, typer.Option(help="switch=value,value…; repeatable (default: the usual ones)")
+    ] = None,
+    memory: Annotated[float | None, typer.Option(help="cap in GB", min=0)] = None,
+    budget: Annotated[float, typer.Option(help="seconds in all; a few recipes come anyway", min=0)] = 600.0,
+) -> None:
+    """Finds the recipe with the most samples/s under a memory cap that still trains the same."""
+    plan = training.plan()
+    values = {}
+    for name, text in pairs(space, "space", "switch=value,value, such as workers=0,2,4"):
+        values[name] = [parse_settings([f"{name}={value}"])[name] for value in text.split(",")]
+    cap = None if memory is None else int(memory * 1e9)
+    typer.echo(f"tuning: about {budget:.0f} s", err=True)
+    with progress() as follow:
+        result = tuning.tune(plan, values or None, cap, budget, progress=follow)
+    output.show("the fastest recipe", result.sections(), result)

@@ -1,0 +1,44 @@
+"""Searches in a notebook."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from perfkit.additions.search import attribute as attributing
+from perfkit.additions.search import tune as tuning
+from perfkit.additions.search.attribute import Attribution
+from perfkit.additions.search.tune import Tuned
+from perfkit.notebook.shown import Shown, with_line
+from perfkit.recipe import Value
+from perfkit.studies import sources
+
+
+def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where: Any) -> Shown[Attribution]:
+    """Measures what each optimization is worth; the stop button ends it, and what was measured is kept.
+
+    Table: What each.
+
+    They are two or more; data loading, uint8 copy, channels_last and compile if None. `where` holds
+    `workload`, `preset`, `device`, `options` as for the panels.
+    """
+    plan = sources.plan(stages=["baseline"], **where)
+    worth = with_line(lambda progress: attributing.attribute(plan, names, 60 * minutes, progress=progress))
+    return Shown(worth, worth.sections())
+
+
+def tune(
+    space: Mapping[str, Sequence[Value]] | None = None,
+    minutes: float = 10.0,
+    memory_gb: float | None = None,
+    **where: Any,
+) -> Shown[Tuned]:
+    """Finds the fastest recipe of a space; the stop button ends it, and what was measured is kept.
+
+    Table: Tried.
+
+    The space has values by switch, the usual ones if None; recipes above `memory_gb` are not picked. `where`
+    holds `workload`, `preset`, `device`, `options` as for the panels.
+    """
+    plan = sources.plan(stages=["baseline"], **where)
+    cap = int(memory_gb * 1e9) if memory_gb else None
+    best = with_line(lambda progress: tuning.tune(plan, space, cap, 60 * minutes, progress=progress))
+    return Shown(best, best.sections())

@@ -1,0 +1,107 @@
+"""Simulated steps as a trace of the PyTorch profiler, read like a real one, and marked as simulated.
+
+The names of kernels, processes and the GPU begin with `simulated`. What a model does not know (grids,
+occupancy) is left out.
+"""
+
+import gzip
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import json
+
+from perfkit import machine
+from perfkit.additions.simulate.costs import constants
+from perfkit.additions.simulate.host import Bar, Outcome
+from perfkit.additions.simulate.prediction import Prediction
+from perfkit.additions.simulate.step import Copy, Fetch, Operator, Wait
+
+Json = dict[str, Any]
+
+_HOST, _GPU = 1, 0  # processes of the trace
+_STREAM = 7  # the default stream in CUDA traces
+_RANGES = {"forward": "forward", "backward": "backward", "optimizer": "Optimizer.step#simulated"}
+
+
+def write(path: Path, prediction: Prediction, outcome: Outcome) -> None:
+    """Writes the steps whose bars were kept as a `.json` or `.json.gz`."""
+    gpu = prediction.gpu
+    name = f"simulated {gpu.name}"
+    facts = {
+        "gpu": gpu.name, "host": prediction.host.describe(),
+        "model": f"version {constants().version}, constants {constants().digest}",
+        "error of samples/s to expect": f"±{prediction.band:.0%}",
+    }  # fmt: skip
+    device = {
+        "id": 0, "name": name, "totalGlobalMem": int(gpu.memory_gib * (1 << 30)),
+        "computeMajor": gpu.capability[0], "computeMinor": gpu.capability[1], "numSms": gpu.multiprocessors,
+    }  # fmt: skip
+    events: list[Json] = [
+        {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": called}}
+        for process, called in ((_HOST, "simulated host"), (_GPU, name))
+    ]
+    loader = f"_{'Multi' if prediction.recipe.workers else 'Single'}ProcessDataLoaderIter"
+    events += _spans(outcome.bars, loader)
+    document = {"schemaVersion": 1, "simulated": facts, "deviceProperties": [device], "traceEvents": events}
+    text = json.encode(document)
+    machine.write_atomically(path, gzip.compress(text, 6) if path.name.endswith(".gz") else text)
+
+
+def _spans(bars: Sequence[Bar], loader: str) -> Iterator[Json]:
+    """The events of the trace."""
+    step = call = 0  # what a call of the runtime starts on the device has the number of the call
+    for bar in bars:
+        about: Json = {}
+        match bar:
+            case Bar("step"):
+                category, name = "user_annotation", f"ProfilerStep#{step}"
+                step += 1
+            case Bar("host", Fetch()):
+                category, name = "user_annotation", f"enumerate(DataLoader)#{loader}.__next__"
+            case Bar("host", Operator() as operator):
+                category, name = "cpu_op", operator.name.replace(".", "::", 1)
+                about = {"Input Dims": [tensor.shape for tensor in operator.inputs]}
+            case Bar("host", Copy()):
+                category, name = "cpu_op", "aten::copy_"
+            case Bar("host", Wait(streams=None)):
+                category, name = "cpu_op", "aten::item"
+            case Bar("kernel", Operator() as operator, kernel=(work, _)):
+                category, name = "kernel", f"simulated {work.kind}"
+                name += f" {work.precision}" * (work.m > 0) + f" ({operator.name.removeprefix('aten.')})"
+                name += " (Tensor Cores)" * (work.m > 0 and work.precision != "float32")
+                about = {"FLOPs": work.flops, "bytes moved": work.nbytes}
+            case Bar("copy", Copy() as copy):
+                memory = "Pinned" if copy.pinned else "Pageable"
+                ends = f"HtoD ({memory} -> Device)" if copy.to == "device" else f"DtoH (Device -> {memory})"
+                category, name, about = "gpu_memcpy", f"Memcpy {ends}", {"bytes": copy.nbytes}
+            case _:
+                category, name = "cuda_runtime", _call(bar)
+                call += 1
+        if category in ("cuda_runtime", "kernel", "gpu_memcpy"):
+            about["correlation"] = call
+        yield _span(bar, category, name, about)
+    hosts = [bar for bar in bars if bar.what == "host"]
+    for phase, group in itertools.groupby(hosts, lambda bar: getattr(bar.event, "phase", "")):
+        within = list(group)
+        if phase in _RANGES:
+            span = Bar("host", None, within[0].start, within[-1].end)
+            yield _span(span, "user_annotation", _RANGES[phase], {})
+
+
+def _call(bar: Bar) -> str:
+    """The call of CUDA's runtime."""
+    if bar.what == "launch":
+        return "cudaMemcpyAsync" if isinstance(bar.event, Copy) else "cudaLaunchKernel"
+    return "cudaStreamSynchronize" if bar.what == "wait" else "cudaStreamWaitEvent"
+
+
+def _span(bar: Bar, category: str, name: str, about: Json) -> Json:
+    process, thread = _HOST, 1
+    if bar.what in ("kernel", "copy"):
+        process, thread = _GPU, _STREAM + getattr(bar.event, "stream", 0)
+        about |= {"device": 0, "stream": thread}
+    start, end = (round(1e6 * time, 3) for time in (bar.start, bar.end))  # or a bar would end in the next one
+    span = {"ph": "X", "cat": category, "name": name, "pid": process, "tid": thread, "args": about}
+    return span | {"ts": start, "dur": round(end - start, 3)}

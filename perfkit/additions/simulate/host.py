@@ -1,0 +1,289 @@
+"""A virtual host, and a training on it by a virtual clock: deterministic, and nothing in it is real."""
+
+import collections
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, get_args
+
+import msgspec
+from msgspec.structs import replace
+
+from perfkit.additions.simulate.costs import Action, Kernel, constants
+from perfkit.additions.simulate.step import Copy, Event, Fetch, Operator, Wait
+from perfkit.errors import InvalidValue
+from perfkit.recipe import Recipe
+
+RUN_AHEAD = 1024
+"""Launches that the driver queues before the host has to wait."""
+_COPY_S = 5e-6
+"""What starting a copy costs the host, if it does not wait for the copy; assumed."""
+_PIN_BYTES_PER_S = 8e9
+"""At which the pinning thread copies in host memory; assumed."""
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine around a simulated GPU."""
+
+    name: str
+    processors: int
+    """As the system counts them: the loader workers that a ladder starts."""
+    cores: float
+    """Loader workers that run at full speed at the same time; a hyper-thread is a part of a core."""
+    fetch_ms: float | None
+    """Core time that a sample of the plain recipe takes: read, transform, collate. None: unknown yet."""
+    pageable_gbs: float
+    """GB/s of a copy to the device from pageable memory, the host's own copy included."""
+    link_gbs: float | None = None
+    """GB/s of a copy from pinned memory; None: what the GPU's link reaches."""
+    operator_s: float = constants().values["host.operator_us"] * 1e-6
+    """What an operator in eager mode costs: Python, dispatch, autograd. Fused kernels have no dispatch."""
+    launch_s: float = constants().values["host.launch_us"] * 1e-6
+    band: float = 0.0
+    """How far off the host's times may be, as a fraction; 0 where a person has set them."""
+
+    def describe(self) -> str:
+        """One line for people."""
+        if self == IDEAL:
+            return "ideal host: the data are already on the device"
+        link = f", link {self.link_gbs:g} GB/s" if self.link_gbs else ""
+        return (
+            f"{self.name} host: {self.cores:g} cores, {self.fetch_ms:.3g} ms to fetch a sample, "
+            f"pageable copies {self.pageable_gbs:g} GB/s{link}"
+        )
+
+
+ARTICLE = Host(
+    name="article",
+    processors=8,
+    cores=5.2,  # p3.2xlarge: 8 vCPU are 4 cores with hyper-threads, which add about 30%
+    fetch_ms=1.85,  # a trace of the same loader beside a V100-DGX: 59.3 ms for 32 samples
+    pageable_gbs=2.0,  # the article: 10 of 37 ms are the copy of 32 x 3 x 224 x 224 floats (19.3 MB)
+    link_gbs=12.0,  # PCIe 3 x16
+    band=0.25,  # the trace is another machine's; the article's 80 ms a step would need 2.2 ms a sample
+)
+"""The article's machine, an Amazon p3.2xlarge. The pageable copies follow from one figure of the article; the
+other values come from elsewhere."""
+
+IDEAL = Host(name="ideal", processors=1, cores=1, fetch_ms=0.0, pageable_gbs=1e9)
+"""The data are already on the device."""
+
+MEASURED_BAND = 0.15
+"""How far off a fetch time may be that was measured on this machine for another one."""
+
+_Number = Literal["cores", "fetch_ms", "link_gbs", "pageable_gbs"]
+_Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e6)]
+
+
+def host(text: str | None, is_article: bool, cores: int) -> Host:
+    """A host by name, or by its numbers: `cores=8,fetch_ms=1.85,link_gbs=12,pageable_gbs=6`.
+
+    Args:
+        text: None: the article's for the article's workload, else this machine's cores; a number that is left
+            out is the article's, and a fetch time that is left out is measured unless it is the article's.
+        is_article: whether the workload is the article's, at its sizes.
+        cores: of this machine.
+
+    Raises:
+        InvalidValue: neither a name nor such numbers, or the article's host for another workload.
+    """
+    text = text or "article" * is_article
+    if text == "ideal":
+        return IDEAL
+    if text == "article" and is_article:
+        return ARTICLE
+    if text == "article":
+        raise InvalidValue(
+            "--host article knows what the article's images cost to load, and no other data set",
+            "Leave --host out to measure the fetch time here, or give it as --host cores=8,fetch_ms=2",
+        )
+    other = replace(ARTICLE, name=text or "virtual", pageable_gbs=6.0, link_gbs=None, band=0.0)
+    if not is_article:
+        other = replace(other, fetch_ms=None, band=MEASURED_BAND)
+    try:
+        parts = dict(part.split("=") for part in (text or f"cores={cores}").replace(" ", "").split(","))
+        values: dict[str, Any] = msgspec.convert(parts, dict[_Number, _Positive], strict=False)
+    except ValueError:
+        raise InvalidValue(
+            f"--host was given '{text}'",
+            f"Allowed: article, ideal, or numbers above 0 as {'=…,'.join(get_args(_Number))}=…",
+        ) from None
+    if "fetch_ms" in values:
+        values["band"] = 0.0
+    if "cores" in values:
+        values["processors"] = max(1, int(values["cores"]))
+    return replace(other, **values)
+
+
+# ---------------------------------------------------------------- a training on a virtual clock
+
+
+class Bar(NamedTuple):
+    """What the host or a stream did, from when to when in seconds."""
+
+    what: Literal["step", "host", "launch", "wait", "kernel", "copy"]
+    """`host` spans all that the host did for an event, after its parts; `step` spans a whole step."""
+    event: Event | None
+    start: float
+    end: float
+    kernel: Kernel | None = None
+
+
+class Outcome(NamedTuple):
+    """A training in its steady state; times in seconds, means over steps."""
+
+    step_s: float
+    data_wait_s: float
+    bars: list[Bar]
+    """What was done in the last steps, where that was asked for."""
+
+
+class _Busy(NamedTuple):
+    start: float
+    end: float
+    seconds: float
+    """Its own kernel's time; it ends later where another stream slowed it down."""
+    stream: int
+
+
+class Training:
+    """A loader, a loop, and the streams of a GPU. Kernels of two streams share it; copies have an engine.
+
+    Args:
+        host: the machine around the GPU.
+        recipe: its loader switches and batch size.
+        fetch_s: core seconds that a sample takes under the recipe.
+        link_gbs: GB/s of a copy from pinned memory.
+    """
+
+    def __init__(self, host: Host, recipe: Recipe, fetch_s: float, link_gbs: float) -> None:
+        self._host, self._recipe, self._pinned = host, recipe, 1e9 * link_gbs
+        self._fetch_s = fetch_s * recipe.batch_size * max(1.0, recipe.workers / host.cores)
+        self._pin_s = self._pin_free = self._waited = 0.0
+        self.now = 0.0
+        """The host's time, which passes only because it waits or works."""
+        self._done = collections.deque(recipe.workers * [0.0], recipe.workers)
+        """When the workers' last batches were ready."""
+        ahead = recipe.workers * recipe.prefetch_factor
+        self._taken = collections.deque(ahead * [0.0], ahead)
+        """When the loop took the last batches: only then does a worker go on."""
+        self._free: dict[int, float] = collections.defaultdict(float)
+        self._engine_free = 0.0
+        self._queued: collections.deque[float] = collections.deque(maxlen=RUN_AHEAD)
+        self._elsewhere: list[_Busy] = []
+        """Kernels that still have to slow another stream down."""
+        self._bars: list[Bar] | None = None
+
+    def steady(self, actions: Sequence[Action], noted: int = 0) -> Outcome:
+        """The steady state of a training whose steps consist of these actions.
+
+        `noted` is the number of steps at the end of which bars are kept.
+        """
+        if self._host == IDEAL:
+            actions = [action for action in actions if not isinstance(action[0], Copy | Fetch)]
+        elif self._recipe.pin_memory:
+            copied = sum(event.nbytes for event, _ in actions if isinstance(event, Copy))
+            self._pin_s = copied / self._recipe.accumulation / _PIN_BYTES_PER_S
+        # It is steady once all workers have delivered some rounds and the driver's queue is full; the average
+        # is over whole rounds of all workers.
+        workers = max(1, self._recipe.workers)
+        launches = sum(len(kernels) for _, kernels in actions)
+        warm = 2 * workers * self._recipe.prefetch_factor + -(-RUN_AHEAD // max(1, launches)) + 2
+        measured = workers * max(1, 16 // workers)
+        marks: list[tuple[float, float]] = []
+        for left in range(warm + measured, -1, -1):
+            if left == noted - 1:
+                self._bars = []
+            start = self.now
+            marks.append((max(start, self.ends()), self._waited))
+            for event, kernels in actions:
+                self.do(event, kernels)
+            self._note("step", None, start)
+        step_s, wait_s = ((b - a) / measured for a, b in zip(marks[warm], marks[-1], strict=True))
+        return Outcome(step_s, wait_s, self._bars or [])
+
+    def do(self, event: Event, kernels: Iterable[Kernel] = ()) -> None:
+        """What the host does for an event."""
+        start = self.now
+        match event:
+            case Fetch():
+                self._fetch()
+                self._waited += self.now - start
+            case Operator():
+                if event.name != "fused":
+                    self.now += self._host.operator_s
+                for kernel in kernels:
+                    self._call(event, self._host.launch_s)
+                    self._run(event, kernel)
+            case Copy():
+                self._copy(event)
+            case Wait(streams=None):
+                self._wait(self._free[0], event)
+            case Wait(streams=(waiting, awaited)):
+                self._free[waiting] = max(self._free[waiting], self._free[awaited])
+        self._note("host", event, start)
+
+    def ends(self) -> float:
+        """When everything that is queued now is done."""
+        return max(self._free.values(), default=0.0)
+
+    def _fetch(self) -> None:
+        if not self._recipe.workers:
+            self.now += self._fetch_s + self._pin_s
+            return
+        ready = max(self._taken[0], self._done[0]) + self._fetch_s
+        self._done.append(ready)
+        if self._pin_s:
+            ready = self._pin_free = max(self._pin_free, ready) + self._pin_s
+        self._wait(ready)
+        self._taken.append(self.now)
+
+    def _wait(self, time: float, event: Event | None = None) -> None:
+        """The host waits: for an event, in a call of the runtime."""
+        start = self.now
+        self.now = max(start, time)
+        if event:
+            self._note("wait", event, start)
+
+    def _note(self, what: Any, event: Event | None, start: float, *more: Any) -> None:
+        """Keeps a bar that ends now, unless `more` gives another end, and its kernel."""
+        if self._bars is not None:
+            self._bars.append(Bar(what, event, start, *(more or (self.now,))))
+
+    def _call(self, event: Event, seconds: float) -> None:
+        """The host puts something in the queue, once there is room."""
+        start = self.now
+        if len(self._queued) == RUN_AHEAD:
+            self._wait(self._queued[0])
+        self.now += seconds
+        self._note("launch", event, start)
+
+    def _run(self, event: Operator, kernel: Kernel) -> None:
+        stream, (_, seconds) = event.stream, kernel
+        start = max(self._free[stream], self.now)
+        end = start + seconds
+        current = [other for other in self._elsewhere if other.end > start]
+        for other in current:
+            if other.stream != stream and other.start < end:
+                end += other.seconds  # the GPU was the other stream's for so long
+        self._elsewhere = [other for other in current if other.stream == stream or other.start >= end]
+        self._elsewhere.append(_Busy(start, end, seconds, stream))
+        self._free[stream] = end
+        self._queued.append(end)
+        self._note("kernel", event, start, end, kernel)
+
+    def _copy(self, copy: Copy) -> None:
+        began, stream = self.now, copy.stream
+        if copy.pinned:
+            self._call(copy, _COPY_S)
+            start = max(self.now, self._free[stream], self._engine_free)
+            end = self._engine_free = start + copy.nbytes / self._pinned
+            self._queued.append(end)
+        else:
+            # The driver lets the stream finish, then copies through staging memory while the host waits.
+            start = max(self.now, self._free[stream])
+            end = start + copy.nbytes / (1e9 * self._host.pageable_gbs)
+            self._wait(end)
+            self._note("launch", copy, began)
+        self._free[stream] = end
+        self._note("copy", copy, start, end)
+        if copy.pinned and not copy.non_blocking:
+            self._wait(end, copy)

@@ -1,0 +1,151 @@
+"""What a training step takes on a simulated GPU beside a virtual host, and how far off that may be."""
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from perfkit.additions.inside import MemoryReport
+from perfkit.additions.simulate import costs
+from perfkit.additions.simulate.costs import Action, Gpu, constants
+from perfkit.additions.simulate.host import Host, Outcome, Training
+from perfkit.additions.simulate.step import Allocate, Copy, Operator, Step
+from perfkit.errors import RunFailed
+from perfkit.recipe import Recipe
+from perfkit.results.run import Simulated
+
+_CONTEXT = 450 << 20
+"""Bytes that CUDA and the libraries' code take before the first tensor; 300 to 500 MiB are usual."""
+_WORKSPACE = 256 << 20
+"""Bytes for the scratch memory of cuDNN and cuBLAS; assumed."""
+_BAND, _COMPILED_BAND = 0.05, 0.25
+"""Error of the peak to expect, as a fraction: blocks are counted, not modelled; but what a compiled step
+recomputes, and so does not keep, is not known: it may need less."""
+_CLAIMS = ("amp", "channels_last", "compile")
+"""Switches whose gain has an error of its own; other changes of kernels have that of a rate."""
+_ON_THE_HOST = {
+    "workers", "prefetch_factor", "scaled_decode", "pin_memory", "non_blocking", "device_prefetch",
+    "cpu_threads", "uint8_copy",
+}  # fmt: skip
+"""Switches that leave the kernels as they are, or nearly so."""
+
+
+def _rounded(nbytes: int) -> int:
+    """To multiples of 512, away from 0."""
+    return -(-nbytes // 512) * 512 if nbytes > 0 else nbytes // 512 * 512
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A step of a recipe on a GPU beside a virtual host.
+
+    `fetch_s`: core seconds that a sample takes under the recipe.
+
+    Raises:
+        RunFailed: it does not fit into the GPU's memory.
+    """
+
+    gpu: Gpu
+    step: Step
+    recipe: Recipe
+    host: Host
+    fetch_s: float
+
+    def __post_init__(self) -> None:
+        needed_gib = (self.peak[0] + _CONTEXT + _WORKSPACE) / 2**30
+        if needed_gib > self.gpu.memory_gib:
+            raise RunFailed(
+                f"out of memory on the simulated GPU: the step needs {needed_gib:.2f} GiB with context and "
+                f"workspaces, and a {self.gpu.name} has {self.gpu.memory_gib:.2f} GiB",
+                "Lower batch_size or raise accumulation; amp saves memory too",
+            )
+
+    @cached_property
+    def peak(self) -> tuple[int, int]:
+        """The most bytes that tensors hold, as torch's allocator rounds them; and after how many events."""
+        first = sum(_rounded(block.nbytes) for block in self.step.resident)
+        changes = (_rounded(e.nbytes) if isinstance(e, Allocate) else 0 for e in self.step.events)
+        held = [*itertools.accumulate(changes, initial=first)]
+        return max(held), held.index(max(held))
+
+    @cached_property
+    def actions(self) -> list[Action]:
+        """What the host does in a step, with the kernels that it launches."""
+        return costs.actions(self.step, self.gpu)
+
+    @property
+    def kernel_s(self) -> float:
+        """Kernel time of a step."""
+        return sum(seconds for _, kernels in self.actions for _, seconds in kernels)
+
+    @cached_property
+    def steady(self) -> Outcome:
+        """The training in its steady state."""
+        return self.outcome()
+
+    @property
+    def kernel_share(self) -> float:
+        """Kernel time / step, at most 1."""
+        return min(1.0, self.kernel_s / self.steady.step_s)
+
+    def outcome(self, around: Host | None = None, noted: int = 0) -> Outcome:
+        """The training in its steady state, on another host if one is given; see `Training.steady`."""
+        around = around or self.host
+        link_gbs = around.link_gbs or self.gpu.link_gbs
+        return Training(around, self.recipe, self.fetch_s, link_gbs).steady(self.actions, noted)
+
+    @property
+    def band(self) -> float:
+        """The error of samples/s to expect, as a fraction.
+
+        A step of which kernels are a part moves by that part of their error, and by the rest of the host's.
+        """
+        share = self.kernel_share
+        kernels = math.log1p(self.gpu.band("compiled" if self.step.compiled else "rate")) * share
+        return math.expm1(math.hypot(kernels, math.log1p(self.host.band) * (1 - share)))
+
+    def band_of_gain(self, before: "Prediction") -> float:
+        """The error of the ratio to another rate to expect, as a fraction.
+
+        What both have in common cancels so far as their kernel shares agree; to the rest comes the error of
+        the gain of each switch that changes kernels.
+        """
+        low, high = sorted((before.kernel_share, self.kernel_share))
+        common = [math.log1p(band) * (high - low) for band in (self.gpu.band("rate"), self.host.band)]
+        changed = {*before.recipe.diff(self.recipe)} - _ON_THE_HOST
+        claims = {name if name in _CLAIMS else "rate" for name in changed}
+        gains = [math.log1p(self.gpu.band(claim)) * high for claim in claims]
+        return math.expm1(math.hypot(*common, *gains))
+
+    @property
+    def memory_band(self) -> float:
+        """The error of the peak to expect, as a fraction."""
+        return _COMPILED_BAND if self.step.compiled else _BAND
+
+    def simulated(self) -> Simulated:
+        """What a run of it rests on."""
+        return Simulated(
+            gpu=self.gpu.name,
+            host=self.host.name,
+            model=str(constants().version),
+            constants=constants().digest,
+            band=self.band,
+            memory_band=self.memory_band,
+            kernel_s=self.kernel_s,
+        )
+
+    def memory(self) -> MemoryReport:
+        """What holds device memory in a step."""
+        allocated, count = self.peak
+        events = self.step.events[:count]
+        taken = [*self.step.resident, *(event for event in events if isinstance(event, Allocate))]
+        held = {block.block: block for block in taken}  # as each was last, given back or not
+        steps = (getattr(e, "phase", "copy") for e in reversed(events) if isinstance(e, Operator | Copy))
+        phase = next(steps, "copy")
+        phase = "data" if phase in ("copy", "prepare") else phase
+        blocks = [(block.kind, block.nbytes) for block in held.values() if block.nbytes > 0]
+        note = f"Simulated {self.gpu.name}: no kernel ran. Predicted, ±{self.memory_band:.0%}"
+        recipe = self.recipe.describe()
+        return MemoryReport.of(
+            blocks, peak_phase=phase, allocated=allocated, reserved=None, recipe=recipe, simulated=note
+        )

@@ -1,0 +1,280 @@
+"""Records one training step: the training program runs on tensors without numbers, and is listened to."""
+
+import contextlib
+import gc
+import itertools
+import math
+import re
+import statistics
+import sys
+import time
+import traceback
+import weakref
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from msgspec.structs import replace
+from torch import nn
+from torch.utils.data import DataLoader
+
+from perfkit import train, workloads
+from perfkit.additions.simulate import fake
+from perfkit.additions.simulate.fake import Unpredictable
+from perfkit.additions.simulate.fusion import fused
+from perfkit.additions.simulate.step import (
+    Allocate,
+    Copy,
+    Event,
+    Fetch,
+    Layout,
+    MemoryKind,
+    Operator,
+    Phase,
+    Step,
+    Tensor,
+    Wait,
+)
+from perfkit.recipe import Recipe
+
+_NO_KERNEL = re.compile("(new_)?empty(_strided|_like|_permuted)?|is_same_size|record_stream")
+_BORN_IN: dict[Phase, MemoryKind] = {
+    "copy": "batch", "prepare": "batch", "forward": "activations", "backward": "workspace",
+    "optimizer": "workspace",
+}  # fmt: skip
+
+
+def _unknown(tensor: torch.Tensor) -> float:
+    if tensor.is_floating_point():
+        return math.nan
+    raise Unpredictable("it reads a whole number or a truth value from the device and goes on with it")
+
+
+class Recorder:
+    """The events of a step. Memory is followed from the beginning, everything else while `on`."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.on = False
+        self.phase: Phase = "prepare"
+        self._numbers = itertools.count(1)
+        self._known: dict[int, Allocate] = {}
+        """By storage."""
+        self.in_use: dict[int, Allocate] = {}
+        """The blocks that operators have made."""
+
+    # ------------------------------------------------------------ what the listener is told
+
+    def operator(self, name: str, given: dict[str, Any], out: Any, made: Any) -> None:
+        """An operator that is no view, its arguments, and its results; `made` are those in new memory."""
+        short = name.removeprefix("aten.")
+        if self.on and not _NO_KERNEL.fullmatch(short):
+            inputs, outputs = ([*map(self._described, fake.tensors(tree))] for tree in (given, out))
+            # An optimizer's count of its steps lies in host memory.
+            counts = self.phase == "optimizer" and short in ("add_", "_foreach_add_")
+            if not counts or any(tensor.shape for tensor in inputs):
+                about = given if "convolution" in short else {}
+                attributes = {k: v for k, v in about.items() if not isinstance(v, torch.Tensor)}
+                self.events.append(Operator(name, self.phase, inputs, outputs, attributes))
+        for tensor in fake.tensors(made):
+            block = self._block(tensor)
+            if block.nbytes and block.block not in self.in_use:
+                self.in_use[block.block] = block
+                if self.on:
+                    self.events.append(block)
+
+    def number(self, tensor: torch.Tensor) -> Any:
+        """A value is read: the host waits. There is no number to answer with."""
+        paths = [frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe())]
+        if any("/torch/optim/" in path for path in paths):
+            return 1.0  # the step count, which lies in host memory
+        if self.on:
+            self.events.append(Wait())
+        if any(path.endswith("/grad_scaler.py") for path in paths):
+            return 0.0  # no gradient was infinite: the optimizer steps, as it nearly always does
+        return _unknown(tensor)
+
+    def readers(self) -> dict[str, Any]:
+        """Methods of tensors that copy to the host."""
+
+        def cpu(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+            if self.on:
+                self.events.append(Copy(tensor.nbytes, "host"))
+            return tensor
+
+        def numpy(tensor: torch.Tensor, **_: Any) -> Any:
+            return np.full(tensor.shape, _unknown(cpu(tensor)), np.float32)
+
+        return {"cpu": cpu, "numpy": numpy, "tolist": lambda tensor: numpy(tensor).tolist()}
+
+    # ------------------------------------------------------------ memory
+
+    def _block(self, tensor: torch.Tensor) -> Allocate:
+        storage = tensor.untyped_storage()
+        key = id(storage)
+        if key not in self._known:
+            self._known[key] = Allocate(storage.nbytes(), _BORN_IN[self.phase], next(self._numbers))
+            weakref.finalize(storage, self._free, key).atexit = False
+        return self._known[key]
+
+    def _free(self, key: int) -> None:
+        block = self._known.pop(key)
+        if self.in_use.pop(block.block, None):
+            if block.kind == "activations" and self.phase == "forward":
+                block.kind = "workspace"  # the backward pass does not need it
+            if self.on:
+                self.events.append(replace(block, nbytes=-block.nbytes))
+
+    def label(self, values: Any, kind: MemoryKind) -> None:
+        """Says what the memory of tensors is for."""
+        for tensor in fake.tensors(values):
+            self._block(tensor).kind = kind
+
+    def _described(self, tensor: torch.Tensor) -> Tensor:
+        layout: Layout = "strided"
+        if tensor.is_contiguous():
+            layout = "contiguous"
+        elif tensor.is_contiguous(memory_format=torch.channels_last):
+            layout = "channels_last"
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return Tensor(tuple(tensor.shape), dtype, layout, self._block(tensor).block)
+
+    # ------------------------------------------------------------ where in the program
+
+    def range(self, name: Phase) -> contextlib.AbstractContextManager[None]:
+        """In place of `record_function` in the training program: a phase of the step, until the next one."""
+        self.phase = "prepare" if name == "copy" else name  # the copies themselves are none on a CPU
+        return contextlib.nullcontext()
+
+
+# ---------------------------------------------------------------- what a process is started for
+
+
+def planned(workload: str, options: dict[str, Any], switches: dict[str, Any]) -> Step | str:
+    """One steady training step under a recipe, whatever the GPU; or in words why there is no plan.
+
+    Raises:
+        PerfkitError: the workload cannot be imported or built.
+    """
+    torch.set_num_threads(1)
+    target = workloads.load(workload, options)
+    try:
+        return record(target, Recipe.from_dict(switches))
+    except Exception as problem:  # whatever the workload's code raises
+        return reason(problem)
+
+
+def fetch_s(workload: str, options: dict[str, Any], switches: dict[str, Any], batch: int = 16) -> float:
+    """Core seconds that fetching and collating a sample takes on this machine, by one thread."""
+    torch.set_num_threads(1)
+    dataset = workloads.load(workload, options).dataset(Recipe.from_dict(switches))
+    batches, end = train.endless(DataLoader(dataset, batch)), time.monotonic() + 1.0
+    times: list[float] = []
+    while len(times) < 3 or (time.monotonic() < end and len(times) < 50):
+        start = time.thread_time()
+        inputs, _ = next(batches)
+        times.append((time.thread_time() - start) / len(inputs))
+    return statistics.median(times[1:])
+
+
+# ---------------------------------------------------------------- a training step
+
+
+def record(workload: Any, recipe: Recipe) -> Step:
+    """One steady step of the training program under a recipe.
+
+    Raises:
+        Unpredictable: it needs the values of tensors, or something that is not modelled.
+    """
+    recorder = Recorder()
+    plain = recipe.replace(compile=False, device_prefetch=False, pin_memory=False, workers=0)
+    with contextlib.ExitStack() as running, contextlib.ExitStack() as building:
+        building.enter_context(fake.uninitialised())
+        built: dict[str, Any] = {}
+
+        def endless(loader: Any) -> Iterator[Any]:
+            building.close()
+            built.update(losses.gi_frame.f_locals)
+            _must_be_modelled(built["model"])
+            dataset = loader.dataset
+            sample = loader.collate_fn([dataset[0]])
+            if [isinstance(leaf, torch.Tensor) for leaf in sample] != [True, True]:
+                raise Unpredictable("its data set does not give pairs of inputs and target, a tensor each")
+            copies = [
+                Copy(leaf.nbytes * recipe.batch_size, "device", recipe.pin_memory, recipe.non_blocking)
+                for leaf in sample
+            ]
+            running.enter_context(fake.listening(recorder))
+            while True:
+                recorder.phase = "copy"
+                if recorder.on:
+                    recorder.events += [Fetch(), *copies]
+                yield [leaf.new_empty(recipe.batch_size, *leaf.shape[1:]) for leaf in sample]
+
+        running.enter_context(mock.patch.multiple(train, endless=endless, record_function=recorder.range))
+        losses: Any = train.train(plain, workload, torch.device("cpu"))
+        running.callback(losses.close)
+        next(losses)
+        step = recorded(recorder, lambda: next(losses), built["model"], built["optimizer"])
+    if recipe.device_prefetch:
+        step = _prefetched(step)
+    return fused(step) if recipe.compile else step
+
+
+def _must_be_modelled(model: nn.Module) -> None:
+    for module in model.modules():
+        name = type(module).__name__
+        if getattr(module, "sparse", False):
+            raise Unpredictable(f"its {name} layers have sparse gradients, which are not modelled")
+        if isinstance(module, nn.RNNBase | nn.RNNCellBase):
+            raise Unpredictable(f"its {name} layers run in kernels of cuDNN that are not modelled")
+
+
+def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any) -> Step:
+    """Records a step, after what only the first one does. The listener must listen."""
+    weights = list(model.parameters())
+
+    def label_gradients(*_: Any) -> None:
+        recorder.label([weight.grad for weight in weights], "gradients")
+
+    label_gradients()
+    if optimizer:
+        optimizer.register_step_pre_hook(label_gradients)
+        recorder.label([*optimizer.state.values()], "optimizer")
+    gc.collect()  # or what came before would be given back in the recorded step
+    resident = list(recorder.in_use.values())
+    recorder.on = True
+    take_step()
+    recorder.on = False
+    sizes = {tensor.data_ptr() or id(tensor): tensor.nbytes for tensor in [*weights, *model.buffers()]}
+    constant = [Allocate(size, "weights", -1 - at) for at, size in enumerate(sizes.values())]
+    return Step(
+        events=recorder.events,
+        resident=constant + resident,
+        conv_precision=torch.backends.cudnn.conv.fp32_precision,
+        matmul_precision=torch.backends.cuda.matmul.fp32_precision,
+    )
+
+
+def _prefetched(step: Step) -> Step:
+    """The step with the copies on a second stream: the next batch's begin before this one is computed."""
+    early: list[Event] = [Wait((0, 1))]
+    late: list[Event] = []
+    for event in step.events:
+        if isinstance(event, Copy) or (isinstance(event, Operator) and event.phase == "prepare"):
+            early.append(replace(event, stream=1))
+        else:
+            (early if isinstance(event, Fetch) else late).append(event)
+    return replace(step, events=early + late)
+
+
+def reason(problem: Exception) -> str:
+    """Why a program cannot be planned, in the user's words."""
+    name, lines = type(problem).__name__, str(problem).strip().splitlines() or [""]
+    if isinstance(problem, Unpredictable):
+        return lines[0]
+    if "NVIDIA" in lines[0]:
+        return "its own code asks for a CUDA device, and none is here: let it take the device of its inputs"
+    return f"its own code fails on tensors without numbers ({name}: {lines[0][:200]})"

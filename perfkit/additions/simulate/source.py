@@ -1,0 +1,234 @@
+"""A simulated GPU as a source of runs: everything is computed from the plan of a step, at once."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Self, get_args
+
+from msgspec import structs
+
+from perfkit import workloads
+from perfkit.additions.inside import MEMORY
+from perfkit.additions.simulate import article, chrome
+from perfkit.additions.simulate import host as hosts
+from perfkit.additions.simulate.costs import GPUS, Gpu, gpu
+from perfkit.additions.simulate.prediction import Prediction
+from perfkit.additions.simulate.step import Copy, Step
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError
+from perfkit.ladder import catalogue
+from perfkit.ladder.catalogue import LADDER, Preset, Stage
+from perfkit.machine import cores
+from perfkit.process.child import Child, call
+from perfkit.recipe import Recipe
+from perfkit.results.run import Pairing, Raw, Role, Run
+from perfkit.rules import Target
+from perfkit.studies.record import begun, ended
+from perfkit.studies.sources import Plan, Request, Source
+
+_ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator")
+"""Switches that no plan of a step depends on."""
+_FETCH = ("uint8_copy", "device_resize", "scaled_decode")
+"""Switches that change what fetching a sample takes."""
+_RECORDING = "perfkit.additions.simulate.recording"
+"""Tensors without numbers change settings of torch: its functions run in processes of their own."""
+
+
+class Simulated(Source):
+    """A GPU of a data sheet beside a virtual host."""
+
+    refused: ClassVar[Mapping[str, str]] = {
+        "parity": "there are no numbers on a simulated device",
+        "A/A noise": "two simulated runs of one recipe are equal",
+        "attribution": "the model's errors of combined optimizations are not known",
+        "tuning": "the winner of a prediction may be its largest error",
+        "--fail-if-slower": "a prediction decides nothing",
+        "a look at kernels": "nothing runs there, and its roofs are those of its data sheet",
+        "a look at syncs": "nothing runs there; on a CPU they are found too",
+    }
+
+    @classmethod
+    def menu(cls) -> dict[str, str]:
+        """The words of a panel's menu by device."""
+        return {f"sim:{key}": f"simulated: {sheet.name}" for key, sheet in GPUS.items()}
+
+    @classmethod
+    def checked(cls, request: Request) -> Plan:
+        """See `Source.checked`. The article's ladder at its sizes is the default."""
+        name = str(request.device)
+        gpu(name.partition(":")[2])
+        workload = workloads.reference(request.workload or "cifar_resnet18")
+        is_article = workload == article.WORKLOAD
+        size = catalogue.preset(request.preset or ("paper" if is_article else None), "cuda")
+        ladder = article.LADDER if is_article else LADDER
+        names = ladder if request.stages is None else tuple(request.stages)
+        # What is too close to predict is no reason to drop a rung of the default ladder.
+        keep = ladder if request.stages is None else ()
+        if request.host:  # its spelling; whether it fits the workload is known once that is loaded
+            hosts.host(request.host, is_article=True, cores=1)
+        return Plan(workload, size, name, names, cls, options=request.options, host=request.host, keep=keep)
+
+    def __enter__(self) -> Self:
+        plan = self.plan
+        self.progress.phase("loading")
+        with Child(cancelled=self.progress.cancelled) as child:
+            about = {"workload": plan.workload, "preset": plan.preset.name, "options": dict(plan.options)}
+            self.description = child.ask("describe", **about, device="cpu")
+        self._session = secrets.token_hex(4)
+        self._fetching = dict(article.ARTICLE.fetch_shares) if self._is_articles() else {}
+        """What fetching a sample takes, by the switches that are on: core seconds, or article's shares."""
+        self._steps: dict[Recipe, Step] = {}
+        self._computed: dict[str, tuple[Run, Prediction]] = {}
+        return self
+
+    # What a panel asks of a source that is only described, not entered.
+
+    def _is_articles(self) -> bool:
+        return article.is_articles(self.plan.workload, self.description.options)
+
+    @cached_property
+    def _sheet(self) -> Gpu:
+        return gpu(self.plan.device.partition(":")[2])
+
+    @cached_property
+    def _host(self) -> hosts.Host:
+        return hosts.host(self.plan.host, self._is_articles(), cores.usable_cores())
+
+    @property
+    def target(self) -> Target:
+        """A CUDA device that does what published figures vouch for."""
+        return Target(
+            device="cuda",
+            offers=frozenset(self.description.offers),
+            convolves=self.description.convolves,
+            bf16=self._sheet.architecture != "volta",
+            cores=self._host.processors,
+            refused=self._without_figures,
+        )
+
+    def _without_figures(self, recipe: Recipe) -> dict[str, str]:
+        """The switches of a recipe that no published figure vouches for, and why."""
+        refused, is_volta = {}, self._sheet.architecture == "volta"
+        if recipe.compile and recipe.compile_mode != "default":
+            why = "no published figures say what another compile_mode than the default gains"
+            refused["compile_mode"] = why
+        # torch's own default has convolutions in TF32 where the GPU has it, from Ampere on.
+        default = "tf32" if self.description.convolves and not is_volta else "float32"
+        named = {"fp16": "float16", "bf16": "bfloat16", "default": default, "ieee": "float32", "tf32": "tf32"}
+        switch = "fp32_precision" if recipe.amp == "off" else "amp"
+        precision = named[getattr(recipe, switch)]
+        unknown = {"bfloat16", "tf32"} if is_volta else set()  # the rules say so
+        if precision not in {*self._sheet.anchored, *unknown}:
+            refused[switch] = (
+                f"this GPU is not simulated in {precision}: there is no published measurement to "
+                f"check it against (precisions with one: {', '.join(sorted(self._sheet.anchored))})"
+            )
+        return refused
+
+    def measure(self, stages: Sequence[Stage], preset: Preset) -> list[Run]:
+        """Computes the runs of some stages, at once; the preset has no use."""
+        runs = []
+        for number, stage in enumerate(stages):
+            self.progress.reach(number / len(stages), stage.title)
+            runs.append(self._run(stage, stages[:number]))
+        return runs
+
+    def look(self, recipe: Recipe, question: str, warm: bool = True, **arguments: Any) -> Any:
+        """What the plan of a step says; a profile is a Chrome trace that says that it is simulated."""
+        prediction = self.prediction(recipe)
+        if question == MEMORY:
+            return prediction.memory()
+        chrome.write(Path(arguments["path"]), prediction, prediction.outcome(noted=arguments["active"]))
+        return arguments["path"]
+
+    def prediction(self, recipe: Recipe) -> Prediction:
+        """A step of a recipe, planned and predicted.
+
+        Raises:
+            InvalidValue: it cannot be planned, or nothing vouches for the prediction.
+            RunFailed: it does not fit into the GPU's memory.
+        """
+        for reason in self._without_figures(recipe).values():
+            raise InvalidValue(reason, "Choose another setting, such as amp=fp16")
+        on_device = recipe.replace(**{name: getattr(Recipe(), name) for name in _ON_THE_HOST})
+        if on_device not in self._steps:
+            self.progress.phase("planning a step")
+            self._steps[on_device] = self._planned(on_device)
+        fetch_s = self._fetch_s(recipe)
+        return Prediction(self._sheet, self._steps[on_device], recipe, self._host, fetch_s)
+
+    def _planned(self, recipe: Recipe) -> Step:
+        step = self._called("planned", recipe)
+        if isinstance(step, str):
+            what = f"a step of '{self.plan.workload}' cannot be simulated: {step}"
+            raise InvalidValue(what, "Change that, or measure it on a device that is here")
+        return step  # type: ignore[no-any-return]
+
+    def _called(self, function: str, recipe: Recipe) -> Any:
+        about = self.plan.workload, self.description.options, recipe.to_dict()
+        return call(f"{_RECORDING}:{function}", *about, cancelled=self.progress.cancelled)
+
+    def _fetch_s(self, recipe: Recipe) -> float:
+        """Core seconds that fetching a sample takes; the host learns those of the plain recipe."""
+        if self._host == hosts.IDEAL:
+            return 0.0
+        switches = ",".join(name for name in _FETCH if getattr(recipe, name))
+        for some in ("", switches):
+            if some not in self._fetching:
+                self.progress.phase("measuring what a sample takes to fetch")
+                plain = Recipe().replace(**{name: name in some for name in _FETCH})
+                self._fetching[some] = self._called("fetch_s", plain)
+        plain_s = self._fetching[""]
+        if self._host.fetch_ms is None:
+            self._host = structs.replace(self._host, fetch_ms=1e3 * plain_s)
+        return 1e-3 * (self._host.fetch_ms or 0.0) * (self._fetching[switches] / plain_s)
+
+    def _run(self, stage: Stage, before: Sequence[Stage]) -> Run:
+        known = self._computed.get(stage.name)
+        if known and known[0].recipe == stage.recipe.to_dict():
+            return known[0]
+        run = begun(self._session, stage, self.plan, self.description)
+        if stage.reason:
+            return ended(run)
+        try:
+            prediction = self.prediction(stage.recipe)
+        except Cancelled as person:
+            self.stopped = person
+            return ended(run, reason="stopped on request")
+        except PerfkitError as problem:
+            return ended(run, status="failed", reason=str(problem))
+        outcome, ideal = prediction.steady, prediction.outcome(hosts.IDEAL)
+        samples = stage.recipe.batch_size * stage.recipe.accumulation
+        copies = (event for event in prediction.step.events if isinstance(event, Copy))
+        copied = sum(copy.nbytes for copy in copies if copy.to == "device") // samples
+        rate = samples / outcome.step_s
+        facts = {**run.facts, "host": prediction.host.describe()}
+        if outcome.data_wait_s > 0.5 * outcome.step_s:
+            facts["pace"] = "the loader decides it: the rate says little about the GPU"
+        earlier = [self._computed[each.name] for each in before if each.name in self._computed]
+        beside = zip(get_args(Role), [*earlier[-1:], *earlier[:1]], strict=False)
+        pairings = []
+        for role, (other, their) in beside:
+            rates, band = other.raw.block_samples_per_s, prediction.band_of_gain(their)
+            pairings.append(Pairing([rate], rates, against=other.id, role=role, interleaved=True, band=band))
+        raw = Raw(
+            step_s=[outcome.step_s],
+            data_wait_s=[outcome.data_wait_s],
+            block_steps=[1],
+            block_samples_per_s=[rate],
+            ceiling_samples_per_s=[samples / ideal.step_s],
+        )
+        run = ended(
+            run,
+            status="ok",
+            reason="",
+            facts=facts,
+            raw=raw,
+            samples_per_step=samples,
+            pairings=pairings,
+            peak_memory_bytes=prediction.peak[0],
+            batch_bytes_per_sample=copied,
+            simulated=prediction.simulated(),
+        )
+        self._computed[stage.name] = run, prediction
+        return run

@@ -1,0 +1,36 @@
+"""The commands that profile a recipe and read traces."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from perfkit.additions import trace as traces
+from perfkit.additions.trace import profile as profiling
+from perfkit.cli.options import Out, Output, Recipe, StageName, check_writable, progress
+
+
+def profile(
+    training: Recipe,
+    output: Output,
+    stage: StageName = None,
+    steps: Annotated[int, typer.Option(min=1, max=100, help="steps to record")] = 3,
+    stacks: Annotated[bool, typer.Option("--stacks", help="also Python frames around calls (slow)")] = False,
+    out: Out = None,
+) -> None:
+    """Profiles some steps of a recipe in a process of its own, and says where the time went."""
+    check_writable(out)
+    result = profiling.profile(steps=steps, stacks=stacks, out=out, recipe=stage, **training.where())
+    where = f"{result.path}: open it in https://ui.perfetto.dev"
+    output.show("profile", [*result.sections(), where], msgspec.to_builtins(result.analysis))
+
+
+def trace(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="*.pt.trace.json[.gz], of one rank")],
+    output: Output,
+) -> None:
+    """Reads a PyTorch profiler trace and says where the time went."""
+    with progress() as follow:
+        view = profiling.Profile(traces.Trace(file, follow.share))
+    output.show(f"trace {file.name}", view.sections(), msgspec.to_builtins(view.analysis))

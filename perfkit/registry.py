@@ -1,0 +1,42 @@
+"""The one seam between the core and its additions.
+
+An addition is a folder in `perfkit/additions/` that can be deleted. Its `__init__.py` holds plain data and
+imports nothing heavy:
+
+    COMMANDS = {"trace": ("perfkit.additions.trace.command:trace", "Read a trace of PyTorch's profiler")}
+    NOTEBOOK = {"trace": "perfkit.additions.trace.panel:trace"}
+    SOURCES = {"sim": "perfkit.additions.simulate.source:Simulated"}
+    SECTIONS = {"article": "perfkit.additions.simulate.article:sections"}
+
+`COMMANDS` have the line for `perfkit --help`, too. `SOURCES` of runs are named by the prefix of a device,
+such as `sim:v100`. `SECTIONS` are functions from the runs of a session to further contents of its report. The
+core asks for the tables of all additions here and loads what is named when it is used.
+"""
+
+import importlib
+import pkgutil
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ADDITIONS = Path(__file__).with_name("additions")
+"""Their folder, which may be missing."""
+
+
+@cache
+def present() -> tuple[ModuleType, ...]:
+    """The additions whose folder is there."""
+    names = sorted(found.name for found in pkgutil.iter_modules([str(ADDITIONS)]))
+    return tuple(importlib.import_module(f"perfkit.additions.{name}") for name in names)
+
+
+def table(name: str) -> dict[str, Any]:
+    """The entries of all additions in their tables of this name, such as `COMMANDS`."""
+    return {key: entry for module in present() for key, entry in getattr(module, name, {}).items()}
+
+
+def load(place: str) -> Any:
+    """The object at `module:attribute`."""
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)

@@ -1,0 +1,45 @@
+"""A loop observed in its own process: what counts as a step, what as waiting; nothing stays patched."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, dataloader
+
+from perfkit.additions.inside import loop
+
+
+def test_the_figures_leave_out_the_first_steps():
+    steps = [loop.Step(seconds, waited=0.25, samples=8) for seconds in (6.0, 6.0, 1.0, 1.0, 1.0, 1.0)]
+    (table,) = loop.contents(steps)
+    assert dict(table.rows) | {"samples/s": "8.00", "waiting for data": "25%"} == dict(table.rows)
+    assert loop.contents([])[0].text.startswith("No step was seen")
+
+
+def test_any_loop_is_observed_and_nothing_is_left_behind(monkeypatch):
+    plain, now = dataloader._BaseDataLoaderIter.__next__, [0.0]
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
+    model = torch.nn.Linear(2, 1)
+    first, second = (torch.optim.SGD(model.parameters(), 0.1) for _ in range(2))
+
+    def wait(samples):
+        now[0] += 0.25
+        return torch.stack(samples)
+
+    loader = DataLoader(torch.zeros(12, 2), batch_size=2, collate_fn=wait)
+
+    def train():
+        batches = iter(loader)
+        for a, b in zip(batches, batches, strict=True):
+            now[0] += 0.5
+            (model(a).sum() + model(b).sum()).backward()
+            first.step()
+            second.step()  # of the same step, as in a GAN
+            now[0] += 9.0  # belongs to the next step
+
+    with pytest.raises(ZeroDivisionError), loop.observed() as steps:
+        train()
+        _ = 1 / 0
+    assert [(step.samples, step.waited) for step in steps] == [(4, 0.5)] * 3
+    assert [step.seconds for step in steps] == [1.0, 10.0, 10.0]
+    assert dataloader._BaseDataLoaderIter.__next__ is plain
+    train()
+    assert len(steps) == 3

@@ -1,0 +1,270 @@
+"""The edit of each switch in scripts of different make, and how it is shown, written and judged."""
+
+import ast
+import os
+
+import pytest
+
+from perfkit.additions.scripts import patch as patching
+from perfkit.additions.scripts.messages import Frame, ScriptFacts, Site
+from perfkit.additions.scripts.watched import Launch
+from perfkit.recipe import switches
+from perfkit.worker.messages import DeviceFacts
+
+LOOP = '''"""Trains."""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+def train(net, loader, optimizer, device):
+    for x, y in loader:
+        x, y = x.to(device), y.to(device)
+        optimizer.zero_grad()
+        out = net(x)  # forward
+        loss = nn.functional.cross_entropy(out, y)
+        # backward
+        loss.backward()
+        optimizer.step()
+
+
+def main():
+    loader = DataLoader(data, batch_size=32, shuffle=True)
+    model = nn.Conv2d(3, 8, 3)
+    model = model.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, loader, optimizer, device)
+
+
+main()
+'''
+ROLES = {
+    "loader": ["DataLoader(", "main("],
+    "optimizer": ["torch.optim.SGD(", "main("],
+    "forward": ["net(", "train(", "main("],
+    "copy": ["x.to(", "train(", "main("],
+    "backward": ["loss.backward(", "train(", "main("],
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def frame(path, text, call):
+    """The first call that begins with this code, as it would be seen running."""
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call | ast.ListComp)]
+    node = next(node for node in nodes if (ast.get_source_segment(text, node) or "").startswith(call))
+    return Frame(str(path), node.lineno, node.end_lineno or 0, node.col_offset, node.end_col_offset or 0)
+
+
+def patched(folder, text, wanted, roles, library="", **facts):
+    """The patch of `train.py`; `roles` names its calls, the innermost first."""
+    path = folder / "train.py"
+    path.write_bytes(text.encode())
+    pairs = roles.items() if isinstance(roles, dict) else roles
+    sites = [Site(role, [frame(path, text, call) for call in calls], library) for role, calls in pairs]
+    known = ScriptFacts(device="cpu", facts=DeviceFacts(), sites=sites, **facts)
+    return patching.edit(Launch("train.py"), wanted, known)
+
+
+def added(result):
+    """The lines that a diff adds, without their indentation."""
+    assert not result.refused, result.refused
+    return [line[1:].strip() for line in result.diff().splitlines()[2:] if line.startswith("+")]
+
+
+def after(result):
+    ((_, data),) = result.launch.replaced
+    return data.decode()
+
+
+EDITS = {
+    "workers=4": ["loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=4, persistent_workers=True)"],
+    "non_blocking=True": ["x, y = x.to(device, non_blocking=True), y.to(device)"],
+    "optimizer_impl='fused'": ["optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)"],
+    "compile=True": ["model.compile()"],
+    "cudnn_benchmark=True": ["torch.backends.cudnn.benchmark = True"],
+    "channels_last=True": ["model.to(memory_format=torch.channels_last)"],
+    "fp32_precision='tf32'": ['torch.set_float32_matmul_precision("high")'],
+    "amp='bf16'": ["with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):", "out = net(x)  # forward",
+                   "loss = nn.functional.cross_entropy(out, y)", "# backward"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("setting", EDITS)
+def test_a_switch_changes_only_its_own_lines(setting, tmp_path):
+    name, value = setting.split("=")
+    result = patched(tmp_path, LOOP, {name: eval(value)}, ROLES)
+    assert added(result) == EDITS[setting] and [*result.edited] == [name]
+
+
+def test_every_switch_is_edited_or_refused_in_words(tmp_path):
+    values = {name: [v for v in s.levels if v != s.default] for name, s in switches().items()}
+    wanted = {name: levels[0] for name, levels in values.items() if levels}
+    known = {"refused": {"non_blocking": "copies are to a GPU"}, "settings": {"workers": wanted["workers"]}}
+    result = patched(tmp_path, LOOP, wanted, ROLES, **known)
+    assert {*result.edited, *result.refused} == {*wanted}
+    for name, reason in {
+        "uint8_copy": "the script's own code has to change: see `perfkit diff uint8_copy`",
+        "wait_policy": "start the script with OMP_WAIT_POLICY=PASSIVE in its environment",
+        "non_blocking": "copies are to a GPU",
+        "workers": f"the script has workers={wanted['workers']} already",
+    }.items():
+        assert result.refused[name] == reason
+
+
+def test_tabs_and_line_ends_stay(tmp_path):
+    text = LOOP.replace("    ", "\t").replace("\n", "\r\n") + "# end, ä, no newline"
+    result = patched(tmp_path, text, {"amp": "bf16", "workers": 1}, ROLES)
+    text = after(result)
+    assert text.count("\r\n") == text.count("\n") and "\r\n\t\t\tout = net(x)" in text
+    assert result.diff().endswith("\n")
+
+
+LOADER = {"loader": ["DataLoader("]}
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "line"),
+    [
+        ("loader = DataLoader(data, 32, True, num_workers=2)\n", {"workers": 4, "batch_size": 8},
+         "loader = DataLoader(data, 8, True, num_workers=4, persistent_workers=True)"),
+        ("loader = DataLoader(data, num_workers=2, persistent_workers=True)\n", {"workers": 0},
+         "loader = DataLoader(data, num_workers=0, persistent_workers=False)"),
+    ],
+)  # fmt: skip
+def test_a_value_is_changed_where_it_is_set(text, settings, line, tmp_path):
+    assert added(patched(tmp_path, text, settings, LOADER)) == [line]
+
+
+REFUSED = {
+    "packed": ("DataLoader(data, 8, **options)\n", {"workers": 4},
+               "train.py:1: set num_workers=4 persistent_workers=True where `options` comes from"),
+    "computed": ("DataLoader(data, batch_size=total // ranks)\n", {"batch_size": 8},
+                 "train.py:1: set batch_size=8 where `total // ranks` comes from"),
+    "an option": ('p.add_argument("-b", "--batch-size")\nDataLoader(data, a.batch_size)\n', {"batch_size": 8},
+                  "set it with the script's option --batch-size 8"),
+    "an option of the argument": ("p.add_argument('--num-workers')\nDataLoader(data, num_workers=a.num_workers)\n",
+                                  {"workers": 2}, "set it with the script's option --num-workers 2"),
+    "set elsewhere": ("import torch\nif x:\n    torch.backends.cudnn.benchmark = False\nDataLoader(d)\n",
+                      {"cudnn_benchmark": True}, "train.py:3: make that `torch.backends.cudnn.benchmark = True`"),
+    "no copy": ("DataLoader(d)\n", {"non_blocking": True},
+                "no copy was seen in the script's own code"),
+    "no optimizer": ("import torch\nnet(x)\n", {"compile": True},
+                     "train.py:2: add `.compile()` to the model before this call"),
+    "no import of torch": ("import os, torch.nn as nn\nDataLoader(d)\n", {"cpu_threads": 2},
+                           "train.py: add `import torch` at its top, then run it again"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_placed_is_refused_in_words(case, tmp_path):
+    text, settings, reason = REFUSED[case]
+    result = patched(tmp_path, text, settings, LOADER if "DataLoader" in text else {"forward": ["net("]})
+    assert list(result.refused.values()) == [reason] and not result.diff() and not result.edited
+    assert reason in result.notes()[0].text
+
+
+def test_a_file_that_changed_meanwhile_is_refused(tmp_path):
+    sites = [Site("loader", [Frame(str(tmp_path / "train.py"), 1, 1, 0, 12)])]
+    (tmp_path / "train.py").write_text("\n\nDataLoader(d)\n")
+    facts = ScriptFacts(device="cpu", facts=DeviceFacts(), sites=sites)
+    result = patching.edit(Launch("train.py"), {"workers": 2}, facts)
+    assert result.refused == {"workers": "the call seen at train.py:1 is not in the file now; run it again"}
+
+
+def test_autocast_is_around_model_and_loss_in_functions_of_their_own(tmp_path):
+    text = (
+        "import torch\nif gpu:\n    device = 'cuda'\ndef loss_of(model, batch):\n    return f(model(batch))\n\ndef step(net, batch):\n    if x:\n"
+        "        loss = loss_of(net, batch)\n    loss.backward()\n\n[step(net, batch) for _ in all]\n"
+    )
+    calls = {"forward": ["model(", "loss_of(", "step(", "[step("], "backward": ["loss.backward(", "step("]}
+    result = after(patched(tmp_path, text, {"amp": "bf16"}, calls))
+    block = "        if x:\n            loss = loss_of(net, batch)\n    loss.backward()"
+    assert f"autocast(torch.device(device).type, dtype=torch.bfloat16):\n{block}" in result
+
+
+TWO_LOSSES = "    loss = f(model(x))\n    loss.backward()\n    more = g(critic(x))\n    more.backward()\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (
+            "    with autocast(dtype=half):\n        loss = f(model(x))\n    loss.backward()\n",
+            "3: make that `torch",
+        ),
+        ("    f(model(x), loss.backward())\n", "3: put `with torch.autocast"),
+        ("    f(model(x), loss.backward())\n    model(x)\n", "3: put `with torch.autocast"),
+        ("    loss = f(model(x), '''\n''')\n    loss.backward()\n", "3: a text may span lines"),
+        (TWO_LOSSES, "4: put `with torch.autocast"),
+    ],
+)
+def test_autocast_that_cannot_be_placed(body, reason, tmp_path):
+    calls = [("forward", ["model("]), ("backward", ["loss.backward("]), ("backward", ["more.backward("])]
+    text = f"import torch\nfor x, y in loader:\n{body}"
+    result = patched(tmp_path, text, {"amp": "bf16"}, calls[: 2 + (body == TWO_LOSSES)])
+    assert result.refused["amp"].startswith(f"train.py:{reason}") and not result.edited
+
+
+@pytest.mark.parametrize(
+    ("given", "model"),
+    [
+        ("self.net.parameters(), 1", "self.net"),
+        ("p for n, p in model.named_parameters()", "model"),
+        ("self.parameters()", ""),
+        ("[*model.parameters(), *head.parameters()]", ""),
+    ],
+)
+def test_the_model_is_the_optimizers(given, model, tmp_path):
+    text = f"import torch\nnet(x)\noptimizer = Adam({given})\n"
+    result = patched(tmp_path, text, {"compile": True}, {"forward": ["net("], "optimizer": ["Adam("]})
+    reason = "train.py:3: add `.compile()` to the model before this call"
+    assert added(result) == [f"{model}.compile()"] if model else result.refused["compile"] == reason
+
+
+def test_an_edit_for_two_calls_in_one_statement_is_made_once(tmp_path):
+    text = "import torch\nboth = SGD(model.parameters()), Adam(model.parameters())\n"
+    calls = [("optimizer", ["SGD("]), ("optimizer", ["Adam("])]
+    assert added(patched(tmp_path, text, {"compile": True}, calls)) == ["model.compile()"]
+
+
+HUGGING_FACE = (
+    "import torch\nfrom transformers import Trainer, TrainingArguments\nmodel = make()\n"
+    "args = TrainingArguments(\n    output_dir='out',\n    per_device_train_batch_size=8,\n)\n"
+    "trainer = Trainer(model=model, args=args)\ntrainer.train()\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("library", "text", "settings", "line"),
+    [
+        ("transformers", HUGGING_FACE, {"amp": "bf16"}, "per_device_train_batch_size=8, bf16=True,"),
+        ("transformers", HUGGING_FACE, {"workers": 4}, "per_device_train_batch_size=8, dataloader_num_workers=4,"),
+        ("transformers", HUGGING_FACE, {"optimizer_impl": "fused"}, 'per_device_train_batch_size=8, optim="adamw_torch_fused",'),
+        ("lightning", "trainer = L.Trainer(max_epochs=3)\ntrainer.train()\n", {"amp": "bf16"},
+         'trainer = L.Trainer(max_epochs=3, precision="bf16-mixed")'),
+        ("lightning", "f = Fabric()\ntrainer.train()\n", {"amp": "bf16"}, 'f = Fabric(precision="bf16-mixed")'),
+        ("accelerate", "a = Accelerator()\ntrainer.train()\n", {"amp": "bf16"},
+         'a = Accelerator(mixed_precision="bf16")'),
+        ("transformers", HUGGING_FACE + "other = TrainingArguments()\n", {"amp": "bf16"},
+         "train.py:9: transformers makes the backward: set bf16=True in its options"),
+        ("fastai", "trainer.train(model)\n", {"workers": 2},
+         "train.py:1: fastai makes the loader: set it in its options"),
+    ],
+)  # fmt: skip
+def test_the_edit_is_the_librarys_option_or_names_it(library, text, settings, line, tmp_path):
+    roles = {role: ["trainer.train("] for role in ("loader", "optimizer", "backward")}
+    result = patched(tmp_path, text, settings, roles, library)
+    assert ([*result.refused.values()] or added(result)) == [line]
+
+
+def test_a_diff_has_no_path_above_its_root(tmp_path, monkeypatch):
+    os.mkdir(tmp_path / "elsewhere")
+    result = patched(tmp_path, LOOP, {"workers": 2}, ROLES)
+    diff = result.diff()
+    assert result.root == tmp_path and "--- a/train.py\n+++ b/train.py\n" in diff
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert result.root == tmp_path and result.diff() == diff

@@ -1,0 +1,55 @@
+"""Arguments of a call, for any layout: the one that is set is set, and nothing else changes."""
+
+import ast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfkit.additions.scripts.patch import Refused, Source
+from perfkit.errors import PerfkitError
+
+
+def added(text):
+    source = Source("train.py", text.encode())
+    (call,) = source.calls("f")
+    source.set_arguments(call, "n=2")
+    return source.edited().decode()
+
+
+@st.composite
+def calls(draw):
+    """A call in one of many layouts, with and without trailing comma and comments."""
+    plain = draw(st.lists(st.sampled_from(["1", "x", "[1, 2]", "'ä'"]), max_size=3))
+    named = draw(st.lists(st.sampled_from(["d", "e", "num"]), max_size=3, unique=True))
+    parts = [*plain, *(f"{name}={draw(st.sampled_from(['0', 'y.z', '(y)']))}" for name in named)]
+    comma = "," if parts and draw(st.booleans()) else ""
+    separator = draw(st.sampled_from([", ", ",\n    ", ",  # note\n    "]))
+    start, end = draw(st.sampled_from([("", ""), ("\n    ", "\n"), ("\n    ", "  # last\n")]))
+    return f"f({start}{separator.join(parts)}{comma}{end})  # end\n"
+
+
+@given(calls())
+def test_one_argument_is_added_and_the_others_stay(text):
+    call, new = (ast.parse(part).body[0].value for part in (text, added(text)))
+    assert ast.unparse(new) == ast.unparse(call)[:-1] + (", " * bool(call.args + call.keywords)) + "n=2)"
+    assert added(text).count("#") == text.count("#")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("f(x for x in y)\n", "not be valid Python"),
+        ("f((a or b))\n", "not be valid Python"),
+    ],
+)
+def test_what_cannot_be_added_is_refused(text, reason):
+    with pytest.raises(Refused) as refusal:
+        added(text)
+    assert reason in str(refusal.value)
+
+
+@pytest.mark.parametrize("data", [b"def f(:\n", "x = 'ä'\n".encode("latin-1")])
+def test_what_is_no_python_in_utf_8(data):
+    with pytest.raises(PerfkitError, match="cannot read train.py as Python in UTF-8"):
+        Source("train.py", data)

@@ -1,0 +1,95 @@
+"""The verdict on a script that is to replace another, from what was measured and seen."""
+
+import msgspec
+import pytest
+
+from perfkit.additions.scripts import referee, study
+from perfkit.additions.scripts.behaviour import Behaviour, differences
+from perfkit.cli.options import Recipe as Training
+from perfkit.cli.options import Script
+from perfkit.errors import InvalidValue
+from perfkit.recipe import Recipe
+from perfkit.results.run import Comparison, Pairing, Run
+
+STEPS = 20
+PLAIN = Behaviour(
+    loaded=[16] * STEPS,
+    trained=[16] * STEPS,
+    values=[1600] * STEPS,
+    backwards=[1] * STEPS,
+    batches=[1.0] * STEPS,
+    weight=[1.0] * STEPS,
+    reached=[10] * STEPS,
+    losses=[1.0] * STEPS,
+    evaluations=[9],
+    checkpoints=[],
+    parameters=10,
+    precision="float32",
+    autocast=None,
+    replaced=[],
+)
+SMALLER = msgspec.structs.replace(PLAIN, trained=[8] * STEPS, values=[800] * STEPS)
+
+
+def verdict(speed=1, new=PLAIN, losses=1.0, passes=STEPS, allowed="", scatter=0, disturbed=0.0, fails=None):
+    def run(title, batch_size, loss):
+        about = {"session": "s", "created": "", "stage": "s", "workload": "t.py", "device": "cpu"}
+        about["recipe"] = Recipe(batch_size=batch_size).to_dict()
+        return Run(id=title, title=title, **about, facts={"command": title}, losses=[loss] * passes)
+
+    rates = [100 * speed * (1 + scatter * (-1) ** number) for number in range(10)]
+    pairing = Pairing(rates, [100.0] * 10, [disturbed] * 10, against="a", role="previous", interleaved=True)
+    result = Comparison(run("a", 16, 1.0), run("b", 32, losses), pairing)
+    return referee.verdict({"a": PLAIN, "b": new}, {allowed}, result, 0.02, fails)
+
+
+@pytest.mark.parametrize(
+    ("case", "outcome", "code"),
+    [
+        ({"speed": 2.0}, "faster", 0),
+        ({"speed": 0.5}, "not faster", 1),
+        ({}, "not faster", 1),
+        ({"scatter": 0.3}, "undecided", 3),
+        ({"speed": 2.0, "disturbed": 0.5}, "undecided", 3),
+        ({"speed": 17.0, "disturbed": 0.5}, "faster", 0),
+        ({"speed": 17.0, "disturbed": 0.9}, "undecided", 3),
+        ({"speed": 2.0, "passes": 0}, "undecided", 3),
+        ({"speed": 0.99, "fails": False}, "not slower", 0),
+        ({"speed": 0.5, "fails": True}, "slower", 1),
+        ({"speed": 2.0, "losses": 1.1}, "trains differently", 4),
+        ({"speed": 2.0, "losses": 1.1, "allowed": "losses"}, "faster", 0),
+        ({"speed": 2.0, "losses": 1.0001}, "faster", 0),
+        ({"speed": 2.0, "new": SMALLER, "disturbed": 0.5}, "trains differently", 4),
+        ({"speed": 2.0, "new": SMALLER, "losses": 1.1, "allowed": "samples"}, "faster", 0),
+        ({"speed": 2.0, "new": SMALLER, "losses": 1.1, "allowed": "batches"}, "trains differently", 4),
+    ],
+)
+def test_a_verdict_and_its_exit_code(case, outcome, code):
+    given = verdict(**case)
+    assert (given.outcome, given.exit_code) == (outcome, code), given.reason
+
+
+def test_smaller_batches_come_through_fewer_epochs_in_as_many_steps():
+    old, new = (msgspec.structs.replace(PLAIN, evaluations=ends) for ends in ([1, 3, 5, 7], [3, 7]))
+    new = msgspec.structs.replace(new, loaded=[8] * STEPS, trained=[8] * STEPS)
+    assert {one.name for one in differences(old, new)} == {"samples"}
+
+
+def match(named, program=None, **training):
+    return referee.match(Script(program), Training(preset="smoke", **training), named, [])
+
+
+def test_both_sides_of_a_comparison_are_checked_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.py").write_text("")
+    plan, old, new, _ = match(["a/train.py", "b/train.py", "--lr"])
+    assert (plan.workload, plan.preset.loss_steps) == ("train.py", study.LOSSES)
+    assert (old.title, new.title) == ("a/train.py", "b/train.py")
+    _, old, new, judge = match([], "a/train.py", settings=["batch_size=8"])
+    assert (old.title, new.changes, judge.args[1]) == ("as it is", {"batch_size": 8}, {"samples", "updates"})
+    wrong = ("a/train.py", [], "nor one and switches: a/train.py"), (None, ["workers=2"], "--script")
+    for program, settings, message in wrong:
+        with pytest.raises(InvalidValue, match=message):
+            match(["a/train.py", "b/train.py"], program, settings=settings)

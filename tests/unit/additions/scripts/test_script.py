@@ -1,0 +1,93 @@
+"""Where a step ends, for optimizers of every kind; whose call it was, and how much went in."""
+
+from pathlib import Path
+
+import torch
+
+from perfkit.additions.scripts import messages
+from perfkit.additions.scripts.loaders import Loaders
+from perfkit.additions.scripts.script import Script, Steps, size, tensors
+from perfkit.recipe import switches
+
+
+class Seen:
+    """A script's steps, driven by hand."""
+
+    def __init__(self):
+        self.steps = []
+        self.counter = Steps(self.steps.extend, 1)
+        self.counter.begin()
+
+    def step(self, samples, *optimizers):
+        self.counter.now.samples += samples
+        for optimizer in optimizers:
+            self.counter.updated(optimizer)
+
+    def samples(self):
+        return [step.samples for step in self.steps]
+
+
+def test_the_last_optimizer_of_a_cycle_ends_a_step_and_the_first_step_is_handed_on_with_the_second():
+    for optimizers in ([object()], [object(), object()]):
+        seen = Seen()
+        for samples in (8, 9, 10):
+            seen.step(samples, *optimizers)
+        for optimizer in optimizers:  # without a loader they share a batch
+            seen.counter.now.forward_samples += 8
+            seen.step(0, optimizer)
+        assert seen.samples() == [8, 9, 10, 8]
+        assert seen.counter.count == 4 and all(step.seconds > 0 for step in seen.steps)
+
+
+def test_an_optimizer_that_shows_up_later_ends_a_step_from_then_on():
+    seen, critic, generator = Seen(), object(), object()
+    for _ in range(2):  # two steps of the critic to one of the generator, but for a longer start
+        for _ in range(3):
+            seen.step(1, critic)
+        seen.step(0, generator)
+    seen.step(1, critic, generator)
+    assert seen.samples() == [1, 1, 1, 3, 1]
+
+
+def seen(known, role):
+    """Stands for a patched function: its caller is the call."""
+    known.note_call(role)
+
+
+def test_the_exact_expressions_of_the_user_s_calls():
+    known = Script({"toggles": {}, "scratch": "/nowhere", "samples": 1}, None)
+    (seen(known, "optimizer"), seen(known, "optimizer"))
+    (site,) = known.sites["optimizer"]
+    assert (site.role, site.library) == ("optimizer", "")
+    lines = Path(__file__).read_text().splitlines()
+    codes = [lines[frame.line - 1][frame.column : frame.end_column] for frame in site.frames[:2]]
+    assert codes == ["known.note_call(role)", 'seen(known, "optimizer")']
+    assert site.frames[0].file == str(Path(__file__).resolve())
+
+
+def test_samples_and_tokens_in_any_container():
+    class Batch:
+        __slots__ = ("__dict__", "mask")
+
+        def __init__(self):
+            self.name, self.mask, self.ids = "x", torch.ones(4), torch.zeros(4, 7, dtype=torch.long)
+
+    images = torch.zeros(5, 3, 8, 8)
+    assert size([torch.tensor(1.0), {"x": [images, torch.zeros(5)]}]) == (5, 0)
+    assert size(Batch()) == (4, 28) and size(["text"]) == (0, 0)
+    assert len(list(tensors({"a": [images, {"b": images}], "c": "text", "d": Batch()}))) == 4
+
+
+def test_copies_do_not_wait_once_set_and_those_of_a_held_batch_are_made_once(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
+    batch, loaders, sources = torch.zeros(2), Loaders.__new__(Loaders), []
+    loaders._script = known = Script({"toggles": {"non_blocking": True}, "scratch": "", "samples": 1}, None)
+    known.held, loaders._batch_ids = {"loader": batch}, {id(batch)}
+    plain = lambda tensor, *to, **_: sources.append(tensor.device.type) or tensor.to(*to)
+    made = [loaders._copy(plain, batch, to, non_blocking=False) for to in ("meta", "meta", torch.long)]
+    assert known.non_blocking()[0] and [copy.device.type for copy in made] == ["meta", "meta", "cpu"]
+    assert sources == ["cpu", "cpu", "meta", "cpu"]
+
+
+def test_every_switch_can_be_set_from_outside_or_has_its_edit():
+    assert set(messages.SETTABLE) | set(messages.EDITS) == set(switches())

@@ -1,0 +1,117 @@
+"""The search for the fastest recipe: groups of switches, halving, memory, parity, stopping."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from perfkit.additions.search.tune import tune
+from perfkit.errors import Cancelled, InvalidValue, RunFailed
+from perfkit.recipe import Recipe
+from perfkit.results.parity import Parity
+from perfkit.results.store import RunStore
+from perfkit.show import document, terminal
+from perfkit.studies.sources import Progress
+from tests.unit.studies.conftest import machine, where
+
+SPACE = {"workers": (0, 1, 2), "batch_size": (8, 16), "amp": ("off", "bf16"), "channels_last": (False, True)}
+SAME = Parity("same", "bitwise", [], False, {})
+
+
+@pytest.fixture
+def search(machine, monkeypatch):
+    """bf16 doubles the speed and each worker adds a tenth, but the machine slows down all the time."""
+    pace = iter(range(100_000, 0, -1))
+
+    def rate(recipe):
+        factor = (2.0 if recipe.amp == "bf16" else 1.0) * (1 + recipe.workers / 10)
+        return 100 * factor * 0.9**recipe.channels_last * next(pace) / 100_000
+
+    machine.rate = rate
+    monkeypatch.setattr("perfkit.additions.search.tune.inspect.parity", lambda *asked, progress: SAME)
+    return machine
+
+
+@pytest.fixture
+def plan(where):
+    return replace(where, preset=replace(where.preset, rounds=5))
+
+
+def test_the_fastest_recipe_is_found_and_measured_afresh(search, plan):
+    seen = []
+    tuned = tune(plan, SPACE, progress=Progress(seen.append))
+    best = Recipe.from_dict(tuned.best.recipe)
+    assert (best.amp, best.workers, best.channels_last) == ("bf16", 2, False)
+    assert tuned.parity == SAME
+    assert tuned.gain
+    assert tuned.gain.ratio == pytest.approx(2 * 1.2, rel=0.01)
+    base = next(run for run in tuned.tried if not run.pairings)
+    rate = tuned.best.samples_per_s.value
+    assert rate == pytest.approx(base.samples_per_s.value * tuned.gain.ratio), "rates and gain agree"
+    assert len(tuned.best.raw.block_samples_per_s) == 10, "the finals take twice the rounds"
+    assert tuned.best in tuned.tried[-2:], "and fresh processes, which are the last"
+    rows = [[*map(str, row)][:2] for row in document.find(tuned.sections(), document.Table, "tried").rows]
+    assert rows[0] == [best.describe(Recipe(batch_size=8)), "✓"], "the fastest first"
+    assert len(rows) == len({tuple(run.recipe.items()) for run in tuned.tried}), "one line for a recipe"
+    words = terminal.text(tuned.sections())
+    assert "Beside the baseline: 2.4" in words and "faster" in words and "Parity: on equal batches" in words
+    stored = RunStore().runs()
+    assert {run.id for run in tuned.tried} <= {run.id for run in stored}
+    fractions = [update.fraction for update in seen]
+    assert fractions == sorted(fractions)
+    assert search.alive() == []
+
+
+def test_after_the_budget_the_first_recipes_are_measured_afresh_and_nothing_else(search, plan):
+    tuned = tune(plan, SPACE, budget_s=-1)
+    assert (tuned.settings, len(search.children)) == ("workers=2", 1 + 4 + 2)
+    assert tuned.notes == ["No time was left to try amp, channels_last: raise the budget"]
+
+
+def test_nothing_above_the_memory_cap_is_picked(search, plan):
+    space = {"batch_size": (8, 20), "amp": ("off", "bf16")}
+    tuned = tune(plan, space, memory_cap_bytes=10_000)
+    assert tuned.best.recipe["batch_size"] == 8
+    assert {run.recipe["batch_size"] for run in tuned.tried} == {8, 20}
+    for least in (100, 0):  # no memory is a cap, too
+        with pytest.raises(InvalidValue, match="fits under the memory cap"):
+            tune(plan, space, memory_cap_bytes=least)
+
+
+def test_the_search_is_kept_if_parity_fails(search, plan, monkeypatch):
+    def fails(*_, progress):
+        raise RunFailed("out of memory in float64", "use a smaller batch")
+
+    monkeypatch.setattr("perfkit.additions.search.tune.inspect.parity", fails)
+    tuned = tune(plan, SPACE)
+    assert tuned.parity is None
+    assert "could not be checked: out of memory in float64" in tuned.notes[0]
+
+
+def test_where_nothing_can_be_measured_it_says_so(search, plan):
+    search.fails = lambda child, question: RunFailed("no training", "") if question == "train" else None
+    with pytest.raises(InvalidValue, match="nothing could be measured"):
+        tune(plan, SPACE)
+
+
+def test_a_search_that_is_stopped_keeps_what_it_has(search, plan):
+    stop = threading.Event()
+    search.fails = lambda child, question: stop.set() if len(search.children) == 8 else None
+    tuned = tune(plan, SPACE, progress=Progress(cancelled=stop))
+    assert tuned.notes == ["Stopped before its end: parity was not checked"]
+    assert tuned.parity is None
+    assert search.alive() == []
+
+
+def test_what_was_measured_before_an_error_is_kept(search, plan):
+    search.fails = lambda child, question: 1 / 0 if len(search.children) == 8 else None
+    with pytest.raises(ZeroDivisionError):
+        tune(plan, SPACE)
+    assert RunStore().runs()
+
+
+def test_a_search_that_is_stopped_at_once_has_nothing(search, plan):
+    stop = threading.Event()
+    search.fails = lambda child, question: stop.set() if question == "train" else None
+    with pytest.raises(Cancelled):
+        tune(plan, SPACE, progress=Progress(cancelled=stop))

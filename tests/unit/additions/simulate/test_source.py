@@ -1,0 +1,68 @@
+"""`sim:NAME` as a source of runs: other workloads, refusals, reports and traces."""
+
+import pytest
+from msgspec.structs import replace
+
+from perfkit.additions import trace
+from perfkit.additions.simulate import chrome
+from perfkit.additions.simulate.costs import constants, error_table
+from perfkit.errors import InvalidValue
+from perfkit.recipe import Recipe
+from perfkit.studies import rungs
+from perfkit.studies.sources import Progress, plan
+from tests.unit.additions.simulate.plans import prediction
+
+
+def computed(device, workload, *changes):
+    """The runs of stages with these switches."""
+    recipes = [Recipe(batch_size=32).replace(**switches) for switches in changes]
+    planned = plan(workload, device=device)
+    with planned.source(planned, Progress()) as opened:
+        titled = [(str(number), recipe) for number, recipe in enumerate(recipes)]
+        return opened.measure(rungs.recipe_stages(titled, opened.target), planned.preset)
+
+
+def test_another_workload_has_its_fetch_time_measured_here(no_orphans):
+    [run] = computed("sim:rtx3090", "tiny_gpt", {"batch_size": 4, "amp": "fp16", "compile": True})
+    assert run.status == "ok", run.reason
+    assert "virtual host" in run.facts["host"] and "ms to fetch" in run.facts["host"]
+
+
+def test_what_cannot_be_computed_is_a_run_with_the_reason(no_orphans):
+    runs = computed("sim:v100", None, {}, {"batch_size": 4096}, {"ranks": 2})
+    assert [run.status for run in runs] == ["ok", "failed", "not_applicable"]
+    assert "out of memory on the simulated GPU" in runs[1].reason
+    assert "context and workspaces" in runs[1].reason
+    assert "one GPU per rank" in runs[2].reason
+
+
+def test_what_needs_numbers_and_a_switch_without_published_figures_are_refused_with_the_reason():
+    source = rungs.described(plan(device="sim:rtx3090"))
+    with pytest.raises(InvalidValue, match="no numbers"):
+        source.require("parity")
+    compiled = Recipe(compile=True, compile_mode="max-autotune")
+    assert "no published figures" in source.why_not_set("compile_mode", compiled)
+    assert "not simulated in bfloat16" in source.why_not_set("amp", Recipe(amp="bf16"))
+    assert rungs.all_stages(source)[0].recipe == source.baseline()
+    source.description = replace(source.description, convolves=False)
+    for predict in (rungs.all_stages, lambda source: source.prediction(source.baseline())):
+        with pytest.raises(InvalidValue, match=r"not simulated in float32: .* another setting, such as"):
+            predict(source)
+
+
+def test_errors_are_those_of_the_constants_in_use():
+    """Whoever changes a constant states new errors: `python -m benchmarks.fit_simulation --write`."""
+    assert error_table().constants == constants().digest
+    held_out = [errors for errors in error_table().errors if errors.use == "held out"]
+    assert held_out and all(errors.inside >= 0.89 for errors in held_out)
+
+
+def test_a_trace_reads_like_a_real_one_and_says_what_it_is(tmp_path):
+    step = prediction(pin_memory=True, non_blocking=True)
+    path = tmp_path / "step.json.gz"
+    outcome = step.outcome(noted=3)
+    chrome.write(path, step, outcome)
+    analysis = trace.analyse(path)
+    assert len(analysis.steps) == 3
+    assert analysis.device["simulated"]
+    assert sum(analysis.mean_us.values()) == pytest.approx(1e6 * outcome.step_s, rel=0.05)
