@@ -1,10 +1,10 @@
-"""Do exported scripts, run bare, gain what the ladder shows? Each rung of the CPU's ladder.
+"""Do exported scripts, run bare, gain what the ladder shows? Each stage of the CPU's ladder.
 
     python -m benchmarks.exported [--rounds 20] [--steps 60]
 
 Target: nine of ten ratios lie in the interval that the ladder shows. The ladder is measured at `quick`; then
 the scripts of its stages run as anybody runs them (`python train.py`), in rounds of random order, nothing
-set but what a rung itself sets. The time of a short run is subtracted: start-up does not count. Two
+set but what a stage itself sets. The time of a short run is subtracted: start-up does not count. Two
 equally precise measurements lie in each other's 95% interval only 83% of the time: it takes many rounds.
 """
 
@@ -44,14 +44,14 @@ def seconds(run: Run, steps: int) -> float:
 
 
 def main() -> None:
-    """Prints a line for each rung, then how many agree."""
+    """Prints a line for each stage, then how many agree."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=60)
     options = parser.parse_args()
     runs = perfkit.climb(perfkit.plan("photos", preset="quick", device="cpu"))
-    rungs = [(run, before) for run in runs if (before := run.previous(runs))]
-    sides = {str(side.recipe): side for rung in rungs for side in rung}
+    stages = [(run, before) for run in runs if (before := run.previous(runs))]
+    sides = {str(side.recipe): side for stage in stages for side in stage}
     starting_s = {key: min(seconds(side, SHORT) for _ in range(3)) for key, side in sides.items()}
     rates: dict[str, list[float]] = {key: [] for key in sides}
     for _ in range(options.rounds):
@@ -59,7 +59,7 @@ def main() -> None:
             took_s = seconds(sides[key], SHORT + options.steps) - starting_s[key]
             rates[key].append(sides[key].samples_per_step / took_s)
     agree = []
-    for run, before in rungs:
+    for run, before in stages:
         shown = run.speedup("previous")
         assert shown
         bare = stats.ratio(np.array(rates[str(run.recipe)]), np.array(rates[str(before.recipe)]), paired=True)

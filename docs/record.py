@@ -54,10 +54,10 @@ def ladder(folder: Path) -> list[str]:
 
 def traces(folder: Path) -> list[str]:
     """The two traces of chapter 02: the same compute threads in both, only the loader differs."""
-    for stage, name in TRACES.items():
-        rung = None if stage == "baseline" else stage
+    for stage, file in TRACES.items():
+        recipe = None if stage == "baseline" else stage
         settings = {"cpu_threads": 1}
-        perfkit.profile("photos", rung, out=folder / name, preset="quick", device="cpu", settings=settings)
+        perfkit.profile("photos", recipe, out=folder / file, preset="quick", device="cpu", settings=settings)
     return [*TRACES.values()]
 
 

@@ -180,7 +180,7 @@ KEPT = "kept"
 
 @dataclass(frozen=True)
 class Stage:
-    """One rung: the recipe so far plus one optimization."""
+    """One optimization on top of what was kept so far."""
 
     name: str
     title: str
@@ -192,20 +192,20 @@ class Stage:
 
 
 def below(name: str) -> tuple[str, ...]:
-    """The rungs of the default ladder below an optimization; all of them for one that is not part of it."""
+    """The stages of the default ladder below an optimization; all of them for one that is not part of it."""
     return LADDER[1 : LADDER.index(name)] if name in LADDER else LADDER[1:]
 
 
-def stage(rung: Optimization, before: Recipe, sizes: Mapping[str, Value], target: Target) -> Stage:
-    """One rung on top of a recipe: what it changes on this machine, or why it cannot."""
-    recipe = before.replace(**rung.changes(sizes))
+def stage(optimization: Optimization, before: Recipe, sizes: Mapping[str, Value], target: Target) -> Stage:
+    """An optimization on top of a recipe: what it changes on this machine, or why it cannot."""
+    recipe = before.replace(**optimization.changes(sizes))
     changed = recipe.diff(before)
     acting, reasons = applicable(recipe, target)
     refused = {name: why for name, why in reasons.items() if name in changed}
     if not changed:
         reason = "nothing to change: the recipe has it already"
-    elif rung.switch in refused or len(refused) == len(changed):
+    elif optimization.switch in refused or len(refused) == len(changed):
         reason = joined(refused)
     else:
-        return Stage(rung.name, rung.title, acting, not_applied=refused)
-    return Stage(rung.name, rung.title, before, reason)
+        return Stage(optimization.name, optimization.title, acting, not_applied=refused)
+    return Stage(optimization.name, optimization.title, before, reason)

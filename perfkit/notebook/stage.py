@@ -23,7 +23,7 @@ from perfkit.studies import inspect, rungs
 from perfkit.studies.sources import Plan
 
 FIRST: dict[str, Value] = {"workers": 1, "wait_policy": "passive"}
-"""For a reader who has kept no rung: the first change of the course."""
+"""For a reader who has kept no stage: the first change of the course."""
 
 
 class StagePanel(LadderPanel):
@@ -49,7 +49,7 @@ class StagePanel(LadderPanel):
         )
         self._guess.observe(lambda _: self.show(), "value")
         self._decisions = text("pk-climb")
-        about = "The panels of later rungs start from a loop with it, or without it"
+        about = "The panels of later stages start from a loop with it, or without it"
         choices = [self.button("Keep", about, self.keep), self.button("Drop", about, self.drop)]
         self.above = [self.controls.widget]
         if stage != "baseline":  # nothing is below it that it could be faster than
@@ -72,7 +72,7 @@ class StagePanel(LadderPanel):
         if not plan.recorded:
             climbed = _switches(self._decided, catalogue.below(self.optimization.name))
             plan = replace(plan, settings={**climbed, **plan.settings})
-        rungs.all_stages(rungs.described(plan))  # raises where the loop below the rung cannot run
+        rungs.all_stages(rungs.described(plan))  # raises where the loop below the stage cannot run
         return plan
 
     def _set_changes(self) -> None:
@@ -102,17 +102,17 @@ class StagePanel(LadderPanel):
         return self._guess.value or None
 
     def keep(self) -> None:
-        """Keeps this rung: the panels of later rungs start from a loop that has it."""
+        """Keeps this stage: the panels of later stages start from a loop that has it."""
         self._decide("kept")
 
     def drop(self) -> None:
-        """Drops this rung: the panels of later rungs start from a loop without it; otherwise as `keep`."""
+        """Drops this stage: the panels of later stages start from a loop without it; otherwise as `keep`."""
         self._decide("dropped")
 
     def _decide(self, decision: str) -> None:
         self.results()
         if not self._is_stored():
-            what = "a recording is shown" if self.plan.recorded else "this rung has no result"
+            what = "a recording is shown" if self.plan.recorded else "this stage has no result"
             where = "Choose a place that measures in the menu Where, then press Run"
             raise InvalidValue(f"{what}: a result of your own is what can be kept or dropped", where)
         RunStore().mark(self._run.id, note=decision)
@@ -122,7 +122,7 @@ class StagePanel(LadderPanel):
         return not self.plan.recorded and self._run.status == "ok"
 
     def _show_climb(self, decided: Mapping[str, Stored]) -> None:
-        """What was decided on each rung so far."""
+        """What was decided on each stage so far."""
         climbed = " · ".join(_told(decided[name]) for name in LADDER if name in decided)
         self._decisions.value = html.escape(f"The climb so far: {climbed}.") if climbed else ""
 
@@ -174,7 +174,7 @@ class StagePanel(LadderPanel):
 
 
 def _decided(plan: Plan) -> dict[str, Stored]:
-    """The newest decision on each rung, for the plan's workload, preset and device: a note of its run."""
+    """The newest decision on each stage, for the plan's workload, preset and device: a note of its run."""
     place = (plan.preset.name, plan.device)
     return {
         row.run.stage: row
@@ -184,14 +184,14 @@ def _decided(plan: Plan) -> dict[str, Stored]:
 
 
 def _told(row: Stored) -> str:
-    """A decision in a word, with what the rung gained."""
+    """A decision in a word, with what the stage gained."""
     ratio = row.run.speedup("baseline")
     gain = f" {units.times(ratio.ratio)}" if ratio else ""
     return f"{row.run.title}{gain if row.note == 'kept' else ' dropped'}"
 
 
 def _switches(rows: Mapping[str, Stored], names: Iterable[str]) -> dict[str, Value]:
-    """The switches of rungs, as they were measured, or before that where the rung was dropped."""
+    """The switches of stages, as they were measured, or before that where the stage was dropped."""
     settings: dict[str, Value] = {}
     for name in names:
         if row := rows.get(name):
@@ -202,6 +202,6 @@ def _switches(rows: Mapping[str, Stored], names: Iterable[str]) -> dict[str, Val
 
 
 def kept() -> dict[str, Value]:
-    """The switches of the rungs that you kept in their panels, for the session's device, workload, preset."""
+    """The switches of the stages that you kept, for the device, workload and preset of the session."""
     rows = {name: row for name, row in _decided(LadderPanel().plan).items() if row.note == "kept"}
     return _switches(rows, LADDER[1:]) or FIRST

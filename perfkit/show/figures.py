@@ -75,7 +75,7 @@ def _timeline(run: Run, samples: int) -> list[Row]:
 
 
 def throughput(runs: Sequence[Run]) -> Figure:
-    """A bar for each stage with its interval; a line climbs through a ladder's, dropped rungs are hollow."""
+    """A bar for each stage with its interval; a line climbs through a ladder's, dropped stages are hollow."""
     rows, is_ladder = list[Row](), any(RUNG in run.facts for run in runs)
     for run in runs:
         rate, name = run.samples_per_s, sentences.name(run)

@@ -181,8 +181,8 @@ def doctor(about: str, checks: Sequence[devices.Check], stages: Sequence[Any]) -
         Col("what to do", "remedy"),
     )
     here = Col("here", lambda stage: f"n/a: {stage.reason}" if stage.reason else "will be measured")
-    rungs = tabulate((Col("stage", "title"), Col("name", "name"), here), stages, "Stages")
-    return [tabulate(columns, checks, about), rungs]
+    ladder = tabulate((Col("stage", "title"), Col("name", "name"), here), stages, "Stages")
+    return [tabulate(columns, checks, about), ladder]
 
 
 # ---------------------------------------------------------------- several ranks

@@ -24,8 +24,8 @@ def prepared(
 ) -> Iterator[tuple[Source, Recipe]]:
     """A source that has loaded a workload, and a recipe that can act there.
 
-    The recipe is one of switches, or the name of a rung on top of the default ladder below it; the plain loop
-    if None. `where`: preset, settings, device, options, seed, host, as for `perfkit.plan`. `study`: as for
+    The recipe is one of switches, or the name of a stage, on top of the default ladder below it. None is the
+    plain loop. `where`: preset, settings, device, options, seed, host, as for `perfkit.plan`. `study`: as for
     `opened`.
     """
     switches = recipe.to_dict() if isinstance(recipe, Recipe) else {}

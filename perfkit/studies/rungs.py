@@ -1,4 +1,4 @@
-"""The ladder: its rungs on a machine, the climb that keeps those that help, their scripts and diffs."""
+"""The ladder: its stages on a machine, the climb that keeps those that help, their scripts and diffs."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,14 +20,14 @@ from perfkit.studies.sources import Plan, Progress, Source, opened
 from perfkit.worker.messages import Description, DeviceFacts
 
 LAST = "tried last"
-"""The fact of a run whose rung was moved to the end of the ladder: the reason."""
+"""The fact of a run whose stage was moved to the end of the ladder: the reason."""
 
 
 # ---------------------------------------------------------------- stages
 
 
 def first(plan: Plan, target: Target) -> Stage:
-    """The stage that a ladder starts from: the plain loop, or the default ladder below the first rung."""
+    """The stage that a ladder starts from: the plain loop, or the default ladder below the first stage."""
     below = catalogue.below(plan.stages[0]) if plan.below and plan.stages else ()
     recipe, sizes = Recipe(batch_size=plan.preset.batch_size), sizing(plan.preset, target)
     for name in below:
@@ -38,23 +38,23 @@ def first(plan: Plan, target: Target) -> Stage:
     return Stage("baseline", "before" if below else "baseline", recipe, not_applied=reasons)
 
 
-def rung(plan: Plan, target: Target, name: str, before: Recipe) -> Stage:
-    """A rung on top of a recipe, with the plan's own values for its switches."""
+def stage_of(plan: Plan, target: Target, name: str, before: Recipe) -> Stage:
+    """A stage on top of a recipe, with the plan's own values for its switches."""
     card = optimization(name)
     own = msgspec.structs.replace(card, settings={**card.settings, **plan.changes})
     return catalogue.stage(own, before, sizing(plan.preset, target), target)
 
 
 def names(plan: Plan, target: Target) -> list[str]:
-    """The rungs above the first stage; those that are not expected to gain here come last."""
+    """The stages above the first one; those that are not expected to gain here come last."""
     return sorted(plan.stages, key=lambda name: optimization(name).switch in target.doubtful)
 
 
 def ladder_stages(plan: Plan, target: Target) -> list[Stage]:
-    """The stages of a plan on a target if every rung is kept."""
+    """The stages of a plan on a target if every one is kept."""
     ladder = [first(plan, target)]
     for name in names(plan, target):
-        ladder.append(rung(plan, target, name, ladder[-1].recipe))
+        ladder.append(stage_of(plan, target, name, ladder[-1].recipe))
     return ladder
 
 
@@ -71,7 +71,7 @@ def recipe_stages(recipes: Iterable[tuple[str, Recipe]], target: Target) -> list
 
 
 def all_stages(source: Source) -> list[Stage]:
-    """The stages as they would run if every rung were kept; those of a recording as they were recorded."""
+    """The stages as they would run if every one were kept; those of a recording as they were recorded."""
     if stored := source.stored():
         return [
             Stage(run.stage, run.title, Recipe.from_dict(run.recipe), reason=run.reason)
@@ -167,7 +167,7 @@ def _climbed(source: Source) -> Iterator[Run]:
     base = kept = first(plan, target)
     parts = len(rungs) + 1
     for number, name in enumerate(rungs):
-        stage = rung(plan, target, name, kept.recipe)
+        stage = stage_of(plan, target, name, kept.recipe)
         below = [base] if kept is base or stage.reason else [base, kept]
         with source.progress.part(number, parts):
             *before, run = source.measure([*below, stage], rule(parts - number))
@@ -205,15 +205,15 @@ def _repeats(source: Source) -> bool:
 
 
 def stage_diff(source: Source) -> tuple[str, str]:
-    """What the last rung of a source's plan changes in the script: a heading, and a diff.
+    """What the last stage of a source's plan changes in the script: a heading, and a diff.
 
-    Where the rung cannot act the heading says why, and the diff is that of a machine with GPUs, if it acts
+    Where the stage cannot act the heading says why, and the diff is that of a machine with GPUs, if it acts
     there: exporting a script needs none.
     """
     plan = source.plan
     device, ladder, heading = plan.device, all_stages(source), "What it changes"
     if reason := ladder[-1].reason:
-        # A machine with enough GPUs for every rung.
+        # A machine with enough GPUs for every stage.
         gpus = replace(source.target, device="cuda", bf16=True, compiler=True, count=8, doubtful={})
         device, ladder, heading = "cuda", ladder_stages(plan, gpus), f"n/a here: {reason}"
         if ladder[-1].reason:

@@ -112,7 +112,7 @@ class Plan:
     preset: Preset
     device: str
     stages: tuple[str, ...]
-    """The rungs above the baseline."""
+    """The stages above the baseline."""
     source: Callable[["Plan", Progress], "Source"]
     settings: Mapping[str, Value] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)

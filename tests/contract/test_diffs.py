@@ -1,4 +1,4 @@
-"""For every stage: measured recipe, shown diff, exported script and the rung of the ladder agree."""
+"""For every stage: measured recipe, shown diff, exported script and the stage of the ladder agree."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from tests.unit.studies import fakes
 WORKLOAD = "perfkit.workloads.cifar_resnet18:CifarResNet18"
 OFFERS = sorted(CifarResNet18.offers)
 DESCRIPTION = Description({"image_size": 32}, OFFERS, DeviceFacts(count=8))
-RUNGS = sorted(set(OPTIMIZATIONS) - {"baseline"})
+NAMES = sorted(set(OPTIMIZATIONS) - {"baseline"})
 IN_THE_ENVIRONMENT = ("allocator", "wait_policy")
 LOSSES = [2.3] * 8
 SCRIPT, SCRIPTS = export.script, {}
@@ -72,7 +72,7 @@ def _machine(monkeypatch, data_dir):
     fakes.install(monkeypatch, fakes.FakeMachine())
 
 
-@pytest.mark.parametrize("name", RUNGS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("_machine")
 def test_what_is_measured_is_what_is_shown_and_exported(name):
     # Each somewhere, not everywhere.
@@ -92,9 +92,9 @@ def test_what_is_measured_is_what_is_shown_and_exported(name):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_stage_alone_is_the_rung_of_the_ladder(device):
+def test_a_stage_alone_is_that_of_the_ladder(device):
     ladder = stages(plan(device, below=False))
-    assert [rung.name for rung in ladder] == list(LADDER)
+    assert [stage.name for stage in ladder] == list(LADDER)
     for at, name in enumerate(LADDER[1:], start=1):
         before, after = stages(plan(device, (name,)))
         assert before.recipe == ladder[at - 1].recipe, name

@@ -21,12 +21,12 @@ PACKAGE = Path(perfkit.__file__).parent
 NOTEBOOKS = PACKAGE.parent / "notebooks" / "src"
 OFFERS = frozenset(name for name in SWITCHES if switches()[name].needs == "workload")
 EVERYWHERE = Target("cuda", OFFERS, count=2)
-RUNGS = sorted(set(OPTIMIZATIONS) - {"baseline"})
+NAMES = sorted(set(OPTIMIZATIONS) - {"baseline"})
 
 
 def test_the_tests_below_go_over_all_of_them():
     assert [field.name for field in dataclasses.fields(Recipe)] == SWITCHES
-    assert len(SWITCHES) == 22 and len(RUNGS) > 15
+    assert len(SWITCHES) == 22 and len(NAMES) > 15
     assert {card.switch for card in OPTIMIZATIONS.values()} <= {*SWITCHES}
     assert {path.stem for path in (PACKAGE / "ladder" / "cards").glob("*")} == set(OPTIMIZATIONS)
 
@@ -58,7 +58,7 @@ def test_there_is_no_branch_and_no_check_of_what_is_no_switch():
     assert READ - set(SWITCHES) <= {"replace", "to_dict"}
 
 
-@pytest.mark.parametrize("name", RUNGS)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_optimization_changes_its_own_switch_and_acts_completely_or_says_why_not(name):
     target = Target("cpu") if name in ("wait_policy", "allocator") else EVERYWHERE
     base = Recipe(batch_size=SIZES["batch_size"])

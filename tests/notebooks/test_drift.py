@@ -88,7 +88,7 @@ def test_a_chapter_says_at_its_top_how_long_it_takes_and_what_it_needs(source):
 
 
 @pytest.mark.parametrize("source", SOURCES[1:8], ids=lambda path: path.stem)
-def test_a_rung_has_a_loop_whose_line_the_reader_edits(source):
+def test_a_stage_has_a_loop_whose_line_the_reader_edits(source):
     made = jupytext.read(source).cells
     cells = {tag: cell.source for cell in made for tag in cell.metadata.get("tags", ())}
     assert set(cells) == {"exercise", "check"}

@@ -24,7 +24,7 @@ def _on_a_simulated_gpu(data_dir, monkeypatch):
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
-def test_the_cells_of_a_rung_run_on_a_simulated_gpu(path):
+def test_the_cells_of_a_stage_run_on_a_simulated_gpu(path):
     """Those up to the loop that the reader edits; no panel needs losses. Other cells run in `test_run.py`."""
     scope = {}
     for cell in jupytext.read(path).cells:

@@ -71,7 +71,7 @@ def attribute(
     source = rungs.described(plan, load=True)
     source.require("attribution")
     base, target = source.baseline(), source.target
-    reasons = {name: rungs.rung(plan, target, name, base).reason for name in names or USUAL}
+    reasons = {name: rungs.stage_of(plan, target, name, base).reason for name in names or USUAL}
     left_out = {name: reason for name, reason in reasons.items() if reason}
     acting = [name for name, reason in reasons.items() if not reason]
     if len(acting) < 2:
@@ -83,7 +83,7 @@ def attribute(
         """The baseline with some optimizations."""
         built = base
         for name in members:
-            built = rungs.rung(plan, target, name, built).recipe
+            built = rungs.stage_of(plan, target, name, built).recipe
             if name != "batch_size":  # an optimization by itself
                 built = built.replace(batch_size=base.batch_size)
         return built

@@ -62,7 +62,7 @@ class Simulated(Source):
         size = catalogue.preset(request.preset or ("paper" if is_article else None), "cuda")
         ladder = article.LADDER if is_article else LADDER
         names = ladder if request.stages is None else tuple(request.stages)
-        # What is too close to predict is no reason to drop a rung of the default ladder.
+        # What is too close to predict is no reason to drop a stage of the default ladder.
         keep = ladder if request.stages is None else ()
         if request.host:  # its spelling; whether it fits the workload is known once that is loaded
             hosts.host(request.host, is_article=True, cores=1)

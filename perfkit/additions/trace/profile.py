@@ -185,11 +185,11 @@ def profile(
     progress: Progress | None = None,
     **where: Any,
 ) -> Profile:
-    """Profiles some steps of a recipe, or of a rung of the ladder.
+    """Profiles some steps of a recipe, or of a stage of the ladder.
 
     Args:
         workload: a built-in one, or `package.module:name`.
-        recipe: the switches, or the name of a rung, on top of the default ladder below it; the plain loop
+        recipe: the switches, or the name of a stage, on top of the default ladder below it; the plain loop
             if None.
         steps: how many to record, after five that are skipped or discarded.
         stacks: whether with Python frames.

@@ -103,7 +103,7 @@ def test_a_stage_is_its_change_of_the_recipe_or_says_why_it_cannot_act(name, rec
     assert stage.recipe == recipe.replace(batch_size=16 if name == "batch_size" else recipe.batch_size)
 
 
-def test_below_a_rung_are_those_before_it_and_below_another_all():
+def test_below_a_stage_are_those_before_it_and_below_another_all():
     assert catalogue.below("pinning") == ("allocator", "data_loading")
     assert catalogue.below("baseline") == ()
     assert catalogue.below("accumulation") == LADDER[1:]

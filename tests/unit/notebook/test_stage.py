@@ -27,7 +27,7 @@ def stored(*stages):
     return runs
 
 
-def test_switches_of_the_rung_and_others_are_set_in_code(monkeypatch):
+def test_switches_of_the_stage_and_others_are_set_in_code(monkeypatch):
     study = FakeStudy(monkeypatch)
     panel = pk.StagePanel("data_loading")
     panel.set(workers=3, amp="bf16")
@@ -84,7 +84,7 @@ def test_later_panels_start_from_what_was_kept(monkeypatch):
     assert "prefetch_factor" not in pk.kept()
     assert "data loading dropped" in panel._decisions.value
     assert pk.StagePanel("amp").plan.settings["workers"] == 0
-    assert pk.StagePanel("data_loading").plan.settings == {}, "a rung does not change itself"
+    assert pk.StagePanel("data_loading").plan.settings == {}, "a stage does not change itself"
     assert pk.StagePanel("amp", settings={"workers": 3}).plan.settings["workers"] == 3
 
 

@@ -75,17 +75,17 @@ def test_a_script_gives_the_losses_of_the_program(workload, switches, tmp_path):
 
 
 @pytest.mark.parametrize("workload", ["photos", "tiny_gpt"])
-def test_a_rung_of_the_ladder_changes_its_own_lines_only(workload):
+def test_a_stage_of_the_ladder_changes_its_own_lines_only(workload):
     target = Target("cuda", offers(workloads.load(workload)), convolves=workload != "tiny_gpt")
-    rungs = [catalogue.Stage("baseline", "baseline", Recipe(batch_size=SIZES["batch_size"]))]
+    stages = [catalogue.Stage("baseline", "baseline", Recipe(batch_size=SIZES["batch_size"]))]
     for name in LADDER[1:]:
-        rungs.append(catalogue.stage(OPTIMIZATIONS[name], rungs[-1].recipe, SIZES, target))
-    scripts = [export.script(stage.recipe, workload, OPTIONS[workload]) for stage in rungs]
-    for rung, (before, after) in zip(rungs[1:], itertools.pairwise(scripts), strict=True):
+        stages.append(catalogue.stage(OPTIMIZATIONS[name], stages[-1].recipe, SIZES, target))
+    scripts = [export.script(stage.recipe, workload, OPTIONS[workload]) for stage in stages]
+    for stage, (before, after) in zip(stages[1:], itertools.pairwise(scripts), strict=True):
         lines = changed(before, after)
         added = [line for line in lines if line[0] == "+"]
-        most = 12 if rung.name == "scaled_decode" else 4  # a function of its own, and what that imports
-        assert not lines if rung.reason else 0 < len(added) <= most, (rung.name, lines)
+        most = 12 if stage.name == "scaled_decode" else 4  # a function of its own, and what that imports
+        assert not lines if stage.reason else 0 < len(added) <= most, (stage.name, lines)
 
 
 def test_a_workload_of_one_s_own_is_imported_and_gets_the_recipe(tmp_path, monkeypatch):

@@ -94,7 +94,7 @@ def test_what_is_in_a_row_is_painted():
     assert "none" not in words_of(axes.figure)
 
 
-def test_throughput_has_bars_and_those_of_dropped_rungs_are_hollow():
+def test_throughput_has_bars_and_those_of_dropped_stages_are_hollow():
     runs = disturbed(again())
     rows = throughput(runs).rows
     for row, run in zip(rows, runs, strict=True):

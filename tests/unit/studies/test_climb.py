@@ -33,7 +33,7 @@ def changed(run):
     return {name for name in ("channels_last", "compile") if run.recipe[name]}
 
 
-def test_a_rung_is_kept_if_it_is_faster_and_the_next_is_built_on_what_was_kept(machine, ladder):
+def test_a_stage_is_kept_if_it_is_faster_and_the_next_is_built_on_what_was_kept(machine, ladder):
     runs = climb(ladder)
     dropped = "dropped: slower"
     told = ["", "kept", dropped, "kept", "", ""]
@@ -52,7 +52,7 @@ def test_a_rung_is_kept_if_it_is_faster_and_the_next_is_built_on_what_was_kept(m
 
 
 @pytest.mark.parametrize("how", [{"keep": ["channels_last"]}, {"keep_all": True}])
-def test_a_slower_rung_is_kept_if_that_is_asked_for(machine, ladder, how):
+def test_a_slower_stage_is_kept_if_that_is_asked_for(machine, ladder, how):
     runs = climb(replace(ladder, keep=plan("photos", "smoke", NAMES, device="cpu", **how).keep))
     assert facts(runs)["channels_last"] == "kept"
     assert changed(runs[3]) == {"channels_last", "compile"}
@@ -68,33 +68,33 @@ def test_what_is_not_expected_to_gain_is_tried_last_with_the_reason(machine, lad
     assert [stage.name for stage in all_stages(described(ladder))][1:] == ["data_loading", "compile", "amp"]
 
 
-def test_nothing_is_built_on_a_rung_that_failed_in_its_rounds(machine, ladder):
-    is_first_rung = lambda child: child.recipe.workers and not child.recipe.compile
-    machine.fail("block", RunFailed("the loss is nan", "lower it"), is_first_rung)
+def test_nothing_is_built_on_a_stage_that_failed_in_its_rounds(machine, ladder):
+    is_first_stage = lambda child: child.recipe.workers and not child.recipe.compile
+    machine.fail("block", RunFailed("the loss is nan", "lower it"), is_first_stage)
     runs = climb(ladder)
     assert [run.status for run in runs[:4]] == ["ok", "failed", "ok", "ok"]
     assert runs[3].recipe["workers"] == 0
     assert runs[3].pairing("previous").against == runs[0].id
 
 
-def test_a_disturbed_rung_is_no_evidence(machine, ladder):
+def test_a_disturbed_stage_is_no_evidence(machine, ladder):
     machine.taken = lambda: 0.4
     runs = climb(replace(ladder, keep=("compile",)))
     assert list(facts(runs).values())[1:4] == ["dropped: disturbed", "dropped: disturbed", "kept"]
 
 
-def test_without_verdicts_every_rung_is_kept_and_nothing_is_repeated(machine, ladder):
+def test_without_verdicts_every_stage_is_kept_and_nothing_is_repeated(machine, ladder):
     runs = climb(replace(ladder, preset=replace(ladder.preset, rounds=3)))
     assert list(facts(runs).values()) == ["", "kept", "kept", "kept"]
 
 
-def test_one_rung_is_measured_beside_the_baseline_and_its_repetition(machine, ladder):
+def test_one_stage_is_measured_beside_the_baseline_and_its_repetition(machine, ladder):
     runs = climb(replace(ladder, stages=("compile",), below=True))
     assert [run.stage for run in runs] == ["baseline", "compile", AGAIN]
     assert len({tuple(sorted(machine.blocks()[at : at + 3])) for at in range(0, 15, 3)}) == 1
 
 
-def test_nobody_waits_for_the_loop_below_a_rung_that_cannot_act(machine, ladder):
+def test_nobody_waits_for_the_loop_below_a_stage_that_cannot_act(machine, ladder):
     (run,) = climb(replace(ladder, stages=("pinning",), below=True))
     assert run.status == "not_applicable" and not machine.blocks()
 
@@ -110,7 +110,7 @@ def test_runs_are_stored_and_told_in_the_order_of_the_ladder(machine, ladder):
     assert fractions == sorted(fractions)
 
 
-def test_a_rung_is_not_kept_if_what_was_kept_failed_beside_it(machine, ladder):
+def test_a_stage_is_not_kept_if_what_was_kept_failed_beside_it(machine, ladder):
     is_kept = lambda child: child.number == 1 and len(machine.children) == 4
     machine.fail("block", RunFailed("lost", ""), is_kept)
     runs = climb(ladder)
