@@ -58,7 +58,7 @@ types: $(STAMPS)/dev  ## mypy --strict
 imports: $(STAMPS)/dev  ## the layers of the design (import-linter)
 	PYTHONPATH=. $(BIN)/lint-imports --no-logo
 
-pytest: $(STAMPS)/dev $(STAMPS)/chromium  ## the tests alone
+pytest: $(STAMPS)/dev $(STAMPS)/colab $(STAMPS)/chromium  ## the tests alone
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 format: $(STAMPS)/dev  ## ruff: fix what it can, then format
@@ -94,7 +94,7 @@ bundle:  ## the wheels to install without a network: build/wheels
 
 install: $(STAMPS)/install  ## the virtual environment, without starting anything
 
-install-dev: $(STAMPS)/dev $(STAMPS)/chromium  ## the same, with what the tests need
+install-dev: $(STAMPS)/dev $(STAMPS)/colab $(STAMPS)/chromium  ## the same, with what the tests need
 
 clean:  ## remove caches and what tests left; keeps the environment, runs and data
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
@@ -129,6 +129,14 @@ $(STAMPS)/book: requirements-book.txt $(STAMPS)/install
 
 $(STAMPS)/dev: requirements-dev.txt requirements-book.txt $(STAMPS)/install
 	$(PIP) -r requirements-dev.txt
+	@touch $@
+
+# Colab's older packages, and what its first cell installs there: unpacked beside the environment, for tests alone.
+$(STAMPS)/colab: tests/colab.txt $(STAMPS)/requirements
+	rm -rf $(VENV)/colab
+	$(PIP) --quiet --no-deps --target $(VENV)/colab/packages -r tests/colab.txt
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --dest $(VENV)/colab/wheels \
+		$(shell grep -E '^(msgspec|nvidia-ml-py|setuptools)==' requirements.txt)
 	@touch $@
 
 # Chromium for the browser tests, tried once. Where it can't be had, those tests skip and say so (and fail in CI).

@@ -30,7 +30,6 @@ COMMANDS = {
     "parity": ("perfkit.cli.compare:parity", "Does a recipe train the same as the baseline?"),
     "export": ("perfkit.cli.run:export", "Write the standalone training script of a recipe"),
     "diff": ("perfkit.cli.run:diff", "What an optimization changes in the training script"),
-    "doctor": ("perfkit.cli.compare:doctor", "Check this machine: what can run, what to fix, its noise"),
 }  # fmt: skip
 """Name → (`module:attribute`, the line for `perfkit --help`)."""
 

@@ -22,7 +22,7 @@ from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
-from perfkit.notebook.shown import Output, Sectioned, current_cell
+from perfkit.notebook.shown import Output, Sectioned, current_cell, in_colab
 from perfkit.recipe import Recipe, Switch, Value, switches
 from perfkit.results.run import Run
 from perfkit.rules import joined
@@ -40,7 +40,16 @@ _COPY = (
     "this.textContent = document.execCommand('copy') ? 'Copied' : 'Press Ctrl+C'"
 )
 
+# ipywidgets 7, which Colab has, gives the tooltip of a control another name.
+TOOLTIP = "tooltip" if hasattr(widgets.Checkbox, "tooltip") else "description_tooltip"
+
 # ---------------------------------------------------------------- pieces
+
+
+def view(widget: widgets.Widget) -> dict[str, Any]:
+    """A widget as a notebook shows it; ipywidgets 7 has no method for this."""
+    model = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+    return {"application/vnd.jupyter.widget-view+json": model}
 
 
 def row(children: Sequence[widgets.Widget], *classes: str) -> widgets.HBox:
@@ -151,7 +160,7 @@ class Controls:
 
 
 def _control(switch: Switch) -> Any:
-    traits: dict[str, Any] = {"value": switch.default, "description": switch.label, "tooltip": switch.help}
+    traits: dict[str, Any] = {"value": switch.default, "description": switch.label, TOOLTIP: switch.help}
     if switch.kind is bool:
         return widgets.Checkbox(indent=False, **traits)
     if switch.kind is int:
@@ -188,6 +197,8 @@ class Panel(Sectioned):
         run = self.button("Run", "Measure; other cells can run meanwhile", lambda: self.start(self._measure))
         run.button_style = "primary"
         self._stop = self.button("Stop", "Stop; what is finished is kept", self.stop)
+        if in_colab():  # where no click arrives before the work has ended
+            self._stop.layout.display = "none"
         self._idle_only = [run, *self.buttons]
         self._set_busy(False)
         acts = row([run, self._stop, *self.buttons, self.line])
@@ -224,7 +235,10 @@ class Panel(Sectioned):
             self._do(work, output)
 
     def start(self, work: Callable[[], None]) -> None:
-        """Does a piece of work in a thread, unless another is under way; the panel says what goes wrong."""
+        """Does a piece of work in a thread, unless another is under way; the panel says what goes wrong.
+
+        In Colab the click itself does the work, and Runtime > Interrupt execution stops it.
+        """
 
         def act() -> None:
             try:
@@ -232,7 +246,11 @@ class Panel(Sectioned):
             finally:
                 self._turn.release()
 
-        if self._turn.acquire(blocking=False):
+        if not self._turn.acquire(blocking=False):
+            return
+        if in_colab():
+            act()
+        else:
             threading.Thread(target=act, name="perfkit-run", daemon=True).start()
 
     def say(self, words: str, fraction: float = 0.0) -> None:
@@ -299,7 +317,7 @@ class Panel(Sectioned):
         self._set_busy(True)
         self._started = time.monotonic()
         self.tell(None)
-        self.say("starting …")
+        self.say("starting …; Runtime > Interrupt execution stops it" if in_colab() else "starting …")
         if output is not self._beside:
             self._beside.show(())
         self._output = output
@@ -330,7 +348,7 @@ class Panel(Sectioned):
     def _ipython_display_(self) -> None:
         if self._beside.cell and self._beside.cell == current_cell():
             return  # `run` has displayed it in this cell already
-        display({**self.widget._repr_mimebundle_(), "text/plain": repr(self)}, raw=True)
+        display({**view(self.widget), "text/plain": repr(self)}, raw=True)
         self._output = self._beside
         self._output.place()
         self.show()

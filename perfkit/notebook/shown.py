@@ -3,13 +3,15 @@
 Below them is what a cell calls by name besides the panels: a recording, a training loop, the pipeline.
 """
 
+import base64
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from IPython.core.getipython import get_ipython
-from IPython.display import HTML, Image, Markdown, display
+from IPython.display import HTML, Markdown, display
 
 from perfkit.results import recordings
 from perfkit.results.run import Run
@@ -42,10 +44,24 @@ class Sectioned:
         """One table by the beginning of its title; the first one if empty."""
         return HTML(html.fragment([find(self.parts(), Table, title)]))
 
-    def plot(self, name: str = "") -> Image:
-        """One figure by its name, as a PNG with a text for those who do not see it; the first if empty."""
+    def plot(self, name: str = "") -> "Picture":
+        """One figure by its name; the first if empty."""
         figure = find(self.parts(), Figure, name)
-        return Image(data=figure.png(), alt=figure.alt)
+        return Picture(figure.png(), figure.alt)
+
+
+class Picture:
+    """A PNG with a text for those who do not see it; the Image of IPython 7, which Colab has, takes none."""
+
+    def __init__(self, data: bytes, alt: str) -> None:
+        self.data, self.alt = data, alt
+
+    def __repr__(self) -> str:
+        return self.alt
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, str], dict[str, Any]]:
+        png = base64.b64encode(self.data).decode()
+        return {"image/png": png, "text/plain": self.alt}, {"image/png": {"alt": self.alt}}
 
 
 class Shown(Sectioned, Generic[Result]):
@@ -97,6 +113,11 @@ class Output:
 
 
 _NOTHING = {"text/html": "", "text/plain": ""}
+
+
+def in_colab() -> bool:
+    """Whether the kernel is Colab's, where nothing shows that a thread sets (colabtools #3373)."""
+    return "google.colab" in sys.modules
 
 
 def current_cell() -> str:

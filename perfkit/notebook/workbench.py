@@ -26,8 +26,8 @@ class History(anywidget.AnyWidget):
     """The table of runs in the page, to sort and filter; its script is the file beside this one."""
 
     _esm = Path(__file__).with_name("history.js")
-    rows: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    ticked: traitlets.List[str] = traitlets.List().tag(sync=True)
+    rows: "traitlets.List[Any]" = traitlets.List().tag(sync=True)
+    ticked: "traitlets.List[str]" = traitlets.List().tag(sync=True)
     """Ids of the runs to compare."""
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from perfkit import machine, registry
-from perfkit.machine import devices
 from perfkit.recipe import Recipe, shown, switches
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
@@ -170,19 +169,6 @@ def proof(runs: Sequence[Run]) -> Table:
 def parity(result: Parity) -> list[Content]:
     """Whether a recipe trains the same, check by check."""
     return [checks("Parity", result.checks), result.describe()]
-
-
-def doctor(about: str, checks: Sequence[devices.Check], stages: Sequence[Any]) -> list[Content]:
-    """What this machine has and what to fix, and which stages can run here."""
-    columns = (
-        Col("what", "name"),
-        Col("state", "status"),
-        Col("found", "detail"),
-        Col("what to do", "remedy"),
-    )
-    here = Col("here", lambda stage: f"n/a: {stage.reason}" if stage.reason else "will be measured")
-    ladder = tabulate((Col("stage", "title"), Col("name", "name"), here), stages, "Stages")
-    return [tabulate(columns, checks, about), ladder]
 
 
 # ---------------------------------------------------------------- several ranks

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from perfkit.machine import cores, devices
+from perfkit.machine import cores
 from perfkit.machine.cores import CpuTimes
 from tests.unit.machine.conftest import files
 
@@ -30,21 +30,6 @@ BOX, SLICE = "sys/fs/cgroup/slice/box/", "sys/fs/cgroup/slice/"
 def test_the_quota_is_the_tightest_of_the_groups_of_this_process(root, groups, quota):
     files(root, GROUP | groups)
     assert cores.quota()[0] == quota
-
-
-@pytest.mark.parametrize(
-    ("affinity", "quota", "report"),
-    [
-        (8, math.inf, "8 of 8 visible cores usable"),
-        (8, 0.5, "1 of 8 visible cores usable, by a cgroup quota of 0.5"),
-        (3, 16.0, "3 of 8 visible cores usable"),
-    ],
-)
-def test_usable_cores_obey_mask_and_quota_and_say_so(monkeypatch, affinity, quota, report):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(affinity)), raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(cores, "quota", lambda: (quota, None))
-    assert devices._cores() == report
 
 
 def test_memory_is_what_the_control_group_grants(root):

@@ -1,7 +1,9 @@
 """One way for work to begin and to end: in a cell it raises, from the button the panel says it."""
 
+import sys
 import threading
 import time
+import types
 
 import ipywidgets
 import msgspec
@@ -161,3 +163,29 @@ def test_a_class_of_a_cell_is_refused_with_what_to_do():
 
     with pytest.raises(InvalidValue, match="writefile"):
         pk.LadderPanel(workload=Mine)
+
+
+def test_in_colab_the_click_itself_does_the_work(monkeypatch):
+    """What a thread sets does not show there; no click arrives meanwhile, so that there is no Stop."""
+    monkeypatch.setitem(sys.modules, "google.colab", types.ModuleType("google.colab"))
+    here = []
+    FakeStudy(monkeypatch, lambda progress: here.append(threading.current_thread()) or session()[:2])
+    panel = pk.LadderPanel(["data_loading"])
+    press(panel, "pk-run")
+    assert here == [threading.current_thread()] and len(panel.runs) == 2
+    assert panel._stop.layout.display == "none"
+
+
+def test_the_kernels_interrupt_stops_a_click_in_colab(monkeypatch):
+    monkeypatch.setitem(sys.modules, "google.colab", types.ModuleType("google.colab"))
+
+    def interrupted(progress):
+        progress.finish(session()[0])
+        raise KeyboardInterrupt
+
+    FakeStudy(monkeypatch, interrupted)
+    panel = pk.LadderPanel(["data_loading"])
+    press(panel, "pk-run")
+    assert "what was finished is kept" in words(panel) and len(panel.runs) == 1
+    press(panel, "pk-run")
+    assert len(panel.runs) == 1, "the next click works"

@@ -1,0 +1,119 @@
+"""The check-up: what this machine has for measuring, and what to fix."""
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import psutil
+
+from perfkit import machine
+from perfkit.machine import GIB, cores, devices
+from perfkit.machine.devices import Found
+from perfkit.show.document import Col, Content, tabulate
+
+_ONE_CORE = "Loader workers and training share one core: give the container more (docker run --cpus)"
+_NO_JUPYTER = "Install it: pip install -e '.[notebook]'"
+_LITTLE_MEMORY = "Up to three processes train at once: close other programs"
+_SMALL_SHM = "Loader workers crash when it is full: docker run --shm-size=2g (or --ipc=host)"
+_OTHER_TORCH = "Install the versions in requirements.txt: pip install -r requirements.txt"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One aspect of the machine; with a remedy where something is wrong."""
+
+    name: str
+    detail: str
+    remedy: str = ""
+    blocking: bool = False
+    """Whether nothing can be measured before it is fixed."""
+
+    @property
+    def status(self) -> Literal["ok", "warning", "problem"]:
+        """How bad it is."""
+        return "ok" if not self.remedy else "problem" if self.blocking else "warning"
+
+
+def checkup() -> list[Check]:
+    """Checks everything that decides what can be measured here; changes nothing."""
+    found, here, cpu = devices.ask_torch(), machine.facts(), machine.facts()["cpu"]
+    jupyter, torch = _versions("jupyterlab", "ipywidgets", "ipykernel"), _versions("torch", "torchvision")
+    built = ", ".join(f"{name} {number}" for name, number in machine.torch_build().items()) or "the CPU"
+    torch += f", built for {built}" if found.imported else f"; it cannot be imported: {found.error}"
+    has_torch = found.imported and "missing" not in torch
+    available = min(psutil.virtual_memory().available, here["memory_bytes"])
+    memory = f"{here['memory_bytes'] / GIB:.1f} GiB, {available / GIB:.1f} GiB available"
+    shm = Check("/dev/shm", "n/a: this system has none")
+    if shared := here["shm_bytes"]:
+        shm = Check("/dev/shm", f"{shared / GIB:.2f} GiB", _SMALL_SHM if shared < GIB else "")
+    bf16 = (
+        ", ".join(flag for flag in cpu["flags"] if "bf16" in flag)
+        or "no instructions for it: AMP on the CPU will be slower, not faster"
+    )
+    device = devices.check_device(None)
+    problem, _, fix = devices.compiler_problem(device).partition(": ")
+    return [
+        Check("torch", torch, "" if has_torch else _OTHER_TORCH, blocking=not has_torch),
+        Check("Jupyter", jupyter, _NO_JUPYTER if "missing" in jupyter else ""),
+        Check("cores", _cores(), _ONE_CORE if cores.usable_cores() == 1 else ""),
+        Check("memory", memory, _LITTLE_MEMORY if available < 3 * GIB else ""),
+        shm,
+        _gpu(here, found),
+        Check("bf16 on the CPU", f"{bf16} ({cpu['model']})"),
+        Check("compiler", f"torch.compile on {device}: {problem or 'has what it needs'}", fix),
+        _data(),
+    ]
+
+
+def _cores() -> str:
+    visible, (granted, _) = os.cpu_count() or 1, cores.quota()
+    quota = f", by a cgroup quota of {granted:.1f}" if granted < len(cores.affinity()) else ""
+    return f"{cores.usable_cores()} of {visible} visible cores usable{quota}"
+
+
+def _versions(*packages: str) -> str:
+    return ", ".join(f"{name} {machine.version(name) or 'missing'}" for name in packages)
+
+
+def _gpu(here: Mapping[str, Any], found: Found) -> Check:
+    driver = f", driver {here['driver']}" if here["driver"] else ""
+    if usable := [*found.cuda, *["Apple GPU"] * found.mps]:
+        return Check("GPU", ", ".join(usable) + driver)
+    if here["gpus"]:
+        why = found.error or "torch gives no reason"
+        remedy = f"{why}. Update the driver, or install a torch built for an older CUDA"
+        if not machine.torch_build():
+            remedy = "This torch is built for the CPU: install the build for CUDA (see pytorch.org)"
+        elif (mask := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+            remedy = f"CUDA_VISIBLE_DEVICES is '{mask}': unset it"
+        return Check("GPU", f"torch cannot use {here['gpus'][0]['name']}{driver}", remedy)
+    if devices.has_node("nvidiactl", "nvidia0"):
+        remedy = "Run nvidia-smi; in a container start it with --gpus all; after a driver update, reboot"
+        return Check("GPU", "there is a device node, but the NVIDIA driver does not respond", remedy)
+    return Check("GPU", "n/a: none found; stages that need one are shown as n/a")
+
+
+def _data() -> Check:
+    folder = machine.data_folder()
+    existing = next(part for part in (folder, *folder.parents) if part.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        remedy = "Set PERFKIT_DATA to another folder"
+        return Check("data folder", f"cannot write to {folder}", remedy, blocking=True)
+    free = shutil.disk_usage(existing).free
+    remedy = "Free some space, or set PERFKIT_DATA to another disk" if free < 2 * GIB else ""
+    return Check("data folder", f"{folder}, {free / GIB:.1f} GiB free", remedy)
+
+
+def sections(about: str, checks: Sequence[Check], stages: Sequence[Any]) -> list[Content]:
+    """What this machine has and what to fix, and which stages can run here."""
+    columns = (
+        Col("what", "name"),
+        Col("state", "status"),
+        Col("found", "detail"),
+        Col("what to do", "remedy"),
+    )
+    here = Col("here", lambda stage: f"n/a: {stage.reason}" if stage.reason else "will be measured")
+    ladder = tabulate((Col("stage", "title"), Col("name", "name"), here), stages, "Stages")
+    return [tabulate(columns, checks, about), ladder]

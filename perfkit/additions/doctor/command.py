@@ -1,0 +1,40 @@
+"""`perfkit doctor`."""
+
+from typing import Annotated
+
+import typer
+
+from perfkit import machine
+from perfkit.additions.doctor import checkup
+from perfkit.cli.options import Output, Training, progress
+from perfkit.results.store import RunStore
+from perfkit.studies import compare as comparing
+from perfkit.studies import rungs
+
+
+def doctor(
+    training: Training,
+    output: Output,
+    noise: Annotated[
+        bool, typer.Option("--noise", help="also measure how far apart identical runs come out (minutes)")
+    ] = False,
+    pairs: Annotated[int, typer.Option(min=2, max=100, help="pairs of processes for --noise")] = 10,
+    budget: Annotated[float, typer.Option(min=0, help="seconds of measuring for each such pair")] = 30.0,
+) -> None:
+    """Checks this machine: hardware, which stages can run here, what to fix; with --noise, its A/A noise.
+
+    Verdicts take the noise into account: a smaller effect is not called an effect.
+    """
+    checks, plan = checkup.checkup(), training.plan()
+    # What is built in declares what it offers; a workload that is named has to be loaded.
+    stages = rungs.all_stages(rungs.described(plan, load=bool(training.workload)))
+    sections = checkup.sections(machine.describe(machine.facts()), checks, stages)
+    record: dict[str, object] = {"checks": checks}
+    if noise:
+        with progress() as follow:
+            result = comparing.measure_noise(plan, pairs, budget, progress=follow)
+        record["noise"] = bound = RunStore().noise(plan.device)
+        sections.append(f"A/A noise of {plan.device}: {bound or 0:.2%}, from {result.pairs} pairs")
+    output.show("check of this machine", sections, record)
+    if any(check.status == "problem" for check in checks):
+        raise typer.Exit(1)
