@@ -27,7 +27,7 @@ NOTEBOOKS := $(patsubst notebooks/src/%.py,notebooks/%.ipynb,$(SOURCES))
 MISSING   := $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS))
 CODE      := $(wildcard perfkit tests benchmarks docs notebooks/src)
 
-.PHONY: help lab run test check checks lint types imports pytest format notebooks bench recordings outputs book slides bundle install install-dev chromium clean distclean
+.PHONY: help lab run test check checks lint types imports pytest double format notebooks bench recordings outputs book slides bundle install install-dev chromium clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -39,7 +39,7 @@ lab: $(STAMPS)/install $(if $(MISSING),notebooks)  ## open the notebooks in Jupy
 run: $(STAMPS)/install  ## run the whole ladder in this terminal
 	$(BIN)/perfkit run $(ARGS)
 
-test: checks pytest  ## every check and every test; what is missing gets installed
+test: checks pytest double  ## every check and every test; what is missing gets installed
 
 check: checks  ## the inner loop: every check, the unit and contract tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not integration" tests/unit tests/contract $(ARGS)
@@ -60,6 +60,9 @@ imports: $(STAMPS)/dev  ## the layers of the design (import-linter)
 
 pytest: $(STAMPS)/dev $(STAMPS)/colab $(STAMPS)/chromium  ## the tests alone
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+double: $(STAMPS)/dev  ## what needs a GPU, on a double of CUDA: that code runs, not that it is right
+	$(BIN)/python -m pytest -n 0 tests/double
 
 format: $(STAMPS)/dev  ## ruff: fix what it can, then format
 	$(BIN)/ruff check --fix-only $(CODE)

@@ -1,0 +1,63 @@
+"""Recipes on the double, from the command line down to the children: every switch that needs CUDA."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from perfkit.recipe import Recipe, switches
+from perfkit.results.store import RunStore
+from perfkit.studies import compare, inspect, sources
+from perfkit.studies.rungs import climb
+from tests.support import double
+from tests.support.cli import perfkit
+
+CIFAR = "cifar_resnet18"
+FURTHER = "device_prefetch zero_grad cudnn_benchmark fused_optimizer amp_fp16 accumulation".split()
+pytestmark = pytest.mark.usefixtures("no_orphans")
+
+
+def plan(**wanted):
+    return sources.plan(CIFAR, preset="smoke", device="cuda", options={"samples": 32}, **wanted)
+
+
+def test_the_default_ladder_runs_from_end_to_end():
+    runs = {run.stage: run for run in climb(plan(), RunStore())}
+    reasons = {name: run.reason for name, run in runs.items() if run.status != "ok"}
+    assert reasons.keys() == {"allocator", "scaled_decode"}, reasons
+    assert all(check.ok for run in runs.values() for check in run.mechanism)
+    base = runs["baseline"]
+    assert base.machine["device"]["name"] == double.NAME, "a run says that no GPU has made it"
+    assert base.peak_memory_bytes <= base.peak_reserved_bytes
+    assert base.raw.device_step_s
+
+
+def test_every_switch_that_needs_cuda_is_in_effect():
+    runs = climb(plan(stages=FURTHER, keep_all=True), RunStore())
+    assert [run.reason for run in runs if run.status != "ok"] == []
+    proven = {check.name for run in runs for check in run.mechanism if check.ok}
+    assert {name for name, switch in switches().items() if switch.needs == "cuda"} <= proven
+
+
+@pytest.mark.parametrize("stage", ["device_prefetch", "amp_fp16"])
+def test_a_stage_trains_the_same(stage):
+    baseline = plan(stages=["baseline"])
+    side = compare.candidate(stage, baseline)
+    found = inspect.parity(baseline, side.title, Recipe().replace(**side.changes))
+    assert found.ok, found.describe()
+
+
+def test_a_device_that_is_not_there_is_refused():
+    assert "torch finds no device 'cuda:1'" in perfkit("run", "--device", "cuda:1", code=2).stderr
+
+
+def test_a_rank_takes_its_own_gpu(here, monkeypatch):
+    from perfkit import parallel
+
+    joined = []
+    fake = SimpleNamespace(is_initialized=lambda: False, init_process_group=joined.append, get_rank=lambda: 0)
+    monkeypatch.setattr(parallel, "distributed", fake)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert parallel.join_ranks(torch.device("cuda"), seed=0) == torch.device("cuda", 0)
+    assert joined == ["nccl"]
+    assert here.device_index == [0]

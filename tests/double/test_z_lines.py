@@ -1,0 +1,35 @@
+"""Every line of perfkit behind a test for CUDA was run by the tests of this folder; that it is right, a GPU must say."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import cuda_lines
+
+SOURCE = """
+if device.type != "cuda":
+    return 1
+after_a_return = 2
+if device.type == "cpu":
+    b = 3
+else:
+    otherwise = 4
+if not on_gpu:
+    d = 5
+if torch.cuda.is_initialized() and steps:
+    asked = 6
+"""
+
+
+def test_conditions_on_cuda_are_found():
+    found = cuda_lines.in_source(SOURCE)
+    assert {4, 8, 12} <= found
+    assert not found & {3, 6, 10}
+
+
+def test_every_line_behind_a_test_for_cuda_was_run(request, cuda):
+    run = {item.path.name for item in request.session.items}
+    missing = {file.name for file in Path(__file__).parent.glob("test_*.py")} - run
+    if missing or request.config.option.keyword:
+        pytest.skip("lines for CUDA: only a run of the whole folder shows whether all were run")
+    assert cuda_lines.missing(cuda) == []
