@@ -358,9 +358,14 @@ def checked(real, fake):
 def properties(device):
     needs_device(device)
     return types.SimpleNamespace(
-        name=NAME, uuid=UUID, major=8, minor=0, total_memory=MEMORY, multi_processor_count=1, is_integrated=0,
-        gcnArchName="", regs_per_multiprocessor=65536, warp_size=32, max_threads_per_multi_processor=2048,
-    )  # fmt: skip
+        name=NAME,
+        uuid=UUID,
+        major=8,
+        minor=0,
+        total_memory=MEMORY,
+        multi_processor_count=1,
+        is_integrated=0,
+    )
 
 
 def memory_info(device=None):
