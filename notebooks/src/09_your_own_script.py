@@ -57,7 +57,7 @@ panel.patch()
 #
 # ```bash
 # perfkit watch train.py -- --epochs 5
-# perfkit compare --script train.py --set workers=2 --set amp=bf16 -- --epochs 5
+# perfkit referee train.py --set workers=2 --set amp=bf16 -- --epochs 5
 # perfkit patch train.py --set workers=2 -- --epochs 5
 # ```
 #

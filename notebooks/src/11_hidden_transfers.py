@@ -25,12 +25,12 @@ import inspect
 from IPython.display import Markdown
 
 from perfkit import notebook as pk
-from perfkit.workloads.bottlenecks import Chatty
+from perfkit.additions.inside.chatty import Chatty
 
 Markdown(f"```python\n{inspect.getsource(Chatty)}```")
 
 # %%
-name = "perfkit.workloads.bottlenecks:Chatty"
+name = "perfkit.additions.inside.chatty:Chatty"
 syncs = pk.find_syncs(name)
 syncs.table()
 

@@ -20,7 +20,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from perfkit import notebook as pk
-from perfkit.studies.compare import efficiency, forecast
+from perfkit.additions.ranks.scaling import efficiency, forecast
 
 several = torch.cuda.device_count() > 1
 both = {"ranks": 2} if several else {"ranks": 2, "cpu_threads": 1}

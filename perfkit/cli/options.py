@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from perfkit.cli import complain
 from perfkit.errors import InvalidValue, PerfkitError, explain
 from perfkit.machine import write_atomically
 from perfkit.recipe import pairs, parse_settings
 
 if TYPE_CHECKING:  # else a command that needs none of it would wait for numpy and rich
+    from perfkit.results.store import RunStore
     from perfkit.show.document import Content
     from perfkit.studies.sources import Plan, Progress, Update
 
@@ -72,16 +74,37 @@ class Recipe(Training):
 
 
 @dataclass(frozen=True)
-class Script:
-    """A script of one's own, measured as it stands; its arguments come after `--`."""
+class Gate:
+    """How long two sides are compared, and when the command fails."""
 
-    script: Annotated[str | None, typer.Option(help="your own script; its arguments come after --")] = None
-    module: Annotated[bool, typer.Option("-m", help="--script is a module, as for python -m")] = False
+    fail_if_slower: Annotated[
+        str | None, typer.Option(help="exit with 1 only if B is slower than A by more than this, such as 3%")
+    ] = None
+    budget: Annotated[float, typer.Option(help="seconds of rounds, over all pairs of processes", min=0)] = (
+        90.0
+    )
+    precision: Annotated[float, typer.Option(help="until the interval is ± this share", min=0)] = 0.02
+
+    def __post_init__(self) -> None:
+        """Checks the limit before anything is measured."""
+        _ = self.limit
+
+    @property
+    def limit(self) -> float | None:
+        """The share by which B may be slower: `3%` or `0.03` as 0.03; None without a limit."""
+        text = self.fail_if_slower
+        if text is None:
+            return None
+        with contextlib.suppress(ValueError):
+            value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+            if 0 <= value < 1:
+                return value
+        raise InvalidValue(f"--fail-if-slower was given '{text}'", "Write a share, such as 3% or 0.03")
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where a result goes beside the terminal; that it can be written is checked before hours are spent."""
+    """Where a result goes in addition to the terminal; that it can be written is checked before measuring."""
 
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="write the result as JSON; - for stdout")
@@ -148,6 +171,24 @@ def progress(tell: "Callable[[Update], None]" = lambda update: None) -> "Iterato
                 typer.echo(now.phase, err=True)
 
         yield Progress(show)
+
+
+@contextlib.contextmanager
+def stored() -> "Iterator[RunStore]":
+    """The store of a command. At its end the command says what could not be read or written.
+
+    What was measured is shown by then; the exit code is 1 if it could not be stored.
+    """
+    from perfkit.results.store import RunStore
+
+    store = RunStore()
+    try:
+        yield store
+    finally:
+        for problem in (*store.problems, *store.lost):
+            complain(problem)
+    if store.lost:
+        raise typer.Exit(1)
 
 
 def check_writable(*paths: Path | None) -> None:

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from perfkit import export as exports
-from perfkit.cli import complain
 from perfkit.cli.options import (
     Out,
     Output,
@@ -18,6 +17,7 @@ from perfkit.cli.options import (
     check_writable,
     names,
     progress,
+    stored,
     write,
 )
 from perfkit.errors import InvalidValue
@@ -49,20 +49,21 @@ def run(
             done.append(now.run)
             typer.echo(sentences.verdict(now.run), err=True)
 
-    with progress(show) as follow:
-        try:
-            runs, stopped = climb(plan, RunStore(), follow), False
-        except KeyboardInterrupt:
-            runs, stopped = done, True
-    if not runs:
-        raise KeyboardInterrupt
-    if out:
-        write(out, recordings.text(runs))
-    _show_session(runs, output)
-    if stopped:
-        raise KeyboardInterrupt
-    if any(run.status == "failed" for run in runs):
-        raise typer.Exit(1)
+    with stored() as store:
+        with progress(show) as follow:
+            try:
+                runs, stopped = climb(plan, store, follow), False
+            except KeyboardInterrupt:
+                runs, stopped = done, True
+        if not runs:
+            raise KeyboardInterrupt
+        if out:
+            write(out, recordings.text(runs))
+        _show_session(runs, output)
+        if stopped:
+            raise KeyboardInterrupt
+        if any(run.status == "failed" for run in runs):
+            raise typer.Exit(1)
 
 
 def _show_session(runs: list[Run], output: Output) -> None:
@@ -74,10 +75,8 @@ def _show_session(runs: list[Run], output: Output) -> None:
 
 def runs(limit: Annotated[int, typer.Option(min=1, help="how many, newest first")] = 20) -> None:
     """Lists the stored runs, newest first."""
-    store = RunStore()
-    terminal.show([tables.stored(store.history(limit))])
-    for problem in store.problems:
-        complain(problem)
+    with stored() as store:
+        terminal.show([tables.stored(store.history(limit))])
 
 
 def show(
@@ -93,18 +92,25 @@ def show(
 ) -> None:
     """Shows a run, a session or a recording; with --html it is a report to send to a colleague."""
     if name and (name.endswith(".json") or name.startswith(recordings.PREFIX)):
-        return _show_session(recordings.find(name.removeprefix(recordings.PREFIX)), output)
-    store = RunStore()
+        _show_session(recordings.find(name.removeprefix(recordings.PREFIX)), output)
+        return
+    with stored() as store:
+        _show_stored(store, name, output)
+
+
+def _show_stored(store: RunStore, name: str | None, output: Output) -> None:
+    """A session or a run of the store; the newest session that can be read if no name is given."""
     if name is None:
-        newest = store.history(limit=1)
+        newest = store.history(limit=1) or store.history()
         if not newest:
             raise InvalidValue("no run is stored yet", "Measure some: perfkit run")
         name = newest[0].run.session
     if session := store.runs(name):
-        return _show_session(session[::-1], output)
-    stored = store.get(name)
-    sections = [*tables.sections([stored]), tables.checks("Every check", stored.mechanism)]
-    return output.show(sentences.name(stored), sections, summary(stored) | {"machine": stored.machine})
+        _show_session(session[::-1], output)
+        return
+    run = store.get(name)
+    sections = [*tables.sections([run]), tables.checks("Every check", run.mechanism)]
+    output.show(sentences.name(run), sections, summary(run) | {"machine": run.machine})
 
 
 def export(

@@ -7,15 +7,14 @@ from typing import Any
 import ipywidgets as widgets
 
 from perfkit import registry
-from perfkit.errors import Cancelled, RunFailed, one_of
+from perfkit.errors import Cancelled, RunFailed, StoreError, one_of
 from perfkit.machine import devices
 from perfkit.notebook.panel import STOPPED, Panel, heading, row
 from perfkit.notebook.shown import Recipes, Shown
 from perfkit.recipe import Recipe, Value
 from perfkit.results import recordings
 from perfkit.results.parity import Parity
-from perfkit.results.run import RUNG, Run
-from perfkit.results.store import RunStore
+from perfkit.results.run import Run
 from perfkit.show import figures, sentences, tables
 from perfkit.show.document import Bullets, Content, Notice, Section
 from perfkit.studies import inspect, sources
@@ -102,7 +101,8 @@ class LadderPanel(Panel):
 
     def _moved(self) -> None:
         """There is another plan: shows what was measured earlier for it, if anything was."""
-        self.runs = RunStore().remembered(repr(self.plan))
+        self.store.problems.clear()
+        self.runs = self.store.remembered(repr(self.plan))
         if self.runs:
             when = self.runs[0].created[:16].replace("T", " ")
             self.say(f"measured earlier, at {when} UTC; Run measures again")
@@ -111,30 +111,32 @@ class LadderPanel(Panel):
     def _measure(self) -> None:
         self._climb(self.plan)
         if not self.plan.recorded:
-            RunStore().remember(repr(self.plan), self.runs[0].session)
+            self.store.remember(repr(self.plan), self.runs[0].session)
 
     def _climb(self, plan: Plan) -> None:
         """Measures a plan. Raises what went wrong, also in a run."""
         self.runs = []
-        self.runs = runs = climb(plan, RunStore(), self.progress())
+        self.runs = runs = climb(plan, self.store, self.progress())
         # Each reason once, with the first run that it ended.
         failed = {run.reason: run.title for run in reversed(runs) if run.status == "failed"}
         if failed:
             raise RunFailed("; ".join(f"{title} failed: {why}" for why, title in reversed(failed.items())))
+        if self.store.lost:
+            raise StoreError("; ".join(self.store.lost), "What was measured is shown above; it is not kept")
         if any(run.status == "cancelled" for run in runs):
             raise Cancelled(STOPPED)
 
     def sections(self) -> Sequence[Content]:
         """The result in one picture and a few sentences; details are folded."""
         if not self.runs:
-            return ()
+            return tuple(map(Notice, self.store.problems))
         picture = [figures.headline(self.runs)] if any(run.status == "ok" for run in self.runs) else []
         details = [*self._evidence(), *tables.summary(self.runs)[:2]]
-        notices = map(Notice, sentences.notices(self.runs))
+        notices = map(Notice, [*self.store.problems, *sentences.notices(self.runs)])
         return [*notices, *picture, *self._answers(), Section("Details", details, folded=True)]
 
     def _answers(self) -> list[Content]:
-        kept = [run.title for run in self.runs if run.facts.get(RUNG) == "kept"]
+        kept = [run.title for run in self.runs if run.decision and run.decision.kept]
         lines = [f"Kept: {', '.join(kept)}."] if kept else []
         told = [run for run in self.runs if run.status != "failed"]  # the panel's error tells of the others
         return [tables.ladder(self.runs), Bullets([*lines, *sentences.verdicts(told)])]

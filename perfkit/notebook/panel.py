@@ -25,6 +25,7 @@ from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.notebook.shown import Output, Sectioned, current_cell, in_colab
 from perfkit.recipe import Recipe, Switch, Value, switches
 from perfkit.results.run import Run
+from perfkit.results.store import RunStore
 from perfkit.rules import joined
 from perfkit.studies.sources import Progress, Update
 
@@ -185,6 +186,11 @@ class Panel(Sectioned):
     below: Sequence[widgets.Widget] = ()
     runs: Sequence[Run] = ()
     """What is shown."""
+
+    @functools.cached_property
+    def store(self) -> RunStore:
+        """Where this panel reads and writes what it measures."""
+        return RunStore()
 
     def __init__(self, key: object) -> None:
         self.cancelled = threading.Event()

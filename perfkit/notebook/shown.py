@@ -153,7 +153,9 @@ def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
         runs = recordings.find(str(name))
         return Shown(runs, tables.sections(runs))
     runs = rungs.climb(sources.plan(stages=[stage], device=f"{recordings.PREFIX}{name}", below=True))
-    return Shown(runs, [Bullets(verdicts(runs)[-1:]), tables.ladder(runs), runs[0].facts[recordings.ORIGIN]])
+    origin = runs[0].origin
+    assert origin, "it is of a recording"
+    return Shown(runs, [Bullets(verdicts(runs)[-1:]), tables.ladder(runs), origin.details()])
 
 
 def training_loop(runs: Sequence[Run]) -> Markdown:

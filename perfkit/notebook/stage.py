@@ -2,7 +2,7 @@
 
 import contextlib
 import html
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,16 +10,16 @@ import ipywidgets as widgets
 
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, optimization
+from perfkit.ladder.catalogue import LADDER, optimization
 from perfkit.notebook.ladder import LadderPanel
 from perfkit.notebook.panel import Controls, row, text
 from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run
-from perfkit.results.store import RunStore, Stored
+from perfkit.results.store import Decided
 from perfkit.show import sentences, tables, units
 from perfkit.show.document import Bullets, Code, Content, Markdown, Section
-from perfkit.studies import inspect, rungs
+from perfkit.studies import decisions, inspect, rungs
 from perfkit.studies.sources import Plan
 
 FIRST: dict[str, Value] = {"workers": 1, "wait_policy": "passive"}
@@ -68,9 +68,9 @@ class StagePanel(LadderPanel):
 
     def _planned(self, device: str | None, settings: Mapping[str, Any]) -> Plan:
         plan = replace(super()._planned(device, settings), below=True)
-        self._decided = _decided(plan)
+        self._decided = decisions.decided(self.store, plan)
         if not plan.recorded:
-            climbed = _switches(self._decided, catalogue.below(self.optimization.name))
+            climbed = decisions.settings(self._decided, catalogue.below(self.optimization.name))
             plan = replace(plan, settings={**climbed, **plan.settings})
         rungs.all_stages(rungs.described(plan))  # raises where the loop below the stage cannot run
         return plan
@@ -92,7 +92,7 @@ class StagePanel(LadderPanel):
         elsewhere = f"n/a here: {stage.reason}. Choose another place in the menu Where"
         self.say(elsewhere if stage.reason else "ready")
         super()._moved()
-        if self.runs and (guess := RunStore().guess(self._run.id)):
+        if self.runs and (guess := self.store.guess(self._run.id)):
             self._guess.value = guess
         self._show_climb(self._decided)
 
@@ -103,25 +103,28 @@ class StagePanel(LadderPanel):
 
     def keep(self) -> None:
         """Keeps this stage: the panels of later stages start from a loop that has it."""
-        self._decide("kept")
+        self._decide(kept=True)
 
     def drop(self) -> None:
         """Drops this stage: the panels of later stages start from a loop without it; otherwise as `keep`."""
-        self._decide("dropped")
+        self._decide(kept=False)
 
-    def _decide(self, decision: str) -> None:
+    def _decide(self, kept: bool) -> None:
         self.results()
         if not self._is_stored():
             what = "a recording is shown" if self.plan.recorded else "this stage has no result"
             where = "Choose a place that measures in the menu Where, then press Run"
             raise InvalidValue(f"{what}: a result of your own is what can be kept or dropped", where)
-        RunStore().mark(self._run.id, note=decision)
-        self._show_climb(_decided(self.plan))
+        run = self._run
+        decisions.decide(self.store, self.plan, run, run.previous(self.runs), kept)
+        self._decided = decisions.decided(self.store, self.plan)
+        self._show_climb(self._decided)
 
     def _is_stored(self) -> bool:
-        return not self.plan.recorded and self._run.status == "ok"
+        is_own = self._run.stage == self.optimization.name
+        return is_own and not self.plan.recorded and self._run.status == "ok"
 
-    def _show_climb(self, decided: Mapping[str, Stored]) -> None:
+    def _show_climb(self, decided: Mapping[str, Decided]) -> None:
         """What was decided on each stage so far."""
         climbed = " · ".join(_told(decided[name]) for name in LADDER if name in decided)
         self._decisions.value = html.escape(f"The climb so far: {climbed}.") if climbed else ""
@@ -136,7 +139,7 @@ class StagePanel(LadderPanel):
         run, progress = self._run, self.progress()
         if not self._is_stored():
             return
-        RunStore().mark(run.id, guess=self.guess)
+        self.store.mark(run.id, guess=self.guess)
         if not run.simulated:
             progress.reach(0.99)
             recipe = Recipe.from_dict(run.recipe)
@@ -173,35 +176,17 @@ class StagePanel(LadderPanel):
         ]
 
 
-def _decided(plan: Plan) -> dict[str, Stored]:
-    """The newest decision on each stage, for the plan's workload, preset and device: a note of its run."""
-    place = (plan.preset.name, plan.device)
-    return {
-        row.run.stage: row
-        for row in reversed(RunStore().history(workload=plan.workload))
-        if (row.run.preset, row.run.device) == place and row.note in ("kept", "dropped")
-    }
-
-
-def _told(row: Stored) -> str:
+def _told(decided: Decided) -> str:
     """A decision in a word, with what the stage gained."""
-    ratio = row.run.speedup("baseline")
-    gain = f" {units.times(ratio.ratio)}" if ratio else ""
-    return f"{row.run.title}{gain if row.note == 'kept' else ' dropped'}"
-
-
-def _switches(rows: Mapping[str, Stored], names: Iterable[str]) -> dict[str, Value]:
-    """The switches of stages, as they were measured, or before that where the stage was dropped."""
-    settings: dict[str, Value] = {}
-    for name in names:
-        if row := rows.get(name):
-            below = row.run.pairing("previous")
-            run = RunStore().get(below.against) if below and row.note == "dropped" else row.run
-            settings |= {switch: run.recipe[switch] for switch in OPTIMIZATIONS[name].settings}
-    return settings
+    run, ratio = decided.run, decided.run.speedup("baseline")
+    if not decided.decision.kept:
+        return f"{run.title} dropped"
+    return f"{run.title} {units.times(ratio.ratio)}" if ratio else run.title
 
 
 def kept() -> dict[str, Value]:
     """The switches of the stages that you kept, for the device, workload and preset of the session."""
-    rows = {name: row for name, row in _decided(LadderPanel().plan).items() if row.note == "kept"}
-    return _switches(rows, LADDER[1:]) or FIRST
+    panel = LadderPanel()
+    decided = decisions.decided(panel.store, panel.plan)
+    rows = {name: row for name, row in decided.items() if row.decision.kept}
+    return decisions.settings(rows, LADDER[1:]) or FIRST

@@ -15,7 +15,7 @@ from perfkit.notebook.panel import Controls, download, preformatted, row, text
 from perfkit.recipe import Recipe, Value, switches
 from perfkit.results import recordings
 from perfkit.results.run import Run
-from perfkit.results.store import RunStore, Stored
+from perfkit.results.store import Stored
 from perfkit.show import html, sentences, tables
 from perfkit.show.document import Bullets, Content
 from perfkit.studies import rungs
@@ -84,7 +84,7 @@ class Workbench(LadderPanel):
     def runs(self, ticked: Sequence[Run]) -> None:
         """Lists the history as it is now, oldest first: no failed runs, nor the baseline once more."""
         ids = {run.id for run in ticked}
-        history = RunStore().history(workload=self.plan.workload)[::-1]
+        history = self.store.history(workload=self.plan.workload)[::-1]
         if name := self.plan.recorded:  # its runs are in no store
             history = [*map(Stored, recordings.find(name))]
         shown = [each for each in history if each.run.samples_per_s and not each.run.is_again]
@@ -120,7 +120,9 @@ class Workbench(LadderPanel):
         """The ticked runs, each beside the first of them."""
         first, *others = self.runs
         try:
-            words = [sentences.verdict(run, first, compare_stored(first, run).ratio) for run in others]
+            words = [
+                sentences.verdict(run, first, compare_stored(first, run, self.store).ratio) for run in others
+            ]
             words += [f"Training: {sentences.training(run, first)}." for run in others[-1:]]
         except InvalidValue as problem:
             words = [str(problem)]
@@ -150,9 +152,9 @@ class Workbench(LadderPanel):
 
     def _delete(self) -> None:
         """Takes the ticked runs away; the runs of a recording are in no store."""
-        RunStore().delete([run.id for run in self.results()])
+        self.store.delete([run.id for run in self.results()])
         self.runs = []
 
     def _undelete(self) -> None:
-        RunStore().undelete()
+        self.store.undelete()
         self.runs = [*self.runs]

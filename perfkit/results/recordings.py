@@ -5,35 +5,23 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from perfkit import machine
 from perfkit.errors import InvalidValue
-from perfkit.results.run import SCHEMA, Run, read
+from perfkit.results.run import Provenance, Run, read
+from perfkit.results.upgrade import SCHEMA
 
 PREFIX = "recorded:"
 """Begins the name of a device; the name of a recording, or a file, follows."""
-ORIGIN = "recording"
-"""The fact of a run of a recording: where it was recorded, when and how."""
-
-
-class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a recording comes from."""
-
-    machine: dict[str, Any]
-    when: str
-    """UTC, ISO 8601."""
-    command: str
-    commit: str | None = None
-    """Of perfkit."""
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """Runs of a named machine."""
 
-    schema: Literal[1] = SCHEMA
+    schema: Literal[2] = SCHEMA
     provenance: Provenance
     runs: Annotated[list[Run], msgspec.Meta(min_length=1)]
 
@@ -57,7 +45,7 @@ def provenance() -> Provenance:
 
 def text(recorded: Sequence[Run]) -> bytes:
     """Runs as the content of a recording's file; those of another recording have their own provenance."""
-    if any(ORIGIN in run.facts for run in recorded):
+    if any(run.origin for run in recorded):
         raise InvalidValue("these runs are of a recording already", "Copy its file instead")
     recording = Recording(provenance=provenance(), runs=list(recorded))
     return msgspec.json.format(msgspec.json.encode(recording), indent=1)
@@ -76,10 +64,7 @@ def find(name: str) -> list[Run]:
     path = known.get(name, Path(name))
     if path.suffix == ".json" and path.is_file():
         recording = read(path.read_bytes(), Recording, path)
-        place = recording.provenance
-        code = f" of perfkit {place.commit[:10]}" if place.commit else ""
-        origin = f"Recorded {place.when[:10]} on {machine.describe(place.machine)}, by {place.command}{code}."
-        return [msgspec.structs.replace(run, facts={**run.facts, ORIGIN: origin}) for run in recording.runs]
+        return [msgspec.structs.replace(run, origin=recording.provenance) for run in recording.runs]
     raise InvalidValue(
         f"there is no recording '{name}'",
         f"There are: {', '.join(known) or 'none'}. Others: recorded:FILE.json, a file from `perfkit run -o`",

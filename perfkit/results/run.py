@@ -1,6 +1,5 @@
 """Runs: what a measurement leaves behind. Raw values are kept, everything else is derived from them here."""
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar
@@ -9,20 +8,17 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from perfkit import machine
 from perfkit.errors import StoreError
 from perfkit.results import stats
 from perfkit.results.parity import Check
 from perfkit.results.stats import Estimate, Ratio, Values
+from perfkit.results.upgrade import SCHEMA, upgraded
 
 T = TypeVar("T")
 
-SCHEMA: Literal[1] = 1
-"""Version of what is stored."""
 AGAIN = "baseline_again"
 """The stage that measures the baseline once more in another process: the A/A row."""
-RUNG = "rung"
-"""The fact of a run that says whether its rung was kept: `kept`, or `dropped: ` with the reason."""
-
 DISTURBED = 0.05
 """A block during which others took more than this share of the cores is disturbed (metrics §1)."""
 
@@ -63,6 +59,40 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     kernel_s: Seconds = 0.0
 
 
+class Decision(msgspec.Struct, frozen=True):
+    """Whether a stage is kept, so that later stages are built on it."""
+
+    kept: bool
+    by: Literal["climb", "plan", "user"]
+    """Who decided: the climb by its verdict, the plan that asked for it in advance, or the user."""
+    why: str = ""
+
+    def describe(self) -> str:
+        """`kept`, or `dropped: slower`."""
+        word = "kept" if self.kept else "dropped"
+        return f"{word}: {self.why}" if self.why else word
+
+
+class Provenance(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a recording comes from."""
+
+    machine: dict[str, Any]
+    when: str
+    """UTC, ISO 8601."""
+    command: str
+    commit: str | None = None
+    """Of perfkit."""
+
+    def describe(self) -> str:
+        """When it was recorded, and on which machine."""
+        return f"Recorded {self.when[:10]} on {machine.describe(self.machine)}"
+
+    def details(self) -> str:
+        """The same, and how it was recorded."""
+        version = f" of perfkit {self.commit[:10]}" if self.commit else ""
+        return f"{self.describe()}, by {self.command}{version}."
+
+
 class Raw(msgspec.Struct, frozen=True):
     """Every measured value in the order of time, warm-up included."""
 
@@ -98,16 +128,6 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     """`compute_s` of each rank: the others wait for the slowest one."""
     start_s: Seconds
     """Time of a collective that moves almost no bytes."""
-
-    @property
-    def exposed_s(self) -> float:
-        """The part that lengthens the step."""
-        return max(0.0, self.step_s - self.compute_s)
-
-    @property
-    def straggling(self) -> float:
-        """`compute_s` of the slowest rank / of the median rank."""
-        return max(self.rank_compute_s) / float(np.median(self.rank_compute_s))
 
 
 def counting(shares: Sequence[float], count: int) -> tuple[Flags, float | None]:
@@ -190,7 +210,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     The derived values (`samples_per_s` and those that follow) are None where nothing was measured.
     """
 
-    schema: Literal[1] = SCHEMA
+    schema: Literal[2] = SCHEMA
     id: str
     session: str
     """Runs of one session were measured together, on one machine."""
@@ -222,6 +242,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Size of a sample in the batch that the loader hands over."""
     communication: Communication | None = None
     simulated: Simulated | None = None
+    decision: Decision | None = None
+    """Whether the climb kept its stage; None where nothing was to be decided."""
+    origin: Provenance | None = None
+    """Of a run that is played from a recording."""
+    script: str | None = None
+    """The command of a user's script that trained; the recipe is then only what could be observed of it."""
     facts: dict[str, str] = {}
     """Further facts: precision policy, switches that were not applied and why."""
     warnings: list[str] = []
@@ -235,11 +261,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def is_again(self) -> bool:
         """Whether this is the A/A row."""
         return self.stage == AGAIN
-
-    @property
-    def is_script(self) -> bool:
-        """Whether a user's script trained, so that the recipe is only what could be observed of it."""
-        return "command" in self.facts
 
     @cached_property
     def samples_per_s(self) -> Estimate | None:
@@ -299,15 +320,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         rates = self._efficiencies
         return rates.size >= stats.MIN_ROUNDS and stats.geometric_mean(rates).low > 1.01
 
-    def ceiling_change(self, before: "Run") -> Ratio | None:
-        """How the step on a batch already on the device changed, with interval and verdict.
-
-        None for simulated runs: the model's error of that change is not known.
-        """
-        own, other = (np.array(run.raw.ceiling_samples_per_s) for run in (self, before))
-        is_known = own.size and other.size and not self.simulated
-        return stats.ratio(own, other, paired=False) if is_known else None
-
     @property
     def utilization(self) -> float | None:
         """Kernel time of a step / the step, 0 to 1, of a simulated run; None for measured ones."""
@@ -357,21 +369,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         steps = np.array(on_device) if len(on_device) == steps.size else steps
         counts, _ = counting(self.raw.disturbed, len(blocks))
         return steps[np.repeat(counts, blocks)] if steps.size == sum(blocks) else steps
-
-
-def break_even_steps(run: Run, runs: Sequence[Run]) -> int | None:
-    """Steps after which compiling has paid for itself; None if the run was not compiled, or never pays.
-
-    (cold compiled step - cold eager step) / (eager step - compiled step), by medians, against the run before.
-    """
-    eager = run.previous(runs)
-    if run.compile_s is None or eager is None or eager.compile_s is not None:
-        return None
-    if not (run.step_s and eager.step_s) or run.samples_per_step != eager.samples_per_step:
-        return None
-    saved = eager.step_s.value - run.step_s.value
-    spent = run.raw.step_s[0] - eager.raw.step_s[0]
-    return max(0, math.ceil(round(spent / saved, 6))) if saved > 0 else None
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -451,16 +448,28 @@ def document(runs: Sequence[Run]) -> dict[str, Any]:
         "device": first.device,
         "simulated": first.simulated is not None,
         "seed": first.seed,
-        "stages": [{**summary(run), "compile_break_even_steps": break_even_steps(run, runs)} for run in runs],
+        "stages": [summary(run) for run in runs],
     }
+
+
+class _Version(msgspec.Struct):
+    schema: int = SCHEMA
 
 
 def read(text: bytes, kind: type[T], what: object) -> T:
     """A struct with runs from JSON: nothing is executed, every field is checked; else a `StoreError`."""
+    name = kind.__name__.lower()
     try:
-        return msgspec.json.decode(text, type=kind)
+        version = msgspec.json.decode(text, type=_Version).schema
+        if version == SCHEMA:
+            return msgspec.json.decode(text, type=kind)
+        if version < SCHEMA:
+            return msgspec.convert(upgraded(msgspec.json.decode(text)), kind)
     except (ValueError, RecursionError) as problem:
-        name = kind.__name__.lower()
         raise StoreError(
             f"{what} is not a {name} of this version of perfkit: {problem}", "Restore it, or measure again"
         ) from None
+    raise StoreError(
+        f"{what} is a {name} of a later version of perfkit: its schema is {version}, and {SCHEMA} is known",
+        "Update perfkit",
+    )

@@ -1,4 +1,4 @@
-"""Where runs, and the A/A noise of this machine, are kept: SQLite, for any number of threads and processes.
+"""Where runs, decisions and the A/A noise are kept: SQLite, for any number of threads and processes.
 
 The noise is how far a recipe differs from itself in another process: every ladder measures its baseline in
 two processes, and `perfkit doctor --noise` measures more such pairs.
@@ -6,7 +6,7 @@ two processes, and `perfkit doctor --noise` measures more such pairs.
 
 import contextlib
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,68 +15,125 @@ import msgspec
 from perfkit import machine
 from perfkit.errors import InvalidValue, StoreError, explain
 from perfkit.results import stats
-from perfkit.results.run import Run, read
+from perfkit.results.run import Decision, Run, read
 from perfkit.results.stats import AAPair
 
+_VERSION = 2
+"""Of the tables, as `PRAGMA user_version`; a file of version 1 has 0 there."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runs (
     id TEXT PRIMARY KEY, created TEXT NOT NULL, session TEXT NOT NULL, workload TEXT NOT NULL,
-    name TEXT NOT NULL DEFAULT '', note TEXT NOT NULL DEFAULT '', guess REAL, body BLOB NOT NULL,
-    deleted INTEGER NOT NULL DEFAULT 0
+    note TEXT NOT NULL DEFAULT '', guess REAL, body BLOB NOT NULL, deleted INTEGER NOT NULL DEFAULT 0
 );
-CREATE TABLE IF NOT EXISTS asked (question TEXT PRIMARY KEY, session TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS noise (device TEXT NOT NULL, log_ratio REAL NOT NULL, scatter REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS answers (
+    machine TEXT NOT NULL, question TEXT NOT NULL, session TEXT NOT NULL, PRIMARY KEY (machine, question)
+);
+CREATE TABLE IF NOT EXISTS decisions (
+    machine TEXT NOT NULL, place TEXT NOT NULL, stage TEXT NOT NULL, run TEXT NOT NULL,
+    kept INTEGER NOT NULL, by TEXT NOT NULL, why TEXT NOT NULL, settings TEXT NOT NULL,
+    PRIMARY KEY (machine, place, stage)
+);
+CREATE TABLE IF NOT EXISTS aa_pairs (
+    machine TEXT NOT NULL, device TEXT NOT NULL, allocator TEXT NOT NULL,
+    log_ratio REAL NOT NULL, scatter REAL NOT NULL
+);
 """
+# In version 1 noise and answers said nothing of the machine. Runs are read as they are.
+_FROM_1 = "DROP TABLE IF EXISTS noise; DROP TABLE IF EXISTS asked;"
 # Any dotted part of a reference names its workload: `photos` is `perfkit.workloads.photos:Photos`.
 _OF_WORKLOAD = "instr('.' || replace(workload, ':', '.') || '.', '.' || replace(?1, ':', '.') || '.')"
 _READ = """
-SELECT id, body, name, note, guess FROM runs WHERE NOT deleted AND (?1 IS NULL OR {})
+SELECT id, body, note, guess FROM runs WHERE NOT deleted AND (?1 IS NULL OR {})
 ORDER BY created DESC, rowid DESC LIMIT ?2
 """
 _NEWEST_PAIRS = """
-SELECT log_ratio, scatter FROM noise WHERE device = ? ORDER BY rowid DESC LIMIT 30
+SELECT log_ratio, scatter FROM aa_pairs WHERE machine = ? AND device = ? AND allocator = ?
+ORDER BY rowid DESC LIMIT 30
 """  # since a machine changes
-_NOISE_OF_SCRIPTS = 0.05
-"""Equal processes of a script differed by 2.1% (standard deviation, 18 pairs of three small scripts that are
-watched, two cores, torch 2.15), two of them by more than 4.5%."""
+_DECIDED = """
+SELECT stage, kept, by, why, settings, body FROM decisions JOIN runs ON runs.id = run
+WHERE machine = ? AND place = ? AND NOT deleted
+"""
 
 
 class Stored(NamedTuple):
-    """A run of the store, and what the user wrote beside it."""
+    """A run of the store, and what the user wrote about it."""
 
     run: Run
-    name: str = ""
-    """Shown in place of the title."""
     note: str = ""
     guess: float | None = None
     """The speed-up that the user predicted."""
 
 
+class Decided(NamedTuple):
+    """What was decided on a stage."""
+
+    decision: Decision
+    settings: dict[str, Any]
+    """The switches that later stages start from: as they were measured, or as before if it was dropped."""
+    run: Run
+
+
+def expected_noise(measured: float | None, device: str, least: float = 0.0) -> float | None:
+    """The A/A noise that verdicts take into account: the one that was `measured` on a device, if any.
+
+    Without it a CPU has that of other machines; and on a CPU it is never less than `least`.
+    """
+    if device != "cpu":
+        return measured
+    return max(least, stats.aa_noise_bound(()) if measured is None else measured)
+
+
+def keep(store: "RunStore | None", *runs: Run) -> None:
+    """Keeps runs if there is a store. What it cannot write is in its `lost`, and can still be shown."""
+    if store is None:
+        return
+    for run in runs:
+        try:
+            store.add(run)
+        except StoreError as problem:
+            store.lost.append(f"{run.title or run.stage} was measured, but not stored: {problem}")
+
+
 class RunStore:
     """The runs of this user, in an SQLite file that is created where it is missing.
 
-    Everything raises a `StoreError` if the file cannot be read or written, or is damaged.
+    Runs of several machines may be in it; noise, answers and decisions are those of one, `machine_id` (as in
+    `machine.facts()`; this one if None). A `StoreError` is raised where the file cannot be read or written.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, machine_id: str | None = None) -> None:
         self.path = path or machine.data_folder() / "runs" / "runs.sqlite"
+        self._machine_id = machine_id
         self.problems: list[str] = []
-        """What the last reading had to leave out."""
+        """What was left out when it was read, with the reason, each once; a reader may clear it."""
+        self.lost: list[str] = []
+        """What could not be written, with the reason."""
         with self._open() as database:
-            database.executescript(_TABLES)
+            (version,) = database.execute("PRAGMA user_version").fetchone()
+            if version > _VERSION:
+                what = f"the store of runs {self.path} is of a later version of perfkit"
+                raise StoreError(what, "Update perfkit, or set PERFKIT_DATA to another folder")
+            if version < _VERSION:
+                database.executescript(f"{_FROM_1}{_TABLES}PRAGMA user_version = {_VERSION};")
+
+    @property
+    def machine_id(self) -> str:
+        """The machine whose noise, answers and decisions are read and written."""
+        if self._machine_id is None:
+            self._machine_id = machine.facts()["id"]
+        return self._machine_id
 
     def add(self, run: Run) -> None:
         """Keeps a run, completely or not at all; a `StoreError` if one with this id is there already."""
         values = (run.id, run.created, run.session, run.workload, msgspec.json.encode(run))
         self._do("INSERT INTO runs (id, created, session, workload, body) VALUES (?, ?, ?, ?, ?)", values)
 
-    def mark(
-        self, run_id: str, name: str | None = None, note: str | None = None, guess: float | None = None
-    ) -> None:
-        """Writes what is not None beside a run; an empty text removes it."""
-        texts = [text and " ".join(text.split())[:300] for text in (name, note)]
-        marks = ", ".join(f"{column} = ifnull(?, {column})" for column in ("name", "note", "guess"))
-        self._do(f"UPDATE runs SET {marks} WHERE id = ?", (*texts, guess, run_id))
+    def mark(self, run_id: str, note: str | None = None, guess: float | None = None) -> None:
+        """Writes what is not None about a run; an empty note removes it."""
+        text = note and " ".join(note.split())[:300]
+        statement = "UPDATE runs SET note = ifnull(?, note), guess = ifnull(?, guess) WHERE id = ?"
+        self._do(statement, (text, guess, run_id))
 
     def delete(self, ids: Iterable[str]) -> None:
         """Puts runs aside, all or none; `undelete` brings them back."""
@@ -85,7 +142,7 @@ class RunStore:
             database.executemany("UPDATE runs SET deleted = 1 WHERE id = ?", known)
 
     def undelete(self) -> None:
-        """Brings back every deleted run, with its name, note and guess."""
+        """Brings back every deleted run, with its note, guess and decision."""
         self._do("UPDATE runs SET deleted = 0")
 
     def history(self, limit: int = 10_000, workload: str | None = None) -> list[Stored]:
@@ -115,45 +172,86 @@ class RunStore:
         rows = self._do("SELECT guess FROM runs WHERE id = ?", (run_id,))
         return rows[0][0] if rows else None
 
+    # ------------------------------------------------------------ answers and decisions
+
     def remember(self, question: str, session: str) -> None:
-        """Notes that a session answers a question, in the place of an older one."""
-        self._do("REPLACE INTO asked (question, session) VALUES (?, ?)", (question, session))
+        """Notes that a session answers a question on this machine, in the place of an older one."""
+        statement = "REPLACE INTO answers (machine, question, session) VALUES (?, ?, ?)"
+        self._do(statement, (self.machine_id, question, session))
 
     def remembered(self, question: str) -> list[Run]:
-        """The runs of the newest session that answers a question, in their order; none if there is none."""
-        rows = self._do("SELECT session FROM asked WHERE question = ?", (question,))
-        return [run for (session,) in rows for run in reversed(self.runs(session=session))]
+        """The runs of the newest session that answers a question on this machine, in their order.
 
-    def noise(self, device: str) -> float | None:
-        """The A/A noise of a device as a fraction; None where no pair was measured here."""
-        pairs = [AAPair(*row) for row in self._do(_NEWEST_PAIRS, (device,))]
-        return stats.aa_noise_bound(pairs) if pairs else None
-
-    def expected_noise(self, device: str, script: bool = False) -> float | None:
-        """The noise that verdicts on a device take into account.
-
-        On a CPU where no pair was measured, it is the noise of other machines. For a user's script, whose
-        pairs no ladder measures, it is never less than that of other scripts.
+        There are none if no session does, nor if a run of it was deleted or cannot be read: then `problems`
+        has the reason.
         """
-        noise, least = self.noise(device), _NOISE_OF_SCRIPTS if script else 0.0
-        if device != "cpu":
-            return noise
-        return max(least, stats.aa_noise_bound(()) if noise is None else noise)
+        query = "SELECT session FROM answers WHERE machine = ? AND question = ?"
+        rows = self._do(query, (self.machine_id, question))
+        if not rows:
+            return []
+        (session,) = rows[0]
+        marks = self._do("SELECT deleted FROM runs WHERE session = ?", (session,))
+        deleted = sum(mark for (mark,) in marks)
+        if deleted:
+            what = f"{deleted} of the runs that were measured earlier for this are deleted"
+            self._leave_out(f"{what}. Undo delete, in the Workbench, brings them back")
+            return []
+        runs = self.runs(session=session)
+        return runs[::-1] if len(runs) == len(marks) else []
 
-    def add_noise(self, device: str, pairs: Sequence[AAPair]) -> None:
-        """Keeps further pairs of a device; all later verdicts take them into account."""
-        with self._open() as database:
-            database.executemany("INSERT INTO noise VALUES (?, ?, ?)", [(device, *pair) for pair in pairs])
+    def decide(self, place: str, run: Run, decision: Decision, settings: Mapping[str, Any]) -> None:
+        """Notes a decision on the stage of a run, in the place of an older one.
+
+        `place` names the ladder: what is trained, and where. `settings` are as in `Decided`.
+        """
+        values = (decision.kept, decision.by, decision.why, msgspec.json.encode(settings).decode())
+        statement = "REPLACE INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+        self._do(statement, (self.machine_id, place, run.stage, run.id, *values))
+
+    def decisions(self, place: str) -> dict[str, Decided]:
+        """The newest decision on each stage of a ladder on this machine; not those whose run was deleted."""
+        found: dict[str, Decided] = {}
+        for stage, kept, by, why, settings, body in self._do(_DECIDED, (self.machine_id, place)):
+            try:
+                run = read(body, Run, f"the run of {stage}")
+            except StoreError as problem:
+                self._leave_out(f"left out: {problem}")
+                continue
+            found[stage] = Decided(Decision(bool(kept), by, why), msgspec.json.decode(settings), run)
+        return found
+
+    # ------------------------------------------------------------ noise
+
+    def noise(self, device: str, allocator: str = "default") -> float | None:
+        """The A/A noise of a device of this machine as a fraction; None where no pair was measured.
+
+        `allocator` is the switch: equal processes differ less where freed memory is kept.
+        """
+        rows = self._do(_NEWEST_PAIRS, (self.machine_id, device, allocator))
+        return stats.aa_noise_bound([AAPair(*row) for row in rows]) if rows else None
+
+    def add_noise(self, device: str, pairs: Sequence[AAPair], allocator: str = "default") -> None:
+        """Keeps further pairs of a device if that is possible; all later verdicts take them into account."""
+        rows = [(self.machine_id, device, allocator, *pair) for pair in pairs]
+        try:
+            with self._open() as database:
+                database.executemany("INSERT INTO aa_pairs VALUES (?, ?, ?, ?, ?)", rows)
+        except StoreError as problem:
+            self.lost.append(f"the A/A noise was measured, but not stored: {problem}")
 
     def _read(self, condition: str, value: str | None, limit: int = -1) -> list[Stored]:
         """The rows, newest first; one that cannot be read is told, and does not hide the others."""
-        self.problems, rows = [], []
+        rows = []
         for run_id, body, *marks in self._do(_READ.format(condition), (value, limit)):
             try:
                 rows.append(Stored(read(body, Run, f"run {run_id}"), *marks))
             except StoreError as problem:
-                self.problems.append(f"left out: {problem}")
+                self._leave_out(f"left out: {problem}")
         return rows
+
+    def _leave_out(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def _do(self, statement: str, values: Any = ()) -> list[Any]:
         with self._open() as database:
@@ -165,8 +263,9 @@ class RunStore:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.closing(sqlite3.connect(self.path, timeout=30)) as database:
-                with contextlib.suppress(sqlite3.OperationalError):  # network disks cannot; it works without
-                    database.execute("PRAGMA journal_mode = WAL")
+                # No write-ahead log: two hosts that share a disk would corrupt the file with it.
+                if database.execute("PRAGMA journal_mode").fetchone() == ("wal",):
+                    database.execute("PRAGMA journal_mode = DELETE")
                 with database:
                     yield database
         except sqlite3.Error as problem:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from perfkit.results.run import RUNG, Run
+from perfkit.results.run import Run
 from perfkit.results.stats import Estimate
 from perfkit.show import sentences, style, units
 from perfkit.show.style import Figure, Look, Row
@@ -76,13 +76,14 @@ def _timeline(run: Run, samples: int) -> list[Row]:
 
 def throughput(runs: Sequence[Run]) -> Figure:
     """A bar for each stage with its interval; a line climbs through a ladder's, dropped stages are hollow."""
-    rows, is_ladder = list[Row](), any(RUNG in run.facts for run in runs)
+    rows, is_ladder = list[Row](), any(run.decision for run in runs)
     for run in runs:
         rate, name = run.samples_per_s, sentences.name(run)
         if rate is None:
             rows.append(Row(name, (), units.wrapped(sentences.outcome(run), 44, 2)))
             continue
-        text, is_dropped = f"{sentences.rate(run)} samples/s", run.facts.get(RUNG, "").startswith("dropped")
+        is_dropped = run.decision is not None and not run.decision.kept
+        text = f"{sentences.rate(run)} samples/s"
         if ratio := run.speedup("baseline" if run.is_again else "previous"):
             text += f"\n{sentences.SIGNS[ratio.verdict]} {units.ratio(ratio)} {ratio.verdict}"
         climbs = is_ladder and not (is_dropped or run.is_again)

@@ -11,7 +11,6 @@ from perfkit.ladder.catalogue import exactness
 from perfkit.recipe import Recipe, switches
 from perfkit.results import parity
 from perfkit.results.parity import Parity
-from perfkit.results.recordings import ORIGIN
 from perfkit.results.run import Run
 from perfkit.results.stats import MIN_EFFECT, Ratio
 from perfkit.show import units
@@ -148,8 +147,9 @@ def reasons(run: Run, before: Run | None) -> list[str]:
     if run.data_wait_share is not None and before.data_wait_share is not None:
         waits = _moved(before.data_wait_share, run.data_wait_share, 1.0, units.percent)
         facts.append(f"waiting for data {waits} of the step")
-    if change := run.ceiling_change(before):
-        facts.append(f"computing alone: {result(change)}")
+    was, now = before.ceiling_samples_per_s, run.ceiling_samples_per_s
+    if was and now:
+        facts.append(f"with free data the rate {_moved(was, now, was, units.number)} samples/s")
     if run.simulated and before.simulated:
         was, now = before.simulated.kernel_s, run.simulated.kernel_s
         was, now = was / (before.samples_per_step or 1), now / (run.samples_per_step or 1)
@@ -186,8 +186,8 @@ def training(run: Run, before: Run | None, proof: Parity | None = None) -> str:
 
 def notices(runs: Sequence[Run]) -> list[str]:
     """What a reader must know before any number."""
-    origins = dict.fromkeys(clean(run.facts[ORIGIN]) for run in runs if ORIGIN in run.facts)
-    lines = [f"{origin.partition(', by ')[0]}: played, not measured now." for origin in origins]
+    origins = dict.fromkeys(clean(run.origin.describe()) for run in runs if run.origin)
+    lines = [f"{origin}: played, not measured now." for origin in origins]
     if known := next((run.simulated for run in runs if run.simulated), None):
         lines.append(f"Simulated {known.gpu}: no kernel ran. Intervals of ~predicted values hold its error.")
     if disturbed := [run for run in runs if run.disturbed is not None]:

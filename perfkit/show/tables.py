@@ -30,7 +30,6 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
         *summary(runs),
         *map(Notice, sentences.notices(runs)),
         ladder(runs),
-        *([communication(runs)] if any(run.communication for run in runs) else []),
         *(content for place in registry.table("SECTIONS").values() for content in registry.load(place)(runs)),
         Section("What each stage showed", [Bullets(sentences.verdicts(runs))]),
         Section("Figures", [figures.step_time(runs), figures.throughput(runs)]),
@@ -125,7 +124,7 @@ def notes(runs: Sequence[Run]) -> Bullets:
     """Warnings, then facts, each once, with the stages that it concerns."""
     stages: dict[str, list[str]] = {}
     for run in runs:
-        for text in [*run.warnings, *map(": ".join, run.facts.items())]:
+        for text in [*run.warnings, *_facts(run)]:
             stages.setdefault(text, []).append(name(run))
     measured = sum(run.status == "ok" for run in runs)
     lines = [
@@ -133,6 +132,13 @@ def notes(runs: Sequence[Run]) -> Bullets:
         for text, names in stages.items()
     ]
     return Bullets(lines or ["none"])
+
+
+def _facts(run: Run) -> list[str]:
+    """What else is known of a run, a line each."""
+    lines = [run.decision.describe()] if run.decision else []
+    lines += [f"command: {run.script}"] if run.script else []
+    return [*lines, *map(": ".join, run.facts.items())]
 
 
 # ---------------------------------------------------------------- checks
@@ -171,23 +177,6 @@ def parity(result: Parity) -> list[Content]:
     return [checks("Parity", result.checks), result.describe()]
 
 
-# ---------------------------------------------------------------- several ranks
-
-
-def communication(runs: Sequence[Run]) -> Table:
-    """Where a step of several ranks goes."""
-    columns = (
-        Col("recipe", name),
-        Col("step", "communication.step_s", units.duration),
-        Col("computing", "communication.compute_s", units.duration),
-        Col("averaging alone", "communication.alone_s", units.duration),
-        Col("of it exposed", "communication.exposed_s", units.duration),
-        Col("bytes per step", "communication.bytes_per_step", units.size),
-        Col("slowest rank / median", "communication.straggling", units.times),
-    )
-    return tabulate(columns, [run for run in runs if run.communication], "Communication")
-
-
 # ---------------------------------------------------------------- the history
 
 
@@ -205,7 +194,7 @@ def history_row(stored: Stored) -> dict[str, Any]:
     run, ratio = stored.run, stored.run.speedup("baseline")
     return {
         "id": run.id,
-        "name": called(stored),
+        "name": name(run),
         "rate": str(rate(run)),
         "rate_value": run.samples_per_s.value if run.samples_per_s else None,
         "ratio": str(against(ratio)),
@@ -219,7 +208,7 @@ def stored(history: Sequence[Stored]) -> Table:
     """Stored runs, a row each."""
     columns = (
         Col("id", "run.id"),
-        Col("name", called),
+        Col("name", lambda stored: name(stored.run)),
         Col("samples/s", lambda stored: rate(stored.run)),
         Col("workload", lambda stored: stored.run.workload.rpartition(":")[2]),
         Col("session", "run.session"),
@@ -227,8 +216,3 @@ def stored(history: Sequence[Stored]) -> Table:
         Col("note", "note"),
     )
     return tabulate(columns, history, none="no run is stored yet: perfkit run measures some")
-
-
-def called(stored: Stored) -> str:
-    """What the user called a run, else its title."""
-    return clean(stored.name) or name(stored.run)

@@ -1,4 +1,4 @@
-"""Two recipes, interleaved until their ratio is known precisely enough; two stored runs; several ranks."""
+"""Two recipes, interleaved until their ratio is known precisely enough, or two stored runs."""
 
 import math
 import time
@@ -12,10 +12,10 @@ from msgspec import structs
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, one_of
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.process import server
-from perfkit.recipe import Recipe, Value, parse_settings
+from perfkit.recipe import Value, parse_settings
 from perfkit.results import stats
 from perfkit.results.run import Comparison, Pairing, Rounds, Run
-from perfkit.results.store import RunStore
+from perfkit.results.store import RunStore, expected_noise, keep
 from perfkit.studies import rungs
 from perfkit.studies.sources import Plan, Progress, opened
 
@@ -66,6 +66,7 @@ def compare(
     pairs: int | None = None,
     part: float = 0.0,
     progress: Progress | None = None,
+    store: RunStore | None = None,
 ) -> Comparison:
     """Measures two sides interleaved, in two processes: at least 5 rounds, more until the interval is narrow.
 
@@ -85,11 +86,12 @@ def compare(
         pairs: pairs of processes; None: as many as this machine's A/A noise calls for.
         part: a half width of this part of the effect is enough too (`stats.rounds_needed`).
         progress: follows and stops it.
+        store: keeps the runs, and has the A/A noise of the device; what it cannot keep is in its `lost`.
     """
     progress = progress or Progress()
     plan = replace(plan, preset=replace(plan.preset, budget_s=budget_s))
-    store, until = RunStore(), time.monotonic() + 4 * budget_s  # most of it goes into starting and warming up
-    aa_noise = store.noise(plan.device)
+    until = time.monotonic() + 4 * budget_s  # most of it goes into starting and warming up
+    aa_noise = store.noise(plan.device) if store else None
     count = pairs or pairs_for(aa_noise, precision)
     rule = replace(
         plan.preset,
@@ -108,7 +110,7 @@ def compare(
                 break
             seeded, order = replace(plan, seed=plan.seed + number), -1 if number % 2 else 1
             server.restart()
-            with progress.part(number, count), opened(seeded, progress, "a comparison") as source:
+            with progress.part(number, count), opened(seeded, progress, "a comparison", store) as source:
                 titled = [(side.title, source.baseline().replace(**side.changes)) for side in sides[::order]]
                 pair = source.measure(rungs.recipe_stages(titled, source.target), rule)[::order]
                 if all(run.status == "ok" for run in pair):
@@ -118,17 +120,17 @@ def compare(
                 if source.stopped:
                     break
     finally:
-        for run in runs:
-            store.add(run)
-    return compare_stored(*runs)
+        keep(store, *runs)
+    first, second = runs
+    return compare_stored(first, second, store)
 
 
-def _failure(pair: Sequence[Run], store: RunStore) -> PerfkitError:
+def _failure(pair: Sequence[Run], store: RunStore | None) -> PerfkitError:
     """Why two runs cannot be compared; the one that failed is kept."""
     run = next(run for run in pair if run.status != "ok")
     if run.status == "cancelled":
         return Cancelled(f"stopped before {run.title} was measured")
-    store.add(run)
+    keep(store, run)
     return PerfkitError(f"{run.title} could not be compared: {run.reason}", "Fix it, then try again")
 
 
@@ -140,8 +142,11 @@ def _with_pair(run: Run, a: Run, b: Run) -> Run:
     return structs.replace(run, pairings=pairings)
 
 
-def compare_stored(a: Run, b: Run) -> Comparison:
-    """Compares two runs with a rate that were measured already: interleaved if they are of one session."""
+def compare_stored(a: Run, b: Run, store: RunStore | None = None) -> Comparison:
+    """Compares two runs with a rate that were measured already: interleaved if they are of one session.
+
+    Of others the A/A noise is that of the `store`, or a larger one that they were measured with.
+    """
     first, second = _basis(a), _basis(b)
     if differing := [name for name in first if first[name] != second[name]]:
         raise InvalidValue(
@@ -158,10 +163,17 @@ def compare_stored(a: Run, b: Run) -> Comparison:
             against=a.id,
             role="previous",
             interleaved=False,
-            noise=RunStore().expected_noise(a.device, a.is_script),
+            noise=_noise(a, b, store),
             band=band,
         )
     return Comparison(a, b, together)
+
+
+def _noise(a: Run, b: Run, store: RunStore | None) -> float | None:
+    """The largest of what the store expects on the device and what the runs' own comparisons allowed for."""
+    known = [expected_noise(store.noise(a.device) if store else None, a.device)]
+    known += [pairing.noise for run in (a, b) for pairing in run.pairings]
+    return max((noise for noise in known if noise is not None), default=None)
 
 
 def _basis(run: Run) -> dict[str, Any]:
@@ -174,55 +186,3 @@ def _basis(run: Run) -> dict[str, Any]:
         "machine": run.machine.get("id"),
         "simulation": model and (model.host, model.model, model.constants),
     }
-
-
-def measure_noise(
-    plan: Plan, pairs: int = 10, budget_s: float = 30.0, progress: Progress | None = None
-) -> Comparison:
-    """Compares a recipe with itself, in fresh processes each time, because equal processes differ too.
-
-    What they differ by, beyond the scatter of their rounds, becomes this device's A/A noise. More rounds
-    separate the two better. The budget of a pair is always spent: if it ended as soon as its rounds happen to
-    lie close together, their scatter would be attributed to the processes. Stopped by a person, it gives and
-    keeps the pairs until then.
-    """
-    progress = progress or Progress()
-    plan.source(plan, progress).require("A/A noise")
-    same = Candidate("A"), Candidate("A again")
-    result = compare(*same, plan, budget_s * pairs, 0.0, pairs, progress=progress)
-    sides = [pair.rates for pair in result.pairing.pairs]
-    RunStore().add_noise(plan.device, [stats.aa_pair(*rates) for rates in sides if len(rates[0]) > 1])
-    return result
-
-
-# ---------------------------------------------------------------- several ranks
-
-
-def efficiency(alone: Run, many: Run) -> float:
-    """Scaling efficiency: samples/s of all ranks / (ranks × samples/s of one), 1 is perfect."""
-    if not (alone.samples_per_s and many.samples_per_s) or alone.recipe.get("ranks", 1) > 1:
-        raise InvalidValue("scaling needs a run of one rank and one of several", "Measure both")
-    return many.samples_per_s.value / Recipe.from_dict(many.recipe).ranks / alone.samples_per_s.value
-
-
-def forecast(run: Run, latency_s: float | None = None, bytes_per_s: float | None = None) -> dict[int, float]:
-    """Predicted efficiency by number of ranks: what a run of several ranks measured, in a larger ring.
-
-    A ring all-reduce of b bytes over n ranks takes 2 (n-1) α + 2 (n-1)/n b/β, with the latency α of a hop and
-    the bandwidth β of a link. If None, those that give back the measured collectives. The share of the
-    communication that overlaps with backward is assumed to stay the same.
-    """
-    measured, ranks = run.communication, Recipe.from_dict(run.recipe).ranks
-    if measured is None:
-        raise InvalidValue(f"{run.title} has one rank: nothing was communicated", "Measure it with ranks=2")
-    hops = 2 * (ranks - 1)
-    alpha = measured.start_s / hops if latency_s is None else latency_s
-    moving_s = max(measured.alone_s - measured.start_s, 1e-9)
-    beta = hops / ranks * measured.bytes_per_step / moving_s if bytes_per_s is None else bytes_per_s
-    exposed = min(1.0, measured.exposed_s / measured.alone_s) if measured.alone_s else 0.0
-
-    def step_s(count: int) -> float:
-        hops = 2 * (count - 1)
-        return measured.compute_s + exposed * (hops * alpha + hops / count * measured.bytes_per_step / beta)
-
-    return {count: measured.compute_s / step_s(count) for count in (1, 2, 4, 8, 16, 32, 64)}

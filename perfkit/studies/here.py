@@ -26,7 +26,6 @@ from perfkit.process.failures import OUT_OF_MEMORY
 from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.results.run import AGAIN, Role, Run
-from perfkit.results.store import RunStore
 from perfkit.rules import Target
 from perfkit.studies.record import Round, Trial, begun, ended, undisturbed
 from perfkit.studies.sources import Plan, Progress, Request, Source
@@ -41,8 +40,8 @@ MEMORY_MARGIN = 1.5
 class ThisMachine(Source):
     """Trains in child processes, which stay alive from one call of `measure` to the next."""
 
-    is_script: ClassVar[bool] = False
-    """Whether a user's script trains, which may use any device."""
+    uses_any_device: ClassVar[bool] = False
+    """Whether what trains may use other devices than the plan's."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         super().__init__(plan, progress)
@@ -68,7 +67,7 @@ class ThisMachine(Source):
         return Plan(workload, size, device, names, cls, options=request.options)
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
-        device = EVERYTHING if self.is_script else self.plan.device
+        device = EVERYTHING if self.uses_any_device else self.plan.device
         waiting = f"waiting: another run uses {device}"
         return device_lock(device, self.progress.cancelled, lambda: self.progress.phase(waiting))
 
@@ -155,8 +154,9 @@ class ThisMachine(Source):
                 rounds = undisturbed(trial.common(trials[0]))
                 if len(rounds) >= stats.MIN_ROUNDS:  # how far the baseline differs from itself is kept
                     pair = stats.aa_pair(trial.rates(rounds), trials[0].rates(rounds))
-                    RunStore().add_noise(self.plan.device, [pair])
-        noise = RunStore().expected_noise(self.plan.device, self.is_script)
+                    if self.store:
+                        self.store.add_noise(self.plan.device, [pair])
+        noise = self.noise()
         runs, before = list[Run](), list[Trial]()
         for trial in trials:
             if not trial.has_result:

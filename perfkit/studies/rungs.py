@@ -13,8 +13,8 @@ from perfkit.ladder.catalogue import KEPT, Preset, Stage, optimization, sizing
 from perfkit.machine import devices
 from perfkit.recipe import Recipe, switches
 from perfkit.results import stats
-from perfkit.results.run import AGAIN, RUNG, Run
-from perfkit.results.store import RunStore
+from perfkit.results.run import AGAIN, Decision, Run
+from perfkit.results.store import RunStore, keep
 from perfkit.rules import Target, applicable, joined
 from perfkit.studies.sources import Plan, Progress, Source, opened
 from perfkit.worker.messages import Description, DeviceFacts
@@ -114,9 +114,9 @@ def acting(source: Source) -> Stage:
 # ---------------------------------------------------------------- climbing
 
 
-def stop_rule(plan: Plan) -> Preset:
+def stop_rule(plan: Plan, store: RunStore | None) -> Preset:
     """The plan's preset, with the precision that its device's A/A noise leaves to the rounds."""
-    noise = RunStore().noise(plan.device)
+    noise = store.noise(plan.device) if store else None
     return replace(plan.preset, precision=stats.rounds_part(plan.preset.precision, noise))
 
 
@@ -128,7 +128,8 @@ def again(stage: Stage) -> Stage:
 def climb(plan: Plan, store: RunStore | None = None, progress: Progress | None = None) -> list[Run]:
     """Measures the ladder of a plan, or its recipes.
 
-    Each rung is measured in the same rounds as the recipe that was kept so far and the baseline. It is kept
+    The `store` keeps the runs, and has the A/A noise of the device. What it cannot keep is in its `lost`.
+    Each stage is measured in the same rounds as the recipe that was kept so far and the baseline. It is kept
     if it is faster, if the plan says so, or if the preset has too few rounds for a verdict: a rung that is
     slower, makes no difference or was disturbed by other programs is dropped, as nothing shows that it helps.
     At the end the kept recipe is measured afresh against the baseline, in new processes: what was chosen for
@@ -137,11 +138,11 @@ def climb(plan: Plan, store: RunStore | None = None, progress: Progress | None =
     """
     progress = progress or Progress()
     runs: list[Run] = []
-    with opened(plan, progress) as source:
+    with opened(plan, progress, store=store) as source:
         stored = source.stored()
         for run in stored or _climbed(source):
-            if store and not stored:
-                store.add(run)
+            if not stored:
+                keep(store, run)
             progress.finish(run)
             runs.append(run)
     return runs
@@ -149,7 +150,7 @@ def climb(plan: Plan, store: RunStore | None = None, progress: Progress | None =
 
 def _climbed(source: Source) -> Iterator[Run]:
     plan, target, started = source.plan, source.target, time.monotonic()
-    rungs, whole = names(plan, target), stop_rule(plan)
+    rungs, whole = names(plan, target), stop_rule(plan, source.store)
     if plan.recipes or len(rungs) < 2:
         rows = all_stages(source)
         if plan.below and rows[-1].reason:  # nothing to compare: nobody need wait for the loop below it
@@ -175,7 +176,7 @@ def _climbed(source: Source) -> Iterator[Run]:
         if number == 0:
             yield before[0]
         yield run
-        if run.facts.get(RUNG) == "kept":
+        if run.decision and run.decision.kept:
             kept = stage
         if source.stopped or (number == 0 and before[0].status != "ok"):
             return
@@ -187,14 +188,17 @@ def _climbed(source: Source) -> Iterator[Run]:
 
 
 def _judged(run: Run, before: Run, source: Source) -> Run:
-    """The run with the facts whether its rung is kept, not if what was kept failed, and why it came last."""
+    """The run with the decision on its stage, unless what was kept failed, and with why it came last."""
     plan, ratio = source.plan, run.speedup("previous")
     why = source.target.doubtful.get(optimization(run.stage).switch)
     facts = {LAST: why} if why else {}
+    decision = None
     if ratio and before.status == "ok":
-        wanted = run.stage in plan.keep or plan.preset.rounds < stats.MIN_ROUNDS
-        facts[RUNG] = "kept" if wanted or ratio.is_faster else f"dropped: {ratio.verdict}"
-    return msgspec.structs.replace(run, facts={**run.facts, **facts})
+        if run.stage in plan.keep or plan.preset.rounds < stats.MIN_ROUNDS:
+            decision = Decision(True, "plan")
+        else:
+            decision = Decision(ratio.is_faster, "climb", "" if ratio.is_faster else ratio.verdict)
+    return msgspec.structs.replace(run, decision=decision, facts={**run.facts, **facts})
 
 
 def _repeats(source: Source) -> bool:
@@ -230,7 +234,7 @@ def scripts(runs: Sequence[Run]) -> dict[str, str]:
     """The script of each stage that was measured, by its title."""
     texts: dict[str, str] = {}
     for run in runs:
-        if run.status == "ok" and not (run.is_script or run.is_again):
+        if run.status == "ok" and run.script is None and not run.is_again:
             about = run.workload, run.options, run.device, run.seed
             texts[run.title] = export.script(Recipe.from_dict(run.recipe), *about, len(run.losses) or 8)
     return texts

@@ -16,6 +16,7 @@ from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import Preset, Stage, optimization
 from perfkit.recipe import Recipe, Value
 from perfkit.results.run import Run
+from perfkit.results.store import RunStore, expected_noise
 from perfkit.rules import Target, why_not
 from perfkit.worker.messages import Description
 
@@ -139,6 +140,10 @@ class Source:
     """Studies that would claim more than these runs can, with the reason: `A/A noise`, `attribution` …"""
     description: Description
     """What the workload and the device report; known once the source is entered."""
+    least_noise: ClassVar[float] = 0.0
+    """What is trained differs from itself in another process by this fraction at least."""
+    store: RunStore | None = None
+    """Where the A/A noise of the device is kept; None: nowhere."""
     stopped: BaseException | None = None
     """What stopped the measuring, a person or the training's end; what was measured until then is kept."""
 
@@ -165,6 +170,12 @@ class Source:
     def target(self) -> Target:
         """Where the stages run, for the rules of the switches."""
         raise NotImplementedError
+
+    def noise(self) -> float | None:
+        """The A/A noise that verdicts on these runs take into account; None if it is unknown."""
+        device = self.plan.device
+        measured = self.store.noise(device) if self.store else None
+        return expected_noise(measured, device, self.least_noise)
 
     def baseline(self) -> Recipe:
         """The plain program, with the plan's settings."""
@@ -264,12 +275,16 @@ def plan(  # noqa: PLR0913, PLR0917 - the options of every measuring command
 
 
 @contextlib.contextmanager
-def opened(plan: Plan, progress: Progress, study: str = "") -> Iterator[Source]:
+def opened(
+    plan: Plan, progress: Progress, study: str = "", store: RunStore | None = None
+) -> Iterator[Source]:
     """A plan's source, alone and entered; it must allow the study (`Source.require`), empty for the ladder.
 
+    A/A noise is read from the `store`, and kept there.
     If a person presses Ctrl-C, it is raised after every process has ended.
     """
     source = plan.source(plan, progress)
+    source.store = store
     source.require(study)
     with source.alone(), source:
         try:

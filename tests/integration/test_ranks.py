@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from perfkit.additions.ranks import scaling
 from perfkit.additions.trace.profile import profile
 from perfkit.recipe import Recipe
-from perfkit.studies import compare, inspect, rungs, sources
+from perfkit.studies import inspect, rungs, sources
 from perfkit.studies.rungs import climb
 
 pytestmark = [pytest.mark.usefixtures("no_orphans"), pytest.mark.timeout(240)]
@@ -35,7 +36,7 @@ def test_two_ranks_take_twice_the_samples_with_every_switch_proven():
         assert run.communication.bytes_per_step == 4 * (16 * 32 + 32 + 32 * 2 + 2)
         assert len(run.communication.rank_compute_s) == 2
         assert run.communication.step_s > 0
-    assert compare.efficiency(one, two) > 0
+    assert scaling.efficiency(one, two) > 0
 
 
 @pytest.mark.parametrize("workload", ["Toy", "Blocks"])
@@ -50,7 +51,7 @@ def test_losses_of_two_ranks_are_those_of_one_with_twice_the_batch(workload):
 def test_a_straggler_is_seen():
     (run,) = measured("Straggler", TOGETHER)
     assert run.communication.rank_compute_s[1] > run.communication.rank_compute_s[0] + 0.02
-    assert run.communication.straggling > 1.2
+    assert scaling.straggling(run.communication) > 1.2
 
 
 def test_each_rank_writes_a_trace(tmp_path):

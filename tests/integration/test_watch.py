@@ -555,7 +555,7 @@ def test_a_comparison_shows_what_was_measured_until_a_script_ended(folder):
     for name in ("a.py", "b.py"):
         Path(name).write_text(LOOP + "import time\nfor _ in range(40):\n    step()\n    time.sleep(0.05)\n")
     how = ("--budget", "60", "--precision", "0", "--json", "-")
-    done = perfkit("compare", "a.py", "b.py", *how, code=None, cwd=folder)
+    done = perfkit("referee", "a.py", "b.py", *how, code=None, cwd=folder)
     document = json.loads(done.stdout)
     assert document["outcome"] in ("undecided", "not faster") and document["rounds"] >= 3, "by its rounds"
     assert done.exit_code == document["exit_code"]

@@ -6,9 +6,8 @@ import typer
 
 from perfkit import machine
 from perfkit.additions.doctor import checkup
-from perfkit.cli.options import Output, Training, progress
-from perfkit.results.store import RunStore
-from perfkit.studies import compare as comparing
+from perfkit.additions.doctor.noise import measure_noise
+from perfkit.cli.options import Output, Training, progress, stored
 from perfkit.studies import rungs
 
 
@@ -31,9 +30,9 @@ def doctor(
     sections = checkup.sections(machine.describe(machine.facts()), checks, stages)
     record: dict[str, object] = {"checks": checks}
     if noise:
-        with progress() as follow:
-            result = comparing.measure_noise(plan, pairs, budget, progress=follow)
-        record["noise"] = bound = RunStore().noise(plan.device)
+        with stored() as store, progress() as follow:
+            result = measure_noise(plan, store, pairs, budget, progress=follow)
+            record["noise"] = bound = store.noise(plan.device)
         sections.append(f"A/A noise of {plan.device}: {bound or 0:.2%}, from {result.pairs} pairs")
     output.show("check of this machine", sections, record)
     if any(check.status == "problem" for check in checks):

@@ -18,12 +18,12 @@ from IPython.display import Markdown
 
 from perfkit import registry
 from perfkit.additions.puzzles import Verdict, folder
-from perfkit.cli import options
 from perfkit.errors import InvalidValue, RunFailed, one_of
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.process.child import call
 from perfkit.results.parity import Check
 from perfkit.results.run import Comparison
+from perfkit.results.store import RunStore
 from perfkit.show import units
 from perfkit.show.document import Content, Notice, Table
 from perfkit.studies.compare import compare
@@ -156,6 +156,8 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
     if file.read_bytes() == slow.read_bytes():
         return Markdown(f"`{file}` is the slow script. Edit it, save it, and run this cell again.")
 
+    store = RunStore()
+
     def measure(progress: Progress) -> list[Content]:
         levers = call(
             "perfkit.additions.puzzles.judge:levers",
@@ -163,17 +165,18 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
             timeout_s=LEVERS_S,
             cancelled=progress.cancelled,
         )
-        match, how = registry.load("perfkit.additions.scripts.referee:match"), options.Recipe(preset=preset)
+        two_scripts = registry.load("perfkit.additions.scripts.referee:two_scripts")
         others = {"slow": slow, "speed of light": slow.with_name("capstone_light.py")}
         results = []
         for number, (name, other) in enumerate(others.items()):
-            plan, a, b, judge = match(options.Script(), how, [str(other), str(file)], [])
+            match = two_scripts(str(other), str(file), preset)
             with progress.part(number, 2):
-                a = a._replace(title=name)
-                result = compare(a, b, plan, BUDGET_S, PRECISION, pairs=1, progress=progress)
-            results.append((result, judge))
-        (gain, judge), (light, _) = results
-        return score(gain, light, judge(gain, PRECISION, None).losses, levers)
+                a = match.a._replace(title=name)
+                limits = BUDGET_S, PRECISION, 1
+                result = compare(a, match.b, match.plan, *limits, progress=progress, store=store)
+            results.append((result, match))
+        (gain, match), (light, _) = results
+        return score(gain, light, match.verdict(gain, PRECISION).losses, levers)
 
     return Shown(None, with_line(measure))
 

@@ -1,16 +1,25 @@
-"""The commands that watch a script as it stands, and that edit it so that it has switches by itself."""
+"""The commands that watch a script as it stands, judge two of them, and edit one so that it has switches."""
 
 import sys
 from typing import Annotated
 
+import msgspec
 import typer
 
 from perfkit.additions.scripts import patch as patching
+from perfkit.additions.scripts import referee as refereeing
 from perfkit.additions.scripts import watching
 from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import options as cli
+from perfkit.cli.compare import is_too_slow, record
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.recipe import parse_settings
+from perfkit.results.run import Comparison
+from perfkit.results.store import RunStore
 from perfkit.show import terminal
+from perfkit.show.document import Content
+from perfkit.studies.compare import compare
+from perfkit.studies.sources import Progress
 
 Program = Annotated[str, typer.Argument(help="train.py", metavar="SCRIPT")]
 Arguments = Annotated[
@@ -39,6 +48,73 @@ def watch(
     with cli.progress() as follow:
         result = watching.watch(launch, follow, budget, tries)
     output.show(program, result.sections(), result)
+
+
+def referee(
+    programs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="OLD NEW [-- ARGS]",
+            help="two scripts, and the arguments of both; with --set, one script and its arguments",
+        ),
+    ],
+    *,
+    module: Module = False,
+    settings: Annotated[
+        cli.Texts, typer.Option("--set", help="switch=value, set from outside in one script; repeatable")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help="smoke, quick or paper")] = None,
+    seed: Annotated[int, typer.Option(help="seed of both sides")] = 0,
+    allow: Annotated[
+        cli.Texts, typer.Option(help="a difference that is meant, such as samples; repeatable")
+    ] = None,
+    gate: cli.Gate,
+    output: cli.Output,
+) -> None:
+    """Is the new script faster, and does it still train the same? Runs both as they stand, in turn.
+
+    With --set, one script is compared with itself with these switches set. The
+    exit code is the verdict: 0 faster, and trains the same; 1 not faster;
+    3 undecided; 4 trains differently.
+    """
+    how = (preset, seed, allow or [])
+    if settings:
+        script, *arguments = programs
+        launch = Launch(script, tuple(arguments), module)
+        match = refereeing.with_switches(launch, parse_settings(settings), *how)
+    elif len(programs) >= 2:
+        first, second, *arguments = programs
+        old, new = (Launch(side, tuple(arguments), module) for side in (first, second))
+        match = refereeing.two_scripts(old, new, *how)
+    else:
+        what = f"there is nothing to compare {programs[0]} with"
+        raise InvalidValue(what, "Name two scripts, or one with --set switch=value")
+    typer.echo(f"{match.a.title} and {match.b.title}: about {gate.budget:.0f} s once both train", err=True)
+    with cli.stored() as store:
+        with cli.progress() as follow:
+            result = _measured(match, gate, output, follow, store)
+        fails = is_too_slow(result, gate.limit)
+        verdict = match.verdict(result, gate.precision, fails if gate.limit is not None else None)
+        sections: list[Content] = [result.describe(), *verdict.sections(result)]
+        document = record(result) | msgspec.to_builtins(verdict)
+        output.show(f"{result.b.title} against {result.a.title}", sections, document)
+        if verdict.exit_code:
+            raise typer.Exit(verdict.exit_code)
+
+
+def _measured(
+    match: refereeing.Match, gate: cli.Gate, output: cli.Output, follow: Progress, store: RunStore
+) -> Comparison:
+    """Both sides measured; a script that fails is an outcome too, for whoever reads `--json`."""
+    try:
+        # One pair of processes: a further one would take the start-up of both scripts once more.
+        limits = gate.budget, gate.precision, 1
+        return compare(match.a, match.b, match.plan, *limits, progress=follow, store=store)
+    except PerfkitError as problem:
+        if not isinstance(problem, InvalidValue | Cancelled):
+            failure = {"schema": 1, "outcome": "failed", "exit_code": 1, "reason": str(problem)}
+            output.show("comparison", [], failure)
+        raise
 
 
 def patch(

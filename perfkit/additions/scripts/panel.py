@@ -88,7 +88,7 @@ class ScriptPanel(Panel):
         title = self._controls.recipe.describe(self._controls.base)
         sides = Candidate("as it is"), Candidate(title, changes=settings)
         result = compare(
-            *sides, self.plan, preset.budget_s, preset.precision, 1, preset.part, self.progress()
+            *sides, self.plan, preset.budget_s, preset.precision, 1, preset.part, self.progress(), self.store
         )
         self.runs = runs = [result.a, result.b]
         picture, proofs = figures.headline(runs), study.sides(result, [study.losses(*runs)])

@@ -1,18 +1,16 @@
 """The verdict on a script that is to replace another: is it faster, and does it still train the same?"""
 
-import functools
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import NamedTuple
 
 import msgspec
 
 from perfkit.additions.scripts import study
 from perfkit.additions.scripts.behaviour import NAMES, Behaviour, Difference, differences
 from perfkit.additions.scripts.watched import Launch
-from perfkit.cli import options
-from perfkit.errors import InvalidValue, one_of
-from perfkit.recipe import parse_settings
+from perfkit.errors import one_of
+from perfkit.recipe import Value, shown
 from perfkit.results.parity import Check
 from perfkit.results.run import Comparison
 from perfkit.show.document import Content
@@ -28,7 +26,7 @@ _DISTORTED = 2
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a comparison of two scripts comes to: `compare` in docs/json.md."""
+    """What a comparison of two scripts comes to: `referee` in docs/json.md."""
 
     outcome: str
     exit_code: int
@@ -45,33 +43,60 @@ class Verdict(msgspec.Struct, frozen=True):
         return [*study.sides(result, [*proofs.values()]), f"Verdict: {self.outcome}: {self.reason}"]
 
 
-def match(
-    script: options.Script, training: options.Recipe, named: Sequence[str], allowed: Sequence[str]
-) -> tuple[Plan, Candidate, Candidate, Callable[..., Verdict]]:
-    """Two sides, checked before anything starts, and `verdict` on them, to be called with what was measured.
+class Match(NamedTuple):
+    """Two sides that are checked before anything starts."""
 
-    They are a script as it is and with switches set, or the two scripts that are `named` first; what else is
-    `named` are arguments of both sides. `allowed`: names of differences that are meant.
-    """
+    plan: Plan
+    a: Candidate
+    b: Candidate
+    observed: dict[str, Behaviour]
+    """What the steps of both sides do, by title; filled while they are measured."""
+    allowed: set[str]
+    """Names of differences that are meant."""
+
+    def verdict(self, result: Comparison, precision: float, fails: bool | None = None) -> "Verdict":
+        """The verdict on what was measured; the arguments are those of the function `verdict`."""
+        return verdict(self.observed, self.allowed, result, precision, fails)
+
+
+def two_scripts(
+    old: Launch | str,
+    new: Launch | str,
+    preset: str | None = None,
+    seed: int = 0,
+    allowed: Sequence[str] = (),
+) -> Match:
+    """Two scripts as they stand."""
+    first, second = (Launch(side) if isinstance(side, str) else side for side in (old, new))
+    observed: dict[str, Behaviour] = {}
+    title = second.program
+    plan = study.script_plan(first, preset, seed, more={title: second}, observed=observed)
+    return Match(plan, Candidate(first.program), Candidate(title), observed, _named(allowed))
+
+
+def with_switches(
+    launch: Launch,
+    settings: Mapping[str, Value],
+    preset: str | None = None,
+    seed: int = 0,
+    allowed: Sequence[str] = (),
+) -> Match:
+    """A script as it is, and with switches that are set from outside."""
+    observed: dict[str, Behaviour] = {}
+    title = ", ".join(f"{name}={shown(value)}" for name, value in settings.items())
+    declared = _named(allowed)
+    if "batch_size" in settings:
+        declared |= {"samples", "updates"}
+    plan = study.script_plan(launch, preset, seed, observed=observed)
+    return Match(plan, Candidate("as it is"), Candidate(title, settings), observed, declared)
+
+
+def _named(allowed: Sequence[str]) -> set[str]:
+    """The names of differences; an `InvalidValue` if there is no such difference."""
     for name in allowed:
         if name not in NAMES:
             raise one_of(name, NAMES, "difference")
-    settings, is_one = training.settings or [], script.script is not None
-    if is_one != bool(settings) or not (
-        is_one or [Path(side).suffix for side in named[:2]] == [".py", ".py"]
-    ):
-        given = [*named, *settings] or [str(script.script)]
-        what = f"these are no two scripts, nor one and switches: {', '.join(given)}"
-        raise InvalidValue(what, "Name two scripts, or write --script FILE --set switch=value")
-    old, new, *rest = [str(script.script)] * 2 * is_one + [*named]
-    launch, second = (Launch(side, rest, script.module) for side in (old, new))
-    if is_one:
-        old, new = "as it is", ", ".join(settings)
-    observed: dict[str, Behaviour] = {}
-    plan = study.script_plan(launch, training.preset, training.seed, more={new: second}, observed=observed)
-    changes = parse_settings(settings)
-    declared = {*allowed, *["samples", "updates"] * ("batch_size" in changes)}
-    return plan, Candidate(old), Candidate(new, changes), functools.partial(verdict, observed, declared)
+    return set(allowed)
 
 
 def verdict(

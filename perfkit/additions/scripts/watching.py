@@ -107,7 +107,7 @@ def watch(
         best = [idea for idea in result.suggestions if idea.state == "try"][: _TRIED * tries]
         side_s = result.script.startup_s + _TRIED_STEPS * result.seen.step_s
         if best and side_s > 2 * TRY_S:
-            slow = f"nothing was tried, as the first steps take {side_s:.0f} s: use perfkit compare --script"
+            slow = f"nothing was tried, as the first steps take {side_s:.0f} s: use perfkit referee"
             result = msgspec.structs.replace(result, warnings=[*result.warnings, slow])
         elif best:
             with progress.part(1, 2):
@@ -190,7 +190,7 @@ def _try(source: ScriptSource, ideas: list[Suggestion]) -> Iterator[Suggestion]:
     """Measures suggestions, in turn with the script as it is."""
     base = source.baseline()
     recipes = [("as it is", base), *((idea.title, base.replace(**idea.settings)) for idea in ideas)]
-    rule = replace(rungs.stop_rule(source.plan), budget_s=TRY_S / 2, ceiling=False)
+    rule = replace(rungs.stop_rule(source.plan, source.store), budget_s=TRY_S / 2, ceiling=False)
     source.plan = replace(source.plan, timeout_s=4 * TRY_S)
     _, *runs = source.measure(rungs.recipe_stages(recipes, source.target), rule)
     for idea, run in zip(ideas, runs, strict=True):

@@ -62,11 +62,16 @@ class Attribution(Struct, frozen=True):
 
 
 def attribute(
-    plan: Plan, names: Sequence[str] | None = None, budget_s: float = 600.0, progress: Progress | None = None
+    plan: Plan,
+    names: Sequence[str] | None = None,
+    budget_s: float = 600.0,
+    progress: Progress | None = None,
+    store: RunStore | None = None,
 ) -> Attribution:
     """Measures two or more optimizations (None: `USUAL`): each alone, all together, and all but each.
 
     `budget_s` limits the time of the rounds. If a person stops it, what was measured until then counts.
+    The `store` is that of `climb`.
     """
     source = rungs.described(plan, load=True)
     source.require("attribution")
@@ -97,7 +102,7 @@ def attribute(
     preset = replace(plan.preset, limit_s=min(plan.preset.limit_s, budget_s))
     titled = tuple((title, each) for each, title in titles.items())
     ratios = dict[Recipe, Ratio]()
-    for run in rungs.climb(replace(plan, preset=preset, recipes=titled), RunStore(), progress):
+    for run in rungs.climb(replace(plan, preset=preset, recipes=titled), store, progress):
         if ratio := run.speedup("baseline"):
             ratios[Recipe.from_dict(run.recipe)] = ratio
         elif run.reason:

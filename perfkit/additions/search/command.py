@@ -6,16 +6,17 @@ import typer
 
 from perfkit.additions.search import attribute as attributing
 from perfkit.additions.search import tune as tuning
-from perfkit.cli.options import Budget, Output, Stages, Texts, Training, names, progress
+from perfkit.cli.options import Budget, Output, Stages, Texts, Training, names, progress, stored
 from perfkit.recipe import pairs, parse_settings
 
 
 def attribute(training: Training, output: Output, stages: Stages = None, budget: Budget = 600.0) -> None:
     """What is each optimization worth, whatever the order? Alone, after the others, and all together."""
     plan = training.plan()
-    with progress() as follow:
-        result = attributing.attribute(plan, names(stages), budget, follow)
-    output.show("what each optimization is worth", result.sections(), result)
+    with stored() as store:
+        with progress() as follow:
+            result = attributing.attribute(plan, names(stages), budget, follow, store)
+        output.show("what each optimization is worth", result.sections(), result)
 
 
 def tune(
@@ -34,6 +35,7 @@ def tune(
         values[name] = [parse_settings([f"{name}={value}"])[name] for value in text.split(",")]
     cap = None if memory is None else int(memory * 1e9)
     typer.echo(f"tuning: about {budget:.0f} s", err=True)
-    with progress() as follow:
-        result = tuning.tune(plan, values or None, cap, budget, progress=follow)
-    output.show("the fastest recipe", result.sections(), result)
+    with stored() as store:
+        with progress() as follow:
+            result = tuning.tune(plan, values or None, cap, budget, follow, store)
+        output.show("the fastest recipe", result.sections(), result)

@@ -9,6 +9,7 @@ from perfkit.additions.search.attribute import Attribution
 from perfkit.additions.search.tune import Tuned
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.recipe import Value
+from perfkit.results.store import RunStore
 from perfkit.studies import sources
 
 
@@ -21,7 +22,8 @@ def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where
     `workload`, `preset`, `device`, `options` as for the panels.
     """
     plan = sources.plan(stages=["baseline"], **where)
-    worth = with_line(lambda progress: attributing.attribute(plan, names, 60 * minutes, progress=progress))
+    store = RunStore()
+    worth = with_line(lambda progress: attributing.attribute(plan, names, 60 * minutes, progress, store))
     return Shown(worth, worth.sections())
 
 
@@ -40,5 +42,6 @@ def tune(
     """
     plan = sources.plan(stages=["baseline"], **where)
     cap = int(memory_gb * 1e9) if memory_gb else None
-    best = with_line(lambda progress: tuning.tune(plan, space, cap, 60 * minutes, progress=progress))
+    store = RunStore()
+    best = with_line(lambda progress: tuning.tune(plan, space, cap, 60 * minutes, progress, store))
     return Shown(best, best.sections())

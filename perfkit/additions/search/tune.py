@@ -21,7 +21,7 @@ from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run
 from perfkit.results.stats import Ratio
-from perfkit.results.store import RunStore
+from perfkit.results.store import RunStore, keep
 from perfkit.rules import Target, applicable
 from perfkit.show import sentences, units
 from perfkit.show.document import Bullets, Col, Content, tabulate
@@ -90,24 +90,25 @@ def tune(
     memory_cap_bytes: int | None = None,
     budget_s: float = 600.0,
     progress: Progress | None = None,
+    store: RunStore | None = None,
 ) -> Tuned:
     """Searches a space: values by switch (None: `SPACE`). Runs above the memory cap are not picked.
 
     `budget_s`: seconds of it all. The first recipes come in any case; so does the best one, which is measured
-    afresh, for twice the rounds, and checked for parity.
+    afresh, for twice the rounds, and checked for parity. The `store` is that of `climb`.
     """
     progress, space, started = progress or Progress(), space or SPACE, time.monotonic()
     short, long = (
         replace(plan.preset, rounds=ROUNDS, budget_s=0.0, ceiling=False),
         replace(
-            rungs.stop_rule(plan),
+            rungs.stop_rule(plan, store),
             rounds=2 * plan.preset.rounds,
             budget_s=max(0.0, min(plan.preset.budget_s, budget_s / 10)),
         ),
     )
     groups = [[name for name in FIRST if name in space], *([name] for name in space if name not in FIRST)]
     tried, left, parity, notes = dict[str, Run](), list[str](), None, list[str]()
-    with opened(plan, progress, "tuning") as source:
+    with opened(plan, progress, "tuning", store) as source:
         base = best = source.baseline()
         try:
             for number, group in enumerate(groups):
@@ -124,8 +125,7 @@ def tune(
                     _measure(source, [best], long, math.inf, tried)
                 best = _fastest([base, best], tried, memory_cap_bytes)
         finally:
-            for each in tried.values():
-                RunStore().add(each)
+            keep(store, *tried.values())
         if base not in _newest(tried.values()):
             if source.stopped:
                 raise Cancelled("stopped before anything was measured")

@@ -19,9 +19,9 @@ def test_a_recording_comes_back_with_where_it_is_from(tmp_path, monkeypatch):
     path = tmp_path / "h200.json"
     path.write_bytes(recordings.text(kept))
     loaded = recordings.find(str(path))
-    assert [msgspec.structs.replace(run, facts={}) for run in loaded] == kept
+    assert [msgspec.structs.replace(run, origin=None) for run in loaded] == kept
     origin = rf"Recorded 20.* on {re.escape(machine.describe(machine.facts()))}, by perfkit run -o out.json"
-    assert all(re.match(origin, run.facts[recordings.ORIGIN]) for run in loaded)
+    assert all(re.match(origin, run.origin.details()) for run in loaded)
 
 
 PLACE = {"machine": {"cpu": "x"}, "when": "w", "command": "c"}

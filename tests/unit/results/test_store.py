@@ -1,16 +1,19 @@
 """The store of runs: what is kept, found and marked; several kernels at once; damage and full disks."""
 
+import json
 import sqlite3
 import subprocess
 import sys
+from unittest.mock import Mock
 
+import msgspec
 import pytest
 
 from perfkit.errors import InvalidValue, StoreError
 from perfkit.results import stats
-from perfkit.results.run import Mechanism, Pairing, Raw
+from perfkit.results.run import Decision, Mechanism, Pairing, Raw
 from perfkit.results.stats import AAPair
-from perfkit.results.store import RunStore
+from perfkit.results.store import RunStore, expected_noise, keep
 from tests.unit.results.test_run import run
 
 MEASURED = run(
@@ -69,13 +72,14 @@ def test_a_run_is_found_by_a_beginning_that_no_other_has(store):
 
 def test_a_line_of_the_history_has_the_run_and_what_the_user_wrote(store):
     store.add(MEASURED)
-    store.mark("measured", name="  the quick\none ", note="n" * 1000, guess=1.5)
-    store.mark("measured", note="at night")
+    store.mark("measured", note="n" * 1000, guess=1.5)
+    assert len(store.history()[0].note) == 300
+    store.mark("measured", note="  at\nnight ")
     (line,) = store.history()
-    assert line == (MEASURED, "the quick one", "at night", 1.5)
-    store.mark("measured", name="", guess=2.0)
+    assert line == (MEASURED, "at night", 1.5)
+    store.mark("measured", note="", guess=2.0)
     assert (store.guess("measured"), store.guess("gone")) == (2.0, None)
-    assert [(one.name, one.guess) for one in store.history()] == [("", 2.0)]
+    assert [(one.note, one.guess) for one in store.history()] == [("", 2.0)]
     assert store.get("measured") == MEASURED
 
 
@@ -105,6 +109,8 @@ def test_a_damaged_run_does_not_hide_the_others(store):
     assert [problem[:16] for problem in store.problems] == ["left out: run r2", "left out: run r1"]
     with pytest.raises(StoreError, match="not a run of this version"):
         store.get("r1")
+    with pytest.raises(StoreError, match="its schema is 99, and 2 is known. Update perfkit"):
+        store.get("r2")
 
 
 @pytest.mark.parametrize("damage", [b"not a database at all, but as long as one" * 20, None])
@@ -156,7 +162,7 @@ def test_two_kernels_may_start_a_store_and_write_at_once(data_dir):
     assert [writer.wait() for writer in writers] == [0, 0]
     assert [line.guess for line in RunStore().history()] == [2.0] * 40
     with sqlite3.connect(RunStore().path) as database:
-        assert database.execute("SELECT count(*) FROM noise").fetchone() == (40,)
+        assert database.execute("SELECT count(*) FROM aa_pairs").fetchone() == (40,)
     database.close()
 
 
@@ -172,12 +178,100 @@ def test_noise_is_kept_for_each_device_by_its_newest_pairs_and_unknown_before(st
     assert store.noise("cpu") == stats.aa_noise_bound([AAPair(0.0, 0.0)] * 30)
 
 
-def test_processes_of_a_script_are_never_taken_to_differ_less_than_those_elsewhere(store):
-    assert (store.noise("cpu"), store.expected_noise("cpu")) == (None, stats.aa_noise_bound(()))
-    assert store.expected_noise("cpu", script=True) == 0.05
-    assert store.expected_noise("cuda") is store.expected_noise("cuda", script=True) is None
-    store.add_noise("cpu", [AAPair(0.0, 0.0)] * 10)
-    assert store.expected_noise("cpu") == store.noise("cpu") < 0.05
-    assert store.expected_noise("cpu", script=True) == 0.05
-    store.add_noise("cpu", [AAPair(0.1, 0.0)] * 10)
-    assert store.expected_noise("cpu", script=True) == store.noise("cpu") > 0.05
+def test_noise_of_other_machines_and_allocators_is_another(store):
+    store.add_noise("cpu", [AAPair(0.3, 1e-6)] * 4)
+    store.add_noise("cpu", [AAPair(0.01, 1e-6)] * 4, allocator="keep")
+    assert store.noise("cpu") > store.noise("cpu", "keep") > 0
+    assert RunStore(store.path, machine_id="a laptop").noise("cpu") is None
+
+
+def test_the_expected_noise_is_the_measured_one_but_on_a_cpu_never_less_than_known():
+    elsewhere = stats.aa_noise_bound(())
+    assert expected_noise(None, "cpu") == elsewhere
+    assert expected_noise(0.001, "cpu") == 0.001
+    assert expected_noise(0.001, "cpu", least=0.05) == 0.05
+    assert expected_noise(0.1, "cpu", least=0.05) == 0.1
+    assert expected_noise(None, "cuda", least=0.05) is None
+    assert expected_noise(0.001, "cuda", least=0.05) == 0.001
+
+
+def test_an_answer_is_remembered_for_its_machine_and_only_while_it_is_whole(store):
+    for name in ("base", "after"):
+        store.add(run(name, session="s"))
+    store.remember("workers?", "s")
+    assert [kept.id for kept in store.remembered("workers?")] == ["base", "after"]
+    assert store.remembered("threads?") == store.problems == []
+    assert RunStore(store.path, machine_id="a laptop").remembered("workers?") == []
+    store.delete(["base"])
+    assert store.remembered("workers?") == []
+    assert store.problems == [
+        "1 of the runs that were measured earlier for this are deleted. Undo delete, in the Workbench, brings "
+        "them back"
+    ]
+    store.undelete()
+    assert len(store.remembered("workers?")) == 2
+    sql(store, "UPDATE runs SET body = ? WHERE id = 'after'", b"{}")
+    assert store.remembered("workers?") == []
+    assert "run after is not a run" in store.problems[1]
+
+
+def test_the_newest_decision_on_a_stage_counts_whichever_run_it_is_about(store):
+    older, newer = (run(name, stage="amp", created=name) for name in ("2026", "2027"))
+    for each in (older, newer):
+        store.add(each)
+    store.decide("here", newer, Decision(False, "user", "slower"), {"amp": "off"})
+    store.decide("here", older, Decision(True, "user"), {"amp": "bf16"})
+    store.decide("elsewhere", newer, Decision(False, "user"), {"amp": "off"})
+    assert store.decisions("here") == {"amp": (Decision(True, "user"), {"amp": "bf16"}, older)}
+    assert RunStore(store.path, machine_id="a laptop").decisions("here") == {}
+    store.delete([older.id])
+    assert store.decisions("here") == {}
+    store.undelete()
+    sql(store, "UPDATE runs SET body = ?", b"{}")
+    assert store.decisions("here") == {}
+    assert ["the run of amp" in problem for problem in store.problems] == [True]
+
+
+def test_what_cannot_be_written_is_told_and_stops_nothing(store, monkeypatch):
+    monkeypatch.setattr(RunStore, "_open", Mock(side_effect=StoreError("the disk is full", "Free it")))
+    keep(store, MEASURED)
+    store.add_noise("cpu", [AAPair(0.0, 0.0)])
+    keep(None, MEASURED)
+    assert store.lost == [
+        "baseline was measured, but not stored: the disk is full. Free it",
+        "the A/A noise was measured, but not stored: the disk is full. Free it",
+    ]
+
+
+def test_a_file_of_version_1_keeps_its_runs_and_one_of_a_later_version_is_left_alone(data_dir):
+    path = data_dir / "runs" / "runs.sqlite"
+    path.parent.mkdir(parents=True)
+    old = msgspec.to_builtins(MEASURED) | {
+        "schema": 1,
+        "facts": {"rung": "dropped: slower", "command": "a.py"},
+    }
+    with sqlite3.connect(path) as database:
+        database.executescript(
+            "PRAGMA journal_mode = WAL; CREATE TABLE runs (id TEXT PRIMARY KEY, created TEXT NOT NULL, "
+            "session TEXT NOT NULL, workload TEXT NOT NULL, name TEXT NOT NULL DEFAULT '', note TEXT NOT NULL "
+            "DEFAULT '', guess REAL, body BLOB NOT NULL, deleted INTEGER NOT NULL DEFAULT 0);"
+            "CREATE TABLE noise (device TEXT, log_ratio REAL, scatter REAL); INSERT INTO noise VALUES ('cpu', 1, 0)"
+        )
+        values = ("measured", "c", "s", "w", json.dumps(old))
+        database.execute(
+            "INSERT INTO runs (id, created, session, workload, body) VALUES (?, ?, ?, ?, ?)", values
+        )
+    database.close()
+    store = RunStore(path)
+    (kept,) = store.runs()
+    assert (kept.decision, kept.script, kept.facts) == (Decision(False, "climb", "slower"), "a.py", {})
+    assert store.noise("cpu") is None, "it may be of another machine"
+    with sqlite3.connect(path) as database:
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        assert database.execute("PRAGMA user_version").fetchone() == (2,)
+        database.execute("PRAGMA user_version = 3")
+    database.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="of a later version of perfkit. Update perfkit"):
+        RunStore(path)
+    assert path.read_bytes() == before

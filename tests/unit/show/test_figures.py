@@ -14,7 +14,7 @@ from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
 from perfkit.results import recordings
-from perfkit.results.run import RUNG, Raw, Run
+from perfkit.results.run import Decision, Raw, Run
 from perfkit.results.stats import Estimate
 from perfkit.show import figures, style
 from perfkit.show.figures import step_time, throughput
@@ -103,14 +103,14 @@ def test_throughput_has_bars_and_those_of_dropped_stages_are_hollow():
         assert [width for width, _ in row.pieces] == ([rate.value] if rate else [])
     assert "! 1.00× (0.99–1.02)" in rows[-1].text, "the baseline again"
     assert "samples/s\n! 1.53× (1.51–1.56) disturbed" in rows[1].text
-    dropped = msgspec.structs.replace(runs[1], facts={RUNG: "dropped: slower"})
+    dropped = msgspec.structs.replace(runs[1], decision=Decision(False, "climb", "slower"))
     assert throughput([dropped]).rows[0].pieces[0][1] == Look("dropped", "none")
 
 
 def test_a_line_climbs_through_what_was_kept():
     before, kept, absent, *_ = session()
-    facts = {"kept": "kept", "dropped": "dropped: slower"}
-    kept, dropped = (msgspec.structs.replace(kept, facts={RUNG: words}) for words in facts.values())
+    decisions = Decision(True, "climb"), Decision(False, "climb", "slower")
+    kept, dropped = (msgspec.structs.replace(kept, decision=decision) for decision in decisions)
     assert absent.status == "not_applicable"
     picture = throughput([before, absent, kept, dropped])
     line = drawn(picture).axes[0].lines[-1]

@@ -28,19 +28,20 @@ def make(factor=1, wait=0.0, ceiling=102, rates=None, before=None, **more):
 
 
 GB = "peak_memory_bytes"
-SAME_COMPUTING = "computing alone: no measurable difference, 1.00× (1.00–1.00)"
+SAME_CEILING = "with free data the rate stays at"
 
 
 @pytest.mark.parametrize(
     ("after", "before", "text"),
     [
         ({"factor": 2, "wait": 0.05, "ceiling": 250}, {"wait": 0.5, "ceiling": 250},
-         f"2.00× (2.00–2.00) faster; waiting for data fell from 50% to 5% of the step; {SAME_COMPUTING}."),
+         f"2.00× (2.00–2.00) faster; waiting for data fell from 50% to 5% of the step; {SAME_CEILING} 250 samples/s."),
         ({"factor": 0.8, "ceiling": 80}, {"ceiling": 100},
-         "1.25× (1.25–1.25) slower; waiting for data stays at 0% of the step; computing alone: 1.25× (1.25"),
+         "1.25× (1.25–1.25) slower; waiting for data stays at 0% of the step; with free data the "
+         "rate fell from 100 to 80.0 samples/s."),
         ({GB: 11_300_000_000}, {GB: 1_050_000_000},
          "no measurable difference, 1.00× (1.00–1.00); an effect over 1% would show; waiting for data stays "
-         f"at 0% of the step; {SAME_COMPUTING}; peak memory rose from 1.05 GB to 11.3 GB."),
+         f"at 0% of the step; {SAME_CEILING} 102 samples/s; peak memory rose from 1.05 GB to 11.3 GB."),
         ({"rates": [200.0, 210.0]}, {"rates": [100.0, 100.0]},
          "too few rounds, 2.05× (1.50–2.79); measure longer; "),
         ({"status": "not_applicable", "reason": "needs CUDA"}, {}, "n/a: needs CUDA."),

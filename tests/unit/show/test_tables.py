@@ -8,7 +8,6 @@ import pytest
 
 from perfkit.results import recordings
 from perfkit.results.parity import Check, Parity
-from perfkit.results.run import Communication
 from perfkit.results.store import Stored
 from perfkit.show import sentences, tables, terminal
 from perfkit.show.document import Cell, Col, tabulate
@@ -18,14 +17,6 @@ RUNS = session()
 WRONG = [RUNS[4].mechanism[0], msgspec.structs.replace(RUNS[4].mechanism[1], name="amp", ok=False)]
 CHECKS = [Check("losses", False, "0.1 apart"), Check("outputs", True, "")]
 PARITY = Parity("uint8", "bitwise", CHECKS, False, {})
-TIMES = Communication(
-    bytes_per_step=44_000_000,
-    step_s=0.05,
-    compute_s=0.04,
-    alone_s=0.02,
-    rank_compute_s=[0.04, 0.044],
-    start_s=1e-5,
-)
 
 PAGES = {
     "gpu": [tables.ladder(session(gpu=True))],
@@ -37,8 +28,7 @@ PAGES = {
     ],
     "proof": [tables.proof([RUNS[0], msgspec.structs.replace(RUNS[4], mechanism=WRONG)])],
     "parity": tables.parity(PARITY),
-    "ranks": [tables.communication([msgspec.structs.replace(RUNS[0], communication=TIMES)])],
-    "stored": [tables.stored([Stored(RUNS[3]), Stored(RUNS[9], "mine")])],
+    "stored": [tables.stored([Stored(RUNS[3]), Stored(RUNS[9], note="mine")])],
 }
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from perfkit.errors import RunFailed
 from perfkit.ladder.catalogue import KEPT
-from perfkit.results.run import AGAIN, RUNG
+from perfkit.results.run import AGAIN
 from perfkit.results.store import RunStore
 from perfkit.studies import record
 from perfkit.studies.rungs import LAST, all_stages, climb, described
@@ -26,7 +26,7 @@ def ladder(machine, where):
 
 
 def facts(runs):
-    return {run.stage: run.facts.get(RUNG, "") for run in runs}
+    return {run.stage: run.decision.describe() if run.decision else "" for run in runs}
 
 
 def changed(run):

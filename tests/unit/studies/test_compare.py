@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
-from perfkit.recipe import Recipe
 from perfkit.results import stats
-from perfkit.results.run import Communication, Raw, Run, Simulated
+from perfkit.results.run import Simulated
 from perfkit.results.store import RunStore
 from perfkit.studies import compare as comparing
 from perfkit.studies.compare import Candidate, compare, compare_stored, pairs_for
@@ -27,7 +26,7 @@ def trained(machine):
 
 
 def test_a_pair_of_processes_is_compared_and_stored(machine, where):
-    result = compare(A, B, where, budget_s=0)
+    result = compare(A, B, where, budget_s=0, store=RunStore())
     assert result.ratio.ratio == pytest.approx(2.0)
     assert (result.pairs, result.rounds) == (1, 5)
     assert result.pairing.noise == stats.aa_noise_bound(())
@@ -36,10 +35,10 @@ def test_a_pair_of_processes_is_compared_and_stored(machine, where):
 
 
 def test_either_side_starts_first_with_another_seed_in_every_pair(machine, where, monkeypatch):
-    monkeypatch.setattr(RunStore, "noise", lambda store, device: 0.03)
+    monkeypatch.setattr(RunStore, "noise", lambda *_: 0.03)
     restart = Mock()
     monkeypatch.setattr(comparing.server, "restart", restart)
-    result = compare(A, B, where, budget_s=1e9, precision=0.02)
+    result = compare(A, B, where, budget_s=1e9, precision=0.02, store=RunStore())
     assert trained(machine)[:6] == [(8, 0), (64, 0), (64, 1), (8, 1), (8, 2), (64, 2)]
     assert (result.pairs, result.pairing.noise, restart.call_count) == (8, 0.03, 8)
     assert "in 8 pairs of processes, allowing for A/A noise of 3.0%" in result.describe()
@@ -47,13 +46,15 @@ def test_either_side_starts_first_with_another_seed_in_every_pair(machine, where
     assert all((own == 200).all() and (other == 100).all() for own, other in rates), "B is the own side"
     assert result.ratio == stats.ratio_over_pairs(rates, noise=0.03)
     assert RunStore().get(result.b.id) == result.b
-    assert compare(A, B, where, budget_s=0).pairs == 5, "the budget ends the pairs once there are five"
+    assert compare(A, B, where, budget_s=0, store=RunStore()).pairs == 5, (
+        "the budget ends the pairs once there are five"
+    )
 
 
 def test_a_side_that_fails_ends_the_comparison_and_is_kept(machine, where):
     machine.fail("train", PerfkitError("broken", "fix it"))
     with pytest.raises(PerfkitError, match="A could not be compared: broken"):
-        compare(A, B, where, budget_s=0)
+        compare(A, B, where, budget_s=0, store=RunStore())
     assert [run.status for run in RunStore().runs()] == ["failed"]
     assert machine.alive() == []
 
@@ -73,7 +74,8 @@ def test_what_was_measured_until_a_person_stops_it_is_kept(machine, where, pair,
 
     machine.fails = fails
     with contextlib.nullcontext() if how is Cancelled and kept else pytest.raises(how):
-        assert compare(A, B, where, budget_s=0, pairs=4, progress=Progress(cancelled=stop)).pairs == kept
+        more = {"pairs": 4, "progress": Progress(cancelled=stop), "store": RunStore()}
+        assert compare(A, B, where, budget_s=0, **more).pairs == kept
     runs = {run.title: run for run in RunStore().runs()}
     assert len(runs) == (2 if kept else 0)
     assert not kept or compare_stored(runs["A"], runs["B"]).pairs == kept
@@ -112,34 +114,3 @@ def test_pairs_and_rounds_together_reach_the_precision(noise):
 
     widths = [ratio().half_width for _ in range(100)]
     assert 0.016 < np.mean(widths) < 0.021
-
-
-def ranked(ranks, rate, **more):
-    about = {"id": "r", "session": "s", "created": "", "stage": "x", "workload": "w", "device": "cpu"}
-    recipe = Recipe(ranks=ranks).to_dict()
-    return Run(**about, title="X", recipe=recipe, raw=Raw(block_samples_per_s=[rate]), **more)
-
-
-def test_efficiency_is_the_rate_of_a_rank_over_that_of_one_alone():
-    assert comparing.efficiency(ranked(1, 100), ranked(4, 320)) == pytest.approx(0.8)
-    with pytest.raises(InvalidValue, match="one rank and one of several"):
-        comparing.efficiency(ranked(2, 100), ranked(4, 320))
-
-
-def test_the_forecast_gives_back_what_was_measured_and_falls_with_ranks():
-    communication = Communication(
-        bytes_per_step=40_000_000,
-        step_s=0.11,
-        compute_s=0.10,
-        alone_s=0.02,
-        rank_compute_s=[0.10, 0.10],
-        start_s=0.001,
-    )
-    efficiency = comparing.forecast(ranked(2, 100, communication=communication))
-    assert efficiency[1] == 1.0
-    assert efficiency[2] == pytest.approx(0.10 / 0.11)
-    assert list(efficiency.values()) == sorted(efficiency.values(), reverse=True)
-    link = comparing.forecast(ranked(2, 100, communication=communication), latency_s=0.0005, bytes_per_s=1e9)
-    assert link[4] == pytest.approx(0.10 / (0.10 + 0.5 * (6 * 0.0005 + 6 / 4 * 4e7 / 1e9)))
-    with pytest.raises(InvalidValue, match="nothing was communicated"):
-        comparing.forecast(ranked(1, 100))

@@ -25,7 +25,7 @@ THREE = [stage(8), stage(16), stage(32)]
 
 
 def measure(where, stages, rounds=3, **rule):
-    with opened(where, Progress()) as source:
+    with opened(where, Progress(), store=RunStore()) as source:
         return source.measure(stages, replace(where.preset, rounds=rounds, **rule))
 
 

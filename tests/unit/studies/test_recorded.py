@@ -8,7 +8,6 @@ import pytest
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
-from perfkit.results.recordings import ORIGIN
 from perfkit.results.run import AGAIN
 from perfkit.show import tables, terminal
 from perfkit.studies import rungs
@@ -33,7 +32,7 @@ def test_a_whole_ladder_is_played_as_it_was_recorded():
     assert [(run.id, run.raw) for run in runs] == [(run.id, run.raw) for run in stored().values()]
     assert [update.run for update in progress] == runs
     text = " ".join(terminal.text(tables.sections(runs)).split())
-    assert "played, not measured now." in text and runs[0].facts[ORIGIN] in text
+    assert "played, not measured now." in text and runs[0].origin.describe() in text
 
 
 def test_some_stages_come_with_the_baseline_and_its_repetition():

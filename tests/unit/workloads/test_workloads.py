@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from perfkit import export, rules, workloads
+from perfkit.additions.inside.chatty import Chatty
 from perfkit.errors import InvalidValue, WorkloadError
 from perfkit.ladder.catalogue import PRESETS
 from perfkit.recipe import Recipe
@@ -16,7 +17,7 @@ from perfkit.studies import rungs
 from perfkit.studies.sources import plan
 from perfkit.train import train
 from perfkit.worker import checks, parity
-from perfkit.workloads import bottlenecks, files
+from perfkit.workloads import files
 from perfkit.workloads.files import text_file
 from perfkit.workloads.photos import Photos
 from perfkit.workloads.tiny_gpt import TinyGPT
@@ -66,7 +67,7 @@ def test_options_are_those_of_the_preset_and_then_the_given_ones():
 
 
 def test_without_reading_it_is_the_same_training():
-    chatty, clean = (bottlenecks.Chatty(clean) for clean in (False, True))
+    chatty, clean = (Chatty(clean) for clean in (False, True))
     assert losses(chatty, steps=3) == pytest.approx(losses(clean, steps=3))
     assert len(chatty.history) == 3 and not clean.history
 

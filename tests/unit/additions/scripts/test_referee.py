@@ -5,8 +5,7 @@ import pytest
 
 from perfkit.additions.scripts import referee, study
 from perfkit.additions.scripts.behaviour import Behaviour, differences
-from perfkit.cli.options import Recipe as Training
-from perfkit.cli.options import Script
+from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.results.run import Comparison, Pairing, Run
@@ -35,7 +34,7 @@ def verdict(speed=1, new=PLAIN, losses=1.0, passes=STEPS, allowed="", scatter=0,
     def run(title, batch_size, loss):
         about = {"session": "s", "created": "", "stage": "s", "workload": "t.py", "device": "cpu"}
         about["recipe"] = Recipe(batch_size=batch_size).to_dict()
-        return Run(id=title, title=title, **about, facts={"command": title}, losses=[loss] * passes)
+        return Run(id=title, title=title, **about, script=title, losses=[loss] * passes)
 
     rates = [100 * speed * (1 + scatter * (-1) ** number) for number in range(10)]
     pairing = Pairing(rates, [100.0] * 10, [disturbed] * 10, against="a", role="previous", interleaved=True)
@@ -75,21 +74,18 @@ def test_smaller_batches_come_through_fewer_epochs_in_as_many_steps():
     assert {one.name for one in differences(old, new)} == {"samples"}
 
 
-def match(named, program=None, **training):
-    return referee.match(Script(program), Training(preset="smoke", **training), named, [])
-
-
 def test_both_sides_of_a_comparison_are_checked_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "train.py").write_text("")
-    plan, old, new, _ = match(["a/train.py", "b/train.py", "--lr"])
-    assert (plan.workload, plan.preset.loss_steps) == ("train.py", study.LOSSES)
-    assert (old.title, new.title) == ("a/train.py", "b/train.py")
-    _, old, new, judge = match([], "a/train.py", settings=["batch_size=8"])
-    assert (old.title, new.changes, judge.args[1]) == ("as it is", {"batch_size": 8}, {"samples", "updates"})
-    wrong = ("a/train.py", [], "nor one and switches: a/train.py"), (None, ["workers=2"], "--script")
-    for program, settings, message in wrong:
-        with pytest.raises(InvalidValue, match=message):
-            match(["a/train.py", "b/train.py"], program, settings=settings)
+    match = referee.two_scripts("a/train.py", "b/train.py", "smoke")
+    assert (match.plan.workload, match.plan.preset.loss_steps) == ("train.py", study.LOSSES)
+    assert (match.a.title, match.b.title, match.allowed) == ("a/train.py", "b/train.py", set())
+    match = referee.with_switches(Launch("a/train.py"), {"batch_size": 8, "compile": True}, "smoke")
+    assert (match.a.title, match.b.title) == ("as it is", "batch_size=8, compile=on")
+    assert (match.b.changes["batch_size"], match.allowed) == (8, {"samples", "updates"})
+    with pytest.raises(InvalidValue, match="unknown difference 'sample'"):
+        referee.two_scripts("a/train.py", "b/train.py", allowed=["sample"])
+    with pytest.raises(InvalidValue, match="unknown script 'c.py'"):
+        referee.two_scripts("a/train.py", "c.py")

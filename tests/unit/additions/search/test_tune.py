@@ -39,7 +39,7 @@ def plan(where):
 
 def test_the_fastest_recipe_is_found_and_measured_afresh(search, plan):
     seen = []
-    tuned = tune(plan, SPACE, progress=Progress(seen.append))
+    tuned = tune(plan, SPACE, progress=Progress(seen.append), store=RunStore())
     best = Recipe.from_dict(tuned.best.recipe)
     assert (best.amp, best.workers, best.channels_last) == ("bf16", 2, False)
     assert tuned.parity == SAME
@@ -106,7 +106,7 @@ def test_a_search_that_is_stopped_keeps_what_it_has(search, plan):
 def test_what_was_measured_before_an_error_is_kept(search, plan):
     search.fails = lambda child, question: 1 / 0 if len(search.children) == 8 else None
     with pytest.raises(ZeroDivisionError):
-        tune(plan, SPACE)
+        tune(plan, SPACE, store=RunStore())
     assert RunStore().runs()
 
 

@@ -1,0 +1,42 @@
+"""What was decided on the stages of a ladder by its user, and what later stages are built on."""
+
+import json
+from collections.abc import Iterable, Mapping
+
+from perfkit.ladder.catalogue import OPTIMIZATIONS
+from perfkit.recipe import Recipe, Value
+from perfkit.results.run import Decision, Run
+from perfkit.results.store import Decided, RunStore
+from perfkit.studies.sources import Plan
+
+
+def place(plan: Plan) -> str:
+    """What names the ladder of a plan in the store: what is trained, at which size, and where."""
+    parts = [plan.workload, dict(plan.options), plan.preset.name, plan.device, plan.host]
+    return json.dumps(parts, sort_keys=True, default=repr)
+
+
+def decided(store: RunStore, plan: Plan) -> dict[str, Decided]:
+    """The newest decision on each stage of a plan's ladder, by the stage's name."""
+    return store.decisions(place(plan))
+
+
+def decide(store: RunStore, plan: Plan, run: Run, before: Run | None, kept: bool) -> None:
+    """Keeps or drops the stage of a run.
+
+    The switches that later stages start from go with it, so that it outlives the run `before`: those of the
+    run, or of the one before it (of the plain loop, if that is not known).
+    """
+    plain = Recipe().to_dict()
+    chosen = run.recipe if kept else {**plain, **(before.recipe if before else {})}
+    settings = {name: chosen[name] for name in OPTIMIZATIONS[run.stage].settings}
+    store.decide(place(plan), run, Decision(kept, "user"), settings)
+
+
+def settings(decisions: Mapping[str, Decided], names: Iterable[str]) -> dict[str, Value]:
+    """The switches that the decisions on these stages leave, in the order of the names."""
+    switches: dict[str, Value] = {}
+    for name in names:
+        if name in decisions:
+            switches |= decisions[name].settings
+    return switches
