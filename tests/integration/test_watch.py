@@ -113,7 +113,7 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(alone):
         assert (script.ask("peak").allocated or 0) > 1e7
         places = script.ask(SYNCS, steps=3).places
         assert [(place.where, place.call, place.count) for place in places] == [("train.py:22", "item", 3)]
-        trace = alone / "steps.json"
+        trace = script.folder / "steps.json"
         options = {"wait": 0, "warmup": 1, "active": 2, "stacks": False}
         assert script.ask("profile", path=str(trace), **options) == str(trace)
         steps = [line.split() for line in script.written("out")[1:]]
@@ -135,7 +135,7 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(alone):
             frame = next(site.frames[0] for site in facts.sites if site.role == role)
             assert frame.file == str(alone / "train.py")
             assert lines[frame.line - 1][frame.column : frame.end_column] == text
-    assert {path.name for path in alone.iterdir()} == {"train.py", "steps.json"}
+    assert {path.name for path in alone.iterdir()} == {"train.py"}
 
 
 def test_what_cannot_be_set_is_refused_with_the_reason(folder):

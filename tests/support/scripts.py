@@ -66,6 +66,7 @@ def _run(words, streams, folder, environment, prepare):
         os.environ[entry.VARIABLE] = json.dumps(settings)
     os.chdir(folder)
     tempfile.tempdir = None
+    multiprocessing.current_process()._config.pop("tempdir", None)  # it is the server's
     torch = sys.modules["torch"]  # it has read the variable where the server began
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     multiprocessing.set_start_method("fork", force=True)  # of loader workers: they find the script in memory

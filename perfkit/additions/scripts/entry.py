@@ -1,7 +1,8 @@
 """The way into a script's interpreter: copied as `sitecustomize.py` into a folder on its `PYTHONPATH`.
 
-Python imports it first. It restores path and environment, runs the user's own `sitecustomize`, sees what is
-written, and waits for `import torch`: only then is the rest loaded, from the folder that the parent named.
+Python imports it first. It restores path and environment, runs the user's own `sitecustomize`, keeps the
+user's files from being changed, and waits for `import torch`: only then is the rest loaded, from the folder
+that the parent named.
 """
 
 import importlib.machinery
@@ -9,27 +10,36 @@ import importlib.util
 import json
 import os
 import sys
+import traceback
 from typing import Any
 
 VARIABLE = "PERFKIT_WATCH"
 
 
 def enter() -> None:
-    """Prepares this process to be watched; what it starts itself is not."""
+    """Prepares this process to be watched; what it starts itself is not, but must leave files alone too."""
     settings = json.loads(os.environ.pop(VARIABLE))
-    here, _, others = os.environ.pop("PYTHONPATH").partition(os.pathsep)
+    paths = os.environ.pop("PYTHONPATH")
+    here, _, others = paths.partition(os.pathsep)
+    sys.path.remove(here)
     if others:
         os.environ["PYTHONPATH"] = others
-    sys.path.remove(here)
     if spec := importlib.machinery.PathFinder.find_spec("sitecustomize"):  # the user's own
         _load(spec)
     _load(importlib.util.spec_from_file_location("perfkit", settings["package"]))
+    from perfkit.additions.scripts import landlock
     from perfkit.additions.scripts.outputs import Outputs
 
-    outputs = Outputs(settings["scratch"])
-    sys.path[:] = map(outputs.place, sys.path)  # the project may be installed, or on PYTHONPATH
-    sys.addaudithook(outputs.hook)
-    sys.meta_path.insert(0, _AfterTorch(settings, outputs))
+    outputs = Outputs(settings["scratch"], settings["is_guarded"], settings["more"])
+    outputs.install()
+    if settings["is_guarded"]:
+        landlock.restrict([settings["temporary"], *outputs.writable])
+    else:  # a Python that this one starts comes here as well
+        given = {name: settings[name] for name in ("package", "scratch", "is_guarded", "more")}
+        os.environ |= {VARIABLE: json.dumps(given), "PYTHONPATH": paths}
+    if "line" in settings:
+        sys.path[:] = map(outputs.place, sys.path)  # the project may be installed, or on PYTHONPATH
+        sys.meta_path.insert(0, _AfterTorch(settings, outputs))
 
 
 def _load(spec: Any) -> None:
@@ -63,4 +73,8 @@ class _AfterTorch:
 
 
 if VARIABLE in os.environ and __name__ == "sitecustomize":
-    enter()
+    try:
+        enter()
+    except BaseException as problem:  # Python would go on, and the script would not be kept from anything
+        traceback.print_exception(problem)
+        os._exit(70)

@@ -1,49 +1,100 @@
-"""What a script that is measured writes: kept within a mirror of its folder (`scratch`), refused elsewhere.
+"""What a script that is measured writes: kept within a mirror of its folders, refused elsewhere.
 
-In the mirror the folders on the way are real, and all else is linked: relative paths lead where they would.
-Before the script writes, further folders become real, and the file a copy; so does a module before it is
-imported: `Path(__file__).resolve()` leads into the mirror. A path outside cannot be redirected.
+Python announces that it changes a file (`sys.addaudithook`). Then the file in the mirror becomes a copy, more
+folders become real, and a path outside is refused in words. A module becomes a copy before it is imported,
+because `Path(__file__).resolve()` is to lead into the mirror. What Python does not announce is refused by
+`landlock`; where the kernel has none, `LIMITS` says so.
 """
 
 import contextlib
 import errno
 import glob
+import itertools
 import os
 import shutil
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
+from perfkit.additions.scripts.mirror import is_within, replace_by_copy, unfold
+
 clock = time.perf_counter
 """Taken here because this module is imported before any code of the script, which may replace it."""
+LIMITS = (
+    "this system has no Landlock (Linux 5.19 or newer), so a script may start no programs, and a library in "
+    "C or Rust could change a file of more than 8 MB in its folder, or any file outside of it"
+)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_CHANGES_A_FILE = ("open", "os.truncate", "os.chmod", "os.utime", "sqlite3.connect")
-_CHANGES_A_FOLDER = ("mkdir", "remove", "rmdir", "rename", "link", "symlink")
-_EVENTS = {*_CHANGES_A_FILE, *(f"os.{name}" for name in _CHANGES_A_FOLDER), "shutil.rmtree"}
-"""Audit events before something is written."""
+_CHANGES_A_FILE = {
+    "open", "os.truncate", "os.chmod", "os.chown", "os.utime", "os.setxattr", "os.removexattr",
+    "sqlite3.connect",
+}  # fmt: skip
+_WITH_TWO_PATHS = {"os.rename", "os.link", "os.symlink"}
+_FOLDERS_AT = {"os.mkdir": 2, "os.remove": 1, "os.rmdir": 1, "os.chmod": 2, "os.chown": 3, "os.utime": 3}
+"""Which argument is the open folder that a relative path begins at; after two paths there are two folders."""
+_EVENTS = {*_CHANGES_A_FILE, *_WITH_TWO_PATHS, *_FOLDERS_AT, "shutil.rmtree", "os.chdir"}
+"""Audit events before something is written, or after which relative paths lead elsewhere."""
+_STARTS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn"}
+_ONLY_READ = {"nvidia-smi", "uname", "hostname", "lscpu", "nproc", "which", "rev-parse", "describe", "status"}
+"""Programs, and commands of Git, by which a script notes where it runs."""
+_SAID, _MOST, _MOST_OF_DISK = 16 << 20, 1 << 30, 0.5
+"""Bytes of a copy: from when on it is said, and where it is refused."""
 
 
 class Outputs:
-    """Sees what this process writes; `scratch` is the root of the mirror."""
+    """Sees what this process writes; `scratch` is the root of the mirror.
 
-    def __init__(self, scratch: str) -> None:
+    `is_guarded`: the kernel refuses what Python does not tell. `more`: a further folder that may be written.
+    """
+
+    def __init__(self, scratch: str, is_guarded: bool = True, more: str = "") -> None:
         self._scratch = os.path.realpath(scratch)
-        self._ignoring = False
+        self._is_guarded = is_guarded
+        self._thread = threading.local()
+        self._lock = threading.RLock()
+        os.register_at_fork(
+            before=self._lock.acquire, after_in_parent=self._lock.release, after_in_child=self._lock.release
+        )
         here = os.path.realpath(os.curdir).removeprefix(self._scratch)
-        self._allowed = [folder for folder in _writable_folders() if not _is_within(here, folder)]
+        self.writable = [folder for folder in _writable_folders(more) if not is_within(here, folder)]
+        """Folders outside of the mirror that every script may change."""
+        self.notes: list[str] = []
+        """What a person is to know of copies."""
 
     @contextlib.contextmanager
     def ignored(self) -> Iterator[None]:
-        """While it lasts, writes are perfkit's own."""
-        before, self._ignoring = self._ignoring, True
+        """While it lasts, what this thread writes is perfkit's own."""
+        before = self._is_ignoring()
+        self._thread.is_ignored = True
         try:
             yield
         finally:
-            self._ignoring = before
+            self._thread.is_ignored = before
+
+    def _is_ignoring(self) -> bool:
+        return getattr(self._thread, "is_ignored", False)
+
+    def install(self) -> None:
+        """From now on, this process is seen."""
+        sys.addaudithook(self.hook)
+        plain = os.open
+
+        def open_at(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+            """`os.open`; its audit event does not have the folder."""
+            if dir_fd is not None and isinstance(path, str | bytes | os.PathLike):
+                path = os.path.join(_folder(dir_fd), os.fsdecode(path))
+            return plain(path, flags, mode)
+
+        os.open = open_at
+        os.supports_dir_fd.add(open_at)
 
     def hook(self, event: str, args: tuple[Any, ...]) -> None:
         """For `sys.addaudithook`; most events are none of a file."""
+        if event in _STARTS and not self._is_guarded:
+            self._before_start(event, args)
         if event not in _EVENTS:
             return
         flags = args[2] if event == "open" and isinstance(args[2], int) else 0
@@ -51,75 +102,120 @@ class Outputs:
             if isinstance(args[0], str) and args[0].endswith(".pyc"):
                 self._before_import(args[0])
             return
-        for path in args[:1] if event == "open" else args[:2]:
-            if isinstance(path, str | bytes | os.PathLike):
-                self.before(os.fsdecode(path), event, bool(flags & os.O_TRUNC))
+        for path in _paths(event, args):
+            self.before(path, event, bool(flags & os.O_TRUNC))
 
     def before(self, path: str, event: str = "open", replaces: bool = True) -> None:
         """Makes room for a write: real folders on the way, and a copy of the file unless it is replaced."""
-        if self._ignoring:
+        if self._is_ignoring():
             return
         place = os.path.abspath(path)
-        with self.ignored():
-            if not _is_within(place, self._scratch):
+        with self.ignored(), self._lock:
+            if not is_within(place, self._scratch):
                 if not self._may_write(os.path.realpath(place), event):
-                    reason = "a measured script writes below a copy of its folder only: use a relative path"
+                    reason = "a measured script writes only below a copy of its folder: use a relative path"
                     raise PermissionError(errno.EACCES, reason, place)
                 return
             unfold(self._scratch, os.path.dirname(place))
-            if event in ("os.mkdir", "shutil.rmtree"):
+            if event in ("os.mkdir", "shutil.rmtree", "os.chdir"):
                 unfold(self._scratch, place)
             elif event in _CHANGES_A_FILE and os.path.islink(place) and not os.path.isdir(place):
-                target = os.path.realpath(place)
-                os.unlink(place)
-                if not replaces and os.path.exists(target):
-                    shutil.copy2(target, place)
+                if not replaces and os.path.exists(place):
+                    self._copy(place)
+                else:
+                    os.unlink(place)
 
     def place(self, folder: str) -> str:
         """Where a folder is in the mirror, if it is a real one there, as those are in which files differ."""
         place = self._scratch + os.path.realpath(folder)
         return place if os.path.isdir(place) and os.path.realpath(place) == place else folder
 
+    def _copy(self, link: str) -> None:
+        """A file that is opened for changes needs a copy, large as it may be."""
+        size, name = os.path.getsize(link), link.removeprefix(self._scratch)
+        if size > min(_MOST, _MOST_OF_DISK * shutil.disk_usage(self._scratch).free):
+            reason = f"it is opened for changes, and its copy would take {size >> 20} MB: open it for reading"
+            raise PermissionError(
+                errno.EACCES, f'{reason} (mode "r"; NumPy\'s memmap begins with "r+")', name
+            )
+        replace_by_copy(link)
+        if size > _SAID:
+            self.notes.append(f"{name} was copied ({size >> 20} MB), as the script opens it for changes")
+
     def _may_write(self, place: str, event: str) -> bool:
-        if any(_is_within(place, folder) for folder in self._allowed):
+        if event == "os.chdir" or any(is_within(place, folder) for folder in self.writable):
             return True
-        is_on_the_way = any(_is_within(folder, place) for folder in self._allowed)
+        is_on_the_way = any(is_within(folder, place) for folder in self.writable)
         return event == "os.mkdir" and (is_on_the_way or os.path.isdir(place))
 
     def _before_import(self, compiled: str) -> None:
         """Makes a module of the mirror a copy, before Python looks for what it compiled of it."""
         folder, name = os.path.split(compiled)
         source = os.path.join(os.path.dirname(folder), name.split(".")[0] + ".py")
-        if _is_within(source, self._scratch):
+        if is_within(source, self._scratch):
             self.before(source, replaces=False)
 
+    def _before_start(self, event: str, args: tuple[Any, ...]) -> None:
+        """Refuses a program that the script's own code starts; libraries start compilers, or ask Git."""
+        command = args[1] if event in ("subprocess.Popen", "os.spawn") else args[0]
+        words = command if isinstance(command, list | tuple) else [command]
+        given = [os.fsdecode(word) for word in words if isinstance(word, str | bytes | os.PathLike)]
+        first = {os.path.basename(word) for word in given[:2]}
+        if first & _ONLY_READ or any(name.startswith("python") for name in first):
+            return
+        if not self._is_ignoring() and _is_by_the_script():
+            reason = "on this system a measured script starts no other program, as it could change your files"
+            raise PermissionError(errno.EACCES, reason, " ".join(given))
 
-def _writable_folders() -> Iterator[str]:
+
+def _is_by_the_script() -> bool:
+    """Whether the innermost code outside of Python's own library and perfkit is no installed package."""
+    own = (
+        os.path.dirname(os.__file__),
+        os.path.dirname(os.path.dirname(os.path.dirname(__file__))),
+        "<frozen",
+    )
+    frame: Any = sys._getframe(1)
+    while frame:
+        file = frame.f_code.co_filename
+        if "-packages" in file or not file.startswith(own):
+            return "-packages" not in file
+        frame = frame.f_back
+    return False
+
+
+def _paths(event: str, args: tuple[Any, ...]) -> Iterator[str]:
+    """The paths that an event is about, those that are relative to an open folder made absolute."""
+    if event in _WITH_TWO_PATHS:
+        paths, folders = args[:2], args[2:4]
+    else:
+        at = _FOLDERS_AT.get(event, len(args))
+        paths, folders = args[:1], args[at : at + 1]
+    if event == "os.symlink":  # the first one is only named
+        paths, folders = args[1:2], args[2:3]
+    for path, folder in itertools.zip_longest(paths, folders, fillvalue=-1):
+        if isinstance(path, str | bytes | os.PathLike):
+            start = _folder(folder) if isinstance(folder, int) and folder >= 0 else ""
+            yield os.path.join(start, os.fsdecode(path))
+
+
+def _folder(number: int) -> str:
+    """The path of an open folder."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        return os.fsdecode(fcntl.fcntl(number, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0"))
+    return os.readlink(f"/proc/self/fd/{number}")
+
+
+def _writable_folders(more: str) -> Iterator[str]:
     """Where every script may write: temporary files, devices, caches, hidden folders of the home folder."""
-    yield from ("/dev", "/proc", os.path.realpath(tempfile.gettempdir()))
+    yield from filter(os.path.isdir, ("/dev", "/proc", "/tmp/nvidia-mps"))
+    yield os.path.realpath(tempfile.gettempdir())
     home = os.path.realpath(os.path.expanduser("~"))
-    yield from (os.path.join(home, ".cache"), *glob.glob(os.path.join(home, ".*")))
+    hidden = {place for place in glob.glob(os.path.join(home, ".*")) if os.path.isdir(place)}
+    hidden -= {os.path.join(home, name) for name in (".ssh", ".gnupg", ".git", ".aws", ".kube")}
+    yield from map(os.path.realpath, (os.path.join(home, ".cache"), *hidden))
     caches = ("_CACHE_DIR", "_CACHE_PATH", "_CACHE_HOME", "HF_HOME", "TORCH_HOME", "MPLCONFIGDIR")
-    yield from (os.path.realpath(value) for name, value in os.environ.items() if name.endswith(caches))
-
-
-def _is_within(place: str, folder: str) -> bool:
-    return place == folder or place.startswith(folder.rstrip(os.sep) + os.sep)
-
-
-def unfold(scratch: str, place: str) -> None:
-    """Makes all folders of a path in the mirror real, with links to what the real ones hold."""
-    here, real = scratch, os.sep
-    for name in ["", *os.path.relpath(place, scratch).split(os.sep)]:
-        here = os.path.join(here, name)
-        is_link = os.path.islink(here)
-        real = os.path.realpath(here) if is_link else os.path.join(real, name)
-        is_real = os.path.exists(here) and not is_link
-        if is_real or not os.path.isdir(real) or _is_within(real, scratch):
-            continue
-        if is_link:
-            os.unlink(here)
-        os.mkdir(here)
-        with contextlib.suppress(OSError):  # it may not be listed
-            for entry in os.listdir(real):
-                os.symlink(os.path.join(real, entry), os.path.join(here, entry))
+    named = (value for name, value in os.environ.items() if name.endswith(caches))
+    yield from (os.path.realpath(value) for value in (*named, more) if value)

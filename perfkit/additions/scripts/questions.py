@@ -117,7 +117,7 @@ class Questions(Procedures):
             settings=self._settings(),
             refused=self._why_not(),
             sites=[site for sites in script.sites.values() for site in sites],
-            notes=script.notes,
+            notes=[*script.notes, *script.files.notes],
         )
 
     def observe(self, steps: int, seconds: float = math.inf) -> Job:

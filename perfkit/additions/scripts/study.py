@@ -2,14 +2,17 @@
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
+from perfkit.additions.scripts import landlock
 from perfkit.additions.scripts.behaviour import LOSSES, Behaviour
 from perfkit.additions.scripts.messages import RANDOM_DATA, ScriptFacts
+from perfkit.additions.scripts.outputs import LIMITS
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.errors import PerfkitError, RunFailed
 from perfkit.ladder import catalogue
@@ -163,6 +166,8 @@ def script_plan(launch: Launch, preset: str | None = None, seed: int = 0, **more
 
     The device is the script's own choice, known once it trains.
     """
+    if not landlock.is_there():
+        warnings.warn(LIMITS, stacklevel=2)
     checked = plan(None, catalogue.preset(preset).name, ["baseline"], seed=seed)
     size = replace(checked.preset, loss_steps=max(LOSSES, checked.preset.loss_steps))
     source = functools.partial(ScriptSource, launch=launch, **more)

@@ -18,9 +18,9 @@ from typing import Any
 
 import perfkit
 from perfkit import machine
-from perfkit.additions.scripts import entry
+from perfkit.additions.scripts import entry, landlock
 from perfkit.additions.scripts.messages import ScriptFacts
-from perfkit.additions.scripts.outputs import unfold
+from perfkit.additions.scripts.mirror import fill, unfold
 from perfkit.errors import InvalidValue, RunFailed, one_of
 from perfkit.process.child import GRACE_S, Conversation, OnProgress, end_tree
 from perfkit.process.failures import explain_exit
@@ -38,6 +38,12 @@ _QUIET = {
     "PYTHONDONTWRITEBYTECODE": "1",
 }
 """Variables that keep experiment trackers from recording a run that only measures."""
+
+_DENIED = re.compile(r"Permission denied|(errno|os error) 13|Invalid cross-device link", re.IGNORECASE)
+_MOVE_AWAY = (
+    "It works in a copy of its folder, and neither a program that it starts nor a library may change your "
+    "files: move that file away first, or let the script write to a new one"
+)
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,9 @@ class WatchedScript(Conversation):
             "seed": seed,
             "package": perfkit.__file__,
             "scratch": self._mirror,
+            "is_guarded": landlock.is_there(),
+            "temporary": str(self.folder),
+            "more": str(machine.data_folder() / "runs" / "profiles"),
             "started": time.time(),
         }
         self.on_progress("waiting for its second step")
@@ -179,6 +188,7 @@ class WatchedScript(Conversation):
         places = {str(path): self._place(path) for each in known for path in (each, each.resolve())}
         for place in places.values():
             unfold(self._mirror, place)
+            fill(self._mirror, place)
         for path, data in files.items():
             copy = Path(self._place(path))
             unfold(self._mirror, str(copy.parent))
@@ -216,6 +226,8 @@ class WatchedScript(Conversation):
         # It may be one of two that are compared.
         failure.what = failure.what.replace("the script ", f"{self.launch.program} ", 1)
         failure.output = "\n".join(self.written("err")[-200:]).rstrip()
+        if _DENIED.search(failure.output) and "PermissionError" not in failure.what:
+            failure.remedy = _MOVE_AWAY
         return failure
 
     def stop(self) -> None:

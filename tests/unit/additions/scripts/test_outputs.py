@@ -1,11 +1,14 @@
 """A script's writes stay in the mirror of its folder; reading leads where it would."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from perfkit.additions.scripts.outputs import Outputs, unfold
+from perfkit.additions.scripts import landlock, outputs
+from perfkit.additions.scripts.mirror import fill, unfold
+from perfkit.additions.scripts.outputs import Outputs
 
 
 @pytest.fixture
@@ -57,3 +60,59 @@ def test_a_path_outside_is_refused(project, scratch, tmp_path):
     scratch.before("/dev/null")
     scratch.before(str(project), "os.mkdir")  # there already: makedirs(exist_ok=True)
     scratch.before(str(tmp_path / "new"), "os.mkdir")  # on the way to a cache
+
+
+def test_what_perfkit_writes_in_one_thread_excuses_no_other_thread(project, scratch):
+    entered, left = threading.Event(), threading.Event()
+
+    def perfkits_own():
+        with scratch.ignored():
+            entered.set()
+            left.wait(10)
+
+    thread = threading.Thread(target=perfkits_own)
+    thread.start()
+    entered.wait(10)
+    with scratch.ignored():
+        left.set()  # the other one leaves before this one does
+        thread.join()
+    scratch.before("out/old.txt")
+    Path("out/old.txt").write_text("more")
+    assert (project / "out/old.txt").read_text() == "original"
+
+
+def test_a_file_that_is_opened_for_changes_is_copied_with_its_size_said_or_refused(
+    project, scratch, monkeypatch
+):
+    flags = os.O_RDWR  # NumPy's memmap begins with "r+"
+    monkeypatch.setattr(outputs, "_SAID", 4)
+    scratch.hook("open", ("out/old.txt", "r+", flags))
+    assert scratch.notes == [f"{project}/out/old.txt was copied (0 MB), as the script opens it for changes"]
+    monkeypatch.setattr(outputs, "_MOST", 4)
+    with pytest.raises(PermissionError, match="open it for reading"):
+        scratch.hook("open", ("out/deep/kept.txt", "r+", flags))
+    scratch.hook("open", ("out/deep/kept.txt", "r", os.O_RDONLY))
+    scratch.hook("open", ("out/deep/kept.txt", "w", os.O_WRONLY | os.O_TRUNC))  # nothing of it is copied
+
+
+def test_small_folders_are_made_real_and_others_stay_links_as_a_whole(
+    project, scratch, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("perfkit.additions.scripts.mirror._MOST_OF_A_FOLDER", 4)
+    monkeypatch.setattr("perfkit.additions.scripts.mirror._MOST_OF_A_FILE", 100)
+    for name in ("many/sub/1.txt", "many/sub/2.txt", "many/3.txt", "many/4.txt", ".git/index", "large.bin"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("x" * (101 if name == "large.bin" else 1))
+    os.symlink(".", project / "loop")
+    mirror = tmp_path / "second"
+    here = Path(f"{mirror}{project}")
+    unfold(str(mirror), str(here))
+    fill(str(mirror), str(here))
+    links = {path.name for path in here.iterdir() if path.is_symlink()}
+    assert links == {"many", ".git", "large.bin", "loop"}
+    assert not (here / "out/deep/kept.txt").is_symlink()
+
+
+def test_a_kernel_without_landlock_is_no_error(monkeypatch):
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert landlock.version() == 0 and not landlock.is_there()

@@ -1,0 +1,87 @@
+"""The kernel refuses a script, and every process that it starts, to change anything outside of some folders.
+
+This is Landlock (`man 7 landlock`). It needs no privileges, holds for C and Rust code too, and cannot be
+taken back. It does not keep permissions, times and attributes of a file from being changed.
+"""
+
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Iterable
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+"""Numbers of the system calls, on every architecture that torch is built for."""
+_ASK_VERSION, _PATH_BENEATH, _SET_NO_NEW_PRIVS = 1, 1, 38
+_WRITE_FILE, _REFER, _TRUNCATE = 1 << 1, 1 << 13, 1 << 14
+_REMOVE_OR_MAKE = sum(1 << bit for bit in range(4, 13))
+_LEAST, _WITH_TRUNCATE = 2, 3
+"""Version 1 (Linux 5.13) refuses each move into a different folder, on which caches of compilers rely.
+
+Version 2 (Linux 5.19) cannot refuse `truncate`; version 3 (Linux 6.2) can.
+"""
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = [("handled_access_fs", ctypes.c_uint64)]
+
+
+class _PathBeneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = [("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32)]
+
+
+def version() -> int:
+    """The version of Landlock that this kernel has; 0 if it has none."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    with contextlib.suppress(OSError):
+        return _call(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION))
+    return 0
+
+
+def is_there() -> bool:
+    """Whether this kernel can keep a script from the user's files."""
+    return version() >= _LEAST
+
+
+def restrict(folders: Iterable[str]) -> None:
+    """Lets this thread, and what it starts from now on, change files below these folders only.
+
+    Folders that do not exist are made, because a rule needs one. Raises `OSError` where the kernel refuses.
+    """
+    rights = _WRITE_FILE | _REMOVE_OR_MAKE | _REFER
+    if version() >= _WITH_TRUNCATE:
+        rights |= _TRUNCATE
+    attributes = _Ruleset(rights)
+    size = ctypes.c_size_t(ctypes.sizeof(attributes))
+    ruleset = _call(_CREATE_RULESET, ctypes.byref(attributes), size, ctypes.c_uint32(0))
+    try:
+        for folder in folders:
+            with contextlib.suppress(OSError):  # it may be a file, or in a folder that cannot be changed
+                os.makedirs(folder, exist_ok=True)
+            if os.path.isdir(folder):
+                _allow(ruleset, folder, rights)
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))):
+            raise OSError(ctypes.get_errno(), "prctl")
+        _call(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
+    finally:
+        os.close(ruleset)
+
+
+def _allow(ruleset: int, folder: str, rights: int) -> None:
+    parent = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        rule = ctypes.byref(_PathBeneath(rights, parent))
+        _call(_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0))
+    finally:
+        os.close(parent)
+
+
+def _call(number: int, *arguments: object) -> int:
+    result: int = ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), *arguments)
+    if result < 0:
+        reason = f"the kernel refuses a rule of Landlock: {os.strerror(ctypes.get_errno())}"
+        raise OSError(ctypes.get_errno(), reason)
+    return result
