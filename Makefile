@@ -121,9 +121,10 @@ $(STAMPS)/requirements: requirements.txt | $(STAMPS)/venv
 	$(PIP) -r requirements.txt
 	@touch $@
 
-# setuptools is pinned in requirements.txt, so the build needs no download of its own.
+# setuptools is pinned in requirements.txt, so the build needs no download of its own. Its compatible mode puts the
+# checkout on Python's path: found in another way, perfkit would be hidden by a folder perfkit where Python starts.
 $(STAMPS)/install: pyproject.toml $(STAMPS)/requirements
-	$(PIP) --quiet --no-deps --no-build-isolation -e .
+	$(PIP) --quiet --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 	@touch $@
 
 $(STAMPS)/book: requirements-book.txt $(STAMPS)/install

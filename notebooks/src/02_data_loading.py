@@ -36,13 +36,10 @@ pk.recording("sim-v100", "data_loading")
 # Two recorded steps, with one compute thread and a profiler, which slow them down. Before, the training thread decodes photos itself; after, it has its next batch at once:
 
 # %%
-from pathlib import Path
-
-traces = Path(pk.__file__).parents[2] / "data" / "recordings" / "traces"
-pk.TraceView(traces / "photos-baseline.pt.trace.json.gz").timeline()
+pk.TraceView("recorded:photos-baseline").timeline()
 
 # %%
-pk.TraceView(traces / "photos-data_loading.pt.trace.json.gz").timeline()
+pk.TraceView("recorded:photos-data_loading").timeline()
 
 # %% [markdown]
 # `pk.profile("photos", "data_loading")` records one of your own.

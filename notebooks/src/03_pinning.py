@@ -20,12 +20,9 @@
 # Here is the step before, on the simulated V100. Find the copy in the stream's row, and the host's wait above it:
 
 # %%
-from pathlib import Path
-
 from perfkit import notebook as pk
 
-traces = Path(pk.__file__).parents[2] / "data" / "recordings" / "traces"
-before = pk.TraceView(traces / "sim-v100-data_loading.pt.trace.json.gz")
+before = pk.TraceView("recorded:sim-v100-data_loading")
 before.timeline()
 
 # %% [markdown]

@@ -68,10 +68,7 @@ panel.patch()
 # From a cluster or a colleague, `*.pt.trace.json[.gz]` of PyTorch's profiler opens here, and in [ui.perfetto.dev](https://ui.perfetto.dev). `perfkit trace FILE` says the same in a terminal. This one is the simulated V100 of chapter 03:
 
 # %%
-from pathlib import Path
-
-traces = Path(pk.__file__).parents[2] / "data" / "recordings" / "traces"
-view = pk.TraceView(traces / "sim-v100-data_loading.pt.trace.json.gz")
+view = pk.TraceView("recorded:sim-v100-data_loading")
 view.table("Diagnosis")
 
 # %%

@@ -17,6 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import platformdirs
+
 from perfkit.machine import cores, gpus
 
 GIB = 1024**3
@@ -118,15 +120,21 @@ def checkout() -> Path | None:
     return folder if (folder / "pyproject.toml").is_file() else None
 
 
+def shipped(place: str) -> Path:
+    """A file or folder that comes with perfkit, such as `recordings`, in a checkout and in a wheel."""
+    tree = checkout()
+    return (tree / "data" if tree else Path(__file__).parents[1] / "shipped") / place
+
+
 def data_folder() -> Path:
-    """The folder for all data: PERFKIT_DATA, else the checkout's `data/`, else `./perfkit-data`; absolute.
+    """The folder for all data: PERFKIT_DATA, else the checkout's `data/`, else the user's own; absolute.
 
     In it, `cache` has data sets and compiled code, `runs` what was measured. Asking does not create it.
     """
     if named := os.environ.get("PERFKIT_DATA"):
         return Path(named).expanduser().absolute()
     tree = checkout()
-    return tree / "data" if tree else Path("perfkit-data").absolute()
+    return tree / "data" if tree else platformdirs.user_data_path("perfkit", appauthor=False)
 
 
 def write_atomically(path: Path, content: bytes) -> None:

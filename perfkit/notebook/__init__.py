@@ -3,7 +3,10 @@
 from typing import Any
 
 from perfkit import registry
+from perfkit.errors import PerfkitError
 
+_EXTRA = ("ipywidgets", "anywidget", "IPython", "matplotlib")
+_INSTALL = "pip install jupyterlab ipywidgets anywidget matplotlib"
 _CORE = {
     "LadderPanel": "perfkit.notebook.ladder:LadderPanel",
     "RecipePanel": "perfkit.notebook.ladder:RecipePanel",
@@ -26,4 +29,9 @@ def __getattr__(name: str) -> Any:
     place = {**registry.table("NOTEBOOK"), **_CORE}.get(name)
     if place is None:
         raise AttributeError(f"perfkit.notebook has no '{name}'. It has {', '.join(__dir__())}")
-    return registry.load(place)
+    try:
+        return registry.load(place)
+    except ModuleNotFoundError as problem:
+        if problem.name not in _EXTRA:
+            raise
+        raise PerfkitError(f"{problem.name} is missing", f"Install what panels need: {_INSTALL}") from None

@@ -53,8 +53,7 @@ def text(recorded: Sequence[Run]) -> bytes:
 
 def available() -> Mapping[str, Path]:
     """The recordings that ship with perfkit, by name."""
-    tree = machine.checkout()
-    files = sorted((tree / "data" / "recordings").glob("*.json")) if tree else []
+    files = sorted(machine.shipped("recordings").glob("*.json"))
     return {file.stem: file for file in files if file.stem != "provenance"}
 
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from perfkit.errors import WorkloadError
-from perfkit.machine import data_folder
+from perfkit.machine import data_folder, shipped
 
 COLOURS = {
     "black": (30, 30, 30),
@@ -77,11 +77,8 @@ def write_photo(file: Path, number: int, ground: tuple[int, int, int]) -> None:
 
 
 def text_file(name: str) -> str:
-    """The path of a text: as it is named, else in the data folder, else beside perfkit's source."""
-    source = Path(__file__).parents[2] / "data"
-    for file in (Path(name), data_folder() / name, source / name):
+    """The path of a text: as it is named, else in the data folder, else as it comes with perfkit."""
+    for file in (Path(name), data_folder() / name, shipped(name)):
         if file.is_file():
             return str(file.absolute())
-    raise WorkloadError(
-        f"there is no text '{name}'", "Copy it from data/ of perfkit's source, or name a text of yours"
-    )
+    raise WorkloadError(f"there is no text '{name}'", "Name a text of yours, or a file in the data folder")

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.support import colab
+from tests.support import colab, environments
 from tests.support.cli import ROOT
 
 PANELS = """
@@ -43,7 +43,7 @@ def python(tmp_path_factory):
     """The Python of an environment like Colab's, with what the guarded cell adds to it."""
     colab.require()
     python = colab.environment(tmp_path_factory.mktemp("colab"))
-    colab.install(python, "msgspec", "nvidia-ml-py")
+    environments.install(python, "msgspec", "nvidia-ml-py", wheels=colab.WHEELS)
     return python
 
 

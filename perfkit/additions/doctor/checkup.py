@@ -14,7 +14,7 @@ from perfkit.machine.devices import Found
 from perfkit.show.document import Col, Content, tabulate
 
 _ONE_CORE = "Loader workers and training share one core: give the container more (docker run --cpus)"
-_NO_JUPYTER = "Install it: pip install -e '.[notebook]'"
+_NO_JUPYTER = "Notebooks need it: pip install jupyterlab ipywidgets anywidget matplotlib"
 _LITTLE_MEMORY = "Up to three processes train at once: close other programs"
 _SMALL_SHM = "Loader workers crash when it is full: docker run --shm-size=2g (or --ipc=host)"
 _OTHER_TORCH = "Install the versions in requirements.txt: pip install -r requirements.txt"
@@ -39,7 +39,10 @@ class Check:
 def checkup() -> list[Check]:
     """Checks everything that decides what can be measured here; changes nothing."""
     found, here, cpu = devices.ask_torch(), machine.facts(), machine.facts()["cpu"]
-    jupyter, torch = _versions("jupyterlab", "ipywidgets", "ipykernel"), _versions("torch", "torchvision")
+    jupyter, torch = (
+        _versions("ipywidgets", "ipykernel", "anywidget", "matplotlib"),
+        _versions("torch", "torchvision"),
+    )
     built = ", ".join(f"{name} {number}" for name, number in machine.torch_build().items()) or "the CPU"
     torch += f", built for {built}" if found.imported else f"; it cannot be imported: {found.error}"
     has_torch = found.imported and "missing" not in torch

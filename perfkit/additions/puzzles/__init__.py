@@ -10,14 +10,10 @@ NOTEBOOK = {
 
 
 def folder() -> Path:
-    """Where the puzzles are written down, which is nowhere if perfkit was installed without its notebooks."""
+    """Where the puzzles are written down."""
     from perfkit import machine
-    from perfkit.errors import InvalidValue
 
-    tree = machine.checkout()
-    if tree is None:
-        raise InvalidValue("there are no puzzles here", "Work in a copy of perfkit's repository")
-    return tree / "data" / "puzzles"
+    return machine.shipped("puzzles")
 
 
 class Verdict(msgspec.Struct, frozen=True):

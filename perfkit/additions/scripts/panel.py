@@ -4,7 +4,7 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-import perfkit
+from perfkit import machine
 from perfkit.additions.scripts import patch as patching
 from perfkit.additions.scripts import study
 from perfkit.additions.scripts.messages import SETTABLE
@@ -32,9 +32,9 @@ class ScriptPanel(Panel):
     def __init__(
         self, script: str | Path, args: Sequence[object] = (), module: bool = False, preset: str | None = None
     ) -> None:
-        shipped = Path(perfkit.__file__).parents[1] / script
-        if shipped.is_file() and not Path(script).exists():
-            script = shipped
+        example = machine.shipped(str(script).removeprefix("data/"))
+        if example.is_file() and not Path(script).exists():
+            script = example
         self.launch = Launch(str(script), tuple(map(str, args)), module)
         self.plan = study.script_plan(self.launch, preset)
         self._edit, self._compared, self._seen = list[Content](), list[Content](), list[Content]()

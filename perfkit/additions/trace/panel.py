@@ -16,7 +16,7 @@ class TraceView(Shown[trace.Analysis]):
     """What a trace says. Figure: `breakdown`.
 
     Args:
-        file: a `*.pt.trace.json[.gz]`, of one rank.
+        file: a `*.pt.trace.json[.gz]`, of one rank; `recorded:NAME` is one that comes with perfkit.
         own: a profile that was just recorded, in the place of a file.
 
     Raises:

@@ -13,7 +13,9 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct, field
 
-from perfkit.errors import InvalidValue, PerfkitError
+from perfkit import machine
+from perfkit.errors import InvalidValue, PerfkitError, one_of
+from perfkit.results import recordings
 
 MIB = 1 << 20
 PIECE = 2 * MIB
@@ -24,6 +26,24 @@ _Id = Annotated[int, msgspec.Meta(ge=-(1 << 62), lt=1 << 62)]
 _T = TypeVar("_T")
 Tell = Callable[[str, float], object]
 """Called with what is being read, and the share that is done."""
+
+
+def find(name: str | Path) -> Path:
+    """The file of a trace; `recorded:NAME` is one that comes with perfkit.
+
+    Raises:
+        InvalidValue: no trace of this name comes with perfkit.
+    """
+    if not str(name).startswith(recordings.PREFIX):
+        return Path(name)
+    end = ".pt.trace.json.gz"
+    known = {
+        file.name.removesuffix(end): file for file in machine.shipped("recordings/traces").glob(f"*{end}")
+    }
+    wanted = str(name).removeprefix(recordings.PREFIX)
+    if wanted not in known:
+        raise one_of(wanted, sorted(known), "recorded trace")
+    return known[wanted]
 
 
 class TraceError(PerfkitError):

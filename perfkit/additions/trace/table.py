@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfkit.additions.trace.intervals import Ints, Spans, merge
-from perfkit.additions.trace.reader import ADVICE, Args, Event, Reader, Tell, TraceError
+from perfkit.additions.trace.reader import ADVICE, Args, Event, Reader, Tell, TraceError, find
 
 WHOLE = "whole trace"
 _FARTHEST_US, _LONGEST_US, _NS = Decimal(4 * 10**15), Decimal(10**12), Decimal(1000)
@@ -86,7 +86,7 @@ class Trace:
     dims and types) and stacks are numbers of `texts`. Absent values are -1 (integers) or NaN (floats).
 
     Args:
-        path: the file, of one rank.
+        path: the file, of one rank; `recorded:NAME` is one that comes with perfkit.
         tell: follows the read.
 
     Raises:
@@ -95,7 +95,7 @@ class Trace:
     """
 
     def __init__(self, path: str | Path, tell: Tell = lambda what, share: None) -> None:
-        self.file = Reader(Path(path), tell)
+        self.file = Reader(find(path), tell)
         self.texts = Texts()
         self.threads: dict[tuple[str, str], str] = {}
         """Names of threads by process and number."""

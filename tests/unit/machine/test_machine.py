@@ -45,13 +45,14 @@ def test_the_build_of_torch_is_read_as_text(tmp_path, monkeypatch, text, build):
     assert machine.torch_build() == build
 
 
-def test_data_lies_where_the_variable_says_or_in_the_checkout(monkeypatch):
+def test_data_lies_where_the_variable_says_or_in_the_checkout_or_in_the_users_folder(monkeypatch):
     monkeypatch.setenv("PERFKIT_DATA", "/mine")
     assert machine.data_folder() == Path("/mine")
     monkeypatch.delenv("PERFKIT_DATA")
     assert machine.data_folder() == Path(__file__).parents[3] / "data"
     monkeypatch.setattr(machine, "checkout", lambda: None)
-    assert machine.data_folder() == Path("perfkit-data").absolute()
+    monkeypatch.setenv("XDG_DATA_HOME", "/home/me/data")
+    assert machine.data_folder() == Path("/home/me/data/perfkit")
 
 
 def test_a_file_is_written_completely_or_the_old_one_stays(tmp_path, monkeypatch):
