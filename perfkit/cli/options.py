@@ -117,9 +117,7 @@ class Output:
     def __post_init__(self) -> None:
         check_writable(self.json_file, self.html_file)
         if self.html_file and importlib.util.find_spec("matplotlib") is None:
-            raise InvalidValue(
-                "--html needs matplotlib, which is missing", "Install it: pip install matplotlib"
-            )
+            raise InvalidValue("--html needs matplotlib", "Install it: pip install matplotlib")
 
     def show(self, title: str, sections: "Sequence[Content]", document: object) -> None:
         """Writes the files that were asked for, then prints the sections."""

@@ -6,7 +6,6 @@ from perfkit import registry
 from perfkit.errors import PerfkitError
 
 _EXTRA = ("ipywidgets", "anywidget", "IPython", "matplotlib")
-_INSTALL = "pip install jupyterlab ipywidgets anywidget matplotlib"
 _CORE = {
     "LadderPanel": "perfkit.notebook.ladder:LadderPanel",
     "RecipePanel": "perfkit.notebook.ladder:RecipePanel",
@@ -34,4 +33,5 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as problem:
         if problem.name not in _EXTRA:
             raise
-        raise PerfkitError(f"{problem.name} is missing", f"Install what panels need: {_INSTALL}") from None
+        remedy = "Panels need it: pip install jupyterlab ipywidgets anywidget matplotlib"
+        raise PerfkitError(f"{problem.name} is missing", remedy) from None

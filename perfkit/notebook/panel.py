@@ -41,7 +41,8 @@ _COPY = (
     "this.textContent = document.execCommand('copy') ? 'Copied' : 'Press Ctrl+C'"
 )
 
-# ipywidgets 7, which Colab has, gives the tooltip of a control another name.
+VIEW = "application/vnd.jupyter.widget-view+json"
+# Controls of ipywidgets 7, which Colab has, call their tooltip this.
 TOOLTIP = "tooltip" if hasattr(widgets.Checkbox, "tooltip") else "description_tooltip"
 
 # ---------------------------------------------------------------- pieces
@@ -49,8 +50,7 @@ TOOLTIP = "tooltip" if hasattr(widgets.Checkbox, "tooltip") else "description_to
 
 def view(widget: widgets.Widget) -> dict[str, Any]:
     """A widget as a notebook shows it; ipywidgets 7 has no method for this."""
-    model = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
-    return {"application/vnd.jupyter.widget-view+json": model}
+    return {VIEW: {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}}
 
 
 def row(children: Sequence[widgets.Widget], *classes: str) -> widgets.HBox:

@@ -7,6 +7,7 @@ import base64
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -44,24 +45,11 @@ class Sectioned:
         """One table by the beginning of its title; the first one if empty."""
         return HTML(html.fragment([find(self.parts(), Table, title)]))
 
-    def plot(self, name: str = "") -> "Picture":
-        """One figure by its name; the first if empty."""
+    def plot(self, name: str = "") -> HTML:
+        """One figure by its name, as a PNG with a text for those who do not see it; the first if empty."""
         figure = find(self.parts(), Figure, name)
-        return Picture(figure.png(), figure.alt)
-
-
-class Picture:
-    """A PNG with a text for those who do not see it; the Image of IPython 7, which Colab has, takes none."""
-
-    def __init__(self, data: bytes, alt: str) -> None:
-        self.data, self.alt = data, alt
-
-    def __repr__(self) -> str:
-        return self.alt
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, str], dict[str, Any]]:
-        png = base64.b64encode(self.data).decode()
-        return {"image/png": png, "text/plain": self.alt}, {"image/png": {"alt": self.alt}}
+        data = base64.b64encode(figure.png()).decode()  # the Image of IPython 7 takes no text
+        return HTML(f'<img alt="{escape(figure.alt)}" src="data:image/png;base64,{data}">')
 
 
 class Shown(Sectioned, Generic[Result]):
