@@ -8,6 +8,7 @@ import pytest
 from perfkit.additions.scripts import patch as patching
 from perfkit.additions.scripts.messages import Frame, ScriptFacts, Site
 from perfkit.additions.scripts.watched import Launch
+from perfkit.errors import PerfkitError
 from perfkit.recipe import switches
 from perfkit.worker.messages import DeviceFacts
 
@@ -173,6 +174,13 @@ def test_a_file_that_changed_meanwhile_is_refused(tmp_path):
     facts = ScriptFacts(device="cpu", facts=DeviceFacts(), sites=sites)
     result = patching.edit(Launch("train.py"), {"workers": 2}, facts)
     assert result.refused == {"workers": "the call seen at train.py:1 is not in the file now; run it again"}
+
+
+def test_a_diff_never_undoes_what_was_changed_meanwhile(tmp_path):
+    result = patched(tmp_path, LOOP, {"workers": 4}, ROLES)
+    (tmp_path / "train.py").write_text(LOOP.replace("0.1", "0.3"))
+    with pytest.raises(PerfkitError, match=r"train\.py was changed while its edit was made"):
+        result.diff()
 
 
 def test_autocast_is_around_model_and_loss_in_functions_of_their_own(tmp_path):

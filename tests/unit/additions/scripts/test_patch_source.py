@@ -53,3 +53,24 @@ def test_what_cannot_be_added_is_refused(text, reason):
 def test_what_is_no_python_in_utf_8(data):
     with pytest.raises(PerfkitError, match="cannot read train.py as Python in UTF-8"):
         Source("train.py", data)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch\nfrom os import path\n#HERE\ntrain()\nimport matplotlib\n",
+        "import torch.nn as nn\nnn.Linear(1, 1)\nimport torch\n#HERE\ntrain()\n",
+        "'''About.'''\nfrom __future__ import annotations\nimport os, torch.nn\n#HERE\nif x:\n    import y\n",
+    ],
+)
+def test_a_line_is_below_the_import_of_torch_and_above_the_training(text):
+    source = Source("train.py", text.replace("#HERE\n", "").encode())
+    source.add_after_imports("torch.set_num_threads(1)")
+    assert source.edited().decode() == text.replace("#HERE", "torch.set_num_threads(1)")
+
+
+@pytest.mark.parametrize("text", ["train()\n", "import torch; train()\n", "from torch import nn\n"])
+def test_a_line_that_has_no_such_place_is_refused(text):
+    source = Source("train.py", text.encode())
+    with pytest.raises(Refused):
+        source.add_after_imports("torch.set_num_threads(1)")

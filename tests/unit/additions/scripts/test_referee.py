@@ -3,12 +3,13 @@
 import msgspec
 import pytest
 
-from perfkit.additions.scripts import referee, study
+from perfkit.additions.scripts import patch, referee, study
 from perfkit.additions.scripts.behaviour import Behaviour, differences
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.results.run import Comparison, Pairing, Run
+from perfkit.studies.sources import Progress
 
 STEPS = 20
 PLAIN = Behaviour(
@@ -30,7 +31,7 @@ PLAIN = Behaviour(
 SMALLER = msgspec.structs.replace(PLAIN, trained=[8] * STEPS, values=[800] * STEPS)
 
 
-def verdict(speed=1, new=PLAIN, losses=1.0, passes=STEPS, allowed="", scatter=0, disturbed=0.0, fails=None):
+def comparison(speed=1, losses=1.0, passes=STEPS, scatter=0, disturbed=0.0):
     def run(title, batch_size, loss):
         about = {"session": "s", "created": "", "stage": "s", "workload": "t.py", "device": "cpu"}
         about["recipe"] = Recipe(batch_size=batch_size).to_dict()
@@ -38,8 +39,11 @@ def verdict(speed=1, new=PLAIN, losses=1.0, passes=STEPS, allowed="", scatter=0,
 
     rates = [100 * speed * (1 + scatter * (-1) ** number) for number in range(10)]
     pairing = Pairing(rates, [100.0] * 10, [disturbed] * 10, against="a", role="previous", interleaved=True)
-    result = Comparison(run("a", 16, 1.0), run("b", 32, losses), pairing)
-    return referee.verdict({"a": PLAIN, "b": new}, {allowed}, result, 0.02, fails)
+    return Comparison(run("a", 16, 1.0), run("b", 32, losses), pairing)
+
+
+def verdict(speed=1, new=PLAIN, allowed="", fails=None, **how):
+    return referee.verdict({"a": PLAIN, "b": new}, {allowed}, comparison(speed, **how), 0.02, fails)
 
 
 @pytest.mark.parametrize(
@@ -89,3 +93,27 @@ def test_both_sides_of_a_comparison_are_checked_before_anything_starts(tmp_path,
         referee.two_scripts("a/train.py", "b/train.py", allowed=["sample"])
     with pytest.raises(InvalidValue, match="unknown script 'c.py'"):
         referee.two_scripts("a/train.py", "c.py")
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ({}, "verified: as fast as with"),
+        ({"speed": 0.5}, "NOT verified: slower than with"),
+        ({"speed": 0.14, "disturbed": 0.5}, "NOT verified: undecided"),
+        ({"scatter": 0.3}, "NOT verified: undecided"),
+        ({"losses": 1.1}, "NOT verified: trains differently"),
+    ],
+)
+def test_a_patch_is_verified_by_a_verdict_only(case, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+
+    def compare(a, b, plan, *_, **__):
+        plan.source.keywords["observed"].update(a=PLAIN, b=PLAIN)
+        return comparison(**case)
+
+    monkeypatch.setattr(patch, "compare", compare)
+    result = patch.Patch(Launch("train.py"), {"workers": 2}, {}, {})
+    proof = patch.verify(result, Launch("train.py"), 30.0, Progress())
+    assert proof.evidence.startswith(said) and proof.ok == (not case)
