@@ -48,7 +48,7 @@ def script(
 
     A workload of perfkit's own is written into the script, others are imported. `options` are all of its
     constructor arguments. A simulated GPU is a CUDA device there. `set_up` makes the photos that the script
-    reads; a diff of scripts needs none.
+    reads, and names their folder; a script to look at needs none, and names no place of this machine.
     """
     device = "cuda" if device.startswith("sim:") else device
     module, _, name = reference(workload).partition(":")
@@ -70,7 +70,7 @@ def script(
         scope |= {"workload": SimpleNamespace(**methods), "self": SimpleNamespace(**fields | options)}
         # They are evaluated here.
         scope |= {"hasattr": hasattr, "text_file": files.text_file}
-        scope["photo_folder"] = files.photo_folder if set_up else files.photo_place
+        scope["photo_folder"] = files.photo_folder if set_up else "photo-folder-{}".format
     for table in ("DTYPES", "IMPLEMENTATIONS"):
         pairs = zip(nodes[table].value.keys, nodes[table].value.values, strict=True)
         scope[table] = {key.value: value for key, value in pairs}

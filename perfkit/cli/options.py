@@ -119,8 +119,10 @@ class Output:
         if self.html_file and importlib.util.find_spec("matplotlib") is None:
             raise InvalidValue("--html needs matplotlib", "Install it: pip install matplotlib")
 
-    def show(self, title: str, sections: "Sequence[Content]", document: object) -> None:
-        """Writes the files that were asked for, then prints the sections."""
+    def show(
+        self, title: str, sections: "Sequence[Content]", document: object, also: Path | None = None
+    ) -> None:
+        """Writes the files, then prints the sections: to stderr where one of them, or `also`, is stdout."""
         from perfkit.show import terminal
 
         if self.html_file:
@@ -129,7 +131,8 @@ class Output:
             write(self.html_file, html.page(f"perfkit: {title}", sections))
         if self.json_file:
             write(self.json_file, msgspec.json.format(msgspec.json.encode(document)) + b"\n")
-        terminal.show(sections, to_stderr=str(self.json_file) == "-")
+        is_taken = "-" in map(str, (self.json_file, self.html_file, also))
+        terminal.show(sections, to_stderr=is_taken)
 
 
 def parse_options(texts: Texts) -> dict[str, Any]:
@@ -195,7 +198,9 @@ def stored() -> "Iterator[RunStore]":
 
 
 def check_writable(*paths: Path | None) -> None:
-    """Before hours are spent: can the results be written at all?"""
+    """Before hours are spent: can the results be written, and at most one of them to standard output?"""
+    if [*map(str, paths)].count("-") > 1:
+        raise InvalidValue("two results were to go to standard output", "Name a file for one of them")
     for path in paths:
         if path and str(path) != "-":
             folder = path.absolute().parent

@@ -41,7 +41,7 @@ def run(
 ) -> None:
     """Climbs a ladder: each stage is measured on top of what was kept so far, and kept if it is faster."""
     plan = training.plan(names(stages), timeout_s=timeout, keep=names(keep) or [], keep_all=keep_all)
-    check_writable(out)
+    check_writable(out, output.json_file, output.html_file)
     done: list[Run] = []
 
     def show(now: Update) -> None:
@@ -59,18 +59,18 @@ def run(
             raise KeyboardInterrupt
         if out:
             write(out, recordings.text(runs))
-        _show_session(runs, output)
+        _show_session(runs, output, also=out)
         if stopped:
             raise KeyboardInterrupt
         if any(run.status == "failed" for run in runs):
             raise typer.Exit(1)
 
 
-def _show_session(runs: list[Run], output: Output) -> None:
+def _show_session(runs: list[Run], output: Output, also: Path | None = None) -> None:
     """A session as its report; the scripts are part of a page only."""
     scripts = rungs.scripts(runs) if output.html_file else None
     title = runs[0].workload.rpartition(":")[2]
-    output.show(title, tables.sections(runs, scripts), document(runs))
+    output.show(title, tables.sections(runs, scripts), document(runs), also)
 
 
 def runs(limit: Annotated[int, typer.Option(min=1, help="how many, newest first")] = 20) -> None:

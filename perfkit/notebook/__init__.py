@@ -11,10 +11,7 @@ _CORE = {
     "RecipePanel": "perfkit.notebook.ladder:RecipePanel",
     "Shown": "perfkit.notebook.shown:Shown",
     "StagePanel": "perfkit.notebook.stage:StagePanel",
-    "Workbench": "perfkit.notebook.workbench:Workbench",
     "kept": "perfkit.notebook.stage:kept",
-    "pipeline": "perfkit.notebook.shown:pipeline",
-    "recording": "perfkit.notebook.shown:recording",
     "training_loop": "perfkit.notebook.shown:training_loop",
     "use": "perfkit.notebook.ladder:use",
 }

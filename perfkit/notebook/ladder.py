@@ -7,17 +7,17 @@ from typing import Any
 import ipywidgets as widgets
 
 from perfkit import registry
-from perfkit.errors import Cancelled, RunFailed, StoreError, one_of
+from perfkit.errors import RunFailed, Stopped, StoreError, one_of
 from perfkit.machine import devices
-from perfkit.notebook.panel import STOPPED, Panel, heading, row
+from perfkit.notebook.panel import Panel, heading, row
 from perfkit.notebook.shown import Recipes, Shown
 from perfkit.recipe import Recipe, Value
-from perfkit.results import recordings
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run
 from perfkit.show import figures, sentences, tables
 from perfkit.show.document import Bullets, Content, Notice, Section
 from perfkit.studies import inspect, sources
+from perfkit.studies.job import Job
 from perfkit.studies.rungs import climb
 from perfkit.studies.sources import Plan, Progress
 
@@ -69,7 +69,7 @@ class LadderPanel(Panel):
             value=self.device,
             _dom_classes=["pk-where"],
         )
-        self._menu.observe(lambda change: self.choose(change["new"]), "value")
+        self._menu.observe(self._chosen, "value")
         self.above = [row([heading(self.question), self._menu], "pk-head"), *self.above]
         super().__init__(key)
         self._moved()
@@ -82,12 +82,23 @@ class LadderPanel(Panel):
 
     def choose(self, device: str) -> None:
         """Moves the panel; where it cannot run, and while it runs, it says why, and nothing changes."""
-        if device != self.device:
-            self.attempt(lambda: self._move(device, self._settings))
-            self._menu.value = self.device
+        if device == self.device:
+            return
+        self.attempt(lambda: self._move(device, self._settings))
+        places = dict(self._menu.options)
+        self._menu.unobserve(self._chosen, "value")  # other options choose the first of them
+        if self.device not in places.values():
+            self._menu.options = [*places.items(), (self.device, self.device)]
+        self._menu.value = self.device
+        self._menu.observe(self._chosen, "value")
+
+    def _chosen(self, change: Any) -> None:
+        self.choose(change["new"])
 
     def _move(self, device: str, settings: dict[str, Any]) -> None:
         self.require_rest()
+        if (device, settings) == (self.device, self._settings):
+            return
         self.plan = self._planned(device, settings)
         self.device, self._settings = device, settings
         self._moved()
@@ -102,21 +113,26 @@ class LadderPanel(Panel):
     def _moved(self) -> None:
         """There is another plan: shows what was measured earlier for it, if anything was."""
         self.store.problems.clear()
-        self.runs = self.store.remembered(repr(self.plan))
+        self._show_runs(self._earlier())
         if self.runs:
             when = self.runs[0].created[:16].replace("T", " ")
             self.say(f"measured earlier, at {when} UTC; Run measures again")
         self.show()
 
-    def _measure(self) -> None:
-        self._climb(self.plan)
-        if not self.plan.recorded:
-            self.store.remember(repr(self.plan), self.runs[0].session)
+    def _earlier(self) -> Sequence[Run]:
+        """The stored answer to the plan; none if there is none."""
+        return self.store.remembered(repr(self.plan))
 
-    def _climb(self, plan: Plan) -> None:
-        """Measures a plan. Raises what went wrong, also in a run."""
-        self.runs = []
-        self.runs = runs = climb(plan, self.store, self.progress())
+    def _measure(self, job: Job) -> None:
+        self._climb(job, job.request)
+        if not job.request.recorded:
+            self.store.remember(repr(job.request), self.runs[0].session)
+
+    def _climb(self, job: Job, plan: Plan) -> None:
+        """Measures a plan completely. Raises what went wrong, also in a run, and what was stopped."""
+        self._show_runs(())
+        runs = climb(plan, self.store, job.progress)
+        self._show_runs(runs)
         # Each reason once, with the first run that it ended.
         failed = {run.reason: run.title for run in reversed(runs) if run.status == "failed"}
         if failed:
@@ -124,7 +140,8 @@ class LadderPanel(Panel):
         if self.store.lost:
             raise StoreError("; ".join(self.store.lost), "What was measured is shown above; it is not kept")
         if any(run.status == "cancelled" for run in runs):
-            raise Cancelled(STOPPED)
+            raise Stopped(runs)
+        job.check()
 
     def sections(self) -> Sequence[Content]:
         """The result in one picture and a few sentences; details are folded."""
@@ -154,7 +171,7 @@ def _places() -> dict[str, str]:
     menu = {device: f"this machine ({device})" for device in (devices.check_device(None), "cpu")}
     for place in registry.table("SOURCES").values():
         menu |= getattr(registry.load(place), "menu", dict)()
-    return menu | {f"{recordings.PREFIX}{name}": f"recorded: {name}" for name in recordings.available()}
+    return menu
 
 
 class RecipePanel(LadderPanel):

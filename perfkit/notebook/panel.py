@@ -13,7 +13,7 @@ import time
 import traceback
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -21,15 +21,15 @@ import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
-from perfkit.errors import Cancelled, InvalidValue, PerfkitError
+from perfkit.errors import InvalidValue, PerfkitError, Stopped
 from perfkit.notebook.shown import Output, Sectioned, current_cell, in_colab
 from perfkit.recipe import Recipe, Switch, Value, switches
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.rules import joined
-from perfkit.studies.sources import Progress, Update
+from perfkit.studies.job import Job
+from perfkit.studies.sources import Plan, Update
 
-STOPPED = "stopped; what was finished is kept"
 _STYLE = f"<style>{resources.files('perfkit.notebook').joinpath('panel.css').read_text('utf-8')}</style>"
 _newest: "weakref.WeakValueDictionary[str, Panel]" = weakref.WeakValueDictionary()
 
@@ -142,7 +142,12 @@ class Controls:
         return {name: here for name, (here, _) in self.recipe.diff(self.base).items()}
 
     def _changed(self, name: str, change: Any) -> None:
-        if change["new"] != getattr(self.recipe, name):  # by hand, not by `show`
+        if change["new"] == getattr(self.recipe, name):
+            return  # by `show`, not by hand
+        control = self.by_name[name]
+        if control.disabled:  # while a job runs, nothing changes
+            control.value = getattr(self.recipe, name)
+        else:
             self.set({name: change["new"]})
 
     def _reason(self, switch: Switch) -> str:
@@ -182,10 +187,12 @@ class Panel(Sectioned):
 
     above: Sequence[widgets.Widget] = ()
     buttons: Sequence[widgets.Widget] = ()
-    """Of other work, which cannot begin either while something runs."""
+    """Of other work."""
     below: Sequence[widgets.Widget] = ()
-    runs: Sequence[Run] = ()
-    """What is shown."""
+    plan: Plan
+    """What a job is asked for when it begins; later changes of the panel do not concern it."""
+    job: Job | None = None
+    """The work that is under way, or was last."""
 
     @functools.cached_property
     def store(self) -> RunStore:
@@ -193,71 +200,75 @@ class Panel(Sectioned):
         return RunStore()
 
     def __init__(self, key: object) -> None:
-        self.cancelled = threading.Event()
-        """Set while the work under way is to end."""
+        self._runs: Sequence[Run] = ()
         self.line, self.error = text("pk-status"), text("pk-error")
         self.say("ready")
         self._turn = threading.Lock()
-        self._output = self._beside = Output()
+        """Held while a job begins: of two clicks, one begins it."""
+        result = text("pk-result")
+        self._output = self._beside = Output(result)
         """Where the newest result is: beside the controls, or below the cell that called `run`."""
         run = self.button("Run", "Measure; other cells can run meanwhile", lambda: self.start(self._measure))
         run.button_style = "primary"
         self._stop = self.button("Stop", "Stop; what is finished is kept", self.stop)
         if in_colab():  # where no click arrives before the work has ended
             self._stop.layout.display = "none"
-        self._idle_only = [run, *self.buttons]
-        self._set_busy(False)
-        acts = row([run, self._stop, *self.buttons, self.line])
-        everything = [widgets.HTML(_STYLE), *self.above, acts, self.error, *self.below]
+        more = "Measure further rounds, because these do not decide it"
+        self._more = self.button("Continue", more, lambda: self.start(self._measure, self.job))
+        acts = row([run, self._stop, self._more, *self.buttons, self.line])
+        everything = [widgets.HTML(_STYLE), *self.above, acts, self.error, *self.below, result]
         self.widget = widgets.VBox(everything, _dom_classes=["pk-panel"])
-        shell: Any = get_ipython()
-        message = shell.get_parent() if hasattr(shell, "get_parent") else {}
-        name = f"{type(self).__name__} {key} {message.get('metadata', {}).get('cellId', '')}"
-        older, _newest[name] = _newest.get(name), self
-        if older:
-            older.stop()
+        usable = [widget for widget in _tree(self.widget) if widget.has_trait("disabled")]
+        self._inputs = [widget for widget in usable if widget is not self._stop]
+        self._rest()
+        _replace_older(self, key)
 
     @abstractmethod
-    def _measure(self) -> None:
-        """Measures, and keeps the runs; `follow` gets the progress. Raises what went wrong."""
+    def _measure(self, job: Job) -> None:
+        """Measures what the job's request says, and shows the runs. Raises what went wrong."""
 
     def run(self) -> None:
         """Measures, and shows the result below the cell that called.
 
         Raises:
-            PerfkitError: it failed or was stopped; what was finished is shown.
+            Stopped: it was stopped; what was finished is shown.
+            PerfkitError: it failed; what was finished is shown.
             KeyboardInterrupt: the kernel's stop button was pressed, after every process has ended.
         """
         self.wait(self._measure)
 
     def stop(self) -> None:
         """Stops the work under way; finished runs are kept."""
-        self.cancelled.set()
+        if self.job:
+            self.job.stop()
 
-    def wait(self, work: Callable[[], None]) -> None:
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job is under way."""
+        return self.job is not None and not self.job.ended.is_set()
+
+    def wait(self, work: Callable[[Job], object]) -> None:
         """Does work in a cell, after that under way: blocks, shows its results, raises what went wrong."""
         output = self._place()
-        with self._turn:
-            self._do(work, output)
+        while not (job := self._begin(work, output)):
+            if self.job:
+                self.job.ended.wait()
+        job.run()
 
-    def start(self, work: Callable[[], None]) -> None:
-        """Does a piece of work in a thread, unless another is under way; the panel says what goes wrong.
+    def start(self, work: Callable[[Job], object], before: Job | None = None) -> None:
+        """Does work in a thread, unless some is under way; the panel says what goes wrong.
 
         In Colab the click itself does the work, and Runtime > Interrupt execution stops it.
+
+        Args:
+            work: what to do.
+            before: the job that it continues.
         """
-
-        def act() -> None:
-            try:
-                self.attempt(lambda: self._do(work, self._beside))
-            finally:
-                self._turn.release()
-
-        if not self._turn.acquire(blocking=False):
-            return
-        if in_colab():
-            act()
-        else:
-            threading.Thread(target=act, name="perfkit-run", daemon=True).start()
+        job = self._begin(work, self._beside, before)
+        if job and in_colab():
+            self.attempt(job.run)
+        elif job:
+            threading.Thread(target=self.attempt, args=[job.run], name="perfkit-run", daemon=True).start()
 
     def say(self, words: str, fraction: float = 0.0) -> None:
         """Shows the part of the work that is done, and a line of words beside it."""
@@ -268,8 +279,8 @@ class Panel(Sectioned):
     def tell(self, problem: BaseException | None) -> None:
         """What went wrong; an error that nobody expected keeps its traceback, folded. None removes it."""
         words, details = str(problem or ""), ""
-        if isinstance(problem, KeyboardInterrupt | Cancelled):
-            words = STOPPED
+        if isinstance(problem, KeyboardInterrupt):
+            words = str(Stopped())
         elif problem and not isinstance(problem, PerfkitError):
             words = f"{type(problem).__name__}: {problem}. This is a fault of perfkit: please report it"
             lines = preformatted("".join(traceback.format_exception(problem)))
@@ -291,26 +302,15 @@ class Panel(Sectioned):
         widget.on_click(lambda _: self.attempt(act))
         return widget
 
-    def progress(self) -> Progress:
-        """What a study reports to, and is stopped by."""
-        return Progress(self.follow, self.cancelled)
-
-    def follow(self, now: Update) -> None:
-        """Shows how far a study is, and roughly how long the rest takes; keeps runs as they end."""
-        spent = time.monotonic() - self._started
-        left_s = spent / now.fraction - spent if now.fraction > 0.08 and spent > 3 else 0.0
-        left = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
-        about = f", about {left} left" * (left_s >= 0.5)
-        self.say(f"{now.describe()}, {now.fraction:.0%}{about}", now.fraction)
-        if self._output is not self._beside:
-            self._output.line(now)
-        if now.run:
-            self.runs = [*self.runs, now.run]
-
     def require_rest(self) -> None:
         """Refuses a change while work is under way, with an InvalidValue."""
-        if self._turn.locked():
+        if self.is_busy:
             raise InvalidValue("this panel is at work", "Wait for its end, or press Stop")
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        """The runs that are shown."""
+        return self._runs
 
     def results(self) -> Sequence[Run]:
         """The runs that are shown; an InvalidValue if there are none."""
@@ -318,23 +318,72 @@ class Panel(Sectioned):
             raise InvalidValue("no run is shown", "Press Run, call .run(), or tick runs of a workbench")
         return self.runs
 
-    def _do(self, work: Callable[[], None], output: Output) -> None:
-        self.cancelled.clear()
-        self._set_busy(True)
+    def _show_runs(self, runs: Sequence[Run]) -> None:
+        """From now on, these are the runs that are shown."""
+        self._runs = runs
+
+    def _begin(self, work: Callable[[Job], object], output: Output, before: Job | None = None) -> Job | None:
+        """A job that may run now; None while another one is under way."""
+
+        def act(job: Job) -> None:
+            self._make_ready(output)
+            work(job)
+
+        with self._turn:
+            if self.is_busy:
+                return None
+            self.job = Job(act, before.request if before else self.plan, self._observe, before)
+            return self.job
+
+    def _make_ready(self, output: Output) -> None:
+        """Disables every input, and chooses the place of the result."""
+        for widget in self._inputs:
+            widget.disabled = True
+        self._stop.disabled = False
         self._started = time.monotonic()
         self.tell(None)
-        self.say("starting …; Runtime > Interrupt execution stops it" if in_colab() else "starting …")
+        if in_colab():
+            self.say("starting …; Runtime > Interrupt execution stops it")
         if output is not self._beside:
             self._beside.show(())
         self._output = output
-        words, fraction = "not finished", 0.0
+
+    def _observe(self, job: Job, run: Run | None) -> None:
+        """Shows what has changed of the job."""
+        if run:
+            self._show_runs([*self.runs, run])
+        if job.state == "running":
+            self._show_progress(job.now)
+        elif job.state == "stopping":
+            self.say("stopping …", job.now.fraction)
+        else:
+            self._show_end(job)
+
+    def _show_progress(self, now: Update) -> None:
+        """How far a study is, and roughly how long the rest takes."""
+        left = ""
+        if now.fraction > 0.08:
+            left = _about_left(time.monotonic() - self._started, now.fraction)
+        self.say(f"{now.describe()}, {now.fraction:.0%}{left}", now.fraction)
+        if self._output is not self._beside:
+            self._output.line(now)
+
+    def _show_end(self, job: Job) -> None:
+        """The result and how the job ended; the inputs work again, whatever goes wrong while it is drawn."""
         try:
-            work()
-            words, fraction = "done", 1.0
-        finally:
             self.show()
-            self.say(words, fraction)
-            self._set_busy(False)
+        finally:
+            self.say(job.state, 1.0 if job.state == "done" else 0.0)
+            self._rest()
+        if job.can_continue():
+            self._more.remove_class("pk-off")
+
+    def _rest(self) -> None:
+        """Enables every input. *Continue* is there only where it can decide something."""
+        for widget in self._inputs:
+            widget.disabled = False
+        self._stop.disabled = True
+        self._more.add_class("pk-off")
 
     def _place(self) -> Output:
         """The output for a piece of work in a cell; a panel that no cell has displayed yet appears there."""
@@ -345,11 +394,6 @@ class Panel(Sectioned):
         output = Output()
         output.place()
         return output
-
-    def _set_busy(self, busy: bool) -> None:
-        for widget in self._idle_only:
-            widget.disabled = busy
-        self._stop.disabled = not busy
 
     def _ipython_display_(self) -> None:
         if self._beside.cell and self._beside.cell == current_cell():
@@ -363,5 +407,47 @@ class Panel(Sectioned):
         """Shows the results as they are now, in the place of the newest."""
         self._output.show(self.sections())
 
+    def close(self) -> None:
+        """Stops the work under way, and takes the panel's widgets out of the kernel's memory."""
+        self.stop()
+        for widget in [*_tree(self.widget)]:
+            parts = [getattr(widget, name, None) for name in ("layout", "style")]
+            for one in (widget, *parts):
+                if one:
+                    one.close()
+
     def __repr__(self) -> str:
         return "perfkit panel: run this cell for the controls, or call .run() to measure"
+
+
+def _tree(widget: widgets.Widget) -> Iterator[widgets.Widget]:
+    """A widget and all that are in it."""
+    for child in getattr(widget, "children", ()):
+        yield from _tree(child)
+    yield widget
+
+
+def _about_left(spent_s: float, fraction: float) -> str:
+    """Roughly how long the rest takes, if that can be said."""
+    left_s = spent_s / fraction - spent_s
+    if spent_s <= 3 or left_s < 0.5:
+        return ""
+    if left_s >= 90:
+        return f", about {left_s / 60:.0f} min left"
+    return f", about {left_s:.0f} s left"
+
+
+def _replace_older(panel: Panel, key: object) -> None:
+    """Stops the panel that was made of the same by an earlier run of the same cell; it is closed as well.
+
+    Without a cell's id, the older panel may be another cell's, and stays where it is.
+    """
+    shell: Any = get_ipython()
+    message = shell.get_parent() if hasattr(shell, "get_parent") else {}
+    cell = message.get("metadata", {}).get("cellId", "")
+    name = f"{type(panel).__name__} {key} {cell}"
+    older, _newest[name] = _newest.get(name), panel
+    if older and cell:
+        older.close()
+    elif older:
+        older.stop()

@@ -1,26 +1,22 @@
-"""Results in a notebook: ordinary outputs of static HTML, which a reader without a kernel sees as well.
-
-Below them is what a cell calls by name besides the panels: a recording, a training loop, the pipeline.
-"""
+"""Results in a notebook: ordinary outputs of static HTML, which a reader without a kernel sees as well."""
 
 import base64
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
 from IPython.display import HTML, Markdown, display
 
-from perfkit.results import recordings
+from perfkit.errors import InvalidValue
 from perfkit.results.run import Run
-from perfkit.show import html, tables, terminal
-from perfkit.show.document import Bullets, Content, Table, find
-from perfkit.show.sentences import verdicts
+from perfkit.show import html, terminal
+from perfkit.show.document import Content, Table, find
 from perfkit.show.style import Figure
-from perfkit.studies import rungs, sources
+from perfkit.studies import rungs
 from perfkit.studies.sources import Progress, Update
 
 Result = TypeVar("Result")
@@ -72,24 +68,33 @@ class Shown(Sectioned, Generic[Result]):
 
 
 class Output:
-    """A result in a cell, replaced in place from any thread: a page finds it by its id, whatever runs."""
+    """A result in a cell, replaced in place from any thread: a page finds it by its id, whatever runs.
 
-    def __init__(self) -> None:
+    Args:
+        inside: shows the result where no cell has it: in a box of widgets, or in an Output widget, which
+            gets no update of what it has taken.
+    """
+
+    def __init__(self, inside: widgets.HTML | None = None) -> None:
         self.cell = ""
         """The cell that has it; empty while there is none."""
+        self._inside = inside
         self._handle: Any = None
         self._shown_at = 0.0
 
     def place(self) -> None:
         """Makes an output in the cell that runs, and empties the place that it had before."""
         self.show(())
-        self.cell = current_cell()
-        self._handle = display(_NOTHING, raw=True, display_id=True)
+        self.cell, self._handle = current_cell(), None
+        if not (self._inside and _is_captured()):
+            self._handle = display(_NOTHING, raw=True, display_id=True)
 
     def show(self, contents: Sequence[Content]) -> None:
         """Replaces what it shows."""
         if self._handle:
             self._handle.update(html.mimebundle(contents) if contents else _NOTHING, raw=True)
+        elif self._inside:
+            self._inside.value = html.fragment(contents) if contents else ""
 
     def line(self, now: Update) -> None:
         """Shows what is done, at most once a second: a browser lays out the notebook for each."""
@@ -106,6 +111,12 @@ _NOTHING = {"text/html": "", "text/plain": ""}
 def in_colab() -> bool:
     """Whether the kernel is Colab's, where nothing shows that a thread sets (colabtools #3373)."""
     return "google.colab" in sys.modules
+
+
+def _is_captured() -> bool:
+    """Whether an Output widget takes what is displayed now."""
+    known = getattr(widgets.widgets.widget, "_instances", None) or widgets.Widget.widgets
+    return any(isinstance(one, widgets.Output) and one.msg_id for one in [*known.values()])
 
 
 def current_cell() -> str:
@@ -126,31 +137,9 @@ def with_line(study: Callable[[Progress], Result]) -> Result:
         output.show(())
 
 
-def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
-    """Runs of `perfkit run -o FILE`, from here or elsewhere, with the tables and figures of stored ones.
-
-    Args:
-        name: a recording that ships with perfkit, one of the user's, or a file.
-        stage: the stage to show, beside the one that it was compared with; all of them if None.
-
-    Raises:
-        InvalidValue: there is no such recording, or no such stage.
-        StoreError: the file is not a recording.
-    """
-    if stage is None:
-        runs = recordings.find(str(name))
-        return Shown(runs, tables.sections(runs))
-    runs = rungs.climb(sources.plan(stages=[stage], device=f"{recordings.PREFIX}{name}", below=True))
-    origin = runs[0].origin
-    assert origin, "it is of a recording"
-    return Shown(runs, [Bullets(verdicts(runs)[-1:]), tables.ladder(runs), origin.details()])
-
-
 def training_loop(runs: Sequence[Run]) -> Markdown:
-    """The script of the first run."""
-    return Markdown(f"```python\n{next(iter(rungs.scripts(runs).values()))}```")
-
-
-def pipeline() -> HTML:
-    """A training loop as two queues, with knobs; it needs no kernel once it is shown."""
-    return HTML(html.pipeline())
+    """The script of the first run that was measured."""
+    scripts = [*rungs.scripts(runs).values()]
+    if not scripts:
+        raise InvalidValue("none of these runs has a script", "Give runs that perfkit has measured here")
+    return Markdown(f"```python\n{scripts[0]}```")

@@ -2,7 +2,7 @@
 
 import contextlib
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +16,11 @@ from perfkit.notebook.panel import Controls, row, text
 from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run
-from perfkit.results.store import Decided
+from perfkit.results.store import Decided, RunStore
 from perfkit.show import sentences, tables, units
 from perfkit.show.document import Bullets, Code, Content, Markdown, Section
-from perfkit.studies import decisions, inspect, rungs
+from perfkit.studies import decisions, inspect, rungs, sources
+from perfkit.studies.job import Job
 from perfkit.studies.sources import Plan
 
 FIRST: dict[str, Value] = {"workers": 1, "wait_policy": "passive"}
@@ -37,8 +38,8 @@ class StagePanel(LadderPanel):
     def __init__(self, stage: str, **more: Any) -> None:
         self.optimization = optimization(stage)
         self.question = self.optimization.question
-        self._proof: dict[str, Parity] = {}
-        """By the id of the run that was checked last."""
+        self._proof: Parity | None = None
+        """Whether the shown run trains the same."""
         self.controls = Controls(self.optimization.settings, self._set_changes)
         self._guess = widgets.BoundedFloatText(
             description="Guess: times as fast (0: none)",
@@ -77,11 +78,11 @@ class StagePanel(LadderPanel):
 
     def _set_changes(self) -> None:
         """Measuring waits for Run; results of other switches are no longer shown."""
-        self.plan = replace(self.plan, changes=self.controls.changes())
-        self.say("press Run to measure")
-        if self.runs:
-            self.runs = []
-            self.show()
+        plan = replace(self.plan, changes=self.controls.changes())
+        if plan != self.plan:
+            self.plan = plan
+            self.say("press Run to measure")
+            super()._moved()
 
     def _moved(self) -> None:
         """Shows the switches as they can act there, as far as the workload's class declares it."""
@@ -92,9 +93,15 @@ class StagePanel(LadderPanel):
         elsewhere = f"n/a here: {stage.reason}. Choose another place in the menu Where"
         self.say(elsewhere if stage.reason else "ready")
         super()._moved()
-        if self.runs and (guess := self.store.guess(self._run.id)):
-            self._guess.value = guess
         self._show_climb(self._decided)
+
+    def _earlier(self) -> Sequence[Run]:
+        """As for every ladder, with the guess and the proof of the stage's run."""
+        runs = super()._earlier()
+        if run := _of_stage(self.optimization.name, runs):
+            self._guess.value = self.store.guess(run.id) or self._guess.value
+            self._proof = self.store.proof(run.id)
+        return runs
 
     @property
     def guess(self) -> float | None:
@@ -111,18 +118,17 @@ class StagePanel(LadderPanel):
 
     def _decide(self, kept: bool) -> None:
         self.results()
-        if not self._is_stored():
+        run = self._run
+        if run is None or not self._is_stored(run):
             what = "a recording is shown" if self.plan.recorded else "this stage has no result"
             where = "Choose a place that measures in the menu Where, then press Run"
             raise InvalidValue(f"{what}: a result of your own is what can be kept or dropped", where)
-        run = self._run
         decisions.decide(self.store, self.plan, run, run.previous(self.runs), kept)
         self._decided = decisions.decided(self.store, self.plan)
         self._show_climb(self._decided)
 
-    def _is_stored(self) -> bool:
-        is_own = self._run.stage == self.optimization.name
-        return is_own and not self.plan.recorded and self._run.status == "ok"
+    def _is_stored(self, run: Run) -> bool:
+        return not self.plan.recorded and run.status == "ok"
 
     def _show_climb(self, decided: Mapping[str, Decided]) -> None:
         """What was decided on each stage so far."""
@@ -130,30 +136,35 @@ class StagePanel(LadderPanel):
         self._decisions.value = html.escape(f"The climb so far: {climbed}.") if climbed else ""
 
     @property
-    def _run(self) -> Run:
-        """The run of the optimization, behind the one before it."""
-        return sentences.stages(self.runs)[-1]
+    def _run(self) -> Run | None:
+        """The optimization's own run; None while it is not finished."""
+        return _of_stage(self.optimization.name, self.runs)
 
-    def _measure(self) -> None:
-        super()._measure()
-        run, progress = self._run, self.progress()
-        if not self._is_stored():
+    def _measure(self, job: Job) -> None:
+        guess, self._proof = self.guess, None
+        super()._measure(job)
+        run = self._run
+        if run is None or not self._is_stored(run):
             return
-        self.store.mark(run.id, guess=self.guess)
+        self.store.mark(run.id, guess=guess)
         if not run.simulated:
-            progress.reach(0.99)
+            job.progress.reach(0.99)
             recipe = Recipe.from_dict(run.recipe)
-            self._proof = {run.id: inspect.parity(self.plan, run.title, recipe, progress=progress)}
+            self._proof = inspect.parity(job.request, run.title, recipe, progress=job.progress)
+            self.store.prove(run.id, self._proof)
 
     def _answers(self) -> list[Content]:
-        """Why, whether the training is still right, and the guess beside it."""
-        run, before, lines = self._run, self._run.previous(self.runs), list[str]()
+        """Why, whether the training is still right, and the guess."""
+        run = self._run
+        if run is None:
+            return [Bullets(sentences.verdicts(self.runs))]
+        before, lines = run.previous(self.runs), list[str]()
         is_proven = run.status == "ok" and before and all(check.ok for check in run.mechanism)
         if not is_proven and run.status in ("ok", "not_applicable"):  # the panel's error tells of the others
             lines.append(sentences.verdict(run, before))
         if run.status == "ok" and before:
             lines.append(f"Why: {'; '.join(sentences.reasons(run, before))}.")
-            lines.append(f"Training: {sentences.training(run, before, self._proof.get(run.id))}.")
+            lines.append(f"Training: {sentences.training(run, before, self._proof)}.")
         if self.guess is not None and run.speedup("previous"):
             times = self.optimization.times
             article = f" The article's V100: {units.times(times)}." if times else ""
@@ -161,7 +172,7 @@ class StagePanel(LadderPanel):
         return [Bullets(lines)]
 
     def _evidence(self) -> list[Content]:
-        card, proof = Markdown(self.optimization.card()), self._proof.get(self._run.id)
+        card = Markdown(self.optimization.card())
         article = f"The article: {self.optimization.published or 'nothing of this by itself'}."
         diff = list[Content]()
         with contextlib.suppress(PerfkitError):  # a workload that cannot be exported can be measured
@@ -170,10 +181,15 @@ class StagePanel(LadderPanel):
         return [
             tables.ladder(self.runs),
             *tables.evidence(self.runs),
-            *(tables.parity(proof) if proof else ()),
+            *(tables.parity(self._proof) if self._proof else ()),
             *diff,
             Section("The card", [card, article], folded=True),
         ]
+
+
+def _of_stage(name: str, runs: Sequence[Run]) -> Run | None:
+    """The run of a stage."""
+    return next((run for run in runs if run.stage == name), None)
 
 
 def _told(decided: Decided) -> str:
@@ -186,7 +202,7 @@ def _told(decided: Decided) -> str:
 
 def kept() -> dict[str, Value]:
     """The switches of the stages that you kept, for the device, workload and preset of the session."""
-    panel = LadderPanel()
-    decided = decisions.decided(panel.store, panel.plan)
+    plan = sources.plan(device=LadderPanel.session_device)
+    decided = decisions.decided(RunStore(), plan)
     rows = {name: row for name, row in decided.items() if row.decision.kept}
     return decisions.settings(rows, LADDER[1:]) or FIRST

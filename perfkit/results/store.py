@@ -15,10 +15,11 @@ import msgspec
 from perfkit import machine
 from perfkit.errors import InvalidValue, StoreError, explain
 from perfkit.results import stats
+from perfkit.results.parity import Parity
 from perfkit.results.run import Decision, Run, read
 from perfkit.results.stats import AAPair
 
-_VERSION = 2
+_VERSION = 3
 """Of the tables, as `PRAGMA user_version`; a file of version 1 has 0 there."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -33,6 +34,7 @@ CREATE TABLE IF NOT EXISTS decisions (
     kept INTEGER NOT NULL, by TEXT NOT NULL, why TEXT NOT NULL, settings TEXT NOT NULL,
     PRIMARY KEY (machine, place, stage)
 );
+CREATE TABLE IF NOT EXISTS proofs (run TEXT PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS aa_pairs (
     machine TEXT NOT NULL, device TEXT NOT NULL, allocator TEXT NOT NULL,
     log_ratio REAL NOT NULL, scatter REAL NOT NULL
@@ -171,6 +173,15 @@ class RunStore:
         """The speed-up that the user predicted for a run; None without a guess."""
         rows = self._do("SELECT guess FROM runs WHERE id = ?", (run_id,))
         return rows[0][0] if rows else None
+
+    def prove(self, run_id: str, parity: Parity) -> None:
+        """Keeps whether a run trains the same, in the place of an older check."""
+        self._do("REPLACE INTO proofs (run, body) VALUES (?, ?)", (run_id, msgspec.json.encode(parity)))
+
+    def proof(self, run_id: str) -> Parity | None:
+        """Whether a run trains the same; None if it was not checked."""
+        rows = self._do("SELECT body FROM proofs WHERE run = ?", (run_id,))
+        return read(rows[0][0], Parity, f"the proof of run {run_id}") if rows else None
 
     # ------------------------------------------------------------ answers and decisions
 

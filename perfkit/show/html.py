@@ -25,7 +25,7 @@ def fragment(contents: Iterable[Content]) -> str:
 
 def mimebundle(contents: Sequence[Content]) -> dict[str, str]:
     """One output of a notebook: static HTML, which GitHub and nbconvert show too, and the same as text."""
-    return {"text/html": fragment(contents), "text/plain": terminal.text(contents)}
+    return {"text/html": fragment(contents), "text/plain": terminal.text(contents, figures=True)}
 
 
 def session(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> str:
@@ -33,11 +33,10 @@ def session(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> st
     return page(f"perfkit: {runs[0].workload.rpartition(':')[2]}", tables.sections(runs, scripts))
 
 
-def pipeline() -> str:
-    """The picture of a loop's two queues, with knobs, for a notebook; `pipeline.html` is a page by itself."""
-    text = Path(__file__).with_name("pipeline.html").read_text(encoding="utf-8")
+def frame(page: str, title: str, height: int) -> str:
+    """A page with a script of its own, in a sandbox, for a notebook; `height` in pixels."""
     frames: Any = _template().environment.get_template("frame.jinja").module
-    return str(frames.frame(text, "The pipeline of a training step", 640))
+    return str(frames.frame(page, title, height))
 
 
 @cache

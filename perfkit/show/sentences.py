@@ -151,9 +151,9 @@ def reasons(run: Run, before: Run | None) -> list[str]:
     if was and now:
         facts.append(f"with free data the rate {_moved(was, now, was, units.number)} samples/s")
     if run.simulated and before.simulated:
-        was, now = before.simulated.kernel_s, run.simulated.kernel_s
-        was, now = was / (before.samples_per_step or 1), now / (run.samples_per_step or 1)
-        facts.append(f"the kernels' time for a sample {_moved(was, now, was, units.duration)}")
+        kernels = before.simulated.kernel_s / (before.samples_per_step or 1)
+        after = run.simulated.kernel_s / (run.samples_per_step or 1)
+        facts.append(f"the kernels' time for a sample {_moved(kernels, after, kernels, units.duration)}")
     if (held := before.peak_memory_bytes) and run.peak_memory_bytes:
         facts.append(f"peak memory {_moved(held, run.peak_memory_bytes, held, units.size)}")
     return facts

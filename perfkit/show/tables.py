@@ -1,13 +1,11 @@
 """Tables and sections of runs, checks and histories; the report of a session."""
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import msgspec
 
 from perfkit import machine, registry
-from perfkit.recipe import Recipe, shown, switches
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
 from perfkit.results.stats import Ratio
@@ -15,7 +13,6 @@ from perfkit.results.store import Stored
 from perfkit.show import figures, sentences, units
 from perfkit.show.document import Bullets, Cell, Code, Col, Content, Notice, Section, Table, tabulate
 from perfkit.show.sentences import SIGNS, about, name
-from perfkit.show.units import clean
 
 
 def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> list[Content]:
@@ -23,9 +20,10 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
 
     Args:
         runs: in the order of the ladder.
-        scripts: stage → its training script.
+        scripts: the training scripts of runs, by their ids.
     """
-    codes = [Section(stage, [Code(source)]) for stage, source in (scripts or {}).items()]
+    sources = scripts or {}
+    codes = [Section(name(run), [Code(sources[run.id])]) for run in runs if run.id in sources]
     return [
         *summary(runs),
         *map(Notice, sentences.notices(runs)),
@@ -160,13 +158,16 @@ def proof(runs: Sequence[Run]) -> Table:
     """What proves the switches that each stage changes, and what fails; how many other checks passed."""
     measured = [run for run in sentences.stages(runs) if run.status == "ok"]
     rows, passed = list[Check](), 0
-    for before, run in pairwise([*measured[:1], *measured]):
+    for run in measured:
+        before = run.previous(runs) or measured[0]
         for check in run.mechanism:
             if check.ok and run.recipe.get(check.name) == before.recipe.get(check.name):
                 passed += 1
             else:
                 rows.append(msgspec.structs.replace(check, name=f"{name(run)}: {check.name}"))
-    note = f"{passed} {'other ' * bool(rows)}checks, all passed" if passed else ""
+    note = ""
+    if passed:
+        note = f"{passed} other checks, all passed" if rows else f"{passed} checks, all passed"
     return tabulate(
         _CHECK, rows, "Proof that the switches are in effect", note, note or "nothing was checked"
     )
@@ -178,30 +179,6 @@ def parity(result: Parity) -> list[Content]:
 
 
 # ---------------------------------------------------------------- the history
-
-
-def changes(recipe: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
-    """`AMP bf16`, `Pin memory off`: the switches that differ; what is not named has torch's default."""
-    return [
-        f"{switches()[name].label} {clean(shown(value), 30)}"
-        for name, default in Recipe().to_dict().items()
-        if (value := recipe.get(name, default)) != before.get(name, default)
-    ]
-
-
-def history_row(stored: Stored) -> dict[str, Any]:
-    """A run as plain values for a grid: texts, and the numbers to sort by."""
-    run, ratio = stored.run, stored.run.speedup("baseline")
-    return {
-        "id": run.id,
-        "name": name(run),
-        "rate": str(rate(run)),
-        "rate_value": run.samples_per_s.value if run.samples_per_s else None,
-        "ratio": str(against(ratio)),
-        "ratio_value": ratio.ratio if ratio else None,
-        "changes": ", ".join(changes(run.recipe, {})),
-        "date": run.created[:16].replace("T", " "),
-    }
 
 
 def stored(history: Sequence[Stored]) -> Table:

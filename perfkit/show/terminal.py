@@ -1,4 +1,4 @@
-"""Sections in a terminal: text and tables, as figures and folded details are for pages."""
+"""Sections in a terminal: text and tables. Figures and folded details are for pages."""
 
 import contextlib
 import os
@@ -13,6 +13,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from perfkit.show.document import Bullets, Code, Content, Notice, Section, Table
+from perfkit.show.style import Figure
 from perfkit.show.units import clean
 
 _PIPE_WIDTH = 120
@@ -29,42 +30,48 @@ def show(contents: Iterable[Content], to_stderr: bool = False) -> None:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPE_WIDTH
     with contextlib.suppress(SystemExit):  # rich's, at a closed pipe: the command ends with its own exit code
-        _print(contents, console)
+        _print(contents, console, figures=False)
 
 
-def text(contents: Iterable[Content], width: int = _PIPE_WIDTH) -> str:
-    """The same as plain text."""
+def text(contents: Iterable[Content], width: int = _PIPE_WIDTH, figures: bool = False) -> str:
+    """The same as plain text; `figures`: with every figure in words."""
     # Without force_jupyter=False, rich displays the text in a kernel as well.
     console = Console(width=width, highlight=False, color_system=None, force_jupyter=False)
     with console.capture() as captured:
-        _print(contents, console)
+        _print(contents, console, figures)
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
-def _print(contents: Iterable[Content], console: Console) -> None:
-    for part in _parts(contents, console.width):
+def _print(contents: Iterable[Content], console: Console, figures: bool) -> None:
+    for part in _parts(contents, console.width, figures):
         console.print(part, soft_wrap=isinstance(part, Text))
 
 
-def _parts(contents: Iterable[Content], width: int) -> Iterator[RenderableType]:
+def _parts(contents: Iterable[Content], width: int, figures: bool) -> Iterator[RenderableType]:
     """What to print of contents; a `Text` is not wrapped."""
     for content in contents:
         match content:
             case str():
                 yield _wrapped(content)
+            case Figure() if figures:
+                yield _wrapped(content.alt)
             case Notice():
                 yield _wrapped(content.text, style="bold yellow")
             case Bullets():
                 yield from (_wrapped(item, indent=2) for item in content.items)
             case Code():
-                lines = content.text.splitlines()
-                yield Text("\n".join(line if line.isprintable() else clean(line) for line in lines))
+                yield Text("\n".join(map(_printable, content.text.splitlines())))
             case Table():
                 yield from _table(content, width)
             case Section(folded=False):
-                if parts := [*_parts(content.contents, width)]:
+                if parts := [*_parts(content.contents, width, figures)]:
                     yield Text(f"\n{clean(content.title)}", style="bold")
                     yield from parts
+
+
+def _printable(line: str) -> str:
+    """A line of code without control characters; blanks and tabs are part of it."""
+    return "".join(c if c.isprintable() or c == "\t" else " " for c in line)
 
 
 def _wrapped(text: str, indent: int = 0, style: str = "") -> Padding:

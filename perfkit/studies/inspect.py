@@ -4,10 +4,12 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import Exactness
 from perfkit.recipe import Recipe
 from perfkit.results.parity import Check, Parity
+from perfkit.rules import applicable, joined
 from perfkit.studies import rungs
 from perfkit.studies.here import ThisMachine
 from perfkit.studies.sources import Plan, Progress, Source, opened, plan
@@ -42,6 +44,9 @@ def parity(
     """Trains a recipe and the plain program, some steps of each, from one seed on the same batches."""
     with opened(plan, progress or Progress(), "parity") as source:
         assert isinstance(source, ThisMachine), "others refuse it"
+        recipe, refused = applicable(recipe, source.target)
+        if refused:
+            raise InvalidValue(f"{title} cannot be checked here: {joined(refused)}")
         if recipe.ranks > 1:
             exactness: Exactness = "tolerance"
             report = _beside_one_rank(source, recipe, steps)

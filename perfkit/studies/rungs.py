@@ -1,5 +1,6 @@
 """The ladder: its stages on a machine, the climb that keeps those that help, their scripts and diffs."""
 
+import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -7,7 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from perfkit import export, workloads
-from perfkit.errors import InvalidValue
+from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import KEPT, Preset, Stage, optimization, sizing
 from perfkit.machine import devices
@@ -230,11 +231,14 @@ def stage_diff(source: Source) -> tuple[str, str]:
     return heading, export.diff(before, after, ladder[-1].name)
 
 
-def scripts(runs: Sequence[Run]) -> dict[str, str]:
-    """The script of each stage that was measured, by its title."""
+def scripts(runs: Sequence[Run], set_up: bool = False) -> dict[str, str]:
+    """The scripts of measured runs, by id, where what they need is here; to look at, or set up to run."""
     texts: dict[str, str] = {}
     for run in runs:
-        if run.status == "ok" and run.script is None and not run.is_again:
+        if run.status != "ok" or run.script is not None or run.is_again:
+            continue
+        with contextlib.suppress(PerfkitError, AttributeError, KeyError, OSError):
             about = run.workload, run.options, run.device, run.seed
-            texts[run.title] = export.script(Recipe.from_dict(run.recipe), *about, len(run.losses) or 8)
+            recipe, steps = Recipe.from_dict(run.recipe), len(run.losses) or 8
+            texts[run.id] = export.script(recipe, *about, steps, set_up)
     return texts

@@ -20,7 +20,6 @@ from perfkit.results.store import RunStore, expected_noise
 from perfkit.rules import Target, why_not
 from perfkit.worker.messages import Description
 
-_RECORDED = {"recorded": "perfkit.studies.recorded:Recorded"}
 _HERE = "perfkit.studies.here:ThisMachine"
 
 
@@ -219,7 +218,7 @@ class Source:
 def source_of(device: str | None) -> type[Source]:
     """The class of a device's source, by the device's prefix; this machine for a device without one."""
     prefix, separator, _ = (device or "").partition(":")
-    place = (registry.table("SOURCES") | _RECORDED).get(prefix, _HERE) if separator else _HERE
+    place = registry.table("SOURCES").get(prefix, _HERE) if separator else _HERE
     source: type[Source] = registry.load(place)
     return source
 

@@ -20,17 +20,12 @@ COLOURS = {
 }
 
 
-def photo_place(count: int) -> str:
-    """Where the folder of this many photos is, or would be."""
-    return str(data_folder() / "cache" / f"photo-folder-{count}")
-
-
 def photo_folder(count: int) -> str:
     """The folder of this many photos, with a folder for each class; made if it is missing.
 
     Several processes may make it at once.
     """
-    folder = photo_place(count)
+    folder = str(data_folder() / "cache" / f"photo-folder-{count}")
     if Path(folder).is_dir():
         return folder
     unfinished = Path(f"{folder}.{os.getpid()}")

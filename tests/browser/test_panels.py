@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.lab import setup_in, violations
+from tests.browser.lab import ARTEFACTS, setup_in, violations
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -44,7 +44,7 @@ def result(lab, cell=0):
 
 
 def test_a_stage_from_guess_to_result_while_other_cells_run(lab, data_dir):
-    panel = opened(lab, data_dir, STAGE, "[6 * 7, panel._turn.locked()]")
+    panel = opened(lab, data_dir, STAGE, "[6 * 7, panel.is_busy]")
     expect(panel.locator(".pk-switch-workers input")).to_have_value("1", timeout=DONE)
     panel.locator(".pk-guess input").fill("1.5")
     panel.locator(".pk-guess input").press("Enter")
@@ -125,8 +125,35 @@ def test_the_workbench_by_keyboard(lab, data_dir):
     expect(rows).to_have_count(200, timeout=DONE)
     history.locator("th button", has_text="samples/s").press("Enter")
     expect(history.locator("th[aria-sort=descending]")).to_contain_text("samples/s")
+    for last in ("–", "–"):  # what has no ratio comes last, whichever is first
+        history.locator("th button", has_text="× baseline").press("Enter")
+        expect(rows.first.locator(".pk-ratio")).not_to_have_text(last)
+        expect(rows.last.locator(".pk-ratio")).to_have_text(last)
     history.locator("input[type=search]").fill("data loading")
     expect(rows).to_have_count(100)
     for at in range(2):
         rows.nth(at).locator("input").press("Space")
     expect(result(lab, 1)).to_contain_text("not interleaved", timeout=DONE)
+
+
+def test_a_panel_in_an_output_widget_or_a_tab_shows_its_result(lab, data_dir):
+    boxes = (
+        "import ipywidgets\nout = ipywidgets.Output()\ndisplay(out)\n"
+        f"with out:\n    display(pk.StagePanel('data_loading', workload={TOY}))"
+    )
+    tab = f"ipywidgets.Tab([pk.StagePanel('batch_size', workload={TOY}).widget], titles=['one'])"
+    panel = opened(lab, data_dir, boxes, tab)
+    panel.locator("button.pk-run").press("Enter")
+    status(panel, "done")
+    expect(panel.locator(".pk-result svg").first).to_be_visible()
+    lab.run_cell(1)
+    panel = lab.page.locator(".pk-panel").nth(1)
+    panel.locator("button.pk-run").press("Enter")
+    expect(panel.locator(".pk-switch-batch_size input")).to_be_disabled()
+    status(panel, "done")
+    expect(panel.locator(".pk-result svg").first).to_be_visible()
+    for theme in THEMES:
+        lab.set_theme(theme)
+        assert violations(lab.page, ".pk-panel") == []
+        ARTEFACTS.mkdir(exist_ok=True)
+        lab.page.screenshot(path=ARTEFACTS / f"tab-{theme}.png")

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from perfkit.show import html
+from perfkit.additions import pipeline
 from tests.browser.lab import violations
 
-FILE = Path(html.__file__).with_name("pipeline.html")
+FILE = Path(pipeline.__file__).with_name("pipeline.html")
 PARTS = ("fetch_s", "copy_s", "launch_s", "kernels_s")
 
 

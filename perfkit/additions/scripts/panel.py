@@ -17,6 +17,7 @@ from perfkit.rules import Target, why_not
 from perfkit.show import figures, sentences
 from perfkit.show.document import Code, Content, Notice, Section
 from perfkit.studies.compare import Candidate, compare
+from perfkit.studies.job import Job
 
 
 class ScriptPanel(Panel):
@@ -52,6 +53,7 @@ class ScriptPanel(Panel):
 
     def set(self, **settings: Value) -> None:
         """Sets switches, as the controls do."""
+        self.require_rest()
         self._controls.set(settings)
 
     def watch(self, tries: bool = False) -> None:
@@ -59,7 +61,7 @@ class ScriptPanel(Panel):
 
         `tries`: whether the two best suggestions are measured too, for about 30 s each.
         """
-        self.wait(functools.partial(self._watch, tries))
+        self.wait(functools.partial(self._watch, tries=tries))
 
     def patch(self) -> None:
         """Shows the edit of the script that sets these switches; its file is not changed."""
@@ -74,28 +76,28 @@ class ScriptPanel(Panel):
             return settings
         raise InvalidValue("no switch is set", "Set one, or press Watch for what to try")
 
-    def _watch(self, tries: bool = False) -> None:
-        watched = watch(self.launch, self.progress(), tries=tries)
+    def _watch(self, job: Job, tries: bool = False) -> None:
+        watched = watch(self.launch, job.progress, tries=tries)
         script = watched.script
         own, refused = allowed(script.settings), script.refused
         where = Target(script.device, convolves=script.convolves, own=own, refused=lambda recipe: refused)
         self._controls.offer(Recipe().replace(**where.own), functools.partial(why_not, target=where))
         self._seen = [Section("What watching it has shown", watched.sections())]
 
-    def _measure(self) -> None:
-        settings, preset = self._settings(), self.plan.preset
+    def _measure(self, job: Job) -> None:
+        settings, preset = self._settings(), job.request.preset
         self._edit = []
         title = self._controls.recipe.describe(self._controls.base)
         sides = Candidate("as it is"), Candidate(title, changes=settings)
-        result = compare(
-            *sides, self.plan, preset.budget_s, preset.precision, 1, preset.part, self.progress(), self.store
-        )
-        self.runs = runs = [result.a, result.b]
+        budget_s, precision = preset.budget_s, preset.precision
+        result = compare(*sides, job.request, budget_s, precision, 1, preset.part, job.progress, self.store)
+        runs = [result.a, result.b]
+        self._show_runs(runs)
         picture, proofs = figures.headline(runs), study.sides(result, [study.losses(*runs)])
         self._compared = [*map(Notice, sentences.notices(runs)), picture, result.describe(), *proofs]
 
-    def _patch(self) -> None:
-        edit = patching.make(self.launch, self._settings(), self.progress())
+    def _patch(self, job: Job) -> None:
+        edit = patching.make(self.launch, self._settings(), job.progress)
         diff = edit.diff()
         self._save.value = download(diff, "perfkit.diff")
         self._edit = [Code(diff or "No line of the script has to change.", "diff"), *edit.notes()]

@@ -11,8 +11,9 @@ import pytest
 from IPython.utils.capture import capture_output
 
 from perfkit import notebook as pk
-from perfkit.errors import Cancelled, InvalidValue, RunFailed
-from perfkit.show import terminal
+from perfkit.errors import Cancelled, InvalidValue, RunFailed, Stopped, StoreError
+from perfkit.results.store import RunStore
+from perfkit.show import html, terminal
 from perfkit.studies.sources import Update
 from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.show.fake_runs import session
@@ -75,7 +76,7 @@ def test_a_run_without_a_result_raises_in_a_cell_and_stands_in_the_panel(monkeyp
         panel.run()
     assert len(panel.runs) == 3, "what was finished is kept"
     press(panel, "pk-run")
-    wait_until(lambda: not panel._turn.locked())
+    wait_until(lambda: not panel.is_busy)
     assert words(panel).count("out of memory" if status == "failed" else "stopped; what") == 1
     assert status != "failed" or "out of memory" not in terminal.text(panel.sections()), "it is said once"
 
@@ -122,13 +123,13 @@ def test_stop_keeps_what_was_finished_and_a_cell_run_again_stops_the_panel_befor
     FakeStudy(monkeypatch, until_cancelled)
     panel = pk.StagePanel("data_loading", settings={"batch_size": 2})
     for stop in (panel.stop, lambda: pk.StagePanel("data_loading", settings={"batch_size": 2})):
-        panel.runs = []
+        panel._show_runs([])
         press(panel, "pk-run")
         wait_until(lambda: len(panel.runs) == 1)
         others = pk.StagePanel("data_loading", settings={"batch_size": 8}), pk.Workbench()
-        assert not panel.cancelled.is_set(), others
+        assert panel.job.state == "running", others
         newer = stop()
-        wait_until(lambda: not panel._turn.locked())
+        wait_until(lambda: not panel.is_busy)
         assert [run.title for run in panel.runs] == ["baseline"], newer
         assert "what was finished is kept" in words(panel)
 
@@ -154,7 +155,7 @@ def test_two_hundred_draws_leave_as_many_widgets_as_two(monkeypatch):
 def test_the_line_says_what_is_left():
     panel = pk.LadderPanel(["data_loading"])
     panel._started = time.monotonic() - 600
-    panel.follow(Update("baseline", "measuring", 0.5))
+    panel._show_progress(Update("baseline", "measuring", 0.5))
     assert "baseline: measuring, 50%, about 10 min left" in panel.line.value
 
 
@@ -189,3 +190,142 @@ def test_the_kernels_interrupt_stops_a_click_in_colab(monkeypatch):
     assert "what was finished is kept" in words(panel) and len(panel.runs) == 1
     press(panel, "pk-run")
     assert len(panel.runs) == 1, "the next click works"
+
+
+def test_inputs_are_disabled_while_it_runs_and_what_was_asked_is_what_is_remembered(monkeypatch):
+    """Set by a hand that was faster than the browser, or by code: the control goes back."""
+    started, go = threading.Event(), threading.Event()
+
+    def slowly(progress):
+        started.set()
+        assert go.wait(20)
+        for run in session()[:2]:
+            RunStore().add(run)
+        return session()[:2]
+
+    study = FakeStudy(monkeypatch, slowly)
+    panel = pk.StagePanel("data_loading")
+    press(panel, "pk-run")
+    assert started.wait(20)
+    inputs = [*panel.controls.by_name.values(), panel._menu, panel._guess]
+    buttons = [one for one in _all(panel.widget) if isinstance(one, ipywidgets.Button)]
+    assert all(one.disabled for one in inputs)
+    assert [one.description for one in buttons if not one.disabled] == ["Stop"]
+    workers = panel.controls.by_name["workers"]
+    before = workers.value
+    workers.value = 7
+    assert (workers.value, panel.controls.recipe.workers) == (before, before)
+    go.set()
+    wait_until(lambda: not panel.is_busy)
+    assert not any(one.disabled for one in inputs)
+    assert RunStore().remembered(repr(study.plans[-1]))
+
+
+def test_a_stopped_answer_does_not_take_the_place_of_a_complete_one(monkeypatch):
+    """The study comes back with runs that have a round each, as the real one does."""
+    runs = session()[:2]
+    for run in runs:
+        RunStore().add(run)
+    FakeStudy(monkeypatch, lambda progress: runs)
+    panel = pk.LadderPanel(["data_loading"])
+    panel.run()
+    fewer = [msgspec.structs.replace(run, id=f"{run.id}-fewer", session="stopped") for run in runs]
+
+    def stopped(progress):
+        for run in fewer:
+            RunStore().add(run)
+        panel.stop()
+        return fewer
+
+    FakeStudy(monkeypatch, stopped)
+    with pytest.raises(Stopped, match="what was finished is kept"):
+        panel.run()
+    assert [*panel.runs] == fewer, "what was finished is shown"
+    assert "stopped" in panel.line.value
+    assert RunStore().remembered(repr(panel.plan)) == runs
+
+
+@pytest.mark.parametrize("problem", [StoreError("the store is damaged"), KeyboardInterrupt()])
+def test_what_drawing_raises_leaves_run_enabled_and_the_first_problem_told(monkeypatch, problem):
+    def fails(progress):
+        raise RunFailed("the first problem")
+
+    def sections():
+        raise problem
+
+    FakeStudy(monkeypatch, fails)
+    panel = pk.LadderPanel(["data_loading"])
+    panel.sections = sections
+    with pytest.raises((RunFailed, KeyboardInterrupt)):
+        panel.run()
+    assert not any(one.disabled for one in panel._inputs)
+    assert panel._stop.disabled
+    press(panel, "pk-run")
+    wait_until(lambda: panel.error.value)
+    assert isinstance(problem, KeyboardInterrupt) or "the first problem" in panel.error.value
+
+
+def test_continue_is_there_only_for_what_is_open_and_knows_what_came_before(monkeypatch):
+    FakeStudy(monkeypatch)
+    panel = pk.LadderPanel(["data_loading"])
+    measure, jobs = panel._measure, []
+
+    def undecided(job):
+        jobs.append(job)
+        job.can_continue = lambda: job.before is None
+        measure(job)
+
+    panel._measure = undecided
+    panel.run()
+    assert "pk-off" not in panel._more._dom_classes
+    press(panel, "pk-continue")
+    wait_until(lambda: len(jobs) == 2 and not panel.is_busy)
+    assert jobs[1].before is jobs[0]
+    assert "pk-off" in panel._more._dom_classes
+
+
+@pytest.mark.parametrize("captured", [True, False])
+def test_a_result_that_an_output_widget_would_take_is_shown_in_the_panel(shell, monkeypatch, captured):
+    FakeStudy(monkeypatch)
+    panel = pk.LadderPanel(["data_loading"])
+    output = ipywidgets.Output()
+    if captured:
+        output.msg_id = "as `with output` sets it"
+    panel._ipython_display_()
+    output.msg_id = ""
+    press(panel, "pk-run")
+    wait_until(lambda: "done" in panel.line.value)
+    inside = next(one for one in _all(panel.widget) if "pk-result" in one._dom_classes)
+    assert ("<svg" in inside.value) == captured
+
+
+def test_a_panel_in_a_tab_shows_its_result_there(monkeypatch):
+    FakeStudy(monkeypatch)
+    panel = pk.LadderPanel(["data_loading"])
+    tab = ipywidgets.Tab([panel.widget])
+    press(panel, "pk-run")
+    wait_until(lambda: "done" in panel.line.value)
+    assert any("<svg" in getattr(one, "value", "") for one in _all(tab) if isinstance(one, ipywidgets.HTML))
+
+
+def test_a_cell_that_runs_again_leaves_nothing_of_its_older_panel(monkeypatch):
+    cell = type("Shell", (), {"get_parent": lambda self: {"metadata": {"cellId": "the same"}}})
+    monkeypatch.setattr("perfkit.notebook.panel.get_ipython", cell)
+    pk.StagePanel("data_loading")
+    before = len(ipywidgets.widgets.widget._instances)
+    for _ in range(3):
+        pk.StagePanel("data_loading")
+    assert len(ipywidgets.widgets.widget._instances) == before
+
+
+def test_what_is_kept_makes_no_widget():
+    before = len(ipywidgets.widgets.widget._instances)
+    pk.kept()
+    assert len(ipywidgets.widgets.widget._instances) == before
+
+
+def test_the_text_of_a_result_has_its_ratio(monkeypatch):
+    FakeStudy(monkeypatch)
+    panel = pk.StagePanel("data_loading")
+    panel.run()
+    assert "1.5" in html.mimebundle(panel.sections())["text/plain"]

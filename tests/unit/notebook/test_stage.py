@@ -38,7 +38,7 @@ def test_switches_of_the_stage_and_others_are_set_in_code(monkeypatch):
         panel.set(turbo=1)
     assert panel.plan.settings == {"amp": "bf16"}
     panel.controls.by_name["prefetch_factor"].value = 8
-    assert (panel.runs, shown(panel)) == ([], ""), "other switches are another question"
+    assert ([*panel.runs], shown(panel)) == ([], ""), "other switches are another question"
 
 
 def test_a_guess_stands_beside_its_result_now_and_later(monkeypatch):

@@ -268,7 +268,7 @@ def test_a_file_of_version_1_keeps_its_runs_and_one_of_a_later_version_is_left_a
     assert store.noise("cpu") is None, "it may be of another machine"
     with sqlite3.connect(path) as database:
         assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
-        assert database.execute("PRAGMA user_version").fetchone() == (2,)
+        assert database.execute("PRAGMA user_version").fetchone() == (3,)
         database.execute("PRAGMA user_version = 3")
     database.close()
     before = path.read_bytes()

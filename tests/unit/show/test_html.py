@@ -44,7 +44,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page():
-    return Page(report.session(session(), {"baseline": "import torch\n"}))
+    return Page(report.session(session(), {session()[0].id: "import torch\n"}))
 
 
 def test_it_is_well_formed_and_accessible(page):

@@ -54,14 +54,6 @@ def test_partial_values_of_a_failed_run_are_not_shown():
     assert set(map(str, row[1:])) == {"failed", "–", "n/a"}
 
 
-def test_a_row_of_the_history_has_texts_and_the_numbers_to_sort_by():
-    run = RUNS[3]
-    row = tables.history_row(Stored(run))
-    assert run.samples_per_s and row["rate_value"] == run.samples_per_s.value
-    assert (row["rate"], row["ratio"]) == ("25.0 (24.5–25.4)", "1.54× (1.51–1.56) ▲")
-    assert (row["changes"], row["date"]) == ("Batch size 128, Loader workers 2", "2026-11-20 12:00")
-
-
 def test_losses_are_over_samples_and_nan_is_told():
     runs = session(gpu=True)
     lost = msgspec.structs.replace(runs[0], losses=[2.0, float("nan")])

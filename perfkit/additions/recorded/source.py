@@ -20,6 +20,11 @@ _AS_IT_IS = "a recording is played with the stages and switches that it was reco
 class Recorded(Source):
     """Shows the runs of a recording; nothing is measured, and nothing is stored."""
 
+    @staticmethod
+    def menu() -> dict[str, str]:
+        """The words of a menu by device."""
+        return {f"{recordings.PREFIX}{name}": f"recorded: {name}" for name in recordings.available()}
+
     @classmethod
     def checked(cls, request: Request) -> Plan:
         """A plan with the workload, options and preset of the recording."""

@@ -5,6 +5,13 @@ const COLUMNS = [
   ["name", "name"], ["rate", "samples/s"], ["ratio", "× baseline"], ["changes", "what changed"], ["date", "date"],
 ];
 
+// A run without a value comes last, whether the largest or the smallest are first.
+export function compare(x, y, down) {
+  if (x === null || y === null) return (x === null) - (y === null);
+  if (x === y) return 0;
+  return x < y === down ? 1 : -1;
+}
+
 export function render({ model, el }) {
   let by = "date", down = true;
   const rows = new Map(); // id → its row, kept as long as the run is there
@@ -61,11 +68,8 @@ export function render({ model, el }) {
   function show() {
     const runs = model.get("rows"), ids = new Set(runs.map((run) => run.id));
     for (const [id, row] of rows) if (!ids.has(id)) { row.remove(); rows.delete(id); }
-    const value = (run) => run[`${by}_value`] ?? run[by];
-    const order = [...runs].sort((a, b) => {
-      const [x, y] = [value(a), value(b)];
-      return (x < y ? -1 : x > y ? 1 : 0) * (down ? -1 : 1);
-    });
+    const value = (run) => (`${by}_value` in run ? run[`${by}_value`] : run[by]);
+    const order = [...runs].sort((a, b) => compare(value(a), value(b), down));
     const wanted = order.map(fill);
     wanted.forEach((row, at) => { if (body.children[at] !== row) body.insertBefore(row, body.children[at] ?? null); });
     headings.forEach((cell, at) => {

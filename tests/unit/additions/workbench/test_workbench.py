@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from perfkit import notebook as pk
 from perfkit import registry
+from perfkit.additions.workbench.panel import Workbench
 from perfkit.notebook.shown import Shown
 from perfkit.results.store import RunStore
 from perfkit.show import terminal
@@ -91,6 +92,15 @@ def test_profile_is_an_addition_and_its_button_goes_with_it(monkeypatch):
     assert list(bench.sections()) == ["what a step does"]
     press(bench, "pk-profile")
     monkeypatch.undo()
-    monkeypatch.setattr(registry, "present", tuple)
+    monkeypatch.setattr(registry, "table", lambda name: {})
     with pytest.raises(AssertionError, match="no pk-profile"):
-        press(pk.Workbench(), "pk-profile")
+        press(Workbench(), "pk-profile")
+
+
+def test_a_row_of_the_history_has_texts_and_the_numbers_to_sort_by():
+    RunStore().add(session()[3])
+    (row,) = pk.Workbench(workload=WORKLOAD).history.rows
+    run = session()[3]
+    assert run.samples_per_s and row["rate_value"] == run.samples_per_s.value
+    assert (row["rate"], row["ratio"]) == ("25.0 (24.5–25.4)", "1.54× (1.51–1.56) ▲")
+    assert (row["changes"], row["date"]) == ("Batch size 128, Loader workers 2", "2026-11-20 12:00")

@@ -1,6 +1,6 @@
 """The workbench: every switch as a control, the history of runs, runs beside each other, their scripts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,16 @@ from perfkit import registry
 from perfkit.errors import InvalidValue
 from perfkit.notebook.ladder import LadderPanel
 from perfkit.notebook.panel import Controls, download, preformatted, row, text
-from perfkit.recipe import Recipe, Value, switches
+from perfkit.recipe import Recipe, Value, shown, switches
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.results.store import Stored
 from perfkit.show import html, sentences, tables
 from perfkit.show.document import Bullets, Content
+from perfkit.show.units import clean
 from perfkit.studies import rungs
 from perfkit.studies.compare import compare_stored
+from perfkit.studies.job import Job
 
 
 class History(anywidget.AnyWidget):
@@ -64,13 +66,14 @@ class Workbench(LadderPanel):
 
     def set(self, **switches: Value) -> None:
         """Sets switches, as the controls do."""
+        self.require_rest()
         self.controls.set(switches)
 
     def _moved(self) -> None:
         """Offers what the workload's class declares, and shows the runs of the place."""
         source = rungs.described(self.plan)
         self.controls.offer(source.baseline(), source.why_not_set)
-        self.runs = []
+        self._show_runs(())
         if self.plan.recorded:
             self.history.ticked = [*self._listed]
         self._compare()
@@ -80,36 +83,40 @@ class Workbench(LadderPanel):
         """The ticked runs."""
         return [run for name, run in self._listed.items() if name in self.history.ticked]
 
-    @runs.setter
-    def runs(self, ticked: Sequence[Run]) -> None:
-        """Lists the history as it is now, oldest first: no failed runs, nor the baseline once more."""
-        ids = {run.id for run in ticked}
-        history = self.store.history(workload=self.plan.workload)[::-1]
-        if name := self.plan.recorded:  # its runs are in no store
-            history = [*map(Stored, recordings.find(name))]
-        shown = [each for each in history if each.run.samples_per_s and not each.run.is_again]
-        self._listed = {each.run.id: each.run for each in shown}
+    def _show_runs(self, runs: Sequence[Run]) -> None:
+        """Lists the history as it is now, and ticks these runs."""
+        ids = {run.id for run in runs}
+        history = self._history()
+        self._listed = {each.run.id: each.run for each in history}
         with self.history.hold_sync():
-            self.history.rows = [*map(tables.history_row, shown)]
+            self.history.rows = [*map(_row, history)]
             self.history.ticked = [name for name in self._listed if name in ids]
 
-    def _measure(self) -> None:
-        """The recipe of the controls beside the baseline; the baseline itself is measured once."""
+    def _history(self) -> list[Stored]:
+        """The runs of the place, oldest first: no failed ones, nor the baseline once more."""
+        if name := self.plan.recorded:  # its runs are in no store
+            history = [*map(Stored, recordings.find(name))]
+        else:
+            history = self.store.history(workload=self.plan.workload)[::-1]
+        return [each for each in history if each.run.samples_per_s and not each.run.is_again]
+
+    def _measure(self, job: Job) -> None:
+        """The recipe of the controls with the baseline; the baseline itself is measured once."""
         recipe, base = self.controls.recipe, self.controls.base
         recipes = {"baseline": base}
-        if changed := ", ".join(tables.changes(recipe.to_dict(), base.to_dict())):
+        if changed := ", ".join(_changes(recipe.to_dict(), base.to_dict())):
             recipes[changed[:60]] = recipe
         self._profile = ()
-        self._climb(replace(self.plan, recipes=tuple(recipes.items())))
+        self._climb(job, replace(job.request, recipes=tuple(recipes.items())))
 
     def profile(self) -> None:
         """Profiles some steps of the recipe, and shows what they do below the cell that called."""
         self.wait(self._record)
 
-    def _record(self) -> None:
-        plan, profile = self.plan, registry.load(registry.table("NOTEBOOK")["profile"])
+    def _record(self, job: Job) -> None:
+        plan, profile = job.request, registry.load(registry.table("NOTEBOOK")["profile"])
         where = {"preset": plan.preset.name, "device": plan.device, "options": plan.options}
-        view = profile(plan.workload, self.controls.recipe, progress=self.progress(), **where)
+        view = profile(plan.workload, self.controls.recipe, progress=job.progress, **where)
         self._profile = view.sections()
 
     def sections(self) -> Sequence[Content]:
@@ -132,7 +139,7 @@ class Workbench(LadderPanel):
 
     def _compare(self) -> None:
         """Shows other ticked runs; the work under way shows its own at its end."""
-        if not self._turn.locked():
+        if not self.is_busy:
             self._profile = ()
             self.show()
 
@@ -141,20 +148,44 @@ class Workbench(LadderPanel):
 
     def _export(self) -> None:
         runs = self.results()
-        scripts = rungs.scripts(runs)
-        script = scripts.get(runs[-1].title, "")  # none of a training that was a script already
-        links = [
-            download(script, "train.py"),
-            download(recordings.text(runs).decode(), "perfkit-runs.json"),
-            download(html.session(runs, scripts), "perfkit-report.html"),
-        ]
-        self._link.value = f"<p>{' · '.join(links)}</p>{preformatted(script)}"
+        files = {"perfkit-report.html": html.session(runs, rungs.scripts(runs))}
+        if not self.plan.recorded:  # whose file is there already
+            files["perfkit-runs.json"] = recordings.text(runs).decode()
+        script = rungs.scripts(runs[-1:], set_up=True).get(runs[-1].id)
+        if script:  # there is none of a training that was a script already
+            files["train.py"] = script
+        links = " · ".join(download(content, name) for name, content in files.items())
+        self._link.value = f"<p>{links}</p>{preformatted(script) if script else ''}"
 
     def _delete(self) -> None:
         """Takes the ticked runs away; the runs of a recording are in no store."""
         self.store.delete([run.id for run in self.results()])
-        self.runs = []
+        self._show_runs(())
 
     def _undelete(self) -> None:
         self.store.undelete()
-        self.runs = [*self.runs]
+        self._show_runs(self.runs)
+
+
+def _row(stored: Stored) -> dict[str, Any]:
+    """A run as plain values for a grid: texts, and the numbers to sort by."""
+    run, ratio = stored.run, stored.run.speedup("baseline")
+    return {
+        "id": run.id,
+        "name": sentences.name(run),
+        "rate": str(tables.rate(run)),
+        "rate_value": run.samples_per_s.value if run.samples_per_s else None,
+        "ratio": str(tables.against(ratio)),
+        "ratio_value": ratio.ratio if ratio else None,
+        "changes": ", ".join(_changes(run.recipe, {})),
+        "date": run.created[:16].replace("T", " "),
+    }
+
+
+def _changes(recipe: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """`AMP bf16`, `Pin memory off`: the switches that differ; what is not named has torch's default."""
+    return [
+        f"{switches()[name].label} {clean(shown(value), 30)}"
+        for name, default in Recipe().to_dict().items()
+        if (value := recipe.get(name, default)) != before.get(name, default)
+    ]

@@ -1,0 +1,31 @@
+"""Recordings in a notebook."""
+
+from pathlib import Path
+
+from perfkit.notebook.shown import Shown
+from perfkit.results import recordings
+from perfkit.results.run import Run
+from perfkit.show import tables
+from perfkit.show.document import Bullets
+from perfkit.show.sentences import verdicts
+from perfkit.studies import rungs, sources
+
+
+def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
+    """Runs of `perfkit run -o FILE`, from here or elsewhere, with the tables and figures of stored ones.
+
+    Args:
+        name: a recording that ships with perfkit, one of the user's, or a file.
+        stage: the stage to show, beside the one that it was compared with; all of them if None.
+
+    Raises:
+        InvalidValue: there is no such recording, or no such stage.
+        StoreError: the file is not a recording.
+    """
+    if stage is None:
+        runs = recordings.find(str(name))
+        return Shown(runs, tables.sections(runs))
+    runs = rungs.climb(sources.plan(stages=[stage], device=f"{recordings.PREFIX}{name}", below=True))
+    origin = runs[0].origin
+    assert origin, "it is of a recording"
+    return Shown(runs, [Bullets(verdicts(runs)[-1:]), tables.ladder(runs), origin.details()])

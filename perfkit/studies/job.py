@@ -1,0 +1,110 @@
+"""A job: one piece of work that a panel or a command has under way, and how it ended."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+from perfkit.errors import Cancelled, Stopped
+from perfkit.results.run import Run
+from perfkit.studies.sources import Progress, Update
+
+State = Literal["idle", "running", "stopping", "done", "stopped", "failed"]
+
+
+class Job:
+    """One piece of work, which is done once: idle, running, perhaps stopping, then how it ended.
+
+    Args:
+        work: does it. It gets the job, works on its `request`, reports to its `progress`, and raises what
+            goes wrong.
+        request: what was asked for: a value that nothing changes any more.
+        changed: called after each change, with the run that has just ended, if any.
+        before: the job that this one continues.
+    """
+
+    def __init__(
+        self,
+        work: Callable[["Job"], object],
+        request: Any = None,
+        changed: Callable[["Job", Run | None], object] = lambda job, run: None,
+        before: "Job | None" = None,
+    ) -> None:
+        self.request, self.before = request, before
+        self.state: State = "idle"
+        self.now = Update("", "starting …", 0.0)
+        """How far it is."""
+        self.runs: tuple[Run, ...] = ()
+        """The runs that have ended so far."""
+        self.problem: BaseException | None = None
+        """What it raised."""
+        self.can_continue: Callable[[], bool] = lambda: False
+        """Whether further rounds could decide what this job leaves open; the work may set it."""
+        self._work, self._changed = work, changed
+        self.ended = threading.Event()
+        """Set once nothing more will happen."""
+        self._lock, self._stop = threading.Lock(), threading.Event()
+        self.progress = Progress(self._follow, self._stop)
+
+    def run(self) -> None:
+        """Does the work in this thread.
+
+        Raises:
+            Stopped: `stop` was called.
+            KeyboardInterrupt: Ctrl-C, or the kernel's stop button, was pressed.
+            Exception: what went wrong.
+        """
+        try:
+            self._end(self._outcome())
+        finally:
+            self.ended.set()
+        if self.problem:
+            raise self.problem
+
+    def stop(self) -> None:
+        """Asks it to end soon; runs that are finished are kept."""
+        self._stop.set()
+        with self._lock:
+            if self.state != "running":
+                return
+            self.state = "stopping"
+        self._changed(self, None)
+
+    def check(self) -> None:
+        """Raises `Stopped` if it was asked to end: what comes next is for complete work only."""
+        if self._stop.is_set():
+            raise Stopped(self.runs)
+
+    def _outcome(self) -> State:
+        """Does the work, and says how it ended."""
+        try:
+            with self._lock:
+                self.state = "running"
+            self._changed(self, None)
+            self._work(self)
+            self.check()
+        except Cancelled:
+            self.problem = Stopped(self.runs)
+            return "stopped"
+        except KeyboardInterrupt as problem:
+            self.problem = problem
+            return "stopped"
+        except BaseException as problem:
+            self.problem = problem
+            return "failed"
+        return "done"
+
+    def _end(self, outcome: State) -> None:
+        """Tells the end. If telling it fails, that does not hide what the work itself raised."""
+        with self._lock:
+            self.state = outcome
+        try:
+            self._changed(self, None)
+        except Exception as problem:
+            self.problem = self.problem or problem
+
+    def _follow(self, now: Update) -> None:
+        self.now = replace(now, run=None)
+        if now.run:
+            self.runs = (*self.runs, now.run)
+        self._changed(self, now.run)

@@ -1,0 +1,98 @@
+"""A job: what was asked for stays as it was, and it ends in one way, which is told once."""
+
+import threading
+
+import pytest
+
+from perfkit.errors import Cancelled, RunFailed, Stopped
+from perfkit.studies.job import Job
+from tests.unit.show.fake_runs import session
+
+
+def followed(work, **more):
+    """A job and the states that it has told, one after the other."""
+    states = []
+
+    def changed(job, run):
+        if job.state not in states[-1:]:
+            states.append(job.state)
+
+    return Job(work, changed=changed, **more), states
+
+
+def test_its_runs_come_as_they_end():
+    came = []
+
+    def work(job):
+        for run in session()[:2]:
+            job.progress.finish(run)
+            came.append([each.title for each in job.runs])
+
+    job, states = followed(work)
+    assert job.state == "idle"
+    job.run()
+    assert came == [["baseline"], ["baseline", "data loading"]]
+    assert states == ["running", "done"]
+    assert job.ended.is_set() and job.problem is None
+
+
+@pytest.mark.parametrize("notices", [True, False], ids=["the work raises", "the work comes back"])
+def test_stopped_it_raises_with_what_was_finished_whatever_the_work_does(notices):
+    def work(job):
+        job.progress.finish(session()[0])
+        job.stop()
+        if notices:
+            raise Cancelled("a process was ended")
+
+    job, states = followed(work)
+    with pytest.raises(Stopped, match="what was finished is kept") as stopped:
+        job.run()
+    assert [run.title for run in stopped.value.finished] == ["baseline"]
+    assert states == ["running", "stopping", "stopped"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "state"), [(RunFailed("it"), "failed"), (KeyboardInterrupt(), "stopped")]
+)
+def test_what_goes_wrong_is_raised_even_if_telling_its_end_fails(problem, state):
+    def work(job):
+        raise problem
+
+    def changed(job, run):
+        if job.ended.is_set() or job.state not in ("running", "stopping"):
+            raise ZeroDivisionError("while drawing")
+
+    job = Job(work, changed=changed)
+    with pytest.raises(type(problem)):
+        job.run()
+    assert (job.state, job.ended.is_set()) == (state, True)
+
+
+def test_a_press_of_the_stop_button_while_its_end_is_told_leaves_it_ended():
+    def changed(job, run):
+        if job.state == "done":
+            raise KeyboardInterrupt
+
+    job = Job(lambda job: None, changed=changed)
+    with pytest.raises(KeyboardInterrupt):
+        job.run()
+    assert job.ended.is_set() and job.state == "done"
+
+
+def test_it_is_waited_for_and_what_is_stopped_later_has_ended_already():
+    go = threading.Event()
+    job = Job(lambda job: go.wait(20))
+    thread = threading.Thread(target=job.run)
+    thread.start()
+    assert not job.ended.is_set()
+    go.set()
+    assert job.ended.wait(20)
+    job.stop()
+    thread.join(20)
+    assert job.state == "done"
+
+
+def test_a_job_that_continues_another_knows_it():
+    first = Job(lambda job: None, request="a plan")
+    assert not first.can_continue()
+    assert Job(lambda job: None, first.request, before=first).before is first
