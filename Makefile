@@ -4,6 +4,9 @@
 VENV   ?= .venv
 # Handed on: make run ARGS="--preset quick", make test ARGS="-k ladder", make lab ARGS="--no-browser"
 ARGS   ?=
+# OWNER/NAME on GitHub: `make notebooks` then writes badges and a first cell for Colab and Kaggle into every notebook.
+# It is set for good by `Repository` of [project.urls] in pyproject.toml.
+REPOSITORY ?=
 
 ifeq ($(OS),Windows_NT)
 BIN := $(VENV)/Scripts
@@ -74,6 +77,7 @@ notebooks: $(STAMPS)/install  ## rewrite every notebook from its source in noteb
 	@for source in $(SOURCES:notebooks/src/%.py=%); do \
 		$(BIN)/jupytext --quiet --update --to ipynb "notebooks/src/$$source.py" \
 			--output "notebooks/$$source.ipynb" || exit 1; done
+	@$(BIN)/python -m docs.elsewhere $(REPOSITORY)
 	@echo "wrote $(words $(SOURCES)) notebooks"
 
 bench: $(STAMPS)/dev  ## the instrument's own overheads: the harness, and watching a script
@@ -85,6 +89,7 @@ recordings: $(STAMPS)/dev $(STAMPS)/chromium  ## measure and draw data/recording
 
 outputs: $(STAMPS)/dev $(STAMPS)/chromium notebooks  ## put the outputs of a recording into chapters that have changed
 	$(BIN)/python -m docs.outputs $(ARGS)
+	@$(BIN)/python -m docs.elsewhere $(REPOSITORY)
 
 book: $(STAMPS)/book  ## the chapters as pages that open without a server: build/book/html, build/perfkit-book.zip
 	$(BIN)/python -m docs.book $(ARGS)

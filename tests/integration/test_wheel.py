@@ -11,7 +11,6 @@ import pytest
 from tests.support import environments
 from tests.support.cli import ROOT
 
-SOURCE = ("perfkit", "data", "pyproject.toml", "setup.py", "README.md", "LICENSE")
 JUPYTER = (
     "IPython",
     "ipython",
@@ -49,24 +48,12 @@ print(json.dumps({
 """
 
 
-def copy_of_source(folder):
-    """What a wheel is made of; beside the checkout, as a build leaves files there."""
-    for name in SOURCE:
-        if (ROOT / name).is_dir():
-            shutil.copytree(
-                ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "cache", "runs")
-            )
-        else:
-            shutil.copy(ROOT / name, folder / name)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """Runs commands of an environment that has perfkit's wheel, in a folder that has nothing but a clone's."""
     wheels, home = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("home")
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", wheels]
-    subprocess.run([*build, copy_of_source(tmp_path_factory.mktemp("source"))], check=True)
+    subprocess.run([*build, environments.copy_of_source(tmp_path_factory.mktemp("source"))], check=True)
     python = environments.make(tmp_path_factory.mktemp("environment"), JUPYTER)
     environments.install(python, *wheels.glob("perfkit-*.whl"))
     cwd = tmp_path_factory.mktemp("work")

@@ -1,11 +1,16 @@
 """Environments of Python with other packages than this one's: each is a folder of links into it."""
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
+from tests.support.cli import ROOT
+
+SOURCE = ("perfkit", "data", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+"""What a wheel is made of."""
 PERFKIT = ("perfkit", "__editable__", "_virtualenv")
 """How the files of perfkit itself begin, and what belongs to one environment alone."""
 
@@ -45,3 +50,15 @@ def install(python, *packages, wheels=""):
 def offline(wheels):
     """The variables with which pip finds the wheels of a folder, and asks no index."""
     return {"PIP_NO_INDEX": "1", "PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": str(wheels)}
+
+
+def copy_of_source(folder):
+    """What a wheel is made of; beside the checkout, as a build leaves files there."""
+    for name in SOURCE:
+        if (ROOT / name).is_dir():
+            shutil.copytree(
+                ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "cache", "runs")
+            )
+        else:
+            shutil.copy(ROOT / name, folder / name)
+    return folder
