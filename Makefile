@@ -4,6 +4,10 @@
 VENV   ?= .venv
 # Handed on: make run ARGS="--preset quick", make test ARGS="-k ladder", make lab ARGS="--no-browser"
 ARGS   ?=
+# Which PyTorch: cpu is small, cuda needs an NVIDIA GPU to be of use, auto looks for its driver.
+TORCH  ?= auto
+# Where PyTorch's builds for the CPU are: an index, or a folder of wheels.
+CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 # OWNER/NAME on GitHub: `make notebooks` then writes badges and a first cell for Colab and Kaggle into every notebook.
 # It is set for good by `Repository` of [project.urls] in pyproject.toml.
 REPOSITORY ?=
@@ -122,7 +126,7 @@ $(STAMPS)/venv:
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/requirements: requirements.txt | $(STAMPS)/venv
-	@echo "Installing PyTorch and JupyterLab into $(VENV): some minutes the first time, 6 GB on disk afterwards."
+	@$(BIN)/python -m docs.torch_build $(TORCH) $(VENV) $(CPU_INDEX)
 	$(PIP) -r requirements.txt
 	@touch $@
 
