@@ -12,20 +12,21 @@ from torch.utils.data import DistributedSampler
 
 def prefetched(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
     """Batches on the device: the next one is copied while the model works on the current one."""
-    side = torch.cuda.Stream(device)
+    side = torch.Stream(device)
 
     def copied(batch: Any) -> Any:
         if batch is None:
             return None
         with record_function("copy"):
-            with torch.cuda.stream(side):
+            with side:
                 return [part.to(device, non_blocking=True) for part in batch]
 
     upcoming = copied(next(batches, None))
     while upcoming is not None:
-        torch.cuda.current_stream(device).wait_stream(side)
+        stream = torch.accelerator.current_stream(device)
+        stream.wait_stream(side)
         for part in upcoming:  # the allocator must not reuse its memory while this stream reads it
-            part.record_stream(torch.cuda.current_stream(device))
+            part.record_stream(stream)
         current, upcoming = upcoming, copied(next(batches, None))
         yield current
 
@@ -37,7 +38,7 @@ def join_ranks(device: torch.device, seed: int) -> torch.device:
     """
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
+        torch.accelerator.set_device_index(device.index)
     if not distributed.is_initialized():
         distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     torch.manual_seed(seed + distributed.get_rank())

@@ -67,7 +67,8 @@ def train(recipe: Recipe, workload: Any, device: torch.device, seed: int = 0) ->
     if recipe.compile:
         model = torch.compile(model, mode=recipe.compile_mode)
     optimizer = workload.optimizer(model.parameters(), **IMPLEMENTATIONS[recipe.optimizer_impl])
-    scaler = torch.amp.GradScaler(device.type, enabled=recipe.amp == "fp16")
+    # Torch's own first scale, 65,536, overflows in some models: their first updates would be skipped.
+    scaler = torch.amp.GradScaler(device.type, init_scale=1024.0, enabled=recipe.amp == "fp16")
     batches = endless(loader)
     if recipe.device_prefetch:
         batches = prefetched(batches, device)

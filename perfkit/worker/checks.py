@@ -28,16 +28,23 @@ def facts(device: torch.device) -> DeviceFacts:
         return DeviceFacts()
     properties = torch.cuda.get_device_properties(device)
     return DeviceFacts(
-        count=torch.cuda.device_count(),
+        count=torch.accelerator.device_count(),
         name=properties.name,
         uuid=f"GPU-{properties.uuid}",
-        bf16=torch.cuda.is_bf16_supported(including_emulation=False),
+        bf16=torch.version.hip is not None or properties.major >= 8,
     )
+
+
+def is_tf32_supported(device: torch.device) -> bool:
+    """Whether the device computes in TF32: NVIDIA's from Ampere on, some of AMD's."""
+    if torch.version.hip or device.type != "cuda":
+        return device.type == "cuda" and torch.cuda.is_tf32_supported()
+    return torch.cuda.get_device_properties(device).major >= 8
 
 
 def synchronize(device: torch.device) -> None:
     """Waits until the device has finished its work; a CPU always has."""
-    if device.type in ("cuda", "mps"):
+    if device.type not in ("cpu", "meta"):
         torch.accelerator.synchronize(device)
 
 
@@ -70,36 +77,26 @@ def compile_counters() -> CompileCounters:
 
 
 def reset_peak(device: torch.device) -> None:
-    """Starts a new peak."""
+    """Starts a new peak. Where that cannot be done, not on Linux for one, it stays that since the start."""
     if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+        torch.accelerator.reset_peak_memory_stats(device)
         return
-    # Not on Linux, or not allowed: the peak is then that of the process since its start.
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
         file.write("5")
 
 
 def peak_bytes(device: torch.device) -> tuple[int | None, int | None]:
-    """Peak bytes since the last reset: allocated and reserved on CUDA; this process on a CPU.
-
-    MPS keeps no peak: it is not known.
-    """
+    """Peak bytes since a reset: allocated and reserved on CUDA; this process on a CPU; else not known."""
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
-    if device.type == "mps":
+        return torch.accelerator.max_memory_allocated(device), torch.accelerator.max_memory_reserved(device)
+    if device.type != "cpu":
         return None, None
-    with contextlib.suppress(OSError), open("/proc/self/status") as file:
+    with contextlib.suppress(OSError, StopIteration), open("/proc/self/status") as file:
         return int(next(line for line in file if line.startswith("VmHWM")).split()[1]) * 1024, None
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, None  # in bytes on macOS
 
 
 # ---------------------------------------------------------------- models and tensors
-
-
-def inner_model(model: Any) -> Any:
-    """The workload's own module, inside of what compiles or distributes it."""
-    ddp = distributed_model(model)
-    return ddp.module if ddp else getattr(model, "_orig_mod", model)
 
 
 def distributed_model(model: Any) -> DistributedDataParallel | None:
@@ -127,11 +124,7 @@ def shown(dtype: torch.dtype) -> str:
 
 # ---------------------------------------------------------------- switches
 
-FP32_PARTS: tuple[Any, ...] = (
-    torch.backends.cuda.matmul,
-    torch.backends.cudnn.conv,
-    torch.backends.cudnn.rnn,
-)
+FP32_PARTS: Any = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
 """What computes in float32 on a GPU: matrix products, convolutions, recurrent layers."""
 TORCHS_OWN = [part.fp32_precision for part in FP32_PARTS]
 """As torch starts; the environment may have set it."""
@@ -160,7 +153,6 @@ class View:
     autocast: torch.dtype | None = None
     batches: int = 1
     updates: int = 0
-    """Optimizer steps."""
     copies: list[dict[str, Any]] = field(default_factory=list)
     """Keyword arguments of the calls that copied batches to the device."""
     copies_beside: bool = False
@@ -255,7 +247,11 @@ class View:
     def fp32_precision(self) -> Reading:
         settings = [part.fp32_precision for part in FP32_PARTS]
         value = "default" if settings == TORCHS_OWN else settings[0] if len(set(settings)) == 1 else None
-        return value, "fp32_precision: products {}, convolutions {}, recurrent layers {}".format(*settings)
+        evidence = "fp32_precision: products {}, convolutions {}, recurrent layers {}".format(*settings)
+        device = getattr(self, "device", torch.device("cpu"))  # a view of some objects alone has none
+        if value == "tf32" and device.type == "cuda" and not is_tf32_supported(device):
+            return None, f"{evidence}; this GPU does not compute in TF32, whatever is set"
+        return value, evidence
 
     def cudnn_benchmark(self) -> Reading:
         on = torch.backends.cudnn.benchmark

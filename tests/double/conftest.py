@@ -33,6 +33,14 @@ def cuda(tmp_path_factory):
 
 
 @pytest.fixture
+def clock(here):
+    """The double in this process, by a clock that only waiting moves."""
+    now = [100.0]
+    here.clock, here.sleep = lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds)
+    return now
+
+
+@pytest.fixture
 def here():
     """The double in this process."""
     with double.installed() as state:

@@ -211,6 +211,12 @@ def reset_peak_memory_stats(device=None):
 # ---------------------------------------------------------------- tensors
 
 
+def as_torchs(function):
+    """A function whose frame counts as torch's: it stands where torch has none."""
+    function.__code__ = function.__code__.replace(co_filename=torch._tensor.__file__)
+    return function
+
+
 def is_cuda(value):
     """Whether an argument names a CUDA device; one that is not there raises."""
     if isinstance(value, torch.device) or (isinstance(value, str) and value.partition(":")[0] == "cuda"):
@@ -224,12 +230,6 @@ def on_cpu(args, kwargs):
     there = any(map(is_cuda, args)) or is_cuda(kwargs.get("device"))
     args = [CPU if is_cuda(arg) else arg for arg in args]
     return args, {name: CPU if is_cuda(arg) else arg for name, arg in kwargs.items()}, there
-
-
-def as_torchs(function):
-    """A function whose frame counts as torch's: it stands where torch has none."""
-    function.__code__ = function.__code__.replace(co_filename=torch._tensor.__file__)
-    return function
 
 
 def mapped(plain):
@@ -299,6 +299,7 @@ def record_stream(tensor, stream):
     state.recorded_streams.append((tensor.shape, stream))
 
 
+@as_torchs
 def warn_of_sync():
     """As the driver's warning, which names the innermost frame of Python."""
     if state.sync_mode:
@@ -311,6 +312,7 @@ def warn_of_sync():
 class Bookkeeping(TorchDispatchMode):
     """What operators make of tensors on the device is on the device, too."""
 
+    @as_torchs
     def __torch_dispatch__(self, func, kinds, args=(), kwargs=None):
         if func._opname in SYNCHRONIZES and is_marked(args[0]):
             warn_of_sync()
@@ -479,7 +481,7 @@ def replacements():
     yield torch.Tensor, "is_cuda", property(is_marked)
     yield torch.autocast, "__init__", with_cpu(torch.autocast.__init__, 1)
     yield torch.amp.GradScaler, "__init__", with_cpu(torch.amp.GradScaler.__init__, 1)
-    for name in ("is_autocast_enabled", "get_autocast_dtype"):
+    for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled", "set_autocast_dtype"):
         yield torch, name, with_cpu(getattr(torch, name))
     yield torch, "compile", leaving(torch.compile)
 

@@ -58,8 +58,8 @@ class ShapeTiming(msgspec.Struct, frozen=True):
 class KernelReport(msgspec.Struct, frozen=True, kw_only=True):
     """Measured roofs of a device (`peaks` in FLOP/s by type), timings by shape, the work of a step.
 
-    `flops` are those of products and convolutions, whose type is `dtype`; None where they cannot be counted,
-    as the step is compiled.
+    `flops` are those of products and convolutions, None where they cannot be counted. `dtype` is the fastest
+    format that the step computes in (`tf32` for convolutions on most GPUs): no share can exceed its peak.
     """
 
     peaks: dict[str, float]

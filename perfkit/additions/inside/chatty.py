@@ -1,4 +1,4 @@
-"""A workload with a planted bottleneck, for the reader to find first, then for the tools."""
+"""A workload with planted waits, for the reader to find first, then for the tools."""
 
 from typing import Any
 

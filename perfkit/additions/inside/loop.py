@@ -4,6 +4,7 @@ Nothing is set from outside here: model and loader exist already, so there is no
 """
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ class Step:
 @contextlib.contextmanager
 def observed() -> Iterator[list[Step]]:
     """Notes the steps of a loop over a `DataLoader` while the context lasts; afterwards all is as before."""
-    steps, now = list[Step](), Step()
+    steps, now, ends = list[Step](), Step(), list[torch.Event]()
     first: Any = None
     since: float | None = None
     base: Any = dataloader._BaseDataLoaderIter
@@ -62,6 +63,9 @@ def observed() -> Iterator[list[Step]]:
             now.seconds = end - since
             steps.append(now)
             since, now = end, Step()
+            if torch.cuda.is_initialized():
+                ends.append(torch.Event("cuda", enable_timing=True))
+                ends[-1].record()
 
     handle = optimizer.register_optimizer_step_post_hook(stepped)
     base.__next__ = fetch
@@ -70,10 +74,18 @@ def observed() -> Iterator[list[Step]]:
     finally:
         base.__next__ = plain
         handle.remove()
-        if steps and torch.cuda.is_initialized():  # what a GPU still has to do
-            start = time.perf_counter()
-            torch.cuda.synchronize()
-            steps[-1].seconds += time.perf_counter() - start
+        with contextlib.suppress(RuntimeError):  # after an error of CUDA: the loop has raised it
+            _by_the_device(steps, ends)
+
+
+def _by_the_device(steps: Sequence[Step], ends: Sequence[torch.Event]) -> None:
+    """Steps get the device's own times, but for the first one: by the host's, they are those of launching."""
+    if not ends:
+        return
+    ends[-1].synchronize()
+    timed = steps[len(steps) - len(ends) + 1 :]
+    for step, (before, after) in zip(timed, itertools.pairwise(ends), strict=True):
+        step.seconds = before.elapsed_time(after) / 1e3
 
 
 def _samples(batch: Any) -> int:

@@ -9,19 +9,21 @@ Peaks are measured, not taken from a data sheet: the best of some large products
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
 from perfkit.additions.inside import KernelReport, MemoryReport, ShapeTiming
 from perfkit.errors import InvalidValue
+from perfkit.recipe import Recipe
 from perfkit.train import DTYPES
-from perfkit.worker.checks import peak_bytes, reset_peak, shown, timed
+from perfkit.worker.checks import facts, is_tf32_supported, peak_bytes, reset_peak, shown, timed
 from perfkit.worker.procedure import Job
 from perfkit.worker.session import Session
 from perfkit.worker.training import Training
@@ -121,7 +123,7 @@ def memory(session: Session) -> MemoryReport:
 
 # ---------------------------------------------------------------- what the device can do
 
-REPEATS = 7
+REPEATS, LAUNCHES = 7, 20
 DEPTHS = (1536, 1504, 1500, 1503)
 """The k of the slides' product (m × k × n) and its neighbours: multiples of 64, 8 and 4, and an odd one."""
 WIDTHS_ON_GPU, WIDTHS_ON_CPU = (10_048, 10_000, 9_996, 9_999), (2_560, 2_504, 2_500, 2_503)
@@ -138,13 +140,14 @@ def kernels(session: Session) -> Job:
     shapes += [(each, DEPTHS[1], widths[1]) for each in (m - 1, 8)]  # an odd m, and a small one
     shapes += [(n, n, n) for n in ((1024, 4096, 8192) if big else (512, 1024))]
     rows, peaks = list[ShapeTiming](), dict[str, float]()
-    for dtype in (torch.float32, torch.bfloat16, *([torch.float16] if big else [])):
+    for kind, (dtype, precision) in _formats(device).items():
         factors = partial(torch.randn, device=device, dtype=dtype)
         products = [partial(torch.mm, factors(m, k), factors(k, n)) for m, k, n in shapes]
-        for (m, k, n), seconds in zip(shapes, _least_s(device, products), strict=True):
+        with _products_in(precision):
+            least = _least_s(device, products)
+        for (m, k, n), seconds in zip(shapes, least, strict=True):
             rate, moved = 2 * m * k * n / seconds, (m * k + k * n + m * n) * dtype.itemsize
-            shape, kind = f"{m} x {k} x {n}", shown(dtype)
-            rows.append(ShapeTiming(shape, kind, seconds, rate, rate * seconds / moved))
+            rows.append(ShapeTiming(f"{m} x {k} x {n}", kind, seconds, rate, rate * seconds / moved))
             peaks[kind] = max(rate, peaks.get(kind, 0.0))
     source = torch.empty(1 << (30 if big else 26), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -154,19 +157,70 @@ def kernels(session: Session) -> Job:
         bytes_per_s=2 * source.nbytes / copy_s,  # read and written
         rows=rows,
         flops=flops(training),
-        dtype=shown(DTYPES[training.recipe.amp] or torch.float32),
+        dtype=_format(training.recipe, training.model, peaks),
         step_s=step_s,
         recipe=training.recipe.describe(),
     )
 
 
+def _formats(device: torch.device) -> dict[str, tuple[torch.dtype, str]]:
+    """The formats that a device computes in without emulation: their type, and the precision of float32."""
+    plain = {"float32": (torch.float32, "ieee")}
+    if device.type == "cpu":
+        return plain | {"bfloat16": (torch.bfloat16, "")}
+    if is_tf32_supported(device):
+        plain |= {"tf32": (torch.float32, "tf32")}
+    if facts(device).bf16 is not False:
+        plain |= {"bfloat16": (torch.bfloat16, "")}
+    return plain | {"float16": (torch.float16, "")}
+
+
+@contextlib.contextmanager
+def _products_in(precision: str) -> Iterator[None]:
+    """Within, products of float32 are computed in `ieee` or `tf32`; empty: it is left as it is."""
+    settings = torch.backends.cuda.matmul
+    before = settings.fp32_precision
+    settings.fp32_precision = precision or before
+    try:
+        yield
+    finally:
+        settings.fp32_precision = before
+
+
+def _format(recipe: Recipe, model: Any, peaks: Mapping[str, float]) -> str:
+    """The fastest format that a step computes in: TF32 where the GPU has it, by default in convolutions."""
+    if dtype := DTYPES[recipe.amp]:
+        return shown(dtype)
+    convolves = any(isinstance(part, nn.modules.conv._ConvNd) for part in model.modules())
+    wants_tf32 = recipe.fp32_precision == "tf32" or (recipe.fp32_precision == "default" and convolves)
+    return "tf32" if wants_tf32 and "tf32" in peaks else "float32"
+
+
 def flops(training: Training) -> int | None:
-    """FLOPs of the products and convolutions of a step; None where it is compiled: they are not seen."""
-    if training.recipe.compile:
+    """FLOPs of the products and convolutions of a step; None where they are not seen.
+
+    That is so in a compiled step, and in recurrent layers on a GPU: torch has no formula for cuDNN's.
+    """
+    is_recurrent = any(isinstance(part, nn.RNNBase) for part in training.model.modules())
+    if training.recipe.compile or (is_recurrent and training.device.type != "cpu"):
         return None
     with FlopCounterMode(display=False) as counter:
         training.step()
     return int(counter.get_total_flops())
+
+
+def _launched_s(device: torch.device, call: Callable[[], Any]) -> float:
+    """Seconds of a call by the device's own clock, of several launched one after the other.
+
+    By the host's clock a product that takes 20 µs would be mostly its launch and the wait for its end.
+    """
+    start, end = (torch.Event(device, enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(LAUNCHES):
+        call()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3 / LAUNCHES
 
 
 def _least_s(device: torch.device, calls: Sequence[Callable[[], Any]]) -> list[float]:
@@ -174,5 +228,6 @@ def _least_s(device: torch.device, calls: Sequence[Callable[[], Any]]) -> list[f
 
     Not the median: the question is what the device can do, and every disturbance adds time.
     """
-    rounds = [[timed(device, call) for call in calls] for _ in range(1 + REPEATS)]
+    clock = _launched_s if device.type == "cuda" else timed
+    rounds = [[clock(device, call) for call in calls] for _ in range(1 + REPEATS)]
     return [min(times) for times in zip(*rounds[1:], strict=True)]  # the first call plans and allocates

@@ -26,6 +26,8 @@ from perfkit.additions.inside import Place, SyncReport
 from perfkit.process.failures import PROGRAM, is_users
 from perfkit.worker.procedure import Job, Procedures
 
+PLANTED = os.path.join(os.path.dirname(__file__), "chatty.py")
+"""Waits there count as a user's."""
 TO_DEVICE = "host to device"
 LOADER = os.sep.join(("torch", "utils", "data", ""))
 OPTIMIZER = os.sep.join(("torch", "optim", ""))
@@ -52,21 +54,27 @@ WAITS = {name: fix for names, fix in FIXES.items() for name in names.split()}
 
 def syncs(session: Procedures, steps: int) -> Job:
     """`SyncReport`: copies and waits between host and device in some steps."""
-    with detect_syncs() as places:
+    device = session.subject.device
+    with detect_syncs(on_gpu=device.type == "cuda") as places:
         for _ in range(steps):
             yield
-    return SyncReport(places, steps, str(session.subject.device))
+    return SyncReport(places, steps, str(device))
 
 
 @contextlib.contextmanager
-def detect_syncs() -> Iterator[list[Place]]:
-    """Lists the copies and waits of the block at its end, the most frequent place first, each with a fix."""
-    places, calls = list[Place](), _Calls()
+def detect_syncs(on_gpu: bool | None = None) -> Iterator[list[Place]]:
+    """Lists the copies and waits of the block at its end, the most frequent place first, each with a fix.
+
+    `on_gpu`: whether the block trains on a CUDA device; None: whether this process has used one.
+    """
+    places, calls = list[Place](), _Calls(torch.cuda.is_initialized() if on_gpu is None else on_gpu)
     waits, show = list[str](), warnings.showwarning
 
     def note(*shown: Any, **more: Any) -> None:  # message, category, file, line …
         if "called a synchronizing" in str(shown[0]):
-            waits.append(f"{os.path.basename(shown[2])}:{shown[3]}")
+            # The warning names the innermost frame, which is perfkit's own while calls are watched.
+            caller = _caller(True)
+            waits.append(caller[0] if caller else f"{os.path.basename(shown[2])}:{shown[3]}")
         elif "all synchronizing operations" not in str(shown[0]):  # torch's notice of the mode itself
             show(*shown, **more)
 
@@ -89,10 +97,10 @@ def detect_syncs() -> Iterator[list[Place]]:
 class _Calls(TorchFunctionMode):
     """Counts the calls of torch, from Python, on this thread, that copy or wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_gpu: bool) -> None:
         super().__init__()
         self.counts = Counter[tuple[str, str, str, str]]()
-        self.on_gpu = torch.cuda.is_available()
+        self.on_gpu = on_gpu
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
@@ -149,7 +157,7 @@ def _caller(on_gpu: bool) -> tuple[str, str] | None:
         return None
     remedy = SCALER_REMEDY if any(SCALER in file for file, _ in stack) else ""
     for file, line in stack:
-        if is_users(file) or file in PROGRAM:
+        if is_users(file) or file in PROGRAM or file == PLANTED:
             return f"{os.path.basename(file)}:{line}", remedy
         package = file.partition(f"-packages{os.sep}")[2].split(os.sep)[0]
         if package not in ("", "torch", "perfkit"):

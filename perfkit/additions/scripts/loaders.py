@@ -140,7 +140,7 @@ class Loaders:
         script, is_of_batch = self._script, id(tensor) in self._batch_ids
         is_said = any(isinstance(arg, bool) for arg in args)  # as in `.cuda(0, True)`
         wanted = script.toggles.get("non_blocking") and not is_said
-        if wanted and tensor.is_pinned():
+        if wanted and not tensor.is_cuda and tensor.is_pinned():  # the driver is asked: not for the GPU's own
             kwargs = {**kwargs, "non_blocking": True}
         if is_of_batch:
             script.copies.append(kwargs)

@@ -106,7 +106,7 @@ class Questions(Procedures):
             facts=checks.facts(script.device),
             startup_s=self._startup_s,
             step_s=self._early[-1].seconds,
-            models=[type(checks.inner_model(model)).__name__ for model in script.model],
+            models=[type(_inner(model)).__name__ for model in script.model],
             parameters=sum(p.numel() for p in script.parameters()),
             optimizers=[type(optimizer).__name__ for optimizer in script.optimizers],
             has_fused=all("fused" in group for group in script.groups()),
@@ -275,6 +275,12 @@ class Questions(Procedures):
             return
         while True:
             self._job.throw(Ended())
+
+
+def _inner(model: Any) -> Any:
+    """The script's own module, inside of what compiles or distributes it."""
+    ddp = checks.distributed_model(model)
+    return ddp.module if ddp else getattr(model, "_orig_mod", model)
 
 
 def _save(script: Script, plain: Any, *args: Any, **kwargs: Any) -> Any:

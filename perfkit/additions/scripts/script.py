@@ -85,7 +85,7 @@ class Steps:
 
     def begin(self) -> None:
         """A batch is fetched, or a forward or backward pass begins."""
-        if self._is_over and not self.in_backward:
+        if self._is_over and not self.in_backward and not _is_capturing():
             self._end()
         if not self.began_at:
             self.began_at, self._since = time.time(), clock()
@@ -118,6 +118,11 @@ class Steps:
         self.count += len(steps)
         self._listener(steps)
         self.now, self._first, self._since = Step(), None, clock()
+
+
+def _is_capturing() -> bool:
+    """Whether a CUDA graph is being captured, in which nothing may wait: no step ends there."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 class Script(View):
@@ -169,6 +174,8 @@ class Script(View):
             torch.set_num_threads(threads)
         if (precision := self.toggles.get("fp32_precision", "default")) != "default":
             torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+            # The older flag first: read after the parts alone are set to `ieee`, it raises.
+            torch.backends.cudnn.allow_tf32 = precision == "tf32"
             for part in FP32_PARTS:
                 part.fp32_precision = precision
         if "cudnn_benchmark" in self.toggles:

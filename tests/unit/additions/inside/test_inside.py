@@ -78,7 +78,7 @@ def test_the_detector_does_not_wait_itself(monkeypatch):
 
 def test_what_only_the_driver_notices_is_listed_with_its_line(monkeypatch):
     modes, notice = [], "Synchronization debug mode does not yet detect all synchronizing operations"
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
     set_mode = lambda mode: modes.append(mode) or warnings.warn(notice, stacklevel=1)
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)

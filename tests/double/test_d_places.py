@@ -1,0 +1,223 @@
+"""Places that would measure the wrong thing, fail or hang on a GPU, each with what it must do there."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import perfkit
+from perfkit.additions.inside import KernelReport, loop, step
+from perfkit.additions.inside.syncs import detect_syncs
+from perfkit.additions.scripts.script import Steps
+from perfkit.parallel import prefetched
+from perfkit.recipe import Recipe
+from perfkit.worker import checks, parity
+from perfkit.worker.checks import View
+from perfkit.worker.session import Session
+from perfkit.worker.training import Training
+from tests.support import double
+from tests.support.toy import Toy
+
+CUDA = torch.device("cuda")
+pytestmark = pytest.mark.usefixtures("here", "settings_kept")
+
+
+def session(workload=None, **switches):
+    asked = Session(SimpleNamespace(send=lambda phase: None))
+    asked.workload, asked.device = workload or Toy(), CUDA
+    asked.subject = Training(Recipe(**{"batch_size": 8, **switches}), asked.workload, CUDA)
+    return asked
+
+
+def test_a_wait_is_listed_once_with_the_line_that_makes_it():  # 4.3
+    values = torch.ones(4, device=CUDA)
+    with detect_syncs(on_gpu=True) as places:
+        values.sum().item()
+        values.nonzero()
+        torch.ones(4).to(CUDA)
+    assert sorted((place.call, place.count) for place in places) == [("item", 1), ("nonzero", 1), ("to", 1)]
+    assert {place.where.split(":")[0] for place in places} == {"test_d_places.py"}
+    with detect_syncs(on_gpu=True) as places:
+        torch.ones(1).sum().item()
+    assert places == [], "what is on the host makes nobody wait"
+
+
+def test_a_wait_that_no_call_from_python_shows_is_the_warning_s_own(monkeypatch):  # 4.3
+    with detect_syncs(on_gpu=True) as places:
+        double.warn_of_sync()
+    assert [(place.call, place.where.split(":")[0]) for place in places] == [
+        ("synchronisation", "test_d_places.py")
+    ]
+
+
+def test_where_the_training_is_decides_and_not_where_a_gpu_is(here):  # 4.4
+    assert torch.cuda.is_available()
+    with perfkit.detect_syncs() as places:
+        torch.ones(3).nonzero()
+    assert [place.call for place in places] == ["nonzero"]
+    assert not here.is_initialized, "the look has made no context"
+
+
+def test_products_are_timed_by_the_device_over_many_launches(monkeypatch, clock):  # 4.5
+    launched = []
+
+    def product():
+        launched.append(None)
+        double.work(0.001)
+
+    monkeypatch.setattr(step, "REPEATS", 2)
+    (least,) = step._least_s(CUDA, [product])
+    assert least == pytest.approx(0.001), "the host launches them in no time"
+    assert len(launched) == 3 * step.LAUNCHES
+
+
+def test_the_share_of_a_step_is_of_the_roof_of_its_own_format(monkeypatch):  # 4.6
+    convolution, product, peaks = nn.Conv2d(1, 1, 1), nn.Linear(1, 1), {"float32": 1.0, "tf32": 8.0}
+    for recipe, model, kind in (
+        (Recipe(), convolution, "tf32"),
+        (Recipe(), product, "float32"),
+        (Recipe(fp32_precision="tf32"), product, "tf32"),
+        (Recipe(fp32_precision="ieee"), convolution, "float32"),
+        (Recipe(amp="bf16"), convolution, "bfloat16"),
+    ):
+        assert step._format(recipe, model, peaks) == kind
+    assert step._format(Recipe(), convolution, {"float32": 1.0}) == "float32", "a V100 has no TF32"
+    assert step._formats(CUDA).keys() == {"float32", "tf32", "bfloat16", "float16"}
+    before = torch.backends.cuda.matmul.fp32_precision
+    with step._products_in("tf32"):
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    assert torch.backends.cuda.matmul.fp32_precision == before
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=7, name="", uuid="")
+    )
+    assert step._formats(CUDA).keys() == {"float32", "float16"}, "a T4 emulates bfloat16"
+
+
+class Recurrent(Toy):
+    def model(self):
+        return nn.Sequential(nn.Linear(16, 2), nn.LSTM(2, 2, proj_size=0))
+
+
+def test_flops_of_recurrent_layers_are_not_known_on_a_gpu():  # 4.7
+    training = SimpleNamespace(model=nn.LSTM(2, 2), recipe=Recipe(), device=CUDA)
+    assert step.flops(training) is None
+    report = KernelReport(
+        peaks={"float32": 1.0}, bytes_per_s=1.0, rows=[], flops=None, dtype="float32", step_s=1.0, recipe=""
+    )
+    assert report.mfu is None
+
+
+def test_a_watched_cell_has_the_times_of_the_device(clock):  # 4.11
+    model = nn.Linear(2, 1).to(CUDA)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with loop.observed() as steps:
+        for batch in DataLoader(torch.zeros(16, 2), batch_size=2):
+            model(batch.to(CUDA)).sum().backward()
+            double.work(0.02)
+            optimizer.step()
+    assert len(steps) == 8
+    assert [each.seconds for each in steps[1:]] == pytest.approx([0.02] * 7)
+
+
+def test_parity_takes_a_small_batch():  # 4.10
+    asked = session()
+    report = parity.check(
+        asked, Recipe(batch_size=128, amp="fp16", optimizer_impl="fused"), "tolerance", 0, 3
+    )
+    (batch,) = [proof.evidence for proof in report.mechanisms if proof.name == "batch_size"]
+    assert batch == f"samples in a batch: {parity.MOST_SAMPLES}"
+    assert all(check.ok for check in report.checks), report.checks
+    assert all(proof.ok for proof in report.mechanisms)
+
+
+def test_the_scale_of_fp16_does_not_skip_the_first_updates():  # 4.9
+    training = Training(Recipe(batch_size=8, amp="fp16"), Toy(), CUDA)
+    assert training.scaler.get_scale() == 1024.0
+    training.observed_step()
+    assert View.amp(training) == ("fp16", "logits are float16, loss scaled by 1024")
+
+
+@pytest.mark.parametrize("kind", ["xpu", "mps", "hpu"])
+def test_every_accelerator_is_waited_for(monkeypatch, kind):  # 4.13
+    waited = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
+    device = SimpleNamespace(type=kind)
+    checks.synchronize(device)
+    checks.synchronize(torch.device("cpu"))
+    assert waited == [device]
+    assert checks.peak_bytes(device) == (None, None)
+
+
+def test_during_a_capture_no_step_ends_and_so_nothing_waits(here):  # 4.17
+    here.is_initialized = here.is_capturing = True
+    with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+        checks.synchronize(CUDA)
+    ended = []
+    steps = Steps(ended.append, usual=1)
+    for _ in range(3):
+        steps.begin()
+        steps.updated("optimizer")
+    assert ended == []
+    here.is_capturing = False
+    steps.begin()
+    assert len(ended) == 1
+
+
+def test_strict_float32_leaves_the_older_flag_readable():  # 4.18, for scripts
+    from perfkit.additions.scripts.script import Script
+
+    for precision, allowed in (("ieee", False), ("tf32", True)):
+        Script.set_process(SimpleNamespace(toggles={"fp32_precision": precision}))
+        assert torch.backends.cudnn.allow_tf32 == allowed
+
+
+def test_facts_are_those_of_the_device_and_not_of_the_current_one(monkeypatch):  # 4.20
+    asked = []
+    properties = torch.cuda.get_device_properties
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: asked.append(device) or properties(device)
+    )
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: 1 / 0)
+    assert checks.facts(CUDA).bf16 is True
+    assert asked == [CUDA]
+    assert checks.facts(CUDA).uuid == f"GPU-{double.UUID}"
+
+
+@pytest.mark.parametrize(("hip", "major", "has"), [(None, 8, True), (None, 7, False), ("6.4", 9, False)])
+def test_tf32_is_in_effect_only_where_the_device_has_it(monkeypatch, hip, major, has):  # 4.24
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=major))
+    monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: False)
+    for part in checks.FP32_PARTS:
+        part.fp32_precision = "tf32"
+    view = View()
+    view.device = CUDA
+    value, evidence = view.fp32_precision()
+    assert value == ("tf32" if has else None)
+    assert ("does not compute in TF32" in evidence) != has
+
+
+def test_a_prefetched_batch_is_waited_for_and_kept_for_the_stream_that_reads_it(here):
+    batches = prefetched(iter([[torch.zeros(2).pin_memory()], [torch.ones(2).pin_memory()]]), CUDA)
+    first = next(batches)
+    assert first[0].device.type == "cuda"
+    assert [stream for _, stream in here.recorded_streams] == [torch.cuda.current_stream()]
+    assert torch.equal(next(batches)[0].cpu(), torch.ones(2))
+    assert next(batches, None) is None
+
+
+def test_memory_of_a_step_is_the_allocator_s():
+    from perfkit.additions import inside
+
+    report = session().answer(inside.MEMORY, {})
+    assert report.parts["weights"] and report.peak
+    assert report.peak <= report.allocated <= report.reserved
+
+
+def test_the_host_is_ahead_of_the_device_until_it_waits(clock):
+    double.work(0.05)
+    assert clock == [100.0]
+    checks.synchronize(CUDA)
+    assert clock == [100.05]
