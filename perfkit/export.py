@@ -6,6 +6,7 @@ The training function is rewritten as a syntax tree; what it refers to is copied
 import ast
 import difflib
 import itertools
+import keyword
 import re
 import sys
 from collections import defaultdict
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.workloads import files, reference
 
@@ -28,6 +30,7 @@ _WITHOUT_SCALER = {
     r"scaler\.step\((\w+)\)": r"\1.step()",
 }
 """The gradient scaler does nothing without fp16."""
+_OTHER_VERSION = "A recording of another version of perfkit may name one"
 _STRING = re.compile(r"""\"[^"]*"|'([^'"]*)'""")
 """A string as `ast` writes it: in single quotes, but where it has one."""
 _LONGEST = 100
@@ -47,11 +50,12 @@ def script(
     """The standalone training script of a recipe: no import of perfkit, the same losses as a measured run.
 
     A workload of perfkit's own is written into the script, others are imported. `options` are all of its
-    constructor arguments. A simulated GPU is a CUDA device there. `set_up` makes the photos that the script
-    reads, and names their folder; a script to look at needs none, and names no place of this machine.
+    constructor arguments. A device that torch does not have, such as a simulated GPU, is a CUDA device there.
+    `set_up` makes the photos that the script reads, and names their folder; a script to look at needs none,
+    and names no place of this machine. An `InvalidValue` refuses what is not a name in Python.
     """
-    device = "cuda" if device.startswith("sim:") else device
-    module, _, name = reference(workload).partition(":")
+    device = device if re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", device) else "cuda"
+    module, _, name = _checked(reference(workload), options).partition(":")
     sources, functions = [_read("train"), _read("parallel")], dict[str, Any]()
     if is_ours := module.startswith("perfkit."):
         sources.insert(0, _read(module.removeprefix("perfkit.").replace(".", "/")))
@@ -62,6 +66,8 @@ def script(
             nodes[at], texts[at] = node, re.sub(r"  # (type|noqa)\b.*", "", text)  # comments for tools
     scope: dict[str, Any] = {"recipe": recipe, "seed": seed}
     if is_ours:
+        if not isinstance(nodes.get(name), ast.ClassDef):
+            raise InvalidValue(f"perfkit has no workload {workload}", _OTHER_VERSION)
         parts = _definitions(nodes[name]).items()
         methods = {at: node for at, node in parts if isinstance(node, ast.FunctionDef)}
         given = {at: node.value for at, node in parts if isinstance(node, ast.AnnAssign)}
@@ -69,8 +75,9 @@ def script(
         functions = {f"workload.{at}": node for at, node in methods.items()}
         scope |= {"workload": SimpleNamespace(**methods), "self": SimpleNamespace(**fields | options)}
         # They are evaluated here.
-        scope |= {"hasattr": hasattr, "text_file": files.text_file}
-        scope["photo_folder"] = files.photo_folder if set_up else "photo-folder-{}".format
+        scope |= {"hasattr": hasattr, "text_file": files.text_file, "photo_folder": files.photo_folder}
+        if not set_up:
+            scope |= {"text_file": str, "photo_folder": "photo-folder-{}".format}
     for table in ("DTYPES", "IMPLEMENTATIONS"):
         pairs = zip(nodes[table].value.keys, nodes[table].value.values, strict=True)
         scope[table] = {key.value: value for key, value in pairs}
@@ -96,8 +103,20 @@ def diff(before: str, after: str, name: str) -> str:
 # ---------------------------------------------------------------- the sources
 
 
+def _checked(workload: str, options: Mapping[str, Any]) -> str:
+    """A workload's reference, if it and the names of options can only be names when they are code."""
+    words = [*re.split("[.:]", workload), *options]
+    if wrong := [word for word in words if not word.isidentifier() or keyword.iskeyword(word)]:
+        what = f"the script of {workload} cannot be written: {wrong[0]!r} is not a name in Python"
+        raise InvalidValue(what, "If it is from a recording, do not trust that file")
+    return workload
+
+
 def _read(module: str) -> str:
-    return (Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8")
+    try:
+        return (Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8")
+    except OSError:
+        raise InvalidValue(f"perfkit has no module {module}", _OTHER_VERSION) from None
 
 
 def _names(tree: ast.AST) -> set[str]:
@@ -202,8 +221,9 @@ class _Chosen(ast.NodeTransformer):
     def visit_Assign(self, node: ast.Assign) -> Any:
         self.before = []
         self.generic_visit(node)
-        is_idle = ast.unparse(node.targets[0]) == ast.unparse(node.value)
-        return self.before + [node] * (not is_idle)
+        if ast.unparse(node.targets[0]) == ast.unparse(node.value):  # nothing is left to do
+            return self.before
+        return [*self.before, node]
 
     def visit_Call(self, node: ast.Call) -> Any:
         self.generic_visit(node)
@@ -215,7 +235,10 @@ class _Chosen(ast.NodeTransformer):
         if function.args.kwarg:
             given: list[Any] = [ast.Constant(each.arg) for each in node.keywords]
             scope[function.args.kwarg.arg] = ast.Dict(given, [each.value for each in node.keywords])
-        *self.before, end = _Chosen(scope, {}).all(function.body[ast.get_docstring(function) is not None :])
+        statements = function.body
+        if ast.get_docstring(function) is not None:
+            statements = statements[1:]
+        *self.before, end = _Chosen(scope, {}).all(statements)
         return end.value
 
     def visit_keyword(self, node: ast.keyword) -> Any:

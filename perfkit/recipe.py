@@ -179,8 +179,10 @@ class Recipe:
 
 
 def shown(value: object) -> str:
-    """A value as one reads it, and as `--set` takes it: `on` and `off` in the place of True and False."""
-    return ("off", "on")[value] if isinstance(value, bool) else str(value)
+    """A value as one reads it, and as `--set` takes it: `on` and `off` in place of True and False."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)
 
 
 @cache
@@ -196,7 +198,7 @@ def _known(name: str) -> Switch:
 
 
 def allowed(values: Mapping[str, Any]) -> dict[str, Value]:
-    """The values that their switches allow; what is no switch is left out too."""
+    """The values that their switches allow; what is not a switch is left out, too."""
     kept = {}
     for name, value in values.items():
         with contextlib.suppress(InvalidValue, KeyError):

@@ -1,8 +1,8 @@
-"""Which switches can act where, and why the others cannot."""
+"""Which switches can act where, and why the others cannot: `why_not` decides it, and nothing else does."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfkit.errors import WorkloadError
 from perfkit.recipe import Recipe, Value, shown, switches
@@ -28,61 +28,68 @@ class Target:
     """That load data, where the host is not this machine."""
     doubtful: Mapping[str, str] = field(default_factory=dict)
     own: Mapping[str, Value] = field(default_factory=dict)
-    """Of a script: the switches as it sets them by itself, in the place of the defaults."""
-    refused: Callable[[Recipe], Mapping[str, str]] = lambda recipe: {}
-    """What else a source of runs cannot do: switches of a recipe, and why."""
+    """The switches as they are without being set, in place of torch's defaults: as a script has them."""
+    refuses: Callable[[str, Recipe], str] = lambda name, recipe: ""
+    """What else a source of runs cannot do: why it cannot set a switch as a recipe does; empty if it can."""
 
     def default(self, name: str) -> Value:
         """What a switch is without being set."""
         return self.own.get(name, switches()[name].default)
 
 
-RULES: tuple[tuple[str, Callable[[Recipe, Target], bool], str], ...] = (
-    ("amp", lambda r, t: r.amp == "fp16" and t.device == "cpu",
+class Rule(NamedTuple):
+    """A switch cannot act where `refuses` is true; `{t}` in the reason is the target."""
+
+    switch: str
+    refuses: Callable[[Recipe, Target], bool]
+    reason: str
+
+
+RULES = (
+    Rule("amp", lambda r, t: r.amp == "fp16" and t.device == "cpu",
      "perfkit runs fp16 with gradient scaling on accelerators only; on a CPU use bf16"),
-    ("amp", lambda r, t: r.amp == "bf16" and not t.bf16,
+    Rule("amp", lambda r, t: r.amp == "bf16" and not t.bf16,
      "this device does not compute in bfloat16; use fp16"),
-    ("fp32_precision", lambda r, t: r.fp32_precision == "tf32" and t.device != "cuda",
+    Rule("fp32_precision", lambda r, t: r.fp32_precision == "tf32" and t.device != "cuda",
      "TF32 is a format of CUDA devices (this run is on {t.device})"),
-    ("fp32_precision", lambda r, t: r.fp32_precision == "tf32" and not t.bf16,
+    Rule("fp32_precision", lambda r, t: r.fp32_precision == "tf32" and not t.bf16,
      "this GPU does not compute in TF32, which came with Ampere, as bfloat16 did"),
-    ("channels_last", lambda r, t: not t.convolves,
+    Rule("channels_last", lambda r, t: not t.convolves,
      "this model has no convolution; channels_last is a memory layout of images"),
-    ("compile", lambda r, t: not t.compiler,
+    Rule("compile", lambda r, t: not t.compiler,
      "torch.compile finds no compiler here; `perfkit doctor` says what to install"),
-    ("compile_mode", lambda r, t: r.compile_mode == "reduce-overhead" and t.device != "cuda",
+    Rule("compile_mode", lambda r, t: r.compile_mode == "reduce-overhead" and t.device != "cuda",
      "reduce-overhead uses CUDA graphs, which this device does not have"),
-    ("wait_policy", lambda r, t: t.device != "cpu",
-     "the compute threads of the CPU do little beside a GPU"),
-    ("allocator", lambda r, t: t.device != "cpu",
-     "a GPU's memory has an allocator of its own, which keeps what is freed"),
-    ("allocator", lambda r, t: not t.glibc,
+    Rule("wait_policy", lambda r, t: t.device != "cpu",
+     "the compute threads of the CPU do little next to a GPU"),
+    Rule("allocator", lambda r, t: t.device != "cpu",
+     "a GPU's memory has its own allocator, which keeps what is freed"),
+    Rule("allocator", lambda r, t: not t.glibc,
      "the variables are those of glibc, which this system does not use"),
-    ("ranks", lambda r, t: t.device == "mps",
+    Rule("ranks", lambda r, t: t.device == "mps",
      "torch has no communication between ranks on mps"),
-    ("ranks", lambda r, t: t.device == "cuda" and r.ranks > t.count,
+    Rule("ranks", lambda r, t: t.device == "cuda" and r.ranks > t.count,
      "NCCL needs one GPU per rank, and this run has {t.count}"),
 )  # fmt: skip
-"""A switch cannot act where the function is true; `{r}` and `{t}` in the text are recipe and target."""
 
 
 def why_not(name: str, recipe: Recipe, target: Target) -> str:
-    """Why a switch, as this recipe sets it, cannot act there; empty where it can (or is off)."""
+    """Why a switch, as this recipe sets it, cannot act there; empty where it can, or is not set."""
     switch = switches()[name]
     if getattr(recipe, name) == target.default(name):
         return ""
-    if reason := target.refused(recipe).get(name):
+    if reason := target.refuses(name, recipe):
         return reason
     if switch.needs == "cuda" and target.device != "cuda":
         return f"needs a CUDA device (this run is on {target.device})"
     if switch.needs == "workload" and name not in target.offers:
         return f"the workload does not offer {name}"
-    partner, idle_value = switch.idle_when or ("", False)
-    if partner and getattr(recipe, partner) == idle_value:
-        label = switches()[partner].label
-        return f"acts only with {label} (here: {shown(idle_value)})"
-    reasons = [text for of, refuses, text in RULES if of == name and refuses(recipe, target)]
-    return reasons[0].format(r=recipe, t=target) if reasons else ""
+    if switch.idle_when:
+        partner, idle_value = switch.idle_when
+        if getattr(recipe, partner) == idle_value:
+            return f"acts only with {switches()[partner].label} (here: {shown(idle_value)})"
+    reasons = [rule.reason for rule in RULES if rule.switch == name and rule.refuses(recipe, target)]
+    return reasons[0].format(t=target) if reasons else ""
 
 
 def applicable(recipe: Recipe, target: Target) -> tuple[Recipe, dict[str, str]]:

@@ -4,6 +4,7 @@ import contextlib
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ipywidgets as widgets
@@ -17,6 +18,7 @@ from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run
 from perfkit.results.store import Decided, RunStore
+from perfkit.rules import why_not
 from perfkit.show import sentences, tables, units
 from perfkit.show.document import Bullets, Code, Content, Markdown, Section
 from perfkit.studies import decisions, inspect, rungs, sources
@@ -88,7 +90,7 @@ class StagePanel(LadderPanel):
         """Shows the switches as they can act there, as far as the workload's class declares it."""
         source = rungs.described(self.plan)
         stage = rungs.all_stages(source)[-1]
-        self.controls.offer(stage.recipe, source.why_not_set)
+        self.controls.offer(stage.recipe, partial(why_not, target=source.target))
         self.plan = replace(self.plan, changes=self.controls.changes())
         elsewhere = f"n/a here: {stage.reason}. Choose another place in the menu Where"
         self.say(elsewhere if stage.reason else "ready")

@@ -1,14 +1,10 @@
 """Whether a recipe trains the same as the plain program; `studies.parity` checks it."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
 import numpy as np
-
-_FAR = 3.0
-"""Standard errors by which means may differ."""
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -45,14 +41,11 @@ class Parity(msgspec.Struct, frozen=True):
         return f"{self.title}: on equal batches it trains {same}{other * self.other_batch}"
 
 
-def losses(
-    ours: Sequence[float], plain: Sequence[float], exactness: str, sixteen_bits: bool, why_apart: str = ""
-) -> Check:
+def losses(ours: Sequence[float], plain: Sequence[float], exactness: str, sixteen_bits: bool) -> Check:
     """Whether the first losses of a script with switches set are those of the script as it is.
 
     Equal where the switches are exact; else within 0.1% of the largest loss, 2% if the model computes in 16
-    bits. `why_apart` is a reason for exact losses to differ, such as random numbers of the data set's own:
-    then their means are compared.
+    bits.
     """
     if exactness == "changes training":
         return Check("losses", True, "other losses, as the number of samples in a step changes the training")
@@ -63,12 +56,6 @@ def losses(
     differing = np.flatnonzero((a != b) & ~(np.isnan(a) & np.isnan(b)))
     if not differing.size:
         return Check("losses", True, f"equal bit for bit for the first {count}")
-    if why_apart:
-        scatter = _FAR * math.sqrt((a.var() + b.var()) / max(1, count - 1))
-        near = bool(abs(a.mean() - b.mean()) <= scatter)
-        how = "as near as" if near else "further apart than"
-        text = f"{a.mean():.4g} on average, and {b.mean():.4g}: {how} their scatter explains"
-        return Check("losses", near, f"{text}. They are not compared one by one, because {why_apart}")
     largest = np.abs(b[np.isfinite(b)]).max(initial=0.0) or 1e-12
     furthest = np.abs(a - b).max() / largest
     text = f"differ from number {differing[0] + 1} of {count} on, by at most {100 * furthest:.2g}%"

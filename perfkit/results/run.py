@@ -99,7 +99,7 @@ class Raw(msgspec.Struct, frozen=True):
     step_s: list[Duration] = []
     data_wait_s: list[Seconds] = []
     warmup_steps: Count = 0
-    device_step_s: list[float] = []
+    device_step_s: list[Duration] = []
     """CUDA only: device time between the ends of successive measured steps, within each block."""
     block_samples_per_s: list[Rate] = []
     """One block in each round."""
@@ -223,22 +223,22 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     preset: str = ""
     device: str
     seed: int = 0
-    recipe: dict[str, Any]
+    recipe: dict[str, bool | int | str]
     status: Status = "ok"
     reason: str = ""
     machine: dict[str, Any] = {}
     raw: Raw = Raw()
-    samples_per_step: int = 0
+    samples_per_step: Count = 0
     mechanism: list[Mechanism] = []
     pairings: list[Pairing] = []
     reference_samples_per_s: Rate | None = None
     """The baseline's rate, for a run that was not measured in the same rounds as the others."""
     losses: list[float] = []
-    startup_s: float | None = None
-    compile_s: float | None = None
-    peak_memory_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    batch_bytes_per_sample: int | None = None
+    startup_s: Seconds | None = None
+    compile_s: Seconds | None = None
+    peak_memory_bytes: Count | None = None
+    peak_reserved_bytes: Count | None = None
+    batch_bytes_per_sample: Count | None = None
     """Size of a sample in the batch that the loader hands over."""
     communication: Communication | None = None
     simulated: Simulated | None = None

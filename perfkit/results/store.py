@@ -24,7 +24,7 @@ _VERSION = 3
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runs (
     id TEXT PRIMARY KEY, created TEXT NOT NULL, session TEXT NOT NULL, workload TEXT NOT NULL,
-    note TEXT NOT NULL DEFAULT '', guess REAL, body BLOB NOT NULL, deleted INTEGER NOT NULL DEFAULT 0
+    guess REAL, body BLOB NOT NULL, deleted INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE IF NOT EXISTS answers (
     machine TEXT NOT NULL, question TEXT NOT NULL, session TEXT NOT NULL, PRIMARY KEY (machine, question)
@@ -42,10 +42,8 @@ CREATE TABLE IF NOT EXISTS aa_pairs (
 """
 # In version 1 noise and answers said nothing of the machine. Runs are read as they are.
 _FROM_1 = "DROP TABLE IF EXISTS noise; DROP TABLE IF EXISTS asked;"
-# Any dotted part of a reference names its workload: `photos` is `perfkit.workloads.photos:Photos`.
-_OF_WORKLOAD = "instr('.' || replace(workload, ':', '.') || '.', '.' || replace(?1, ':', '.') || '.')"
 _READ = """
-SELECT id, body, note, guess FROM runs WHERE NOT deleted AND (?1 IS NULL OR {})
+SELECT id, body, guess FROM runs WHERE NOT deleted AND (?1 IS NULL OR {})
 ORDER BY created DESC, rowid DESC LIMIT ?2
 """
 _NEWEST_PAIRS = """
@@ -59,10 +57,9 @@ WHERE machine = ? AND place = ? AND NOT deleted
 
 
 class Stored(NamedTuple):
-    """A run of the store, and what the user wrote about it."""
+    """A run of the store, and the user's guess."""
 
     run: Run
-    note: str = ""
     guess: float | None = None
     """The speed-up that the user predicted."""
 
@@ -131,11 +128,9 @@ class RunStore:
         values = (run.id, run.created, run.session, run.workload, msgspec.json.encode(run))
         self._do("INSERT INTO runs (id, created, session, workload, body) VALUES (?, ?, ?, ?, ?)", values)
 
-    def mark(self, run_id: str, note: str | None = None, guess: float | None = None) -> None:
-        """Writes what is not None about a run; an empty note removes it."""
-        text = note and " ".join(note.split())[:300]
-        statement = "UPDATE runs SET note = ifnull(?, note), guess = ifnull(?, guess) WHERE id = ?"
-        self._do(statement, (text, guess, run_id))
+    def mark(self, run_id: str, guess: float | None) -> None:
+        """Notes the speed-up that the user predicts for a run; None leaves an earlier guess as it is."""
+        self._do("UPDATE runs SET guess = ifnull(?, guess) WHERE id = ?", (guess, run_id))
 
     def delete(self, ids: Iterable[str]) -> None:
         """Puts runs aside, all or none; `undelete` brings them back."""
@@ -144,15 +139,12 @@ class RunStore:
             database.executemany("UPDATE runs SET deleted = 1 WHERE id = ?", known)
 
     def undelete(self) -> None:
-        """Brings back every deleted run, with its note, guess and decision."""
+        """Brings back every deleted run, with its guess and decision."""
         self._do("UPDATE runs SET deleted = 0")
 
     def history(self, limit: int = 10_000, workload: str | None = None) -> list[Stored]:
-        """Stored runs, newest first; `problems` says what is left out.
-
-        With `workload`, its own only: by its reference, or any part of that between dots (`photos`).
-        """
-        return self._read(_OF_WORKLOAD, workload, limit)
+        """Stored runs, newest first, of a workload (all if None); `problems` says what is left out."""
+        return self._read("workload = ?1", workload, limit)
 
     def runs(self, session: str | None = None) -> list[Run]:
         """The runs of a session, or of all, newest first; `problems` says what is left out."""
@@ -211,10 +203,7 @@ class RunStore:
         return runs[::-1] if len(runs) == len(marks) else []
 
     def decide(self, place: str, run: Run, decision: Decision, settings: Mapping[str, Any]) -> None:
-        """Notes a decision on the stage of a run, in the place of an older one.
-
-        `place` names the ladder: what is trained, and where. `settings` are as in `Decided`.
-        """
+        """Notes a decision on the stage of a run, in place of an older one; `place` names the ladder."""
         values = (decision.kept, decision.by, decision.why, msgspec.json.encode(settings).decode())
         statement = "REPLACE INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
         self._do(statement, (self.machine_id, place, run.stage, run.id, *values))

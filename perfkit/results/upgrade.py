@@ -7,10 +7,7 @@ SCHEMA: Literal[2] = 2
 
 
 def upgraded(data: dict[str, Any]) -> dict[str, Any]:
-    """The plain data of a run, or of a recording with its runs, in the present schema.
-
-    What is not as the older version wrote it is left alone: it is checked when it becomes a struct.
-    """
+    """The plain data of a run, or of a recording with its runs, in the present schema; not checked."""
     if data.get("schema") == 1:
         data = _to_2(data)
     runs = data.get("runs")

@@ -190,6 +190,5 @@ def stored(history: Sequence[Stored]) -> Table:
         Col("workload", lambda stored: stored.run.workload.rpartition(":")[2]),
         Col("session", "run.session"),
         Col("preset", "run.preset"),
-        Col("note", "note"),
     )
     return tabulate(columns, history, none="no run is stored yet: perfkit run measures some")

@@ -143,10 +143,7 @@ def _with_pair(run: Run, a: Run, b: Run) -> Run:
 
 
 def compare_stored(a: Run, b: Run, store: RunStore | None = None) -> Comparison:
-    """Compares two runs with a rate that were measured already: interleaved if they are of one session.
-
-    Of others the A/A noise is that of the `store`, or a larger one that they were measured with.
-    """
+    """Compares two runs with a rate that were measured already: interleaved if they are of one session."""
     first, second = _basis(a), _basis(b)
     if differing := [name for name in first if first[name] != second[name]]:
         raise InvalidValue(
@@ -156,10 +153,13 @@ def compare_stored(a: Run, b: Run, store: RunStore | None = None) -> Comparison:
     together = next((pairing for pairing in b.pairings if pairing.against == a.id), None)
     if together is None:
         band = math.hypot(a.simulated.band, b.simulated.band) if a.simulated and b.simulated else None
+        own, others = b.block_rates.tolist(), a.block_rates.tolist()
+        # Each side without its own disturbed rounds; if either has too few others, so has the comparison.
+        disturbances = [run.disturbed for run in (a, b) if run.disturbed is not None]
         together = Pairing(
-            b.raw.block_samples_per_s,
-            a.raw.block_samples_per_s,
-            b.raw.disturbed,
+            own,
+            others,
+            [max(disturbances)] * len(own) if disturbances else [],
             against=a.id,
             role="previous",
             interleaved=False,

@@ -22,10 +22,9 @@ def decided(store: RunStore, plan: Plan) -> dict[str, Decided]:
 
 
 def decide(store: RunStore, plan: Plan, run: Run, before: Run | None, kept: bool) -> None:
-    """Keeps or drops the stage of a run.
+    """Keeps or drops the stage of a run, with the switches that later stages start from.
 
-    The switches that later stages start from go with it, so that it outlives the run `before`: those of the
-    run, or of the one before it (of the plain loop, if that is not known).
+    They are those of the run, or of the one `before` it; without that, of the plain loop.
     """
     plain = Recipe().to_dict()
     chosen = run.recipe if kept else {**plain, **(before.recipe if before else {})}

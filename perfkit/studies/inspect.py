@@ -1,8 +1,4 @@
-"""One recipe in a fresh process: a look at its steps, and its parity."""
-
-import contextlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+"""Whether a recipe trains as the plain program does."""
 
 from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue
@@ -10,32 +6,9 @@ from perfkit.ladder.catalogue import Exactness
 from perfkit.recipe import Recipe
 from perfkit.results.parity import Check, Parity
 from perfkit.rules import applicable, joined
-from perfkit.studies import rungs
 from perfkit.studies.here import ThisMachine
-from perfkit.studies.sources import Plan, Progress, Source, opened, plan
+from perfkit.studies.sources import Plan, Progress, opened
 from perfkit.worker.messages import ParityReport
-
-
-@contextlib.contextmanager
-def prepared(
-    workload: str | None,
-    recipe: Recipe | str | None,
-    where: Mapping[str, Any],
-    progress: Progress | None = None,
-    study: str = "a look at its steps",
-) -> Iterator[tuple[Source, Recipe]]:
-    """A source that has loaded a workload, and a recipe that can act there.
-
-    The recipe is one of switches, or the name of a stage, on top of the default ladder below it. None is the
-    plain loop. `where`: preset, settings, device, options, seed, host, as for `perfkit.plan`. `study`: as for
-    `opened`.
-    """
-    switches = recipe.to_dict() if isinstance(recipe, Recipe) else {}
-    stage = recipe if isinstance(recipe, str) else "baseline"
-    more: dict[str, Any] = {**where, "settings": {**switches, **(where.get("settings") or {})}}
-    wanted = plan(workload, stages=[stage], below=True, **more)
-    with opened(wanted, progress or Progress(), study) as source:
-        yield source, rungs.acting(source).recipe
 
 
 def parity(

@@ -1,6 +1,5 @@
 """The ladder: its stages on a machine, the climb that keeps those that help, their scripts and diffs."""
 
-import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -34,7 +33,8 @@ def first(plan: Plan, target: Target) -> Stage:
     for name in below:
         recipe = catalogue.stage(optimization(name), recipe, sizes, target).recipe
     recipe, reasons = applicable(recipe.replace(**plan.settings), target)
-    if refused := target.refused(recipe):  # what a switch is by default cannot be put back
+    refused = {name: why for name in switches() if (why := target.refuses(name, recipe))}
+    if refused:  # what a switch is by default cannot be put back
         raise InvalidValue(joined(refused), "Start from another setting, such as --set amp=fp16")
     return Stage("baseline", "before" if below else "baseline", recipe, not_applied=reasons)
 
@@ -219,26 +219,30 @@ def stage_diff(source: Source) -> tuple[str, str]:
     device, ladder, heading = plan.device, all_stages(source), "What it changes"
     if reason := ladder[-1].reason:
         # A machine with enough GPUs for every stage.
-        gpus = replace(source.target, device="cuda", bf16=True, compiler=True, count=8, doubtful={})
+        gpus = Target("cuda", source.target.offers, source.target.convolves, count=8)
         device, ladder, heading = "cuda", ladder_stages(plan, gpus), f"n/a here: {reason}"
         if ladder[-1].reason:
             return heading, ""
         heading += "; what it changes on a GPU"
     workload = plan.workload, source.description.options, device, plan.seed
-    before, after = (
-        export.script(stage.recipe, *workload, set_up=False) for stage in (ladder[-2:][0], ladder[-1])
-    )
+    below = ladder[-2] if len(ladder) > 1 else ladder[-1]
+    before, after = (export.script(stage.recipe, *workload, set_up=False) for stage in (below, ladder[-1]))
     return heading, export.diff(before, after, ladder[-1].name)
 
 
 def scripts(runs: Sequence[Run], set_up: bool = False) -> dict[str, str]:
-    """The scripts of measured runs, by id, where what they need is here; to look at, or set up to run."""
+    """The scripts of measured runs, by their ids; to look at, or set up to run here.
+
+    Runs may be of another machine or version: in place of a script that cannot be written is the reason.
+    """
     texts: dict[str, str] = {}
     for run in runs:
         if run.status != "ok" or run.script is not None or run.is_again:
             continue
-        with contextlib.suppress(PerfkitError, AttributeError, KeyError, OSError):
-            about = run.workload, run.options, run.device, run.seed
+        about = run.workload, run.options, run.device, run.seed
+        try:
             recipe, steps = Recipe.from_dict(run.recipe), len(run.losses) or 8
             texts[run.id] = export.script(recipe, *about, steps, set_up)
+        except (PerfkitError, ValueError) as problem:
+            texts[run.id] = f"# There is no script: {' '.join(str(problem).split())}\n"
     return texts

@@ -17,7 +17,7 @@ from perfkit.ladder.catalogue import Preset, Stage, optimization
 from perfkit.recipe import Recipe, Value
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore, expected_noise
-from perfkit.rules import Target, why_not
+from perfkit.rules import Target
 from perfkit.worker.messages import Description
 
 _HERE = "perfkit.studies.here:ThisMachine"
@@ -179,10 +179,6 @@ class Source:
     def baseline(self) -> Recipe:
         """The plain program, with the plan's settings."""
         return Recipe(batch_size=self.plan.preset.batch_size).replace(**self.plan.settings)
-
-    def why_not_set(self, name: str, recipe: Recipe) -> str:
-        """Why a switch, as a recipe sets it, cannot be shown here; empty if it can."""
-        return why_not(name, recipe, self.target)
 
     def stored(self) -> list[Run]:
         """Runs that exist already and are shown in place of measuring; most sources have none."""

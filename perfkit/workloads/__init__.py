@@ -14,8 +14,8 @@ The protocol (`cifar_resnet18.py` is a full example); `recipe` is a `perfkit.Rec
 
 import ast
 import importlib
-import importlib.util
 import inspect
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +47,12 @@ def reference(name: Any) -> str:
 def declared(name: str, attribute: str) -> Any:
     """What a workload's class assigns to `offers` or `presets`; None where its source does not show it.
 
-    The class is read from its file: nothing is imported. A class that inherits nothing and does not name the
-    attribute has none, which is an empty set.
+    The class is read from its file: nothing is imported, not even the package of its module. A class that
+    inherits nothing and does not name the attribute has none, which is an empty set.
     """
     module, _, wanted = reference(name).partition(":")
     try:
-        spec = importlib.util.find_spec(module)
-        nodes = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body if spec and spec.origin else []
-        for node in nodes:
+        for node in ast.parse(_source(module)).body:
             if isinstance(node, ast.ClassDef) and node.name == wanted:
                 if not node.bases and attribute not in ast.unparse(node):
                     return set()
@@ -67,6 +65,18 @@ def declared(name: str, attribute: str) -> Any:
     return None
 
 
+def _source(module: str) -> str:
+    """The source of a module, found as an import finds it; empty where there is no such file."""
+    folders, origin, name = None, None, ""
+    for part in module.split("."):
+        name = f"{name}.{part}".lstrip(".")
+        spec = PathFinder.find_spec(name, folders)
+        if spec is None:
+            return ""
+        folders, origin = spec.submodule_search_locations, spec.origin
+    return Path(origin).read_text(encoding="utf-8") if origin else ""
+
+
 def find(name: str) -> Any:
     """The class, function or object behind a workload's name."""
     module, _, attribute = reference(name).partition(":")
@@ -74,10 +84,11 @@ def find(name: str) -> Any:
         return getattr(importlib.import_module(module), attribute)
     except Exception as problem:  # importing the user's module may raise anything
         is_missing = f".{getattr(problem, 'name', '')}." in f".{module}.{attribute}."
-        raise (InvalidValue if is_missing else WorkloadError)(
-            f"workload '{name}' cannot be imported: {type(problem).__name__}: {problem}",
-            f"Run `python -c 'from {module} import {attribute}'` in the same folder and fix what it reports",
-        ) from problem
+        what = f"workload '{name}' cannot be imported: {type(problem).__name__}: {problem}"
+        remedy = f"Run `python -c 'from {module} import {attribute}'` in the same folder, and fix its error"
+        if is_missing:
+            raise InvalidValue(what, remedy) from problem
+        raise WorkloadError(what, remedy) from problem
 
 
 def load(name: str, options: dict[str, Any] | None = None) -> Any:

@@ -1,8 +1,10 @@
 """Files that the built-in workloads train on: photos, which are made once, and texts."""
 
+import contextlib
 import itertools
-import os
+import secrets
 import shutil
+import time
 from pathlib import Path
 
 from perfkit.errors import WorkloadError
@@ -23,12 +25,13 @@ COLOURS = {
 def photo_folder(count: int) -> str:
     """The folder of this many photos, with a folder for each class; made if it is missing.
 
-    Several processes may make it at once.
+    Several processes may make it at once, each in an unfinished folder of its own.
     """
     folder = str(data_folder() / "cache" / f"photo-folder-{count}")
     if Path(folder).is_dir():
         return folder
-    unfinished = Path(f"{folder}.{os.getpid()}")
+    _remove_left_behind(Path(folder))
+    unfinished = Path(f"{folder}.{secrets.token_hex(4)}")
     try:
         for number, (colour, ground) in zip(range(count), itertools.cycle(COLOURS.items())):
             file = unfinished / colour / f"{number:04d}.jpg"
@@ -44,6 +47,14 @@ def photo_folder(count: int) -> str:
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return folder
+
+
+def _remove_left_behind(folder: Path) -> None:
+    """Removes what killed processes left unfinished; one that is at work takes less than an hour."""
+    for unfinished in folder.parent.glob(f"{folder.name}.*"):
+        with contextlib.suppress(OSError):  # another process was faster
+            if time.time() - unfinished.stat().st_mtime > 3600:
+                shutil.rmtree(unfinished)
 
 
 def write_photo(file: Path, number: int, ground: tuple[int, int, int]) -> None:

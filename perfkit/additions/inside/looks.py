@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from perfkit.additions.inside import KERNELS, MEMORY, SYNCS, KernelReport, MemoryReport, SyncReport
+from perfkit.additions.looking import prepared
 from perfkit.cli import options
 from perfkit.recipe import Recipe
 from perfkit.show import style, units
 from perfkit.show.document import Cell, Col, Content, Notice, Table, tabulate
 from perfkit.show.style import Figure, Look, Row
-from perfkit.studies.inspect import prepared
 
 _KINDS = (
     Look("weights", style.BLUE),

@@ -38,7 +38,7 @@ def straggling(measured: Communication) -> float:
 
 def efficiency(alone: Run, many: Run) -> float:
     """Scaling efficiency: samples/s of all ranks / (ranks × samples/s of one), 1 is perfect."""
-    if not (alone.samples_per_s and many.samples_per_s) or alone.recipe.get("ranks", 1) > 1:
+    if not (alone.samples_per_s and many.samples_per_s) or Recipe.from_dict(alone.recipe).ranks > 1:
         raise InvalidValue("scaling needs a run of one rank and one of several", "Measure both")
     return many.samples_per_s.value / Recipe.from_dict(many.recipe).ranks / alone.samples_per_s.value
 

@@ -7,7 +7,7 @@ from typing import Self
 from perfkit.errors import InvalidValue, one_of
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import KEPT
-from perfkit.recipe import Recipe
+from perfkit.recipe import Recipe, allowed
 from perfkit.results import recordings
 from perfkit.results.run import AGAIN, Run
 from perfkit.rules import Target
@@ -56,7 +56,9 @@ class Recorded(Source):
 
     @property
     def target(self) -> Target:
-        return Target(device=self.plan.device.split(":")[0])
+        last = [run for run in self.stored() if run.stage not in (AGAIN, KEPT)][-1]
+        device = self.plan.device.split(":")[0]
+        return Target(device, own=allowed(last.recipe), refuses=lambda name, recipe: _AS_IT_IS)
 
     def require(self, study: str) -> None:
         """Refuses every study."""
@@ -65,9 +67,6 @@ class Recorded(Source):
                 f"'{self.plan.recorded}' is a recording: it is played, and nothing can be measured on it",
                 "perfkit run, perfkit show and the panels play it; for this, choose another device",
             )
-
-    def why_not_set(self, name: str, recipe: Recipe) -> str:
-        return _AS_IT_IS
 
     def stored(self) -> list[Run]:
         """The runs that the plan asks for, in its order."""

@@ -80,7 +80,7 @@ class ScriptPanel(Panel):
         watched = watch(self.launch, job.progress, tries=tries)
         script = watched.script
         own, refused = allowed(script.settings), script.refused
-        where = Target(script.device, convolves=script.convolves, own=own, refused=lambda recipe: refused)
+        where = Target(script.device, convolves=script.convolves, own=own, refuses=study.refusing(refused))
         self._controls.offer(Recipe().replace(**where.own), functools.partial(why_not, target=where))
         self._seen = [Section("What watching it has shown", watched.sections())]
 

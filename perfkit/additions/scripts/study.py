@@ -2,12 +2,14 @@
 
 import contextlib
 import functools
+import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from perfkit.additions.scripts import landlock
 from perfkit.additions.scripts.behaviour import LOSSES, Behaviour
@@ -29,6 +31,8 @@ from perfkit.studies.here import ThisMachine
 from perfkit.studies.sources import Plan, Progress, plan
 from perfkit.worker.messages import Description, Trained
 
+_FAR = 3.0
+"""Standard errors by which means may differ."""
 _USUAL_STEPS = 120
 """Steps of both sides of a usual comparison: first losses, warm-up, five rounds with held batches."""
 _FEWEST, _LOSSES_PART = 2, 0.1
@@ -85,7 +89,7 @@ class ScriptSource(ThisMachine):
     @property
     def target(self) -> Target:
         facts = self.facts
-        return replace(super().target, own=allowed(facts.settings), refused=lambda recipe: facts.refused)
+        return replace(super().target, own=allowed(facts.settings), refuses=refusing(facts.refused))
 
     def baseline(self) -> Recipe:
         """The script's own settings."""
@@ -130,6 +134,11 @@ class ScriptSource(ThisMachine):
         return child
 
 
+def refusing(reasons: Mapping[str, str]) -> Callable[[str, Recipe], str]:
+    """What a script refuses, as a target asks for it: whatever the value."""
+    return lambda name, recipe: reasons.get(name, "")
+
+
 def affordable(preset: Preset, step_s: float, stages: int = 2) -> Preset:
     """A preset whose rounds fit into the budget, beside a first one and a last one: of one step, if slow."""
     if not 0 < preset.budget_s < _USUAL_STEPS * step_s:
@@ -143,15 +152,27 @@ def affordable(preset: Preset, step_s: float, stages: int = 2) -> Preset:
 def losses(a: Run, b: Run) -> Check:
     """Whether the first losses of a script are those of another run of it, as far as its switches allow.
 
-    All losses are compared where only their means can be.
+    If the data set draws random numbers, other workers draw other ones: then the means of all losses are
+    compared.
     """
     ours, plain = Recipe.from_dict(b.recipe), Recipe.from_dict(a.recipe)
-    drawn = RANDOM_DATA if ours.workers != plain.workers and b.facts.get("data") == RANDOM_DATA else ""
+    if ours.workers != plain.workers and b.facts.get("data") == RANDOM_DATA and a.losses and b.losses:
+        return mean_losses(b.losses, a.losses)
     is_same = a.script == b.script  # else more differs than the switches
     exactness = catalogue.exactness(ours, plain, b.device) if is_same else "tolerance"
-    first = slice(None if drawn else LOSSES)
     is_in_16_bits = {ours.amp, plain.amp} != {"off"}
-    return parity.losses(b.losses[first], a.losses[first], exactness, is_in_16_bits, drawn)
+    return parity.losses(b.losses[:LOSSES], a.losses[:LOSSES], exactness, is_in_16_bits)
+
+
+def mean_losses(ours: Sequence[float], plain: Sequence[float]) -> Check:
+    """Whether losses of other random numbers are as near to each other as their scatter explains."""
+    count = min(len(ours), len(plain))
+    a, b = np.array(ours[:count]), np.array(plain[:count])
+    scatter = _FAR * math.sqrt((a.var() + b.var()) / max(1, count - 1))
+    is_near = bool(abs(a.mean() - b.mean()) <= scatter)
+    how = "as near as" if is_near else "further apart than"
+    text = f"{a.mean():.4g} on average, and {b.mean():.4g}: {how} their scatter explains"
+    return Check("losses", is_near, f"{text}. They are not compared one by one, because {RANDOM_DATA}")
 
 
 def sides(result: Comparison, proofs: Sequence[Check]) -> list[Content]:

@@ -103,7 +103,7 @@ class Simulated(Source):
             convolves=self.description.convolves,
             bf16=self._sheet.architecture != "volta",
             cores=self._host.processors,
-            refused=self._without_figures,
+            refuses=lambda name, recipe: self._without_figures(recipe).get(name, ""),
         )
 
     def _without_figures(self, recipe: Recipe) -> dict[str, str]:

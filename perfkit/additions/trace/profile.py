@@ -10,13 +10,13 @@ from typing import Any
 
 from perfkit import machine
 from perfkit.additions import trace as traces
+from perfkit.additions.looking import prepared
 from perfkit.additions.trace.timeline import LOOKS, OTHER, interactive
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.show import units
 from perfkit.show.document import Cell, Col, Content, Section, Table, tabulate
 from perfkit.show.style import Figure, Row
-from perfkit.studies.inspect import prepared
 from perfkit.studies.sources import Progress
 
 _ROWS, _STEPS = 12, 12

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from perfkit.recipe import Recipe, Value, shown, switches
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.results.store import Stored
+from perfkit.rules import why_not
 from perfkit.show import html, sentences, tables
 from perfkit.show.document import Bullets, Content
 from perfkit.show.units import clean
@@ -72,7 +74,7 @@ class Workbench(LadderPanel):
     def _moved(self) -> None:
         """Offers what the workload's class declares, and shows the runs of the place."""
         source = rungs.described(self.plan)
-        self.controls.offer(source.baseline(), source.why_not_set)
+        self.controls.offer(source.baseline(), partial(why_not, target=source.target))
         self._show_runs(())
         if self.plan.recorded:
             self.history.ticked = [*self._listed]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from perfkit import export, workloads
+from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
 from perfkit.recipe import Recipe
@@ -96,3 +97,33 @@ def test_a_workload_of_one_s_own_is_imported_and_gets_the_recipe(tmp_path, monke
     program = runpy.run_path(str(tmp_path / "train.py"))["train"]
     expected = train(Recipe(batch_size=8), workloads.load("tests.support.toy:Toy"), CPU)
     assert next(program(CPU)).item() == next(expected).item()
+
+
+@pytest.mark.parametrize(
+    ("workload", "options", "words"),
+    [
+        ("tests.support.toy:Toy", {"a=print(), b": 1}, "'a=print.., b' is not a name"),
+        ("tests.support.toy:Toy", {"class": 1}, "'class' is not a name"),
+        ("string:Template; print()", {}, "'Template; print\\(\\)' is not a name"),
+        ("../../etc/x:y", {}, "is not a name"),
+        ("perfkit.workloads.photos:Renamed", {}, "no workload perfkit.workloads.photos:Renamed"),
+        ("perfkit.workloads.renamed:Photos", {}, "no module workloads/renamed"),
+    ],
+)
+def test_what_a_recording_names_is_never_code_in_a_script(workload, options, words):
+    with pytest.raises(InvalidValue, match=words):
+        export.script(Recipe(), workload, options)
+
+
+def test_a_device_that_torch_does_not_have_is_cuda_in_a_script():
+    for device in ('cpu")), 1)); print()', "sim:v100", "cuda:0; print()"):
+        assert 'torch.device("cuda")' in export.script(Recipe(), "photos", OPTIONS["photos"], device)
+    assert 'torch.device("cuda:1")' in export.script(Recipe(), "photos", OPTIONS["photos"], "cuda:1")
+
+
+@pytest.mark.parametrize("workload", ["photos", "tiny_gpt"])
+def test_a_script_to_look_at_makes_nothing_and_names_no_place_of_this_machine(workload, data_dir):
+    options = {**OPTIONS[workload], **({"text": "a colleague's.txt"} if workload == "tiny_gpt" else {})}
+    text = export.script(Recipe(), workload, options, set_up=False)
+    assert str(data_dir) not in text and str(Path.cwd()) not in text
+    assert not data_dir.exists() or not [*data_dir.rglob("*.jpg")]

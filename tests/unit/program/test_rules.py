@@ -38,13 +38,13 @@ targets = st.builds(
         ({"channels_last": True}, "channels_last", Target("cuda", convolves=False), "no conv"),
         ({"compile": True}, "compile", NO_COMPILER, "perfkit doctor"),
         (GRAPHS, MODE, CPU, "CUDA graphs"),
-        ({"wait_policy": "passive"}, "wait_policy", CUDA, "beside a GPU"),
+        ({"wait_policy": "passive"}, "wait_policy", CUDA, "next to a GPU"),
         ({"allocator": "keep"}, "allocator", Target("cpu", glibc=False), "glibc"),
         ({"ranks": 2}, "ranks", CUDA, "one GPU per rank, and this run has 1"),
         ({"ranks": 2}, "ranks", Target("cuda", count=2), ""),
         ({"ranks": 2}, "ranks", Target("mps"), "no communication between ranks on mps"),
-        ({"workers": 2}, "workers", Target("cpu", refused=lambda r: {"workers": f"not {r.workers}"}), "not 2"),
-        ({"uint8_copy": True}, "uint8_copy", Target("cpu", refused=lambda r: {"uint8_copy": "edit it"}), "edit it"),
+        ({"workers": 2}, "workers", Target("cpu", refuses=lambda name, r: {"workers": f"not {r.workers}"}.get(name, "")), "not 2"),
+        ({"uint8_copy": True}, "uint8_copy", Target("cpu", refuses=lambda name, r: {"uint8_copy": "edit it"}.get(name, "")), "edit it"),
         ({"amp": "bf16", "compile": True}, "amp", CPU, ""),
     ],
 )  # fmt: skip
@@ -72,7 +72,9 @@ def test_a_workload_may_offer_only_what_depends_on_it():
 
 def test_a_script_keeps_its_own_settings_where_a_switch_is_refused():
     refused = {"workers": "it has a batch sampler"}
-    target = Target("cpu", own={"workers": 4, "amp": "bf16"}, refused=lambda recipe: refused)
+    target = Target(
+        "cpu", own={"workers": 4, "amp": "bf16"}, refuses=lambda name, recipe: refused.get(name, "")
+    )
     recipe, reasons = applicable(Recipe(workers=2, amp="off"), target)
     assert recipe.workers == 4 and recipe.amp == "off" and reasons == refused
     assert applicable(Recipe(workers=4), target)[1] == {}

@@ -150,6 +150,11 @@ def test_what_is_no_run_is_one_message(text):
         ("raw.step_s", [0.0] * 5),
         ("raw.warmup_steps", -1),
         ("reference_samples_per_s", 0.0),
+        ("raw.device_step_s", [0.0] * 5),
+        ("recipe.workers", [1]),
+        ("peak_memory_bytes", -5),
+        ("startup_s", -5.0),
+        ("samples_per_step", -1),
     ],
 )
 def test_of_what_cannot_have_been_measured_nothing_is_read(where, value):

@@ -28,7 +28,7 @@ PAGES = {
     ],
     "proof": [tables.proof([RUNS[0], msgspec.structs.replace(RUNS[4], mechanism=WRONG)])],
     "parity": tables.parity(PARITY),
-    "stored": [tables.stored([Stored(RUNS[3]), Stored(RUNS[9], note="mine")])],
+    "stored": [tables.stored([Stored(RUNS[3]), Stored(RUNS[9])])],
 }
 
 

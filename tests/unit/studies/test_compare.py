@@ -11,7 +11,7 @@ import pytest
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.results import stats
-from perfkit.results.run import Simulated
+from perfkit.results.run import Pairing, Raw, Run, Simulated
 from perfkit.results.store import RunStore
 from perfkit.studies import compare as comparing
 from perfkit.studies.compare import Candidate, compare, compare_stored, pairs_for
@@ -114,3 +114,29 @@ def test_pairs_and_rounds_together_reach_the_precision(noise):
 
     widths = [ratio().half_width for _ in range(100)]
     assert 0.016 < np.mean(widths) < 0.021
+
+
+def test_of_runs_that_were_measured_apart_each_side_leaves_its_own_disturbed_rounds_out():
+    clean, half = [100.0] * 10, [100.0] * 5 + [50.0] * 5
+    a = stored_run("a", clean, [])
+    b = stored_run("b", half, [0.0] * 5 + [0.5] * 5)
+    assert compare_stored(a, b).ratio.ratio == compare_stored(b, a).ratio.ratio == pytest.approx(1.0)
+    taken = stored_run("c", [50.0] * 10, [0.5] * 10)
+    for pair in ((a, taken), (taken, a)):
+        assert compare_stored(*pair).ratio.verdict == "disturbed"
+
+
+def stored_run(name, rates, shares):
+    about = {"session": name, "created": "", "stage": "x", "workload": "w", "device": "cpu", "recipe": {}}
+    return Run(id=name, **about, raw=Raw(block_samples_per_s=rates, disturbed=shares))
+
+
+@pytest.mark.usefixtures("data_dir")
+def test_the_noise_of_stored_runs_is_the_largest_that_is_known_of_them():
+    a, b = stored_run("a", [100.0] * 5, []), stored_run("b", [100.0] * 5, [])
+    assert compare_stored(a, b).pairing.noise == stats.aa_noise_bound(())
+    one = Pairing([1.0], [1.0], against="z", role="baseline", interleaved=True, noise=0.2)
+    assert compare_stored(a, msgspec.structs.replace(b, pairings=[one])).pairing.noise == 0.2
+    store = RunStore()
+    store.add_noise("cpu", [stats.AAPair(0.3, 0.0)] * 4)
+    assert compare_stored(a, b, store).pairing.noise == store.noise("cpu")

@@ -1,6 +1,8 @@
 """What is trained: loading a workload by name, the built-in ones, the planted bottlenecks."""
 
 import itertools
+import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -183,3 +185,25 @@ def test_a_workload_has_sizes_for_every_preset_and_shows_what_it_offers_unloaded
     assert workloads.declared("tests.support.toy:Toy", "offers") == set(), "it names none and inherits none"
     for unknown in ("tests.support.toy:Blocks", "tests.support.toy:LOSS", "tests.none:Work"):
         assert workloads.declared(unknown, "offers") is None
+
+
+def test_to_read_what_a_class_declares_imports_no_package_of_its_module(tmp_path, monkeypatch):
+    (tmp_path / "chosen").mkdir()
+    (tmp_path / "chosen" / "__init__.py").write_text("raise RuntimeError('it was imported')\n")
+    (tmp_path / "chosen" / "mine.py").write_text("class Mine:\n    offers = {'uint8_copy'}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert workloads.declared("chosen.mine:Mine", "offers") == {"uint8_copy"}
+    assert workloads.declared("chosen.mine.deeper:Mine", "offers") is None
+    assert workloads.declared("chosen.absent:Mine", "offers") is None
+    assert "chosen" not in sys.modules
+
+
+@pytest.mark.usefixtures("folder")
+def test_photos_that_a_killed_process_left_unfinished_are_removed_after_an_hour():
+    cache = Path(files.photo_folder(1)).parent
+    old, young = cache / "photo-folder-2.4711", cache / "photo-folder-2.abcd"
+    for place in (old, young):
+        place.mkdir()
+    os.utime(old, (0, 0))
+    files.photo_folder(2)
+    assert not old.exists() and young.exists(), "another process may be at work on the young one"

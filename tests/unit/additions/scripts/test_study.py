@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from perfkit.additions.scripts import messages, study
 from perfkit.ladder.catalogue import PRESETS
 from perfkit.recipe import Recipe
@@ -27,3 +29,11 @@ def test_equal_losses_prove_the_same_training():
     assert study.losses(plain, run([2.0, 1.0], workers=2)).ok
     assert not study.losses(plain, run([2.0, 1.1], workers=2)).ok
     assert study.losses(plain, run([2.0, 1.1], workers=2, facts={"data": messages.RANDOM_DATA})).ok
+
+
+@pytest.mark.parametrize(
+    ("ours", "ok", "evidence"), [([2.0, 1.7, 1.0], True, "as near as"), ([9.0, 9.1, 9.0], False, "further")]
+)
+def test_losses_of_other_random_numbers_are_compared_by_their_means(ours, ok, evidence):
+    check = study.mean_losses(ours, [2.0, 1.5, 1.0])
+    assert check.ok is ok and evidence in check.evidence and "not compared one by one" in check.evidence

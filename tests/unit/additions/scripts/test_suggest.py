@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from perfkit.additions.scripts import study
 from perfkit.additions.scripts.messages import Observation
 from perfkit.additions.scripts.suggest import Seen, suggest, tried
 from perfkit.results.stats import Ratio
@@ -70,7 +71,7 @@ def test_amp_follows_from_steps_that_were_tried_in_16_bits():
 
 def test_the_largest_gain_comes_first_then_edits_then_what_is_refused_or_on():
     refused = {"compile": "the script compiles it already"}
-    target = Target("cpu", own={"channels_last": True}, refused=lambda recipe: refused)
+    target = Target("cpu", own={"channels_last": True}, refuses=study.refusing(refused))
     seen = replace(SEEN, target=target, in_16_bits=3.0)
     ideas = [(idea.title, idea.state) for idea in suggest(seen)]
     assert ideas[:3] == [("Loader workers", "try"), ("AMP", "try"), ("Optimizer", "try")]

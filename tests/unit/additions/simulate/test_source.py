@@ -8,6 +8,7 @@ from perfkit.additions.simulate import chrome
 from perfkit.additions.simulate.costs import constants, error_table
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
+from perfkit.rules import why_not
 from perfkit.studies import rungs
 from perfkit.studies.sources import Progress, plan
 from tests.unit.additions.simulate.plans import prediction
@@ -41,8 +42,8 @@ def test_what_needs_numbers_and_a_switch_without_published_figures_are_refused_w
     with pytest.raises(InvalidValue, match="no numbers"):
         source.require("parity")
     compiled = Recipe(compile=True, compile_mode="max-autotune")
-    assert "no published figures" in source.why_not_set("compile_mode", compiled)
-    assert "not simulated in bfloat16" in source.why_not_set("amp", Recipe(amp="bf16"))
+    assert "no published figures" in why_not("compile_mode", compiled, source.target)
+    assert "not simulated in bfloat16" in why_not("amp", Recipe(amp="bf16"), source.target)
     assert rungs.all_stages(source)[0].recipe == source.baseline()
     source.description = replace(source.description, convolves=False)
     for predict in (rungs.all_stages, lambda source: source.prediction(source.baseline())):

@@ -1,0 +1,67 @@
+"""What is decided on a stage, and what later stages are built on."""
+
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+
+from perfkit.results import recordings
+from perfkit.results.store import RunStore
+from perfkit.studies import decisions
+from perfkit.studies.sources import plan
+
+
+@pytest.fixture
+def store(data_dir):
+    return RunStore()
+
+
+@pytest.fixture
+def ladder():
+    return plan("photos", "quick", ["data_loading"], device="cpu")
+
+
+def measured(store, mark=""):
+    """The baseline and data loading of a recording, as if they had been measured here."""
+    runs = {run.stage: run for run in recordings.find("cpu-quick")}
+    pair = [
+        structs.replace(runs[name], id=mark + runs[name].id, origin=None)
+        for name in ("baseline", "data_loading")
+    ]
+    for run in pair:
+        store.add(run)
+    return pair
+
+
+def test_later_stages_start_from_what_was_kept_and_without_what_was_dropped(store, ladder):
+    before, after = measured(store)
+    assert after.recipe["workers"] > 0 == before.recipe["workers"]
+    for kept, run in ((True, after), (False, before)):
+        decisions.decide(store, ladder, after, before, kept)
+        decided = decisions.decided(store, ladder)
+        settings = decisions.settings(decided, ["allocator", "data_loading"])
+        assert settings == {name: run.recipe[name] for name in ("workers", "prefetch_factor", "wait_policy")}
+    assert decisions.settings(decided, ["allocator"]) == {}
+
+
+def test_a_deleted_baseline_leaves_the_decision_on_the_stage_as_it_is(store, ladder):
+    before, after = measured(store)
+    decisions.decide(store, ladder, after, before, kept=False)
+    store.delete([before.id])
+    assert decisions.settings(decisions.decided(store, ladder), ["data_loading"])["workers"] == 0
+    store.delete([after.id])
+    assert decisions.decided(store, ladder) == {}
+
+
+def test_a_stage_whose_baseline_is_not_known_is_dropped_for_the_plain_loop(store, ladder):
+    _, after = measured(store)
+    decisions.decide(store, ladder, after, None, kept=False)
+    assert decisions.settings(decisions.decided(store, ladder), ["data_loading"])["workers"] == 0
+
+
+def test_another_workload_size_or_option_is_another_ladder(store, ladder):
+    before, after = measured(store)
+    decisions.decide(store, ladder, after, before, kept=True)
+    others = [replace(ladder, options={"image_size": 224}), replace(ladder, device="cuda")]
+    assert [decisions.decided(store, other) for other in others] == [{}, {}]
+    assert decisions.decided(store, replace(ladder, stages=("amp",)))
