@@ -1,6 +1,7 @@
 """perfkit: a training script, a set of switches, and a measured, honest difference.
 
 The public names are loaded when they are first used, so that `import perfkit` is quick and brings no torch.
+`__init__.pyi` has their types.
 """
 
 from typing import Any
@@ -9,30 +10,28 @@ from perfkit import registry
 
 __version__ = "0.1.0"
 
-_PUBLIC = {
+_CORE = {
+    "Comparison": "perfkit.results.run:Comparison",
+    "PerfkitError": "perfkit.errors:PerfkitError",
+    "Plan": "perfkit.studies.sources:Plan",
     "Recipe": "perfkit.recipe:Recipe",
     "Run": "perfkit.results.run:Run",
     "RunStore": "perfkit.results.store:RunStore",
-    "PerfkitError": "perfkit.errors:PerfkitError",
-    "plan": "perfkit.studies.sources:plan",
-    "profile": "perfkit.additions.trace.profile:profile",
-    "detect_syncs": "perfkit.additions.inside.syncs:detect_syncs",
+    "Stopped": "perfkit.errors:Stopped",
     "climb": "perfkit.studies.rungs:climb",
-    "html": "perfkit.show.html:session",
+    "compare": "perfkit.studies.compare:compare_named",
+    "plan": "perfkit.studies.sources:plan",
 }
 
-_JUPYTER = {"load_ipython_extension": "perfkit.additions.inside.panel:load_ipython_extension"}
-"""What `%load_ext perfkit` calls."""
-
-__all__ = list(_PUBLIC)
+__all__ = list(_CORE)
 
 
 def __getattr__(name: str) -> Any:
-    place = (_PUBLIC | _JUPYTER).get(name)
+    place = (registry.table("PUBLIC") | _CORE).get(name)
     if place is None:
         raise AttributeError(f"module 'perfkit' has no attribute '{name}'")
     return registry.load(place)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC])
+    return sorted({*globals(), *_CORE, *registry.table("PUBLIC")})

@@ -5,12 +5,13 @@ imports nothing heavy:
 
     COMMANDS = {"trace": ("perfkit.additions.trace.command:trace", "Read a trace of PyTorch's profiler")}
     NOTEBOOK = {"trace": "perfkit.additions.trace.panel:trace"}
+    PUBLIC = {"profile": "perfkit.additions.trace.profile:profile"}
     SOURCES = {"sim": "perfkit.additions.simulate.source:Simulated"}
     SECTIONS = {"article": "perfkit.additions.simulate.article:sections"}
 
-`COMMANDS` have the line for `perfkit --help`, too. `SOURCES` of runs are named by the prefix of a device,
-such as `sim:v100`. `SECTIONS` are functions from the runs of a session to further contents of its report. The
-core asks for the tables of all additions here and loads what is named when it is used.
+`COMMANDS` have the line for `perfkit --help`, too. `PUBLIC` names are in `perfkit` itself. `SOURCES` of runs
+are named by the prefix of a device, such as `sim:v100`. `SECTIONS` are functions from a session's runs to
+further contents of its report. The core asks here for the tables of all additions, and loads what it uses.
 """
 
 import importlib

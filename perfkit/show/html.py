@@ -1,14 +1,13 @@
 """Sections as HTML: a page that needs no network, or the fragment that a notebook shows."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from perfkit.results.run import Run
-from perfkit.show import tables, terminal
+from perfkit.show import terminal
 from perfkit.show.document import Content
 from perfkit.show.units import clean
 
@@ -26,11 +25,6 @@ def fragment(contents: Iterable[Content]) -> str:
 def mimebundle(contents: Sequence[Content]) -> dict[str, str]:
     """One output of a notebook: static HTML, which GitHub and nbconvert show too, and the same as text."""
     return {"text/html": fragment(contents), "text/plain": terminal.text(contents, figures=True)}
-
-
-def session(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> str:
-    """The report of a session, to send to a colleague or to keep; arguments as for `tables.sections`."""
-    return page(f"perfkit: {runs[0].workload.rpartition(':')[2]}", tables.sections(runs, scripts))
 
 
 def frame(page: str, title: str, height: int) -> str:

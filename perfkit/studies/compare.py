@@ -16,7 +16,7 @@ from perfkit.recipe import Value, parse_settings
 from perfkit.results import stats
 from perfkit.results.run import Comparison, Pairing, Rounds, Run
 from perfkit.results.store import RunStore, expected_noise, keep
-from perfkit.studies import rungs
+from perfkit.studies import rungs, sources
 from perfkit.studies.sources import Plan, Progress, opened
 
 BUDGET_S = 90.0
@@ -123,6 +123,12 @@ def compare(
         keep(store, *runs)
     first, second = runs
     return compare_stored(first, second, store)
+
+
+def compare_named(a: str, b: str, plan: Plan | None = None, progress: Progress | None = None) -> Comparison:
+    """Measures how many times as fast B is as A, stages or settings (`workers=2,amp=bf16`); stores both."""
+    plan = plan or sources.plan()
+    return compare(candidate(a, plan), candidate(b, plan), plan, progress=progress, store=RunStore())
 
 
 def _failure(pair: Sequence[Run], store: RunStore | None) -> PerfkitError:

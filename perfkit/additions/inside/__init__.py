@@ -12,6 +12,10 @@ import msgspec
 COMMANDS = {
     "memory": ("perfkit.additions.inside.looks:memory_command", "What holds memory in a training step")
 }
+PUBLIC = {
+    "detect_syncs": "perfkit.additions.inside.syncs:detect_syncs",
+    "load_ipython_extension": "perfkit.additions.inside.panel:load_ipython_extension",
+}
 NOTEBOOK = {name: f"perfkit.additions.inside.panel:{name}" for name in ("find_syncs", "kernels", "memory")}
 
 MEMORY, KERNELS = "perfkit.additions.inside.step:memory", "perfkit.additions.inside.step:kernels"

@@ -22,6 +22,7 @@ NOTEBOOK = {
     "TraceView": "perfkit.additions.trace.panel:TraceView",
     "profile": "perfkit.additions.trace.panel:profile",
 }
+PUBLIC = {"profile": "perfkit.additions.trace.profile:profile"}
 _PUBLIC = {
     "analyse": "perfkit.additions.trace.analysis:analyse",
     "Analysis": "perfkit.additions.trace.model:Analysis",

@@ -11,6 +11,8 @@ from typing import Any
 from perfkit import machine
 from perfkit.additions import trace as traces
 from perfkit.additions.looking import prepared
+from perfkit.additions.trace.model import Analysis
+from perfkit.additions.trace.table import Trace
 from perfkit.additions.trace.timeline import LOOKS, OTHER, interactive
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
@@ -72,14 +74,15 @@ _FORMATS = {
 class Profile:
     """A trace, and what it says."""
 
-    trace: traces.Trace
+    trace: Trace
     path: Path | None = None
     """The trace; chrome://tracing and ui.perfetto.dev open it."""
 
     @cached_property
-    def analysis(self) -> traces.Analysis:
+    def analysis(self) -> Analysis:
         """What the trace says."""
-        return traces.analyse(self.trace)
+        analysis: Analysis = traces.analyse(self.trace)
+        return analysis
 
     def sections(self) -> list[Content]:
         """What stands out, the pictures, steps, work, waiting, ranks."""
@@ -207,4 +210,4 @@ def profile(
     with prepared(workload, recipe, where, progress) as (source, used):
         how: dict[str, Any] = {"wait": 1, "warmup": 4, "active": steps, "stacks": stacks}
         source.look(used, "profile", path=str(path), **how)
-    return Profile(traces.Trace(path), path)
+    return Profile(Trace(path), path)

@@ -150,7 +150,7 @@ class Workbench(LadderPanel):
 
     def _export(self) -> None:
         runs = self.results()
-        files = {"perfkit-report.html": html.session(runs, rungs.scripts(runs))}
+        files = {"perfkit-report.html": _report(runs)}
         if not self.plan.recorded:  # whose file is there already
             files["perfkit-runs.json"] = recordings.text(runs).decode()
         script = rungs.scripts(runs[-1:], set_up=True).get(runs[-1].id)
@@ -167,6 +167,12 @@ class Workbench(LadderPanel):
     def _undelete(self) -> None:
         self.store.undelete()
         self._show_runs(self.runs)
+
+
+def _report(runs: Sequence[Run]) -> str:
+    """A page of runs, to send to a colleague or to keep."""
+    title = f"perfkit: {runs[0].workload.rpartition(':')[2]}"
+    return html.page(title, tables.sections(runs, rungs.scripts(runs)))
 
 
 def _row(stored: Stored) -> dict[str, Any]:

@@ -103,3 +103,23 @@ def test_stored_runs_are_listed_newest_first_and_shown_by_run_and_session(data_d
     assert newest.index("\nbaseline  ") < newest.index("\ndata loading  ")
     played = run("show", "recorded:cpu-quick")
     assert "played, not measured now." in played and all(each.title in played for each in recorded)
+
+
+@pytest.mark.parametrize(
+    "given", [["--seed", "1", "--seed", "2"], ["--workload", "photos", "--workload=tiny_gpt"]]
+)
+def test_an_option_that_is_given_twice_is_refused(given):
+    assert f"{given[0]} was given 2 times" in run("export", *given, code=2)
+
+
+def test_standard_output_has_one_document():
+    with pytest.raises(InvalidValue, match="standard output"):
+        options.Output(Path("-"), Path("-"))
+
+
+@pytest.mark.parametrize("file", ["json_file", "html_file"])
+def test_a_document_on_standard_output_has_it_alone(file, capsys):
+    options.Output(**{file: Path("-")}).show("it", ["what a reader sees"], {"a": 1})
+    out, err = capsys.readouterr()
+    assert "what a reader sees" in err
+    assert out.strip().endswith("}") or out.strip().endswith("</html>")

@@ -6,8 +6,10 @@ from msgspec.structs import replace
 from perfkit import notebook as pk
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
+from perfkit.results import recordings
 from perfkit.results.store import RunStore
 from perfkit.show import html
+from perfkit.studies import rungs
 from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.show.fake_runs import session
 
@@ -70,3 +72,27 @@ def test_every_name_is_there_and_an_unknown_one_says_which_there_are():
     assert all(getattr(pk, name) for name in dir(pk))
     with pytest.raises(AttributeError, match="StagePanel"):
         pk.StagePane
+
+
+def test_a_place_that_is_not_in_the_menu_is_added_and_the_panel_stays_usable(tmp_path):
+    file = tmp_path / "mine.json"
+    file.write_bytes(recordings.available()["cpu-quick"].read_bytes())
+    panel = pk.LadderPanel(["data_loading"])
+    panel.choose(f"recorded:{file}")
+    assert panel.device == panel._menu.value == f"recorded:{file}"
+    panel.choose("nowhere")
+    assert panel.device == panel._menu.value == f"recorded:{file}" and "nowhere" in panel.error.value
+    panel.choose("cpu")
+    assert panel.device == panel._menu.value == "cpu"
+
+
+def test_a_script_belongs_to_its_run_and_shows_no_place_of_this_machine(data_dir):
+    runs = [run for run in recordings.find("cpu-quick") if run.workload.endswith(":Photos")][:1]
+    other = replace(runs[0], id="other", recipe={**runs[0].recipe, "batch_size": 7})
+    unknown = replace(runs[0], id="unknown", workload="perfkit.workloads.photos:Renamed")
+    texts = rungs.scripts([*runs, other, unknown])
+    assert [*texts] == [runs[0].id, "other"], "what is not here has no script, and hides none"
+    assert texts["other"] != texts[runs[0].id]
+    assert str(data_dir) not in texts["other"] and not (data_dir / "cache").exists()
+    with pytest.raises(InvalidValue, match="none of these runs"):
+        pk.training_loop([unknown])

@@ -106,3 +106,20 @@ def test_the_menu_holds_for_one_panel_and_use_for_the_session(place):
     pk.use("recorded:none")
     panel = pk.StagePanel("data_loading")
     assert panel.device == panel._menu.value == "cpu" and "none" in panel.error.value
+
+
+def test_what_was_measured_earlier_comes_back_with_its_proof_when_its_switches_are_set(monkeypatch):
+    runs = stored("data_loading")
+    FakeStudy(monkeypatch, lambda progress: runs)
+    panel = pk.StagePanel("data_loading")
+    panel.set(workers=3)
+    panel.run()
+    panel.set(workers=3)
+    assert panel.runs, "the same switches are the same question"
+    panel.set(workers=2)
+    assert not panel.runs
+    panel.set(workers=3)
+    assert [*panel.runs] == runs and "measured earlier" in panel.line.value
+    later = pk.StagePanel("data_loading")
+    later.set(workers=3)
+    assert "bit for bit" in shown(later), "the proof is kept with the run"

@@ -44,7 +44,9 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page():
-    return Page(report.session(session(), {session()[0].id: "import torch\n"}))
+    return Page(
+        report.page("perfkit: CifarResNet18", tables.sections(session(), {session()[0].id: "import torch\n"}))
+    )
 
 
 def test_it_is_well_formed_and_accessible(page):
@@ -60,7 +62,7 @@ def test_it_is_well_formed_and_accessible(page):
 
 
 def test_it_needs_no_network_and_a_disturbance_stands_above_the_table():
-    source = report.session(disturbed(session(gpu=True)))
+    source = report.page("disturbed", tables.sections(disturbed(session(gpu=True))))
     assert source.index('class="pk-notice"') < source.index("<table")
     assert not re.findall(r'(?:src|href)\s*=\s*"(?!#)|@import|url\((?!#)', source)
 

@@ -60,3 +60,14 @@ def test_losses_are_over_samples_and_nan_is_told():
     first, *_ = tables.losses([lost, *runs]).rows
     assert [*map(str, first)] == ["baseline", "2.00", "NaN", "64"]
     assert tables.losses(SIM).note == "no losses were kept"
+
+
+def test_a_proof_has_the_switches_that_differ_from_what_a_stage_was_compared_with():
+    """After a stage that was dropped, its switches are not changes of the next one."""
+    base, dropped, last = RUNS[0], RUNS[3], RUNS[4]
+    pairings = [msgspec.structs.replace(one, against=base.id) for one in last.pairings]
+    last = msgspec.structs.replace(last, pairings=pairings)
+    names = [str(row[0]) for row in tables.proof([base, dropped, last]).rows]
+    changed = {name for name in last.recipe if last.recipe[name] != base.recipe[name]}
+    proven = {check.name for check in last.mechanism} & changed
+    assert {name.partition(": ")[2] for name in names if name.startswith(last.title)} == proven

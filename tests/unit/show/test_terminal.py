@@ -33,3 +33,9 @@ def test_no_word_is_cut_off_where_every_column_is_as_narrow_as_its_words():
     lines = terminal.text([Table(["what", "predicted", "measured", "set", "why"], [cells])], 80).splitlines()
     assert max(map(len, lines)) <= 80
     assert sorted(" ".join(lines[2:]).split()) == sorted(" ".join(cells).split())
+
+
+def test_code_keeps_its_tabs_and_loses_control_characters():
+    assert (
+        terminal.text([Code("+\tif a:\n+\t\tb\x1b[31m", "diff")]) == "+       if a:\n+               b [31m\n"
+    )

@@ -104,3 +104,10 @@ def test_a_row_of_the_history_has_texts_and_the_numbers_to_sort_by():
     assert run.samples_per_s and row["rate_value"] == run.samples_per_s.value
     assert (row["rate"], row["ratio"]) == ("25.0 (24.5–25.4)", "1.54× (1.51–1.56) ▲")
     assert (row["changes"], row["date"]) == ("Batch size 128, Loader workers 2", "2026-11-20 12:00")
+
+
+def test_a_recording_has_a_script_and_a_report_and_its_file_is_there_already():
+    bench = pk.Workbench(device="recorded:cpu-quick")
+    press(bench, "pk-export")
+    assert "Save perfkit-report.html" in bench._link.value and "Save train.py" in bench._link.value
+    assert "perfkit-runs.json" not in bench._link.value

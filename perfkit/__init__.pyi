@@ -1,0 +1,18 @@
+from perfkit.additions.inside.panel import load_ipython_extension as load_ipython_extension
+from perfkit.additions.inside.syncs import detect_syncs as detect_syncs
+from perfkit.additions.trace.profile import profile as profile
+from perfkit.errors import PerfkitError as PerfkitError
+from perfkit.errors import Stopped as Stopped
+from perfkit.recipe import Recipe as Recipe
+from perfkit.results.run import Comparison as Comparison
+from perfkit.results.run import Run as Run
+from perfkit.results.store import RunStore as RunStore
+from perfkit.studies.compare import compare_named
+from perfkit.studies.rungs import climb as climb
+from perfkit.studies.sources import Plan as Plan
+from perfkit.studies.sources import plan as plan
+
+__version__: str
+__all__: list[str]
+
+compare = compare_named

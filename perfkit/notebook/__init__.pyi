@@ -1,0 +1,24 @@
+from perfkit.additions.inside.panel import find_syncs as find_syncs
+from perfkit.additions.inside.panel import kernels as kernels
+from perfkit.additions.inside.panel import memory as memory
+from perfkit.additions.pipeline.panel import pipeline as pipeline
+from perfkit.additions.puzzles.panel import capstone as capstone
+from perfkit.additions.puzzles.panel import mystery as mystery
+from perfkit.additions.puzzles.panel import puzzle as puzzle
+from perfkit.additions.puzzles.panel import puzzles as puzzles
+from perfkit.additions.recorded.panel import recording as recording
+from perfkit.additions.scripts.panel import ScriptPanel
+from perfkit.additions.search.panel import attribute as attribute
+from perfkit.additions.search.panel import tune as tune
+from perfkit.additions.trace.panel import TraceView as TraceView
+from perfkit.additions.trace.panel import profile as profile
+from perfkit.additions.workbench.panel import Workbench as Workbench
+from perfkit.notebook.ladder import LadderPanel as LadderPanel
+from perfkit.notebook.ladder import RecipePanel as RecipePanel
+from perfkit.notebook.ladder import use as use
+from perfkit.notebook.shown import Shown as Shown
+from perfkit.notebook.shown import training_loop as training_loop
+from perfkit.notebook.stage import StagePanel as StagePanel
+from perfkit.notebook.stage import kept as kept
+
+script_panel = ScriptPanel

@@ -1,0 +1,17 @@
+"""What a type checker says of the public names: `make types` reads this file, and nothing runs it."""
+
+from collections.abc import Sequence
+from typing import assert_type
+
+import perfkit
+from perfkit import notebook as pk
+from perfkit.results.stats import Estimate
+
+
+def _typed() -> None:
+    plan = perfkit.plan("photos")
+    assert_type(plan, perfkit.Plan)
+    assert_type(perfkit.compare("baseline", "workers=2", plan).ratio.low, float)
+    assert_type(perfkit.climb(plan)[0].samples_per_s, Estimate | None)
+    assert_type(pk.StagePanel("amp").runs, Sequence[perfkit.Run])
+    assert_type(pk.recording("cpu-quick").found, list[perfkit.Run])
