@@ -157,7 +157,7 @@ def names(text: str | None) -> list[str] | None:
 def progress(tell: "Callable[[Update], None]" = lambda update: None) -> "Iterator[Progress]":
     """A bar on stderr for the progress of a study; `tell` gets the updates too.
 
-    Where stderr is no terminal, it says once that the study waits for another one to end.
+    Where stderr is not a terminal, it says once that the study waits for another one to end.
     """
     from rich.console import Console
     from rich.markup import escape

@@ -1,4 +1,4 @@
-"""A ladder of stages, or some recipes: measured here, on a simulated GPU, or played from a recording."""
+"""A ladder of stages, or some recipes: measured here, on a simulated GPU, or shown from a recording."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

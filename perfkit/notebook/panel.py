@@ -27,6 +27,7 @@ from perfkit.recipe import Recipe, Switch, Value, switches
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.rules import joined
+from perfkit.show import units
 from perfkit.studies.job import Job
 from perfkit.studies.sources import Plan, Update
 
@@ -54,7 +55,7 @@ def view(widget: widgets.Widget) -> dict[str, Any]:
 
 
 def row(children: Sequence[widgets.Widget], *classes: str) -> widgets.HBox:
-    """Widgets beside each other, wrapping where there is no room."""
+    """Widgets next to each other, wrapping where there is no room."""
     return widgets.HBox(children, _dom_classes=classes)
 
 
@@ -84,9 +85,9 @@ def _message(words: str) -> str:
 
 
 class Controls:
-    """One control for each switch; changed ones are bold, and those that cannot act stand in one fold.
+    """One control for each switch; changed ones are bold, and those that cannot act are in one fold.
 
-    Controls are made once and hidden, never made anew, so that the keyboard keeps its place.
+    Controls are made once and hidden, never made again, so that the keyboard keeps its place.
 
     Args:
         names: the switches to show; the others keep the values of `base`.
@@ -161,7 +162,7 @@ class Controls:
             f"<li><b>{html.escape(switches()[name].label)}</b>: {html.escape(reason)}</li>"
             for name, reason in self.reasons.items()
         ]
-        title = f"{len(items)} switch{'es' * (len(items) > 1)} cannot act here"
+        title = f"{units.plural(len(items), 'switch', 'switches')} cannot act here"
         return f"<details><summary>{title}</summary><ul>{''.join(items)}</ul></details>" if items else ""
 
 
@@ -207,7 +208,7 @@ class Panel(Sectioned):
         """Held while a job begins: of two clicks, one begins it."""
         result = text("pk-result")
         self._output = self._beside = Output(result)
-        """Where the newest result is: beside the controls, or below the cell that called `run`."""
+        """Where the newest result is: with the controls, or below the cell that called `run`."""
         run = self.button("Run", "Measure; other cells can run meanwhile", lambda: self.start(self._measure))
         run.button_style = "primary"
         self._stop = self.button("Stop", "Stop; what is finished is kept", self.stop)
@@ -271,7 +272,7 @@ class Panel(Sectioned):
             threading.Thread(target=self.attempt, args=[job.run], name="perfkit-run", daemon=True).start()
 
     def say(self, words: str, fraction: float = 0.0) -> None:
-        """Shows the part of the work that is done, and a line of words beside it."""
+        """Shows the part of the work that is done, and a line of words with it."""
         bar = f'<progress value="{fraction:.3f}" aria-label="Progress"></progress>'
         # One value, as each that changes is a message, and a frame that the browser draws.
         self.line.value = f'{bar} <span role="status">{html.escape(words)}</span>'

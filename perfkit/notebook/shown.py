@@ -52,7 +52,7 @@ class Shown(Sectioned, Generic[Result]):
     """A result: what was found, and how it is shown.
 
     Args:
-        found: what a study returned, for calculations of one's own.
+        found: what a study returned, for your own calculations.
         contents: its sections.
     """
 

@@ -107,7 +107,7 @@ class StagePanel(LadderPanel):
 
     @property
     def guess(self) -> float | None:
-        """How many times as fast the reader expects it to be; the field's 0 is no guess."""
+        """How many times as fast the reader expects it to be; 0 in the field is not a guess."""
         return self._guess.value or None
 
     def keep(self) -> None:
@@ -124,7 +124,7 @@ class StagePanel(LadderPanel):
         if run is None or not self._is_stored(run):
             what = "a recording is shown" if self.plan.recorded else "this stage has no result"
             where = "Choose a place that measures in the menu Where, then press Run"
-            raise InvalidValue(f"{what}: a result of your own is what can be kept or dropped", where)
+            raise InvalidValue(f"{what}: only your own result can be kept or dropped", where)
         decisions.decide(self.store, self.plan, run, run.previous(self.runs), kept)
         self._decided = decisions.decided(self.store, self.plan)
         self._show_climb(self._decided)

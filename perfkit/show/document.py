@@ -46,7 +46,7 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[Cell | str]]
     title: str = ""
     note: str = ""
-    """What a reader must know beside the table; without rows, why there are none."""
+    """What a reader must know about the table; without rows, why there are none."""
 
     @property
     def numeric(self) -> list[bool]:
@@ -64,7 +64,7 @@ def tabulate(
         columns: the first one names the thing.
         things: any objects.
         title: above the table.
-        note: what a reader must know beside the table.
+        note: what a reader must know about the table.
         none: why there are no rows, where there are none.
     """
     rows = [[column.cell(thing) for column in columns] for thing in things]
@@ -97,7 +97,7 @@ class Markdown(NamedTuple):
 
 
 class Interactive(NamedTuple):
-    """A picture with a script of its own, for pages and notebooks; a terminal leaves it out."""
+    """A picture with its own script, for pages and notebooks; a terminal leaves it out."""
 
     title: str
     """What it shows, for those who do not see it."""
@@ -110,7 +110,7 @@ class Interactive(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A heading and what stands below it; a string is a paragraph.
+    """A heading and what is below it; a string is a paragraph.
 
     A folded section holds details: a page shows them on a click, a terminal leaves them out.
     """

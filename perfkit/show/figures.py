@@ -25,9 +25,11 @@ def headline(runs: Sequence[Run]) -> Figure:
 
 
 def _figure(name: str, title: str, runs: Sequence[Run], rows: Sequence[Row], unit: str) -> Figure:
-    for run in runs[:1]:
-        title = " · ".join(filter(None, (title, run.workload.rpartition(":")[2], run.device)))
-    return Figure(name, title, rows, f"{'simulated ' * any(run.simulated for run in runs)}{unit}")
+    if runs:
+        title = " · ".join(filter(None, (title, runs[0].workload.rpartition(":")[2], runs[0].device)))
+    if any(run.simulated for run in runs):
+        unit = f"simulated {unit}"
+    return Figure(name, title, rows, unit)
 
 
 def step_time(runs: Sequence[Run]) -> Figure:
@@ -37,7 +39,8 @@ def step_time(runs: Sequence[Run]) -> Figure:
     samples = max(counts, default=0)
     rows = [row for run in runs for row in _timeline(run, samples)]
     unit = f"ms for {samples:,} samples, medians"
-    unit += "; of several steps: shares, not places" * (len(counts) > 1)
+    if len(counts) > 1:
+        unit += "; of several steps: shares, not places"
     return _figure("step_time", "Where a step's time goes", runs, rows, unit)
 
 
@@ -58,8 +61,9 @@ def _timeline(run: Run, samples: int) -> list[Row]:
     step = Estimate(*(scale * value for value in msgspec.structs.astuple(run.step_s)))
     rows, end, wait = [Row("", (), words)], step.value, (share or 0.0) * step.value
     if workers:
-        beside = f"{workers} worker{'s' * (workers != 1)} beside the step: not timed"
-        rows.append(Row("loader", (), beside))
+        rows.append(
+            Row("loader", (), f"{units.plural(int(workers), 'worker')} parallel to the step: not timed")
+        )
     elif workers is not None:
         rows.append(Row("loader", [(wait, _LOADS)]))
     host = "host and device" if run.device == "cpu" else "host"

@@ -28,7 +28,7 @@ def mimebundle(contents: Sequence[Content]) -> dict[str, str]:
 
 
 def frame(page: str, title: str, height: int) -> str:
-    """A page with a script of its own, in a sandbox, for a notebook; `height` in pixels."""
+    """A page with its own script, in a sandbox, for a notebook; `height` in pixels."""
     frames: Any = _template().environment.get_template("frame.jinja").module
     return str(frames.frame(page, title, height))
 

@@ -31,7 +31,7 @@ def name(run: Run) -> str:
 
 
 def stages(runs: Sequence[Run]) -> list[Run]:
-    """The runs without the A/A row, which is no stage of a ladder."""
+    """The runs without the A/A row, which is not a stage of a ladder."""
     return [run for run in runs if not run.is_again]
 
 
@@ -65,10 +65,10 @@ def busy_share(run: Run) -> float | None:
 
 
 def result(ratio: Ratio) -> str:
-    """`1.36× (1.27–1.47) faster`, or the verdict and the ratio where there is no effect."""
+    """`1.36× (1.27–1.47) as fast`, or the verdict and the ratio where there is no effect."""
     if ratio.is_faster or ratio.is_slower:
-        predicted = " (predicted)" * ratio.verdict.startswith("predicted")
-        return f"{units.times_apart(ratio)} {'faster' if ratio.is_faster else 'slower'}{predicted}"
+        predicted = " (predicted)" if ratio.verdict.startswith("predicted") else ""
+        return f"{units.ratio(ratio)} as fast{predicted}"
     return f"{ratio.verdict}, {units.ratio(ratio)}"
 
 
@@ -87,13 +87,13 @@ def pair(runs: Sequence[Run]) -> tuple[list[Run], Ratio | None]:
 
 
 def headline(runs: Sequence[Run]) -> str:
-    """The result in words: `AMP is 1.36× (1.21–1.52) faster than baseline`; empty where there is none."""
+    """The result in words: `AMP is 1.36× (1.21–1.52) as fast as baseline`; empty where there is none."""
     both, ratio = pair(runs)
     if ratio is None:
         return f"{name(both[0])}: {step_time(both[0])} a step" if len(both) == 1 else ""
     before, after = (clean(name(run), 40) for run in both)
     if ratio.is_faster or ratio.is_slower:
-        return f"{after} is {result(ratio)} than {before}"
+        return f"{after} is {result(ratio)} as {before}"
     return f"{after} against {before}: {result(ratio)}{_open(ratio)}"
 
 
@@ -173,7 +173,7 @@ def training(run: Run, before: Run | None, proof: Parity | None = None) -> str:
     if run.simulated:
         return f"{units.NOT_AVAILABLE}: a simulated device computes no numbers"
     if before is None or not (run.losses and before.losses):
-        return f"{units.NOT_AVAILABLE}: there are no losses of both sides"
+        return f"{units.NOT_AVAILABLE}: the losses of both sides are not known"
     recipe, other = Recipe.from_dict(run.recipe), Recipe.from_dict(before.recipe)
     exact = exactness(recipe, other, run.device)
     check = parity.losses(run.losses, before.losses, exact, recipe.amp != "off")

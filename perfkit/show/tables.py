@@ -76,8 +76,9 @@ def ladder(runs: Sequence[Run]) -> Table:
     ratios = [run.speedup(role) for run in runs for role in roles.values()]
     used = {ratio.verdict for ratio in ratios if ratio}
     signs = [f"{sign} {verdict}" for verdict, sign in SIGNS.items() if verdict in used]
-    simulated = ["~ simulated"] * any(run.simulated for run in runs)
-    return tabulate(columns, runs, "The ladder", " · ".join([*signs, *simulated]), "nothing was measured")
+    if any(run.simulated for run in runs):
+        signs.append("~ simulated")
+    return tabulate(columns, runs, "The ladder", " · ".join(signs), "nothing was measured")
 
 
 def _compared(head: str, role: str) -> Col:
@@ -176,9 +177,6 @@ def proof(runs: Sequence[Run]) -> Table:
 def parity(result: Parity) -> list[Content]:
     """Whether a recipe trains the same, check by check."""
     return [checks("Parity", result.checks), result.describe()]
-
-
-# ---------------------------------------------------------------- the history
 
 
 def stored(history: Sequence[Stored]) -> Table:

@@ -21,6 +21,11 @@ def wrapped(text: str, width: int, lines: int) -> str:
     return "\n".join(textwrap.wrap(clean(text), width, max_lines=lines, placeholder=" …"))
 
 
+def plural(count: int, one: str, many: str = "") -> str:
+    """`1 worker`, `2 workers`; `many` where it is not `one` and an s."""
+    return f"{count} {one}" if count == 1 else f"{count} {many or one + 's'}"
+
+
 def number(value: float | None, like: float | None = None) -> str:
     """A number with three digits or all of its whole part; `like` gives the digits instead of the value."""
     if value is None:
@@ -84,13 +89,6 @@ def ratio(value: Ratio) -> str:
     """`1.34× (1.28–1.41)`."""
     like = max(abs(value.ratio), 1.0) if value.ratio >= 0.1 else value.ratio
     return f"{number(value.ratio, like)}× ({number(value.low, like)}–{number(value.high, like)})"
-
-
-def times_apart(value: Ratio) -> str:
-    """How many times faster or slower, above 1 either way: `1.25× (1.22–1.28)` for a ratio of 0.8."""
-    if value.ratio >= 1:
-        return ratio(value)
-    return ratio(Ratio(1 / value.ratio, 1 / value.high, 1 / value.low, value.verdict))
 
 
 def times(value: float | None) -> str:

@@ -33,11 +33,9 @@ class Job:
         self.request, self.before = request, before
         self.state: State = "idle"
         self.now = Update("", "starting …", 0.0)
-        """How far it is."""
         self.runs: tuple[Run, ...] = ()
         """The runs that have ended so far."""
         self.problem: BaseException | None = None
-        """What it raised."""
         self.can_continue: Callable[[], bool] = lambda: False
         """Whether further rounds could decide what this job leaves open; the work may set it."""
         self._work, self._changed = work, changed

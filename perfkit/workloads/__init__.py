@@ -32,16 +32,17 @@ _REQUIRED = ("dataset", "model", "loss", "optimizer")
 
 def reference(name: Any) -> str:
     """`package.module:name` for a built-in workload's short name or a reference."""
-    if not isinstance(name, str):
-        called = getattr(name, "__name__", type(name).__name__)
+    text = name if isinstance(name, str) else f"__main__:{getattr(name, '__name__', type(name).__name__)}"
+    if text.startswith("__main__:"):
+        called = text.removeprefix("__main__:")
         raise InvalidValue(
-            f"the workload is an object, {called}, not a name",
+            f"the workload {called} is not the name of something in a module",
             "Other processes build it, so it must be in a module: in a notebook begin its cell with "
             f"`%%writefile my_training.py`, then give workload='my_training:{called}'",
         )
-    if name not in BUILT_IN and not all(name.partition(":")):
-        raise one_of(name, list(BUILT_IN), "workload", see=", or your own as package.module:name")
-    return BUILT_IN.get(name, name)
+    if text not in BUILT_IN and not all(text.partition(":")):
+        raise one_of(text, list(BUILT_IN), "workload", see=", or your own as package.module:name")
+    return BUILT_IN.get(text, text)
 
 
 def declared(name: str, attribute: str) -> Any:

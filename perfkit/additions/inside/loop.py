@@ -21,6 +21,8 @@ from perfkit.results import stats
 from perfkit.show import units
 from perfkit.show.document import Content, Notice, Table
 
+_NOTABLE = 0.2
+"""A wait of this part of the steps is worth a hint."""
 _FIRST = 2
 """Steps that the figures leave out where there are others: caches, compilation, workers that start."""
 
@@ -106,5 +108,10 @@ def contents(steps: Sequence[Step]) -> list[Content]:
         ["waiting for data", units.percent(sum(step.waited for step in counted) / each.sum())],
         ["steps", str(len(steps))],
     ]
-    note = f"The first {_FIRST} steps are left out." * (len(counted) < len(steps))
-    return [Table(("what", "how much"), rows, "The loop", note)]
+    note = f"The first {_FIRST} steps are left out." if len(counted) < len(steps) else ""
+    contents: list[Content] = [Table(("what", "how much"), rows, "The loop", note)]
+    waiting = sum(step.waited for step in counted) / each.sum()
+    if waiting > _NOTABLE:
+        words = f"{units.percent(waiting)} of a step waits for data"
+        contents.append(f"{words}: let the DataLoader have workers, or more of them (num_workers=2).")
+    return contents

@@ -2,6 +2,7 @@
 
 import functools
 from typing import Any
+from unittest import mock
 
 from IPython.display import display
 from msgspec.structs import replace
@@ -12,6 +13,10 @@ from perfkit.notebook.shown import Recipes, Shown
 _WAY = (
     "Switches are set for scripts: save this notebook as one (File > Save and Export Notebook As), "
     "then `!perfkit watch train.py` says what to try."
+)
+_MODULE = (
+    "A worker process that is spawned cannot import the class of a data set that a cell defines: "
+    "begin that cell with `%%writefile my_data.py`, and import the class from there."
 )
 
 
@@ -24,13 +29,16 @@ def _watch_cell(shell: Any, line: str, cell: str) -> None:
     """Runs a cell, shows the steps of its loop below its own output, then raises what the cell raised."""
     from perfkit.additions.inside import loop  # torch, once a cell is to be run
 
-    shell.showtraceback = lambda *_, **__: None  # the error is raised below, and shown then
-    try:
-        with loop.observed() as steps:
-            result = shell.run_cell(cell)
-    finally:
-        del shell.showtraceback
-    display(Shown(steps, [*loop.contents(steps), _WAY]))
+    later = mock.patch.object(shell, "showtraceback")  # the error is raised, and shown, below
+    with later, loop.observed() as steps:
+        result = shell.run_cell(cell)
+    contents = [*loop.contents(steps), _WAY]
+    if not result.success:
+        contents = [*loop.contents(steps)] if steps else []
+        if "DataLoader worker" in str(result.error_in_exec):
+            contents.append(_MODULE)
+    if contents:
+        display(Shown(steps, contents))
     result.raise_error()
 
 

@@ -1,6 +1,6 @@
-"""Puzzles: the learner writes a few lines of training code; a process of its own checks them.
+"""Puzzles: the learner writes a few lines of training code; a separate process checks them.
 
-A puzzle is data: a table in `data/puzzles/puzzles.toml`; a mystery has its script in a file of its own.
+A puzzle is data: a table in `data/puzzles/puzzles.toml`; a mystery has its script in its own file.
 An answer runs in a measuring process, not in the notebook's kernel: a loop without end, a crash, or a
 patched clock is over with that process.
 """
@@ -55,7 +55,7 @@ class Puzzle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Python, with the tools of `data/puzzles/bench.py`: it ends with a sentence for each mistake."""
 
     def check(self, *answer: Any) -> Verdict:
-        """Runs the answer in a process of its own, and says whether it is right and, if not, why.
+        """Runs the answer in a separate process, and says whether it is right and, if not, why.
 
         It is the functions or classes that the starter defines, or all of it as one string of Python.
         """
@@ -132,8 +132,8 @@ def score(gain: Comparison, light: Comparison, same: Check, levers: Mapping[str,
     """The score of a script (b), and what it is made of: speed / speed of light, times the share of levers.
 
     Args:
-        gain: beside the slow script that it was made from (a).
-        light: beside the speed of light (a), that of its model on a batch that is already there.
+        gain: compared with the slow script that it was made from (a).
+        light: compared with the speed of light (a), that of its model on a batch that is already there.
         same: whether its first steps have the losses of the slow script; if not, there is no score.
         levers: whether workers, uint8, 16 bits and compile are in effect.
     """

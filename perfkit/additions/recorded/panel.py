@@ -16,7 +16,7 @@ def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
 
     Args:
         name: a recording that ships with perfkit, one of the user's, or a file.
-        stage: the stage to show, beside the one that it was compared with; all of them if None.
+        stage: the stage to show, with the one that it was compared with; all of them if None.
 
     Raises:
         InvalidValue: there is no such recording, or no such stage.

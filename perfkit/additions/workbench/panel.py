@@ -1,4 +1,4 @@
-"""The workbench: every switch as a control, the history of runs, runs beside each other, their scripts."""
+"""The workbench: every switch as a control, the history of runs, their comparison, their scripts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ from perfkit.studies.job import Job
 
 
 class History(anywidget.AnyWidget):
-    """The table of runs in the page, to sort and filter; its script is the file beside this one."""
+    """The table of runs in the page, to sort and filter; its script is the file next to this one."""
 
     _esm = Path(__file__).with_name("history.js")
     rows: "traitlets.List[Any]" = traitlets.List().tag(sync=True)
@@ -126,7 +126,7 @@ class Workbench(LadderPanel):
         return self._profile or super().sections()
 
     def _answers(self) -> list[Content]:
-        """The ticked runs, each beside the first of them."""
+        """The ticked runs, each with the first of them."""
         first, *others = self.runs
         try:
             words = [

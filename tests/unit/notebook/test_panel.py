@@ -162,8 +162,9 @@ def test_the_line_says_what_is_left():
 def test_a_class_of_a_cell_is_refused_with_what_to_do():
     class Mine: ...
 
-    with pytest.raises(InvalidValue, match="writefile"):
-        pk.LadderPanel(workload=Mine)
+    for mine in (Mine, "__main__:Mine"):
+        with pytest.raises(InvalidValue, match="writefile.*my_training:Mine"):
+            pk.LadderPanel(workload=mine)
 
 
 def test_in_colab_the_click_itself_does_the_work(monkeypatch):

@@ -126,7 +126,7 @@ def test_lanes_of_a_cpu_show_the_wait_where_it_was_and_no_time_of_workers():
     assert head.text.startswith("baseline: 1.97 s")
     assert [width for width, _ in loader.pieces] == [wait], "the loader works while the host waits"
     assert [width for width, _ in host.pieces] == pytest.approx([wait, step - wait])
-    assert (workers.pieces, workers.text) == ((), "1 worker beside the step: not timed")
+    assert (workers.pieces, workers.text) == ((), "1 worker parallel to the step: not timed")
     assert picture.unit == "ms for 32 samples, medians"
 
 
@@ -150,7 +150,7 @@ def test_a_simulated_step_says_so():
 
 def test_the_headline_is_the_last_comparison_in_words():
     runs = session()
-    assert figures.headline(runs[:2]).title == "data loading is 1.53× (1.51–1.56) faster than baseline"
+    assert figures.headline(runs[:2]).title == "data loading is 1.53× (1.51–1.56) as fast as baseline"
     assert figures.headline(runs[:1]).title == "baseline: 1.97 s (1.94–2.00) a step"
     assert figures.headline([]).nothing
 

@@ -35,9 +35,9 @@ SAME_CEILING = "with free data the rate stays at"
     ("after", "before", "text"),
     [
         ({"factor": 2, "wait": 0.05, "ceiling": 250}, {"wait": 0.5, "ceiling": 250},
-         f"2.00× (2.00–2.00) faster; waiting for data fell from 50% to 5% of the step; {SAME_CEILING} 250 samples/s."),
+         f"2.00× (2.00–2.00) as fast; waiting for data fell from 50% to 5% of the step; {SAME_CEILING} 250 samples/s."),
         ({"factor": 0.8, "ceiling": 80}, {"ceiling": 100},
-         "1.25× (1.25–1.25) slower; waiting for data stays at 0% of the step; with free data the "
+         "0.80× (0.80–0.80) as fast; waiting for data stays at 0% of the step; with free data the "
          "rate fell from 100 to 80.0 samples/s."),
         ({GB: 11_300_000_000}, {GB: 1_050_000_000},
          "no measurable difference, 1.00× (1.00–1.00); an effect over 1% would show; waiting for data stays "

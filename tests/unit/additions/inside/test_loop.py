@@ -1,7 +1,10 @@
 """A loop observed in its own process: what counts as a step, what as waiting; nothing stays patched."""
 
+import contextlib
+
 import pytest
 import torch
+from IPython.utils.capture import capture_output
 from torch.utils.data import DataLoader, dataloader
 
 from perfkit.additions.inside import loop
@@ -9,7 +12,8 @@ from perfkit.additions.inside import loop
 
 def test_the_figures_leave_out_the_first_steps():
     steps = [loop.Step(seconds, waited=0.25, samples=8) for seconds in (6.0, 6.0, 1.0, 1.0, 1.0, 1.0)]
-    (table,) = loop.contents(steps)
+    table, hint = loop.contents(steps)
+    assert hint.startswith("25% of a step waits for data") and "num_workers" in hint
     assert dict(table.rows) | {"samples/s": "8.00", "waiting for data": "25%"} == dict(table.rows)
     assert loop.contents([])[0].text.startswith("No step was seen")
 
@@ -43,3 +47,19 @@ def test_any_loop_is_observed_and_nothing_is_left_behind(monkeypatch):
     assert dataloader._BaseDataLoaderIter.__next__ is plain
     train()
     assert len(steps) == 3
+
+
+def test_a_watched_cell_hints_at_what_ended_it_and_leaves_the_shell_as_it_was(shell):
+    from perfkit.additions.inside.panel import _watch_cell
+
+    own = shell.showtraceback = lambda *_, **__: None  # as an extension sets it
+    for cell, hint in (
+        ("1 / 0", ""),
+        ("raise RuntimeError('DataLoader worker (pid 1) exited unexpectedly')", "%%writefile my_data.py"),
+        ("pass", "No step was seen"),
+    ):
+        with capture_output() as output, contextlib.suppress(ZeroDivisionError, RuntimeError):
+            _watch_cell(shell, "", cell)
+        texts = " ".join(str(one.data.get("text/plain")) for one in output.outputs)
+        assert (hint in texts) if hint else not texts
+        assert shell.showtraceback is own

@@ -50,7 +50,7 @@ def test_two_ticked_runs_are_compared(bench):
     bench._moved()
     tick(bench, RUNS[0], other)
     text = " ".join(terminal.text(bench.sections()).split())
-    assert "not interleaved" in text and "1.53× (1.51–1.56) faster" in text
+    assert "not interleaved" in text and "1.53× (1.51–1.56) as fast" in text
     assert "Training: not the same (losses" in text
     tick(bench, RUNS[0], elsewhere)
     assert "the runs differ in device" in terminal.text(bench.sections())
