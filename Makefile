@@ -34,7 +34,7 @@ NOTEBOOKS := $(patsubst notebooks/src/%.py,notebooks/%.ipynb,$(SOURCES))
 MISSING   := $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS))
 CODE      := $(wildcard perfkit tests benchmarks docs notebooks/src)
 
-.PHONY: help lab run test check checks lint types imports pytest double format notebooks bench recordings outputs book slides bundle install install-dev chromium clean distclean
+.PHONY: help lab run test check checks lint types imports pytest double format notebooks bench gpu recordings outputs book slides bundle install install-dev chromium clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -87,6 +87,11 @@ notebooks: $(STAMPS)/install  ## rewrite every notebook from its source in noteb
 bench: $(STAMPS)/dev  ## the instrument's own overheads: the harness, and watching a script
 	$(BIN)/python -m benchmarks.overhead harness
 	$(BIN)/python -m benchmarks.overhead watch
+
+gpu: $(STAMPS)/install  ## all that only a GPU can show, in 12 minutes: a page and one file to send
+	@$(BIN)/python -c "import pytest, xdist" 2>/dev/null || $(PIP) --quiet pytest pytest-timeout pytest-xdist hypothesis \
+		|| echo "pytest cannot be had here: the part with the tests will fail, the rest runs"
+	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 recordings: $(STAMPS)/dev $(STAMPS)/chromium  ## measure and draw data/recordings/ again; refuses a busy machine
 	$(BIN)/python -m docs.record $(ARGS)
