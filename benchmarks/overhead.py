@@ -103,7 +103,7 @@ def harness(folder: Path) -> Iterator[Rate]:
         child.ask("describe", device="cpu", **what)
         recipe = Recipe(batch_size=BATCH)
         child.ask("train", recipe=recipe, seed=0, loss_steps=2, warmup_s=3)
-        yield lambda: child.ask("block", samples=BATCH * STEPS, queues=0).samples_per_s
+        yield lambda: child.ask("slice", samples=BATCH * STEPS, seconds=0.0).samples_per_s
 
 
 @contextlib.contextmanager

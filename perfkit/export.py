@@ -56,7 +56,7 @@ def script(
     """
     device = device if re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", device) else "cuda"
     module, _, name = _checked(reference(workload), options).partition(":")
-    sources, functions = [_read("train"), _read("parallel")], dict[str, Any]()
+    sources, functions = [_read(each) for each in ("train", "program", "parallel")], dict[str, Any]()
     if is_ours := module.startswith("perfkit."):
         sources.insert(0, _read(module.removeprefix("perfkit.").replace(".", "/")))
     nodes, texts = dict[str, Any](), dict[str, str]()
@@ -81,7 +81,8 @@ def script(
     for table in ("DTYPES", "IMPLEMENTATIONS"):
         pairs = zip(nodes[table].value.keys, nodes[table].value.values, strict=True)
         scope[table] = {key.value: value for key, value in pairs}
-    loop = _laid_out(_Chosen(scope, functions | {"endless": nodes["endless"]}).visit(nodes["train"]))
+    functions["program.batches"] = nodes["endless"]
+    loop = _laid_out(_Chosen(scope, functions).visit(nodes["train"]))
     if recipe.amp != "fp16":
         for pattern, replacement in _WITHOUT_SCALER.items():
             loop = re.sub(pattern, replacement, loop, flags=re.MULTILINE)
@@ -206,7 +207,7 @@ class _Chosen(ast.NodeTransformer):
 
     def visit_With(self, node: ast.With) -> Any:
         context = ast.unparse(self.visit(node.items[0]))
-        if context.startswith("record_function(") or "enabled=False" in context:
+        if context.startswith("program.part(") or "enabled=False" in context:
             return self.all(node.body)
         return self.generic_visit(node)
 
@@ -218,7 +219,12 @@ class _Chosen(ast.NodeTransformer):
     def visit_AnnAssign(self, node: Any) -> Any:
         return self.visit(ast.Assign([node.target], node.value, lineno=0))
 
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        return None if ast.unparse(node).startswith("program.") else self.generic_visit(node)
+
     def visit_Assign(self, node: ast.Assign) -> Any:
+        if ast.unparse(node.targets[0]) == "program":
+            return None
         self.before = []
         self.generic_visit(node)
         if ast.unparse(node.targets[0]) == ast.unparse(node.value):  # nothing is left to do
@@ -226,6 +232,7 @@ class _Chosen(ast.NodeTransformer):
         return [*self.before, node]
 
     def visit_Call(self, node: ast.Call) -> Any:
+        node.args = [each for each in node.args if ast.unparse(each) != "program.part"]
         self.generic_visit(node)
         function = self.functions.get(ast.unparse(node.func))
         if not function:

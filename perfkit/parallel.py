@@ -1,7 +1,7 @@
 """What runs beside the loop of `train.py`: a second CUDA stream, and further ranks."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,23 +10,25 @@ from torch.profiler import record_function
 from torch.utils.data import DistributedSampler
 
 
-def prefetched(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
+def prefetched(
+    batches: Iterator[Any], device: torch.device, part: Callable[[str], Any] = record_function
+) -> Iterator[Any]:
     """Batches on the device: the next one is copied while the model works on the current one."""
     side = torch.Stream(device)
 
     def copied(batch: Any) -> Any:
         if batch is None:
             return None
-        with record_function("copy"):
+        with part("copy"):
             with side:
-                return [part.to(device, non_blocking=True) for part in batch]
+                return [each.to(device, non_blocking=True) for each in batch]
 
     upcoming = copied(next(batches, None))
     while upcoming is not None:
         stream = torch.accelerator.current_stream(device)
         stream.wait_stream(side)
-        for part in upcoming:  # the allocator must not reuse its memory while this stream reads it
-            part.record_stream(stream)
+        for each in upcoming:  # the allocator must not reuse its memory while this stream reads it
+            each.record_stream(stream)
         current, upcoming = upcoming, copied(next(batches, None))
         yield current
 

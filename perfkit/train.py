@@ -2,19 +2,18 @@
 
 Each `recipe.NAME` is a switch of `perfkit.Recipe`, and each `workload.NAME` belongs to what is trained (the
 protocol is in `perfkit/workloads/__init__.py`). Nothing else trains. What only few recipes need is in its
-sibling `parallel.py`.
+sibling `parallel.py`; `program` is how it is measured, and does nothing else.
 """
 
 from collections.abc import Iterator
-from itertools import chain, repeat
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from torch.profiler import record_function
 from torch.utils.data import DataLoader, RandomSampler
 
 from perfkit.parallel import RankSampler, join_ranks, prefetched
+from perfkit.program import Program
 from perfkit.recipe import Recipe
 
 DTYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -26,13 +25,11 @@ IMPLEMENTATIONS: dict[str, dict[str, bool]] = {
 }
 
 
-def endless(loader: Any) -> Iterator[Any]:
-    """Batches, epoch after epoch."""
-    return chain.from_iterable(repeat(loader))
-
-
-def train(recipe: Recipe, workload: Any, device: torch.device, seed: int = 0) -> Iterator[torch.Tensor]:
+def train(
+    recipe: Recipe, workload: Any, device: torch.device, seed: int = 0, program: Program | None = None
+) -> Iterator[torch.Tensor]:
     """Train without end: the loss of each optimizer step, on the device."""
+    program = program or Program()
     torch.manual_seed(seed)
     if recipe.fp32_precision != "default":
         torch.set_float32_matmul_precision("high" if recipe.fp32_precision == "tf32" else "highest")
@@ -69,14 +66,15 @@ def train(recipe: Recipe, workload: Any, device: torch.device, seed: int = 0) ->
     optimizer = workload.optimizer(model.parameters(), **IMPLEMENTATIONS[recipe.optimizer_impl])
     # Torch's own first scale, 65,536, overflows in some models: their first updates would be skipped.
     scaler = torch.amp.GradScaler(device.type, init_scale=1024.0, enabled=recipe.amp == "fp16")
-    batches = endless(loader)
+    program.built(loader, model, optimizer, scaler, device)
+    batches = program.batches(loader)
     if recipe.device_prefetch:
-        batches = prefetched(batches, device)
+        batches = prefetched(batches, device, program.part)
     if recipe.accumulation > 1:
         losses: list[torch.Tensor] = []
     for inputs, targets in batches:
         if not recipe.device_prefetch:
-            with record_function("copy"):
+            with program.part("copy"):
                 inputs = inputs.to(device, non_blocking=recipe.non_blocking)
                 targets = targets.to(device, non_blocking=recipe.non_blocking)
         if hasattr(workload, "prepare"):
@@ -86,12 +84,12 @@ def train(recipe: Recipe, workload: Any, device: torch.device, seed: int = 0) ->
         if recipe.ranks > 1 and recipe.accumulation > 1:
             # As in `with model.no_sync()`: the ranks average their gradients with the last batch only.
             model.require_backward_grad_sync = len(losses) == recipe.accumulation - 1
-        with record_function("forward"):
+        with program.part("forward"):
             with torch.autocast(device.type, DTYPES[recipe.amp], enabled=recipe.amp != "off"):
                 loss = workload.loss(model(inputs), targets)
         if recipe.accumulation > 1:
             loss = loss / recipe.accumulation
-        with record_function("backward"):
+        with program.part("backward"):
             scaler.scale(loss).backward()
         if recipe.accumulation > 1:
             losses.append(loss.detach())
@@ -99,7 +97,7 @@ def train(recipe: Recipe, workload: Any, device: torch.device, seed: int = 0) ->
                 continue  # the next batch adds its gradients
             loss = torch.stack(losses).sum()
             losses.clear()
-        with record_function("optimizer"):
+        with program.part("optimizer"):
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad(set_to_none=recipe.zero_grad_set_to_none)

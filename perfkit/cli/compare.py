@@ -13,6 +13,9 @@ from perfkit.show import tables
 from perfkit.studies import compare as comparing
 from perfkit.studies import inspect
 
+UNDECIDED = 3
+"""The exit code of a gate that cannot see what it is asked for."""
+
 
 def compare(
     sides: Annotated[
@@ -25,6 +28,9 @@ def compare(
     training: Training,
     gate: Gate,
     output: Output,
+    more: Annotated[
+        bool, typer.Option("--more", help="add rounds to the newest stored comparison of both")
+    ] = False,
 ) -> None:
     """Is B faster than A? Measures both in turn until the interval is narrow enough.
 
@@ -40,10 +46,13 @@ def compare(
         with progress() as follow:
             if gate.limit is not None:
                 plan.source(plan, follow).require("--fail-if-slower")
-            result = comparing.compare(a, b, plan, gate.budget, gate.precision, progress=follow, store=store)
+            known = comparing.earlier_comparison(a, b, plan, store) if more else None
+            result = comparing.compare(
+                a, b, plan, gate.budget, gate.precision, earlier=known, progress=follow, store=store
+            )
         output.show(f"{b.title} against {a.title}", [result.describe()], record(result))
-        if is_too_slow(result, gate.limit):
-            raise typer.Exit(1)
+        if code := gate_code(result, gate.limit):
+            raise typer.Exit(code)
 
 
 def record(result: Comparison) -> dict[str, Any]:
@@ -55,27 +64,24 @@ def record(result: Comparison) -> dict[str, Any]:
         "a": result.a.recipe,
         "b": result.b.recipe,
         "rounds": result.rounds,
-        "pairs": result.pairs,
+        "incarnations": result.incarnations,
         "interleaved": result.pairing.interleaved,
-        "noise": result.pairing.noise,
+        "noise": result.pairing.known_spread.sd,
         **msgspec.to_builtins(result.ratio),
     }
 
 
-def is_too_slow(result: Comparison, limit: float | None) -> bool:
-    """Whether B is seen to be slower than a gate allows, which is said; also if the gate cannot tell."""
+def gate_code(result: Comparison, limit: float | None) -> int:
+    """The exit code of a gate: 1 if B is slower than it allows, 3 if that cannot be seen; which is said."""
     ratio = result.ratio
-    if limit is None:
-        return False
-    # A gate does not let a regression pass because the machine was busy: the interval decides there.
-    is_slower = ratio.is_slower or (ratio.verdict == "disturbed" and ratio.high < 1)
-    if is_slower and ratio.ratio < 1 - limit:
+    if limit is None or ratio.low >= 1 - limit:
+        return 0
+    if ratio.high < 1 - limit:
         complain(f"B is slower than A by more than {limit:.1%}")
-        return True
-    if ratio.low < 1 - limit:
-        what = f"that B is slower by more than {limit:.1%} is not ruled out, as it is {ratio.low:.3f} to"
-        complain(f"{what} {ratio.high:.3f} times as fast. Raise --budget, or the limit")
-    return False
+        return 1
+    found = f"B is {ratio.low:.3f} to {ratio.high:.3f} times as fast as A"
+    complain(f"whether B is slower by more than {limit:.1%} cannot be seen: {found}. Add rounds with --more")
+    return UNDECIDED
 
 
 def parity(

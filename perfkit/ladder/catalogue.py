@@ -7,7 +7,7 @@ import math
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -29,40 +29,40 @@ Exactness = Literal["bitwise", "tolerance", "changes training"]
 class Preset:
     """How much is measured, and at which size.
 
-    Blocks have `block_samples`, or what takes `block_s` by the steps of the warm-up; on a CPU also `queues`
-    fillings of the loader's queue, as the batches that were queued before a shorter one would decide the
-    result. There are at least so many `rounds`. They go on until half the width of every interval / ratio is
-    at most `precision` (0: never), or `part` of the effect, or until they have taken `budget_s` for each
-    stage that is compared, or `limit_s` for a ladder. With `ceiling` the first rounds also measure the step
-    on a batch that is already on the device.
+    A slice has the fewest whole steps with at least `slice_samples` that take about `slice_s`. There are at
+    least so many `rounds`. They go on until half the width of every interval / ratio is at most `precision`
+    (0: never), or `part` of the effect, or until starting and measuring have taken `budget_s` for each stage
+    that is compared (0: a single incarnation, without a verdict), or `limit_s` for a ladder. `cached` slices
+    are taken on a batch that is already on the device.
     """
 
     name: str
     batch_size: int
     large_batch: int
     largest_batch: int
-    block_samples: int
+    slice_samples: int
     rounds: int
     loss_steps: int
     """The losses of the first steps of every run are kept; the exported script gives the same ones."""
     warmup_s: float
     """Warm-up ends once the step time is steady, or after about this long."""
-    queues: int = 2
-    """0 in a smoke test, which gives no verdict."""
-    block_s: float = 0.0
+    slice_s: float = 0.0
     precision: float = 0.05
-    part: float = 0.15
+    part: float = 0.2
     budget_s: float = 0.0
     limit_s: float = math.inf
-    ceiling: bool = True
+    cached: int = 5
 
+
+ACCELERATOR_SLICE_S = 0.7
+"""Longer than on a CPU, so that a synchronisation at each end does not show."""
 
 PRESETS = {
-    "smoke": Preset("smoke", 8, 16, 16, block_samples=16, rounds=3, loss_steps=4, warmup_s=0.5, queues=0),
-    "quick": Preset("quick", 32, 64, 64, block_samples=128, rounds=5, loss_steps=4, warmup_s=4, block_s=1,
-                    budget_s=60, limit_s=320),
-    "paper": Preset("paper", 32, 512, 1024, block_samples=2_048, rounds=5, loss_steps=8, warmup_s=10,
-                    block_s=1, budget_s=60, limit_s=570),
+    "smoke": Preset("smoke", 8, 16, 16, slice_samples=16, rounds=3, loss_steps=4, warmup_s=0.5),
+    "quick": Preset("quick", 32, 64, 64, slice_samples=1, rounds=5, loss_steps=4, warmup_s=3,
+                    slice_s=0.3, budget_s=60, limit_s=330),
+    "paper": Preset("paper", 32, 512, 1024, slice_samples=1, rounds=5, loss_steps=8, warmup_s=10,
+                    slice_s=0.3, budget_s=60, limit_s=570),
 }  # fmt: skip
 
 
@@ -71,7 +71,10 @@ def preset(name: str | None = None, device: str = "cpu") -> Preset:
     wanted = name or os.environ.get("PERFKIT_PRESET") or ("paper" if device == "cuda" else "quick")
     if wanted not in PRESETS:
         raise one_of(wanted, list(PRESETS), "preset")
-    return PRESETS[wanted]
+    chosen = PRESETS[wanted]
+    if device != "cpu" and chosen.slice_s:
+        return replace(chosen, slice_s=ACCELERATOR_SLICE_S)
+    return chosen
 
 
 MOST_WORKERS = 16

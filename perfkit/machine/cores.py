@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,15 +67,6 @@ def _memory_limits() -> list[int]:
     return [int(words[0]) for words in _in_groups("memory.max").values() if words[0] != "max"]
 
 
-def resident_bytes(pids: Collection[int]) -> int:
-    """Memory of all processes in the groups that these lead; pages that they share count for each."""
-    total = 0
-    for process in members(pids):
-        with contextlib.suppress(psutil.Error):
-            total += process.memory_info().rss
-    return total
-
-
 # ---------------------------------------------------------------- CPU time of others
 
 
@@ -90,13 +81,8 @@ class CpuTimes(NamedTuple):
     """Used by other processes of the control group that limits this one; None without a limit."""
 
 
-def cpu_times(pids: Collection[int] = ()) -> CpuTimes:
-    """The CPU time until now; `pids` are the measured processes, each the leader of a group."""
-    measured = 0.0
-    for process in members(pids):
-        with contextlib.suppress(psutil.Error):
-            # User, system, and both of children that have ended.
-            measured += sum(process.cpu_times()[:4])
+def cpu_times(measured: float = 0.0) -> CpuTimes:
+    """The CPU time until now; `measured` is what the measured processes have used of it, in seconds."""
     each = psutil.cpu_times(percpu=True)
     capacity = idle = 0.0
     for times in [each[core] for core in affinity() if core < len(each)] or each:
@@ -127,16 +113,6 @@ def taken_share(before: CpuTimes, after: CpuTimes) -> float:
     return min(1.0, max(0.0, busy) / usable)
 
 
-def members(pids: Collection[int]) -> list[psutil.Process]:
-    """All processes in the groups that these lead: much faster to find than their trees."""
-    found = []
-    for pid in psutil.pids() if pids else ():
-        with contextlib.suppress(OSError, psutil.Error):
-            if os.getpgid(pid) in pids:
-                found.append(psutil.Process(pid))
-    return found
-
-
 class OtherPrograms:
     """What other programs use from now on.
 
@@ -154,10 +130,10 @@ class OtherPrograms:
     def busiest(self, pids: Iterable[int] = ()) -> tuple[str, float]:
         """The program that has used most, all its processes together, and its share of the usable cores.
 
-        `pids` are leaders of process groups that do not count; this process never counts.
+        The processes with these `pids` do not count; this process never counts.
         """
         self.look()
-        ours = {os.getpid(), *(process.pid for process in members(set(pids)))}
+        ours = {os.getpid(), *pids}
         programs = defaultdict[str, float](float)
         for (pid, begun), (name, spent) in self._latest.items():
             if pid not in ours:

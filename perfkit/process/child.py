@@ -1,30 +1,27 @@
-"""Measuring processes: start, ask, cancel, time out, end with all they started; one at a time on a device."""
+"""Measuring processes: start, ask, suspend, cancel, time out, end with all that they started."""
 
 import contextlib
+import itertools
 import math
 import os
 import shutil
-import signal
 import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import Pipe
 from multiprocessing import connection as connections
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import filelock
-import psutil
-
 from perfkit import machine
-from perfkit.errors import Cancelled, RunFailed
-from perfkit.machine import cores, gpus
-from perfkit.process import Answer, failures, server
+from perfkit.errors import RunFailed
+from perfkit.process import Answer, Question, failures, zygote
+from perfkit.process.locks import check_cancelled
+from perfkit.process.tree import Tree
 
 OnProgress = Callable[[str], None]
 """Called with the phase."""
@@ -32,11 +29,8 @@ OnProgress = Callable[[str], None]
 POLL_S = 0.1
 COLLECT_S = 1.5
 """How long the failures of other ranks are waited for, to find the one that caused them."""
-GRACE_S = 3.0
 LOG_BYTES = 20_000
 """How much of the end of a log is read."""
-EVERYTHING = "the cores and all GPUs"
-"""What a script locks, whose device shows only when it runs."""
 
 
 class Conversation(contextlib.AbstractContextManager["Conversation"]):
@@ -50,10 +44,11 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
         self, on_progress: OnProgress, cancelled: threading.Event | None, timeout_s: float | None = None
     ) -> None:
         self.on_progress, self.cancelled, self.timeout_s = on_progress, cancelled, timeout_s
-        self.pids: list[int] = []
-        """The leaders of its process groups."""
+        self.trees: list[Tree] = []
+        """Each rank with all that it has started."""
         self.lines: list[Connection] = []
         """To each rank."""
+        self._numbers = itertools.count(1)
 
     def events(self) -> Iterator[tuple[int, str | Answer | RunFailed]]:
         """What ranks have sent, waiting for at most some time; why one has ended."""
@@ -88,31 +83,58 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
         Raises `RunFailed` where a process failed, died or took too long (see `RunFailed.original`),
         `Cancelled` where that was set.
         """
+        asked = Question(next(self._numbers), question, arguments)
         for line in self.lines:
             with contextlib.suppress(OSError):  # it has ended: `events` says so
-                line.send((question, arguments))
+                line.send(asked)
+        self.resume()
         answers: dict[int, object] = {}
         until = time.monotonic() + (self.timeout_s or math.inf)
         while len(answers) < len(self.lines):
-            _check(self.cancelled)
+            check_cancelled(self.cancelled)
             if time.monotonic() > until:
                 what = f"it took longer than its time limit of {self.timeout_s:.0f} s"
                 raise RunFailed(what, "Allow it more time, or let it do less: a smaller preset or model")
             for rank, event in self.events():
                 if isinstance(event, Answer):
-                    answers[rank] = event.value
+                    if event.number == asked.number:  # else it answers one that was given up
+                        answers[rank] = event.value
                 elif isinstance(event, RunFailed):
                     raise self.cause(rank, event).original()
                 elif rank == 0:
                     self.on_progress(event)
         return answers[0]
 
+    # ------------------------------------------------------------ turns
+
+    def suspend(self) -> None:
+        """Stops everything that belongs to it, until it is asked again."""
+        for tree in self.trees:
+            tree.suspend()
+
+    def resume(self) -> None:
+        """Lets it go on; the first process of each rank first, which finds what it was asked."""
+        for tree in self.trees:
+            tree.resume()
+
+    def cpu_s(self) -> float:
+        """CPU seconds that it has used."""
+        return sum(tree.cpu_s() for tree in self.trees)
+
+    def resident_bytes(self) -> int:
+        """Memory of all its processes; pages that they share count for each."""
+        return sum(tree.resident_bytes() for tree in self.trees)
+
+    def pids(self) -> set[int]:
+        """The numbers of all its processes."""
+        return {process.pid for tree in self.trees for process in tree.processes()}
+
     def __exit__(self, *_: object) -> None:
         self.stop()
 
 
 class Child(Conversation):
-    """A measuring process for each rank, each with its loader workers in a process group of its own.
+    """A measuring process for each rank, each with its loader workers in a session of its own.
 
     `environment` holds variables besides those of this process, such as `Recipe.environment()`; the others
     are those of a `Conversation`, and what `ask` raises is raised here too.
@@ -129,43 +151,48 @@ class Child(Conversation):
         super().__init__(on_progress, cancelled, timeout_s)
         self.folder = Path(tempfile.mkdtemp(prefix="perfkit-"))
         """Its temporary files; removed with whatever a killed process leaves there."""
-        self._processes: list[BaseProcess] = []
+        self._processes: list[zygote.Forked] = []
         on_progress("importing torch")
         try:
             for variables in _rank_variables(ranks):
-                _check(cancelled)
+                check_cancelled(cancelled)
                 self._launch({**(environment or {}), **variables})
         except BaseException:
             self.stop()
             raise
 
     def _launch(self, variables: dict[str, str]) -> None:
-        ours, theirs = Pipe()
         defaults = {
             "TORCHINDUCTOR_CACHE_DIR": str(machine.data_folder() / "cache" / "inductor"),
             # Else gloo resolves the host's name, which may be unknown.
             "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
         }
         variables = {**defaults, **os.environ, **variables, "TMPDIR": str(self.folder)}
-        try:
-            process = server.start(theirs, str(self._log(len(self.lines))), variables)
-        except Exception as problem:
-            what = f"no measuring process could be started: {problem!r}"
-            raise RunFailed(what, "Run `perfkit doctor`: it says whether torch can be imported") from problem
-        finally:
-            theirs.close()
+        paths = sys.path if sys.flags.safe_path else [os.getcwd(), *sys.path]
+        about = zygote.About(variables, list(paths), os.getcwd(), str(self._log(len(self.lines))))
+        ours, theirs = Pipe()
         self.lines.append(ours)
+        ours.send(about)
+        with theirs:
+            try:
+                process = zygote.start(theirs, variables)
+            except OSError as problem:
+                self.lines.pop().close()
+                what = f"no measuring process could be started: {problem}"
+                raise RunFailed(
+                    what, "Run `perfkit doctor`: it says whether torch can be imported"
+                ) from problem
         self._processes.append(process)
-        self.pids.append(process.pid or 0)
+        self.trees.append(Tree(process.pid or 0))
 
     def _log(self, rank: int) -> Path:
         return self.folder / f"rank{rank}.log"
 
     def death(self, rank: int) -> RunFailed | None:
-        process = self._processes[rank]
-        if process.is_alive():
+        code = self._processes[rank].exit_code()
+        if code is None:
             return None
-        return failures.explain_exit(process.exitcode, self.log(rank).rpartition("\n")[2])
+        return failures.explain_exit(code, self.log(rank).rpartition("\n")[2])
 
     def cause(self, rank: int, failure: RunFailed) -> RunFailed:
         """The failure that caused the others: when a rank ends, those that lose it fail too."""
@@ -181,16 +208,23 @@ class Child(Conversation):
 
     def log(self, rank: int = 0) -> str:
         """The last lines that a rank printed."""
-        path = self._log(rank)
-        written = path.read_bytes()[-LOG_BYTES:] if path.is_file() else b""
-        return written.decode(errors="replace").strip()
+        return last_lines(self._log(rank))
 
     def stop(self) -> None:
-        for line, pid, process in zip(self.lines, self.pids, self._processes, strict=True):
+        for line in self.lines:
             line.close()
-            end_tree(pid)
-            process.join(GRACE_S)
+        for tree in self.trees:
+            tree.end()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def last_lines(path: Path) -> str:
+    """The end of a log that may be long; empty if there is none."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - LOG_BYTES))
+        return file.read().decode(errors="replace").strip()
 
 
 def call(
@@ -207,50 +241,6 @@ def call(
         return child.ask("call", place=place, arguments=arguments)
 
 
-def _check(cancelled: threading.Event | None) -> None:
-    if cancelled and cancelled.is_set():
-        raise Cancelled("stopped on request")
-
-
-# ---------------------------------------------------------------- the end
-
-
-def end_tree(pid: int) -> None:
-    """Terminates a process group, then kills what is left of it and of what it started.
-
-    Resource trackers of multiprocessing come last: they end by themselves, and remove shared semaphores.
-    """
-    tree = gpus.process_tree(pid)
-    _signal_group(pid, signal.SIGTERM)
-    _await(tree[:1])
-    members = [*tree, *cores.members([pid])]  # also those whose parents have ended
-    for member in members:
-        with contextlib.suppress(psutil.Error):
-            if not any("resource_tracker" in word for word in member.cmdline()):
-                member.kill()
-    _await(members)
-    _signal_group(pid, signal.SIGKILL)
-    _await(members)
-
-
-def _signal_group(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
-
-
-def _await(processes: Sequence[psutil.Process]) -> None:
-    until = time.monotonic() + GRACE_S
-    while any(_runs(process) for process in processes) and time.monotonic() < until:
-        time.sleep(0.002)
-
-
-def _runs(process: psutil.Process) -> bool:
-    """Whether it has not ended. One whose parent died first may stay a zombie for seconds."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
-
-
 def _rank_variables(ranks: int) -> list[dict[str, str]]:
     """Torchrun's variables for each rank."""
     if ranks == 1:
@@ -259,47 +249,3 @@ def _rank_variables(ranks: int) -> list[dict[str, str]]:
         port = free.getsockname()[1]
     world = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return [{**world, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
-
-
-# ---------------------------------------------------------------- one measurement at a time
-
-
-@contextlib.contextmanager
-def device_lock(
-    device: str, cancelled: threading.Event | None = None, on_wait: Callable[[], None] = lambda: None
-) -> Iterator[None]:
-    """Waits until no other measurement uses a device, as torch names it, or `EVERYTHING`, and holds it.
-
-    `on_wait` is called repeatedly meanwhile; raises `Cancelled` once that is set, from any thread. The
-    variable PERFKIT_LOCKS names another folder for the locks.
-    """
-    # One folder for all notebooks, checkouts and shells of a user.
-    plain = Path(tempfile.gettempdir(), f"perfkit-locks-{os.getuid()}")
-    folder = Path(os.environ.get("PERFKIT_LOCKS") or plain)
-    folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as stack:
-        for name in lock_names(device):
-            lock = filelock.FileLock(folder / f"{name}.lock")
-            while not lock.is_locked:
-                try:
-                    lock.acquire(timeout=POLL_S)
-                except filelock.Timeout:
-                    _check(cancelled)
-                    on_wait()
-            stack.callback(lock.release)
-        yield
-
-
-def lock_names(device: str) -> list[str]:
-    """What a measurement on a device must hold, in the order in which everybody takes it."""
-    gpus = [gpu["uuid"] for gpu in machine.facts()["gpus"] if gpu.get("uuid")]
-    if device == EVERYTHING:
-        return ["cores", *sorted(gpus)]
-    kind, _, index = device.partition(":")
-    if kind != "cuda":
-        return ["cores"]
-    # CUDA_VISIBLE_DEVICES renumbers the GPUs, by index or UUID.
-    visible = filter(None, map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
-    chosen = dict(enumerate(visible)).get(int(index or 0), index or "0")
-    found = [uuid for at, uuid in enumerate(gpus) if chosen == str(at) or uuid.startswith(chosen)]
-    return found[:1] or [f"gpu-{chosen}"]

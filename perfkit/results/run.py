@@ -1,5 +1,6 @@
 """Runs: what a measurement leaves behind. Raw values are kept, everything else is derived from them here."""
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar
@@ -12,29 +13,16 @@ from perfkit import machine
 from perfkit.errors import StoreError
 from perfkit.results import stats
 from perfkit.results.parity import Check
-from perfkit.results.stats import Estimate, Ratio, Values
+from perfkit.results.rounds import Count, Duration, Pairing, Rate, Seconds, Share, clean, joined
+from perfkit.results.stats import Estimate, Nested, Ratio, Spread, Values
 from perfkit.results.upgrade import SCHEMA, upgraded
 
 T = TypeVar("T")
 
 AGAIN = "baseline_again"
 """The stage that measures the baseline once more in another process: the A/A row."""
-DISTURBED = 0.05
-"""A block during which others took more than this share of the cores is disturbed (metrics §1)."""
 
 Status = Literal["ok", "not_applicable", "failed", "cancelled"]
-Role = Literal["previous", "baseline"]
-"""What a run is compared with: the stage before it, or the first one."""
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
-
-# What a file from outside may hold: of other values nothing could be computed.
-Rate = Annotated[float, Meta(gt=1e-6, lt=1e12)]
-"""samples/s."""
-Seconds = Annotated[float, Meta(ge=0, lt=1e9)]
-Duration = Annotated[float, Meta(gt=0, lt=1e9)]
-"""Seconds that something divides by."""
-Share = Annotated[float, Meta(ge=0, lt=1e3)]
-Count = Annotated[int, Meta(ge=0)]
 
 
 class Mechanism(Check, frozen=True):
@@ -102,17 +90,28 @@ class Raw(msgspec.Struct, frozen=True):
     device_step_s: list[Duration] = []
     """CUDA only: device time between the ends of successive measured steps, within each block."""
     block_samples_per_s: list[Rate] = []
-    """One block in each round."""
+    """One slice in each round."""
     ceiling_samples_per_s: list[Rate] = []
-    """The step on one batch that is already on the device, in the first of the same rounds."""
+    """Slices on one batch that is already on the device, after the rounds of the first incarnation."""
     gpu_utilization_nvml: list[float] = []
     block_steps: list[Count] = []
     disturbed: list[Share] = []
-    """For each round, the largest share of the cores that others took during one of its blocks."""
+    """For each round, the largest share of the cores that others took during one of its slices."""
+    incarnations: list[Count] = []
+    """How many rounds each incarnation has; empty for one."""
+    further_warmup_s: list[list[Duration]] = []
+    """The steps of the warm-up of every further incarnation."""
 
     def __post_init__(self) -> None:
         if len(self.ceiling_samples_per_s) > len(self.block_samples_per_s):
             raise ValueError("it holds more ceilings than blocks")
+        if self.incarnations and sum(self.incarnations) != len(self.block_samples_per_s):
+            raise ValueError("its incarnations have other rounds than it holds")
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many rounds each incarnation has."""
+        return self.incarnations or [len(self.block_samples_per_s)]
 
 
 class Communication(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,80 +127,6 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     """`compute_s` of each rank: the others wait for the slowest one."""
     start_s: Seconds
     """Time of a collective that moves almost no bytes."""
-
-
-def counting(shares: Sequence[float], count: int) -> tuple[Flags, float | None]:
-    """Which of `count` rounds count: the undisturbed ones; or all, if these are too few, and how disturbed.
-
-    Others took `shares` of the cores, one in each round; empty where it was not measured. How disturbed all
-    are is the mean share of the disturbed ones.
-    """
-    values = np.array(shares if len(shares) == count else [0.0] * count)
-    clean: Flags = values <= DISTURBED
-    # Half of fewer rounds will do: they give no verdict anyway.
-    if clean.sum() >= (stats.MIN_ROUNDS if count >= stats.MIN_ROUNDS else count / 2):
-        return clean, None
-    return np.ones(count, bool), float(values[~clean].mean())
-
-
-class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
-    """samples/s of two runs, block by block, in one pair of processes."""
-
-    own_samples_per_s: Annotated[list[Rate], Meta(min_length=1)]
-    other_samples_per_s: Annotated[list[Rate], Meta(min_length=1)]
-    disturbed: list[Share] = []
-    """Share of the cores that others took in each round; empty where it was not measured."""
-
-    @property
-    def rates(self) -> tuple[Values, Values]:
-        """Both as arrays, this run's first, in the rounds that count."""
-        own, other = np.array(self.own_samples_per_s), np.array(self.other_samples_per_s)
-        counts, _ = counting(self.disturbed, own.size)
-        return (own[counts], other[counts]) if own.size == other.size else (own, other)
-
-    @property
-    def is_disturbed(self) -> bool:
-        """Whether too few rounds were undisturbed, so that all of them count."""
-        return counting(self.disturbed, len(self.own_samples_per_s))[1] is not None
-
-
-class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
-    """The blocks of two runs, round by round: what a comparison is computed from."""
-
-    against: str
-    role: Role
-    interleaved: bool
-    """Whether both were measured in the same rounds; if not, the rates may be relative to the baseline's."""
-    noise: Share | None = None
-    """The machine's A/A noise then: smaller effects are not called effects; None if unknown."""
-    band: Share | None = None
-    """Of simulated runs: the model's error of the ratio to expect, as a fraction; None for measured ones."""
-    further_pairs: list[Rounds] = []
-    """The same two recipes, measured again, each time in a pair of fresh processes."""
-
-    def __post_init__(self) -> None:
-        if self.interleaved and len(self.own_samples_per_s) != len(self.other_samples_per_s):
-            raise ValueError("its rates are interleaved, but not equally many")
-
-    @property
-    def pairs(self) -> list[Rounds]:
-        """The rounds of every pair of processes."""
-        return [self, *self.further_pairs]
-
-    @property
-    def ratio(self) -> Ratio:
-        """How many times faster this run is than the other, with its interval and verdict."""
-        pairs = [pair for pair in self.pairs if not pair.is_disturbed]
-        if len(pairs) < stats.MIN_ROUNDS:
-            pairs = self.pairs
-        rates = [pair.rates for pair in pairs]
-        if self.further_pairs:
-            ratio = stats.ratio_over_pairs(rates, noise=self.noise)
-        else:
-            ratio = stats.ratio(*rates[0], paired=self.interleaved, noise=self.noise)
-        if any(pair.is_disturbed for pair in pairs):
-            return msgspec.structs.replace(ratio, verdict="disturbed")
-        return ratio if self.band is None else stats.predicted(ratio, self.band)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -264,22 +189,22 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def samples_per_s(self) -> Estimate | None:
-        """Throughput: geometric mean over the undisturbed blocks, with its 95% interval.
+        """Throughput: geometric mean over the rounds, each as clean as it was, with its 95% interval.
 
         The ratio of two runs is the ratio of these values. A run that was not measured in the same rounds as
-        the others has the baseline's rate times its ratio to the baseline in their common rounds.
+        the baseline has the baseline's rate times its ratio to the baseline.
         """
-        rates = self.block_rates
+        rates = np.array(self.raw.block_samples_per_s)
         if self.status != "ok" or not rates.size:
             return None
-        estimate = stats.geometric_mean(rates)
         if self.simulated:
-            estimate = stats.widened(estimate, self.simulated.band)
-        baseline = self.pairing("baseline")
-        if self.reference_samples_per_s and baseline and baseline.interleaved:
-            drift = self.reference_samples_per_s / stats.geometric_mean(baseline.rates[1]).value
-            estimate = Estimate(*(value * drift for value in msgspec.structs.astuple(estimate)))
-        return estimate
+            return stats.widened(stats.geometric_mean(rates), self.simulated.band)
+        counts = stats.weights(self.raw.disturbed, rates.size)
+        own = stats.nested(np.log(rates), self.raw.sizes, counts)
+        baseline, centre = self.pairing("baseline"), own.centre
+        if self.reference_samples_per_s and baseline:
+            centre = math.log(self.reference_samples_per_s * baseline.ratio.ratio)
+        return Estimate(*(math.exp(centre + offset) for offset in (0.0, -own.half, own.half)))
 
     @cached_property
     def step_s(self) -> Estimate | None:
@@ -303,22 +228,37 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def pipeline_efficiency(self) -> float | None:
-        """Throughput / ceiling: geometric mean over the rounds in which both were measured."""
-        rates = self._efficiencies
-        measured = self.samples_per_s and rates.size and not self.ceiling_below_rate
-        return stats.geometric_mean(rates).value if measured else None
+        """Throughput / compute-only rate, of the incarnation in which both were measured."""
+        share = self._compute_only
+        is_known = self.samples_per_s and share and not self.ceiling_below_rate
+        return min(1.0, math.exp(share.centre)) if is_known and share else None
 
     @property
     def ceiling_samples_per_s(self) -> float | None:
-        """What the model could do if data were free, at the rate of `samples_per_s`."""
+        """The compute-only rate: what the model could do if data were free."""
         rate, efficiency = self.samples_per_s, self.pipeline_efficiency
         return rate.value / efficiency if rate and efficiency else None
 
     @property
     def ceiling_below_rate(self) -> bool:
-        """Whether the ceiling came out below the rate, which cannot be, by more than their rounds scatter."""
-        rates = self._efficiencies
-        return rates.size >= stats.MIN_ROUNDS and stats.geometric_mean(rates).low > 1.01
+        """Whether the compute-only rate came out below the rate, which cannot be, by more than chance."""
+        share = self._compute_only
+        return bool(share and share.rounds >= stats.MIN_ROUNDS and share.centre - share.half > 0.01)
+
+    @cached_property
+    def _compute_only(self) -> Nested | None:
+        """The logarithm of the rate / that on a cached batch, with its interval."""
+        cached = np.array(self.raw.ceiling_samples_per_s)
+        first = slice(self.raw.sizes[0] if self.raw.incarnations else cached.size)
+        rates = np.array(self.raw.block_samples_per_s[first])
+        if not (cached.size and rates.size):
+            return None
+        counts = stats.weights(self.raw.disturbed[first], rates.size)
+        exactly = Spread(0.0, stats.UNKNOWN.freedom)  # they are of one process
+        own = stats.nested(np.log(rates), [rates.size], counts, exactly)
+        return stats.difference(
+            own, stats.nested(np.log(cached), [cached.size], np.ones(cached.size), exactly)
+        )
 
     @property
     def utilization(self) -> float | None:
@@ -328,9 +268,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def disturbed(self) -> float | None:
-        """The share of the cores that others took, where too few rounds were free of it."""
-        _, disturbance = counting(self.raw.disturbed, len(self.raw.block_samples_per_s))
-        return disturbance if self.status == "ok" else None
+        """The mean share of the cores that others took, if that spoiled more than half of the rounds."""
+        shares = self.raw.disturbed
+        if self.status != "ok" or not shares or stats.weights(shares, len(shares)).mean() > 0.5:
+            return None
+        return float(np.mean(shares))
 
     def pairing(self, role: str) -> Pairing | None:
         """The rounds beside the `previous` stage or the `baseline`; None where they were not compared."""
@@ -346,29 +288,36 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         pairing = self.pairing("previous")
         return next((run for run in runs if pairing and run.id == pairing.against), None)
 
-    @property
-    def block_rates(self) -> Values:
-        """samples/s of the undisturbed blocks."""
-        return self._in_rounds(self.raw.block_samples_per_s)
-
-    @property
-    def _efficiencies(self) -> Values:
-        """Rate / ceiling in each round that counts."""
-        ceiling = np.array(self.raw.ceiling_samples_per_s)
-        rates = np.array(self.raw.block_samples_per_s[: ceiling.size])
-        return self._in_rounds(rates / ceiling)
-
-    def _in_rounds(self, values: Values | list[float]) -> Values:
-        """The values (one a round) of the rounds that count."""
-        counts, _ = counting(self.raw.disturbed[: len(values)], len(values))
-        return np.array(values)[counts]
-
     def _measured(self, values: list[float], on_device: Sequence[float] = ()) -> Values:
         """The values (one a step) after the warm-up, in the rounds that count; `on_device` if known."""
         steps, blocks = np.array(values[self.raw.warmup_steps :]), self.raw.block_steps
         steps = np.array(on_device) if len(on_device) == steps.size else steps
-        counts, _ = counting(self.raw.disturbed, len(blocks))
+        counts = clean(self.raw.disturbed, len(blocks))
         return steps[np.repeat(counts, blocks)] if steps.size == sum(blocks) else steps
+
+
+def continued(earlier: Run, now: Run) -> Run:
+    """A run with the rounds of an earlier one of the same recipe before its own."""
+    raw, more = earlier.raw, now.raw
+    steps, waits = more.step_s[more.warmup_steps :], more.data_wait_s[more.warmup_steps :]
+    whole = Raw(
+        step_s=[*raw.step_s, *steps],
+        data_wait_s=[*raw.data_wait_s, *waits],
+        warmup_steps=raw.warmup_steps,
+        device_step_s=[*raw.device_step_s, *more.device_step_s],
+        block_samples_per_s=[*raw.block_samples_per_s, *more.block_samples_per_s],
+        ceiling_samples_per_s=raw.ceiling_samples_per_s,
+        gpu_utilization_nvml=[*raw.gpu_utilization_nvml, *more.gpu_utilization_nvml],
+        block_steps=[*raw.block_steps, *more.block_steps],
+        disturbed=[*raw.disturbed, *more.disturbed],
+        incarnations=[*raw.sizes, *more.sizes],
+        further_warmup_s=[*raw.further_warmup_s, more.step_s[: more.warmup_steps], *more.further_warmup_s],
+    )
+    pairings = []
+    for pairing in now.pairings:
+        before = earlier.pairing(pairing.role)
+        pairings.append(joined(before, pairing) if before else pairing)
+    return msgspec.structs.replace(now, raw=whole, pairings=pairings)
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -385,28 +334,27 @@ class Comparison(msgspec.Struct, frozen=True):
         return self.pairing.ratio
 
     @property
-    def pairs(self) -> int:
-        """Pairs of processes that were measured."""
-        return len(self.pairing.pairs)
+    def incarnations(self) -> int:
+        """How many times the processes of both sides were started anew."""
+        return len(self.pairing.rounds.incarnations) or 1
 
     @property
     def rounds(self) -> int:
-        """Rounds of all pairs of processes."""
-        pairs = self.pairing.pairs
-        return sum(min(len(pair.own_samples_per_s), len(pair.other_samples_per_s)) for pair in pairs)
+        """Rounds of all incarnations."""
+        rounds = self.pairing.rounds
+        return min(len(rounds.own_samples_per_s), len(rounds.other_samples_per_s))
 
     def describe(self) -> str:
         """One line for people."""
         ratio, pairing, simulated = self.ratio, self.pairing, self.a.simulated
-        numbers = f"{ratio.ratio:.3f}x ({ratio.low:.3f}-{ratio.high:.3f}), {ratio.verdict}"
+        numbers = f"{ratio.ratio:.3f}× ({ratio.low:.3f}–{ratio.high:.3f}), {ratio.verdict}"
         if simulated and pairing.band is not None:
             basis = f"simulated on {self.a.device}, host {simulated.host}"
             basis += f", model error of the ratio ±{pairing.band:.0%}"
         else:
             basis = f"{self.rounds} {'interleaved' if pairing.interleaved else 'sequential'} rounds"
-            basis += f" in {self.pairs} pairs of processes" * (self.pairs > 1) + ", allowing for A/A noise "
-            basis += "that is unknown" if pairing.noise is None else f"of {pairing.noise:.1%}"
-            basis += " (perfkit doctor --noise measures this machine's)"
+            if self.incarnations > 1:
+                basis += f" in {self.incarnations} incarnations"
         return f"{self.b.title} / {self.a.title}: {numbers}; {basis}"
 
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
-Measured = Literal["faster", "slower", "no measurable difference", "too few rounds", "disturbed"]
+Measured = Literal["faster", "slower", "no measurable difference", "undecided"]
 Verdict = Measured | Literal["predicted faster", "predicted slower", "too close to predict"]
 
 MIN_EFFECT = 0.01
@@ -16,13 +16,12 @@ MIN_EFFECT = 0.01
 MIN_ROUNDS = 5
 """Fewer rounds never give a verdict (metrics §1): their interval means little."""
 ENDING_ROUNDS = 10
-"""Fewer rounds are no reason to stop, however narrow their interval: a few come out close together by chance,
-and stopping there gives 88% coverage instead of 95% (Chow and Robbins 1965). Large effects are excepted."""
-_NORMAL = 1.959963984540054
-"""97.5% quantile of the normal distribution."""
-_PRIOR_PAIRS = 4
-_PRIOR_NOISE = 0.015
-"""Equal processes differed by 1.5% (standard deviation, 204 groups of processes, two cores, torch 2.15)."""
+"""Measuring never ends after fewer rounds, however narrow their interval: a few come out close together by
+chance, and stopping there gives 88% coverage instead of 95% (Chow and Robbins 1965)."""
+PRECISION = 0.05
+"""Half the width of an interval / ratio at which a difference that is not seen counts as none."""
+CLEAN = 0.05
+"""A slice counts half if others took this share of the cores meanwhile, and less the more they took."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -79,38 +78,106 @@ def geometric_mean(values: Values) -> Estimate:
     return Estimate(math.exp(centre), math.exp(centre - half), math.exp(centre + half))
 
 
-def ratio(own: Values, other: Values, *, paired: bool, noise: float | None = None) -> Ratio:
-    """Ratio of two sides' rates in each round, its 95% interval (Student's, on logarithms), and the verdict.
+class Spread(NamedTuple):
+    """How far equal processes differ for as long as they live: the standard deviation of a ratio's logarithm.
 
-    If `paired`, the rounds were interleaved, so that drift cancels within a round. The A/A noise of this
-    machine, a fraction (see `aa_noise_bound`), widens the interval; smaller effects are not called effects.
+    `freedom`: how well it is known, in degrees of freedom.
     """
-    logs, others = np.log(own), np.log(other)
-    half = _half_width(logs - others) if paired else _half_width(logs, others)
-    log_noise = math.log1p(noise or 0.0)
-    centre = float(logs.mean() - others.mean())
-    return _with_verdict(centre, math.hypot(half, log_noise), log_noise, min(own.size, other.size))
+
+    sd: float
+    freedom: float
 
 
-def ratio_over_pairs(pairs: Sequence[tuple[Values, Values]], *, noise: float | None = None) -> Ratio:
-    """Ratio of two sides' rates over several pairs of fresh processes, with its 95% interval and the verdict.
+LEAST_SPREAD = 0.005
+"""No number of pairs shows that equal processes do not differ at all."""
+UNKNOWN = Spread(0.02, 4)
+"""Where no pair of equal processes was measured: they differed by 1.5% (204 groups of processes, two cores,
+torch 2.15), those with a loader worker by 4 to 7%."""
 
-    Each pair counts once, with the mean of its rounds, so that the interval covers the differences between
-    processes as well as the scatter of rounds (Kalibera and Jones 2013, doi:10.1145/2491894.2464160). The
-    mean of n pairs has 1/√n of one pair's A/A noise; smaller effects are not called effects.
+
+WITH_WORKERS = Spread(0.04, 4)
+"""Of a training on a CPU with loader workers, which share its cores."""
+OF_SCRIPTS = Spread(0.03, 4)
+"""Equal processes of a script differed by 2.1% (18 pairs of three small scripts, two cores, torch 2.15)."""
+
+
+def usual_spread(device: str, workers: bool) -> Spread:
+    """How far equal processes usually differ."""
+    return WITH_WORKERS if workers and device == "cpu" else UNKNOWN
+
+
+class Nested(NamedTuple):
+    """A mean of logarithms, from rounds in several incarnations of the same processes."""
+
+    centre: float
+    half: float
+    """Half of its 95% interval."""
+    incarnations: int
+    rounds: float
+    """As many undisturbed ones would be worth as much."""
+
+
+def weights(disturbed: Sequence[float], count: int) -> Values:
+    """How much each of `count` rounds counts, by the share of the cores that others took; 1 if unknown."""
+    shares = np.array(disturbed if len(disturbed) == count else [0.0] * count)
+    counts: Values = 1 / (1 + (shares / CLEAN) ** 2)
+    return counts
+
+
+def nested(logs: Values, sizes: Sequence[int], counts: Values, spread: Spread = UNKNOWN) -> Nested:
+    """The mean of rounds nested in incarnations, with its 95% interval (Kalibera and Jones 2013).
+
+    Each incarnation has a mean of its own, from which its rounds scatter. Their variance between and within
+    says how far the mean of all may be off. Few incarnations show little of the variance between them, so
+    what is known of equal processes counts as well, with its own degrees of freedom: with one incarnation
+    nothing else is known, and with many it hardly matters.
+
+    Args:
+        logs: a value for each round, in the order of time.
+        sizes: how many of them each incarnation has.
+        counts: how much each round counts.
+        spread: how far equal processes differ.
     """
-    logs = np.array([float(np.log(own).mean() - np.log(other).mean()) for own, other in pairs])
-    log_noise = math.log1p(noise or 0.0) / math.sqrt(logs.size)
-    return _with_verdict(float(logs.mean()), _half_width(logs), log_noise, logs.size)
+    parts = np.split(np.arange(logs.size), np.cumsum(sizes)[:-1])
+    totals = np.array([counts[part].sum() for part in parts])
+    means = np.array([np.average(logs[part], weights=counts[part]) for part in parts])
+    shares = totals / totals.sum()
+    centre = float(shares @ means)
+    scatter = sum(
+        float(counts[part] @ (logs[part] - mean) ** 2) for part, mean in zip(parts, means, strict=True)
+    )
+    within = scatter / max(1, logs.size - len(parts))
+    expected = np.maximum(spread.sd**2 + within / totals, 1e-18)
+    # How much larger than expected the variance is, judged by the incarnations as far as there are several.
+    seen = float(((means - centre) ** 2 / expected).sum())
+    freedom = spread.freedom + len(parts) - 1
+    excess = (spread.freedom + seen) / freedom
+    half = _student(freedom) * math.sqrt(excess * float(shares**2 @ expected))
+    return Nested(centre, half, len(parts), float(counts.sum()))
 
 
-def _with_verdict(centre: float, half: float, noise: float, count: int) -> Ratio:
-    threshold = max(half, math.log1p(MIN_EFFECT), noise)
-    verdict: Verdict = "no measurable difference"
-    if count < MIN_ROUNDS:
-        verdict = "too few rounds"
-    elif abs(centre) > threshold:
-        verdict = "faster" if centre > 0 else "slower"
+def difference(own: Nested, other: Nested) -> Nested:
+    """The difference of two means that were measured apart from each other."""
+    half = math.hypot(own.half, other.half)
+    return Nested(
+        own.centre - other.centre,
+        half,
+        min(own.incarnations, other.incarnations),
+        min(own.rounds, other.rounds),
+    )
+
+
+def judged(centre: float, half: float, rounds: int, precision: float = PRECISION) -> Ratio:
+    """A ratio by the mean of its logarithm, and half of its 95% interval: the verdict follows from both.
+
+    An interval that holds both no effect and a considerable one is undecided: more rounds would decide.
+    """
+    verdict: Verdict = "undecided"
+    if rounds >= MIN_ROUNDS:
+        if abs(centre) > max(half, math.log1p(MIN_EFFECT)):
+            verdict = "faster" if centre > 0 else "slower"
+        elif half <= math.log1p(precision):
+            verdict = "no measurable difference"
     return Ratio(math.exp(centre), math.exp(centre - half), math.exp(centre + half), verdict)
 
 
@@ -153,46 +220,27 @@ def predicted(ratio: Ratio, band: float) -> Ratio:
 # ---------------------------------------------------------------- when measuring may end
 
 
-def rounds_needed(log_ratios: Values, precision: float, part: float = 0.0) -> float:
-    """After how many rounds measuring may end, judged by the scatter of those so far.
+def is_known(centre: float, half: float, rounds: int, precision: float, part: float) -> bool:
+    """Whether a ratio is known well enough: to a precision, or to a part of its effect if that is clear.
 
-    Usually 10, and as many as make every interval narrow enough. A large effect needs fewer: nobody need wait
-    to learn whether it is five or six times as fast. Its interval may be wider, and where it is much narrower
-    than it may be, 5 rounds are enough. At a part of 0.15, such an effect is at least 13 standard errors from
-    none, so chance hardly decides what ends early. Simulated, the intervals cover the true ratio in 93 to 95%
-    of cases, as they do without this rule.
-
-    `log_ratios` has a row for each round and a column for each ratio. Half the width of each interval / ratio
-    is to be at most `precision` (at 0 only the budget ends the measuring), or that part of the effect.
+    Nobody needs to wait to learn whether something is five or six times as fast.
     """
-    if precision <= 0:
-        return math.inf
-    if len(log_ratios) < 2:
-        return ENDING_ROUNDS
-    effects = part * np.abs(log_ratios.mean(axis=0))
-    needed = np.maximum(ENDING_ROUNDS, _rounds_for(log_ratios, np.maximum(precision, effects)))
-    if part:
-        clear = np.maximum(effects * (2 / 3), 1e-9)
-        needed = np.minimum(needed, np.maximum(MIN_ROUNDS, _rounds_for(log_ratios, clear)))
-    return float(needed.max())
+    enough = max(math.log1p(precision), part * abs(centre))
+    return rounds >= ENDING_ROUNDS and half <= enough
 
 
-def _rounds_for(log_ratios: Values, half_widths: Values) -> Values:
-    """How many rounds would make the intervals that narrow, one value for each column."""
-    rounds = len(log_ratios)
-    half = _student(rounds - 1) * log_ratios.std(axis=0, ddof=1) / math.sqrt(rounds)
-    needed: Values = rounds * (half / half_widths) ** 2
-    return needed
+def rounds_per_incarnation(start_s: float, round_s: float, scatter: float, spread: Spread) -> int:
+    """How many rounds an incarnation should have, so that a budget gives the narrowest interval.
+
+    Starting it takes `start_s`, a round `round_s`; its rounds scatter by the standard deviation `scatter`.
+    The optimum of Kalibera and Jones 2013, §7.
+    """
+    best = scatter / max(spread.sd, 1e-3) * math.sqrt(start_s / max(round_s, 1e-9))
+    return max(MIN_ROUNDS, min(MOST_ROUNDS, round(best)))
 
 
-def rounds_part(precision: float, noise: float | None) -> float:
-    """The part of a half width that is left for the scatter of rounds, when equal processes differ."""
-    return math.sqrt(max(precision**2 - (noise or 0.0) ** 2, precision**2 / 4))
-
-
-def half_width_per_pair(precision: float, count: int) -> float:
-    """The half width that each of `count` pairs needs so that their mean has `precision`."""
-    return precision * math.sqrt(count) * _NORMAL / _student(count - 1) if count > 1 else precision
+MOST_ROUNDS = 60
+"""Of one incarnation: more would show nothing but that one."""
 
 
 # ---------------------------------------------------------------- equal processes
@@ -212,20 +260,23 @@ def aa_pair(own: Values, other: Values) -> AAPair:
     return AAPair(float(logs.mean()), float(logs.var(ddof=1)) / logs.size)
 
 
-def aa_noise_bound(pairs: Sequence[AAPair]) -> float:
-    """How far two equal processes differ for as long as they live: 95% bound, a fraction.
+def spread_of_bound(bound: float) -> Spread:
+    """The spread that a 95% bound, a fraction, stands for."""
+    return Spread(math.log1p(bound) / _student(UNKNOWN.freedom), UNKNOWN.freedom)
+
+
+def spread_of(pairs: Sequence[AAPair], usual: Spread = UNKNOWN) -> Spread:
+    """How far equal processes differ, by pairs of them that were measured on this machine.
 
     The rounds of one pair of processes cannot show it: their interval narrows however much the two differ. It
-    is the variance of the ratios of many pairs beyond the scatter of their rounds (variance components). The
-    scatter is known well; the variance between pairs only as well as their number allows, so it counts with
-    Student's quantile. Pairs from other machines count as `_PRIOR_PAIRS` pairs, so that a single pair that
-    happens to agree does not show that there is no noise.
+    is the variance of the ratios of many pairs beyond the scatter of their rounds (variance components). What
+    is known of other machines counts as some pairs more, so that a single pair that happens to agree does not
+    show that processes do not differ.
     """
-    count = len(pairs) + _PRIOR_PAIRS
-    scatter = sum(pair.scatter for pair in pairs) / count
-    squares = sum(pair.log_ratio**2 for pair in pairs)
-    total = max(scatter, (_PRIOR_PAIRS * _PRIOR_NOISE**2 + squares) / count)
-    return math.expm1(math.sqrt(max(0.0, _student(count) ** 2 * total - _NORMAL**2 * scatter)))
+    count = len(pairs) + usual.freedom
+    squares = sum(pair.log_ratio**2 - pair.scatter for pair in pairs)
+    variance = (usual.freedom * usual.sd**2 + squares) / count
+    return Spread(math.sqrt(max(variance, LEAST_SPREAD**2)), count)
 
 
 # ---------------------------------------------------------------- steadiness

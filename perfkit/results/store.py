@@ -17,7 +17,7 @@ from perfkit.errors import InvalidValue, StoreError, explain
 from perfkit.results import stats
 from perfkit.results.parity import Parity
 from perfkit.results.run import Decision, Run, read
-from perfkit.results.stats import AAPair
+from perfkit.results.stats import AAPair, Spread
 
 _VERSION = 3
 """Of the tables, as `PRAGMA user_version`; a file of version 1 has 0 there."""
@@ -36,7 +36,7 @@ CREATE TABLE IF NOT EXISTS decisions (
 );
 CREATE TABLE IF NOT EXISTS proofs (run TEXT PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS aa_pairs (
-    machine TEXT NOT NULL, device TEXT NOT NULL, allocator TEXT NOT NULL,
+    machine TEXT NOT NULL, device TEXT NOT NULL, allocator TEXT NOT NULL, workers INTEGER NOT NULL,
     log_ratio REAL NOT NULL, scatter REAL NOT NULL
 );
 """
@@ -47,8 +47,8 @@ SELECT id, body, guess FROM runs WHERE NOT deleted AND (?1 IS NULL OR {})
 ORDER BY created DESC, rowid DESC LIMIT ?2
 """
 _NEWEST_PAIRS = """
-SELECT log_ratio, scatter FROM aa_pairs WHERE machine = ? AND device = ? AND allocator = ?
-ORDER BY rowid DESC LIMIT 30
+SELECT log_ratio, scatter FROM aa_pairs
+WHERE machine = ? AND device = ? AND allocator = ? AND workers = ? ORDER BY rowid DESC LIMIT 30
 """  # since a machine changes
 _DECIDED = """
 SELECT stage, kept, by, why, settings, body FROM decisions JOIN runs ON runs.id = run
@@ -71,16 +71,6 @@ class Decided(NamedTuple):
     settings: dict[str, Any]
     """The switches that later stages start from: as they were measured, or as before if it was dropped."""
     run: Run
-
-
-def expected_noise(measured: float | None, device: str, least: float = 0.0) -> float | None:
-    """The A/A noise that verdicts take into account: the one that was `measured` on a device, if any.
-
-    Without it a CPU has that of other machines; and on a CPU it is never less than `least`.
-    """
-    if device != "cpu":
-        return measured
-    return max(least, stats.aa_noise_bound(()) if measured is None else measured)
 
 
 def keep(store: "RunStore | None", *runs: Run) -> None:
@@ -222,20 +212,17 @@ class RunStore:
 
     # ------------------------------------------------------------ noise
 
-    def noise(self, device: str, allocator: str = "default") -> float | None:
-        """The A/A noise of a device of this machine as a fraction; None where no pair was measured.
+    def spread(self, device: str, allocator: str = "default", workers: bool = False) -> Spread:
+        """How far equal processes differ on this machine, by device, allocator and whether workers load."""
+        rows = self._do(_NEWEST_PAIRS, (self.machine_id, device, allocator, workers))
+        return stats.spread_of([AAPair(*row) for row in rows], stats.usual_spread(device, workers))
 
-        `allocator` is the switch: equal processes differ less where freed memory is kept.
-        """
-        rows = self._do(_NEWEST_PAIRS, (self.machine_id, device, allocator))
-        return stats.aa_noise_bound([AAPair(*row) for row in rows]) if rows else None
-
-    def add_noise(self, device: str, pairs: Sequence[AAPair], allocator: str = "default") -> None:
-        """Keeps further pairs of a device if that is possible; all later verdicts take them into account."""
-        rows = [(self.machine_id, device, allocator, *pair) for pair in pairs]
+    def add_noise(self, device: str, allocator: str, workers: bool, pairs: Sequence[AAPair]) -> None:
+        """Keeps further pairs of equal processes if that is possible: later verdicts allow for them."""
+        rows = [(self.machine_id, device, allocator, workers, *pair) for pair in pairs]
         try:
             with self._open() as database:
-                database.executemany("INSERT INTO aa_pairs VALUES (?, ?, ?, ?, ?)", rows)
+                database.executemany("INSERT INTO aa_pairs VALUES (?, ?, ?, ?, ?, ?)", rows)
         except StoreError as problem:
             self.lost.append(f"the A/A noise was measured, but not stored: {problem}")
 

@@ -19,10 +19,12 @@ from perfkit.show.units import clean
 _NOTICEABLE = 0.05
 """Blocks vary by a few percent."""
 
-SIGNS = {"faster": "▲", "slower": "▼", "no measurable difference": "≈", "too few rounds": "?",
-         "disturbed": "!", "predicted faster": "△", "predicted slower": "▽",
+SIGNS = {"faster": "▲", "slower": "▼", "no measurable difference": "≈", "undecided": "?",
+         "predicted faster": "△", "predicted slower": "▽",
          "too close to predict": "◇"}  # fmt: skip
 """Of the verdicts, for those who do not see colours."""
+DISTURBED = "!"
+"""With a rate that other programs disturbed: a remark, and never the verdict."""
 
 
 def name(run: Run) -> str:
@@ -133,7 +135,7 @@ def _open(ratio: Ratio) -> str:
     shows = f"; an effect over {units.percent(max(ratio.half_width, MIN_EFFECT))} would show"
     words = {
         "no measurable difference": shows,
-        "too few rounds": "; measure longer",
+        "undecided": "; more rounds would decide",
         "too close to predict": "; the model's error is larger than this",
     }
     return words.get(ratio.verdict, "")
@@ -147,9 +149,8 @@ def reasons(run: Run, before: Run | None) -> list[str]:
     if run.data_wait_share is not None and before.data_wait_share is not None:
         waits = _moved(before.data_wait_share, run.data_wait_share, 1.0, units.percent)
         facts.append(f"waiting for data {waits} of the step")
-    was, now = before.ceiling_samples_per_s, run.ceiling_samples_per_s
-    if was and now:
-        facts.append(f"with free data the rate {_moved(was, now, was, units.number)} samples/s")
+    if (had := before.ceiling_samples_per_s) and (has := run.ceiling_samples_per_s):
+        facts.append(f"compute only: {units.number(had)} → {units.number(has)} samples/s")
     if run.simulated and before.simulated:
         kernels = before.simulated.kernel_s / (before.samples_per_step or 1)
         after = run.simulated.kernel_s / (run.samples_per_step or 1)
@@ -194,5 +195,5 @@ def notices(runs: Sequence[Run]) -> list[str]:
         worst = max(disturbed, key=lambda run: run.disturbed or 0.0)
         text = next((clean(text) for text in worst.warnings if "of the cores" in text), "by other programs")
         which = ", ".join(map(name, disturbed))
-        lines.append(f"Disturbed ({SIGNS['disturbed']}): {text}. This concerns {which}.")
+        lines.append(f"Disturbed ({DISTURBED}): {text}. This concerns {which}.")
     return lines

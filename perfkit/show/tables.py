@@ -98,7 +98,7 @@ def _measured(head: str, attribute: str, text: Callable[[Any], str]) -> Col:
 def rate(run: Run) -> Cell:
     """samples/s with its interval; without it, how the run ended."""
     absent = run.status if run.status in ("failed", "cancelled") else units.NOT_AVAILABLE
-    disturbed = f" {SIGNS['disturbed']}" if run.disturbed is not None else ""
+    disturbed = f" {sentences.DISTURBED}" if run.disturbed is not None else ""
     return Cell(run.samples_per_s, lambda _: f"{sentences.rate(run)}{disturbed}", absent)
 
 

@@ -1,35 +1,32 @@
-"""What a stage has measured, and the `Run` that it leaves, with warnings about the quality of its data."""
+"""The `Run` that a side leaves, with remarks about the quality of its data."""
 
 import datetime
 import itertools
 import secrets
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from msgspec import structs, to_builtins
 
 from perfkit import machine
-from perfkit.errors import Cancelled, PerfkitError
 from perfkit.ladder.catalogue import Stage
 from perfkit.machine import cores
-from perfkit.process.child import Conversation
 from perfkit.results import stats
-from perfkit.results.run import DISTURBED, Pairing, Raw, Role, Run, counting
-from perfkit.results.stats import Values
+from perfkit.results.rounds import Pairing, Role, Rounds
+from perfkit.results.run import AGAIN, Raw, Run
+from perfkit.studies.sides import Measurement, Round, Side
 from perfkit.studies.sources import Plan
-from perfkit.worker.messages import Block, Description, Trained
+from perfkit.worker.messages import Block, Description
 
 _AS_TRAINED = ("recipe", "samples_per_step", "losses", "startup_s", "batch_bytes_per_sample")
 """What a run takes over from the report of its training."""
 
 
 def begun(session: str, stage: Stage, plan: Plan, description: Description) -> Run:
-    """The run of a stage before it starts: nothing is measured yet."""
+    """The run of a stage, before anything is measured."""
     now = datetime.datetime.now(datetime.UTC)
     device = {name: str(value) for name, value in to_builtins(description.facts).items()}
-    conditions = {"before": cores.read_conditions()}
     return Run(
         id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}",
         session=session,
@@ -42,9 +39,9 @@ def begun(session: str, stage: Stage, plan: Plan, description: Description) -> R
         device=plan.device,
         seed=plan.seed,
         recipe=stage.recipe.to_dict(),
-        status="not_applicable" if stage.reason else "cancelled",
-        reason=stage.reason or "stopped before its first round",
-        machine={**machine.facts(), "device": device, "conditions": conditions},
+        status="not_applicable" if stage.reason else "ok",
+        reason=stage.reason,
+        machine={**machine.facts(), "device": device, "conditions": {"before": cores.read_conditions()}},
         facts={f"not applied: {name}": why for name, why in (stage.not_applied or {}).items()},
     )
 
@@ -55,164 +52,129 @@ def ended(run: Run, **fields: Any) -> Run:
     return structs.replace(run, machine={**run.machine, "conditions": conditions}, **fields)
 
 
-@dataclass
-class Round:
-    """The blocks of one round, by the trials that took part."""
+class Record:
+    """The runs of one measurement: begun with it, and complete when it has ended."""
 
-    blocks: dict["Trial", Block] = field(default_factory=dict)
-    ceilings: dict["Trial", Block] = field(default_factory=dict)
-    """The step on a batch that is already on the device, where it was measured."""
-    disturbed: float = 0.0
-    """The largest share of the cores that others took during one of the blocks."""
+    def __init__(self, session: str, plan: Plan, description: Description, measurement: Measurement) -> None:
+        self._measurement = measurement
+        self._precision = plan.preset.precision or stats.PRECISION
+        self._begun = {side: begun(session, side.stage, plan, description) for side in measurement.sides}
 
+    def runs(self) -> list[Run]:
+        """A run for each side, in their order."""
+        return [self._run(side) for side in self._measurement.sides]
 
-@dataclass(eq=False)
-class Trial:
-    """A stage that is measured, and what it has measured so far."""
+    def _run(self, side: Side) -> Run:
+        run = self._begun[side]
+        if side.stage.reason:
+            return ended(run)
+        if side.failure:
+            return ended(run, status="failed", reason=str(side.failure))
+        if not self._parts(side):
+            return ended(run, status="cancelled", reason="stopped before its first round")
+        return self._measured(side)
 
-    stage: Stage
-    run: Run
-    """As far as it is known before its end; `cancelled` as long as it may still be measured."""
-    child: Conversation | None = None
-    """The process that trains; with several ranks, a process for each."""
-    trained: Trained | None = None
-    """What it reported when it was warm."""
-    rounds: list[Round] = field(default_factory=list)
-    recompiles: int = 0
-    gpu_utilization: list[float] = field(default_factory=list)
-    gpu_bytes: int = 0
-    """What its process takes of the GPU's memory, seen from outside."""
-    disturber: tuple[str, float] = "", 0.0
-    """The program that disturbed its rounds most."""
+    def _parts(self, side: Side) -> list[list[Round]]:
+        """The rounds of each incarnation in which a side took part."""
+        return self._measurement.common_rounds(side, side)
 
-    @property
-    def is_open(self) -> bool:
-        return self.run.status == "cancelled"
-
-    @property
-    def has_result(self) -> bool:
-        return self.is_open and bool(self.rounds)
-
-    def fail(self, problem: PerfkitError) -> None:
-        """Ends it with a failure; that a person stopped it concerns all trials, and is raised."""
-        if isinstance(problem, Cancelled):
-            raise problem
-        self.stop()
-        self.run = ended(self.run, status="failed", reason=str(problem))
-
-    def stop(self) -> None:
-        if self.child:
-            self.child.stop()
-        self.child = None
-
-    def rates(self, rounds: Sequence[Round]) -> Values:
-        """samples/s of this stage in some rounds."""
-        return np.array([round.blocks[self].samples_per_s for round in rounds])
-
-    def common(self, other: "Trial") -> list[Round]:
-        """The rounds in which both took part."""
-        return [round for round in self.rounds if other in round.blocks]
-
-    def pairing(self, role: Role, other: "Trial", baseline: "Trial", noise: float | None) -> Pairing:
-        """The rounds beside those of another stage.
-
-        If the two never shared a round, both are related to the baseline in the rounds that each shared with
-        it; without such rounds they are compared as they are.
-        """
-        together, mine, theirs = self.common(other), self.common(baseline), other.common(baseline)
-        if together or not (mine and theirs):
-            own, others = self.rates(together or self.rounds), other.rates(together or other.rounds)
-            shares = _shares(together or self.rounds)
-        else:
-            mine, theirs = _counting(mine), _counting(theirs)
-            own = self.rates(mine) / baseline.rates(mine)
-            others = other.rates(theirs) / baseline.rates(theirs)
-            shares = [max(_shares([*mine, *theirs]))] * len(mine)
-        return Pairing(
-            own.tolist(),
-            others.tolist(),
-            shares,
-            against=other.run.id,
-            role=role,
-            interleaved=bool(together),
-            noise=noise,
-        )
-
-    def result(self, pairings: list[Pairing], reference: float | None = None) -> Run:
-        """The run; `reference` is the baseline's rate in samples/s."""
-        assert self.trained, "it has rounds"
-        trained, raw = self.trained, self._raw(self.trained.warmup)
-        facts, compile_s = {**self.run.facts, **trained.facts}, None
-        if trained.compile_counters.graphs:
-            facts["compile cache"] = "warm" if trained.compile_counters.cache_hits else "cold"
+    def _measured(self, side: Side) -> Run:
+        run, first, raw = self._begun[side], side.trained[0], _raw(side, self._parts(side))
+        fields = {name: getattr(first, name) for name in _AS_TRAINED}
+        facts, compile_s = {**run.facts, **first.facts}, None
+        if first.compile_counters.graphs:
+            facts["compile cache"] = "warm" if first.compile_counters.cache_hits else "cold"
             step_s = float(np.median(raw.step_s[raw.warmup_steps :]))
             compile_s = max(0.0, raw.step_s[0] - step_s)
         run = ended(
-            self.run,
-            status="ok",
-            reason="",
+            run,
             facts=facts,
             raw=raw,
-            mechanism=trained.mechanisms,
-            pairings=pairings,
-            reference_samples_per_s=reference,
+            mechanism=first.mechanisms,
+            pairings=list(self._pairings(side)),
             compile_s=compile_s,
-            **{name: getattr(trained, name) for name in _AS_TRAINED},
+            peak_memory_bytes=side.peak.allocated if side.peak else None,
+            peak_reserved_bytes=side.peak.reserved if side.peak else None,
+            communication=side.communication,
+            **fields,
         )
-        return structs.replace(run, warnings=list(dict.fromkeys(_quality_warnings(run, self))))
+        remarks = dict.fromkeys(_remarks(run, side, self._measurement))
+        return structs.replace(run, warnings=list(remarks))
 
-    def _raw(self, warm: Block) -> Raw:
-        blocks = [round.blocks[self] for round in self.rounds]
-        ceilings = [round.ceilings[self] for round in self.rounds if self in round.ceilings]
-        steps = sum(blocks, warm)
-        return Raw(
-            step_s=steps.step_s,
-            data_wait_s=steps.data_wait_s,
-            device_step_s=steps.device_step_s[len(warm.device_step_s) :],
-            warmup_steps=len(warm.step_s),
-            block_samples_per_s=[block.samples_per_s for block in blocks],
-            block_steps=[len(block.step_s) for block in blocks],
-            disturbed=_shares(self.rounds),
-            ceiling_samples_per_s=[ceiling.samples_per_s for ceiling in ceilings],
-            gpu_utilization_nvml=self.gpu_utilization,
-        )
-
-
-def _shares(rounds: Sequence[Round]) -> list[float]:
-    return [round.disturbed for round in rounds]
-
-
-def _counting(rounds: Sequence[Round]) -> list[Round]:
-    """The undisturbed rounds; all of them if too few are left."""
-    counts, _ = counting(_shares(rounds), len(rounds))
-    return list(itertools.compress(rounds, counts))
+    def _pairings(self, side: Side) -> Iterator[Pairing]:
+        """Its rounds with those of the side before it, and with those of the first one."""
+        measured = [each for each in self._measurement.sides if each.is_open and self._parts(each)]
+        before = measured[: measured.index(side)]
+        if not before:
+            return
+        others: list[tuple[Role, Side]] = [("baseline", before[0])]
+        if side.stage.name != AGAIN:
+            others.insert(0, ("previous", before[-1]))
+        for role, other in others:
+            common = pair(side, other, self._measurement)
+            yield Pairing(
+                own_samples_per_s=common.own_samples_per_s,
+                other_samples_per_s=common.other_samples_per_s,
+                disturbed=common.disturbed,
+                incarnations=common.incarnations,
+                against=self._begun[other].id,
+                role=role,
+                interleaved=self._measurement.together,
+                spread=self._measurement.spread,
+                precision=self._precision,
+            )
 
 
-def undisturbed(rounds: Sequence[Round]) -> list[Round]:
-    """The rounds that other programs did not disturb."""
-    return [round for round in rounds if round.disturbed <= DISTURBED]
+def pair(own: Side, other: Side, measurement: Measurement) -> Rounds:
+    """The rounds in which two sides took part."""
+    parts = measurement.common_rounds(own, other)
+    rounds = [round for part in parts for round in part]
+    return Rounds(
+        own_samples_per_s=[round.slices[own].samples_per_s for round in rounds],
+        other_samples_per_s=[round.slices[other].samples_per_s for round in rounds],
+        disturbed=[round.disturbed for round in rounds],
+        incarnations=[len(part) for part in parts],
+    )
 
 
-def _quality_warnings(run: Run, trial: Trial) -> Iterator[str]:
+def _raw(side: Side, parts: list[list[Round]]) -> Raw:
+    warm, *further = (trained.warmup for trained in side.trained)
+    rounds = list(itertools.chain.from_iterable(parts))
+    blocks = [round.slices[side] for round in rounds]
+    steps = sum(blocks, start=Block(0, 0.0))
+    return Raw(
+        step_s=[*warm.step_s, *steps.step_s],
+        data_wait_s=[*warm.data_wait_s, *steps.data_wait_s],
+        device_step_s=steps.device_step_s,
+        warmup_steps=len(warm.step_s),
+        further_warmup_s=[each.step_s for each in further],
+        block_samples_per_s=[block.samples_per_s for block in blocks],
+        block_steps=[len(block.step_s) for block in blocks],
+        disturbed=[round.disturbed for round in rounds],
+        incarnations=[len(part) for part in parts],
+        ceiling_samples_per_s=[block.samples_per_s for block in side.cached],
+        gpu_utilization_nvml=side.gpu_utilization,
+    )
+
+
+def _remarks(run: Run, side: Side, measurement: Measurement) -> Iterator[str]:
     """What makes these numbers doubtful, each with what to do."""
-    rates, count = run.block_rates, len(run.raw.block_samples_per_s)
+    count = len(run.raw.block_samples_per_s)
     if run.disturbed is not None:
-        who, (program, share) = "none that runs here: guests of the same host?", trial.disturber
+        who, (program, share) = "none that runs here: guests of the same host?", measurement.busiest
         if share > run.disturbed / 4:
             who = f"{program} {share:.0%}"
-        yield f"other programs took {run.disturbed:.0%} of the cores ({who}): close them, then run it again"
-    if stats.relative_iqr(rates) > 0.1:
-        yield "blocks differ by more than 10%: close other programs, or use a longer preset"
+        yield (
+            f"other programs took {run.disturbed:.0%} of the cores ({who}), so this holds in this room: "
+            "close them, then run it again"
+        )
     if count < stats.MIN_ROUNDS:
         yield f"too few rounds for a verdict ({count}): use the preset quick or paper"
-    if stats.still_warming(rates):
-        yield "the first block is slower than the later ones: warm-up was not over; use a longer preset"
-    if (beside := run.pairing("previous")) and not beside.interleaved:
-        yield "not interleaved with the stage before: they did not fit in memory together"
+    if not measurement.together and len(measurement.sides) > 1:
+        yield "the sides took turns, because memory does not hold them together: this needs longer"
     if run.ceiling_below_rate:
-        yield "the ceiling came out below the rate, which cannot be: the machine was not steady; run it again"
-    if trial.recompiles:
+        yield "the compute-only rate came out below the rate: the machine was not steady; run it again"
+    if side.peak and side.peak.recompiles:
         yield "the model was recompiled while it was measured: keep its input shapes the same"
     for conditions in run.machine["conditions"].values():
-        gpu = run.machine["device"].get("uuid")
-        yield from cores.quality_warnings(conditions, gpu)
+        yield from cores.quality_warnings(conditions, run.machine["device"].get("uuid"))

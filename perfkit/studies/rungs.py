@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-import msgspec
+from msgspec import structs
 
 from perfkit import export, workloads
 from perfkit.errors import InvalidValue, PerfkitError
@@ -13,6 +13,7 @@ from perfkit.ladder.catalogue import KEPT, Preset, Stage, optimization, sizing
 from perfkit.machine import devices
 from perfkit.recipe import Recipe, switches
 from perfkit.results import stats
+from perfkit.results.rounds import Rounds
 from perfkit.results.run import AGAIN, Decision, Run
 from perfkit.results.store import RunStore, keep
 from perfkit.rules import Target, applicable, joined
@@ -42,7 +43,7 @@ def first(plan: Plan, target: Target) -> Stage:
 def stage_of(plan: Plan, target: Target, name: str, before: Recipe) -> Stage:
     """A stage on top of a recipe, with the plan's own values for its switches."""
     card = optimization(name)
-    own = msgspec.structs.replace(card, settings={**card.settings, **plan.changes})
+    own = structs.replace(card, settings={**card.settings, **plan.changes})
     return catalogue.stage(own, before, sizing(plan.preset, target), target)
 
 
@@ -115,12 +116,6 @@ def acting(source: Source) -> Stage:
 # ---------------------------------------------------------------- climbing
 
 
-def stop_rule(plan: Plan, store: RunStore | None) -> Preset:
-    """The plan's preset, with the precision that its device's A/A noise leaves to the rounds."""
-    noise = store.noise(plan.device) if store else None
-    return replace(plan.preset, precision=stats.rounds_part(plan.preset.precision, noise))
-
-
 def again(stage: Stage) -> Stage:
     """The A/A row of a baseline."""
     return replace(stage, name=AGAIN, title=f"{stage.title} (again)", not_applied=None)
@@ -129,12 +124,11 @@ def again(stage: Stage) -> Stage:
 def climb(plan: Plan, store: RunStore | None = None, progress: Progress | None = None) -> list[Run]:
     """Measures the ladder of a plan, or its recipes.
 
-    The `store` keeps the runs, and has the A/A noise of the device. What it cannot keep is in its `lost`.
-    Each stage is measured in the same rounds as the recipe that was kept so far and the baseline. It is kept
-    if it is faster, if the plan says so, or if the preset has too few rounds for a verdict: a rung that is
-    slower, makes no difference or was disturbed by other programs is dropped, as nothing shows that it helps.
-    At the end the kept recipe is measured afresh against the baseline, in new processes: what was chosen for
-    being fast came out lucky. A rung that fails does not stop the others, and nothing is built on it; a
+    The `store` keeps the runs, and knows how far equal processes differ; `lost` has what it cannot keep.
+    Each stage is measured in the same rounds as the recipe that was kept so far. It is kept if it is faster,
+    if the plan says so, or if the preset has too few rounds for a verdict: nothing shows that any other one
+    helps. At the end the kept recipe is measured again against the baseline, because what was chosen for
+    being fast may have been lucky. A stage that fails does not stop the others, and nothing is built on it; a
     workload that cannot be loaded raises. A KeyboardInterrupt is raised after every process has ended.
     """
     progress = progress or Progress()
@@ -151,41 +145,105 @@ def climb(plan: Plan, store: RunStore | None = None, progress: Progress | None =
 
 def _climbed(source: Source) -> Iterator[Run]:
     plan, target, started = source.plan, source.target, time.monotonic()
-    rungs, whole = names(plan, target), stop_rule(plan, source.store)
-    if plan.recipes or len(rungs) < 2:
+    stages, whole = names(plan, target), plan.preset
+    if plan.recipes or len(stages) < 2:
         rows = all_stages(source)
-        if plan.below and rows[-1].reason:  # nothing to compare: nobody need wait for the loop below it
+        if plan.below and rows[-1].reason:  # there is nothing to compare it with
             rows = rows[-1:]
         is_compared = sum(not stage.reason for stage in rows) > 1
         repeat = [again(rows[0])] if is_compared and _repeats(source) else []
         yield from source.measure([*rows, *repeat], whole)
         return
 
-    def rule(parts_left: int) -> Preset:
-        """The parts that are left share the time that is left."""
-        left_s = max(0.0, started + whole.limit_s - time.monotonic())
-        return replace(whole, limit_s=left_s / parts_left)
-
-    base = kept = first(plan, target)
-    parts = len(rungs) + 1
-    for number, name in enumerate(rungs):
-        stage = stage_of(plan, target, name, kept.recipe)
-        below = [base] if kept is base or stage.reason else [base, kept]
-        with source.progress.part(number, parts):
-            *before, run = source.measure([*below, stage], rule(parts - number))
-        run = _judged(run, before[-1], source)
-        if number == 0:
-            yield before[0]
-        yield run
-        if run.decision and run.decision.kept:
-            kept = stage
-        if source.stopped or (number == 0 and before[0].status != "ok"):
+    climb = _Climb(source, first(plan, target), started + whole.limit_s)
+    for number, name in enumerate(stages):
+        yield from climb.stage(name, number, len(stages))
+        if source.stopped or climb.has_failed:
             return
-    if kept is not base and _repeats(source):
-        source.renew()
-        final = replace(kept, name=KEPT, title="everything kept, measured afresh")
-        with source.progress.part(len(rungs), parts):
-            yield from source.measure([base, final, again(base)], rule(1))[1:]
+    if climb.kept is not climb.base and _repeats(source):
+        yield from climb.last(len(stages))
+
+
+class _Climb:
+    """A ladder under way: what is kept, and how it compares with the baseline."""
+
+    def __init__(self, source: Source, base: Stage, until: float) -> None:
+        self.source = source
+        self.base = self.kept = base
+        self.base_run: Run | None = None
+        self._kept_run: Run | None = None
+        self._below: list[Rounds] = []
+        """The rounds of every stage that is kept, each with those of what was kept before."""
+        self._until = until
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether there is no baseline to climb from."""
+        return self.base_run is not None and self.base_run.status != "ok"
+
+    def stage(self, name: str, number: int, count: int) -> Iterator[Run]:
+        """Measures a stage on top of what is kept; the run of the baseline comes first."""
+        source = self.source
+        stage = stage_of(source.plan, source.target, name, self.kept.recipe)
+        if stage.reason and self.base_run:  # nothing is measured again for it
+            yield from source.measure([stage], source.plan.preset)
+            return
+        with source.progress.part(number, count + 1):
+            *before, run = source.measure([*self._sides(), stage], self._rule(count + 1 - number))
+        if self.base_run is None:
+            self.base_run = self._kept_run = before[0]
+            yield before[0]
+        run = _judged(self._placed(run), before[-1], source)
+        if run.decision and run.decision.kept:
+            self.kept, self._kept_run = stage, run
+            if previous := run.pairing("previous"):
+                self._below.append(previous.rounds)
+        yield run
+
+    def last(self, count: int) -> Iterator[Run]:
+        """Measures what is kept against the baseline, and the baseline against itself."""
+        source = self.source
+        final = replace(self.kept, name=KEPT, title="everything kept, measured again")
+        with source.progress.part(count, count + 1):
+            _, *runs = source.measure([self.base, final, again(self.base)], self._rule(1))
+        assert self.base_run
+        base = self.base_run.samples_per_s
+        for run in runs:
+            pairings = [structs.replace(each, against=self.base_run.id) for each in run.pairings]
+            reference = base and base.value
+            yield structs.replace(run, pairings=pairings, reference_samples_per_s=reference)
+
+    def _sides(self) -> list[Stage]:
+        """What the next stage is measured with."""
+        if self.kept is self.base:
+            return [self.base]
+        return [self.kept] if self.source.is_costly else [self.base, self.kept]
+
+    def _placed(self, run: Run) -> Run:
+        """A run that is compared with the runs of this ladder.
+
+        Where the baseline was not measured again, the ratio to it is that to what was kept, times that of
+        every stage below.
+        """
+        assert self.base_run is not None
+        assert self._kept_run is not None
+        is_chained = self.source.is_costly and self.kept is not self.base
+        pairings = []
+        for pairing in run.pairings:
+            if pairing.role == "previous":
+                pairings.append(structs.replace(pairing, against=self._kept_run.id))
+                continue
+            via = list(self._below) if is_chained else []
+            pairings.append(structs.replace(pairing, against=self.base_run.id, via=via))
+        base = self.base_run.samples_per_s
+        reference = base.value if base and is_chained else None
+        return structs.replace(run, pairings=pairings, reference_samples_per_s=reference)
+
+    def _rule(self, parts_left: int) -> Preset:
+        """The parts that are left share the time that is left."""
+        left_s = max(0.0, self._until - time.monotonic())
+        self.source.progress.later_s = left_s * (parts_left - 1) / parts_left
+        return replace(self.source.plan.preset, limit_s=left_s / parts_left)
 
 
 def _judged(run: Run, before: Run, source: Source) -> Run:
@@ -199,7 +257,7 @@ def _judged(run: Run, before: Run, source: Source) -> Run:
             decision = Decision(True, "plan")
         else:
             decision = Decision(ratio.is_faster, "climb", "" if ratio.is_faster else ratio.verdict)
-    return msgspec.structs.replace(run, decision=decision, facts={**run.facts, **facts})
+    return structs.replace(run, decision=decision, facts={**run.facts, **facts})
 
 
 def _repeats(source: Source) -> bool:

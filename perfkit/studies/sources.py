@@ -15,8 +15,10 @@ from perfkit import registry
 from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import Preset, Stage, optimization
 from perfkit.recipe import Recipe, Value
+from perfkit.results import stats
 from perfkit.results.run import Run
-from perfkit.results.store import RunStore, expected_noise
+from perfkit.results.stats import Spread
+from perfkit.results.store import RunStore
 from perfkit.rules import Target
 from perfkit.worker.messages import Description
 
@@ -36,10 +38,16 @@ class Update:
     """Part of the whole study that is done (0 to 1)."""
     run: Run | None = None
     """The run that has just ended, whatever its status."""
+    left_s: float | None = None
+    """How long it takes at most from now; None where that is not known."""
 
     def describe(self) -> str:
         """One line for people; before the first stage there is only the phase."""
-        return f"{self.stage}: {self.phase}".removeprefix(": ")
+        text = f"{self.stage}: {self.phase}".removeprefix(": ")
+        if self.left_s is None:
+            return text
+        minutes, seconds = divmod(round(self.left_s), 60)
+        return f"{text}, at most {minutes}:{seconds:02} left"
 
 
 class Progress:
@@ -57,6 +65,9 @@ class Progress:
         self._title = ""
         self._range = (0.0, 1.0)
         self._done = 0.0
+        self._left_s: float | None = None
+        self.later_s = 0.0
+        """What comes after the part that reports how long it takes."""
 
     @contextlib.contextmanager
     def part(self, number: int, total: int) -> Iterator[None]:
@@ -69,15 +80,16 @@ class Progress:
         finally:
             self._range = (low, high)
 
-    def reach(self, fraction: float, title: str = "") -> None:
-        """So much of this part is done; `title` is what comes next."""
+    def reach(self, fraction: float, title: str = "", left_s: float | None = None) -> None:
+        """So much of this part is done; `title` is what comes next, and this part takes `left_s` at most."""
+        self._left_s = None if left_s is None else left_s + self.later_s
         low, high = self._range
         self._done = max(self._done, low + (high - low) * min(1.0, fraction))
         self._title = title or self._title
 
     def phase(self, phase: str) -> None:
         """A process is in a phase."""
-        self.tell(Update(self._title, phase, self._done))
+        self.tell(Update(self._title, phase, self._done, left_s=self._left_s))
 
     def share(self, phase: str, fraction: float) -> None:
         """The work is in a phase, and so much of this part is done."""
@@ -137,10 +149,10 @@ class Source:
 
     refused: ClassVar[Mapping[str, str]] = {}
     """Studies that would claim more than these runs can, with the reason: `A/A noise`, `attribution` …"""
+    is_costly: ClassVar[bool] = False
+    """Whether each further stage that is measured takes more time."""
     description: Description
     """What the workload and the device report; known once the source is entered."""
-    least_noise: ClassVar[float] = 0.0
-    """What is trained differs from itself in another process by this fraction at least."""
     store: RunStore | None = None
     """Where the A/A noise of the device is kept; None: nowhere."""
     stopped: BaseException | None = None
@@ -170,11 +182,13 @@ class Source:
         """Where the stages run, for the rules of the switches."""
         raise NotImplementedError
 
-    def noise(self) -> float | None:
-        """The A/A noise that verdicts on these runs take into account; None if it is unknown."""
-        device = self.plan.device
-        measured = self.store.noise(device) if self.store else None
-        return expected_noise(measured, device, self.least_noise)
+    def spread(self, recipes: Sequence[Recipe]) -> Spread:
+        """How far equal processes of these recipes differ here."""
+        workers = any(recipe.workers for recipe in recipes)
+        if self.store is None:
+            return stats.usual_spread(self.plan.device, workers)
+        keeps = any(recipe.allocator == "keep" for recipe in recipes)
+        return self.store.spread(self.plan.device, "keep" if keeps else "default", workers)
 
     def baseline(self) -> Recipe:
         """The plain program, with the plan's settings."""
@@ -189,13 +203,9 @@ class Source:
 
         `preset` says when the rounds end; what is measured in them is the plan's.
         The first stage is the baseline: every other one is compared with it and with the stage before. A
-        stage with a `reason` is not measured. A stage that fails does not stop the others. Processes stay
-        alive until `renew` or a call without their stage; a stage is known by its name.
+        stage with a `reason` is not measured. A stage that fails does not stop the others.
         """
         raise NotImplementedError
-
-    def renew(self) -> None:
-        """Ends the processes that are alive, so that the next call of `measure` starts fresh ones."""
 
     def look(self, recipe: Recipe, question: str, warm: bool = True, **arguments: Any) -> Any:
         """The answer to a question about the steps of a recipe, by a training that is warm or has just begun.

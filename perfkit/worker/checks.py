@@ -326,5 +326,5 @@ def verify(view: View, wanted: Mapping[str, Any]) -> list[Mechanism]:
 
 
 def first_environment() -> dict[str, str]:
-    """The variables that this process, or the server that forked it, was started with."""
+    """The variables that this process, or the zygote that forked it, was started with."""
     return psutil.Process().environ()

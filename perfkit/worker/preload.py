@@ -1,4 +1,4 @@
-"""What the fork server imports, so that measuring processes find it imported; only it imports this."""
+"""What a zygote imports, so that measuring processes find it imported; only it imports this."""
 
 import atexit
 import contextlib

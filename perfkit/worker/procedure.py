@@ -1,11 +1,10 @@
-"""How a training is measured, written once: warm-up, blocks, a held batch, a profile.
+"""How a training is measured, written once: warm-up, slices, a cached batch, a profile.
 
 Each procedure is a generator that is sent every step that ends, and returns its answer. `drive` pulls the
 steps of perfkit's program; a script sends its steps from where they end.
 """
 
 import contextlib
-import itertools
 import math
 import os
 import signal
@@ -13,14 +12,16 @@ import statistics
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import profiler
 
 from perfkit import registry
-from perfkit.worker.checks import compile_counters, peak_bytes, reset_peak, synchronize, world
+from perfkit.worker.checks import compile_counters, peak_bytes, reset_peak, world
 from perfkit.worker.messages import Block, Peak
+from perfkit.worker.timeline import Timeline, timeline
 
 Job = Generator[None, Any, Any]
 """Is sent steps, returns an answer."""
@@ -28,15 +29,8 @@ Job = Generator[None, Any, Any]
 WINDOW, MAX_WARMUP_STEPS = 4, 200
 STEADY = 0.05
 """Of their median, by which two windows of steps differ at most where the time is steady."""
-WAITS = 0.1
-"""A loader's queue counts as empty once a step waits for more than this fraction of its time."""
-MAX_SETTLING = 3
-"""In multiples of the prefetched batches: the most steps before a loader's pace counts as steady, and by
-which a block is extended until its queue is as full as at the start."""
-FILLING_S = 2.0
-"""How long workers are waited for that fill their queue."""
 HELD_FIRST = 3
-"""Steps on a held batch before it is timed: some batches may have been fetched ahead."""
+"""Steps on a cached batch before it is timed: some batches may have been fetched ahead."""
 MANY_MARKED = 8
 """Steps with something else in them that count from then on, if they are at least half of all steps."""
 
@@ -46,6 +40,7 @@ class Step:
     """One step, from the end of the one before to its own end; a script's steps have more fields."""
 
     seconds: float
+    """By the host's clock."""
     waited: float
     """Seconds of it in which the loader was waited for."""
     samples: int
@@ -57,19 +52,21 @@ class Step:
 
 @dataclass
 class Steps:
-    """Consecutive steps, and the time they took with the device synchronised at both ends."""
+    """Consecutive steps, each with its time by the clock that counts (`worker.timeline`)."""
 
     plain: list[Any] = field(default_factory=list)
     """Those that count."""
     marked: list[Any] = field(default_factory=list)
     """Those with something else in them, which are left out with their time."""
-    seconds: float = 0.0
-    device_step_s: list[float] = field(default_factory=list)
-    """By the device's own clock (CUDA only)."""
+    step_s: list[float] = field(default_factory=list)
+    """Of the plain ones; known once the device has come to their end."""
+    on_device: bool = False
+    """Whether these times are the device's own."""
 
     @property
-    def step_s(self) -> list[float]:
-        return [step.seconds for step in self.plain]
+    def seconds(self) -> float:
+        """Of all plain steps."""
+        return sum(self.step_s)
 
     @property
     def mean_s(self) -> float:
@@ -79,9 +76,9 @@ class Steps:
         return Block(
             samples=sum(step.samples for step in self.plain),
             seconds=max(self.seconds, 1e-9),
-            step_s=self.step_s,
+            step_s=[step.seconds for step in self.plain],
             data_wait_s=[step.waited for step in self.plain],
-            device_step_s=self.device_step_s,
+            device_step_s=self.step_s if self.on_device else [],
         )
 
 
@@ -90,12 +87,13 @@ Taking = Generator[None, Any, Steps]
 
 def drive(job: Job, step: Callable[[], Any]) -> Any:
     """The answer of a procedure, whose steps are taken as it asks for them."""
-    try:
-        next(job)
-        while True:
-            job.send(step())
-    except StopIteration as done:
-        return done.value
+    done: Any = None
+    while True:
+        try:
+            job.send(done)
+        except StopIteration as end:
+            return end.value
+        done = step()
 
 
 class Procedures:
@@ -124,12 +122,16 @@ class Procedures:
         self._counts_marked, self._plain, self._marked = False, 0, 0
         self.under_way = Steps()
         """The steps of the last `take`: all that is known of it if the training ends meanwhile."""
+        self._timeline: Timeline | None = None
+        self._order: list[Any] = []
 
     def answer(self, question: str, arguments: Mapping[str, Any]) -> Any:
         """The answer to a question, or the procedure that returns it."""
         if ":" in question:
             return registry.load(question)(self, **arguments)
         return getattr(self, question)(**arguments)
+
+    # ------------------------------------------------------------ steps
 
     def take(
         self,
@@ -141,29 +143,37 @@ class Procedures:
     ) -> Taking:
         """Takes `count` steps, the `early` ones among them; continues until `enough()` or `most` steps."""
         self.report(phase)
-        device, ends = self.subject.device, list[torch.cuda.Event]()
         taken = self.under_way = Steps([*early])
-        synchronize(device)
-        start = self._clock()
+        self._order = []
+        self._timeline = timeline(self.subject.device, self._clock)
         while True:
-            if device.type == "cuda":  # the end of a step on the device's own timeline
-                ends.append(torch.cuda.Event(enable_timing=True))
-                ends[-1].record(torch.cuda.current_stream(device))
             steps = len(taken.plain)
             if steps >= count and (steps >= most or self.of_rank_0(enough())):
                 break
-            self._add((yield), taken)
-        synchronize(device)
-        taken.seconds = self._clock() - start + sum(step.seconds for step in early)
-        taken.seconds -= sum(step.seconds for step in taken.marked)
-        taken.device_step_s = [a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(ends)]
+            step = yield
+            self._timeline.mark()
+            self._add(step, taken)
+        self.time_steps(early)
         self.check(taken.plain)
         return taken
+
+    def time_steps(self, early: Sequence[Any] = ()) -> None:
+        """Gives the steps of the last `take` their times, those until now if it is under way.
+
+        The early ones were taken before it: they have the host's.
+        """
+        assert self._timeline
+        taken, counts = self.under_way, {id(step) for step in self.under_way.plain}
+        pairs = zip(self._order, self._timeline.step_s(), strict=False)
+        taken.step_s = [step.seconds for step in early]
+        taken.step_s += [seconds for step, seconds in pairs if id(step) in counts]
+        taken.on_device = self.subject.device.type != "cpu"
 
     def check(self, steps: Sequence[Any]) -> None:
         """Raises if steps do not train."""
 
     def _add(self, step: Any, taken: Steps) -> None:
+        self._order.append(step)
         if self._counts_marked or not step.marks:
             taken.plain.append(step)
             self._plain += 1
@@ -177,95 +187,58 @@ class Procedures:
             self.subject.note(f"{which} has {marks} in it, so that is part of a step here")
             taken.plain, taken.marked = taken.plain + taken.marked, []
 
+    # ------------------------------------------------------------ what is measured
+
     def warm_up(self, budget_s: float) -> Taking:
         """Steps until their time is steady, or until the budget is spent; then a new memory peak begins."""
         window = max(WINDOW, self._workers)
         until = self._clock() + budget_s
 
         def is_warm() -> bool:
-            step_s = self.under_way.step_s
-            if len(step_s) % window:
+            if len(self.under_way.plain) % window:
                 return False
-            synchronize(self.subject.device)  # else the host runs ahead of the budget
+            self.time_steps()
+            step_s = self.under_way.step_s
             before, last = step_s[-2 * window : -window] or [0.0], step_s[-window:]
             difference = abs(statistics.median(before) - statistics.median(last))
             return self._clock() >= until or difference <= STEADY * statistics.median(before)
 
         warm = yield from self.take(window, "warm-up", MAX_WARMUP_STEPS, is_warm)
-        self._step_s = self.of_rank_0(statistics.median((warm.device_step_s or warm.step_s)[-window:]))
+        self._step_s = self.of_rank_0(statistics.median(warm.step_s[-window:]))
         reset_peak(self.subject.device)
         return warm
 
-    def block(self, samples: int, seconds: float = 0.0, queues: int = 1) -> Job:
-        """One block of at least this many samples, for at least some seconds, judged by the steps before it.
+    def slice(self, samples: int, seconds: float) -> Job:
+        """One slice of at least this many samples, for about some seconds, judged by the steps before it.
 
-        The training was idle: what was prefetched meanwhile is used up first. On a CPU with workers the block
-        takes `queues` times the batches of their queue, and continues, within limits, until that is as full
-        as at the start: otherwise the steps on some batches would count without the work of loading as many,
-        which competes with the model for the cores. If 0, the queue is left as it is. With an accelerator it
-        is empty at the start, and the loader's pace shows at once.
+        The training goes on where its last slice ended: it was suspended meanwhile, with its workers.
         """
-        subject = self.subject
-        on_cpu = subject.device.type == "cpu"
-        if queues or not on_cpu:
-            yield from self.settle()
-        before, surplus = ready(subject.iterator), list[int]()
-        queues *= on_cpu
-        steps = self.steps_for(samples, seconds, queues)
-        most = steps + MAX_SETTLING * self._queue_steps if queues else 0
-
-        def is_as_full() -> bool:
-            surplus.append(ready(subject.iterator) - before)
-            return surplus[-1] * surplus[0] <= 0
-
-        taken = yield from self.take(steps, "measuring", most, is_as_full)
-        self._step_s = self.of_rank_0(statistics.median(taken.device_step_s or taken.step_s))  # it may grow
-        self._wait_for_workers()
+        taken = yield from self.take(self.steps_for(samples, seconds), "measuring")
+        self._step_s = self.of_rank_0(statistics.median(taken.step_s))  # it may grow
         return taken.block()
 
-    def steps_for(self, samples: int, seconds: float = 0.0, queues: int = 1) -> int:
-        """Steps of a block: a multiple of the number of workers, which deliver one batch each per round."""
+    def steps_for(self, samples: int, seconds: float = 0.0) -> int:
+        """Steps of a slice: a multiple of the number of workers, which deliver one batch each per round."""
         needed = math.ceil(samples / max(1, self.subject.samples_per_step))
-        steps = max(1, needed, math.ceil(seconds / self._step_s), queues * self._queue_steps)
+        steps = max(1, needed, math.ceil(seconds / self._step_s))
         workers = max(1, self._workers)
         return int(self.of_rank_0(math.ceil(steps / workers) * workers))
 
-    def settle(self) -> Job:
-        """Uses up what was prefetched while the training was idle, until it trains as in a long run.
-
-        Those batches are trained on: after dropping them, the workers would refill the queue at full speed
-        on the model's cores, which they do not in a steady run. Then, on a CPU, steps are taken until the
-        queue is empty and they wait, or until it is as full as workers that keep up leave it: batches left
-        over from the pause would make a slow loader look fast.
-        """
-        subject = self.subject
-
-        def is_settled() -> bool:
-            last = self.under_way.plain[-1]
-            waits = last.waited > WAITS * last.seconds
-            return waits or ready(subject.iterator) > self._prefetched - self._workers
-
-        steps, on_cpu = self._queue_steps, subject.device.type == "cpu"
-        if steps:
-            most = (1 + MAX_SETTLING) * steps + 1 if on_cpu else 0
-            yield from self.take(steps + on_cpu, "settling", most, is_settled)
-
-    def ceiling(self, samples: int) -> Job:
-        """Steps on one batch that is already on the device, without a loader."""
-        with self.subject.hold():
-            yield from self.take(HELD_FIRST, "ceiling")
-            self._wait_for_workers()
-            return (yield from self.take(self.steps_for(samples, queues=0), "ceiling")).block()
+    def ceiling(self, samples: int, seconds: float = 0.0) -> Job:
+        """A slice on one batch that is already on the device, without a loader, whose workers are stopped."""
+        with self.subject.hold(), workers_stopped(self.subject.iterator):
+            yield from self.take(HELD_FIRST, "cached batch")
+            return (yield from self.take(self.steps_for(samples, seconds), "cached batch")).block()
 
     def profile(self, path: str, stacks: bool, **schedule: int) -> Job:
         """Takes steps with the profiler, and writes a trace of the active ones for each rank: its path.
 
         `schedule` is that of `torch.profiler.schedule`: wait, warmup, active.
         """
+        file = Path(path)
         if rank := int(os.environ.get("RANK", "0")):
-            path = path.replace(".json", f".rank{rank}.json")
-        folder, name = os.path.split(path)
-        part = os.path.join(folder, f"part-{name}")  # a file that is there is complete
+            file = file.with_name(file.name.replace(".json", f".rank{rank}.json"))
+        part = str(file.with_name(f"part-{file.name}"))  # a file that is there is complete
         kinds: Any = profiler.ProfilerActivity
         recorder = profiler.profile(
             activities={kinds.CPU, getattr(kinds, self.subject.device.type.upper(), kinds.CPU)},
@@ -278,10 +251,11 @@ class Procedures:
         with self.subject.phases(), recorder:
             for _ in range(sum(schedule.values())):
                 yield
-                with _workers_stopped(self.subject.iterator):
+                # While the profiler starts, workers would get ahead, which hides the usual waiting.
+                with workers_stopped(self.subject.iterator):
                     recorder.step()
-        os.replace(part, path)
-        return path
+        os.replace(part, file)
+        return str(file)
 
     def peak(self) -> Peak:
         """Peak memory since the warm-up, and recompilations since the first steps."""
@@ -290,23 +264,6 @@ class Procedures:
     @property
     def _workers(self) -> int:
         return getattr(self.subject.loader, "num_workers", 0) or 0
-
-    @property
-    def _prefetched(self) -> int:
-        """The number of batches that the loader's queue holds."""
-        return self._workers * (getattr(self.subject.loader, "prefetch_factor", 0) or 0)
-
-    @property
-    def _queue_steps(self) -> int:
-        """Steps for which the loader's queue holds batches."""
-        batches_per_step: float = self.subject.batches_per_step
-        return math.ceil(self._prefetched / max(1.0, batches_per_step))
-
-    def _wait_for_workers(self) -> None:
-        """Waits until the loader's queue is full: on a CPU its workers would slow down what comes next."""
-        until, iterator = time.monotonic() + FILLING_S, self.subject.iterator
-        while 0 < ready(iterator) < self._prefetched and time.monotonic() < until:
-            time.sleep(0.01)
 
     def of_rank_0(self, value: float) -> float:
         """The value of rank 0: after different numbers of steps, ranks would wait for ever."""
@@ -317,25 +274,19 @@ class Procedures:
         return float(shared.item())
 
 
-def ready(iterator: Any) -> int:
-    """Batches that the loader's workers have ready; 0 where that cannot be known."""
-    with contextlib.suppress(AttributeError, NotImplementedError):  # macOS cannot tell
-        early = sum(len(task) == 2 for task in iterator._task_info.values())  # they wait for their turn
-        return int(iterator._data_queue.qsize()) + early
-    return 0
-
-
-# ---------------------------------------------------------------- the profiler
-
-
 @contextlib.contextmanager
-def _workers_stopped(iterator: Any) -> Iterator[None]:
-    """While the profiler starts, workers would get ahead, which hides the usual waiting."""
-    pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+def workers_stopped(iterator: Any) -> Iterator[None]:
+    """A loader's workers do nothing meanwhile; those that have ended are left alone."""
+    alive = [worker for worker in getattr(iterator, "_workers", ()) if worker.is_alive()]
     try:
+        for worker in alive:
+            _signal(worker, signal.SIGSTOP)
         yield
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        for worker in alive:
+            _signal(worker, signal.SIGCONT)
+
+
+def _signal(worker: Any, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has just ended
+        os.kill(worker.pid, number)

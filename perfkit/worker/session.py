@@ -34,13 +34,13 @@ def serve(connection: Connection) -> None:
     session = Session(connection)
     while True:
         try:
-            question, arguments = connection.recv()
+            asked = connection.recv()
         except EOFError:
             return
-        answer = session.answer(question, arguments)
+        answer = session.answer(asked.name, asked.arguments)
         if isinstance(answer, Generator):
             answer = drive(answer, lambda: session.subject.step())
-        connection.send(Answer(answer))
+        connection.send(Answer(answer, asked.number))
 
 
 class Session(Procedures):
@@ -52,8 +52,8 @@ class Session(Procedures):
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection.send)
-        self.started = time.time() - getattr(sys.modules.get("perfkit.worker.preload"), "IMPORT_S", 0.0)
-        """When a process that imports everything itself would have started."""
+        self._startup_s = getattr(sys.modules.get("perfkit.worker.preload"), "IMPORT_S", 0.0)
+        """What a process that imports and loads everything itself has spent until now."""
 
     def call(self, place: str, arguments: Sequence[Any]) -> Any:
         """The result of a function at `module:name`."""
@@ -61,9 +61,11 @@ class Session(Procedures):
 
     def describe(self, workload: str, preset: str, options: dict[str, Any], device: str) -> Description:
         """Loads a workload."""
+        began = time.time()
         complete = workloads.options_for(workloads.find(workload), preset, options)
         self.workload, self.device = workloads.load(workload, complete), torch.device(device)
         offers, convolves = sorted(rules.offers(self.workload)), workloads.convolves(self.workload)
+        self._startup_s += time.time() - began
         return Description(complete, offers, checks.facts(self.device), convolves)
 
     def train(self, recipe: Recipe, seed: int, loss_steps: int, warmup_s: float) -> Job:
@@ -72,6 +74,7 @@ class Session(Procedures):
         The losses of `loss_steps` are kept; the warm-up takes `warmup_s` at most.
         """
         self.report("building")
+        began = time.time()
         if recipe.ranks > 1:
             torch.set_num_threads(max(1, torch.get_num_threads() // recipe.ranks))
         self.subject = training = Training(recipe, self.workload, self.device, seed)
@@ -84,7 +87,7 @@ class Session(Procedures):
         warm = yield from self.warm_up(warmup_s)
         return Trained(
             recipe=recipe.to_dict(),
-            startup_s=training.built_at - self.started,
+            startup_s=self._startup_s + training.built_at - began,
             warmup=first.block() + warm.block(),
             losses=losses(first.plain),
             mechanisms=proofs,
@@ -98,10 +101,6 @@ class Session(Procedures):
             if not math.isfinite(value):
                 remedy = "Lower the learning rate, or switch amp to bf16 (fp16 overflows without scaling)"
                 raise RunFailed(f"the loss became {value}", remedy)
-
-    def profile(self, path: str, stacks: bool, **schedule: int) -> Job:
-        yield from self.settle()
-        return (yield from super().profile(path, stacks, **schedule))
 
     def communication(self, samples: int) -> Job:
         """What averaging gradients between the ranks costs: steps with it and without, a collective alone.

@@ -2,26 +2,74 @@
 
 import contextlib
 import itertools
-import operator
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
-from unittest import mock
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.profiler import record_function
 
-from perfkit import parallel, train
+from perfkit import train
 from perfkit.parallel import mean_over_ranks
+from perfkit.program import Program
 from perfkit.recipe import Recipe
-from perfkit.train import endless
 from perfkit.worker.checks import View, compile_counters, distributed_model, first_tensor, world
 from perfkit.worker.procedure import Step
 
 OnPhase = Callable[[str], AbstractContextManager[Any]]
 """Called with the name of a part of a step (data, copy, forward, backward, optimizer); entered around it."""
+
+
+class MeasuredProgram(Program):
+    """The program of a training that is measured: it notes waits, and names the parts of a step.
+
+    `given`: batches that take the place of the loader's.
+    """
+
+    def __init__(self, given: Iterable[Any] | None = None) -> None:
+        self._given = given
+        self.parts: tuple[Any, ...] = ()
+        """Loader, model, optimizer, scaler and device, once they are built."""
+        self.built_at = 0.0
+        self.waited = 0.0
+        """Seconds in which the program has waited for batches."""
+        self.on_phase: OnPhase | None = None
+        self.source: Iterator[Any] = iter(())
+        """Where the next batch comes from."""
+
+    def built(self, loader: Any, model: Any, optimizer: Any, scaler: Any, device: torch.device) -> None:
+        self.parts = loader, model, optimizer, scaler, device
+        self.built_at = time.time()
+
+    def batches(self, loader: Any) -> Iterator[Any]:
+        self.source = super().batches(loader) if self._given is None else iter(self._given)
+        return self._fetched()
+
+    def _fetched(self) -> Iterator[Any]:
+        while True:
+            yield self.fetch()
+
+    def fetch(self) -> Any:
+        """The next batch."""
+        start = time.perf_counter()
+        with self.part("data"):
+            batch = next(self.source)
+        self.waited += time.perf_counter() - start
+        return batch
+
+    def part(self, name: str) -> AbstractContextManager[Any]:
+        if self.on_phase:
+            return _named(name, self.on_phase)
+        # A wait has a name of torch's own in a profile, that of the loader.
+        return contextlib.nullcontext() if name == "data" else super().part(name)
+
+
+@contextlib.contextmanager
+def _named(name: str, on_phase: OnPhase) -> Iterator[None]:
+    with on_phase(name), record_function(name):
+        yield
 
 
 class Training(View):
@@ -43,71 +91,51 @@ class Training(View):
         self.recipe = recipe
         self.samples_per_step = recipe.batch_size * recipe.accumulation * recipe.ranks
         self.batches_per_step: float = recipe.accumulation
-        self._waited = 0.0
-        self._on_phase: OnPhase = contextlib.nullcontext
-
-        def feed(loader: Any) -> Iterator[Any]:
-            self._batches = endless(loader) if batches is None else iter(batches)
-            self.built_at = time.time()
-            while True:
-                yield self._fetch()
-
-        self._program = train.train(recipe, workload, device, seed)
-        with mock.patch.object(train, "endless", feed):
-            self.first = self.step()
-        names = self._program.gi_frame.f_locals  # type: ignore[attr-defined]
-        parts = operator.itemgetter("loader", "model", "optimizer", "scaler", "device")(names)
+        self._program = program = MeasuredProgram(batches)
+        self._steps = train.train(recipe, workload, device, seed, program)
+        self.first = self.step()
         # With several ranks on GPUs, the device is this rank's own.
-        self.loader, self.model, self.optimizer, self.scaler, self.device = parts
+        self.loader, self.model, self.optimizer, self.scaler, self.device = program.parts
         self.iterator = self.loader._iterator  # None without workers
+        self.built_at = program.built_at
         self.first_graphs = compile_counters().graphs
-        if sys.version_info < (3, 13):
-            names.clear()  # the frame keeps this dictionary, and with it the first batch
-
-    def _fetch(self) -> Any:
-        start = time.perf_counter()
-        with self._on_phase("data"):
-            batch = next(self._batches)
-        self._waited += time.perf_counter() - start
-        return batch
 
     def step(self) -> Step:
         """Takes one optimizer step.
 
         Its wait is all the waiting for batches during it, whoever reads ahead (a device prefetcher).
         """
-        start, self._waited = time.perf_counter(), 0.0
-        loss = next(self._program)
-        return Step(time.perf_counter() - start, self._waited, self.samples_per_step, loss)
+        start, self._program.waited = time.perf_counter(), 0.0
+        loss = next(self._steps)
+        return Step(time.perf_counter() - start, self._program.waited, self.samples_per_step, loss)
 
     def stop(self) -> None:
         """Ends the loader's workers at once; those that are found as garbage end after 5 seconds each."""
         if self.iterator:
             self.iterator._shutdown_workers()
 
-    def hold(self) -> AbstractContextManager[Any]:
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
         """Trains on one batch that is already on the device, without the loader."""
-        batch = [part.to(self.device) for part in self._fetch()]
-        return mock.patch.object(self, "_batches", itertools.repeat(batch))
+        program, source = self._program, self._program.source
+        batch = [part.to(self.device) for part in program.fetch()]
+        program.source = itertools.repeat(batch)
+        try:
+            yield
+        finally:
+            program.source = source
 
     @contextlib.contextmanager
-    def phases(self, on_phase: OnPhase = contextlib.nullcontext) -> Iterator[None]:
+    def phases(self, on_phase: OnPhase = lambda name: contextlib.nullcontext()) -> Iterator[None]:
         """Enters what `on_phase` returns around each part of the steps that are taken meanwhile.
 
-        They have names in a profile: the program names all but the wait for a batch itself.
+        They have names in a profile, the wait for a batch too.
         """
-
-        @contextlib.contextmanager
-        def observed(name: str) -> Iterator[None]:
-            with on_phase(name), record_function(name):
-                yield
-
-        with (
-            mock.patch.object(train, "record_function", observed),
-            mock.patch.object(parallel, "record_function", observed),
-            mock.patch.object(self, "_on_phase", observed),
-        ):
+        self._program.on_phase = on_phase
+        try:
             yield
+        finally:
+            self._program.on_phase = None
 
     def observed_step(self) -> Step:
         """Takes one optimizer step, and notes what each switch does in it.
@@ -115,43 +143,60 @@ class Training(View):
         A hook on the outermost module is noticed neither by torch.compile nor by DistributedDataParallel, so
         nothing is compiled again.
         """
-        device, ddp, to = self.device, distributed_model(self.model), torch.Tensor.to
-        streams = set[int | None]()  # of copies
-
-        def stream() -> int | None:
-            return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else None
+        ddp, copies = distributed_model(self.model), _Copies(self.device)
 
         def called(_: Any, inputs: Any, outputs: Any) -> None:
             self.inputs, self.outputs = inputs[0], first_tensor(outputs)
-            if torch.is_autocast_enabled(device.type):
-                self.autocast = torch.get_autocast_dtype(device.type)
+            if torch.is_autocast_enabled(self.device.type):
+                self.autocast = torch.get_autocast_dtype(self.device.type)
 
         def updated(*_: Any) -> None:
             self.updates += 1
 
-        def copied(part: torch.Tensor, *where: Any, **how: Any) -> torch.Tensor:
-            self.batch.append(part)
-            self.copies.append(how)
-            streams.add(stream())
-            return to(part, *where, **how)
-
         def on_phase(name: str) -> AbstractContextManager[Any]:
             if name == "data":
-                self.batch, self.batches = [], self.batches + 1
+                copies.parts, self.batches = [], self.batches + 1
             if name == "backward" and ddp:
                 self.averaged = (self.averaged or 0) + ddp.require_backward_grad_sync
             if name == "forward":
-                self.copies_beside = bool(streams) and stream() not in streams
-            if name == "copy":
-                return mock.patch.object(torch.Tensor, "to", copied)
-            return contextlib.nullcontext()
+                self.copies_beside = bool(copies.streams) and copies.stream() not in copies.streams
+            return copies if name == "copy" else contextlib.nullcontext()
 
         with (
             self.model.register_forward_hook(called),
             self.optimizer.register_step_post_hook(updated),
             self.phases(on_phase),
         ):
-            return self.step()
+            step = self.step()
+        self.batch, self.copies = copies.parts, copies.arguments
+        return step
+
+
+class _Copies(TorchFunctionMode):
+    """Sees the calls of `Tensor.to` while it is entered."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+        self.parts: list[torch.Tensor] = []
+        """What was copied, as the loader gave it."""
+        self.arguments: list[dict[str, Any]] = []
+        """The keyword arguments of each call."""
+        self.streams = set[int | None]()
+        """In which the copies were queued."""
+
+    def stream(self) -> int | None:
+        """The current stream of a CUDA device."""
+        if self._device.type != "cuda":
+            return None
+        return int(torch.cuda.current_stream(self._device).cuda_stream)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.to:
+            self.parts.append(args[0])
+            self.arguments.append(kwargs or {})
+            self.streams.add(self.stream())
+        return func(*args, **(kwargs or {}))
 
 
 def losses(steps: Sequence[Step]) -> list[float]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,8 +16,8 @@ import psutil
 import pytest
 
 from perfkit.errors import Cancelled, RunFailed
-from perfkit.process import server
-from perfkit.process.child import Child, call, end_tree
+from perfkit.process.child import Child, call
+from perfkit.process.tree import Tree
 from perfkit.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
@@ -35,23 +36,27 @@ def trained(child, workload="tests.support.toy:Toy", **switches):
     return child.ask("train", recipe=recipe, seed=0, loss_steps=2, warmup_s=0.0)
 
 
-def server_of(child):
-    return psutil.Process(child.pids[0]).parent()
+def process_of(child):
+    return child.trees[0].root
+
+
+def zygote_of(child):
+    return process_of(child).parent()
 
 
 @on_linux
-def test_children_share_a_server_that_has_imported_torch_and_nothing_else():
+def test_children_share_a_zygote_that_has_imported_torch_and_nothing_else():
     with Child() as first:
         described(first)
         with Child() as second:
             assert described(first) == described(second)
-            assert server_of(first).pid == server_of(second).pid != os.getpid()
+            assert zygote_of(first).pid == zygote_of(second).pid != os.getpid()
             for child in (first, second):
-                (pid,) = child.pids
+                pid = process_of(child).pid
                 assert os.getpgid(pid) == os.getsid(pid) == pid
                 assert psutil.Process(pid).name() == "perfkit.worker"
             first.stop()
-            assert not psutil.pid_exists(first.pids[0])
+            assert not process_of(first).is_running()
             assert described(second)
 
 
@@ -63,7 +68,7 @@ def test_nothing_is_set_in_a_process_and_a_switch_is_set_before_torch_is_importe
     monkeypatch.setenv("PERFKIT_SEEN", "late")
     assert "PERFKIT_SEEN" not in call("perfkit.worker.checks:first_environment"), "set afterwards"
     with Child(environment={"OMP_NUM_THREADS": "2", "MALLOC_MMAP_MAX_": "0"}) as switched, Child() as plain:
-        assert server_of(switched).pid != server_of(plain).pid
+        assert zygote_of(switched).pid != zygote_of(plain).pid
         asked = {"place": "torch:get_num_threads", "arguments": ()}
         assert switched.ask("call", **asked) == 2
         assert plain.ask("call", **asked) == int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1))
@@ -86,7 +91,7 @@ def test_a_child_has_this_process_s_folder_path_and_variables(tmp_path, monkeypa
 def test_prints_go_to_the_log_and_not_into_messages():
     with Child() as child:
         trained(child, "tests.support.toy:Unhurried")
-        assert child.ask("block", samples=16).samples >= 16
+        assert child.ask("slice", samples=16, seconds=0.0).samples >= 16
         assert child.log().splitlines()[0].endswith('"a print of the workload"}')
 
 
@@ -100,7 +105,7 @@ def test_ranks_are_asked_as_one_and_end_together():
     with Child(on_progress, stop, ranks=2) as child:
         trained(child, ranks=2)
         with pytest.raises(Cancelled):
-            child.ask("block", samples=10**9)
+            child.ask("slice", samples=10**9, seconds=0.0)
 
 
 def test_of_ranks_that_fail_the_cause_is_told_not_that_the_others_lost_it():
@@ -108,22 +113,12 @@ def test_of_ranks_that_fail_the_cause_is_told_not_that_the_others_lost_it():
         trained(child, "tests.support.toy:FailingRank", ranks=2)
 
 
-def spawned(*arguments):
-    """How a process begins where a fork without exec is not safe."""
-    server.ON_LINUX = False
-    server.run(*arguments)
-
-
-def test_on_a_mac_ranks_are_spawned_and_talk_over_its_loopback(monkeypatch):
-    monkeypatch.setattr(server, "ON_LINUX", False)
-    monkeypatch.setattr(server, "_method", multiprocessing.get_context("spawn"))
-    monkeypatch.setattr(server, "run", spawned)
-    monkeypatch.setattr("perfkit.process.child.sys", SimpleNamespace(platform="darwin"))
+def test_on_a_mac_ranks_talk_over_its_loopback(monkeypatch):
+    monkeypatch.setattr(
+        "perfkit.process.child.sys", SimpleNamespace(platform="darwin", path=sys.path, flags=sys.flags)
+    )
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     assert call("os:getenv", "GLOO_SOCKET_IFNAME") == "lo0"
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # this system's
-    with Child(ranks=2) as child:
-        assert trained(child, ranks=2).samples_per_step == 16
 
 
 def test_a_call_gives_the_result_of_a_fresh_process_or_says_how_it_ended():
@@ -138,14 +133,13 @@ def test_a_call_gives_the_result_of_a_fresh_process_or_says_how_it_ended():
 
 
 @on_linux
-def test_when_the_server_dies_its_children_do_and_another_starts(tmp_path, monkeypatch, no_orphans):
+def test_when_the_zygote_dies_its_children_do_and_another_starts(tmp_path, monkeypatch, no_orphans):
     child = Child()
-    (pid,) = child.pids
-    server_of(child).kill()
+    zygote_of(child).kill()
     with pytest.raises(RunFailed):
         child.ask("peak")
     child.stop()
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert not process_of(child).is_running() or process_of(child).status() == psutil.STATUS_ZOMBIE
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     stop = threading.Event()
     stop.set()
@@ -155,19 +149,104 @@ def test_when_the_server_dies_its_children_do_and_another_starts(tmp_path, monke
     no_orphans()
     with Child() as another:
         assert described(another)
-        server_of(another).kill()
+        zygote_of(another).kill()
         assert call("builtins:divmod", 7, 2) == (3, 1), "also at once, before the death is noticed"
+
+
+def states(child):
+    return {process.status() for tree in child.trees for process in tree.processes()}
+
+
+def test_a_suspended_side_does_nothing_with_all_that_it_started_and_goes_on_where_it_was():
+    """Its loader workers and what it started in a session of its own are stopped, too."""
+    with Child() as child:
+        trained(child, "tests.support.toy:StartsOther", workers=2)
+        assert len(child.pids()) >= 4, "it, two loader workers, another program"
+        child.suspend()
+        assert states(child) == {psutil.STATUS_STOPPED}
+        before = child.cpu_s()
+        time.sleep(0.3)
+        assert child.cpu_s() == before
+        assert child.ask("slice", samples=16, seconds=0.0).samples >= 16
+        assert psutil.STATUS_STOPPED not in states(child)
+
+
+def test_what_starts_while_a_tree_is_suspended_is_suspended_too():
+    code = (
+        "import subprocess, sys, time\n"
+        "while True: subprocess.Popen(['sleep', '5'], start_new_session=True); time.sleep(0.001)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    tree = Tree(process.pid)
+    try:
+        time.sleep(0.3)
+        tree.suspend()
+        members = tree.processes()
+        time.sleep(0.1)
+        assert len(members) > 5 and tree.processes() == members, "nobody new appears"
+        assert {member.status() for member in members} == {psutil.STATUS_STOPPED}
+    finally:
+        tree.end()
+        process.wait()
+    assert not [
+        member for member in members if member.is_running() and member.status() != psutil.STATUS_ZOMBIE
+    ]
+
+
+def test_a_side_is_ended_once_and_never_by_a_number_that_belongs_to_somebody_else(monkeypatch):
+    """Its number may have been given to another process meanwhile: that one has begun at another time."""
+    child = Child()
+    trained(child)
+    child.stop()
+    stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    tree = Tree(stranger.pid)
+    monkeypatch.setattr(tree.root, "_create_time", tree.root.create_time() - 100)
+    tree.root._ident = (stranger.pid, tree.root.create_time() - 100)
+    child.trees = [tree]
+    child.stop()
+    assert stranger.poll() is None
+    stranger.kill()
+    stranger.wait()
+
+
+def test_an_answer_that_was_given_up_is_not_taken_for_the_next_one():
+    with Child(timeout_s=0.5) as child:
+        with pytest.raises(RunFailed, match="time limit"):
+            child.ask("call", place="time:sleep", arguments=(1.0,))
+        child.timeout_s = 10
+        assert child.ask("call", place="builtins:divmod", arguments=(7, 2)) == (3, 1)
+
+
+def test_nothing_of_this_process_changes_while_another_one_starts():
+    """A cell that runs meanwhile keeps its `__main__` and its variables."""
+    main, seen, done = sys.modules["__main__"], set(), threading.Event()
+
+    def watch():
+        while not done.is_set():
+            seen.add((sys.modules["__main__"] is main, os.environ.get("PYTHONPATH")))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    with Child(environment={"OMP_WAIT_POLICY": "PASSIVE"}):
+        done.set()
+    thread.join()
+    assert seen == {(True, os.environ.get("PYTHONPATH"))}
 
 
 KILLED = """
     import json, os, pathlib, psutil, signal, time
+    from perfkit.process import Question
     from perfkit.process.child import Child
     from perfkit.recipe import Recipe
     busy, stuck = Child(), Child()
     where = dict(preset="smoke", options={}, device="cpu")
     busy.ask("describe", workload="tests.support.toy:Toy", **where)
     busy.ask("train", recipe=Recipe(workers=2), seed=0, loss_steps=2, warmup_s=0.0)
-    stuck.lines[0].send(("describe", dict(workload="stuck:Stuck", **where)))
+    suspended = Child()
+    suspended.ask("describe", workload="tests.support.toy:Toy", **where)
+    suspended.ask("train", recipe=Recipe(workers=2), seed=0, loss_steps=2, warmup_s=0.0)
+    suspended.suspend()
+    stuck.lines[0].send(Question(1, "describe", dict(workload="stuck:Stuck", **where)))
     while not pathlib.Path("held").exists():
         time.sleep(0.05)
     started = psutil.Process().children(recursive=True)
@@ -178,7 +257,7 @@ KILLED = """
 
 @on_linux
 def test_nothing_survives_a_parent_that_is_killed(tmp_path):
-    """Loader workers neither, nor one in a call that holds the interpreter's lock, so that no thread runs."""
+    """Loader workers neither, nor what is suspended, nor what is in a call that holds the interpreter's lock."""
     code = "import ctypes, pathlib; pathlib.Path('held').touch(); ctypes.PyDLL(None).sleep(120)"
     (tmp_path / "stuck.py").write_text(code)
     (tmp_path / "script.py").write_text(textwrap.dedent(KILLED))
@@ -187,7 +266,7 @@ def test_nothing_survives_a_parent_that_is_killed(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     pids = json.loads(done.stdout)
-    assert len(pids) >= 5, "a server, two processes and two loader workers"
+    assert len(pids) >= 8, "a zygote, three processes and four loader workers"
     left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
     assert not psutil.wait_procs(left, timeout=20)[1]
 
@@ -195,12 +274,12 @@ def test_nothing_survives_a_parent_that_is_killed(tmp_path):
 def test_what_a_child_started_ends_when_the_child_is_killed():
     with Child() as child:
         trained(child, workers=2)
-        worker = psutil.Process(child.pids[0])
+        worker = process_of(child)
         loaders = worker.children(recursive=True)
         assert loaders
         worker.kill()
         with pytest.raises(RunFailed, match="killed") as failure:
-            child.ask("block", samples=8)
+            child.ask("slice", samples=8, seconds=0.0)
         assert failure.value.kind == "out of memory"
     assert not psutil.wait_procs(loaders, timeout=10)[1]
 
@@ -216,17 +295,12 @@ def test_a_group_that_is_ended_leaves_no_semaphore():
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     shared = Path(f"/dev/shm/sem.{process.stdout.readline().strip('/').strip()}")
     assert shared.exists()
-    end_tree(process.pid)
+    Tree(process.pid).end()
     process.communicate()
     assert not shared.exists()
 
 
 @on_linux
-def test_ctrl_c_does_not_reach_the_server_of_a_fresh_process():
-    code = (
-        "import psutil; from perfkit.process.child import Child\n"
-        "with Child() as child: print(open(f'/proc/{psutil.Process(child.pids[0]).ppid()}/status').read())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    (blocked,) = (line.split()[1] for line in done.stdout.splitlines() if line.startswith("SigBlk"))
-    assert int(blocked, 16) >> (signal.SIGINT - 1) & 1
+def test_ctrl_c_in_a_terminal_does_not_reach_the_zygote():
+    with Child() as child:
+        assert os.getsid(zygote_of(child).pid) != os.getsid(0)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import time
 
 import torch
@@ -27,11 +28,11 @@ class Points(Dataset):
 class Toy:
     """The smallest workload there is."""
 
-    def __init__(self, delay_s=0.0):
-        self.delay_s = delay_s
+    def __init__(self, delay_s=0.0, samples=256):
+        self.delay_s, self.samples = delay_s, samples
 
     def dataset(self, recipe):
-        return Points()
+        return Points(self.samples)
 
     def model(self):
         return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 2))
@@ -42,6 +43,14 @@ class Toy:
 
     def optimizer(self, parameters, **implementation):
         return torch.optim.SGD(parameters, lr=0.1, **implementation)
+
+
+class StartsOther(Toy):
+    """It starts another program, in a session of its own."""
+
+    def model(self):
+        subprocess.Popen(["sleep", "60"], start_new_session=True)
+        return super().model()
 
 
 class _RaisingPoints(Points):

@@ -17,8 +17,7 @@ def doctor(
     noise: Annotated[
         bool, typer.Option("--noise", help="also measure how far apart identical runs come out (minutes)")
     ] = False,
-    pairs: Annotated[int, typer.Option(min=2, max=100, help="pairs of processes for --noise")] = 10,
-    budget: Annotated[float, typer.Option(min=0, help="seconds of measuring for each such pair")] = 30.0,
+    budget: Annotated[float, typer.Option(min=0, help="seconds for --noise")] = 300.0,
 ) -> None:
     """Checks this machine: hardware, which stages can run here, what to fix; with --noise, its A/A noise.
 
@@ -31,9 +30,10 @@ def doctor(
     record: dict[str, object] = {"checks": checks}
     if noise:
         with stored() as store, progress() as follow:
-            result = measure_noise(plan, store, pairs, budget, progress=follow)
-            record["noise"] = bound = store.noise(plan.device)
-        sections.append(f"A/A noise of {plan.device}: {bound or 0:.2%}, from {result.pairs} pairs")
+            result = measure_noise(plan, store, budget, progress=follow)
+            record["noise"] = spread = store.spread(plan.device).sd
+        counted = f"{result.incarnations} incarnations of two equal trainings"
+        sections.append(f"A/A noise of {plan.device}: {spread:.2%} (standard deviation), from {counted}")
     output.show("check of this machine", sections, record)
     if any(check.status == "problem" for check in checks):
         raise typer.Exit(1)

@@ -172,7 +172,7 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
             match = two_scripts(str(other), str(file), preset)
             with progress.part(number, 2):
                 a = match.a._replace(title=name)
-                limits = BUDGET_S, PRECISION, 1
+                limits = BUDGET_S, PRECISION
                 result = compare(a, match.b, match.plan, *limits, progress=progress, store=store)
             results.append((result, match))
         (gain, match), (light, _) = results

@@ -11,7 +11,7 @@ from perfkit.additions.scripts import referee as refereeing
 from perfkit.additions.scripts import watching
 from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import options as cli
-from perfkit.cli.compare import is_too_slow, record
+from perfkit.cli.compare import gate_code, record
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.recipe import parse_settings
 from perfkit.results.run import Comparison
@@ -93,8 +93,8 @@ def referee(
     with cli.stored() as store:
         with cli.progress() as follow:
             result = _measured(match, gate, output, follow, store)
-        fails = is_too_slow(result, gate.limit)
-        verdict = match.verdict(result, gate.precision, fails if gate.limit is not None else None)
+        code = None if gate.limit is None else gate_code(result, gate.limit)
+        verdict = match.verdict(result, gate.precision, code)
         sections: list[Content] = [result.describe(), *verdict.sections(result)]
         document = record(result) | msgspec.to_builtins(verdict)
         output.show(f"{result.b.title} against {result.a.title}", sections, document)
@@ -107,8 +107,7 @@ def _measured(
 ) -> Comparison:
     """Both sides measured; a script that fails is an outcome too, for whoever reads `--json`."""
     try:
-        # One pair of processes: a further one would take the start-up of both scripts once more.
-        limits = gate.budget, gate.precision, 1
+        limits = gate.budget, gate.precision
         return compare(match.a, match.b, match.plan, *limits, progress=follow, store=store)
     except PerfkitError as problem:
         if not isinstance(problem, InvalidValue | Cancelled):

@@ -89,8 +89,8 @@ class ScriptPanel(Panel):
         self._edit = []
         title = self._controls.recipe.describe(self._controls.base)
         sides = Candidate("as it is"), Candidate(title, changes=settings)
-        budget_s, precision = preset.budget_s, preset.precision
-        result = compare(*sides, job.request, budget_s, precision, 1, preset.part, job.progress, self.store)
+        size = preset.budget_s, preset.precision, preset.part
+        result = compare(*sides, job.request, *size, progress=job.progress, store=self.store)
         runs = [result.a, result.b]
         self._show_runs(runs)
         picture, proofs = figures.headline(runs), study.sides(result, [study.losses(*runs)])

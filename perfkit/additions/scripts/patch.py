@@ -396,8 +396,8 @@ def verify(result: Patch, launch: Launch, budget_s: float, progress: Progress) -
     observed: dict[str, Behaviour] = {}
     sides = Candidate("set from outside", changes=result.edited), Candidate("patched")
     plan = script_plan(launch, more={"patched": result.launch}, observed=observed)
-    measured = compare(*sides, plan, budget_s, PRECISION, pairs=1, progress=progress)
-    verdict = referee.verdict(observed, set(), measured, PRECISION, fails=None)
+    measured = compare(*sides, plan, budget_s, PRECISION, progress=progress)
+    verdict = referee.verdict(observed, set(), measured, PRECISION, gate=None)
     is_as_fast = verdict.outcome in ("faster", "not faster") and not measured.ratio.is_slower
     if is_as_fast:
         start = "verified: as fast as"

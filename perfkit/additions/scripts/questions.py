@@ -31,6 +31,7 @@ from perfkit.additions.scripts.witness import Witness
 from perfkit.errors import RunFailed
 from perfkit.process import Answer
 from perfkit.process.failures import explain
+from perfkit.process.zygote import die_with_parent
 from perfkit.recipe import Recipe, allowed, switches
 from perfkit.show import units
 from perfkit.worker import checks
@@ -71,6 +72,8 @@ class Questions(Procedures):
         script.parts.append(self)
         around(sys, "excepthook", self._crashed)
         os.register_at_fork(after_in_child=self.line.close)
+        if sys.platform == "linux":  # also while it is suspended
+            die_with_parent()
         atexit.register(self._ended)
 
     # ------------------------------------------------------------ questions
@@ -131,7 +134,8 @@ class Questions(Procedures):
         except Ended:
             if not self.under_way.plain:
                 raise
-            self.under_way.seconds, ended = sum(self.under_way.step_s), True
+            self.time_steps()
+            ended = True
         seen, outside = self.under_way, dict[str, tuple[int, float]]()
         for step in seen.marked:
             name = " + ".join(sorted(step.marks))
@@ -153,7 +157,7 @@ class Questions(Procedures):
         script.toggles["amp"] = "bf16"
         try:
             with script.hold():
-                for steps in (HELD_FIRST, self.steps_for(samples, queues=0)):
+                for steps in (HELD_FIRST, self.steps_for(samples)):
                     yield from self.take(1, "ceiling", steps, lambda: clock() > until)
             return self.under_way.block()
         finally:
@@ -227,14 +231,14 @@ class Questions(Procedures):
         """Answers one question after another; is sent the steps that they need."""
         while True:
             try:
-                question, arguments = self.line.recv()
+                asked = self.line.recv()
             except (EOFError, OSError):
                 os._exit(0)
             try:
-                answer = self.answer(question, arguments)
+                answer = self.answer(asked.name, asked.arguments)
                 if isinstance(answer, Generator):
                     answer = yield from answer
-                self._send(Answer(answer))
+                self._send(Answer(answer, asked.number))
             except Ended:
                 pace = f"{self._script.steps.count} steps of {units.duration(self._early[-1].seconds)} each"
                 what = f"the script ended before it was measured, after {pace}"

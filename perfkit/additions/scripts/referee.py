@@ -1,7 +1,6 @@
 """The verdict on a script that is to replace another: is it faster, and does it still train the same?"""
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import NamedTuple
 
 import msgspec
@@ -21,8 +20,6 @@ _EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model"}
 """Differences after which other losses are to be expected."""
 _WIDE = 2
 """An interval wider than this many times what was asked for, or than the A/A noise, decides nothing."""
-_DISTORTED = 2
-"""Other programs make a ratio at most so many times what the share of the cores that they took explains."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -54,9 +51,9 @@ class Match(NamedTuple):
     allowed: set[str]
     """Names of differences that are meant."""
 
-    def verdict(self, result: Comparison, precision: float, fails: bool | None = None) -> "Verdict":
+    def verdict(self, result: Comparison, precision: float, gate: int | None = None) -> "Verdict":
         """The verdict on what was measured; the arguments are those of the function `verdict`."""
-        return verdict(self.observed, self.allowed, result, precision, fails)
+        return verdict(self.observed, self.allowed, result, precision, gate)
 
 
 def two_scripts(
@@ -104,12 +101,12 @@ def verdict(
     allowed: set[str],
     result: Comparison,
     precision: float,
-    fails: bool | None,
+    gate: int | None,
 ) -> Verdict:
     """The verdict on a comparison, whose interval was to have a half width of this `precision`.
 
-    `observed`: what the steps of both sides did, by their titles. `fails`: whether B is slower than a gate
-    allows; None: no gate, B must be faster.
+    `observed`: what the steps of both sides did, by their titles. `gate`: its exit code, 1 if B is slower
+    than it allows and 3 if it cannot see that; None: no gate, B must be faster.
     """
     sides = {"a": result.a, "b": result.b}
     seen = {name: observed[run.title] for name, run in sides.items() if run.title in observed}
@@ -123,21 +120,19 @@ def verdict(
     found = [msgspec.structs.replace(one, allowed=one.name in allowed) for one in found]
     cheats = [f"{one.name}: {one.evidence}" for one in found if not one.allowed]
 
-    ratio, wide = result.ratio, _WIDE * max(precision, result.pairing.noise or 0.0)
+    ratio, wide = result.ratio, _WIDE * max(precision, result.pairing.known_spread.sd)
     speed = f"{ratio.ratio:.3f} times as fast ({ratio.low:.3f} to {ratio.high:.3f})"
-    is_disturbed, is_faster = ratio.verdict == "disturbed", ratio.is_faster
-    if is_disturbed:
-        is_faster = ratio.low > _DISTORTED / (1 - min(0.9, fmean(result.pairing.disturbed)))
-    is_open = is_disturbed or ratio.verdict == "too few rounds" or ratio.half_width > wide
+    is_open = ratio.verdict == "undecided" or ratio.half_width > wide
     outcomes = (
         (cheats, "trains differently", 4, "; ".join(cheats)),  # which makes any speed worthless
         (len(seen) < len(sides), "undecided", 3, "the comparison ended before the steps were looked at"),
         (are_none, "undecided", 3, losses.evidence),
-        (fails, "slower", 1, speed),
-        (fails is False, "not slower", 0, speed),
-        (is_faster, "faster", 0, speed),
+        (gate == 1, "slower", 1, speed),
+        (gate == 0, "not slower", 0, speed),
+        (gate == 3, "undecided", 3, f"{speed}: the gate cannot see that; raise --budget"),
+        (ratio.is_faster, "faster", 0, speed),
         (ratio.is_slower or not is_open, "not faster", 1, speed),
-        (True, "undecided", 3, f"{speed}, {ratio.verdict}: close other programs, or raise --budget"),
+        (True, "undecided", 3, f"{speed}, {ratio.verdict}: raise --budget, or continue with --more"),
     )
     outcome, code, reason = next(row[1:] for row in outcomes if row[0])
     return Verdict(outcome, code, reason, found, losses, seen)

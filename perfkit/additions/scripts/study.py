@@ -21,13 +21,15 @@ from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import Preset, Stage
 from perfkit.process.child import Conversation
 from perfkit.recipe import Recipe, Value, allowed
-from perfkit.results import parity
+from perfkit.results import parity, stats
 from perfkit.results.parity import Check
 from perfkit.results.run import Comparison, Run
+from perfkit.results.stats import Spread
 from perfkit.rules import Target
 from perfkit.show.document import Content, Notice
 from perfkit.show.tables import checks
 from perfkit.studies.here import ThisMachine
+from perfkit.studies.sides import Side
 from perfkit.studies.sources import Plan, Progress, plan
 from perfkit.worker.messages import Description, Trained
 
@@ -48,7 +50,11 @@ class ScriptSource(ThisMachine):
     """
 
     uses_any_device = True
-    least_noise = 0.05
+
+    def spread(self, recipes: Sequence[Recipe]) -> Spread:
+        """Of a user's script, whose pairs no ladder measures, only what scripts usually do is known."""
+        return stats.OF_SCRIPTS
+
     """Equal processes of a script differed by 2.1% (standard deviation, 18 pairs of three small scripts that
     are watched, two cores, torch 2.15), two of them by more than 4.5%."""
     facts: ScriptFacts
@@ -75,8 +81,6 @@ class ScriptSource(ThisMachine):
         self._first = child = self._start(launch, {})
         self._known = self.facts = facts = child.ask("describe")
         preset = affordable(preset, facts.step_s)
-        if not facts.loader and preset.block_s:
-            preset = replace(preset, block_samples=1)  # what a step's samples are is a guess: time counts
         self.plan = replace(self.plan, device=facts.device, preset=preset)
         options = {"arguments": " ".join(launch.arguments)} if launch.arguments else {}
         self.description = Description(options, [], facts.facts, facts.convolves)
@@ -109,15 +113,20 @@ class ScriptSource(ThisMachine):
         runs = super().measure(stages, preset)
         more = {"ended": _ENDED} if isinstance(self.stopped, RunFailed) else {}
         for at, run in enumerate(runs):
-            launch, child = self._more.get(run.title, self._launch), self._trials[run.stage].child
-            losses = run.losses
-            with contextlib.suppress(PerfkitError):  # it has ended, or a person stopped it
-                if child and self._observed is not None:
-                    self._observed[run.title] = seen = child.ask("behaviour")
-                    losses = seen.losses
+            launch, losses = self._more.get(run.title, self._launch), run.losses
+            if self._observed and run.title in self._observed:
+                losses = self._observed[run.title].losses
             changes = {"facts": {**run.facts, **more}, "losses": losses, "script": launch.describe()}
             runs[at] = msgspec.structs.replace(run, **changes)
         return runs
+
+    def ask_more(self, side: Side) -> None:
+        """What the steps of a side have done, of its first process."""
+        title, child = side.stage.title, side.child
+        if self._observed is None or title in self._observed or child is None:
+            return
+        with contextlib.suppress(PerfkitError):  # it has ended, or a person stopped it
+            self._observed[title] = child.ask("behaviour")
 
     def _start(self, launch: Launch, toggles: Mapping[str, Value]) -> WatchedScript:
         child = WatchedScript(
@@ -143,7 +152,7 @@ def affordable(preset: Preset, step_s: float, stages: int = 2) -> Preset:
     """A preset whose rounds fit into the budget, beside a first one and a last one: of one step, if slow."""
     if not 0 < preset.budget_s < _USUAL_STEPS * step_s:
         return preset
-    short = replace(preset, block_samples=1, block_s=0.0, queues=0, warmup_s=0.0, rounds=_FEWEST)
+    short = replace(preset, slice_samples=1, slice_s=0.0, warmup_s=0.0, rounds=_FEWEST)
     losses = max(_FEWEST, min(preset.loss_steps, int(preset.budget_s * _LOSSES_PART / step_s)))
     left_s = max(0.0, preset.budget_s - 2 * stages * step_s)
     return replace(short, loss_steps=losses, budget_s=left_s)

@@ -22,8 +22,9 @@ from perfkit.additions.scripts import entry, landlock
 from perfkit.additions.scripts.messages import ScriptFacts
 from perfkit.additions.scripts.mirror import fill, unfold
 from perfkit.errors import InvalidValue, RunFailed, one_of
-from perfkit.process.child import GRACE_S, Conversation, OnProgress, end_tree
+from perfkit.process.child import Conversation, OnProgress, last_lines
 from perfkit.process.failures import explain_exit
+from perfkit.process.tree import GRACE_S, Tree
 from perfkit.recipe import Recipe, Value
 
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"}
@@ -141,7 +142,7 @@ class WatchedScript(Conversation):
         self.lines = [ours]
         with theirs:
             self._process = self._start(settings | {"line": theirs.fileno()})
-        self.pids = [self._process.pid]
+        self.trees = [Tree(self._process.pid)]
 
     # ------------------------------------------------------------ starting
 
@@ -204,10 +205,8 @@ class WatchedScript(Conversation):
         return self._mirror + str(path.resolve())
 
     def written(self, stream: str) -> list[str]:
-        """The lines that it wrote until now to standard output (`out`) or standard error (`err`)."""
-        file = self.folder / stream
-        text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
-        return text.replace(self._mirror, "").splitlines()
+        """The last lines that it wrote until now to standard output (`out`) or standard error (`err`)."""
+        return last_lines(self.folder / stream).replace(self._mirror, "").splitlines()
 
     # ------------------------------------------------------------ asking
 
@@ -233,8 +232,9 @@ class WatchedScript(Conversation):
     def stop(self) -> None:
         """Ends it at its next step if that comes soon, so that it is not interrupted while it writes."""
         self.lines[0].close()
+        self.resume()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_S)
-        end_tree(self._process.pid)
+        self.trees[0].end()
         self._process.wait()
         self._files.cleanup()

@@ -17,7 +17,7 @@ from perfkit.additions.scripts.watched import Launch
 from perfkit.additions.trace import Bottleneck
 from perfkit.errors import RunFailed
 from perfkit.machine import cores
-from perfkit.results.run import DISTURBED
+from perfkit.results.stats import CLEAN
 from perfkit.show import units
 from perfkit.show.document import Bullets, Content, Section, Table
 from perfkit.show.units import clean
@@ -119,9 +119,9 @@ def watch(
 def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     """Asks the script everything for which there is time."""
     script, until, missing = source.take(), time.monotonic() + budget_s, list[str]()
-    before = cores.cpu_times(script.pids)
+    before = cores.cpu_times(script.cpu_s())
     plain = script.ask("observe", steps=_STEPS, seconds=budget_s * _OBSERVING)
-    taken = cores.taken_share(before, cores.cpu_times(script.pids))
+    taken = cores.taken_share(before, cores.cpu_times(script.cpu_s()))
     peak, facts = script.ask("peak"), script.ask("describe")
 
     def ask(what: str, question: str, **arguments: Any) -> Any:
@@ -182,7 +182,7 @@ def _remarks(seen: Observation, taken: float, missing: list[str]) -> Iterator[st
     elif missing:
         step = units.duration(seen.step_s)
         yield f"no time was left to measure {', '.join(missing)} (a step takes {step}): raise --budget"
-    if taken > DISTURBED:
+    if taken > CLEAN:
         yield f"other programs took {taken:.0%} of the cores: close them, then watch it again"
 
 
@@ -190,7 +190,7 @@ def _try(source: ScriptSource, ideas: list[Suggestion]) -> Iterator[Suggestion]:
     """Measures suggestions, in turn with the script as it is."""
     base = source.baseline()
     recipes = [("as it is", base), *((idea.title, base.replace(**idea.settings)) for idea in ideas)]
-    rule = replace(rungs.stop_rule(source.plan, source.store), budget_s=TRY_S / 2, ceiling=False)
+    rule = replace(source.plan.preset, budget_s=TRY_S / 2, cached=0)
     source.plan = replace(source.plan, timeout_s=4 * TRY_S)
     _, *runs = source.measure(rungs.recipe_stages(recipes, source.target), rule)
     for idea, run in zip(ideas, runs, strict=True):

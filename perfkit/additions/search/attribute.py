@@ -102,7 +102,8 @@ def attribute(
     preset = replace(plan.preset, limit_s=min(plan.preset.limit_s, budget_s))
     titled = tuple((title, each) for each, title in titles.items())
     ratios = dict[Recipe, Ratio]()
-    for run in rungs.climb(replace(plan, preset=preset, recipes=titled), store, progress):
+    measured = rungs.climb(replace(plan, preset=preset, recipes=titled), store, progress)
+    for run in measured:
         if ratio := run.speedup("baseline"):
             ratios[Recipe.from_dict(run.recipe)] = ratio
         elif run.reason:
@@ -117,7 +118,7 @@ def attribute(
         Effect(name, optimization(name).title, worth(alone[name]), worth(whole, without[name]))
         for name in acting
     ]
-    disturbed = any(ratio.verdict == "disturbed" for ratio in ratios.values())
+    disturbed = any(run.disturbed is not None for run in measured)
     return Attribution(effects, worth(whole), worth(whole, *alone.values()), left_out, disturbed)
 
 

@@ -99,9 +99,9 @@ def tune(
     """
     progress, space, started = progress or Progress(), space or SPACE, time.monotonic()
     short, long = (
-        replace(plan.preset, rounds=ROUNDS, budget_s=0.0, ceiling=False),
+        replace(plan.preset, rounds=ROUNDS, budget_s=0.0, cached=0),
         replace(
-            rungs.stop_rule(plan, store),
+            plan.preset,
             rounds=2 * plan.preset.rounds,
             budget_s=max(0.0, min(plan.preset.budget_s, budget_s / 10)),
         ),
@@ -120,7 +120,6 @@ def tune(
                     _measure(source, recipes, short, started + SEARCHING * budget_s, tried)
                 best = _fastest([base, best, *recipes], tried, memory_cap_bytes)
             if best != base and not source.stopped:
-                source.renew()
                 with progress.part(len(groups), len(groups) + 1):
                     _measure(source, [best], long, math.inf, tried)
                 best = _fastest([base, best], tried, memory_cap_bytes)

@@ -11,8 +11,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Iterator
-from typing import Any
-from unittest import mock
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -37,6 +36,7 @@ from perfkit.additions.simulate.step import (
     Tensor,
     Wait,
 )
+from perfkit.program import Program, endless
 from perfkit.recipe import Recipe
 
 _NO_KERNEL = re.compile("(new_)?empty(_strided|_like|_permuted)?|is_same_size|record_stream")
@@ -144,7 +144,7 @@ class Recorder:
     # ------------------------------------------------------------ where in the program
 
     def range(self, name: Phase) -> contextlib.AbstractContextManager[None]:
-        """In place of `record_function` in the training program: a phase of the step, until the next one."""
+        """A part of the training program: a phase of the step, until the next one."""
         self.phase = "prepare" if name == "copy" else name  # the copies themselves are none on a CPU
         return contextlib.nullcontext()
 
@@ -170,7 +170,7 @@ def fetch_s(workload: str, options: dict[str, Any], switches: dict[str, Any], ba
     """Core seconds that fetching and collating a sample takes on this machine, by one thread."""
     torch.set_num_threads(1)
     dataset = workloads.load(workload, options).dataset(Recipe.from_dict(switches))
-    batches, end = train.endless(DataLoader(dataset, batch)), time.monotonic() + 1.0
+    batches, end = endless(DataLoader(dataset, batch)), time.monotonic() + 1.0
     times: list[float] = []
     while len(times) < 3 or (time.monotonic() < end and len(times) < 50):
         start = time.thread_time()
@@ -180,6 +180,46 @@ def fetch_s(workload: str, options: dict[str, Any], switches: dict[str, Any], ba
 
 
 # ---------------------------------------------------------------- a training step
+
+
+class _Listened(Program):
+    """The program of a step that is recorded: its batches have no numbers, its parts are phases."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        recipe: Recipe,
+        building: contextlib.ExitStack,
+        running: contextlib.ExitStack,
+    ) -> None:
+        self._recorder, self._recipe, self._building, self._running = recorder, recipe, building, running
+        self.model: Any = None
+        self.optimizer: Any = None
+
+    def built(self, loader: Any, model: Any, optimizer: Any, scaler: Any, device: torch.device) -> None:
+        self.model, self.optimizer = model, optimizer
+
+    def part(self, name: str) -> contextlib.AbstractContextManager[None]:
+        return self._recorder.range(cast(Phase, name))
+
+    def batches(self, loader: Any) -> Iterator[Any]:
+        recipe, recorder = self._recipe, self._recorder
+        self._building.close()
+        _must_be_modelled(self.model)
+        dataset = loader.dataset
+        sample = loader.collate_fn([dataset[0]])
+        if [isinstance(leaf, torch.Tensor) for leaf in sample] != [True, True]:
+            raise Unpredictable("its data set does not give pairs of inputs and target, a tensor each")
+        copies = [
+            Copy(leaf.nbytes * recipe.batch_size, "device", recipe.pin_memory, recipe.non_blocking)
+            for leaf in sample
+        ]
+        self._running.enter_context(fake.listening(recorder))
+        while True:
+            recorder.phase = "copy"
+            if recorder.on:
+                recorder.events += [Fetch(), *copies]
+            yield [leaf.new_empty(recipe.batch_size, *leaf.shape[1:]) for leaf in sample]
 
 
 def record(workload: Any, recipe: Recipe) -> Step:
@@ -192,32 +232,11 @@ def record(workload: Any, recipe: Recipe) -> Step:
     plain = recipe.replace(compile=False, device_prefetch=False, pin_memory=False, workers=0)
     with contextlib.ExitStack() as running, contextlib.ExitStack() as building:
         building.enter_context(fake.uninitialised())
-        built: dict[str, Any] = {}
-
-        def endless(loader: Any) -> Iterator[Any]:
-            building.close()
-            built.update(losses.gi_frame.f_locals)
-            _must_be_modelled(built["model"])
-            dataset = loader.dataset
-            sample = loader.collate_fn([dataset[0]])
-            if [isinstance(leaf, torch.Tensor) for leaf in sample] != [True, True]:
-                raise Unpredictable("its data set does not give pairs of inputs and target, a tensor each")
-            copies = [
-                Copy(leaf.nbytes * recipe.batch_size, "device", recipe.pin_memory, recipe.non_blocking)
-                for leaf in sample
-            ]
-            running.enter_context(fake.listening(recorder))
-            while True:
-                recorder.phase = "copy"
-                if recorder.on:
-                    recorder.events += [Fetch(), *copies]
-                yield [leaf.new_empty(recipe.batch_size, *leaf.shape[1:]) for leaf in sample]
-
-        running.enter_context(mock.patch.multiple(train, endless=endless, record_function=recorder.range))
-        losses: Any = train.train(plain, workload, torch.device("cpu"))
+        listened = _Listened(recorder, recipe, building, running)
+        losses: Any = train.train(plain, workload, torch.device("cpu"), program=listened)
         running.callback(losses.close)
         next(losses)
-        step = recorded(recorder, lambda: next(losses), built["model"], built["optimizer"])
+        step = recorded(recorder, lambda: next(losses), listened.model, listened.optimizer)
     if recipe.device_prefetch:
         step = _prefetched(step)
     return fused(step) if recipe.compile else step

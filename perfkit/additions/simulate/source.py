@@ -21,7 +21,8 @@ from perfkit.ladder.catalogue import LADDER, Preset, Stage
 from perfkit.machine import cores
 from perfkit.process.child import Child, call
 from perfkit.recipe import Recipe
-from perfkit.results.run import Pairing, Raw, Role, Run
+from perfkit.results.rounds import Pairing, Role
+from perfkit.results.run import Raw, Run
 from perfkit.rules import Target
 from perfkit.studies.record import begun, ended
 from perfkit.studies.sources import Plan, Request, Source
@@ -194,7 +195,7 @@ class Simulated(Source):
             prediction = self.prediction(stage.recipe)
         except Cancelled as person:
             self.stopped = person
-            return ended(run, reason="stopped on request")
+            return ended(run, status="cancelled", reason="stopped on request")
         except PerfkitError as problem:
             return ended(run, status="failed", reason=str(problem))
         outcome, ideal = prediction.steady, prediction.outcome(hosts.IDEAL)

@@ -3,7 +3,7 @@
 import pytest
 
 from perfkit import machine
-from perfkit.process.child import EVERYTHING, lock_names
+from perfkit.process.locks import EVERYTHING, lock_names
 
 
 @pytest.mark.parametrize(
@@ -11,13 +11,13 @@ from perfkit.process.child import EVERYTHING, lock_names
     [
         ("cpu", None, ["cores"]),
         ("sim:v100", None, ["cores"]),
-        ("cuda", None, ["GPU-b"]),
-        ("cuda:0", None, ["GPU-b"]),
-        ("cuda:1", None, ["GPU-a"]),
-        ("cuda", "1", ["GPU-a"]),
-        ("cuda:1", "1,0", ["GPU-b"]),
-        ("cuda", "GPU-a", ["GPU-a"]),
-        ("cuda:7", None, ["gpu-7"]),
+        ("cuda", None, ["cores", "GPU-b"]),
+        ("cuda:0", None, ["cores", "GPU-b"]),
+        ("cuda:1", None, ["cores", "GPU-a"]),
+        ("cuda", "1", ["cores", "GPU-a"]),
+        ("cuda:1", "1,0", ["cores", "GPU-b"]),
+        ("cuda", "GPU-a", ["cores", "GPU-a"]),
+        ("cuda:7", None, ["cores", "gpu-7"]),
         (EVERYTHING, None, ["cores", "GPU-a", "GPU-b"]),
     ],
 )

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from perfkit.errors import StoreError
-from perfkit.results.run import Comparison, Mechanism, Pairing, Raw, Rounds, Run, Simulated, document, read
+from perfkit.results.rounds import Pairing, Rounds
+from perfkit.results.run import Comparison, Mechanism, Raw, Run, Simulated, document, read
 
 
 def run(run_id="r0", **changes):
@@ -55,7 +56,7 @@ def test_numbers_are_derived_from_the_raw_values_without_the_warm_up():
     assert MEASURED.ceiling_samples_per_s == pytest.approx(rate / efficiency)
     previous, baseline = MEASURED.speedup("previous"), MEASURED.speedup("baseline")
     assert (previous.ratio, previous.verdict) == (pytest.approx(2), "faster")
-    assert (baseline.ratio, baseline.verdict) == (1.0, "no measurable difference")
+    assert (baseline.ratio, baseline.verdict) == (1.0, "undecided"), "of two runs that were not interleaved"
     fewer = Raw(block_samples_per_s=[50.0, 60.0, 10.0], ceiling_samples_per_s=[100.0, 100.0])
     assert run(raw=fewer).pipeline_efficiency == pytest.approx((0.5 * 0.6) ** 0.5)
 
@@ -75,23 +76,58 @@ def compared(rounds, **changes):
     return Comparison(run(title="A", **changes), run(title="B", pairings=[rounds], **changes), rounds)
 
 
-def test_several_pairs_count_once_each_and_are_stored_with_the_run():
+def test_incarnations_count_once_each_and_are_stored_with_the_run():
     factors = (1.1, 1.1, 1.12, 1.08, 1.1, 1.1)
-    pairs = [Rounds([factor * 100.0] * 5, [100.0] * 5) for factor in factors]
-    several = pairing([110.0] * 5, [100.0] * 5, noise=0.01, further_pairs=pairs[1:])
+    own = [factor * 100.0 for factor in factors for _ in range(5)]
+    several = pairing(own, [100.0] * 30, incarnations=[5] * 6)
     result = compared(several)
-    assert (result.pairs, result.rounds) == (6, 30)
+    assert (result.incarnations, result.rounds) == (6, 30)
     assert math.log(result.ratio.ratio) == pytest.approx(sum(map(math.log, factors)) / 6)
-    fewer = msgspec.structs.replace(several, further_pairs=pairs[1:2])
-    assert (result.ratio.verdict, fewer.ratio.verdict) == ("faster", "too few rounds")
+    assert result.ratio.verdict == "faster"
     assert decode(msgspec.json.encode(result.b)).speedup("previous") == result.ratio
 
 
-def test_disturbed_rounds_are_left_out_or_decide_the_verdict():
-    own, other = [200.0] * 5 + [50.0], [100.0] * 6
-    (clean,) = pairing(own, other, disturbed=[0.0] * 5 + [0.5]).pairs
-    assert clean.rates[0].tolist() == [200.0] * 5
-    assert pairing(own, other, disturbed=[0.5] * 6).ratio.verdict == "disturbed"
+def test_a_recording_with_further_pairs_reads_as_incarnations():
+    """Until 2026 each further pair of processes was kept beside the first one."""
+    pairs = [Rounds([factor * 100.0] * 5, [100.0] * 5) for factor in (1.1, 1.12)]
+    old = pairing([108.0] * 5, [100.0] * 5, noise=0.03, further_pairs=pairs)
+    new = pairing([108.0] * 5 + [110.0] * 5 + [112.0] * 5, [100.0] * 15, noise=0.03, incarnations=[5] * 3)
+    assert compared(old).incarnations == 3
+    assert old.ratio.ratio == pytest.approx(new.ratio.ratio)
+    assert old.ratio.high == pytest.approx(new.ratio.high)
+
+
+def test_rounds_that_others_disturbed_count_less_and_decide_no_verdict():
+    own, other = [200.0] * 9 + [50.0], [100.0] * 10
+    quiet = pairing(own, other, disturbed=[0.0] * 9 + [0.5]).ratio
+    assert (quiet.ratio, quiet.verdict) == (pytest.approx(2.0, rel=0.01), "faster")
+    assert pairing([200.0] * 10, other, disturbed=[0.5] * 10).ratio.verdict == "faster"
+
+
+def test_runs_that_were_not_interleaved_are_compared_each_with_its_own_disturbance():
+    """Clean rounds of both agree; the disturbed ones of the other side made it look twice as fast."""
+    clean, busy = [100.0] * 10, [100.0] * 5 + [50.0] * 5
+    apart = pairing(
+        clean, busy, interleaved=False, disturbed=[0.0] * 10, other_disturbed=[0.0] * 5 + [0.6] * 5
+    )
+    assert apart.ratio.ratio == pytest.approx(1.0, rel=0.01)
+
+
+def test_a_ratio_by_way_of_kept_stages_is_their_product_with_all_their_errors():
+    below = [Rounds([120.0] * 10, [100.0] * 10), Rounds([150.0] * 10, [100.0] * 10)]
+    through = pairing([110.0] * 10, [100.0] * 10, role="baseline", via=below).ratio
+    alone = pairing([110.0] * 10, [100.0] * 10).ratio
+    assert through.ratio == pytest.approx(1.1 * 1.2 * 1.5)
+    assert math.log(through.high / through.ratio) == pytest.approx(
+        math.sqrt(3) * math.log(alone.high / alone.ratio)
+    )
+
+
+def test_clean_and_disturbed_rounds_that_disagree_are_told_apart():
+    own = [150.0, 151.0, 149.0] * 4 + [220.0, 222.0, 218.0] * 4
+    quiet, noisy = pairing(own, [100.0] * 24, disturbed=[0.0] * 12 + [0.4] * 12).in_two_rooms
+    assert (quiet.ratio, noisy.ratio) == (pytest.approx(1.5, rel=0.01), pytest.approx(2.2, rel=0.01))
+    assert pairing(own[:12], [100.0] * 12, disturbed=[0.0, 0.4] * 6).in_two_rooms is None
 
 
 KNOWN = Simulated(gpu="V100", host="article", model="1", constants="abc", band=0.15, kernel_s=0.09)
@@ -122,7 +158,7 @@ def test_a_simulated_rate_holds_the_model_s_error():
     assert document([simulated])["simulated"] is True
     result = compared(pairing([150.0], [100.0], band=0.2), simulated=KNOWN, device="sim:v100")
     words = "simulated on sim:v100, host article, model error of the ratio ±20%"
-    assert result.describe() == f"B / A: 1.500x (1.250-1.800), predicted faster; {words}"
+    assert result.describe() == f"B / A: 1.500× (1.250–1.800), predicted faster; {words}"
 
 
 def test_fields_of_a_later_version_are_passed_over():

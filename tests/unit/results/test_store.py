@@ -11,9 +11,10 @@ import pytest
 
 from perfkit.errors import InvalidValue, StoreError
 from perfkit.results import stats
-from perfkit.results.run import Decision, Mechanism, Pairing, Raw
+from perfkit.results.rounds import Pairing
+from perfkit.results.run import Decision, Mechanism, Raw
 from perfkit.results.stats import AAPair
-from perfkit.results.store import RunStore, expected_noise, keep
+from perfkit.results.store import RunStore, keep
 from tests.unit.results.test_run import run
 
 MEASURED = run(
@@ -152,7 +153,7 @@ def test_two_kernels_may_start_a_store_and_write_at_once(data_dir):
         "    store.add(Run(id=f'{sys.argv[1]}-{n}', session='s', created='c', stage='b', workload='w',\n"
         "                  device='cpu', recipe={}))\n"
         "    store.mark(f'{sys.argv[1]}-{n}', guess=2.0)\n"
-        "    store.add_noise('cpu', [(0.0, 0.0)])"
+        "    store.add_noise('cpu', 'default', False, [(0.0, 0.0)])"
     )
     writers = [subprocess.Popen([sys.executable, "-c", script, name]) for name in ("a", "b")]
     assert [writer.wait() for writer in writers] == [0, 0]
@@ -162,33 +163,26 @@ def test_two_kernels_may_start_a_store_and_write_at_once(data_dir):
     database.close()
 
 
-def test_noise_is_kept_for_each_device_by_its_newest_pairs_and_unknown_before(store):
-    assert store.noise("cpu") is None
-    pairs = [AAPair(0.01, 0.0), AAPair(-0.02, 1e-4)]
-    store.add_noise("cpu", pairs[:1])
-    store.add_noise("cuda", [AAPair(0.1, 0.0)])
-    store.add_noise("cpu", pairs[1:])
-    assert store.noise("cpu") == pytest.approx(stats.aa_noise_bound(pairs))
-    assert store.noise("cuda") == stats.aa_noise_bound([AAPair(0.1, 0.0)])
-    store.add_noise("cpu", [AAPair(0.0, 0.0)] * 30)
-    assert store.noise("cpu") == stats.aa_noise_bound([AAPair(0.0, 0.0)] * 30)
+def test_noise_is_kept_by_device_allocator_and_workers_by_its_newest_pairs(store):
+    assert store.spread("cpu") == stats.UNKNOWN
+    assert store.spread("cpu", workers=True) == stats.WITH_WORKERS
+    pairs = [AAPair(0.03, 1e-6), AAPair(-0.02, 1e-6)]
+    store.add_noise("cpu", "default", False, pairs[:1])
+    store.add_noise("cuda", "default", False, [AAPair(0.1, 0.0)])
+    store.add_noise("cpu", "keep", False, [AAPair(0.2, 0.0)])
+    store.add_noise("cpu", "default", True, [AAPair(0.3, 0.0)])
+    store.add_noise("cpu", "default", False, pairs[1:])
+    assert store.spread("cpu") == pytest.approx(stats.spread_of(pairs))
+    assert store.spread("cuda") == stats.spread_of([AAPair(0.1, 0.0)])
+    assert store.spread("cpu", "keep") == stats.spread_of([AAPair(0.2, 0.0)])
+    assert store.spread("cpu", workers=True) == stats.spread_of([AAPair(0.3, 0.0)], stats.WITH_WORKERS)
+    store.add_noise("cpu", "default", False, [AAPair(0.0, 0.0)] * 30)
+    assert store.spread("cpu") == stats.spread_of([AAPair(0.0, 0.0)] * 30)
 
 
-def test_noise_of_other_machines_and_allocators_is_another(store):
-    store.add_noise("cpu", [AAPair(0.3, 1e-6)] * 4)
-    store.add_noise("cpu", [AAPair(0.01, 1e-6)] * 4, allocator="keep")
-    assert store.noise("cpu") > store.noise("cpu", "keep") > 0
-    assert RunStore(store.path, machine_id="a laptop").noise("cpu") is None
-
-
-def test_the_expected_noise_is_the_measured_one_but_on_a_cpu_never_less_than_known():
-    elsewhere = stats.aa_noise_bound(())
-    assert expected_noise(None, "cpu") == elsewhere
-    assert expected_noise(0.001, "cpu") == 0.001
-    assert expected_noise(0.001, "cpu", least=0.05) == 0.05
-    assert expected_noise(0.1, "cpu", least=0.05) == 0.1
-    assert expected_noise(None, "cuda", least=0.05) is None
-    assert expected_noise(0.001, "cuda", least=0.05) == 0.001
+def test_noise_of_other_machines_is_another(store):
+    store.add_noise("cpu", "default", False, [AAPair(0.3, 1e-6)] * 4)
+    assert RunStore(store.path, machine_id="a laptop").spread("cpu") == stats.UNKNOWN
 
 
 def test_an_answer_is_remembered_for_its_machine_and_only_while_it_is_whole(store):
@@ -231,7 +225,7 @@ def test_the_newest_decision_on_a_stage_counts_whichever_run_it_is_about(store):
 def test_what_cannot_be_written_is_told_and_stops_nothing(store, monkeypatch):
     monkeypatch.setattr(RunStore, "_open", Mock(side_effect=StoreError("the disk is full", "Free it")))
     keep(store, MEASURED)
-    store.add_noise("cpu", [AAPair(0.0, 0.0)])
+    store.add_noise("cpu", "default", False, [AAPair(0.0, 0.0)])
     keep(None, MEASURED)
     assert store.lost == [
         "baseline was measured, but not stored: the disk is full. Free it",
@@ -261,7 +255,7 @@ def test_a_file_of_version_1_keeps_its_runs_and_one_of_a_later_version_is_left_a
     store = RunStore(path)
     (kept,) = store.runs()
     assert (kept.decision, kept.script, kept.facts) == (Decision(False, "climb", "slower"), "a.py", {})
-    assert store.noise("cpu") is None, "it may be of another machine"
+    assert store.spread("cpu") == stats.UNKNOWN, "it may be of another machine"
     with sqlite3.connect(path) as database:
         assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
         assert database.execute("PRAGMA user_version").fetchone() == (3,)

@@ -101,8 +101,8 @@ def test_throughput_has_bars_and_those_of_dropped_stages_are_hollow():
         rate = run.samples_per_s
         assert row.interval == rate
         assert [width for width, _ in row.pieces] == ([rate.value] if rate else [])
-    assert "! 1.00× (0.99–1.02)" in rows[-1].text, "the baseline again"
-    assert "samples/s\n! 1.53× (1.51–1.56) disturbed" in rows[1].text
+    assert "? 1.00× (0.95–1.06) undecided" in rows[-1].text, "the baseline again"
+    assert "samples/s\n▲ 1.53× (1.45–1.63) faster" in rows[1].text, "a remark, and never the verdict"
     dropped = msgspec.structs.replace(runs[1], decision=Decision(False, "climb", "slower"))
     assert throughput([dropped]).rows[0].pieces[0][1] == Look("dropped", "none")
 
@@ -150,7 +150,7 @@ def test_a_simulated_step_says_so():
 
 def test_the_headline_is_the_last_comparison_in_words():
     runs = session()
-    assert figures.headline(runs[:2]).title == "data loading is 1.53× (1.51–1.56) as fast as baseline"
+    assert figures.headline(runs[:2]).title == "data loading is 1.53× (1.45–1.63) as fast as baseline"
     assert figures.headline(runs[:1]).title == "baseline: 1.97 s (1.94–2.00) a step"
     assert figures.headline([]).nothing
 

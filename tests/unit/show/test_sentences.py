@@ -5,7 +5,8 @@ import pytest
 
 from perfkit.results import recordings
 from perfkit.results.parity import Check, Parity
-from perfkit.results.run import Mechanism, Pairing, Raw, Run
+from perfkit.results.rounds import Pairing
+from perfkit.results.run import Mechanism, Raw, Run
 from perfkit.show import sentences
 from tests.unit.show.fake_runs import again, disturbed, session
 
@@ -28,22 +29,20 @@ def make(factor=1, wait=0.0, ceiling=102, rates=None, before=None, **more):
 
 
 GB = "peak_memory_bytes"
-SAME_CEILING = "with free data the rate stays at"
 
 
 @pytest.mark.parametrize(
     ("after", "before", "text"),
     [
         ({"factor": 2, "wait": 0.05, "ceiling": 250}, {"wait": 0.5, "ceiling": 250},
-         f"2.00× (2.00–2.00) as fast; waiting for data fell from 50% to 5% of the step; {SAME_CEILING} 250 samples/s."),
+         "2.00× (1.89–2.11) as fast; waiting for data fell from 50% to 5% of the step; compute only: 250 → 250 samples/s."),
         ({"factor": 0.8, "ceiling": 80}, {"ceiling": 100},
-         "0.80× (0.80–0.80) as fast; waiting for data stays at 0% of the step; with free data the "
-         "rate fell from 100 to 80.0 samples/s."),
+         "0.80× (0.76–0.85) as fast; waiting for data stays at 0% of the step; compute only: 100 → 80.0 samples/s."),
         ({GB: 11_300_000_000}, {GB: 1_050_000_000},
-         "no measurable difference, 1.00× (1.00–1.00); an effect over 1% would show; waiting for data stays "
-         f"at 0% of the step; {SAME_CEILING} 102 samples/s; peak memory rose from 1.05 GB to 11.3 GB."),
+         "undecided, 1.00× (0.95–1.06); more rounds would decide; waiting for data stays at 0% of the step; "
+         "compute only: 102 → 102 samples/s; peak memory rose from 1.05 GB to 11.3 GB."),
         ({"rates": [200.0, 210.0]}, {"rates": [100.0, 100.0]},
-         "too few rounds, 2.05× (1.50–2.79); measure longer; "),
+         "undecided, 2.05× (1.88–2.24); more rounds would decide; "),
         ({"status": "not_applicable", "reason": "needs CUDA"}, {}, "n/a: needs CUDA."),
         ({"status": "cancelled"}, {}, "cancelled: no reason was given."),
         ({"factor": 2, "mechanism": [Mechanism("amp", False, "logits are float32")]}, {},

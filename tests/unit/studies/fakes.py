@@ -1,9 +1,10 @@
 """A measuring machine without processes: children that answer at once, from a table of rates."""
 
+from functools import partial
+
 from perfkit.errors import Cancelled, RunFailed
-from perfkit.process import server
 from perfkit.recipe import Recipe
-from perfkit.studies import here, record
+from perfkit.studies import here, record, sides
 from perfkit.worker import messages
 
 WARMUP = messages.Block(24, 3.0, [2.0, 0.5, 0.5], [0.5, 0.1, 0.1])
@@ -17,8 +18,13 @@ class FakeMachine:
         self.asked = []
         self.trainings = []
         self.children = []
+        self.history = []
+        """Who was alive, each time that a process started."""
         self.fails = lambda child, question: None
         self.mechanisms = []
+        self.now = 0.0
+        """Its clock: starting a process takes `start_s`, a slice what its rate says."""
+        self.start_s = 1.0
         self.rate_of = lambda child: 1.0
         """A factor for each process: equal ones differ."""
         self.taken = lambda: 0.0
@@ -29,12 +35,18 @@ class FakeMachine:
         self.fails = lambda child, asked: problem if asked == question and when(child) else None
 
     def start(self, on_progress=None, cancelled=None, timeout_s=None, environment=None, ranks=1):
+        self.now += self.start_s
         self.children.append(FakeChild(self, len(self.children), on_progress, cancelled))
+        self.history.append(self.alive())
         return self.children[-1]
 
-    def blocks(self):
-        """The children that measured a block, in the order of time."""
-        return [number for number, question in self.asked if question == "block"]
+    def slices(self):
+        """The children that took a slice, in the order of time."""
+        return [number for number, question in self.asked if question == "slice"]
+
+    def batch_of(self, child):
+        """The batch size of what a child trains, or is about to train: its number in the order of trainings."""
+        return child.recipe.batch_size
 
     def alive(self):
         return [child.number for child in self.children if not child.stopped]
@@ -43,16 +55,21 @@ class FakeMachine:
 class FakeChild:
     def __init__(self, machine, number, on_progress, cancelled):
         self.machine, self.number = machine, number
-        self.stopped, self.pids = False, []
+        self.stopped, self.suspended = False, False
         self.recipe = Recipe()
         self.on_progress, self.cancelled = on_progress, cancelled
 
     def ask(self, question, **arguments):
         assert not self.stopped, f"{question} was asked of a child that has ended"
+        running = [child.number for child in self.machine.children if not (child.stopped or child.suspended)]
+        if question in ("slice", "ceiling"):
+            assert running in ([], [self.number]), f"{running} run in the turn of {self.number}"
+        self.suspended = False
         self.machine.asked.append((self.number, question))
         self.on_progress(question)
         if self.cancelled.is_set():
             raise Cancelled("stopped on request")
+        self.recipe = arguments.get("recipe", self.recipe)
         if failure := self.machine.fails(self, question):
             raise failure
         return self.answer(question, arguments)
@@ -75,15 +92,29 @@ class FakeChild:
                     samples_per_step=self.recipe.batch_size,
                     compile_counters=messages.CompileCounters(graphs=int(self.recipe.compile)),
                 )
-            case "block" | "ceiling":
+            case "slice" | "ceiling":
                 rate = self.machine.rate(self.recipe) * self.machine.rate_of(self)
-                seconds = arguments["samples"] / rate / (2 if question == "ceiling" else 1)
-                return messages.Block(arguments["samples"], seconds, [seconds / 2] * 2, [seconds / 8] * 2)
+                samples = 2 * self.recipe.batch_size
+                seconds = samples / rate / (2 if question == "ceiling" else 1)
+                self.machine.now += seconds
+                return messages.Block(samples, seconds, [seconds / 2] * 2, [seconds / 8] * 2)
             case "peak":
                 return messages.Peak(1000 * self.recipe.batch_size, None, 0)
             case "perfkit.worker.parity:check":
                 return messages.ParityReport([], {"candidate": [2.0]}, self.machine.mechanisms)
         raise AssertionError(question)
+
+    def suspend(self):
+        self.suspended = True
+
+    def cpu_s(self):
+        return 0.0
+
+    def resident_bytes(self):
+        return 1 << 20
+
+    def pids(self):
+        return {1000 + self.number}
 
     def stop(self):
         self.stopped = True
@@ -96,10 +127,10 @@ def out_of_memory():
 def install(monkeypatch, machine):
     """Every child of this machine is the fake machine's."""
     monkeypatch.setattr(here, "Child", machine.start)
-    monkeypatch.setattr(server, "restart", lambda: None)
+    monkeypatch.setattr(here, "Machine", partial(sides.Machine, clock=lambda: machine.now))
     monkeypatch.setattr(record.machine, "facts", lambda: {"id": "m1", "gpus": [], "cpu": {"cores_usable": 2}})
     monkeypatch.setattr(record.cores, "read_conditions", lambda: {})
-    monkeypatch.setattr(here.cores, "taken_share", lambda before, after: machine.taken())
+    monkeypatch.setattr(sides.cores, "taken_share", lambda before, after: machine.taken())
     chrome = "chrome (process 7)", 0.38
-    monkeypatch.setattr(here.cores.OtherPrograms, "busiest", lambda self, pids: chrome)
+    monkeypatch.setattr(sides.cores.OtherPrograms, "busiest", lambda self, pids: chrome)
     return machine

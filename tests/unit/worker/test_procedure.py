@@ -2,13 +2,14 @@
 
 import contextlib
 import itertools
+import signal
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from perfkit.worker import procedure, session
+from perfkit.worker import procedure, session, timeline
 from perfkit.worker.messages import Block
 from perfkit.worker.procedure import Procedures, Step, drive
 
@@ -53,70 +54,124 @@ class Subject:
     def run(self, job):
         return drive(job, self.step)
 
-    def block(self, **settings):
-        return self.run(self.procedure.block(**settings))
+    def slice(self, samples=1, seconds=0.0):
+        return self.run(self.procedure.slice(samples, seconds))
 
 
-def queue(monkeypatch, states):
-    """What the loader has ready, call by call."""
-    monkeypatch.setattr(procedure, "ready", lambda iterator: next(states))
-    monkeypatch.setattr(Procedures, "_wait_for_workers", lambda self: None)
-
-
-def test_a_block_has_the_times_of_its_steps_and_of_the_device_s_end(monkeypatch):
+def test_a_slice_has_the_times_of_its_steps():
     subject = Subject(wait=[0.25, 0.5])
-
-    def synchronize(device):
-        subject.now += 0.5 * subject.taken
-
-    monkeypatch.setattr(procedure, "synchronize", synchronize)
-    assert subject.block(samples=13) == Block(16, 5.5 + 2.0, [1.25, 1.5] * 2, [0.25, 0.5] * 2)
+    assert subject.slice(samples=13) == Block(16, 5.5, [1.25, 1.5] * 2, [0.25, 0.5] * 2)
     assert subject.reports == ["measuring"]
 
 
-def test_steps_of_a_block_follow_from_samples_seconds_workers_and_their_queue():
+def test_a_slice_has_the_fewest_whole_steps_and_batches_of_every_worker():
     subject = Subject(compute=[*[0.5] * 8, *[3.0] * 50])
     assert subject.procedure.steps_for(4, seconds=9.0) == 1, "nothing is known of the steps yet"
     subject.run(subject.procedure.warm_up(100))
-    assert [subject.procedure.steps_for(samples, seconds=9.0) for samples in (4, 4 * 30)] == [18, 30]
-    assert len(subject.block(samples=4 * 50).step_s) == 50
-    assert subject.procedure.steps_for(4, seconds=9.0) == 3, "steps have grown"
-    assert Subject(workers=3).procedure.steps_for(4 * 13, queues=0) == 15
-    one = Subject(workers=1, ahead=4).procedure
-    assert [one.steps_for(4, queues=queues) for queues in (0, 1, 2)] == [1, 4, 8]
-    assert Subject(workers=1, ahead=4, batches_per_step=4.0).procedure.steps_for(4, queues=2) == 2
+    assert [subject.procedure.steps_for(samples, seconds=1.2) for samples in (1, 4 * 30)] == [3, 30]
+    assert len(subject.slice(samples=4 * 50).step_s) == 50
+    assert subject.procedure.steps_for(1, seconds=9.0) == 3, "steps have grown"
+    assert Subject(workers=3).procedure.steps_for(4 * 13) == 15
 
 
-@pytest.mark.parametrize(
-    ("device", "states", "steps"),
-    [
-        ("cpu", [6, 6], 6),
-        ("cpu", [6, 4, 5, 6], 8),
-        ("cpu", [1, 3, 3, 0], 8),
-        ("cpu", [6, *[5] * 50], 6 + 3 * 6),  # within limits
-        ("meta", [6, *[5] * 50], 2),  # beside an accelerator, workers that rest make no step faster
-    ],
-)
-def test_a_block_ends_with_the_queue_as_full_as_it_started(monkeypatch, device, states, steps):
-    """With two workers and three batches for each."""
-    queue(monkeypatch, iter(states))
-    monkeypatch.setattr(Procedures, "settle", lambda self: ())
-    subject = Subject(workers=2, ahead=3, device=torch.device(device))
-    assert len(subject.block(samples=8).step_s) == steps == subject.taken
-
-
-@pytest.mark.parametrize(("full", "waits", "steps"), [(5, 0.0, 7), (4, 0.0, 25), (0, 0.25, 7), (0, 0.01, 25)])
-def test_settling_ends_when_the_loader_is_waited_for_or_its_queue_is_full(monkeypatch, full, waits, steps):
-    queue(monkeypatch, itertools.repeat(full))
-    subject = Subject(wait=[waits], workers=2, ahead=3)
-    subject.run(subject.procedure.settle())
-    assert subject.taken == steps
-
-
-def test_a_held_batch_is_trained_on_before_it_is_timed_and_nothing_is_waited_for():
+def test_a_cached_batch_is_trained_on_before_it_is_timed_and_nothing_is_waited_for():
     subject = Subject(wait=[0.25])
-    held = subject.run(subject.procedure.ceiling(16))
-    assert (held.step_s, held.data_wait_s, subject.taken) == ([1.0] * 4, [0.0] * 4, 4 + 3)
+    cached = subject.run(subject.procedure.ceiling(16))
+    assert (cached.step_s, cached.data_wait_s, subject.taken) == ([1.0] * 4, [0.0] * 4, 4 + 3)
+
+
+def test_a_worker_that_has_ended_is_sent_no_signal(monkeypatch):
+    """A recycled number would belong to somebody else; a loader that was read to its end has ended workers."""
+    sent = []
+    monkeypatch.setattr(procedure.os, "kill", lambda pid, number: sent.append((pid, number)))
+    workers = [SimpleNamespace(pid=pid, is_alive=lambda pid=pid: pid == 7) for pid in (7, 8)]
+    with procedure.workers_stopped(SimpleNamespace(_workers=workers)):
+        assert sent == [(7, signal.SIGSTOP)]
+    assert sent == [(7, signal.SIGSTOP), (7, signal.SIGCONT)]
+
+    def gone(pid, number):
+        raise ProcessLookupError
+
+    monkeypatch.setattr(procedure.os, "kill", gone)
+    with procedure.workers_stopped(SimpleNamespace(_workers=workers)):
+        pass
+
+
+def test_a_program_that_ends_is_no_answer():
+    def ends():
+        raise StopIteration(7)
+
+    def job():
+        yield
+        return 1
+
+    with pytest.raises(StopIteration):
+        drive(job(), ends)
+
+
+class AheadOfItsDevice:
+    """An accelerator whose host queues steps in no time; only what waits for it takes the host's time."""
+
+    def __init__(self, monkeypatch, subject):
+        self.subject, self.busy_until = subject, 0.0
+        monkeypatch.setattr(timeline, "synchronize", lambda device: self.wait())
+        monkeypatch.setattr(procedure, "reset_peak", lambda device: None)
+        monkeypatch.setattr(timeline, "timing_event", lambda device: self.Event(self))
+        subject.device = torch.device("cuda")
+
+    def queue(self, seconds):
+        self.busy_until = max(self.busy_until, self.subject.now) + seconds
+
+    def wait(self):
+        self.subject.now = max(self.subject.now, self.busy_until)
+
+    class Event:
+        def __init__(self, device):
+            self.device, self.at = device, None
+
+        def record(self):
+            self.at = max(self.device.busy_until, self.device.subject.now)
+
+        def elapsed_time(self, end):
+            assert self.device.subject.now >= end.at, "read before the device has come to it"
+            return 1e3 * (end.at - self.at)
+
+
+def on_device(monkeypatch, device_s, marks=(NOTHING,)):
+    """A subject whose steps are launched in 1 ms; a marked one waits for the device."""
+    subject = Subject(marks=marks)
+    device, each = AheadOfItsDevice(monkeypatch, subject), itertools.cycle(device_s)
+
+    def step():
+        start, marked = subject.now, next(subject.marks)
+        subject.now += 0.001
+        device.queue(next(each))
+        if marked:
+            device.wait()
+            subject.now += 0.5  # an evaluation on the host
+        return Step(subject.now - start, 0.0, 4, marks=marked)
+
+    subject.step = step
+    return subject
+
+
+def test_what_a_marked_step_waits_for_is_not_taken_from_the_plain_ones(monkeypatch):
+    """The host seconds of a marked step hold the backlog of the plain steps before it: they were too fast."""
+    subject = on_device(monkeypatch, [1.0], marks=[NOTHING, NOTHING, NOTHING, {"evaluation"}])
+    block = subject.slice(samples=4 * 6)
+    assert block.seconds == pytest.approx(6.0, rel=1e-3)
+    assert block.device_step_s == pytest.approx([1.0] * 6, rel=1e-2), (
+        "a time for each plain step, and for no other"
+    )
+    assert len(block.step_s) == 6
+
+
+def test_warm_up_and_the_size_of_a_slice_go_by_the_device_s_clock(monkeypatch):
+    times = [8.0] * 4 + [4.0] * 4 + [2.0] * 200
+    subject = on_device(monkeypatch, times)
+    warm = subject.run(subject.procedure.warm_up(1000))
+    assert len(warm.plain) == 16, "launches take 1 ms each, and would look steady after 8 steps"
+    assert subject.procedure.steps_for(1, seconds=5.9) == 3
 
 
 @pytest.mark.parametrize(
@@ -135,13 +190,13 @@ def test_warm_up_ends_when_two_windows_agree_or_its_budget_is_spent(times, budge
 
 def test_steps_with_something_else_in_them_do_not_count_unless_half_of_the_steps_have_it():
     subject = Subject(marks=[{"evaluation"}, NOTHING, NOTHING])
-    taken = subject.block(samples=16)
+    taken = subject.slice(samples=16)
     assert (len(taken.step_s), taken.seconds, subject.taken) == (4, 4.0, 6)
     always = Subject(marks=[{"checkpoint"}])
-    assert len(always.block(samples=4).step_s) == 8
+    assert len(always.slice(samples=4).step_s) == 8
     assert always.notes == ["every step has checkpoint in it, so that is part of a step here"]
     half = Subject(marks=[{"new epoch"}, NOTHING])
-    assert [len(half.block(samples=16).step_s) for _ in range(3)] == [4, 7, 4]
+    assert [len(half.slice(samples=16).step_s) for _ in range(3)] == [4, 7, 4]
     assert half.notes == ["every second step has new epoch in it, so that is part of a step here"]
 
 
@@ -160,9 +215,3 @@ def test_gradients_stay_on_their_rank_also_where_the_program_says_when_they_are_
         model.require_backward_grad_sync = True
         assert model.require_backward_grad_sync is False
     assert model.require_backward_grad_sync is True
-
-
-def test_batches_that_came_early_are_ready_too():
-    queue = SimpleNamespace(qsize=lambda: 2)
-    loaded = SimpleNamespace(_data_queue=queue, _task_info={1: (0,), 2: (1, "data")})
-    assert (procedure.ready(loaded), procedure.ready(None)) == (3, 0)

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from perfkit import parallel, train
-from perfkit.errors import RunFailed
+from perfkit import train
+from perfkit.errors import InvalidValue, RunFailed
 from perfkit.recipe import Recipe
 from perfkit.worker import checks
 from perfkit.worker import training as training_module
@@ -40,7 +40,6 @@ def test_its_losses_are_those_of_the_program(switches):
     measured = training(**switches)
     assert first_losses(measured) == expected
     measured.stop()
-    assert train.endless is training_module.endless
 
 
 def test_a_loss_that_is_not_finite_is_an_error_with_a_remedy():
@@ -62,9 +61,10 @@ def test_the_first_batch_is_not_kept():
     assert seen[0]() is None
 
 
-def test_a_held_batch_is_repeated_and_the_loader_rests():
+def test_a_cached_batch_is_repeated_and_the_loader_rests():
     measured, fetched = training(), []
-    measured._batches = (fetched.append(batch) or batch for batch in measured._batches)
+    program = measured._program
+    program.source = (fetched.append(batch) or batch for batch in program.source)
     with measured.hold():
         first, second = losses([measured.step(), measured.step()])
     assert second < first, "it learns the one batch"
@@ -100,14 +100,20 @@ def test_phases_are_seen_in_order_around_what_they_name(accumulation):
 
 
 def test_after_observing_the_program_is_as_it_was():
-    plain = train.record_function, parallel.record_function, train.endless, torch.Tensor.to
+    plain = torch.Tensor.to
     measured = training(Blocks())
     measured.observed_step()
     with pytest.raises(ZeroDivisionError), measured.phases(lambda name: 1 / 0):
         measured.step()
-    assert (train.record_function, parallel.record_function, train.endless, torch.Tensor.to) == plain
+    assert torch.Tensor.to is plain and measured._program.on_phase is None
     hooks = [h for part in measured.model.modules() for h in (*part._forward_hooks, *part._forward_pre_hooks)]
     assert (hooks, [*measured.optimizer._optimizer_step_post_hooks]) == ([], [])
+
+
+@pytest.mark.parametrize("samples", [1, 7])
+def test_an_epoch_without_a_batch_is_an_error_with_both_sizes_and_no_endless_loop(samples):
+    with pytest.raises(InvalidValue, match=f"a batch of 8 samples is larger .* which has {samples}.*Lower"):
+        training(Toy(samples=samples))
 
 
 def test_observing_compiles_nothing_again(monkeypatch):

@@ -8,7 +8,9 @@ from perfkit.additions.scripts.behaviour import Behaviour, differences
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
-from perfkit.results.run import Comparison, Pairing, Run
+from perfkit.results.rounds import Pairing
+from perfkit.results.run import Comparison, Run
+from perfkit.results.stats import Spread
 from perfkit.studies.sources import Progress
 
 STEPS = 20
@@ -38,12 +40,13 @@ def comparison(speed=1, losses=1.0, passes=STEPS, scatter=0, disturbed=0.0):
         return Run(id=title, title=title, **about, script=title, losses=[loss] * passes)
 
     rates = [100 * speed * (1 + scatter * (-1) ** number) for number in range(10)]
-    pairing = Pairing(rates, [100.0] * 10, [disturbed] * 10, against="a", role="previous", interleaved=True)
+    about = {"against": "a", "role": "previous", "interleaved": True, "spread": Spread(0.005, 20)}
+    pairing = Pairing(rates, [100.0] * 10, [disturbed] * 10, **about)
     return Comparison(run("a", 16, 1.0), run("b", 32, losses), pairing)
 
 
-def verdict(speed=1, new=PLAIN, allowed="", fails=None, **how):
-    return referee.verdict({"a": PLAIN, "b": new}, {allowed}, comparison(speed, **how), 0.02, fails)
+def verdict(speed=1, new=PLAIN, allowed="", gate=None, **how):
+    return referee.verdict({"a": PLAIN, "b": new}, {allowed}, comparison(speed, **how), 0.02, gate)
 
 
 @pytest.mark.parametrize(
@@ -53,12 +56,12 @@ def verdict(speed=1, new=PLAIN, allowed="", fails=None, **how):
         ({"speed": 0.5}, "not faster", 1),
         ({}, "not faster", 1),
         ({"scatter": 0.3}, "undecided", 3),
-        ({"speed": 2.0, "disturbed": 0.5}, "undecided", 3),
-        ({"speed": 17.0, "disturbed": 0.5}, "faster", 0),
-        ({"speed": 17.0, "disturbed": 0.9}, "undecided", 3),
+        ({"speed": 2.0, "disturbed": 0.5}, "faster", 0),
+        ({"speed": 17.0, "disturbed": 0.9}, "faster", 0),
         ({"speed": 2.0, "passes": 0}, "undecided", 3),
-        ({"speed": 0.99, "fails": False}, "not slower", 0),
-        ({"speed": 0.5, "fails": True}, "slower", 1),
+        ({"speed": 0.99, "gate": 0}, "not slower", 0),
+        ({"speed": 0.5, "gate": 1}, "slower", 1),
+        ({"speed": 0.99, "gate": 3}, "undecided", 3),
         ({"speed": 2.0, "losses": 1.1}, "trains differently", 4),
         ({"speed": 2.0, "losses": 1.1, "allowed": "losses"}, "faster", 0),
         ({"speed": 2.0, "losses": 1.0001}, "faster", 0),
@@ -100,7 +103,7 @@ def test_both_sides_of_a_comparison_are_checked_before_anything_starts(tmp_path,
     [
         ({}, "verified: as fast as with"),
         ({"speed": 0.5}, "NOT verified: slower than with"),
-        ({"speed": 0.14, "disturbed": 0.5}, "NOT verified: undecided"),
+        ({"speed": 0.14, "disturbed": 0.5}, "NOT verified: slower than with"),
         ({"scatter": 0.3}, "NOT verified: undecided"),
         ({"losses": 1.1}, "NOT verified: trains differently"),
     ],

@@ -21,7 +21,7 @@ def test_slow_steps_make_fewer_rounds_and_the_budget_stays():
     assert study.affordable(quick, 0.01) == quick
     for step_s, left_s, losses in ((0.5, 18.0, 4), (15.0, 0.0, 2)):
         slow = study.affordable(quick, step_s)
-        assert (slow.rounds, slow.budget_s, slow.loss_steps, slow.block_samples) == (2, left_s, losses, 1)
+        assert (slow.rounds, slow.budget_s, slow.loss_steps, slow.slice_samples) == (2, left_s, losses, 1)
 
 
 def test_equal_losses_prove_the_same_training():

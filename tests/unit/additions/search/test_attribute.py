@@ -32,7 +32,7 @@ def test_each_is_measured_alone_and_on_top_of_the_others_in_the_same_rounds(mach
     assert worth == [pytest.approx(pair) for pair in ((1.5, 1.5), (1.0, 1.2), (1.25, 1.5))]
     assert result.together.value == pytest.approx(1.5 * 1.25 * 1.2)
     assert result.interaction.value == pytest.approx(1.2)
-    assert len(set(machine.blocks())) == len(machine.blocks()) / 5 == 2 + 2 * 3 + 1, "with the A/A row"
+    assert len(set(machine.slices())) == len(machine.slices()) / 5 == 2 + 2 * 3 + 1, "with the A/A row"
     assert machine.alive() == []
     table = document.find(result.sections(), document.Table, "what each")
     assert [str(row[0]) for row in table.rows] == [effect.title for effect in result.effects]
@@ -48,7 +48,8 @@ def test_the_interval_counts_the_error_of_the_baseline_once():
 
 
 def test_what_fails_or_cannot_act_is_left_out_with_the_reason(machine, plan):
-    machine.fail("train", RunFailed("no memory", ""), lambda child: len(machine.children) == 3)
+    whole = lambda child: all((child.recipe.workers, child.recipe.channels_last, child.recipe.compile))
+    machine.fail("train", RunFailed("no memory", ""), whole)
     result = attribute(plan, ["pinning", *THREE])
     assert list(result.left_out) == ["pinning", "all together"]
     assert result.together is result.interaction is None

@@ -1,0 +1,67 @@
+"""One measurement at a time: a lock for the cores of this machine, and one for each GPU."""
+
+import contextlib
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import filelock
+
+from perfkit import machine
+from perfkit.errors import Cancelled
+
+POLL_S = 0.1
+EVERYTHING = "the cores and all GPUs"
+"""What a script locks, whose device shows only when it runs."""
+
+
+@contextlib.contextmanager
+def device_lock(
+    device: str, cancelled: threading.Event | None = None, on_wait: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Waits until no other measurement uses a device, as torch names it, or `EVERYTHING`, and holds it.
+
+    `on_wait` is called repeatedly meanwhile; raises `Cancelled` once that is set, from any thread. The
+    variable PERFKIT_LOCKS names another folder for the locks.
+    """
+    # One folder for all notebooks, checkouts and shells of a user.
+    plain = Path(tempfile.gettempdir(), f"perfkit-locks-{os.getuid()}")
+    folder = Path(os.environ.get("PERFKIT_LOCKS") or plain)
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        for name in lock_names(device):
+            lock = filelock.FileLock(folder / f"{name}.lock")
+            while not lock.is_locked:
+                try:
+                    lock.acquire(timeout=POLL_S)
+                except filelock.Timeout:
+                    check_cancelled(cancelled)
+                    on_wait()
+            stack.callback(lock.release)
+        yield
+
+
+def check_cancelled(cancelled: threading.Event | None) -> None:
+    """Raises `Cancelled` if a person has stopped it."""
+    if cancelled and cancelled.is_set():
+        raise Cancelled("stopped on request")
+
+
+def lock_names(device: str) -> list[str]:
+    """What a measurement on a device must hold, in the order in which everybody takes it.
+
+    Whoever trains on a GPU holds the cores as well, because its loaders use them all.
+    """
+    gpus = [gpu["uuid"] for gpu in machine.facts()["gpus"] if gpu.get("uuid")]
+    if device == EVERYTHING:
+        return ["cores", *sorted(gpus)]
+    kind, _, index = device.partition(":")
+    if kind != "cuda":
+        return ["cores"]
+    # CUDA_VISIBLE_DEVICES renumbers the GPUs, by index or UUID.
+    visible = filter(None, map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
+    chosen = dict(enumerate(visible)).get(int(index or 0), index or "0")
+    found = [uuid for at, uuid in enumerate(gpus) if chosen == str(at) or uuid.startswith(chosen)]
+    return ["cores", *(found[:1] or [f"gpu-{chosen}"])]

@@ -1,0 +1,120 @@
+"""A process and all that it has started: suspended, resumed and ended together, and never by a bare number.
+
+A number is used again once its process has ended, so every member is known by its number and its start.
+"""
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterable, Sequence
+
+import psutil
+
+GRACE_S = 3.0
+"""How long a process may take to end by itself."""
+MOST_LOOKS = 20
+"""A tree that goes on growing while it is suspended is not looked through for ever."""
+
+
+class Tree:
+    """The process with a number, now, and everything that it starts from now on.
+
+    Members are found through their parents, so it does not matter which sessions and groups they are in:
+    torchrun starts its ranks in sessions of their own. Those that were seen once stay members when their
+    parents end.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.root: psutil.Process | None = None
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended already
+            self.root = psutil.Process(pid)
+        self._members: list[psutil.Process] = [self.root] if self.root else []
+
+    def processes(self) -> list[psutil.Process]:
+        """Those that have not ended, parents before their children."""
+        found = list(self._members)
+        for member in self._members:
+            with contextlib.suppress(psutil.Error):
+                found += member.children(recursive=True)
+        unique = dict.fromkeys(found)
+        self._members = [process for process in unique if _runs(process)]
+        return self._members
+
+    def suspend(self) -> None:
+        """Stops every member, parents first, until nobody new appears."""
+        stopped = set[psutil.Process]()
+        for _ in range(MOST_LOOKS):
+            new = [process for process in self._members if process not in stopped]
+            if not new:
+                return
+            for process in new:
+                with contextlib.suppress(psutil.Error):
+                    process.suspend()
+            stopped.update(new)
+            self.processes()
+
+    def resume(self) -> None:
+        """Lets every member go on."""
+        for process in self._members:
+            with contextlib.suppress(psutil.Error):
+                process.resume()
+
+    def cpu_s(self) -> float:
+        """CPU seconds that its members have used, with those of children that have ended."""
+        spent = 0.0
+        for process in self._members:
+            with contextlib.suppress(psutil.Error):
+                spent += sum(process.cpu_times()[:4])  # user, system, and both of ended children
+        return spent
+
+    def resident_bytes(self) -> int:
+        """Memory of all members; pages that they share count for each."""
+        total = 0
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                total += process.memory_info().rss
+        return total
+
+    def end(self) -> None:
+        """Asks its first process to end, then kills what is left; returns when nothing of it runs.
+
+        Resource trackers of multiprocessing come last: they end by themselves, and remove shared semaphores.
+        """
+        members = self.processes()
+        for process in members[:1]:
+            with contextlib.suppress(psutil.Error):
+                process.terminate()
+        self.resume()  # what is suspended hears of nothing but a kill
+        _await(members[:1])
+        members = [*members, *(process for process in self.processes() if process not in members)]
+        trackers = [process for process in members if _is_tracker(process)]
+        _kill(process for process in members if process not in trackers)
+        _await(members)
+        _kill(trackers)
+        _await(trackers)
+        self._members = []
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(signal.SIGKILL)
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return any("resource_tracker" in word for word in process.cmdline())
+    return False
+
+
+def _await(processes: Sequence[psutil.Process]) -> None:
+    until = time.monotonic() + GRACE_S
+    while any(_runs(process) for process in processes) and time.monotonic() < until:
+        time.sleep(0.002)
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether it has not ended. One whose parent died first may stay a zombie for seconds."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False

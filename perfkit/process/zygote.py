@@ -1,0 +1,248 @@
+"""Processes that begin in a moment: a zygote has imported torch, and forks whoever measures.
+
+There is one zygote for each environment, because some variables are read when a program or a library is
+loaded (OMP_*, MALLOC_*). Nothing of the process that asks is changed while another one starts.
+"""
+
+import contextlib
+import ctypes
+import importlib
+import multiprocessing
+import os
+import select
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+import types
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from perfkit import registry
+from perfkit.process import failures
+
+SERVE = "perfkit.worker.session:serve"
+"""What runs in a measuring process, by its place: the parent imports none of it."""
+PRELOAD = "perfkit.worker.preload"
+"""What a zygote imports: torch, and what measures."""
+ON_LINUX = sys.platform == "linux"
+READ_LATE = ("PERFKIT_", "PYTEST_", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "MPLBACKEND", "RANK", "LOCAL_RANK",
+             "WORLD_SIZE", "MASTER_", "GLOO_")  # fmt: skip
+"""Variables that a running process may get: every other one may be read by an import."""
+_NUMBER = struct.Struct("i")
+
+
+@dataclass(frozen=True)
+class About:
+    """What a measuring process takes over: variables, module paths, folder; the file that it prints to."""
+
+    environment: Mapping[str, str]
+    paths: list[str]
+    folder: str
+    log: str
+
+
+class Forked:
+    """A child of a zygote, which tells its number and its end through a pipe."""
+
+    def __init__(self, status: int) -> None:
+        self._status = status
+        self._code: int | None = None
+        self.pid = self._number()
+        """None if the zygote has ended."""
+
+    def _number(self) -> int | None:
+        data = os.read(self._status, _NUMBER.size)
+        return _NUMBER.unpack(data)[0] if len(data) == _NUMBER.size else None
+
+    def exit_code(self) -> int | None:
+        """None while it runs; negative for a signal, as `subprocess` has it."""
+        if self._code is None and select.select([self._status], [], [], 0)[0]:
+            code = self._number()
+            # A zygote that is killed takes its children with it, and says nothing.
+            self._code = -signal.SIGKILL if code is None else code
+            os.close(self._status)
+        return self._code
+
+
+class Zygote:
+    """A process with the variables of an environment, which forks others."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._socket, theirs = socket.socketpair()
+        paths = [str(Path(__file__).parents[2]), *filter(None, [variables.get("PYTHONPATH")])]
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    f"from perfkit.process import zygote; zygote.serve({theirs.fileno()})",
+                ],
+                env={**variables, "PYTHONPATH": os.pathsep.join(paths)},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C does not reach it
+            )
+        self._lock = threading.Lock()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def fork(self, line: Connection) -> Forked:
+        """A child that reads what it is from its line; the first one waits until torch is imported."""
+        ours, theirs = os.pipe()
+        try:
+            with self._lock:
+                socket.send_fds(self._socket, [b"f"], [line.fileno(), theirs])
+        finally:
+            os.close(theirs)
+        return Forked(ours)
+
+    def close(self) -> None:
+        """Ends it, and with it its children."""
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+
+
+_zygotes: dict[frozenset[tuple[str, str]], Zygote] = {}
+_lock = threading.Lock()
+
+
+def start(line: Connection, environment: Mapping[str, str]) -> Forked:
+    """Starts a measuring process at the other end of a line, where it reads `About` first.
+
+    Raises an OSError where none can be started.
+    """
+    early = {name: value for name, value in environment.items() if not name.startswith(READ_LATE)}
+    for _ in range(2):  # somebody may have ended the zygote, which only the next call notices
+        zygote = _zygote(early)
+        with contextlib.suppress(OSError):
+            process = zygote.fork(line)
+            if process.pid:
+                return process
+        zygote.close()
+    raise OSError("the process that imports torch ends at once")
+
+
+def _zygote(early: Mapping[str, str]) -> Zygote:
+    with _lock:
+        key = frozenset(early.items())
+        known = _zygotes.get(key)
+        if known is None or not known.is_alive:
+            known = _zygotes[key] = Zygote(early)
+        return known
+
+
+# ---------------------------------------------------------------- in the zygote
+
+
+def serve(descriptor: int) -> None:
+    """Forks a child for each request and tells its end. Ends, with all children, when nobody can ask."""
+    if ON_LINUX:  # elsewhere a process that has imported torch may not fork
+        importlib.import_module(PRELOAD)
+
+    requests = socket.socket(fileno=descriptor)
+    ended, wake = os.pipe()
+    for end in (ended, wake):
+        os.set_blocking(end, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake)
+    children: dict[int, int] = {}  # the pipe of each, by its number
+    with selectors.DefaultSelector() as selector:
+        selector.register(requests, selectors.EVENT_READ)
+        selector.register(ended, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is not requests:
+                    _tell_ends(ended, children)
+                    continue
+                request, descriptors, *_ = socket.recv_fds(requests, 1, 2)
+                if not request:
+                    _end_all(children)
+                line, status = descriptors
+                pid = os.fork()
+                if not pid:
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    selector.close()
+                    for file in (requests.detach(), ended, wake, status, *children.values()):
+                        os.close(file)
+                    _become(Connection(line))
+                os.close(line)
+                children[pid] = status
+                os.write(status, _NUMBER.pack(pid))
+
+
+def _tell_ends(ended: int, children: dict[int, int]) -> None:
+    with contextlib.suppress(BlockingIOError):
+        os.read(ended, 1 << 12)
+    while children:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        if (pipe := children.pop(pid, None)) is not None:
+            with contextlib.suppress(BrokenPipeError):  # nobody asks for it any more
+                os.write(pipe, _NUMBER.pack(os.waitstatus_to_exitcode(status)))
+            os.close(pipe)
+
+
+def _end_all(children: Mapping[int, int]) -> None:
+    """Ends every child with its group, suspended ones too: the process that wanted them has gone."""
+    for pid in children:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+    os._exit(0)
+
+
+# ---------------------------------------------------------------- in a measuring process
+
+
+def _become(line: Connection) -> None:
+    """Prepares this process, then answers questions; a failure goes to the parent. Never returns."""
+    try:
+        _prepare(line.recv())
+        registry.load(SERVE)(line)
+    except BaseException as problem:  # whatever it is, the parent must hear of it
+        traceback.print_exception(problem, file=sys.stderr)
+        sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            line.send(failures.explain(problem))
+    finally:
+        os.killpg(0, signal.SIGKILL)  # this process and all that it started, at once
+
+
+def _prepare(about: About) -> None:
+    os.setsid()
+    if ON_LINUX:
+        die_with_parent()
+        os.register_at_fork(after_in_child=die_with_parent)
+        with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
+            file.write("perfkit.worker")
+    with open(about.log, "ab") as output:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(output.fileno(), stream.fileno())
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    os.environ.clear()
+    os.environ.update(about.environment)
+    os.environ.pop("MPLBACKEND", None)  # a notebook's own
+    tempfile.tempdir = None  # TMPDIR has changed
+    os.chdir(about.folder)
+    sys.path[:] = about.paths
+    sys.modules["__main__"] = types.ModuleType("__main__")  # the zygote's is nothing for workers to import
+    multiprocessing.set_start_method(None, force=True)  # loader workers start as in any script
+    warnings.simplefilter("ignore")
+
+
+def die_with_parent() -> None:
+    """Has the kernel end this process with the one that started it, even while it is suspended."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

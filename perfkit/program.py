@@ -1,0 +1,35 @@
+"""What the training function is built from: whoever measures it passes a program of its own."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from itertools import chain, repeat
+from typing import Any
+
+import torch
+from torch.profiler import record_function
+
+from perfkit.errors import InvalidValue
+
+
+def endless(loader: Any) -> Iterator[Any]:
+    """Batches, epoch after epoch."""
+    return chain.from_iterable(repeat(loader))
+
+
+class Program:
+    """The plain program: every method is called by `train.train`, and an exported script has none of them."""
+
+    def built(self, loader: Any, model: Any, optimizer: Any, scaler: Any, device: torch.device) -> None:
+        """Everything is built; the first step begins."""
+
+    def batches(self, loader: Any) -> Iterator[Any]:
+        """Batches of a loader, epoch after epoch; an `InvalidValue` if an epoch has none."""
+        if len(loader) == 0:
+            samples = len(loader.sampler)
+            what = f"a batch of {loader.batch_size} samples is larger than the data set, which has {samples}"
+            raise InvalidValue(what, "Lower batch_size, or give the data set more samples")
+        return endless(loader)
+
+    def part(self, name: str) -> AbstractContextManager[Any]:
+        """Surrounds a part of a step: copy, forward, backward or optimizer."""
+        return record_function(name)

@@ -1,0 +1,169 @@
+"""Rounds of two runs: what a comparison is computed from. Raw values are kept, everything else is derived."""
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from perfkit.results import stats
+from perfkit.results.stats import AAPair, Nested, Ratio, Spread
+
+Role = Literal["previous", "baseline"]
+"""What a run is compared with: the stage before it, or the first one."""
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+# What a file from outside may hold: of other values nothing could be computed.
+Rate = Annotated[float, Meta(gt=1e-6, lt=1e12)]
+"""samples/s."""
+Seconds = Annotated[float, Meta(ge=0, lt=1e9)]
+Duration = Annotated[float, Meta(gt=0, lt=1e9)]
+"""Seconds that something divides by."""
+Share = Annotated[float, Meta(ge=0, lt=1e3)]
+Count = Annotated[int, Meta(ge=0)]
+
+
+def clean(shares: Sequence[float], count: int) -> Flags:
+    """Which of `count` rounds others left alone, or all where these are too few to say anything.
+
+    Others took `shares` of the cores, one in each round; empty where it was not measured.
+    """
+    values = np.array(shares if len(shares) == count else [0.0] * count)
+    alone: Flags = values <= stats.CLEAN
+    return alone if alone.sum() >= min(stats.MIN_ROUNDS, count) else np.ones(count, bool)
+
+
+class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
+    """samples/s of two runs, slice by slice."""
+
+    own_samples_per_s: Annotated[list[Rate], Meta(min_length=1)]
+    other_samples_per_s: Annotated[list[Rate], Meta(min_length=1)]
+    disturbed: list[Share] = []
+    """Share of the cores that others took in each round; empty where it was not measured."""
+    incarnations: list[Count] = []
+    """How many rounds each incarnation has; empty for one."""
+    other_disturbed: list[Share] = []
+    """Of two runs that were not measured in the same rounds: the other's."""
+    other_incarnations: list[Count] = []
+
+    def nested(self, spread: Spread, interleaved: bool = True) -> Nested:
+        """The mean logarithm of the ratio of the two."""
+        own, other = np.log(self.own_samples_per_s), np.log(self.other_samples_per_s)
+        counts = stats.weights(self.disturbed, own.size)
+        sizes = self.incarnations or [own.size]
+        if interleaved:
+            return stats.nested(own - other, sizes, counts, spread)
+        theirs = stats.weights(self.other_disturbed, other.size)
+        return stats.difference(
+            stats.nested(own, sizes, counts, spread),
+            stats.nested(other, self.other_incarnations or [other.size], theirs, spread),
+        )
+
+
+class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
+    """The rounds of two runs: what a comparison is computed from."""
+
+    against: str
+    role: Role
+    interleaved: bool
+    """Whether both were measured in the same rounds."""
+    spread: Spread | None = None
+    """How far equal processes differ there, as it was known then; None if it was not."""
+    precision: Share = stats.PRECISION
+    """The half width / ratio at which a difference that is not seen counts as none."""
+    via: list[Rounds] = []
+    """What else the ratio is multiplied by: the rounds of every stage that was kept in between."""
+    band: Share | None = None
+    """Of simulated runs: the model's error of the ratio to expect, as a fraction; None for measured ones."""
+    noise: Share | None = None
+    """Of recordings until 2026: a 95% bound in place of `spread`."""
+    further_pairs: list[Rounds] = []
+    """Of recordings until 2026: further incarnations."""
+
+    def __post_init__(self) -> None:
+        if self.interleaved and len(self.own_samples_per_s) != len(self.other_samples_per_s):
+            raise ValueError("its rates are interleaved, but not equally many")
+        if self.incarnations and sum(self.incarnations) != len(self.own_samples_per_s):
+            raise ValueError("its incarnations have other rounds than it holds")
+
+    @property
+    def known_spread(self) -> Spread:
+        """How far equal processes differ, for the interval; simulated ones do not."""
+        if self.band is not None:
+            return Spread(0.0, stats.UNKNOWN.freedom)
+        if self.spread:
+            return self.spread
+        return stats.UNKNOWN if self.noise is None else stats.spread_of_bound(self.noise)
+
+    @property
+    def rounds(self) -> Rounds:
+        """Those of all incarnations, further pairs among them."""
+        parts = [self, *self.further_pairs]
+        return Rounds(
+            own_samples_per_s=[rate for part in parts for rate in part.own_samples_per_s],
+            other_samples_per_s=[rate for part in parts for rate in part.other_samples_per_s],
+            disturbed=[share for part in parts for share in part.disturbed],
+            incarnations=_sizes(parts),
+            other_disturbed=self.other_disturbed,
+            other_incarnations=self.other_incarnations,
+        )
+
+    @property
+    def ratio(self) -> Ratio:
+        """How many times as fast this run is as the other, with its interval and verdict."""
+        own = self.rounds.nested(self.known_spread, self.interleaved)
+        below = [rounds.nested(self.known_spread) for rounds in self.via]
+        centre = own.centre + sum(part.centre for part in below)
+        half = math.hypot(own.half, *(part.half for part in below))
+        ratio = stats.judged(centre, half, len(self.rounds.own_samples_per_s), self.precision)
+        return ratio if self.band is None else stats.predicted(ratio, self.band)
+
+    @property
+    def in_two_rooms(self) -> tuple[Ratio, Ratio] | None:
+        """The ratio of the clean rounds and that of the disturbed ones, if they differ beyond chance."""
+        logs = np.log(self.own_samples_per_s[: len(self.disturbed)])
+        if not self.interleaved or not self.disturbed or logs.size != len(self.disturbed):
+            return None
+        logs = logs - np.log(self.other_samples_per_s)
+        alone = np.array(self.disturbed) <= stats.CLEAN
+        if min(alone.sum(), (~alone).sum()) < stats.MIN_ROUNDS:
+            return None
+        rooms = [stats.nested(each, [each.size], np.ones(each.size)) for each in (logs[alone], logs[~alone])]
+        if abs(rooms[0].centre - rooms[1].centre) <= math.hypot(rooms[0].half, rooms[1].half):
+            return None
+        quiet, noisy = (stats.judged(room.centre, room.half, stats.MIN_ROUNDS) for room in rooms)
+        return quiet, noisy
+
+
+def _sizes(parts: Sequence[Rounds]) -> list[int]:
+    """How many rounds each incarnation has, over all parts."""
+    each = [part.incarnations or [len(part.own_samples_per_s)] for part in parts]
+    return [size for sizes in each for size in sizes]
+
+
+def joined(before: Pairing, now: Pairing) -> Pairing:
+    """A pairing with the rounds of an earlier one before its own."""
+    parts = [part.rounds for part in (before, now)]
+    return msgspec.structs.replace(
+        now,
+        own_samples_per_s=[rate for part in parts for rate in part.own_samples_per_s],
+        other_samples_per_s=[rate for part in parts for rate in part.other_samples_per_s],
+        disturbed=[share for part in parts for share in part.disturbed],
+        incarnations=_sizes(parts),
+        further_pairs=[],
+    )
+
+
+def aa_pairs(pairing: Pairing) -> list[AAPair]:
+    """How far two equal sides differed in each incarnation that others left alone."""
+    pairs, at, rounds = [], 0, pairing.rounds
+    for size in rounds.incarnations or [len(rounds.own_samples_per_s)]:
+        part = slice(at, at + size)
+        at += size
+        own = np.array(rounds.own_samples_per_s[part])
+        other = np.array(rounds.other_samples_per_s[part])
+        if size >= stats.MIN_ROUNDS and max(rounds.disturbed[part], default=0.0) <= stats.CLEAN:
+            pairs.append(stats.aa_pair(own, other))
+    return pairs

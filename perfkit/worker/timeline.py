@@ -1,0 +1,76 @@
+"""When steps end, by the clock that counts: an accelerator's own, or else this process's."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from perfkit.worker.checks import synchronize
+
+Clock = Callable[[], float]
+"""Seconds of this process."""
+
+
+class HostTimeline:
+    """Ends of steps by the clock of this process, which waits for its device at both ends of a slice.
+
+    The host runs ahead of a device that cannot record its own times, so that only whole slices are right.
+    """
+
+    def __init__(self, device: torch.device, clock: Clock = time.perf_counter) -> None:
+        self._device, self._clock = device, clock
+        synchronize(device)
+        self._ends = [clock()]
+
+    def mark(self) -> None:
+        """A step has ended."""
+        self._ends.append(self._clock())
+
+    def step_s(self) -> list[float]:
+        """Seconds between successive marks, the first one since the beginning."""
+        synchronize(self._device)
+        self._ends[-1] = self._clock()
+        return [end - start for start, end in zip(self._ends, self._ends[1:], strict=False)]
+
+
+class DeviceTimeline:
+    """Ends of steps by events in the stream of an accelerator: the host may run ahead of it."""
+
+    def __init__(self, device: torch.device, make_event: Callable[[torch.device], Any]) -> None:
+        self._device, self._make_event = device, make_event
+        synchronize(device)
+        self._events = list[Any]()
+        self.mark()
+
+    def mark(self) -> None:
+        """A step has ended, as far as the host is concerned."""
+        event = self._make_event(self._device)
+        event.record()
+        self._events.append(event)
+
+    def step_s(self) -> list[float]:
+        """Seconds between successive marks on the device, once it has come to the last one."""
+        synchronize(self._device)
+        pairs = zip(self._events, self._events[1:], strict=False)
+        return [start.elapsed_time(end) / 1e3 for start, end in pairs]
+
+
+Timeline = HostTimeline | DeviceTimeline
+
+
+def timeline(device: torch.device, clock: Clock = time.perf_counter) -> Timeline:
+    """The timeline of a device: its own where torch can record it."""
+    if device.type == "cpu":
+        return HostTimeline(device, clock)
+    try:
+        return DeviceTimeline(device, timing_event)
+    except (NotImplementedError, RuntimeError, ValueError):  # this accelerator records no times
+        return HostTimeline(device, clock)
+
+
+def timing_event(device: torch.device) -> Any:
+    """An event that records when the current stream of a device reaches it."""
+    if device.type == "mps":
+        return torch.mps.event.Event(enable_timing=True)
+    return torch.Event(device=device, enable_timing=True)

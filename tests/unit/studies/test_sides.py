@@ -1,0 +1,270 @@
+"""Sides with children that answer from a table: turns, rounds, incarnations, memory, disturbance, stopping."""
+
+import itertools
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from perfkit.errors import Cancelled, PerfkitError, RunFailed
+from perfkit.ladder.catalogue import Stage
+from perfkit.recipe import Recipe
+from perfkit.results import stats
+from perfkit.results.run import Mechanism
+from perfkit.results.store import RunStore
+from perfkit.studies.inspect import parity
+from perfkit.studies.rungs import again, described
+from perfkit.studies.sources import Progress, opened
+from tests.unit.studies.fakes import out_of_memory
+
+
+def stage(size, reason=""):
+    return Stage(f"b{size}", f"batch {size}", Recipe(batch_size=size), reason)
+
+
+THREE = [stage(8), stage(16), stage(32)]
+
+
+def measure(where, stages, rounds=3, **rule):
+    with opened(where, Progress()) as source:
+        return source.measure(stages, replace(where.preset, rounds=rounds, **rule))
+
+
+def test_every_round_has_one_slice_of_each_side_in_an_order_of_its_own(machine, where):
+    measure(where, THREE, rounds=40)
+    rounds = [machine.slices()[at : at + 3] for at in range(0, 120, 3)]
+    assert all(sorted(numbers) == [0, 1, 2] for numbers in rounds)
+    assert len({tuple(numbers) for numbers in rounds}) == 6, "every order comes up"
+    assert machine.alive() == []
+
+
+def test_the_seed_of_a_recipe_decides_neither_who_starts_nor_who_is_first(machine, where):
+    """As it did: the same seed gave the same schedule."""
+    firsts = set()
+    for _ in range(12):
+        machine.children.clear(), machine.asked.clear(), machine.trainings.clear()
+        measure(where, THREE, rounds=1)
+        started = tuple(each["recipe"].batch_size for each in machine.trainings)
+        firsts.add((started, tuple(machine.slices())))
+    assert len(firsts) > 4
+    assert {each["seed"] for each in machine.trainings} == {where.seed}
+
+
+def test_only_the_side_whose_turn_it_is_runs(machine, where):
+    """Each child asserts it when it is asked, from its start to the last question."""
+    measure(where, THREE, rounds=5)
+    assert all(child.stopped for child in machine.children)
+
+
+def test_ratios_and_rates_are_those_of_the_same_rounds(machine, where):
+    turns = iter(range(1000))
+    plain = machine.rate
+    machine.rate = lambda recipe: plain(recipe) * (1 + 0.001 * next(turns))
+    first, second, third = measure(where, THREE)
+    against = [[(one.role, one.against) for one in run.pairings] for run in (first, second, third)]
+    baseline = ("baseline", first.id)
+    assert against == [[], [("previous", first.id), baseline], [("previous", second.id), baseline]]
+    by_id = {run.id: run.samples_per_s.value for run in (first, second, third)}
+    for run in (second, third):
+        for pairing in run.pairings:
+            assert pairing.interleaved
+            assert pairing.ratio.ratio == pytest.approx(by_id[run.id] / by_id[pairing.against], rel=1e-12)
+    assert third.raw.step_s[:3] == [2.0, 0.5, 0.5]
+    assert (third.raw.warmup_steps, third.raw.block_steps) == (3, [2, 2, 2])
+    assert len(third.raw.ceiling_samples_per_s) == 3
+
+
+def test_rates_agree_with_the_ratio_in_a_disturbed_room_of_several_incarnations(machine, where):
+    shares = itertools.cycle([0.0, 0.3, 0.02, 0.0, 0.12, 0.4, 0.0])
+    machine.taken = lambda: next(shares)
+    noise = np.random.default_rng(1)
+    plain = machine.rate
+    machine.rate = lambda recipe: plain(recipe) * noise.lognormal(0, 0.1)
+    first, second = measure(where, [stage(8), stage(16)], rounds=5, budget_s=200, precision=0.001, part=0.0)
+    assert len(second.raw.incarnations) > 2
+    ratio = second.samples_per_s.value / first.samples_per_s.value
+    assert second.speedup("baseline").ratio == pytest.approx(ratio, rel=1e-12)
+
+
+def test_processes_are_renewed_while_there_is_time_and_each_incarnation_starts_anew(machine, where):
+    noise = np.random.default_rng(0)
+    plain = machine.rate
+    machine.rate = lambda recipe: plain(recipe) * noise.lognormal(0, 0.1)
+    _, second = measure(where, [stage(8), stage(16)], rounds=5, budget_s=100, precision=0.001, part=0.0)
+    incarnations = second.raw.incarnations
+    assert len(incarnations) >= 3 and min(incarnations) >= 5
+    assert len(machine.children) == 2 * len(incarnations)
+    assert sum(incarnations) == len(second.raw.block_samples_per_s) == len(second.raw.disturbed)
+    assert len(second.raw.further_warmup_s) == len(incarnations) - 1
+    assert machine.now < 130, "within the budget, but for what was under way"
+
+
+def test_where_starting_is_dear_there_is_one_incarnation(machine, where):
+    noise = np.random.default_rng(0)
+    plain = machine.rate
+    machine.rate = lambda recipe: plain(recipe) * noise.lognormal(0, 0.1)
+    machine.start_s = 60.0
+    _, second = measure(where, [stage(8), stage(16)], rounds=5, budget_s=130, precision=0.001, part=0.0)
+    assert len(second.raw.incarnations) == 1
+    assert second.raw.incarnations[0] >= 20, "the time that is left goes into rounds"
+
+
+def test_rounds_end_when_the_ratio_is_known(machine, where):
+    _, second = measure(where, [stage(8), stage(16)], precision=0.1, budget_s=1000)
+    assert len(second.raw.block_samples_per_s) == stats.ENDING_ROUNDS
+    assert second.speedup("previous").verdict == "faster"
+
+
+def test_without_a_budget_there_are_so_many_rounds_and_no_verdict_below_five(machine, where):
+    _, second = measure(where, [stage(8), stage(16)], rounds=3)
+    assert len(second.raw.block_samples_per_s) == 3
+    assert second.speedup("previous").verdict == "undecided"
+
+
+def test_the_baseline_in_another_process_is_this_machine_s_noise(machine, where):
+    machine.rate_of = lambda child: 1.03 if child.number % 2 else 1.0
+    with opened(where, Progress(), store=RunStore()) as source:
+        *_, row = source.measure([stage(8), again(stage(8))], replace(where.preset, rounds=5))
+    assert row.is_again
+    assert [pairing.role for pairing in row.pairings] == ["baseline"]
+    known = RunStore().spread("cpu")
+    pair = stats.AAPair(float(np.log(1.03)), 0.0)
+    assert known.freedom == stats.UNKNOWN.freedom + 1
+    assert known.sd == pytest.approx(stats.spread_of([pair]).sd)
+
+
+def test_either_of_two_equal_processes_is_the_baseline(machine, where):
+    machine.rate_of = lambda child: 0.9 if child.number == 0 else 1.0
+    ratios = set()
+    for _ in range(12):
+        machine.children.clear()
+        *_, row = measure(where, [stage(8), again(stage(8))], rounds=5)
+        ratios.add(round(row.pairings[0].ratio.ratio, 3))
+    assert ratios == {0.9, 1.111}
+
+
+def test_a_switch_that_is_not_in_effect_is_an_error_not_a_slow_stage(machine, where):
+    machine.mechanisms = [Mechanism("pin_memory", False, "batch is pageable")]
+    (run,) = measure(where, [stage(8)])
+    assert run.status == "failed"
+    assert "the mechanism is not on: pin_memory (batch is pageable)" in run.reason
+    assert machine.slices() == []
+    assert machine.alive() == []
+
+
+@pytest.mark.parametrize("question", ["train", "slice", "peak"])
+def test_a_failing_stage_stops_no_other_and_is_compared_with_nothing(question, machine, where):
+    problem = RunFailed("broken", "fix it")
+    machine.fails = lambda child, asked: (
+        problem if asked == question and machine.batch_of(child) == 16 else None
+    )
+    first, second, third = measure(where, THREE)
+    assert (second.status, second.reason) == ("failed", "broken. fix it")
+    assert [pairing.against for pairing in third.pairings] == [first.id, first.id]
+    assert machine.alive() == []
+
+
+def test_a_workload_that_cannot_be_loaded_raises_and_leaves_nothing(machine, where):
+    machine.fails = lambda child, question: PerfkitError("no data", "download it")
+    with pytest.raises(PerfkitError, match="no data"):
+        measure(where, THREE)
+    assert machine.alive() == []
+
+
+def test_sides_that_memory_does_not_hold_together_take_turns_and_say_so(machine, where, monkeypatch):
+    """The machine is twice as fast in every second life of a process: ratios of turns hold it in their width."""
+    monkeypatch.setattr("perfkit.studies.sides.Measurement._is_crowded", lambda self: True)
+    first, second, third = measure(where, THREE, rounds=5)
+    assert not third.pairings[0].interleaved
+    assert third.pairings[0].ratio.ratio == pytest.approx(120 / 150)
+    assert all("took turns" in " ".join(run.warnings) for run in (first, second, third))
+    assert max(len(alive) for alive in machine.history) == 1
+
+
+def test_a_gpu_s_memory_decides_whether_sides_train_together(machine, where, monkeypatch):
+    """Each takes 30 of 100: with two of them, 45 more, which a third one might need, are not free."""
+    free = lambda uuid: 100 - 30 * len(machine.alive())
+    monkeypatch.setattr("perfkit.studies.sides.gpus.free_gpu_bytes", free)
+    assert [run.pairings[0].interleaved for run in measure(where, THREE[:2])[1:]] == [True]
+    runs = measure(where, THREE)
+    assert [run.status for run in runs] == ["ok"] * 3
+    assert not runs[1].pairings[0].interleaved
+
+
+@pytest.mark.parametrize("question", ["train", "slice"])
+def test_what_fits_with_nothing_else_takes_turns_and_what_does_not_fit_alone_fails(question, machine, where):
+    machine.fail(question, out_of_memory(), lambda child: len(machine.alive()) > 1)
+    runs = measure(where, THREE)
+    assert [run.status for run in runs] == ["ok"] * 3
+    assert not any(pairing.interleaved for run in runs for pairing in run.pairings)
+    machine.fail(question, out_of_memory())
+    assert [run.status for run in measure(where, THREE)] == ["failed"] * 3
+    assert machine.alive() == []
+
+
+def test_a_disturbed_room_is_a_remark_that_names_who_did_it_and_never_the_verdict(machine, where):
+    machine.taken = lambda: 0.4
+    for run in measure(where, THREE, rounds=10)[1:]:
+        assert run.disturbed == pytest.approx(0.4)
+        assert "took 40% of the cores (chrome (process 7) 38%), so this holds in this room" in run.warnings[0]
+        assert run.speedup("baseline").verdict in ("faster", "slower", "undecided")
+
+
+def test_a_slice_that_others_mostly_took_is_taken_again_and_the_cleaner_one_counts(machine, where):
+    shares = iter([0.9, 0.0, 0.1, *[0.0] * 100])
+    machine.taken = lambda: next(shares)
+    first, second = measure(where, [stage(8), stage(16)], rounds=1, budget_s=1e-9 + 10, precision=9.0)
+    assert max(first.raw.disturbed) == max(second.raw.disturbed) == pytest.approx(0.1)
+    assert len(machine.slices()) == 2 * len(second.raw.disturbed) + 1
+
+
+def test_a_second_study_waits_for_the_device_says_so_and_can_give_up(machine, where):
+    stop, said = threading.Event(), []
+
+    def follow(update):
+        said.append(update.phase)
+        stop.set()
+
+    with opened(where, Progress()):
+        assert described(where, load=True).description.offers, "describing it disturbs nobody"
+        with pytest.raises(Cancelled), opened(where, Progress(follow, stop)):
+            pytest.fail("both have the device")
+    assert said == ["waiting: another run uses cpu"]
+
+
+def test_it_says_how_long_it_takes_at_most(machine, where):
+    said = []
+    with opened(where, Progress(lambda update: said.append(update.left_s))) as source:
+        source.progress.later_s = 100.0
+        source.measure(
+            [stage(8), stage(16)], replace(where.preset, rounds=5, budget_s=50, precision=0.001, part=0.0)
+        )
+    known = [left for left in said if left is not None]
+    assert max(known) <= 150 and min(known) >= 100
+    assert known == sorted(known, reverse=True)
+
+
+def test_a_person_who_stops_it_keeps_the_rounds_until_then(machine, where):
+    stop = threading.Event()
+
+    def taken():
+        if len(machine.slices()) == 12:
+            stop.set()
+        return 0.0
+
+    machine.taken = taken
+    with opened(where, Progress(cancelled=stop)) as source:
+        runs = source.measure([stage(8), stage(16)], replace(where.preset, rounds=50))
+    assert isinstance(source.stopped, Cancelled)
+    assert [len(run.raw.block_samples_per_s) for run in runs] == [6, 6]
+    assert machine.alive() == []
+
+
+def test_a_switch_that_is_not_in_effect_is_no_parity(machine, where):
+    for is_on in (True, False):
+        machine.mechanisms = [Mechanism("amp", is_on, "logits are of some type")]
+        result = parity(where, "AMP", Recipe(batch_size=16, amp="bf16"))
+        assert (result.ok, result.other_batch, result.exactness) == (is_on, True, "tolerance")
+        assert ("amp: logits are of some type" in result.describe()) is not is_on
+    assert machine.alive() == []
