@@ -96,11 +96,9 @@ def _run(words, streams, folder, environment, prepare):
 
 def _watch():
     """What `entry` does before a script, and once it has imported torch."""
-    from perfkit.additions.scripts.questions import Questions
-
     entry.enter()
     watcher = sys.meta_path.pop(0)
-    Questions(watcher._settings, watcher._outputs)
+    entry.listen(watcher._settings, watcher._outputs)
 
 
 def run(file, prepare=None):

@@ -8,6 +8,7 @@ that the parent named.
 import importlib.machinery
 import importlib.util
 import json
+import multiprocessing.connection
 import os
 import sys
 import traceback
@@ -47,6 +48,21 @@ def _load(spec: Any) -> None:
     spec.loader.exec_module(module)
 
 
+def listen(settings: dict[str, Any], outputs: Any) -> None:
+    """Once torch is there, and is as expected: sees what the script does with it, and answers questions."""
+    from perfkit.additions.scripts import hooks
+    from perfkit.errors import RunFailed
+
+    try:
+        hooks.check()
+    except RunFailed as problem:
+        multiprocessing.connection.Connection(settings["line"]).send(problem)
+        os._exit(1)
+    from perfkit.additions.scripts.questions import Questions
+
+    Questions(settings, outputs)
+
+
 class _AfterTorch:
     """Loads the watcher once torch is imported."""
 
@@ -64,9 +80,7 @@ class _AfterTorch:
 
             def exec_module(module: Any) -> None:
                 load(module)
-                from perfkit.additions.scripts.questions import Questions
-
-                Questions(self._settings, self._outputs)
+                listen(self._settings, self._outputs)
 
             spec.loader.exec_module = exec_module
         return spec

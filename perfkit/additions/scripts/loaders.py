@@ -14,12 +14,11 @@ import numpy
 import torch
 from torch.utils import data
 from torch.utils._pytree import tree_map
-from torch.utils.data import dataloader as torchs
-from torch.utils.data._utils import fetch
 
+from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.messages import Site
 from perfkit.additions.scripts.outputs import clock
-from perfkit.additions.scripts.script import MOST_LOOKS, Script, around, size, tensors
+from perfkit.additions.scripts.script import MOST_LOOKS, Script, size, tensors
 
 ARGUMENTS = {
     "workers": "num_workers",
@@ -46,15 +45,15 @@ class Loaders:
         self._fetched: list[tuple[Any, int]] = []  # loader and samples, since the last backward pass
         self._before_evaluation = 0  # how many of them may have been for an evaluation
         self._is_fetching = False
-        around(data.DataLoader, "__init__", self._make)
-        around(torchs._BaseDataLoaderIter, "__init__", self._begin_epoch)
-        around(torchs._BaseDataLoaderIter, "_reset", self._begin_epoch)
-        around(torchs._BaseDataLoaderIter, "_next_index", self._next_index)
-        around(torchs._BaseDataLoaderIter, "__next__", self._fetch)
-        for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-            around(kind, "fetch", self._look_for_drawing)
-        for name in ("to", "cuda"):
-            around(torch.Tensor, name, self._copy)
+        hooks.wrap("torch.utils.data.DataLoader.__init__", self._make)
+        hooks.wrap(f"{hooks.ITERATOR}.__init__", self._begin_epoch)
+        hooks.wrap(f"{hooks.ITERATOR}._reset", self._begin_epoch)
+        hooks.wrap(f"{hooks.ITERATOR}._next_index", self._next_index)
+        hooks.wrap(f"{hooks.ITERATOR}.__next__", self._fetch)
+        hooks.wrap(f"{hooks.FETCH}._MapDatasetFetcher.fetch", self._look_for_drawing)
+        hooks.wrap(f"{hooks.FETCH}._IterableDatasetFetcher.fetch", self._look_for_drawing)
+        hooks.wrap("torch.Tensor.to", self._copy)
+        hooks.wrap("torch.Tensor.cuda", self._copy)
 
     def _make(self, plain: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         script, site = self._script, self._script.call_under_way("loader")

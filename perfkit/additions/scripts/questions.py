@@ -22,10 +22,11 @@ import torch
 from torch import nn
 from torch.utils import data
 
+from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.loaders import ARGUMENTS, Loaders
 from perfkit.additions.scripts.messages import EDITS, RANDOM_DATA, SETTABLE, Observation, ScriptFacts
 from perfkit.additions.scripts.outputs import Outputs, clock
-from perfkit.additions.scripts.script import Script, Step, around
+from perfkit.additions.scripts.script import Script, Step
 from perfkit.additions.scripts.training import Models, Updates
 from perfkit.additions.scripts.witness import Witness
 from perfkit.errors import RunFailed
@@ -63,14 +64,14 @@ class Questions(Procedures):
         numpy.random.seed(seed)
         script.set_process()
         self._loaders, self._models = Loaders(script), Models(script)
-        around(torch, "save", functools.partial(_save, script))
+        hooks.wrap("torch.save", functools.partial(_save, script))
         script.parts += [self._loaders, self._models, Updates(script)]
         if settings["witness"]:
             witness = Witness(script)
             script.parts.append(witness)
             self.behaviour = witness.behaviour
         script.parts.append(self)
-        around(sys, "excepthook", self._crashed)
+        hooks.around(sys, "excepthook", self._crashed)
         os.register_at_fork(after_in_child=self.line.close)
         if sys.platform == "linux":  # also while it is suspended
             die_with_parent()
@@ -218,7 +219,7 @@ class Questions(Procedures):
                 self._early, self.first_graphs = steps, checks.compile_counters().graphs
                 self._startup_s = self._script.steps.began_at - self._script.settings["started"]
                 if safetensors := sys.modules.get("safetensors.torch"):
-                    around(safetensors, "serialize_file", functools.partial(_save, self._script))
+                    hooks.around(safetensors, "serialize_file", functools.partial(_save, self._script))
                 self._job = self._answers()
                 next(self._job)
                 return

@@ -26,21 +26,6 @@ MOST_LOOKS = 16
 """First steps, calls of a role, batches of a process that are looked at: all would slow the script down."""
 
 
-def wrapped(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """What stands for a plain function: another one, which is given the plain one first."""
-
-    @functools.wraps(plain)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(plain, *args, **kwargs)
-
-    return call
-
-
-def around(holder: Any, name: str, function: Callable[..., Any]) -> None:
-    """Replaces a function of a module or class by a `wrapped` one."""
-    setattr(holder, name, wrapped(getattr(holder, name), function))
-
-
 @dataclass(eq=False)
 class Step:
     """One step, from the end of the one before to its own end, by the host's clock.

@@ -7,13 +7,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._functorch import eager_transforms
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
+from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.outputs import clock
-from perfkit.additions.scripts.script import Script, around, attributes, size, tensors, wrapped
+from perfkit.additions.scripts.script import Script, attributes, size, tensors
 from perfkit.errors import RunFailed
 
 _LOSSES = 64
@@ -38,8 +37,8 @@ class Models:
         self.is_compiled = False
         self._batch = 0  # samples in a layer of the model that takes [sequence, batch, features]
         self._fed = 0, 0  # samples and tokens of the largest input for the next backward pass
-        around(nn.Module, "compile", self._compile_in_place)
-        around(torch.autocast, "__enter__", self._enter_autocast)
+        hooks.wrap("torch.nn.Module.compile", self._compile_in_place)
+        hooks.wrap("torch.autocast.__enter__", self._enter_autocast)
         _module._compiled_call_impl = self
 
     def __get__(self, module: nn.Module | None, kind: type) -> Any:
@@ -158,14 +157,13 @@ class Updates:
         self._unscaled: torch.Tensor | None = None  # the loss that a gradient scaler has just scaled
         self._ended_at = 0.0  # the last backward pass, or the last step of an optimizer
         self._gradients = 0  # taken without a backward pass
-        around(torch.autograd, "backward", self._backward)
-        around(torch.autograd, "grad", self._grad)
-        around(eager_transforms, "grad_and_value_impl", self._grad)
-        around(torch.amp.GradScaler, "scale", self._scale)
-        around(torch.amp.GradScaler, "step", self._step_scaled)
-        around(Optimizer, "__init__", self._make)
-        # Not by torch's global hooks: they would cut the profiler's range of a step in two.
-        around(Optimizer, "profile_hook_step", self._hook)
+        hooks.wrap("torch.autograd.backward", self._backward)
+        hooks.wrap("torch.autograd.grad", self._grad)
+        hooks.wrap("torch._functorch.eager_transforms.grad_and_value_impl", self._grad)
+        hooks.wrap("torch.amp.GradScaler.scale", self._scale)
+        hooks.wrap("torch.amp.GradScaler.step", self._step_scaled)
+        hooks.wrap("torch.optim.Optimizer.__init__", self._make)
+        hooks.wrap("torch.optim.Optimizer.profile_hook_step", self._hook)
 
     def _backward(self, plain: Callable[..., None], roots: Any, *args: Any, **kwargs: Any) -> None:
         script, steps = self._script, self._script.steps
@@ -213,7 +211,7 @@ class Updates:
 
     def _hook(self, plain: Any, *args: Any) -> Any:
         """The step of a class of optimizers, from torch's static method of this name."""
-        return wrapped(plain(args[-1]), self._step)
+        return hooks.wrapped(plain(args[-1]), self._step)
 
     def _step_scaled(self, plain: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """A step that a gradient scaler leaves out, because gradients overflowed, counts too."""

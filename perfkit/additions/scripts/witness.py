@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.behaviour import Behaviour
-from perfkit.additions.scripts.script import Script, Step, around, first_tensor
+from perfkit.additions.scripts.script import Script, Step, first_tensor
 from perfkit.worker.checks import shown
 
 _LOOKED_AT, _MOST_APART = 4, 7
@@ -41,7 +42,7 @@ class Witness:
         self._backwards = self._look_at = 0
         self._random = random.Random(script.settings["seed"])
         self._begin_step()
-        around(torch, "compile", self._compile)
+        hooks.wrap("torch.compile", self._compile)
 
     def _begin_step(self) -> None:
         self._values = 0

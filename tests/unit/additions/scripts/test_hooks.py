@@ -1,0 +1,55 @@
+"""Torch is as the hooks expect; where it is not, a script is refused in words."""
+
+import ast
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from perfkit.additions.scripts import hooks
+from perfkit.errors import RunFailed
+
+FOLDER = Path(hooks.__file__).parent
+
+
+def test_this_version_of_torch_is_as_expected():
+    hooks.check()
+    assert hasattr(DataLoader([1]), "_IterableDataset_len_called")
+    assert hasattr(torch.autocast("cpu"), "_enabled") and hasattr(torch.autocast("cpu"), "fast_dtype")
+
+
+def test_a_module_calls_what_is_put_in_the_place_of_its_compiled_call():
+    model = torch.nn.Linear(1, 1)
+    model.__dict__["_compiled_call_impl"] = lambda given: "seen"
+    assert model(torch.ones(1)) == "seen"
+
+
+def test_a_name_that_is_gone_is_named(monkeypatch):
+    for place in {*hooks.WRAPPED, *hooks.USED, *hooks.READ}:
+        with monkeypatch.context() as patched:
+            patched.setattr(hooks, "_exists", lambda name, gone=place: name != gone)
+            with pytest.raises(RunFailed, match=rf"torch .* cannot be watched, because it has no {place}\."):
+                hooks.check()
+
+
+def test_a_parameter_that_is_gone_is_named(monkeypatch):
+    monkeypatch.setattr(torch, "save", lambda obj, file: None)
+    with pytest.raises(RunFailed, match="torch.save has no parameter f"):
+        hooks.check()
+
+
+def test_a_function_that_torch_uses_no_more_is_named(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "backward", lambda self: None)
+    with pytest.raises(RunFailed, match=r"torch\.Tensor\.backward does not use torch\.autograd\.backward"):
+        hooks.check()
+
+
+def test_no_other_file_wraps_torch_or_imports_a_private_name_that_is_not_listed():
+    for file in FOLDER.glob("*.py"):
+        tree = ast.parse(file.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch"):
+                for alias in node.names:
+                    path = f"{node.module}.{alias.name}"
+                    assert "._" not in path or path in hooks.READ, f"{file.name}: {path}"
