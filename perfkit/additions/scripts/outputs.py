@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,9 +56,8 @@ class Outputs:
         self._is_guarded = is_guarded
         self._thread = threading.local()
         self._lock = threading.RLock()
-        os.register_at_fork(
-            before=self._lock.acquire, after_in_parent=self._lock.release, after_in_child=self._lock.release
-        )
+        release = self._lock.release
+        os.register_at_fork(before=self._lock.acquire, after_in_parent=release, after_in_child=release)
         here = os.path.realpath(os.curdir).removeprefix(self._scratch)
         self.writable = [folder for folder in _writable_folders(more) if not is_within(here, folder)]
         """Folders outside of the mirror that every script may change."""
@@ -159,7 +159,7 @@ class Outputs:
         """Refuses a program that the script's own code starts; libraries start compilers, or ask Git."""
         command = args[1] if event in ("subprocess.Popen", "os.spawn") else args[0]
         words = command if isinstance(command, list | tuple) else [command]
-        given = [os.fsdecode(word) for word in words if isinstance(word, str | bytes | os.PathLike)]
+        given = [os.fsdecode(word) for word in words]
         first = {os.path.basename(word) for word in given[:2]}
         if first & _ONLY_READ or any(name.startswith("python") for name in first):
             return
@@ -169,18 +169,13 @@ class Outputs:
 
 
 def _is_by_the_script() -> bool:
-    """Whether the innermost code outside of Python's own library and perfkit is no installed package."""
-    own = (
-        os.path.dirname(os.__file__),
-        os.path.dirname(os.path.dirname(os.path.dirname(__file__))),
-        "<frozen",
-    )
-    frame: Any = sys._getframe(1)
-    while frame:
+    """Whether the innermost code outside of Python's own library and perfkit is the user's."""
+    from perfkit.process.failures import PACKAGE, is_users  # a script that starts nothing is left as it was
+
+    for frame, _ in traceback.walk_stack(None):
         file = frame.f_code.co_filename
-        if "-packages" in file or not file.startswith(own):
-            return "-packages" not in file
-        frame = frame.f_back
+        if is_users(file) or ("-packages" in file and not file.startswith(str(PACKAGE))):
+            return is_users(file)
     return False
 
 
