@@ -29,10 +29,7 @@ LIMITS = (
     "C or Rust could change a file of more than 8 MB in its folder, or any file outside of it"
 )
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_CHANGES_A_FILE = {
-    "open", "os.truncate", "os.chmod", "os.chown", "os.utime", "os.setxattr", "os.removexattr",
-    "sqlite3.connect",
-}  # fmt: skip
+_CHANGES_A_FILE = {"open", "os.truncate", "os.chmod", "os.chown", "os.utime", "sqlite3.connect"}
 _WITH_TWO_PATHS = {"os.rename", "os.link", "os.symlink"}
 _FOLDERS_AT = {"os.mkdir": 2, "os.remove": 1, "os.rmdir": 1, "os.chmod": 2, "os.chown": 3, "os.utime": 3}
 """Which argument is the open folder that a relative path begins at; after two paths there are two folders."""
