@@ -96,9 +96,11 @@ def _run(words, streams, folder, environment, prepare):
 
 def _watch():
     """What `entry` does before a script, and once it has imported torch."""
+    from perfkit.additions.scripts.questions import Questions
+
     entry.enter()
     watcher = sys.meta_path.pop(0)
-    entry.listen(watcher._settings, watcher._outputs)
+    Questions(watcher._settings, watcher._outputs)
 
 
 def run(file, prepare=None):

@@ -8,7 +8,6 @@ that the parent named.
 import importlib.machinery
 import importlib.util
 import json
-import multiprocessing.connection
 import os
 import sys
 import traceback
@@ -32,7 +31,7 @@ def enter() -> None:
     from perfkit.additions.scripts.outputs import Outputs
 
     outputs = Outputs(settings["scratch"], settings["is_guarded"], settings["more"])
-    outputs.install()
+    sys.addaudithook(outputs.hook)
     if settings["is_guarded"]:
         landlock.restrict([settings["temporary"], *outputs.writable])
     else:  # a Python that this one starts comes here as well
@@ -46,21 +45,6 @@ def enter() -> None:
 def _load(spec: Any) -> None:
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-
-
-def listen(settings: dict[str, Any], outputs: Any) -> None:
-    """Once torch is there, and is as expected: sees what the script does with it, and answers questions."""
-    from perfkit.additions.scripts import hooks
-    from perfkit.errors import RunFailed
-
-    try:
-        hooks.check()
-    except RunFailed as problem:
-        multiprocessing.connection.Connection(settings["line"]).send(problem)
-        os._exit(1)
-    from perfkit.additions.scripts.questions import Questions
-
-    Questions(settings, outputs)
 
 
 class _AfterTorch:
@@ -80,7 +64,9 @@ class _AfterTorch:
 
             def exec_module(module: Any) -> None:
                 load(module)
-                listen(self._settings, self._outputs)
+                from perfkit.additions.scripts.questions import Questions
+
+                Questions(self._settings, self._outputs)
 
             spec.loader.exec_module = exec_module
         return spec

@@ -6,8 +6,8 @@ code runs: steps that are not seen would end in wrong numbers.
 
 import functools
 import inspect
-import pkgutil
 from collections.abc import Callable, Iterator
+from pkgutil import resolve_name
 from types import CodeType
 from typing import Any
 
@@ -55,12 +55,7 @@ USED = {
     f"{FETCH}._IterableDatasetFetcher": f"{LOADER}._DatasetKind.create_fetcher",
 }
 """Names that a function of torch must look up each time it is called, because they are replaced there."""
-READ = (
-    "torch._C._is_tracing",
-    "torch.utils._pytree.tree_map",
-    "torch.utils.data.DataLoader._index_sampler",
-    "torch.nn.modules.conv._ConvNd",
-)
+READ = ("torch._C._is_tracing", "torch.utils._pytree.tree_map", "torch.nn.modules.conv._ConvNd")
 """Further names that torch does not document."""
 
 
@@ -73,30 +68,21 @@ def check() -> None:
 
 def _problems() -> Iterator[str]:
     for place in (*WRAPPED, *USED, *USED.values(), *READ):
-        if not _exists(place):
+        try:
+            resolve_name(place)
+        except (ImportError, AttributeError):
             yield f"it has no {place}"
-            return
     for place, names in WRAPPED.items():
-        if names:  # functions in C have no signature, and nothing is relied on
-            given = inspect.signature(pkgutil.resolve_name(place)).parameters
-            for name in names.split():
-                if name not in given:
-                    yield f"{place} has no parameter {name}"
+        for name in names.split():  # none for a function in C, which has no signature
+            if name not in inspect.signature(resolve_name(place)).parameters:
+                yield f"{place} has no parameter {name}"
     for place, user in USED.items():
-        if place.rpartition(".")[2] not in _names(inspect.unwrap(pkgutil.resolve_name(user)).__code__):
+        if place.rpartition(".")[2] not in _names(inspect.unwrap(resolve_name(user)).__code__):
             yield f"{user} does not use {place}"
 
 
-def _exists(place: str) -> bool:
-    try:
-        pkgutil.resolve_name(place)
-    except (ImportError, AttributeError):
-        return False
-    return True
-
-
 def _names(code: CodeType) -> set[str]:
-    """The global names and attributes in a function and the functions within."""
+    """The names that a function, and those within it, look up."""
     inner = (_names(part) for part in code.co_consts if isinstance(part, CodeType))
     return {*code.co_names}.union(*inner)
 
@@ -120,4 +106,4 @@ def wrap(place: str, function: Callable[..., Any]) -> None:
     """Wraps one of the functions in `WRAPPED`."""
     assert place in WRAPPED, f"{place} is not checked"
     holder, _, name = place.rpartition(".")
-    around(pkgutil.resolve_name(holder), name, function)
+    around(resolve_name(holder), name, function)

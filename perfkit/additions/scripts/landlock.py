@@ -56,27 +56,19 @@ def restrict(folders: Iterable[str]) -> None:
     attributes = _Ruleset(rights)
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
     ruleset = _call(_CREATE_RULESET, ctypes.byref(attributes), size, ctypes.c_uint32(0))
-    try:
-        for folder in folders:
-            with contextlib.suppress(OSError):  # it may be a file, or in a folder that cannot be changed
-                os.makedirs(folder, exist_ok=True)
-            if os.path.isdir(folder):
-                _allow(ruleset, folder, rights)
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))):
-            raise OSError(ctypes.get_errno(), "prctl")
-        _call(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
-    finally:
-        os.close(ruleset)
-
-
-def _allow(ruleset: int, folder: str, rights: int) -> None:
-    parent = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        rule = ctypes.byref(_PathBeneath(rights, parent))
-        _call(_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0))
-    finally:
-        os.close(parent)
+    for folder in folders:
+        with contextlib.suppress(OSError):  # it may be a file, or in a folder that cannot be changed
+            os.makedirs(folder, exist_ok=True)
+        if os.path.isdir(folder):
+            parent = os.open(folder, os.O_RDONLY)
+            rule = ctypes.byref(_PathBeneath(rights, parent))
+            _call(_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0))
+            os.close(parent)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))):
+        raise OSError(ctypes.get_errno(), "the kernel refuses PR_SET_NO_NEW_PRIVS")
+    _call(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
+    os.close(ruleset)
 
 
 def _call(number: int, *arguments: object) -> int:

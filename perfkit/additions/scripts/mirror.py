@@ -43,15 +43,15 @@ def unfold(mirror: str, place: str) -> None:
 def fill(mirror: str, place: str) -> None:
     """Makes small folders below a real one real, and small files copies of their own.
 
-    Other programs, and libraries in C or Rust, change those without asking. A large folder stays a link as a
-    whole, since those who walk through folders do not follow links. So do other file systems, and Git's
-    folder, in which a commit of the mirror would end.
+    Other programs, and libraries in C or Rust, change those without asking; modules find themselves in the
+    mirror. A large folder stays a link as a whole, since those who walk through folders do not follow links.
+    So do other file systems, and Git's folder, in which a commit of the mirror would end.
     """
     waiting, left, bytes_left = deque([place]), _MOST_ENTRIES, _MOST_BYTES
     until = time.monotonic() + _MOST_S
     while waiting:
         for entry in sorted(os.scandir(waiting.popleft()), key=lambda entry: entry.name):
-            if left <= 0 or time.monotonic() > until:
+            if time.monotonic() > until:
                 return
             real = os.readlink(entry.path) if entry.is_symlink() else ""
             if entry.name in _LEFT_ALONE or os.path.islink(real) or not os.path.exists(real):
@@ -62,8 +62,8 @@ def fill(mirror: str, place: str) -> None:
                     replace_by_copy(entry.path)
             elif entry.is_dir() and not os.path.ismount(real):
                 count = _count(real, min(left, _MOST_OF_A_FOLDER))
-                left -= count
-                if left > 0 and count < _MOST_OF_A_FOLDER:
+                if count < min(left, _MOST_OF_A_FOLDER):
+                    left -= count
                     unfold(mirror, entry.path)
                     waiting.append(entry.path)
 

@@ -1,18 +1,15 @@
 """What a script that is measured writes: kept within a mirror of its folders, refused elsewhere.
 
 Python announces that it changes a file (`sys.addaudithook`). Then the file in the mirror becomes a copy, more
-folders become real, and a path outside is refused in words. A module becomes a copy before it is imported,
-because `Path(__file__).resolve()` is to lead into the mirror. What Python does not announce is refused by
+folders become real, and a path outside is refused in words. What Python does not announce is refused by
 `landlock`; where the kernel has none, `LIMITS` says so.
 """
 
 import contextlib
 import errno
 import glob
-import itertools
 import os
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -25,15 +22,13 @@ from perfkit.additions.scripts.mirror import is_within, replace_by_copy, unfold
 clock = time.perf_counter
 """Taken here because this module is imported before any code of the script, which may replace it."""
 LIMITS = (
-    "this system has no Landlock (Linux 5.19 or newer), so a script may start no programs, and a library in "
-    "C or Rust could change a file of more than 8 MB in its folder, or any file outside of it"
+    "this system has no Landlock (Linux 5.19 or newer), so a script may start no programs, and what asks "
+    "Python for no file (a library in C or Rust) could change one of more than 8 MB, or outside of its folder"
 )
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES_A_FILE = {"open", "os.truncate", "os.chmod", "os.chown", "os.utime", "sqlite3.connect"}
-_WITH_TWO_PATHS = {"os.rename", "os.link", "os.symlink"}
-_FOLDERS_AT = {"os.mkdir": 2, "os.remove": 1, "os.rmdir": 1, "os.chmod": 2, "os.chown": 3, "os.utime": 3}
-"""Which argument is the open folder that a relative path begins at; after two paths there are two folders."""
-_EVENTS = {*_CHANGES_A_FILE, *_WITH_TWO_PATHS, *_FOLDERS_AT, "shutil.rmtree", "os.chdir"}
+_CHANGES_A_FOLDER = ("mkdir", "remove", "rmdir", "rename", "link", "symlink", "chdir")
+_EVENTS = {*_CHANGES_A_FILE, *(f"os.{name}" for name in _CHANGES_A_FOLDER), "shutil.rmtree"}
 """Audit events before something is written, or after which relative paths lead elsewhere."""
 _STARTS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn"}
 _ONLY_READ = {"nvidia-smi", "uname", "hostname", "lscpu", "nproc", "which", "rev-parse", "describe", "status"}
@@ -74,20 +69,6 @@ class Outputs:
     def _is_ignoring(self) -> bool:
         return getattr(self._thread, "is_ignored", False)
 
-    def install(self) -> None:
-        """From now on, this process is seen."""
-        sys.addaudithook(self.hook)
-        plain = os.open
-
-        def open_at(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-            """`os.open`; its audit event does not have the folder."""
-            if dir_fd is not None and isinstance(path, str | bytes | os.PathLike):
-                path = os.path.join(_folder(dir_fd), os.fsdecode(path))
-            return plain(path, flags, mode)
-
-        os.open = open_at
-        os.supports_dir_fd.add(open_at)
-
     def hook(self, event: str, args: tuple[Any, ...]) -> None:
         """For `sys.addaudithook`; most events are none of a file."""
         if event in _STARTS and not self._is_guarded:
@@ -96,11 +77,10 @@ class Outputs:
             return
         flags = args[2] if event == "open" and isinstance(args[2], int) else 0
         if event == "open" and not flags & _WRITES:
-            if isinstance(args[0], str) and args[0].endswith(".pyc"):
-                self._before_import(args[0])
             return
-        for path in _paths(event, args):
-            self.before(path, event, bool(flags & os.O_TRUNC))
+        for path in args[1:2] if event == "os.symlink" else args[:2]:
+            if isinstance(path, str | bytes | os.PathLike):
+                self.before(os.fsdecode(path), event, bool(flags & os.O_TRUNC))
 
     def before(self, path: str, event: str = "open", replaces: bool = True) -> None:
         """Makes room for a write: real folders on the way, and a copy of the file unless it is replaced."""
@@ -145,13 +125,6 @@ class Outputs:
         is_on_the_way = any(is_within(folder, place) for folder in self.writable)
         return event == "os.mkdir" and (is_on_the_way or os.path.isdir(place))
 
-    def _before_import(self, compiled: str) -> None:
-        """Makes a module of the mirror a copy, before Python looks for what it compiled of it."""
-        folder, name = os.path.split(compiled)
-        source = os.path.join(os.path.dirname(folder), name.split(".")[0] + ".py")
-        if is_within(source, self._scratch):
-            self.before(source, replaces=False)
-
     def _before_start(self, event: str, args: tuple[Any, ...]) -> None:
         """Refuses a program that the script's own code starts; libraries start compilers, or ask Git."""
         command = args[1] if event in ("subprocess.Popen", "os.spawn") else args[0]
@@ -174,30 +147,6 @@ def _is_by_the_script() -> bool:
         if is_users(file) or ("-packages" in file and not file.startswith(str(PACKAGE))):
             return is_users(file)
     return False
-
-
-def _paths(event: str, args: tuple[Any, ...]) -> Iterator[str]:
-    """The paths that an event is about, those that are relative to an open folder made absolute."""
-    if event in _WITH_TWO_PATHS:
-        paths, folders = args[:2], args[2:4]
-    else:
-        at = _FOLDERS_AT.get(event, len(args))
-        paths, folders = args[:1], args[at : at + 1]
-    if event == "os.symlink":  # the first one is only named
-        paths, folders = args[1:2], args[2:3]
-    for path, folder in itertools.zip_longest(paths, folders, fillvalue=-1):
-        if isinstance(path, str | bytes | os.PathLike):
-            start = _folder(folder) if isinstance(folder, int) and folder >= 0 else ""
-            yield os.path.join(start, os.fsdecode(path))
-
-
-def _folder(number: int) -> str:
-    """The path of an open folder."""
-    if sys.platform == "darwin":
-        import fcntl
-
-        return os.fsdecode(fcntl.fcntl(number, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0"))
-    return os.readlink(f"/proc/self/fd/{number}")
 
 
 def _writable_folders(more: str) -> Iterator[str]:

@@ -58,6 +58,11 @@ class Questions(Procedures):
         self._early: list[Step] = []
         """The steps before the first question."""
         self._job: Job | None = None
+        try:
+            hooks.check()
+        except RunFailed as problem:
+            self._send(problem)
+            os._exit(1)
         seed = settings["seed"]
         random.seed(seed)
         torch.manual_seed(seed)

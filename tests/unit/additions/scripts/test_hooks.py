@@ -16,6 +16,7 @@ FOLDER = Path(hooks.__file__).parent
 def test_this_version_of_torch_is_as_expected():
     hooks.check()
     assert hasattr(DataLoader([1]), "_IterableDataset_len_called")
+    assert DataLoader([1])._index_sampler
     assert hasattr(torch.autocast("cpu"), "_enabled") and hasattr(torch.autocast("cpu"), "fast_dtype")
 
 
@@ -27,8 +28,13 @@ def test_a_module_calls_what_is_put_in_the_place_of_its_compiled_call():
 
 def test_a_name_that_is_gone_is_named(monkeypatch):
     for place in {*hooks.WRAPPED, *hooks.USED, *hooks.READ}:
+
+        def resolve(name, gone=place):
+            if name == gone:
+                raise AttributeError(name)
+
         with monkeypatch.context() as patched:
-            patched.setattr(hooks, "_exists", lambda name, gone=place: name != gone)
+            patched.setattr(hooks, "resolve_name", resolve)
             with pytest.raises(RunFailed, match=rf"torch .* cannot be watched, because it has no {place}\."):
                 hooks.check()
 
