@@ -27,8 +27,8 @@ ADDITIONS = Path(__file__).with_name("additions")
 
 @cache
 def present() -> tuple[ModuleType, ...]:
-    """The additions whose folder is there."""
-    names = sorted(found.name for found in pkgutil.iter_modules([str(ADDITIONS)]))
+    """The additions whose folder is there; a file among them is none, and may import what is loading."""
+    names = sorted(found.name for found in pkgutil.iter_modules([str(ADDITIONS)]) if found.ispkg)
     return tuple(importlib.import_module(f"perfkit.additions.{name}") for name in names)
 
 

@@ -5,7 +5,6 @@ from typing import Any
 from perfkit import registry
 from perfkit.errors import PerfkitError
 
-_EXTRA = ("ipywidgets", "anywidget", "IPython", "matplotlib")
 _CORE = {
     "LadderPanel": "perfkit.notebook.ladder:LadderPanel",
     "RecipePanel": "perfkit.notebook.ladder:RecipePanel",
@@ -28,7 +27,5 @@ def __getattr__(name: str) -> Any:
     try:
         return registry.load(place)
     except ModuleNotFoundError as problem:
-        if problem.name not in _EXTRA:
-            raise
         remedy = "Panels need it: pip install jupyterlab ipywidgets anywidget matplotlib"
-        raise PerfkitError(f"{problem.name} is missing", remedy) from None
+        raise PerfkitError(f"{problem.name} is missing", remedy) from problem

@@ -42,16 +42,11 @@ _COPY = (
     "this.textContent = document.execCommand('copy') ? 'Copied' : 'Press Ctrl+C'"
 )
 
-VIEW = "application/vnd.jupyter.widget-view+json"
+VIEW = "application/vnd.jupyter.widget-view+json"  # ipywidgets 7 has no method that gives it
 # Controls of ipywidgets 7, which Colab has, call their tooltip this.
 TOOLTIP = "tooltip" if hasattr(widgets.Checkbox, "tooltip") else "description_tooltip"
 
 # ---------------------------------------------------------------- pieces
-
-
-def view(widget: widgets.Widget) -> dict[str, Any]:
-    """A widget as a notebook shows it; ipywidgets 7 has no method for this."""
-    return {VIEW: {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}}
 
 
 def row(children: Sequence[widgets.Widget], *classes: str) -> widgets.HBox:
@@ -399,7 +394,8 @@ class Panel(Sectioned):
     def _ipython_display_(self) -> None:
         if self._beside.cell and self._beside.cell == current_cell():
             return  # `run` has displayed it in this cell already
-        display({**view(self.widget), "text/plain": repr(self)}, raw=True)
+        view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
+        display({VIEW: view, "text/plain": repr(self)}, raw=True)
         self._output = self._beside
         self._output.place()
         self.show()

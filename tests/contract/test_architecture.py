@@ -57,6 +57,16 @@ def test_the_core_works_without_any_addition(tmp_path):
     assert "compare" in done.stdout and not {"watch", "memory"} & {*done.stdout.split()}
 
 
+def test_a_file_of_the_core_may_be_the_first_that_is_imported():
+    """A watched script begins inside: a name that is looked up in perfkit must not load what is loading."""
+    program = "import perfkit.results.run; from perfkit import registry; print(*registry.present())"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("__init__.py") == done.stdout.count("<module")
+
+
 def test_every_public_name_is_there_and_documented():
     assert 9 <= len(perfkit.__all__) <= 20
     for name in perfkit.__all__:

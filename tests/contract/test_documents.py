@@ -1,5 +1,6 @@
 """What the documents and the notebooks name exists: commands and options, files, links, make targets."""
 
+import json
 import re
 from pathlib import Path
 
@@ -52,3 +53,21 @@ def test_the_readme_names_every_command_and_the_architecture_every_folder():
     places = re.findall(rf"`((?:{'|'.join(folders)})/[\w./]*)`", text)
     assert [place for place in places if not (ROOT / "perfkit" / place).exists()] == []
     assert {folder for folder in folders if f"`{folder}/" in text} == set(folders)
+
+
+def test_the_container_calls_what_the_makefile_has():
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text(encoding="utf-8"))
+    tool, *targets = container["postCreateCommand"].split()
+    assert tool == "make" and {target for target in targets if "=" not in target} <= TARGETS
+    python = container["customizations"]["vscode"]["settings"]["python.defaultInterpreterPath"]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    venv = re.search(r"^VENV *\?= (\S+)", makefile, re.MULTILINE)[1]
+    assert python == f"${{containerWorkspaceFolder}}/{venv}/bin/python"
+
+
+def test_the_skill_has_the_exit_codes_of_the_page_for_agents():
+    skill = (ROOT / "docs" / "SKILL.md").read_text(encoding="utf-8")
+    agents = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
+    assert skill.startswith("---\nname: perfkit\ndescription: ") and len(skill.splitlines()) <= 60
+    listed = [set(re.findall(r"^\| (\d) \|", text, re.MULTILINE)) for text in (skill, agents)]
+    assert listed[0] == listed[1] == {"0", "1", "2", "3", "4"}

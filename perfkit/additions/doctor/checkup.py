@@ -31,9 +31,11 @@ class Check:
     """Whether nothing can be measured before it is fixed."""
 
     @property
-    def status(self) -> Literal["ok", "warning", "problem"]:
+    def status(self) -> Literal["green", "amber", "red"]:
         """How bad it is."""
-        return "ok" if not self.remedy else "problem" if self.blocking else "warning"
+        if not self.remedy:
+            return "green"
+        return "red" if self.blocking else "amber"
 
 
 def checkup() -> list[Check]:
@@ -111,12 +113,7 @@ def _data() -> Check:
 
 def sections(about: str, checks: Sequence[Check], stages: Sequence[Any]) -> list[Content]:
     """What this machine has and what to fix, and which stages can run here."""
-    columns = (
-        Col("what", "name"),
-        Col("state", "status"),
-        Col("found", "detail"),
-        Col("what to do", "remedy"),
-    )
+    columns = Col("what", "name"), Col("state", "status"), Col("found", "detail"), Col("what to do", "remedy")
     here = Col("here", lambda stage: f"n/a: {stage.reason}" if stage.reason else "will be measured")
     ladder = tabulate((Col("stage", "title"), Col("name", "name"), here), stages, "Stages")
     return [tabulate(columns, checks, about), ladder]

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from perfkit import machine
-from perfkit.additions.doctor import checkup
+from perfkit.additions.doctor import checkup, workshop
 from perfkit.additions.doctor.noise import measure_noise
 from perfkit.cli.options import Output, Training, progress, stored
 from perfkit.studies import rungs
@@ -17,13 +17,19 @@ def doctor(
     noise: Annotated[
         bool, typer.Option("--noise", help="also measure how far apart identical runs come out (minutes)")
     ] = False,
+    room: Annotated[
+        bool, typer.Option("--workshop", help="is it ready for a workshop? One line each, in half a minute")
+    ] = False,
     budget: Annotated[float, typer.Option(min=0, help="seconds for --noise")] = 300.0,
 ) -> None:
     """Checks this machine: hardware, which stages can run here, what to fix; with --noise, its A/A noise.
 
-    Verdicts take the noise into account: a smaller effect is not called an effect.
+    Verdicts take the noise into account: a smaller effect is not called an effect. With
+    --workshop: how busy this machine is, which chapters show n/a, how long 02 takes.
     """
-    checks, plan = checkup.checkup(), training.plan()
+    plan = training.plan()
+    with progress() as follow:
+        checks = workshop.checks(plan, follow) if room else checkup.checkup()
     # What is built in declares what it offers; a workload that is named has to be loaded.
     stages = rungs.all_stages(rungs.described(plan, load=bool(training.workload)))
     sections = checkup.sections(machine.describe(machine.facts()), checks, stages)
@@ -35,5 +41,5 @@ def doctor(
         counted = f"{result.incarnations} incarnations of two equal trainings"
         sections.append(f"A/A noise of {plan.device}: {spread:.2%} (standard deviation), from {counted}")
     output.show("check of this machine", sections, record)
-    if any(check.status == "problem" for check in checks):
+    if any(check.status == "red" for check in checks):
         raise typer.Exit(1)

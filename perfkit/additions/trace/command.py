@@ -10,8 +10,6 @@ from perfkit.additions import trace as traces
 from perfkit.additions.trace import profile as profiling
 from perfkit.cli.options import Out, Output, Recipe, StageName, check_writable, progress
 
-_FILE = "*.pt.trace.json[.gz] of one rank, or recorded:NAME"
-
 
 def profile(
     training: Recipe,
@@ -29,7 +27,7 @@ def profile(
 
 
 def trace(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help=_FILE)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="*.pt.trace.json[.gz], or recorded:NAME")],
     output: Output,
 ) -> None:
     """Reads a PyTorch profiler trace and says where the time went."""

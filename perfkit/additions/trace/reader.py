@@ -14,8 +14,7 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from perfkit import machine
-from perfkit.errors import InvalidValue, PerfkitError, one_of
-from perfkit.results import recordings
+from perfkit.errors import InvalidValue, PerfkitError
 
 MIB = 1 << 20
 PIECE = 2 * MIB
@@ -29,21 +28,11 @@ Tell = Callable[[str, float], object]
 
 
 def find(name: str | Path) -> Path:
-    """The file of a trace; `recorded:NAME` is one that comes with perfkit.
-
-    Raises:
-        InvalidValue: no trace of this name comes with perfkit.
-    """
-    if not str(name).startswith(recordings.PREFIX):
+    """The file of a trace; `recorded:NAME` is one that comes with perfkit."""
+    kind, _, wanted = str(name).partition(":")
+    if kind != "recorded":
         return Path(name)
-    end = ".pt.trace.json.gz"
-    known = {
-        file.name.removesuffix(end): file for file in machine.shipped("recordings/traces").glob(f"*{end}")
-    }
-    wanted = str(name).removeprefix(recordings.PREFIX)
-    if wanted not in known:
-        raise one_of(wanted, sorted(known), "recorded trace")
-    return known[wanted]
+    return machine.shipped("recordings/traces") / f"{wanted}.pt.trace.json.gz"
 
 
 class TraceError(PerfkitError):

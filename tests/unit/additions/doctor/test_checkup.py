@@ -42,8 +42,8 @@ def test_every_check_says_something_and_every_fault_has_a_remedy():
     checks = checkup.checkup()
     names = "torch|Jupyter|cores|memory|/dev/shm|GPU|bf16 on the CPU|compiler|data folder"
     assert [check.name for check in checks] == names.split("|")
-    assert all(check.detail and (check.remedy or check.status == "ok") for check in checks)
-    assert check("torch").status == "ok"
+    assert all(check.detail and (check.remedy or check.status == "green") for check in checks)
+    assert check("torch").status == "green"
 
 
 @pytest.mark.parametrize(
@@ -54,16 +54,16 @@ def test_without_a_torch_that_works_nothing_can_be_measured(monkeypatch, acceler
     monkeypatch.setattr(devices, "ask_torch", lambda: Found(imported=not error, error=error))
     monkeypatch.setattr(machine, "version", {"torch": "2.15.0", "torchvision": vision}.get)
     found = check("torch")
-    assert found.status == "problem" and words in found.detail
+    assert found.status == "red" and words in found.detail
 
 
 @pytest.mark.parametrize(
     ("changed", "name", "status", "words"),
     [
-        ({"shm_bytes": 64 * 1024**2}, "/dev/shm", "warning", "--shm-size"),
-        ({"shm_bytes": None}, "/dev/shm", "ok", "n/a"),
-        ({"memory_bytes": 1024**3}, "memory", "warning", "close other programs"),
-        ({"cpu": {"flags": [], "model": "old"}}, "bf16 on the CPU", "ok", "slower"),
+        ({"shm_bytes": 64 * 1024**2}, "/dev/shm", "amber", "--shm-size"),
+        ({"shm_bytes": None}, "/dev/shm", "green", "n/a"),
+        ({"memory_bytes": 1024**3}, "memory", "amber", "close other programs"),
+        ({"cpu": {"flags": [], "model": "old"}}, "bf16 on the CPU", "green", "slower"),
     ],
 )
 def test_what_a_machine_lacks_is_named(monkeypatch, accelerators, changed, name, status, words):
@@ -77,7 +77,7 @@ def test_what_a_machine_lacks_is_named(monkeypatch, accelerators, changed, name,
 def test_the_gpu_check_tells_its_cases_apart(root, monkeypatch):
     none = {"gpus": [], "driver": None}
     some = {"gpus": [{"name": "T4"}], "driver": "470"}
-    assert checkup._gpu(none, Found()).status == "ok"
+    assert checkup._gpu(none, Found()).status == "green"
     assert "n/a" in checkup._gpu(none, Found()).detail
     files(root, {"dev/nvidiactl": ""})
     assert "--gpus all" in checkup._gpu(none, Found()).remedy
@@ -93,9 +93,9 @@ def test_the_gpu_check_tells_its_cases_apart(root, monkeypatch):
 
 def test_a_data_folder_that_cannot_be_written_or_is_full(monkeypatch, tmp_path):
     monkeypatch.setenv("PERFKIT_DATA", str(tmp_path / "not" / "yet"))
-    assert checkup._data().status == "ok"
+    assert checkup._data().status == "green"
     monkeypatch.setattr(checkup.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=10))
-    assert checkup._data().status == "warning"
+    assert checkup._data().status == "amber"
     files(tmp_path, {"file": ""})
     monkeypatch.setenv("PERFKIT_DATA", str(tmp_path / "file" / "data"))
-    assert checkup._data().status == "problem"
+    assert checkup._data().status == "red"

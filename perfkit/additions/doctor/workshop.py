@@ -1,0 +1,56 @@
+"""Is this machine ready for a workshop? Half a minute, one line each: green, amber or red."""
+
+import platform
+import time
+
+from perfkit.additions.doctor import checkup
+from perfkit.additions.doctor.checkup import Check
+from perfkit.ladder.catalogue import Preset
+from perfkit.machine import cores
+from perfkit.studies import rungs, sources
+from perfkit.studies.sources import Plan, Progress
+
+CHAPTERS = {
+    "data_loading": "02", "pinning": "03", "batch_size": "04", "uint8_copy": "05", "scaled_decode": "05",
+    "channels_last": "06", "amp": "06", "compile": "07",
+}  # fmt: skip
+"""The chapter that measures a stage."""
+PANELS, SIDES = 2, 5  # of chapter 02: the panels that measure, and the recipes in them
+
+
+def checks(plan: Plan, progress: Progress) -> list[Check]:
+    """Everything that decides how a workshop goes on this machine; a short training is measured for it."""
+    found = [Check("Python", platform.python_version()), *checkup.checkup(), other_programs(seconds=3.0)]
+    if any(check.status == "red" for check in found):
+        return found  # nothing can be trained
+    started = time.monotonic()
+    rungs.climb(sources.plan(stages=["data_loading"], preset="smoke", device=plan.device), progress=progress)
+    return [*found, absent(plan), chapter_02(time.monotonic() - started, plan.preset)]
+
+
+def other_programs(seconds: float) -> Check:
+    """What other programs take of the cores, in so many seconds from now on."""
+    before, programs = cores.cpu_times(), cores.OtherPrograms()
+    time.sleep(seconds)
+    share = cores.taken_share(before, cores.cpu_times())
+    remedy = "Close them: their rounds do not count" if share >= 0.1 else ""
+    detail = f"{share:.0%} of the cores now, most of it {programs.busiest()[0]}"
+    return Check("other programs", detail, remedy)
+
+
+def absent(plan: Plan) -> Check:
+    """The chapters whose stage cannot act on this machine, which then show a recording or a simulation."""
+    ladder = rungs.described(sources.plan(stages=[*CHAPTERS], preset=plan.preset.name, device=plan.device))
+    stages = [stage for stage in rungs.all_stages(ladder) if stage.reason]
+    told = [f"{CHAPTERS[stage.name]} ({stage.name}): {stage.reason}" for stage in stages]
+    return Check("chapters with n/a", "; ".join(told) or "none")
+
+
+def chapter_02(trial_s: float, preset: Preset) -> Check:
+    """How long the measuring of chapter 02 takes, by the seconds of a trial: most of them go to the start."""
+    least_s = PANELS * trial_s + SIDES * (preset.warmup_s + preset.rounds * preset.slice_s)
+    most_s = max(least_s, (SIDES - PANELS) * preset.budget_s)
+    minutes = f"{least_s / 60:.1f} to {most_s / 60:.1f} min"
+    detail = f"{minutes} of measuring, by a trial that took {trial_s:.0f} s"
+    remedy = "Close other programs, or share a host among fewer people" if trial_s > 60 else ""
+    return Check("chapter 02", detail, remedy)

@@ -1,0 +1,73 @@
+"""What a teacher looks at before the room is full."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from perfkit.additions.doctor import checkup, workshop
+from perfkit.additions.doctor.checkup import Check
+from perfkit.ladder.catalogue import PRESETS
+from perfkit.machine import cores
+from perfkit.machine.cores import CpuTimes
+from perfkit.show import terminal
+from perfkit.studies import sources
+from perfkit.studies.sources import Progress
+
+SOURCES = Path(__file__).parents[4] / "notebooks" / "src"
+
+
+def test_the_stages_of_a_chapter_are_those_that_its_panels_measure():
+    for chapter in set(workshop.CHAPTERS.values()):
+        names = [name for name, its in workshop.CHAPTERS.items() if its == chapter]
+        (source,) = SOURCES.glob(f"{chapter}_*.py")
+        code = "\n".join(
+            line for line in source.read_text(encoding="utf-8").splitlines() if not line.startswith("#")
+        )
+        assert sorted(re.findall(r'StagePanel\("(\w+)"', code)) == sorted(names)
+
+
+def test_chapter_02_has_as_many_panels_and_recipes_as_is_reckoned_with():
+    text = (SOURCES / "02_data_loading.py").read_text(encoding="utf-8")
+    recipes = re.search(r"RecipePanel\(\n    \{\n(.*?)\n    \}", text, re.DOTALL)[1].count('": {')
+    assert len(re.findall(r"^\w+ = pk\.(?:Stage|Recipe)Panel\(", text, re.MULTILINE)) == workshop.PANELS
+    assert 2 + recipes == workshop.SIDES, "a stage and its baseline, and the recipes"
+
+
+@pytest.mark.parametrize(
+    ("outside_s", "status", "words"), [(0.1, "green", "5% of the cores"), (1.2, "amber", "60% of the cores")]
+)
+def test_what_others_take_is_told(monkeypatch, outside_s, status, words):
+    moments = iter([CpuTimes(0.0, 0.0), CpuTimes(2.0, outside_s)])
+    monkeypatch.setattr(cores, "cpu_times", lambda: next(moments))
+    monkeypatch.setattr(cores, "usable_cores", lambda: 2)
+    monkeypatch.setattr(cores, "affinity", lambda: [0, 1])
+    found = workshop.other_programs(seconds=0.0)
+    assert found.status == status and words in found.detail
+
+
+def test_chapters_that_need_a_gpu_are_named_with_the_reason():
+    found = workshop.absent(sources.plan(device="cpu", preset="quick"))
+    assert "03 (pinning): " in found.detail and "needs a CUDA device" in found.detail
+    assert "02 (data_loading)" not in found.detail
+
+
+def test_the_minutes_of_chapter_02_follow_from_a_trial():
+    quick = PRESETS["quick"]
+    found = workshop.chapter_02(trial_s=20.0, preset=quick)
+    least = (40 + 5 * (quick.warmup_s + quick.rounds * quick.slice_s)) / 60
+    assert (
+        found.detail.startswith(f"{least:.1f} to {3 * quick.budget_s / 60:.1f} min")
+        and found.status == "green"
+    )
+    assert workshop.chapter_02(trial_s=100.0, preset=quick).status == "amber"
+
+
+def test_nothing_is_tried_on_a_machine_that_cannot_train(monkeypatch):
+    problem = Check("torch", "missing", "Install it", blocking=True)
+    monkeypatch.setattr(workshop.checkup, "checkup", lambda: [problem])
+    monkeypatch.setattr(workshop, "other_programs", lambda seconds: Check("other programs", "0%"))
+    found = workshop.checks(sources.plan(device="cpu", preset="smoke"), Progress())
+    assert [check.name for check in found] == ["Python", "torch", "other programs"]
+    text = terminal.text(checkup.sections("Ready?", found, []))
+    assert "red" in text and "green" in text
