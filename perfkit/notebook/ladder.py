@@ -112,6 +112,7 @@ class LadderPanel(Panel):
 
     def _moved(self) -> None:
         """There is another plan: shows what was measured earlier for it, if anything was."""
+        self._more.add_class("pk-off")
         self.store.problems.clear()
         self._show_runs(self._earlier())
         if self.runs:
@@ -131,8 +132,10 @@ class LadderPanel(Panel):
     def _climb(self, job: Job, plan: Plan) -> None:
         """Measures a plan completely. Raises what went wrong, also in a run, and what was stopped."""
         self._show_runs(())
-        runs = climb(plan, self.store, job.progress)
+        runs = climb(plan, self.store, job.progress, job.before.runs if job.before else ())
         self._show_runs(runs)
+        if plan.recipes or len(plan.stages) < 2:  # a longer ladder is built on its own verdicts
+            job.can_continue = lambda: any(map(_is_open, runs))
         # Each reason once, with the first run that it ended.
         failed = {run.reason: run.title for run in reversed(runs) if run.status == "failed"}
         if failed:
@@ -164,6 +167,12 @@ class LadderPanel(Panel):
     def parts(self) -> Sequence[Content]:
         """Every table, and the figures `step_time` and `throughput`."""
         return tables.sections(self.results())
+
+
+def _is_open(run: Run) -> bool:
+    """Whether more rounds would decide what a run's comparison leaves open."""
+    ratios = [run.speedup(pairing.role) for pairing in run.pairings if not run.is_again]
+    return any(ratio is not None and ratio.verdict == "undecided" for ratio in ratios)
 
 
 def _places() -> dict[str, str]:

@@ -14,7 +14,7 @@ from perfkit.machine import devices
 from perfkit.recipe import Recipe, switches
 from perfkit.results import stats
 from perfkit.results.rounds import Rounds
-from perfkit.results.run import AGAIN, Decision, Run
+from perfkit.results.run import AGAIN, Decision, Run, continued
 from perfkit.results.store import RunStore, keep
 from perfkit.rules import Target, applicable, joined
 from perfkit.studies.sources import Plan, Progress, Source, opened
@@ -121,7 +121,12 @@ def again(stage: Stage) -> Stage:
     return replace(stage, name=AGAIN, title=f"{stage.title} (again)", not_applied=None)
 
 
-def climb(plan: Plan, store: RunStore | None = None, progress: Progress | None = None) -> list[Run]:
+def climb(
+    plan: Plan,
+    store: RunStore | None = None,
+    progress: Progress | None = None,
+    earlier: Sequence[Run] = (),
+) -> list[Run]:
     """Measures the ladder of a plan, or its recipes.
 
     The `store` keeps the runs, and knows how far equal processes differ; `lost` has what it cannot keep.
@@ -130,17 +135,28 @@ def climb(plan: Plan, store: RunStore | None = None, progress: Progress | None =
     helps. At the end the kept recipe is measured again against the baseline, because what was chosen for
     being fast may have been lucky. A stage that fails does not stop the others, and nothing is built on it; a
     workload that cannot be loaded raises. A KeyboardInterrupt is raised after every process has ended.
+
+    `earlier`: runs of the same plan, to whose rounds these are added.
     """
     progress = progress or Progress()
     runs: list[Run] = []
     with opened(plan, progress, store=store) as source:
         stored = source.stored()
-        for run in stored or _climbed(source):
+        for measured in stored or _climbed(source):
+            run = with_earlier(measured, earlier)
             if not stored:
                 keep(store, run)
             progress.finish(run)
             runs.append(run)
     return runs
+
+
+def with_earlier(run: Run, earlier: Sequence[Run]) -> Run:
+    """A run with the rounds of the earlier one of its stage and recipe, if there is one, before its own."""
+    for before in earlier:
+        if (before.stage, before.recipe) == (run.stage, run.recipe) and before.status == run.status == "ok":
+            return continued(before, run)
+    return run
 
 
 def _climbed(source: Source) -> Iterator[Run]:

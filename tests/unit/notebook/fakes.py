@@ -16,6 +16,7 @@ class FakeStudy:
         same = Parity("AMP", "bitwise", [Check("losses", True, "equal")], False, {})
         monkeypatch.setattr(inspect, "parity", lambda *args, **named: same)
 
-    def __call__(self, plan, store, progress):
+    def __call__(self, plan, store, progress, earlier=()):
         self.plans.append(plan)
+        self.earlier = earlier
         return self.does(progress)

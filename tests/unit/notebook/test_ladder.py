@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from perfkit import notebook as pk
-from perfkit.errors import InvalidValue
+from perfkit.errors import InvalidValue, WorkloadError
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.store import RunStore
@@ -86,13 +86,21 @@ def test_a_place_that_is_not_in_the_menu_is_added_and_the_panel_stays_usable(tmp
     assert panel.device == panel._menu.value == "cpu"
 
 
-def test_a_script_belongs_to_its_run_and_shows_no_place_of_this_machine(data_dir):
+def test_a_script_belongs_to_its_run_and_shows_no_place_of_this_machine(data_dir, monkeypatch):
     runs = [run for run in recordings.find("cpu-quick") if run.workload.endswith(":Photos")][:1]
     other = replace(runs[0], id="other", recipe={**runs[0].recipe, "batch_size": 7})
-    unknown = replace(runs[0], id="unknown", workload="perfkit.workloads.photos:Renamed")
-    texts = rungs.scripts([*runs, other, unknown])
-    assert [*texts] == [runs[0].id, "other"], "what is not here has no script, and hides none"
+    elsewhere = replace(runs[0], id="elsewhere", workload="of_a_colleague:Theirs")
+    script = rungs.export.script
+
+    def written(recipe, workload, *about, **more):
+        if workload == elsewhere.workload:
+            raise WorkloadError("it is not here")
+        return script(recipe, workload, *about, **more)
+
+    monkeypatch.setattr(rungs.export, "script", written)
+    texts = rungs.scripts([elsewhere, *runs, other])
+    assert texts["elsewhere"] == "# There is no script: it is not here\n", "which hides no other one"
     assert texts["other"] != texts[runs[0].id]
     assert str(data_dir) not in texts["other"] and not (data_dir / "cache").exists()
     with pytest.raises(InvalidValue, match="none of these runs"):
-        pk.training_loop([unknown])
+        pk.training_loop([replace(other, status="failed")])

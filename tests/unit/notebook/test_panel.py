@@ -266,23 +266,32 @@ def test_what_drawing_raises_leaves_run_enabled_and_the_first_problem_told(monke
     assert isinstance(problem, KeyboardInterrupt) or "the first problem" in panel.error.value
 
 
-def test_continue_is_there_only_for_what_is_open_and_knows_what_came_before(monkeypatch):
-    FakeStudy(monkeypatch)
+def test_continue_is_there_only_for_what_is_open_and_adds_to_the_runs_before(monkeypatch):
+    base, stage = session()[:2]
+    rounds = [100.0, 140.0]
+    (pairing,) = [one for one in stage.pairings if one.role == "previous"]
+    few = {"own_samples_per_s": rounds, "other_samples_per_s": rounds[::-1], "disturbed": []}
+    open_ = msgspec.structs.replace(stage, pairings=[msgspec.structs.replace(pairing, **few)])
+    assert open_.speedup("previous").verdict == "undecided"
+
+    def measured(*runs):
+        def study(progress):
+            for run in runs:
+                progress.finish(run)
+            return [*runs]
+
+        return study
+
+    FakeStudy(monkeypatch, measured(base, open_))
     panel = pk.LadderPanel(["data_loading"])
-    measure, jobs = panel._measure, []
-
-    def undecided(job):
-        jobs.append(job)
-        job.can_continue = lambda: job.before is None
-        measure(job)
-
-    panel._measure = undecided
+    assert "pk-off" in panel._more._dom_classes
     panel.run()
     assert "pk-off" not in panel._more._dom_classes
+    study = FakeStudy(monkeypatch, measured(base, stage))
     press(panel, "pk-continue")
-    wait_until(lambda: len(jobs) == 2 and not panel.is_busy)
-    assert jobs[1].before is jobs[0]
-    assert "pk-off" in panel._more._dom_classes
+    wait_until(lambda: study.plans and not panel.is_busy)
+    assert [*study.earlier] == [base, open_]
+    assert "pk-off" in panel._more._dom_classes, "it is decided"
 
 
 @pytest.mark.parametrize("captured", [True, False])

@@ -3,14 +3,16 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from perfkit.errors import RunFailed
 from perfkit.ladder.catalogue import KEPT
 from perfkit.results.run import AGAIN
 from perfkit.results.store import RunStore
 from perfkit.studies import record
-from perfkit.studies.rungs import LAST, all_stages, climb, described
+from perfkit.studies.rungs import LAST, all_stages, climb, described, with_earlier
 from perfkit.studies.sources import Progress, plan
+from tests.unit.show.fake_runs import session
 
 NAMES = ("data_loading", "channels_last", "compile")
 
@@ -120,3 +122,11 @@ def test_a_stage_is_not_kept_if_what_was_kept_failed_with_it(machine, ladder):
     runs = climb(ladder)
     assert facts(runs)["data_loading"] == "kept" and facts(runs)["compile"] == ""
     assert runs[-2].stage == KEPT and runs[-2].recipe == runs[1].recipe
+
+
+def test_rounds_are_added_to_those_of_the_same_stage_and_recipe_only():
+    base, stage = session()[:2]
+    joined = with_earlier(stage, [base, stage])
+    assert joined.raw.block_samples_per_s == 2 * stage.raw.block_samples_per_s
+    other = structs.replace(stage, recipe={**stage.recipe, "workers": 9})
+    assert with_earlier(stage, [base, other]) is stage
