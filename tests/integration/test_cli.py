@@ -139,7 +139,7 @@ def test_the_workload_of_the_documents_works(tmp_path, monkeypatch):
 
 BEFORE = str(ROOT / "data" / "recordings" / "traces" / "photos-baseline.pt.trace.json.gz")
 FIELDS = """
-    schema files device health steps mean_step_us mean_us exposed_and_hidden_us gpu_utilization
+    schema files device shows recorded_us steps_are late_rank ranks health steps mean_step_us mean_us exposed_and_hidden_us gpu_utilization
     gpu_utilization_with_copies est_sm_efficiency est_achieved_occupancy tensor_core operators kernels transfers syncs idle communication
     diagnosis
 """.split()
@@ -147,7 +147,9 @@ FIELDS = """
 
 def test_a_trace_gives_tables():
     text = perfkit("trace", BEFORE).stdout
-    assert all(title in text for title in ("Health of the trace", "Mean step", "Operators", "Diagnosis"))
+    assert all(
+        title in text for title in ("What to know about the recording", "Mean step", "Operators", "Diagnosis")
+    )
 
 
 def test_files_are_written_even_where_nobody_reads_on(tmp_path):
@@ -163,7 +165,11 @@ def test_files_are_written_even_where_nobody_reads_on(tmp_path):
 
 def test_what_is_no_trace_gets_one_line(tmp_path):
     (tmp_path / "x.json").write_bytes(b"")
-    for name, words, code in (("x.json", "", 1), ("", "cannot read ", 2), ("none.json", "cannot read ", 2)):
+    for name, words, code in (
+        ("x.json", "is empty", 2),
+        ("", "is empty", 2),
+        ("none.json", "cannot read ", 2),
+    ):
         (line,) = perfkit("trace", str(tmp_path / name), code=code).stderr.strip().splitlines()
         assert words in line
 

@@ -35,9 +35,10 @@ def test_figures_are_those_of_the_plugin(name):
     assert analysis.est_achieved_occupancy == pytest.approx(occupancy, rel=0.01)
     if name in EXACT:
         assert [step.name.removeprefix("ProfilerStep#") for step in analysis.steps] == expected["steps"]
-        for part, value in expected["mean_us"].items():
-            time = analysis.mean_us[part.replace("cpuop", "cpu_op")]
-            assert time == pytest.approx(value, rel=0.01, abs=0.1), part
+        parts = {part.replace("cpuop", "cpu_op"): value for part, value in expected["mean_us"].items()}
+        parts["cpu_op"] += parts.pop("communication")  # the plugin counts the host's marks of collectives
+        for part, value in parts.items():
+            assert analysis.mean_us[part] == pytest.approx(value, rel=0.01, abs=0.1), part
     for operator, calls, own in expected["top_ops_self_device_us"]:
         rows = [row for row in analysis.operators if row.name == operator]
         assert sum(row.calls for row in rows) == calls
@@ -71,7 +72,7 @@ def test_what_holds_of_every_trace_read_in_pieces_of_any_size(name, monkeypatch)
         assert round(sum(row.total_us for row in analysis.idle) * 1000) == idle
     assert sum(row.calls for row in analysis.operators) == len(trace.ops)
     assert lanes(trace).lanes
-    for size in (997, 1 << 40):
+    for size in (997, 5 << 20):
         monkeypatch.setattr(reader, "PIECE", size)
         assert analyse(path(name)) == analysis
 

@@ -1,77 +1,79 @@
 """Everything that is read out of a trace: steps, device figures, idle time, tables, health."""
 
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
+from perfkit.additions.trace import model, names
+from perfkit.additions.trace.diagnosis import UNKNOWN_DEVICE, diagnose
+from perfkit.additions.trace.events import KERNELS, Kind
+from perfkit.additions.trace.health import check
 from perfkit.additions.trace.intervals import Floats, Ints, gaps, merge, partition, union, weighted
-from perfkit.additions.trace.model import (
-    Analysis,
-    Health,
-    Idle,
-    Kernel,
-    Operator,
-    Step,
-    Sync,
-    Transfer,
-    diagnose,
-)
 from perfkit.additions.trace.reader import Device
-from perfkit.additions.trace.table import KERNELS, LAYERS, WHOLE, Kind, Trace, take
+from perfkit.additions.trace.table import PARTS, Trace, take
 
 _Row = TypeVar("_Row")
-PARTS = (*LAYERS, "other")
-_HOST_PARTS = ("communication", "dataloader", "cpu_op", "other")
-_ALLOCATES = (
-    r"^(cuda|hip|cuMem)(Malloc|Free|HostAlloc|HostMalloc|HostRegister|HostUnregister|Alloc|Create|Map|Unmap)"
-)
+_OF_DEVICE = ("kernel", "memcpy", "memset")
+"""Parts that are unknown where no device was recorded."""
 
 
-def analyse(trace: Trace | str | Path) -> Analysis:
-    """Everything of a trace, or of a file; a mean is over all steps."""
+def analyse(trace: Trace | str | Path, on_cpu: bool = False) -> model.Analysis:
+    """Everything of a trace, or of a file; a mean is over all steps.
+
+    Args:
+        trace: the trace, or its file.
+        on_cpu: whether it is known that the operators ran on the CPU; few traces tell.
+    """
     if not isinstance(trace, Trace):
         trace = Trace(trace)
-    steps, health, has_device = trace.steps, [*check(trace)], len(trace.device) > 0
+    shows = sorted({*names.evidence(trace), *(["on cpu"] if on_cpu else [])})
+    steps, health, has_device = trace.steps, check(trace, shows), len(trace.device) > 0
     spoiled = {figure for problem in health for figure in problem.spoils}
-    known = () if "mean_us" in spoiled else PARTS if has_device else _HOST_PARTS
+    unknown = set() if has_device else {*_OF_DEVICE}
+    if not has_device and not len(trace.calls):
+        unknown.add("runtime")
+    if "mean_us" in spoiled:
+        unknown = {*PARTS}
 
     def parts(us: Floats) -> dict[str, float | None]:
         values = zip(PARTS, us.tolist(), strict=False)
-        return {part: value if part in known else None for part, value in values}
+        return {part: None if part in unknown else value for part, value in values}
 
     duration, count = (steps.end - steps.start) / 1e3, len(steps.names) or 1
     shares = partition(trace.layers, steps.start, steps.end)
     hidden = np.array([steps.common(layer) for layer in trace.layers])
-    rank = trace.file.head.distributedInfo.get("rank") or 0
+    mean_us = parts(shares.sum(axis=1) / 1e3 / count)
+    rank = trace.rank or 0
     figures = {
         "mean_step_us": float(duration.mean()) if len(duration) else None,
         "idle": _idle(trace) if has_device and len(duration) else [],
         **_use(trace),
     }
     figures |= {name: [] if name == "idle" else None for name in spoiled & figures.keys()}
-    analysis = Analysis(
+    analysis = model.Analysis(
         files=[str(trace.file.path)],
-        device={**_device(trace), "ranks": [rank]},
+        device={**_device(trace, shows, health), "ranks": [rank]},
+        shows=shows,
+        recorded_us=int(trace.table.end.max()) / 1e3,
+        steps_are="whole recording" if steps.is_whole else "inferred" if steps.inferred else "marked",
         health=health,
         steps=structs(
-            Step,
+            model.Step,
             name=steps.names,
             rank=[rank] * len(duration),
             start_us=(steps.start + trace.start) / 1e3,
             duration_us=duration,
             breakdown_us=[parts(row) for row in shares.T / 1e3],
         ),
-        mean_us=parts(shares.sum(axis=1) / 1e3 / count),
+        mean_us=mean_us,
         exposed_and_hidden_us=parts(hidden / 1e3 / count),
         operators=operators(trace),
         kernels=kernels(trace),
         transfers=transfers(trace, count),
         syncs=syncs(trace, count) if has_device else [],
-        communication=_communication(trace, count),
+        communication=_communication(trace, count, mean_us["communication"]),
         **figures,
     )
     return msgspec.structs.replace(analysis, diagnosis=diagnose(analysis))
@@ -101,7 +103,7 @@ def _use(trace: Trace) -> dict[str, Any]:
     cores = dict.fromkeys(("yes", "no", "unknown"), 0.0)
     per_name = np.bincount(kernels.name, time)
     for name in np.flatnonzero(per_name).tolist():
-        cores[tensor_core(trace.texts.each[name])] += float(per_name[name])
+        cores[names.tensor_core(trace.texts.each[name])] += float(per_name[name])
     return {
         "gpu_utilization": share(trace.rows(*KERNELS)),
         "gpu_utilization_with_copies": share(trace.device),
@@ -111,33 +113,39 @@ def _use(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _device(trace: Trace) -> dict[str, Any]:
-    """The device's description."""
-    head, has_device = trace.file.head, len(trace.device) > 0
-    gpu = next(iter(head.deviceProperties), Device())
-    kind = "rocm" if len(trace.matching(trace.calls, "^hip")) else "cuda"
-    known = has_device and kind == "cuda" and None not in (gpu.computeMajor, gpu.computeMinor)
+def _device(trace: Trace, shows: list[str], health: list[model.Health]) -> dict[str, Any]:
+    """The device's description. Its kind is `unknown` where nothing tells on what the operators ran."""
+    has_device = len(trace.device) > 0
+    gpu = next(iter(trace.file.devices or []), Device())
+    kind, reason = "cpu", None if has_device else "no accelerator in this trace"
+    if has_device:
+        kind = names.accelerator(trace)
+    elif unsure := [problem.message for problem in health if problem.code in UNKNOWN_DEVICE]:
+        kind, reason = "unknown", unsure[0]
+    known = kind == "cuda" and None not in (gpu.computeMajor, gpu.computeMinor)
     return {
-        "kind": kind if has_device else "cpu",
+        "kind": kind,
         "name": gpu.name,
         "compute_capability": f"{gpu.computeMajor}.{gpu.computeMinor}" if known else None,
-        "reason": None if has_device else "no accelerator in this trace",
-        "simulated": head.simulated,
+        "reason": reason,
+        "simulated": trace.file.simulated,
     }
 
 
-def _idle(trace: Trace) -> list[Idle]:
+def _idle(trace: Trace) -> list[model.Idle]:
     """Divides each gap in the device's activity among causes, in order of priority: what the host was doing.
 
-    `launch` is host code of any kind before the step's last device event; what remains after that event is
-    `end_of_step`. `queued` is a gap before device work that had been launched before the gap began: latency
-    of the device between kernels, not of the host.
+    A gap is cut where the call returns that launches the device event at its end: after it the work is
+    `queued`, launched but not begun, and the host has no part in that. Before it, `launch` is host code of
+    any kind, and `first_calls` are calls that are only slow once. `unknown`: the launch was not recorded.
+    What remains after the step's last device event is `end_of_step`.
     """
     steps, calls, table, busy = trace.steps, trace.calls, trace.table, trace.union(trace.device)
-    waits = trace.matching(calls, WAITS)
+    waits = trace.matching(calls, names.WAITS)
     host = {
+        "first_calls": names.first_calls(trace),
         "data": trace.rows(Kind.DATALOADER),
-        "allocator": trace.matching(calls, _ALLOCATES),
+        "allocator": trace.matching(calls, names.ALLOCATES),
         "gc": trace.matching(trace.rows(Kind.PYTHON), r"^Python GC$|gc\.collect>$"),
         "copy": np.setdiff1d(trace.matching(calls, "(?i)memcpy"), waits),
         "synchronisation": waits,
@@ -147,13 +155,19 @@ def _idle(trace: Trace) -> list[Idle]:
     between = merge(steps.end[:-1], steps.start[1:])
     idle = gaps(union(busy, between), steps.start[0], steps.end[-1])
     device = trace.device[np.argsort(table.start[trace.device], kind="stable")]
-    launch = np.append(trace.launch[device], -1)[np.searchsorted(table.start[device], idle.end)]
-    queued = (launch >= 0) & (table.start[launch] <= idle.start)
-    rest = partition([*map(trace.union, host.values()), merge(steps.start, last_end)], idle.start, idle.end)
-    total = np.append((idle.end - idle.start)[queued].sum(), rest[:, ~queued].sum(axis=1))
+    ends_it = np.append(device, -1)[np.searchsorted(table.start[device], idle.end)]
+    launch = take(trace.launch, ends_it)
+    is_known = (launch >= 0) | (ends_it < 0)
+    cut = np.where(launch >= 0, np.clip(take(table.end, launch), idle.start, idle.end), idle.end)
+    queued = int((idle.end - cut).sum())
+    layers = [*map(trace.union, host.values()), merge(steps.start, last_end)]
+    causes = partition(layers, idle.start[is_known], cut[is_known]).sum(axis=1)
+    unclear = partition(layers, idle.start[~is_known], cut[~is_known]).sum(axis=1)
+    *by_host, launching, at_end = causes + np.append(unclear[:-2], (0, unclear[-1]))
+    total = np.array([queued, *by_host, launching, int(unclear[-2]), at_end])
     rows = structs(
-        Idle,
-        cause=("queued", *host, "launch", "end_of_step"),
+        model.Idle,
+        cause=("queued", *host, "launch", "unknown", "end_of_step"),
         total_us=total / 1e3,
         us_per_step=total / 1e3 / len(steps.names),
         share_of_step=total / steps.total,
@@ -161,25 +175,22 @@ def _idle(trace: Trace) -> list[Idle]:
     return sorted((row for row in rows if row.total_us), key=lambda row: -row.total_us)
 
 
-def _communication(trace: Trace, steps: int) -> dict[str, Any] | None:
+def _communication(trace: Trace, steps: int, exposed: float | None) -> dict[str, Any] | None:
     """Device time of collectives per step; None if there was no communication at all.
 
-    Exposed: what collective kernels add to the union of all other kernels. Without device collectives (CPU,
-    gloo) the times are None: the host's marks show when a call was made, not when data moved.
+    Exposed: while neither another kernel nor a copy runs. Without device collectives (CPU, gloo) the times
+    are None: the host's marks show when a call was made, not when data moved.
     """
-    collectives, length = trace.rows(Kind.COLLECTIVE), trace.steps.common
+    collectives = trace.rows(Kind.COLLECTIVE)
     if not len(collectives) + len(trace.rows(Kind.COMMUNICATION)):
         return None
-    total = exposed = None
-    if len(collectives):
-        total = length(trace.union(collectives)) / 1e3 / steps
-        exposed = (length(trace.union(trace.rows(*KERNELS))) - length(trace.layers[0])) / 1e3 / steps
-    world = trace.file.head.distributedInfo
+    world, on_device = trace.file.world, len(collectives) > 0
+    total = trace.steps.common(trace.union(collectives)) / 1e3 / steps
     return {
         "backend": world.get("backend"),
         "world_size": world.get("world_size"),
-        "total_us_per_step": total,
-        "exposed_us_per_step": exposed,
+        "total_us_per_step": total if on_device else None,
+        "exposed_us_per_step": exposed if on_device else None,
     }
 
 
@@ -223,7 +234,7 @@ class Groups:
             return self.sum(values * weights) / self.sum(weights)
 
 
-def operators(trace: Trace) -> list[Operator]:
+def operators(trace: Trace) -> list[model.Operator]:
     """By name, input shapes and types; sorted by self time on the device, else on the host."""
     ops, op, table = trace.ops, trace.op, trace.table
     groups = Groups(trace, ops, name=table.name[ops], inputs=table.inputs[ops])
@@ -242,7 +253,7 @@ def operators(trace: Trace) -> list[Operator]:
         above = op[above]
     unknown = 0 if len(trace.device) else np.nan
     rows = structs(
-        Operator,
+        model.Operator,
         **groups.columns,
         input_shapes=dims,
         input_dtypes=types,
@@ -259,7 +270,7 @@ def _place(trace: Trace, rows: Ints) -> dict[str, Ints]:
     return {"operator": take(trace.table.name, trace.op[rows]), "frame": trace.frame[rows]}
 
 
-def kernels(trace: Trace) -> list[Kernel]:
+def kernels(trace: Trace) -> list[model.Kernel]:
     """By name, the longest in total first; with the place of its longest launch."""
     rows = trace.rows(*KERNELS)
     table = trace.table[rows]
@@ -267,7 +278,7 @@ def kernels(trace: Trace) -> list[Kernel]:
     order, last = np.lexsort((groups.time, groups.of)), np.cumsum(groups.calls) - 1
     time, places = groups.time[order], _place(trace, rows[order[last]])
     kernels = structs(
-        Kernel,
+        model.Kernel,
         **groups.columns,
         **{part: trace.text(codes) for part, codes in places.items()},
         mean_us=groups.total / groups.calls,
@@ -275,24 +286,33 @@ def kernels(trace: Trace) -> list[Kernel]:
         min_us=time[last - groups.calls + 1],
         blocks_per_sm=groups.mean(table.blocks),
         occupancy=groups.mean(table.occupancy),
-        tensor_core=map(tensor_core, groups.columns["name"]),
+        tensor_core=map(names.tensor_core, groups.columns["name"]),
     )
     return sorted(kernels, key=lambda row: (-row.total_us, row.name))
 
 
-def transfers(trace: Trace, steps: int) -> list[Transfer]:
+def _in_steps(trace: Trace, rows: Ints) -> Ints:
+    """All of them; of inferred steps those that begin during them, as start-up and tail are left out."""
+    start, steps = trace.table.start[rows], trace.steps
+    inside: Ints = rows[(start >= steps.start.min(initial=0)) & (start < steps.end.max(initial=0))]
+    return inside if steps.inferred else rows
+
+
+def transfers(trace: Trace, steps: int) -> list[model.Transfer]:
     """Copies by direction, host memory and place, the longest in total first."""
-    rows, sizes = trace.rows(Kind.MEMCPY), trace.table.bytes
+    rows, sizes = _in_steps(trace, trace.rows(Kind.MEMCPY)), trace.table.bytes
     groups = Groups(trace, rows, name=trace.table.name[rows], **_place(trace, rows))
-    names = groups.columns.pop("name")
+    texts = groups.columns.pop("name")
     size = np.where(sizes[rows] >= 0, sizes[rows], take(sizes, trace.launch[rows]))  # ROCm: at the launch
     moved = np.where(groups.sum(size < 0) > 0, np.nan, groups.sum(size))
     with np.errstate(all="ignore"):
         rate = np.where(groups.total > 0, moved / groups.total / 1e3, np.nan)
     transfers = structs(
-        Transfer,
-        direction=[match[0] if (match := _DIRECTION.search(name)) else name for name in names],
-        host_memory=[match[0].lower() if (match := _HOST_MEMORY.search(name)) else None for name in names],
+        model.Transfer,
+        direction=[match[0] if (match := names.DIRECTION.search(name)) else name for name in texts],
+        host_memory=[
+            match[0].lower() if (match := names.HOST_MEMORY.search(name)) else None for name in texts
+        ],
         **groups.columns,
         bytes=[None if np.isnan(size) else int(size) for size in moved],
         gb_per_s=rate,
@@ -302,112 +322,16 @@ def transfers(trace: Trace, steps: int) -> list[Transfer]:
     return sorted(transfers, key=lambda row: -row.total_us)
 
 
-def syncs(trace: Trace, steps: int) -> list[Sync]:
+def syncs(trace: Trace, steps: int) -> list[model.Sync]:
     """Runtime calls and operators that wait for the device, the longest in total first."""
-    calls, ops = trace.matching(trace.calls, WAITS), trace.matching(trace.ops, WAITING_OPERATORS)
-    rows = np.concatenate((calls, ops))
+    calls, ops = trace.matching(trace.calls, names.WAITS), trace.matching(trace.ops, names.WAITING_OPERATORS)
+    rows = _in_steps(trace, np.concatenate((calls, ops)))
     groups = Groups(trace, rows, call=trace.table.name[rows], **_place(trace, rows))
     syncs = structs(
-        Sync,
+        model.Sync,
         **groups.columns,
         kind=["operator" if call.startswith("aten::") else "runtime" for call in groups.columns["call"]],
         calls_per_step=groups.calls / steps,
         ms_per_step=groups.total / 1e3 / steps,
     )
     return sorted(syncs, key=lambda row: -row.total_us)
-
-
-# ---------------------------------------------------------------- health
-
-_DEVICE = [
-    *("breakdown_us", "mean_us", "exposed_and_hidden_us", "idle", "gpu_utilization", "tensor_core"),
-    *("gpu_utilization_with_copies", "est_sm_efficiency", "est_achieved_occupancy"),
-]
-"""Figures that need every event of the device."""
-_FEW = 0.01
-"""A share of launches without a kernel that the edges of the recording explain."""
-
-
-def check(trace: Trace) -> Iterator[Health]:
-    """Problems of a trace; `spoils` names the figures that the analysis then sets to None."""
-    if trace.file.head.simulated:
-        facts = "".join(f"; {name}: {fact[:200]}" for name, fact in trace.file.head.simulated.items())
-        message = f"this trace is simulated: no kernel ran, its times are predicted{facts}"
-        yield Health("simulated", "info", message)
-    if trace.file.truncated:
-        message = "the file is cut off or damaged: an unknown number of events is missing"
-        yield Health("truncated", "error", message, ["mean_step_us", *_DEVICE])
-    if trace.file.dropped:
-        message = f"left out {trace.file.dropped} events that are damaged or have impossible values"
-        yield Health("bad_events", "warning", message)
-    marks = len(trace.rows(Kind.STEP))
-    if not marks:
-        message = f"no ProfilerStep marks: '{WHOLE}' stands for one step; call profiler.step() to get steps"
-        yield Health("no_steps", "info", message)
-    elif left := marks - len(trace.steps.names):
-        message = f"left out {left} of {marks} steps, which repeat or lie inside others"
-        yield Health("duplicate_steps", "warning", message)
-    yield from _launches(trace)
-
-
-def _launches(trace: Trace) -> Iterator[Health]:
-    start, ids, tied = trace.table.start, trace.table.correlation, trace.launched
-    launching = trace.matching(trace.calls, "^(?!.*(Graph|HostFunc)).*Launch")
-    launching = launching[ids[launching] >= 0]
-    without = launching[~np.isin(ids[launching], ids[trace.device])]
-    if len(without) and not len(trace.device):
-        message = "a GPU was used but no GPU event was recorded; profile in a fresh process (pytorch#175790)"
-        yield Health("no_gpu_events", "error", message, _DEVICE)
-    elif len(without):
-        many = len(without) > _FEW * len(launching)
-        message = f"{len(without)} of {len(launching)} launches have no kernel in the trace; profile once, "
-        message += "in a fresh process, after more warm-up steps of the schedule (pytorch#192021)"
-        yield Health("dropped_kernels", "error" if many else "warning", message, _DEVICE if many else [])
-    early = int((start[tied] < start[trace.launch[tied]]).sum())
-    if early:
-        message = f"{early} of {len(tied)} device events start before their launch"
-        yield Health("early_kernels", "warning", message, ["idle"] if early > _FEW * len(tied) else [])
-
-
-# ---------------------------------------------------------------- what names tell
-
-# Tensor Core kernels: the profiler plugin's list (Volta to Ampere), and later ones.
-_YES = re.compile(
-    r"h884|s884|h1688|s1688|c1688|i8816|16816|hmma|imma_|bmma_|dmma|wmma|wgmma|gmma|tcgen05|nvjet|tensorop|tf32"
-    r"|tensor\d+x\d+x\d+|xmma_(?:implicit_|sparse_|warp_specialized_implicit_)?gemm|xmma_sparse_conv|sm(?:90|10\d|12\d)_xmma"
-    r"|flash_?(?:attn_?)?(?:fwd|bwd|fprop|bprop)|fmha_cutlass[fb]_(?:f16|bf16)|native_sdpa|triton_tem_|triton_mm"
-    r"|dgrad_1x1_stride_2x2|first_layer_wgrad_kernel|conv1x1|conv2d_c1_k1|direct_group|_mi\d+x\d+x\d+|mfma",
-    re.IGNORECASE,
-)
-# Kernels without matrix products, and products known to run in plain FP32 or FP64 units.
-_NO = re.compile(
-    r"elementwise_kernel|reduce_kernel|multi_tensor_apply|simt|winograd|fft|[sd]gemm|scudnn|gemv|gemmsn|gemmk1|nccl|rccl"
-    r"|splitkreduce|reducesplitk|im2col|col2im|[dw]?grad_engine<float|wgrad_alg\w*<float|convolve_sgemm|computeoffsets"
-    r"|triton_(?:poi|red|per)_|dot_kernel|reduce_wgrad",
-    re.IGNORECASE,
-)
-_PRODUCT = re.compile(
-    r"gemm|conv(?!ert)|matmul|(?<![a-z])b?mm(?![a-z])|att(?:entio)?n|[dw]grad|fprop|cijk|lstm|gru|rnn",
-    re.IGNORECASE,
-)
-_PLAIN = re.compile(
-    r"elementwise|reduce|softmax|norm|(?<![a-z])bn_|pool|dropout|copy|fill|memset|index|gather|scatter|sort|scan|catarray"
-    r"|transpose|nchwtonhwc|nhwctonchw|adam|random|distribution|arange|upsample|embedding|loss|foreach|unrolled|op_tensor",
-    re.IGNORECASE,
-)
-_DIRECTION, _HOST_MEMORY = re.compile("HtoD|DtoH|DtoD|HtoH|PtoP"), re.compile("(?i)pageable|pinned")
-WAITS = r"Synchronize|^(cudaMemcpy|hipMemcpy|cuMemcpy)(?!.*Async)(?!.*Peer)"
-"""Runtime calls that make the host wait for the device."""
-WAITING_OPERATORS = "^aten::(item|_local_scalar_dense|nonzero|is_nonzero)$"
-
-
-def tensor_core(name: str) -> str:
-    """Whether a kernel uses Tensor Cores by its name: `yes`, `no` or `unknown`."""
-    name = name[:1000]
-    if name.startswith("simulated "):  # as `perfkit.additions.simulate.chrome` calls kernels that never ran
-        return "yes" if name.endswith("(Tensor Cores)") else "no"
-    if _NO.search(name) and "tensorop" not in name.lower():
-        return "no"
-    if _YES.search(name):
-        return "yes"
-    return "no" if _PLAIN.search(name) and not _PRODUCT.search(name) else "unknown"

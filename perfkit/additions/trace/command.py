@@ -6,9 +6,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from perfkit.additions import trace as traces
 from perfkit.additions.trace import profile as profiling
 from perfkit.cli.options import Out, Output, Recipe, StageName, check_writable, progress
+
+_FILE = "*.pt.trace.json[.gz], a folder or archive with one of each rank, or recorded:NAME"
 
 
 def profile(
@@ -27,10 +28,10 @@ def profile(
 
 
 def trace(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="*.pt.trace.json[.gz], or recorded:NAME")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=_FILE)],
     output: Output,
 ) -> None:
     """Reads a PyTorch profiler trace and says where the time went."""
     with progress() as follow:
-        view = profiling.Profile(traces.Trace(file, follow.share))
+        view = profiling.read(file, follow.share)
     output.show(f"trace {file.name}", view.sections(), msgspec.to_builtins(view.analysis))

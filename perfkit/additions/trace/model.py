@@ -1,9 +1,8 @@
-"""The contents of an analysis, and the bottlenecks that they show.
+"""The contents of an analysis.
 
 Plain frozen values: times in µs, ratios 0–1, None for what is unknown.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -105,12 +104,33 @@ class Bottleneck(Struct, frozen=True, kw_only=True):
     try_next: list[str]
 
 
+class Rank(Struct, frozen=True, kw_only=True):
+    """One rank among several, per step. `waiting_us`: by how much its collectives exceed the shortest."""
+
+    rank: int
+    file: str
+    mean_step_us: float | None
+    gpu_utilization: float | None
+    computing_us: float | None
+    communication_us: float | None
+    exposed_us: float | None
+    waiting_us: float | None
+
+
 class Analysis(Struct, frozen=True, kw_only=True):
     """Everything that is read out of a trace, as in its JSON document."""
 
     schema: str = "perfkit.trace/1"
     files: list[str]
     device: dict[str, Any]
+    shows: list[str] = []
+    """What is seen of the program: `training`, `inference`, `optimizer`, `graphs`, `compiled` …"""
+    recorded_us: float = 0.0
+    steps_are: str = "marked"
+    """`marked`, `inferred`, or the `whole recording` counts as one."""
+    late_rank: int | None = None
+    ranks: list[Rank] = []
+    """With several files: one for each. The other figures are those of `device["ranks"][0]`."""
     health: list[Health]
     steps: list[Step]
     mean_step_us: float | None
@@ -130,77 +150,16 @@ class Analysis(Struct, frozen=True, kw_only=True):
     diagnosis: list[Bottleneck] = []
 
     @property
+    def is_empty(self) -> bool:
+        """Whether neither an operator nor a kernel was recorded."""
+        return any(problem.code == "nothing_recorded" for problem in self.health)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no steps were found, so that the recording counts as one."""
+        return self.steps_are == "whole recording"
+
+    @property
     def has_accelerator(self) -> bool:
         """Whether device events were recorded."""
-        return bool(self.device["kind"] != "cpu")
-
-
-# ---------------------------------------------------------------- bottlenecks
-
-_BOUNDED = 0.95
-"""Share of a step beyond which Amdahl's bound is too large to be useful."""
-
-
-def diagnose(analysis: Analysis) -> list[Bottleneck]:
-    """The bottlenecks whose share of a step reaches their threshold, the longest exposed time first.
-
-    Amdahl's law bounds the gain: without any of the exposed time the step would be 1 / (1 - exposed / step)
-    times as fast, so no fix for it can give more.
-
-    Empty if nothing stands out, or if the trace is too damaged for a diagnosis (see `analysis.health`).
-    """
-    step_us, rows = analysis.mean_step_us, []
-    if not step_us or analysis.mean_us["other"] is None:
-        return []
-    for name, least, exposed, message, try_next in _cases(analysis):
-        share = (exposed or 0.0) / step_us
-        if share >= least:
-            bottleneck = Bottleneck(
-                bottleneck=name,
-                message=f"{share:.0%} of a step: {message}",
-                exposed_us=exposed or 0.0,
-                share_of_step=share,
-                gain_at_most=1 / (1 - share) if share < _BOUNDED else None,
-                try_next=try_next,
-            )
-            rows.append(bottleneck)
-    return sorted(rows, key=lambda row: -row.exposed_us)
-
-
-def _cases(analysis: Analysis) -> Iterator[tuple[str, float, float | None, str, list[str]]]:
-    """Bottleneck, smallest share of a step, exposed µs per step, message, switches to try."""
-    mean, idle = analysis.mean_us, {row.cause: row.us_per_step for row in analysis.idle}
-    try_next = ["workers", "uint8_copy", "device_resize"]
-    yield "data-bound", 0.10, mean["dataloader"], "waiting for the next batch", try_next
-    if not analysis.has_accelerator:
-        message = "operators compute on the CPU, which is the device here"
-        try_next = ["cpu_threads", "channels_last", "compile", "amp"]
-        yield "device-bound", 0.80, mean["cpu_op"], message, try_next
-        message = "no operator runs: Python code, garbage collection or waiting"
-        yield "host-bound", 0.20, mean["other"], message, ["batch_size", "compile"]
-        return
-    message = "the device is idle because the host has not launched its next kernel"
-    yield "host-bound", 0.15, idle.get("launch"), message, ["compile", "batch_size", "optimizer_impl"]
-
-    exposed = (analysis.communication or {}).get("exposed_us_per_step")
-    message = "collectives that do not overlap with computation"
-    yield "communication-bound", 0.10, exposed, message, ["accumulation", "batch_size"]
-
-    try_next = ["channels_last", "compile", "cudnn_benchmark"]
-    if (analysis.tensor_core or {}).get("yes", 0.0) < 0.5:  # 16 bits came with Volta, TF32 with Ampere
-        capability = float(analysis.device["compute_capability"] or 0)
-        try_next = ["amp"] * (capability >= 7) + ["fp32_precision"] * (capability >= 8) + try_next
-    yield "device-bound", 0.80, mean["kernel"], "kernels compute on the device", try_next
-
-    across = [row for row in analysis.transfers if row.direction in ("HtoD", "DtoH")]
-    exposed = min(mean["memcpy"] or 0.0, sum(row.us_per_step for row in across))
-    exposed += idle.get("copy", 0.0) if across else 0.0
-    try_next = ["pin_memory"] * any(row.host_memory == "pageable" for row in across)
-    try_next += ["non_blocking", "uint8_copy", "device_prefetch"]
-    message = "copies between host and device that do not overlap with kernels"
-    yield "copy-bound", 0.05, exposed, message, try_next
-
-    message = "the device is idle while the host waits for it"
-    for longest in [row for row in analysis.syncs if row.kind == "runtime"][:1]:
-        message += f", the longest in {longest.call} ({longest.frame or longest.operator or 'no place'})"
-    yield "sync-bound", 0.05, idle.get("synchronisation"), message, []
+        return self.device["kind"] not in ("cpu", "unknown")

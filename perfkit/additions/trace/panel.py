@@ -16,7 +16,8 @@ class TraceView(Shown[trace.Analysis]):
     """What a trace says. Figure: `breakdown`.
 
     Args:
-        file: a `*.pt.trace.json[.gz]`, of one rank; `recorded:NAME` is one that comes with perfkit.
+        file: a `*.pt.trace.json[.gz]`, or a folder or an archive with one of each rank; `recorded:NAME` is
+            one that comes with perfkit.
         own: a profile that was just recorded, in the place of a file.
 
     Raises:
@@ -24,7 +25,7 @@ class TraceView(Shown[trace.Analysis]):
     """
 
     def __init__(self, file: str | Path = "", own: profiling.Profile | None = None) -> None:
-        self.profile = own or with_line(lambda now: profiling.Profile(trace.Trace(file, now.share)))
+        self.profile = own or with_line(lambda now: profiling.read(file, now.share))
         self.analysis = self.profile.analysis
         super().__init__(self.analysis, self.profile.sections())
 

@@ -11,11 +11,15 @@ from typing import Any
 from perfkit import machine
 from perfkit.additions import trace as traces
 from perfkit.additions.looking import prepared
+from perfkit.additions.trace import data, ranks, summary
+from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.model import Analysis
+from perfkit.additions.trace.reader import Tell, find
+from perfkit.additions.trace.summary import us
 from perfkit.additions.trace.table import Trace
 from perfkit.additions.trace.timeline import LOOKS, OTHER, interactive
 from perfkit.errors import InvalidValue
-from perfkit.recipe import Recipe
+from perfkit.recipe import Recipe, switches
 from perfkit.show import units
 from perfkit.show.document import Cell, Col, Content, Section, Table, tabulate
 from perfkit.show.style import Figure, Row
@@ -23,40 +27,7 @@ from perfkit.studies.sources import Progress
 
 _ROWS, _STEPS = 12, 12
 """Most rows of a long table, and most steps in the picture; the JSON has them all."""
-_TABLES = {
-    "health": ("Health of the trace", "severity message spoils", "sound"),
-    "diagnosis": ("Diagnosis", "bottleneck message exposed_us try_next gain_at_most", "nothing stands out"),
-    "operators": (
-        "Operators",
-        "name calls device_self_us device_total_us host_self_us host_total_us input_shapes",
-        "no operators were recorded",
-    ),
-    "kernels": (
-        "Kernels",
-        "name calls total_us mean_us occupancy blocks_per_sm tensor_core operator frame",
-        "no kernels were recorded",
-    ),
-    "transfers": (
-        "Copies",
-        "direction us_per_step gb_per_s operator frame host_memory calls_per_step bytes",
-        "no copies were recorded",
-    ),
-    "syncs": (
-        "Synchronising calls (an operator's row includes its runtime call)",
-        "call kind calls_per_step ms_per_step operator frame",
-        "no call made the host wait",
-    ),
-    "idle": ("Idle time by cause", "cause us_per_step share_of_step", "the device is never idle"),
-}
-"""A field of an analysis → the title of its table, the fields of a row that it shows, why it has no rows."""
-_HEADS = {"us_per_step": "time/step", "ms_per_step": "time/step", "gb_per_s": "GB/s", "spoils": "affects"}
-"""Of a column, where the name of the field without its unit is not enough."""
 _USE = ("gpu_utilization_with_copies", "gpu_utilization", "est_sm_efficiency", "est_achieved_occupancy")
-
-
-def us(value: float | None) -> str:
-    """A time in µs, in words."""
-    return units.duration(None if value is None else value / 1e6)
 
 
 _FORMATS = {
@@ -64,6 +35,8 @@ _FORMATS = {
     "bytes": units.size,
     "occupancy": units.percent,
     "share_of_step": units.percent,
+    "gpu_utilization": units.percent,
+    "rank": "{}".format,
     "gain_at_most": units.times,
     "ms_per_step": lambda ms: us(1e3 * ms),
 }
@@ -77,34 +50,37 @@ class Profile:
     trace: Trace
     path: Path | None = None
     """The trace; chrome://tracing and ui.perfetto.dev open it."""
+    among: Analysis | None = None
+    """What several ranks say, if this one is of several."""
+    on_cpu: bool = False
+    """Whether it is known that the operators ran on the CPU."""
 
     @cached_property
     def analysis(self) -> Analysis:
         """What the trace says."""
-        analysis: Analysis = traces.analyse(self.trace)
-        return analysis
+        return self.among or analyse(self.trace, self.on_cpu)
 
     def sections(self) -> list[Content]:
-        """What stands out, the pictures, steps, work, waiting, ranks."""
-        analysis, ranks = self.analysis, list[Content]()
+        """What it is and what stands out, the pictures, steps, work, waiting, ranks."""
+        analysis, whole = self.analysis, self.analysis.is_whole
         use, work, waits = list[Content](), [self._table("operators")], list[Content]()
         if analysis.has_accelerator:
             use = [self._use(), self._table("idle")]
             work.append(self._table("kernels"))
             waits = [self._table("transfers"), self._table("syncs")]
-        if talk := analysis.communication:
-            total, exposed = us(talk["total_us_per_step"]), us(talk["exposed_us_per_step"])
-            ranks = [f"Collectives take {total} of a step; {exposed} do not overlap with computation."]
+        talk: list[Content] = [text] if (text := summary.ranks(analysis)) else []
+        if analysis.ranks:
+            talk.append(self._table("ranks"))
         return [
-            f"{self.trace.file.path.name} · {analysis.device['name'] or analysis.device['kind']}",
-            Section("What stands out", [self._table("health"), self._table("diagnosis")]),
-            Section("Figure", [self._breakdown()]),
+            summary.summary(analysis),
+            Section("What stands out", [self._table("diagnosis"), self._table("health")]),
+            Section("Ranks", talk),
+            Section("The recording in a picture" if whole else "The steps in a picture", [self._breakdown()]),
             Section("Timeline", [interactive(traces.lanes(self.trace))] if analysis.steps else []),
-            Section("Where a step goes", [self._mean_step()]),
+            Section("Where the time goes" if whole else "Where a step goes", [self._mean_step()]),
             Section("How well the device is used", use),
             Section("Work", work),
             Section("Copies and waits", waits),
-            Section("Ranks", ranks),
         ]
 
     def _spoiled(self, figure: str) -> str:
@@ -114,23 +90,29 @@ class Profile:
 
     def _table(self, name: str) -> Table:
         """A table of the analysis; columns that are unknown in all of its rows are left out."""
-        (title, fields, none), rows = _TABLES[name], getattr(self.analysis, name)
+        words, rows = data.table("words")["table"][name], getattr(self.analysis, name)
+        none = words["none"]
+        whole = self.analysis.is_whole
         columns = [
-            Col(_head(field), functools.partial(_cell, field))
-            for field in fields.split()
+            Col(_head(field, whole), functools.partial(_cell, field))
+            for field in words["fields"].split()
             if any(getattr(row, field) is not None for row in rows)
         ]
+        if name == "diagnosis" and self.analysis.device["kind"] == "unknown":
+            none = "none, as not enough was recorded"
         note = f"The first {_ROWS} of {len(rows)}." if len(rows) > _ROWS else ""
-        return tabulate(columns, rows[:_ROWS], title, note, self._spoiled(name) or none)
+        return tabulate(columns, rows[:_ROWS], words["title"], note, self._spoiled(name) or none)
 
     def _breakdown(self) -> Figure:
         """A stacked bar for each step, and for the mean."""
-        title, mean = "Where the steps' time goes", self.analysis.mean_us
+        title, mean = "Where the time goes", self.analysis.mean_us
         if self.analysis.device["simulated"]:
             title = f"Simulated: {title}"
         steps = [(step.name, step.duration_us, step.breakdown_us) for step in self.analysis.steps[:_STEPS]]
         rows = list[Row]()
-        for name, length, each in [*steps, ("mean", self.analysis.mean_step_us, mean)]:
+        if len(steps) > 1:
+            steps.append(("mean", self.analysis.mean_step_us or 0.0, mean))
+        for name, length, each in steps:
             pieces = [((time or 0.0) / 1e3, LOOKS.get(part, OTHER)) for part, time in each.items()]
             rows.append(Row(name.replace("ProfilerStep#", "step "), pieces, us(length)))
         return Figure("breakdown", title, rows, "ms", self._spoiled("mean_us") or "nothing was recorded")
@@ -139,14 +121,17 @@ class Profile:
         mean, step = self.analysis.mean_us, self.analysis.mean_step_us or 1.0
         both = self.analysis.exposed_and_hidden_us
         columns = [
-            Col("part", lambda row: row[0]),
+            Col("part", lambda row: data.table("words")["part"][row[0]]),
             Col("exposed", lambda row: row[1], us),
-            Col("of the step", lambda row: row[1] / step, units.percent),
-            Col("exposed + hidden", lambda row: both.get(*row), us),
+            Col("share", lambda row: row[1] / step, units.percent),
+            Col("exposed and hidden", lambda row: both.get(*row), us),
         ]
         known = [(part, time) for part, time in mean.items() if time is not None]
-        note = "" if self.analysis.has_accelerator else f"Other parts: {self.analysis.device['reason']}"
-        return tabulate(columns, known, "Mean step", note, self._spoiled("mean_us"))
+        note = data.table("words")["note"]["exposed"]
+        if not self.analysis.has_accelerator:
+            note += f" Other parts are {units.NOT_AVAILABLE}: {self.analysis.device['reason']}."
+        title = "The recording" if self.analysis.is_whole else "Mean step"
+        return tabulate(columns, known, title, note, self._spoiled("mean_us"))
 
     def _use(self) -> Table:
         """The share of the step in which the device works, by ever stricter definitions."""
@@ -155,21 +140,39 @@ class Profile:
         shares += [(f"Tensor Cores: {name}", share) for name, share in cores.items()]
         absent = self._spoiled("gpu_utilization") or f"{units.NOT_AVAILABLE}: the trace does not record it"
         rows = [(head, Cell(share, units.percent, absent)) for head, share in shares]
-        note = "Of the step; Tensor Cores, estimated by name, of the kernels' time."
+        note = "Shares of the steps' time; Tensor Cores: of the kernels' time, estimated by their names."
         return Table(["figure", "share"], rows, "Utilisation", note)
 
 
-def _head(field: str) -> str:
-    return _HEADS.get(field, field.removesuffix("_us").replace("_", " "))
+def _head(field: str, whole: bool = False) -> str:
+    head = data.table("words")["head"].get(field, field.removesuffix("_us").replace("_", " "))
+    if whole:
+        head = head.replace("/step", "").replace("per step", "in all").replace("of step", "of the recording")
+    return str(head)
 
 
 def _cell(field: str, row: Any) -> Cell | str:
     value = getattr(row, field)
+    if field == "try_next":
+        value = [switches()[name].label for name in value]
+    if field == "cause":
+        return str(data.table("words")["cause"][value])
     if isinstance(value, list):
-        return ", ".join(value) or "—"
+        return ", ".join(map(_head, value)) or "—"
     if isinstance(value, str):
         return units.clean(value, 0 if field == "message" else 60)
     return Cell(value, us if "us" in field.split("_") else _FORMATS.get(field, units.number))
+
+
+def read(path: str | Path, tell: Tell) -> Profile:
+    """A trace, or those of several ranks in a folder or an archive.
+
+    Raises:
+        InvalidValue: it cannot be read.
+        TraceError: it is not a trace.
+    """
+    trace, analysis = ranks.read(find(path), tell)
+    return Profile(trace, among=analysis)
 
 
 def new_file() -> Path:

@@ -2,25 +2,30 @@
 
 import contextlib
 import gzip
+import io
+import json
 import re
 import zlib
-from collections.abc import Callable, Iterator
-from decimal import Decimal
-from itertools import pairwise
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct, field
+from msgspec import Raw, Struct
 
 from perfkit import machine
-from perfkit.errors import InvalidValue, PerfkitError
+from perfkit.additions.trace import formats
+from perfkit.additions.trace.formats import ADVICE, TraceError
+from perfkit.errors import InvalidValue
 
 MIB = 1 << 20
 PIECE = 2 * MIB
-LONGEST = 64 * MIB
-"""Text without the end of an event: more is no trace."""
-ADVICE = "Give a *.pt.trace.json or .json.gz file of the PyTorch profiler, of one rank"
+LONGEST_HEAD, LONGEST_EVENT = 64 * MIB, 8 * MIB
+"""More text without the list of events, or without the end of an event, is not of a trace."""
+_AFTER = MIB
+"""Most text after the events that is looked at."""
 _Id = Annotated[int, msgspec.Meta(ge=-(1 << 62), lt=1 << 62)]
 _T = TypeVar("_T")
 Tell = Callable[[str, float], object]
@@ -35,34 +40,32 @@ def find(name: str | Path) -> Path:
     return machine.shipped("recordings/traces") / f"{wanted}.pt.trace.json.gz"
 
 
-class TraceError(PerfkitError):
-    """A file that cannot be read as a profiler trace."""
-
-
 class Args(Struct, gc=False):
     """Arguments of an event of any kind; -1, None or empty where the file has none."""
 
     correlation: _Id = -1
     bytes: _Id = -1
     size: _Id = -1  # where ROCm puts the bytes of a copy: at its launch
-    blocks: float | None = field(name="blocks per SM", default=None)
-    occupancy: float | None = field(name="est. achieved occupancy %", default=None)
-    dims: Raw = field(name="Input Dims", default=Raw())
-    types: Raw = field(name="Input type", default=Raw())
-    stack: str = field(name="Call stack", default="")
+    blocks: float | None = msgspec.field(name="blocks per SM", default=None)
+    occupancy: float | None = msgspec.field(name="est. achieved occupancy %", default=None)
+    dims: Raw = msgspec.field(name="Input Dims", default=Raw())
+    types: Raw = msgspec.field(name="Input type", default=Raw())
+    stack: str = msgspec.field(name="Call stack", default="")
+    operator: float | None = msgspec.field(name="External id", default=None)
+    frame: float | None = msgspec.field(name="Python id", default=None)
     name: str = ""  # of a thread
 
 
 class Event(Struct, gc=False):
-    """A trace event. Times in µs are exact: nanoseconds need more digits than a float holds."""
+    """A trace event. Times in µs stay text: nanoseconds need more digits than a float holds."""
 
     ph: str = ""
     cat: str = ""
     name: str = ""
     pid: int | str = 0
     tid: int | str = 0
-    ts: Decimal = Decimal(0)
-    dur: Decimal = Decimal(0)
+    ts: Raw = Raw()
+    dur: Raw = Raw(b"0")
     args: Args | None = None
 
 
@@ -74,34 +77,48 @@ class Device(Struct):
     computeMinor: int | None = None
 
 
-class Head(Struct):
-    """What stands before the events. `simulated`: the basis of a simulated trace."""
-
-    deviceProperties: list[Device] = []
-    distributedInfo: dict[str, Any] = {}
-    simulated: dict[str, str] | None = None
-
-
-class _Rest(Struct):
-    traceEvents: list[Raw]
-
-
 class Reader:
     """The events of a `.json` or `.json.gz` (recognised by content), and what was wrong with the file.
 
     Of a file that is cut off or damaged, the events that are complete are read.
 
     Args:
-        path: the file.
+        path: the file, or the archive and the name in it.
+        opens: opens the file where it is in an archive.
         tell: called after each MiB of text.
     """
 
-    def __init__(self, path: Path, tell: Tell) -> None:
+    def __init__(self, path: Path, opens: Callable[[], Any] | None, tell: Tell) -> None:
         self.path, self._tell = path, tell
-        self.head = Head()
-        self.dropped = 0
-        """Events that are no events, or have impossible values."""
-        self.truncated = False
+        self._opens = opens or (lambda: path.open("rb"))
+        self.said: dict[str, Any] = {}
+        """What is before the events, or after them."""
+        self.dropped, self.truncated, self.documents = 0, False, 1
+        """Events that are none, or impossible; whether the end is missing; 2 if a second document follows."""
+        self._begin, self._share = b"", 0.0
+        self._after: bytes | None = None
+        """What follows the list of events, once its end has been seen."""
+
+    @property
+    def devices(self) -> list[Device] | None:
+        """The GPUs that are listed, until 2021 as computeProperties; None if there is no list."""
+        name = "deviceProperties" if "deviceProperties" in self.said else "computeProperties"
+        return self._part(name, list[Device])
+
+    @property
+    def world(self) -> dict[str, Any]:
+        """The process's place in a distributed run."""
+        return self._part("distributedInfo", dict[str, Any]) or {}
+
+    @property
+    def simulated(self) -> dict[str, str] | None:
+        """The basis of a simulated trace."""
+        return self._part("simulated", dict[str, str])
+
+    def _part(self, name: str, kind: type[_T]) -> _T | None:
+        with contextlib.suppress(msgspec.ValidationError):
+            return msgspec.convert(self.said.get(name), kind, strict=False)
+        return None
 
     def pieces(self) -> Iterator[list[Event]]:
         """The events, piece by piece.
@@ -110,62 +127,115 @@ class Reader:
             InvalidValue: the file cannot be read.
             TraceError: it is not a trace.
         """
-        texts = self._texts()
-        text = self._opened(texts)
-        for more in texts:
-            text += more
-            if len(text) > LONGEST:
-                break
-            if len(text) >= PIECE:
-                starts = [match.end() for match in _BETWEEN.finditer(text, len(text) - MIB // 4)]
-                if starts:
-                    yield self._events(text[: starts[-1]].rstrip(_COMMA))
-                    text = text[starts[-1] :]
-        yield self._last(text)
+        with contextlib.closing(self._ahead()) as texts:
+            text, is_object = self._first(texts)
+            for more in texts:
+                if self._after is not None:
+                    self._after = (self._after + more)[:_AFTER]
+                    continue
+                text += more
+                if len(text) > LONGEST_EVENT:
+                    break
+                if len(text) >= PIECE and (start := _last_start(text)):
+                    yield self._events(text[:start].rstrip(_COMMA))
+                    text = text[start:]
+        if self._after is None:
+            yield self._events(text)
+        self.truncated = self.truncated or self._after is None
+        self._finish(self._after or b"", is_object)
+
+    def refusal(self) -> TraceError:
+        """Says what the file is, as it is not a trace of PyTorch's profiler."""
+        return formats.refusal(self.path.name, self._begin)
 
     def _texts(self) -> Iterator[bytes]:
         try:
-            with self.path.open("rb") as raw:
-                size = self.path.stat().st_size
-                packed = raw.peek(2)[:2] == b"\x1f\x8b"
+            with self._opens() as raw:
+                size = raw.seek(0, io.SEEK_END)
+                raw.seek(0)
+                packed = raw.peek(2)[:2] == formats.GZIP
                 file = gzip.GzipFile(fileobj=raw) if packed else raw
                 while text := file.read1(MIB):
+                    self._share = raw.tell() / size
                     yield text
-                    self._tell(f"reading {self.path.name}", raw.tell() / size)
         except (EOFError, zlib.error, gzip.BadGzipFile):
             self.truncated = True
         except OSError as error:
             raise InvalidValue(f"cannot read {self.path}: {error.strerror or error}", ADVICE) from error
 
-    def _opened(self, texts: Iterator[bytes]) -> bytes:
-        """The text from the first event on."""
-        head = b""
-        for text in texts:
-            head = (head + text).removeprefix(b"\xef\xbb\xbf").lstrip()
-            if opening := _OPENING.match(head):
-                self.head = _decode(opening[0] + b"]}", Head) or Head()
-                return head[opening.end() :]
-            if len(head) > LONGEST:
-                break
-        raise TraceError(f"{self.path.name}: this is no JSON with a list 'traceEvents'", ADVICE)
+    def _ahead(self) -> Generator[bytes]:
+        """The texts; the next one is unpacked in a thread while the last one is used."""
+        texts = self._texts()
+        with ThreadPoolExecutor(1) as pool:
+            coming = pool.submit(next, texts, b"")
+            while text := coming.result():
+                self._tell(f"reading {self.path.name}", self._share)
+                coming = pool.submit(next, texts, b"")
+                yield text
 
-    def _last(self, text: bytes) -> list[Event]:
-        """The events of the text's end, which something may follow."""
-        for end in (b"", b"}"):  # of an object, of a list
-            if rest := _decode(b'{"traceEvents":[' + text + end, _Rest):
-                return self._events(b",".join(rest.traceEvents))
-        self.truncated = True
-        return self._events(text)
+    def _first(self, texts: Iterator[bytes]) -> tuple[bytes, bool]:
+        """The text from the first event on, and whether the events are in an object."""
+        head, searched = bytearray(), 0
+        for text in texts:
+            head += text
+            if len(self._begin) < formats.ENOUGH:
+                self._begin = bytes(head[: formats.ENOUGH]).removeprefix(b"\xef\xbb\xbf").lstrip()
+            if _LIST.match(self._begin):
+                return bytes(head).removeprefix(b"\xef\xbb\xbf").lstrip()[1:], False
+            if self._begin and not self._begin.startswith(b"{"):
+                break
+            if opening := _OPENING.search(head, searched):
+                said = bytes(head[: opening.end()]).removeprefix(b"\xef\xbb\xbf") + b"]}"
+                self.said.update(_decode(said, dict[str, Any]) or {})
+                return bytes(head[opening.end() :]), True
+            if len(head) > LONGEST_HEAD:
+                break
+            searched = max(0, len(head) - 64)  # the name may be cut in two
+        raise self.refusal()
+
+    def _finish(self, after: bytes, is_object: bool) -> None:
+        """Looks at what follows the events: the rest of the head, or a further document."""
+        if is_object:
+            text = repaired(b'{"": 0' + after).decode()
+            with contextlib.suppress(ValueError, RecursionError):
+                said, end = json.JSONDecoder().raw_decode(text)
+                self.said.update(said)
+                after = text[end:].encode()
+        if after.lstrip(b" \t\r\n,").startswith((b"{", b"[")) or _OPENING.search(after):
+            self.documents = 2
 
     def _events(self, text: bytes) -> list[Event]:
         """Events between commas: all at once, or where that fails, each that can be decoded."""
         events = _decode(b"[" + text + b"]", list[Event])
         if events is not None:
             return events
+        for end in islice(_END.finditer(text), 8):  # more than one only where arguments look like it
+            events = _decode(b"[" + text[: end.start(1)] + b"]", list[Event])
+            if events is not None:
+                self._after = text[end.end() :]
+                return events
         ends = [0, *(match.end() for match in _BETWEEN.finditer(text)), len(text)]
-        each = [_decode(text[start:end].rstrip(_COMMA), Event) for start, end in pairwise(ends)]
-        self.dropped += each.count(None)
-        return [event for event in each if event]
+        return [event for start, end in pairwise(ends) if (event := self._one(text[start:end]))]
+
+    def _one(self, text: bytes) -> Event | None:
+        """An event of a damaged piece; the last one may be followed by the end of the list."""
+        if self._after is not None:
+            self._after = (self._after + text)[:_AFTER]
+            return None
+        event = _decode(text.rstrip(_COMMA), Event)
+        if event is None and (end := _END.search(text)):
+            event, self._after = _decode(text[: end.start(1)], Event), text[end.end() :]
+        self.dropped += event is None
+        return event
+
+
+def _last_start(text: bytes) -> int:
+    """Where the last event begins that is not the first; 0 if none is found near the end."""
+    for near in (MIB // 64, MIB // 4):
+        starts = [match.end() for match in _BETWEEN.finditer(text, max(0, len(text) - near))]
+        if starts:
+            return starts[-1]
+    return 0
 
 
 def _decode(text: bytes, kind: type[_T]) -> _T | None:
@@ -176,8 +246,10 @@ def _decode(text: bytes, kind: type[_T]) -> _T | None:
 
 
 _COMMA = b", \t\r\n"
-_OPENING = re.compile(rb'\[|.*?"traceEvents"\s*:\s*\[', re.DOTALL)
+_LIST = re.compile(rb"\[\s*(\{|\]|$)")
+_OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*")')
+_END = re.compile(rb'(?:(?<=\})|^)()\s*\](?=\s*(?:,\s*"|\}|\[|\{|$))')
 _ESCAPES = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 _NOT_A_NUMBER = re.compile(rb"([:,\[]\s*)-?(?:NaN|nan|Infinity|inf)(?=\s*[,}\]])")
 _CONTROL = bytes(32 if byte < 32 else byte for byte in range(256))

@@ -1,82 +1,35 @@
 """A trace: a table of events, and what is derived of it: launches, lines of code, steps."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
-from enum import IntEnum
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from perfkit.additions.trace.events import COPIES, KERNELS, Kind, Table, Tabulator, joined
 from perfkit.additions.trace.intervals import Ints, Spans, merge
-from perfkit.additions.trace.reader import ADVICE, Args, Event, Reader, Tell, TraceError, find
+from perfkit.additions.trace.reader import Reader, Tell, find
 
 WHOLE = "whole trace"
-_FARTHEST_US, _LONGEST_US, _NS = Decimal(4 * 10**15), Decimal(10**12), Decimal(1000)
-"""The year 2096, beyond which is no time stamp; eleven days; of a µs."""
-
-
-class Kind(IntEnum):
-    """What an event is; most of the names are those of the parts of a step."""
-
-    OTHER, KERNEL, COLLECTIVE, MEMCPY, MEMSET, COMMUNICATION, RUNTIME, DATALOADER = range(8)
-    CPU_OP, ANNOTATION, STEP, PYTHON = range(8, 12)
-
-
-KERNELS = (Kind.KERNEL, Kind.COLLECTIVE)
-COPIES = (Kind.MEMCPY, Kind.MEMSET)
-LAYERS: dict[str, tuple[Kind, ...]] = {
+_LAYERS: dict[str, tuple[Kind, ...]] = {
     "kernel": (Kind.KERNEL,),
     "memcpy": (Kind.MEMCPY,),
     "memset": (Kind.MEMSET,),
-    "communication": (Kind.COLLECTIVE, Kind.COMMUNICATION),
+    "communication": (Kind.COLLECTIVE,),
     "runtime": (Kind.RUNTIME,),
     "dataloader": (Kind.DATALOADER,),
-    "cpu_op": (Kind.CPU_OP, Kind.ANNOTATION),
+    "cpu_op": (Kind.CPU_OP, Kind.ANNOTATION, Kind.COMMUNICATION),
 }
 """The parts of a step in order of priority, but the rest; collective kernels are communication."""
-_HOST = "(cpu_op|operator|user_annotation) "
-_KINDS = {
-    Kind.STEP: _HOST + "ProfilerStep#",
-    Kind.DATALOADER: _HOST + r"enumerate\(Data(Loader|Pipe)\)",
-    Kind.COMMUNICATION: _HOST + "(nccl|rccl|gloo|ucc|mpi|xccl):",
-    Kind.COLLECTIVE: "(?is)kernel .*(nccl|rccl|oneccl|mscclpp)",
-    Kind.KERNEL: "kernel ",
-    Kind.MEMCPY: "(gpu_)?memcpy ",
-    Kind.MEMSET: "(gpu_)?memset ",
-    Kind.RUNTIME: r"(\w+_)?runtime |\w*_driver ",
-    Kind.CPU_OP: "(cpu_op|operator) ",
-    Kind.ANNOTATION: "user_annotation ",
-    Kind.PYTHON: "python(_function)? ",
-}
-"""How category and name of an event begin; the first that matches is its kind."""
-_COLUMNS = {
-    "kind": "i1",
-    **dict.fromkeys(["name", "thread", "inputs", "stack"], "i4"),
-    **dict.fromkeys(["start", "end", "correlation", "bytes"], "i8"),
-    **dict.fromkeys(["blocks", "occupancy"], "f8"),
-}
-
-
-@lru_cache(1 << 16)
-def _kind(category: str, name: str) -> Kind:
-    text = f"{category.lower()} {name}"
-    return next((kind for kind, pattern in _KINDS.items() if re.match(pattern, text)), Kind.OTHER)
-
-
-class Texts(dict[Any, int]):
-    """Numbers distinct values in order of appearance, in `each`; -1 is the number of none."""
-
-    def __init__(self) -> None:
-        self.each: list[Any] = []
-
-    def __missing__(self, value: Any) -> int:
-        self[value] = len(self)
-        self.each.append(value)
-        return self[value]
+_LAYERS_ON_CPU = {**_LAYERS, "communication": (Kind.COMMUNICATION,), "cpu_op": (Kind.CPU_OP, Kind.ANNOTATION)}
+"""Without a device, the host's marks of collectives are all that is known of communication."""
+PARTS = (*_LAYERS, "other")
+_SILENCE_NS = 600 * 10**9
+"""Nothing for ten minutes: what is before or after has a wrong time."""
 
 
 class Trace:
@@ -87,6 +40,7 @@ class Trace:
 
     Args:
         path: the file, of one rank; `recorded:NAME` is one that comes with perfkit.
+        opens: opens the file where it is in an archive.
         tell: follows the read.
 
     Raises:
@@ -94,16 +48,19 @@ class Trace:
         TraceError: nothing in it is an event of the PyTorch profiler.
     """
 
-    def __init__(self, path: str | Path, tell: Tell = lambda what, share: None) -> None:
-        self.file = Reader(find(path), tell)
-        self.texts = Texts()
-        self.threads: dict[tuple[str, str], str] = {}
-        """Names of threads by process and number."""
-        pieces = [self._rows(events) for events in self.file.pieces()]
-        table: Any = np.concatenate(pieces).view(np.recarray)
-        self.table = table
-        if not len(table):
-            raise TraceError(f"{self.file.path.name}: this file has no event of the profiler", ADVICE)
+    def __init__(
+        self, path: str | Path, opens: Callable[[], Any] | None = None, tell: Tell = lambda what, share: None
+    ) -> None:
+        self.file, rows = Reader(find(path), opens, tell), Tabulator()
+        self.table = joined([rows.table(events) for events in self.file.pieces()])
+        self.file.dropped += rows.dropped
+        self.texts, self.threads, self.kinds = rows.texts, rows.threads, rows.kinds
+        self.repeated = 0
+        """Events that were in the file twice."""
+        if not len(self.table):
+            raise self.file.refusal()
+        self._clean()
+        table = self.table
         self.start = int(table.start.min())
         """Of the recording, in ns; times of the table count from it."""
         table.start -= self.start
@@ -114,54 +71,53 @@ class Trace:
         self.ops, self.calls = self.rows(Kind.CPU_OP), self.rows(Kind.RUNTIME)
         """Operators, and calls of the runtime."""
         self.device = self.rows(*KERNELS, *COPIES)
-        self.launch = np.full(len(table), -1)
-        """For each row of the table the call that launched it: the first with its correlation, or -1."""
-        _, number = np.unique(table.correlation, return_inverse=True)
-        by_number, launching = self.launch.copy(), self.calls[table.correlation[self.calls] >= 0]
-        by_number[number[launching[::-1]]] = launching[::-1]
-        self.launch[self.device] = by_number[number[self.device]]
+        self.launch, self.ambiguous = self._launches()
+        """For each row of the table the call that launched it, or -1; device work with several candidates."""
         self.launched = self.device[self.launch[self.device] >= 0]
 
-    def _rows(self, events: list[Event]) -> Any:
-        """Rows of the table for the events of interest."""
-        texts, rows, nothing = self.texts, [], Args()
-        for event in events:
-            args, kind = event.args or nothing, Kind.OTHER
-            if event.ph == "X":
-                kind = _kind(event.cat, event.name)
-            elif event.name == "thread_name":
-                self.threads[str(event.pid), str(event.tid)] = args.name
-            if not kind:
-                continue
-            try:
-                fits = abs(event.ts) <= _FARTHEST_US and 0 <= event.dur <= _LONGEST_US
-            except ArithmeticError:  # NaN
-                fits = False
-            if not fits:
-                self.file.dropped += 1
-                continue
-            start = round(event.ts * _NS)
-            row = (
-                kind,
-                texts[event.name],
-                texts[event.pid, event.tid],
-                texts[bytes(args.dims), bytes(args.types)] if args.dims or args.types else -1,
-                texts[args.stack] if args.stack else -1,
-                start,
-                start + round(event.dur * _NS),
-                args.correlation,
-                args.bytes if args.bytes >= 0 else args.size,
-                args.blocks,
-                args.occupancy,
-            )
-            rows.append(row)
-        return np.array(rows, [*_COLUMNS.items()])
+    def _clean(self) -> None:
+        """Leaves out what is far from all else in time, what is there twice, and the profiler's span."""
+        near = _near(self.table)
+        self.file.dropped += int((~near).sum())
+        if not near.all():
+            self.table = self.table[near]
+        first = _distinct(self.table)
+        self.repeated = int((~first).sum())
+        if self.repeated:
+            self.table = self.table[first]
+        kinds = self.table.kind
+        if np.isin(kinds, (Kind.CPU_OP, *KERNELS, *COPIES)).any() and (kinds == Kind.SPAN).any():
+            self.table = self.table[kinds != Kind.SPAN]
+
+    def _launches(self) -> tuple[Ints, Ints]:
+        """The outermost call with the same correlation; none where calls with it are apart."""
+        table, launch = self.table, np.full(len(self.table), -1)
+        calls = self.calls[table.correlation[self.calls] >= 0]
+        if not len(calls):
+            return launch, self.device[:0]
+        calls = calls[np.lexsort((-table.end[calls], table.start[calls], table.correlation[calls]))]
+        number = table.correlation[calls]
+        distinct, first, of = np.unique(number, return_index=True, return_inverse=True)
+        outer = calls[first[of]]
+        apart = (table.end[calls] > table.end[outer]) | (table.thread[calls] != table.thread[outer])
+        unclear = np.bincount(of, apart, len(distinct)) > 0
+        at = np.searchsorted(distinct, table.correlation[self.device]).clip(max=len(distinct) - 1)
+        found = distinct[at] == table.correlation[self.device]
+        clear = found & ~unclear[at]
+        launch[self.device[clear]] = calls[first[at[clear]]]
+        return launch, self.device[found & unclear[at]]
+
+    @property
+    def rank(self) -> int | None:
+        """The process's number in a distributed run, if the file says it."""
+        rank = self.file.world.get("rank")
+        return rank if isinstance(rank, int) else None
 
     def rows(self, *kinds: Kind) -> Ints:
         """Row numbers of these kinds, ascending."""
         return np.flatnonzero(np.isin(self.table.kind, kinds))
 
-    def matching(self, rows: Ints, pattern: str) -> Ints:
+    def matching(self, rows: Ints, pattern: str | re.Pattern[str]) -> Ints:
         """Those of the rows in whose name a pattern is found."""
         finds, names = re.compile(pattern).search, self.table.name[rows]
         good = [name for name in np.unique(names).tolist() if finds(self.texts.each[name])]
@@ -181,8 +137,9 @@ class Trace:
 
     @cached_property
     def layers(self) -> tuple[Spans, ...]:
-        """The time of each of `LAYERS`."""
-        return tuple(self.union(self.rows(*kinds)) for kinds in LAYERS.values())
+        """The time of each of `PARTS` but the rest."""
+        layers = _LAYERS if len(self.device) else _LAYERS_ON_CPU
+        return tuple(self.union(self.rows(*kinds)) for kinds in layers.values())
 
     @cached_property
     def track(self) -> Ints:
@@ -250,27 +207,109 @@ class Trace:
 
     @cached_property
     def steps(self) -> "Steps":
-        """Host marks `ProfilerStep#n`, each extended to the end of the device work launched inside it."""
+        """The steps that are marked, else those that are inferred, else the whole recording.
+
+        Each begins when the device has finished what was launched before it, and ends with its own work.
+        """
         table, marks = self.table, self.rows(Kind.STEP)
-        if not len(marks):
-            return Steps(np.array([0]), np.array([table.end.max()]), [WHOLE])
         marks = marks[np.lexsort((-table.end[marks], table.start[marks]))]
-        start, end = table.start[marks], table.end[marks]
-        call, latest = self.launch[self.launched], end.copy()
-        step = np.searchsorted(start, table.start[call], "right") - 1
-        inside = (step >= 0) & (table.end[call] <= end[step])
-        np.maximum.at(latest, step[inside], table.end[self.launched[inside]])
+        first, last, names = table.start[marks], table.end[marks], self.text(table.name[marks])
+        edges, inferred = self._edges() if not len(marks) else (first, "")
+        if inferred:
+            first, last = edges[:-1], edges[1:]
+            names = [f"step {number}" for number in range(2, len(edges) + 1)]
+        if not len(first):
+            return Steps(np.array([0]), np.array([table.end.max()]), [WHOLE])
+        calls, done = self.launch[self.launched], table.end[self.launched]
+        step = np.searchsorted(first, table.start[calls], "right") - 1
+        inside = (step >= 0) & (table.end[calls] <= last[step])
+        ready, latest = first.copy(), last.copy()
+        np.maximum.at(latest, step[inside], done[inside])
+        between = ~inside & (step + 1 < len(ready))  # launched outside of steps, it delays the next one
+        np.maximum.at(ready, step[between] + 1, done[between])
+        ready[0] = max(ready[0], self._earlier())
         end = np.maximum.accumulate(latest)
-        start = np.maximum(start, np.concatenate((start[:1], end[:-1])))
-        keep = end > start  # not those that repeat, or lie inside others
-        return Steps(start[keep], end[keep], self.text(table.name[marks[keep]]))
+        start = np.maximum(ready, np.concatenate((first[:1], end[:-1])))
+        keep = np.flatnonzero(end > start)  # not those that repeat, or lie inside others
+        behind = int(min(ready[0], latest[0]) - first[0])
+        return Steps(start[keep], end[keep], [names[at] for at in keep], inferred, behind)
+
+    def _edges(self) -> tuple[Ints, str]:
+        """Ends of updates or starts of loads, without what is before the first and after the last; from what.
+
+        The rarer of both marks is taken: with accumulation there are fewer updates than batches, with two
+        optimizers more.
+        """
+        table = self.table
+        updates = self._apart(self.matching(self.rows(Kind.CPU_OP, Kind.ANNOTATION), r"^Optimizer\.step#"))
+        loads = self._apart(self.rows(Kind.DATALOADER))
+        if len(updates) >= 3 and (len(updates) <= len(loads) or not len(loads)):
+            return table.end[updates], "the ends of Optimizer.step"
+        if len(loads) >= 4:
+            return table.start[loads[1:]], "the calls of the DataLoader"
+        return loads[:0], ""
+
+    def _apart(self, rows: Ints) -> Ints:
+        """Those of the thread with the most, in order of time, without those inside others."""
+        table = self.table
+        rows = rows[table.thread[rows] == np.append(np.bincount(table.thread[rows]), 0).argmax()]
+        rows = rows[np.lexsort((-table.end[rows], table.start[rows]))]
+        before = np.append(-1, np.maximum.accumulate(table.end[rows])[:-1])[: len(rows)]
+        apart: Ints = rows[table.start[rows] >= before]
+        return apart
+
+    def _earlier(self) -> int:
+        """When the device has finished what was launched before the recording; 0 if there is no such work."""
+        start, end = self.table.start, self.table.end
+        unknown = np.setdiff1d(self.device[self.launch[self.device] < 0], self.ambiguous)
+        first = start[self.launched].min(initial=end.max()) if len(self.launched) else 0
+        return int(end[unknown[start[unknown] < first]].max(initial=0))
 
 
 @dataclass(frozen=True)
 class Steps(Spans):
-    """Windows of steps, in order of time."""
+    """Windows of steps, in order of time. `inferred`: the marks that they were inferred from, if not marked.
+
+    `behind`: for how many ns of the first step the device was busy with earlier work.
+    """
 
     names: list[str]
+    inferred: str = ""
+    behind: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no steps were found, so that the recording stands for one."""
+        return self.names == [WHOLE]
+
+
+def _near(table: Table) -> npt.NDArray[np.bool_]:
+    """The rows that are not minutes away from most others."""
+    order = np.argsort(table.start, kind="stable")
+    group = np.cumsum(np.diff(table.start[order], prepend=table.start[order[0]]) > _SILENCE_NS)
+    near = np.empty(len(table), bool)
+    near[order] = group == np.bincount(group).argmax()
+    last = table.start[near].max()
+    near &= table.end <= last + _SILENCE_NS
+    return near
+
+
+def _distinct(table: Table) -> npt.NDArray[np.bool_]:
+    """The rows that are no repetition: same event, same numbers, same times."""
+    columns = (
+        np.nan_to_num(table.identity, nan=-1),
+        table.correlation,
+        table.name,
+        table.thread,
+        table.kind,
+        table.end,
+        table.start,
+    )
+    order = np.lexsort(columns)
+    same = np.all([np.diff(column[order]) == 0 for column in columns], axis=0)
+    first = np.ones(len(table), bool)
+    first[order[1:][same]] = False
+    return first
 
 
 def take(column: Ints, rows: Ints) -> Ints:

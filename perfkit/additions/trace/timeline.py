@@ -12,9 +12,11 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from perfkit.additions.trace import data
+from perfkit.additions.trace.events import Kind
+from perfkit.additions.trace.formats import TraceError
 from perfkit.additions.trace.intervals import Ints
-from perfkit.additions.trace.reader import TraceError
-from perfkit.additions.trace.table import Kind, Trace, take
+from perfkit.additions.trace.table import Trace, take
 from perfkit.show import style
 from perfkit.show.document import Interactive
 from perfkit.show.style import Look
@@ -24,18 +26,16 @@ MOST = 100_000
 """Bars of a timeline: at most 45 bytes each in a page, which stays below 5 MB."""
 PARTS = ("several kinds", *(kind.name.lower() for kind in Kind if kind))
 """What a bar shows: a kind by its number."""
-OTHER = Look("other", "#bbbbbb")
+_WORDS = data.table("words")["part"]
+OTHER = Look(_WORDS["other"], "#bbbbbb")
 LOOKS = {
-    look.label: look
-    for look in (
-        Look("kernel", style.BLUE),
-        Look("memcpy", style.ORANGE, "//"),
-        Look("memset", style.PURPLE, "xx"),
-        Look("communication", style.VERMILLION, "\\\\"),
-        Look("runtime", style.SKY, "--"),
-        Look("dataloader", style.GREEN, "oo"),
-        Look("cpu_op", style.YELLOW, ".."),
-    )
+    "kernel": Look(_WORDS["kernel"], style.BLUE),
+    "memcpy": Look(_WORDS["memcpy"], style.ORANGE, "//"),
+    "memset": Look(_WORDS["memset"], style.PURPLE, "xx"),
+    "communication": Look(_WORDS["communication"], style.VERMILLION, "\\\\"),
+    "runtime": Look(_WORDS["runtime"], style.SKY, "--"),
+    "dataloader": Look(_WORDS["dataloader"], style.GREEN, "oo"),
+    "cpu_op": Look(_WORDS["cpu_op"], style.YELLOW, ".."),
 }
 Columns = list[list[int]]
 """Bars in order of time: starts, durations and busy times in ns, then events, and
@@ -140,7 +140,7 @@ def _lane(trace: Trace, track: int, rows: list[Columns]) -> Lane:
     pid, tid = trace.texts.each[thread]
     label = trace.threads.get((str(pid), str(tid))) or f"thread {tid}"
     if group:
-        gpu = "simulated GPU" if trace.file.head.simulated else "GPU"
+        gpu = "simulated GPU" if trace.file.simulated else "GPU"
         label = f"{gpu} {pid} stream {str(tid).removeprefix('stream ')}{' copies' if group == 2 else ''}"
     return Lane(label=clean(label, 60), kind=("thread", "stream", "copies")[group], rows=rows)
 
@@ -149,14 +149,15 @@ def interactive(window: Lanes) -> Interactive:
     """The timeline of a recording to zoom and pan in, opened at its step."""
     colours = [LOOKS.get(part, OTHER).colour for part in PARTS]
     used = sorted({number for lane in window.lanes for row in lane.rows for number in row[5]})
-    legend = {PARTS[number]: colours[number] for number in used}
-    data = {**msgspec.to_builtins(window), "parts": PARTS, "colours": colours}
+    words = [_WORDS.get(part, part) for part in PARTS]
+    legend = {words[number]: colours[number] for number in used}
+    shown = {**msgspec.to_builtins(window), "parts": words, "colours": colours}
     name = window.steps[2][window.step]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("perfkit.additions.trace", "."), autoescape=True
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    markup = environment.get_template("timeline.jinja").render(legend=legend, name=name, data=data)
+    markup = environment.get_template("timeline.jinja").render(legend=legend, name=name, data=shown)
     script = Path(__file__).with_name("timeline.js").read_text(encoding="utf-8")
     height = 270 + sum(15 * len(lane.rows) + 7 for lane in window.lanes)
     return Interactive(f"Timeline of {name}", markup, script, height)

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from perfkit.additions.trace import Trace, analyse
-from perfkit.additions.trace.reader import TraceError
+from perfkit.additions.trace.formats import TraceError
 from tests.unit.additions.trace.recording import Recording, step
 
 
@@ -105,5 +105,5 @@ def test_what_is_no_trace_is_refused_with_a_remedy(tmp_path, data):
 
 def test_a_read_says_how_far_it_is(tmp_path):
     said = []
-    Trace(sample().save(tmp_path, "a.json.gz"), lambda *now: said.append(now))
+    Trace(sample().save(tmp_path, "a.json.gz"), tell=lambda *now: said.append(now))
     assert said[-1] == ("reading a.json.gz", 1.0)

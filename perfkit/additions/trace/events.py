@@ -1,0 +1,143 @@
+"""Events become columns of numbers, piece by piece."""
+
+import re
+from decimal import Decimal
+from enum import IntEnum
+from typing import Any, Self
+
+import numpy as np
+
+from perfkit.additions.trace import data
+from perfkit.additions.trace.intervals import Ints
+from perfkit.additions.trace.reader import Args, Event
+
+_FARTHEST_NS, _LONGEST_NS, _UNKNOWN_NS = 4 * 10**18, 10**15, 8 * 10**18
+"""The year 2096, beyond which is no time stamp; eleven days; what stands for no number."""
+_DIGITS = 16
+"""No time has as many digits before the point."""
+
+
+class Kind(IntEnum):
+    """What an event is; most of the names are those of the parts of a step."""
+
+    OTHER, KERNEL, COLLECTIVE, MEMCPY, MEMSET, COMMUNICATION, RUNTIME, DATALOADER = range(8)
+    CPU_OP, ANNOTATION, STEP, PYTHON, SPAN = range(8, 13)
+
+
+KERNELS = (Kind.KERNEL, Kind.COLLECTIVE)
+COPIES = (Kind.MEMCPY, Kind.MEMSET)
+
+
+class Kinds(dict[tuple[str, str, str], Kind]):
+    """The kind of phase, category and name: the first in names.toml that fits."""
+
+    def __missing__(self, key: tuple[str, str, str]) -> Kind:
+        text, known = f"{key[1].lower()} {key[2]}", data.names("kind").items()
+        fits = (Kind[kind] for kind, pattern in known if pattern.match(text))
+        self[key] = next(fits, Kind.OTHER) if key[0] == "X" else Kind.OTHER
+        return self[key]
+
+
+class Texts(dict[Any, int]):
+    """Numbers distinct values in order of appearance, in `each`; -1 is the number of none."""
+
+    def __init__(self) -> None:
+        self.each: list[Any] = []
+
+    def __missing__(self, value: Any) -> int:
+        self[value] = len(self)
+        self.each.append(value)
+        return self[value]
+
+
+class Table:
+    """Events of interest: an array for each property. `identity`: the profiler's own number, or NaN."""
+
+    kind: Any
+    name: Any
+    thread: Any
+    inputs: Any
+    stack: Any
+    start: Any
+    end: Any
+    correlation: Any
+    bytes: Any
+    blocks: Any
+    occupancy: Any
+    identity: Any
+
+    def __init__(self, **columns: Any) -> None:
+        vars(self).update(columns)
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __getitem__(self, rows: Any) -> Self:
+        return type(self)(**{name: column[rows] for name, column in vars(self).items()})
+
+
+def joined(pieces: list[Table]) -> Table:
+    """All rows; the pieces give theirs away column by column, so that nothing is held twice."""
+    return Table(**{name: np.concatenate([vars(p).pop(name) for p in pieces]) for name in [*vars(pieces[0])]})
+
+
+class Tabulator:
+    """Makes columns of events, and numbers their texts. `dropped`: events with impossible times."""
+
+    def __init__(self) -> None:
+        self.texts, self.kinds, self.dropped = Texts(), Kinds(), 0
+        self.threads: dict[tuple[str, str], str] = {}
+        """Names of threads by process and number."""
+
+    def table(self, events: list[Event]) -> Table:
+        """The rows of the events of interest; those with impossible times are left out and counted."""
+        texts, nothing = self.texts, Args()
+        for event in events:
+            if event.ph == "M" and event.name == "thread_name" and event.args:
+                self.threads[str(event.pid), str(event.tid)] = event.args.name
+        kinds = [self.kinds[event.ph, event.cat, event.name] for event in events]
+        events = [event for event, kind in zip(events, kinds, strict=True) if kind]
+        args = [event.args or nothing for event in events]
+        start = nanoseconds([bytes(event.ts) for event in events])
+        length = nanoseconds([bytes(event.dur) for event in events])
+        fits = (abs(start) <= _FARTHEST_NS) & (length >= 0) & (length <= _LONGEST_NS)
+        self.dropped += int((~fits).sum())
+        table = Table(
+            kind=np.array([kind for kind in kinds if kind], np.int8),
+            name=np.array([texts[event.name] for event in events], np.int32),
+            thread=np.array([texts[event.pid, event.tid] for event in events], np.int32),
+            inputs=np.array(
+                [texts[bytes(a.dims), bytes(a.types)] if a.dims or a.types else -1 for a in args], np.int32
+            ),
+            stack=np.array([texts[a.stack] if a.stack else -1 for a in args], np.int32),
+            start=start,
+            end=start + length,
+            correlation=np.array([a.correlation for a in args], np.int64),
+            bytes=np.array([a.bytes if a.bytes >= 0 else a.size for a in args], np.int64),
+            blocks=np.array([a.blocks for a in args], np.float64),
+            occupancy=np.array([a.occupancy for a in args], np.float64),
+            identity=np.array([a.frame if a.operator is None else a.operator for a in args], np.float64),
+        )
+        return table if fits.all() else table[fits]
+
+
+_WHOLE = re.compile(rb"(?:-?\d{1,16},)*")
+_THOUSANDTHS = re.compile(rb"(?:-?\d{1,16}\.\d{3},)*")
+
+
+def nanoseconds(texts: list[bytes]) -> Ints:
+    """Exact ns of numbers of µs; what is no number is beyond all times."""
+    text = b",".join([*texts, b""])
+    if _THOUSANDTHS.fullmatch(text):
+        return np.fromstring(text.replace(b".", b""), np.int64, sep=",")
+    if _WHOLE.fullmatch(text):
+        return 1000 * np.fromstring(text, np.int64, sep=",")
+    return np.array([_nanoseconds(each) for each in texts], np.int64)
+
+
+def _nanoseconds(text: bytes) -> int:
+    try:
+        us = Decimal(text.strip(b'"').decode())
+        return round(1000 * us) if us.adjusted() < _DIGITS else _UNKNOWN_NS
+    except (ArithmeticError, ValueError):  # no number, NaN, infinity
+        return _UNKNOWN_NS

@@ -1,0 +1,44 @@
+"""What a file is that is not a trace, by its first bytes: files are named, never loaded."""
+
+import re
+from typing import Any
+
+from perfkit.additions.trace import data
+from perfkit.errors import InvalidValue
+
+ADVICE = "Give a *.pt.trace.json[.gz] of the PyTorch profiler, or a folder or archive with one of each rank"
+ENOUGH = 1 << 16
+"""Bytes of a beginning that tell what a file is."""
+GZIP = b"\x1f\x8b"
+
+
+class TraceError(InvalidValue):
+    """A file that cannot be read as a profiler trace."""
+
+
+def _fits(form: dict[str, Any], name: str, begin: bytes) -> bool:
+    """Whether a file's name or its first bytes are those of a format."""
+    if form.get("suffix"):
+        return name.lower().endswith(tuple(form["suffix"]))
+    if form.get("holds"):
+        return re.search(form["holds"].encode(), begin) is not None
+    at = form.get("at", 0)
+    return any(begin.startswith(text.encode("latin-1"), at) for text in form["begins"])
+
+
+def refusal(name: str, begin: bytes) -> TraceError:
+    """The error for a file that is not a trace: what it is, and what to do.
+
+    Args:
+        name: of the file.
+        begin: its first bytes, unpacked if it is a gzip file.
+    """
+    for form in data.table("formats")["format"]:
+        if _fits(form, name, begin):
+            return TraceError(f"{name}: {form['is']}", form.get("do", ADVICE))
+    if not begin:
+        return TraceError(f"{name}: the file is empty", "Record or copy it again")
+    if begin[:1] in (b"{", b"["):
+        return TraceError(f"{name}: this is JSON, but not a trace of the PyTorch profiler", ADVICE)
+    sort = "binary data" if b"\0" in begin else "text, but not JSON"
+    return TraceError(f"{name}: this is {sort}, so not a trace of the PyTorch profiler", ADVICE)

@@ -1,0 +1,110 @@
+"""What is wrong with a trace, or must be known of it before its figures are read."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from perfkit.additions.trace import data
+from perfkit.additions.trace.events import Kind
+from perfkit.additions.trace.model import Health
+from perfkit.additions.trace.table import Trace
+from perfkit.show import units
+
+_DEVICE = [
+    *("breakdown_us", "mean_us", "exposed_and_hidden_us", "idle", "gpu_utilization", "tensor_core"),
+    *("gpu_utilization_with_copies", "est_sm_efficiency", "est_achieved_occupancy"),
+]
+"""Figures that need every event of the device."""
+_FEW = 0.01
+"""A share of launches without a kernel that the edges of the recording explain."""
+
+
+def said(code: str, spoils: list[str] | None = None, **facts: Any) -> Health:
+    """The problem with this code in words.toml, filled in."""
+    words = data.table("words")["health"][code]
+    return Health(
+        code.removeprefix("some_"), words["severity"], words["message"].format(**facts), spoils or []
+    )
+
+
+def check(trace: Trace, shows: list[str]) -> list[Health]:
+    """Problems of a trace, which shows this of its program; what they spoil is set to None then."""
+    return [*_file(trace), *_steps(trace), *_recorded(trace, shows), *_launches(trace)]
+
+
+def _file(trace: Trace) -> Iterator[Health]:
+    if basis := trace.file.simulated:
+        yield said("simulated", facts="".join(f"; {name}: {fact[:200]}" for name, fact in basis.items()))
+    if trace.file.truncated:
+        yield said("truncated", ["mean_step_us", *_DEVICE])
+    if trace.file.documents > 1:
+        yield said("several_documents")
+    counts = {
+        "bad_events": trace.file.dropped,
+        "repeated_events": trace.repeated,
+        "same_correlation": len(trace.ambiguous),
+        "python_frames": len(trace.rows(Kind.PYTHON)),
+    }
+    yield from (said(code, count=f"{count:,}") for code, count in counts.items() if count)
+
+
+def _steps(trace: Trace) -> Iterator[Health]:
+    marks, steps = len(trace.rows(Kind.STEP)), trace.steps
+    if steps.is_whole:
+        yield said("no_steps")
+    elif steps.inferred:
+        before, after = _time(steps.start[0]), _time(trace.table.end.max() - steps.end[-1])
+        yield said(
+            "inferred_steps", count=len(steps.names), source=steps.inferred, before=before, after=after
+        )
+    elif left := marks - len(steps.names):
+        yield said("duplicate_steps", left=left, count=marks)
+    if steps.behind > 0.05 * steps.total:
+        yield said("device_behind", time=_time(steps.behind))
+
+
+def _time(ns: Any) -> str:
+    return units.duration(float(ns) / 1e9)
+
+
+def _recorded(trace: Trace, shows: list[str]) -> Iterator[Health]:
+    """What was not recorded, and why."""
+    listed = trace.file.devices
+    name = units.clean(listed[0].name or "unnamed", 60) if listed else ""
+    if len(trace.device):
+        if "host" not in shows:
+            yield said("no_host_events")
+    elif not len(trace.ops):
+        yield said("nothing_recorded", time=_time(trace.table.end.max()))
+    elif "on mps" in shows:
+        yield said("on_mps")
+    elif "on gpu" in shows:
+        yield said("operators_on_gpu")
+    elif listed and "on cpu" in shows:
+        yield said("on_cpu_beside_gpu", name=name)
+    elif listed:
+        yield said("no_kernels", name=name)
+    elif listed is not None and "on cpu" not in shows:
+        yield said("perhaps_mps")
+
+
+def _launches(trace: Trace) -> Iterator[Health]:
+    start, ids, tied = trace.table.start, trace.table.correlation, trace.launched
+    launching = trace.matching(trace.calls, "^(?!.*(Graph|HostFunc)).*Launch")
+    launching = launching[ids[launching] >= 0]
+    without = len(launching) - int(np.isin(ids[launching], ids[trace.device]).sum())
+    if without and not len(trace.device):
+        yield said("no_gpu_events", _DEVICE)
+    elif without:
+        many = without > _FEW * len(launching)
+        why = "; profile once, in a fresh process, after more warm-up steps (pytorch#192021)"
+        if trace.file.dropped:
+            why = ", perhaps because events were left out"
+        problem = said(
+            "dropped_kernels", _DEVICE if many else [], without=without, count=len(launching), why=why
+        )
+        yield Health(problem.code, "error", problem.message, problem.spoils) if many else problem
+    if early := int((start[tied] < start[trace.launch[tied]]).sum()):
+        spoils = ["idle"] if early > _FEW * len(tied) else []
+        yield said("early_kernels", spoils, early=early, count=len(tied))

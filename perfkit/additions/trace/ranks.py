@@ -1,0 +1,133 @@
+"""A folder or an archive with a trace of each rank: each rank's figures, and who is late."""
+
+import contextlib
+import re
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from perfkit.additions.trace.analysis import analyse
+from perfkit.additions.trace.events import Kind
+from perfkit.additions.trace.formats import TraceError
+from perfkit.additions.trace.health import said
+from perfkit.additions.trace.model import Analysis, Rank
+from perfkit.additions.trace.reader import Tell
+from perfkit.additions.trace.table import Trace
+
+_MOST = 64
+"""Ranks that are read."""
+_LATE = 0.05
+"""Share of a step that the others wait for a rank that is late."""
+
+
+class _Read(NamedTuple):
+    """What is kept of a rank while the others are read."""
+
+    number: int
+    path: Path
+    opens: Callable[[], Any]
+    analysis: Analysis
+    collectives: list[str]
+    lengths: Any
+
+
+def read(path: Path, tell: Tell) -> tuple[Trace, Analysis]:
+    """A trace, or those of several ranks: of these the one that is late, else the first.
+
+    Raises:
+        InvalidValue: it cannot be read.
+        TraceError: it is not a trace, or holds traces that are not one of each rank.
+    """
+    with _files(path) as files:
+        if len(files) < 2:
+            file = next(iter(files), path)
+            trace = Trace(file, files.get(file), tell)
+            return trace, analyse(trace)
+        each = sorted(_each(path, files, tell), key=lambda rank: rank.number)
+        rows, late = _compared(each)
+        shown = late or each[0]
+        first = sorted(rows, key=lambda row: row.rank != shown.number)
+        why = ", which is late" if late else ""
+        analysis = msgspec.structs.replace(
+            shown.analysis,
+            files=[row.file for row in first],
+            device={**shown.analysis.device, "ranks": [row.rank for row in first]},
+            ranks=rows,
+            late_rank=late.number if late else None,
+            health=[*shown.analysis.health, said("several_ranks", rank=shown.number, why=why)],
+        )
+        return Trace(shown.path, shown.opens, tell), analysis
+
+
+@contextlib.contextmanager
+def _files(path: Path) -> Iterator[dict[Path, Callable[[], Any]]]:
+    """The traces in a folder or an archive, and what opens them; none of something else."""
+    with contextlib.ExitStack() as stack:
+        opens: dict[str, Callable[[], Any]] = {}
+        if path.is_dir():
+            opens = {file.name: partial(file.open, "rb") for file in path.iterdir()}
+        elif path.is_file() and zipfile.is_zipfile(path):
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            opens = {name: partial(archive.open, name) for name in archive.namelist()}
+        elif path.is_file() and tarfile.is_tarfile(path):
+            tar = stack.enter_context(tarfile.open(path))
+            opens = {each.name: partial(tar.extractfile, each) for each in tar if each.isfile()}
+        named = sorted(name for name in opens if name.lower().endswith((".json", ".json.gz")))
+        if len(named) > _MOST or (path.is_dir() and not named):
+            what = f"{path}: {len(named)} files in it end in .json or .json.gz"
+            raise TraceError(what, f"Name a folder with one trace of each rank, at most {_MOST}")
+        yield {path / name: opens[name] for name in named}
+
+
+def _each(path: Path, files: dict[Path, Callable[[], Any]], tell: Tell) -> list[_Read]:
+    each = list[_Read]()
+    for name, opens in files.items():
+        trace = Trace(name, opens, tell)
+        in_name = re.search(r"rank\D?(\d+)", name.name)
+        number = int(in_name[1]) if trace.rank is None and in_name else trace.rank
+        if number is None or any(rank.number == number for rank in each):
+            why = "does not say its rank" if number is None else f"is a second one of rank {number}"
+            raise TraceError(f"{path}: of several traces, {name.name} {why}", "Give one of the files")
+        rows = trace.rows(Kind.COLLECTIVE)
+        rows = rows[np.argsort(trace.table.start[rows], kind="stable")]
+        names, lengths = trace.text(trace.table.name[rows]), trace.duration(rows) / 1e3
+        each.append(_Read(number, name, opens, analyse(trace), names, lengths))
+    return each
+
+
+def _compared(each: list[_Read]) -> tuple[list[Rank], _Read | None]:
+    """Each rank's figures, and the one for which the others wait: it waits least itself.
+
+    A collective takes as long as data need on the rank that comes last, and longer on the others, which wait
+    for it. Only lengths are compared, as clocks of different machines differ.
+    """
+    lengths = [rank.lengths for rank in each]
+    if any(rank.collectives != each[0].collectives for rank in each):  # not the same ones: all of them as one
+        lengths = [times.sum(keepdims=True) for times in lengths]
+    waiting = (np.stack(lengths) - np.min(lengths, axis=0)).sum(axis=1)
+    waiting /= [len(rank.analysis.steps) or 1 for rank in each]
+    talks = all(rank.collectives for rank in each)
+    rows = list[Rank]()
+    for rank, wait in zip(each, waiting.tolist(), strict=True):
+        analysis, talk = rank.analysis, rank.analysis.communication or {}
+        row = Rank(
+            rank=rank.number,
+            file=str(rank.path),
+            mean_step_us=analysis.mean_step_us,
+            gpu_utilization=analysis.gpu_utilization,
+            computing_us=analysis.mean_us["kernel"],
+            communication_us=talk.get("total_us_per_step"),
+            exposed_us=talk.get("exposed_us_per_step"),
+            waiting_us=wait if talks else None,
+        )
+        rows.append(row)
+    last = int(np.argmin(waiting))
+    others = np.delete(waiting, last).mean() - waiting[last]
+    step = each[last].analysis.mean_step_us or np.inf
+    return rows, each[last] if talks and others >= _LATE * step else None

@@ -1,0 +1,485 @@
+"""Traces of others: what a step is, what is said, and what is not, each with its right value."""
+
+import gzip
+import io
+import json
+import tarfile
+import threading
+import zipfile
+
+import pytest
+
+from perfkit.additions.trace import Trace, analyse, profile, reader
+from perfkit.additions.trace.formats import TraceError
+from perfkit.additions.trace.summary import ranks as sentence
+from perfkit.additions.trace.summary import summary
+from perfkit.errors import InvalidValue
+from perfkit.show import terminal
+from tests.unit.additions.trace.recording import LOADER, Recording, step
+
+GPU = {"deviceProperties": [{"id": 0, "name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0}]}
+NO_GPU = {"deviceProperties": []}
+
+
+def codes(analysis):
+    return [problem.code for problem in analysis.health]
+
+
+def found(analysis):
+    return {row.bottleneck: row for row in analysis.diagnosis}
+
+
+def idle(analysis):
+    return {row.cause: row.total_us for row in analysis.idle}
+
+
+# ---------------------------------------------------------------- 1: what is the host's
+
+
+def test_a_gap_is_the_hosts_until_the_launch_that_ends_it(tmp_path):
+    trace = Recording(**GPU).op("aten::mm", 0, 100).launch("gemm", 10, (8000, 2000), cost=20)
+    analysis = trace.analyse(tmp_path)
+    assert idle(analysis) == {"launch": 30, "queued": 7970}
+    assert list(found(analysis)) == ["late-start"]
+    assert found(analysis)["late-start"].try_next == []
+
+
+def test_calls_that_are_slow_once_are_named_and_no_part_of_what_steps_could_gain(tmp_path):
+    trace = Recording(**GPU).op("aten::embedding", 0, 420_000).op("aten::mm", 420_100, 100)
+    trace.launch("emb", 100, (420_000, 100), cost=419_000)
+    analysis = trace.launch("ampere_sgemm", 420_110, (420_200, 500_000), cost=10).analyse(tmp_path)
+    assert idle(analysis)["first_calls"] == 419_000
+    rows = found(analysis)
+    assert list(rows) == ["device-bound", "first-calls"]
+    assert rows["first-calls"].gain_at_most is None
+    assert rows["device-bound"].share_of_step == pytest.approx(500_100 / 501_200)
+    assert rows["device-bound"].try_next == ["amp", "fp32_precision", "compile"], (
+        "neither optimizer nor batch"
+    )
+
+
+def test_a_long_launch_of_a_kernel_that_ran_before_is_no_first_call(tmp_path):
+    trace = Recording(**GPU).op("aten::mm", 0, 9000).launch("gemm", 0, (5, 1000))
+    analysis = trace.launch("gemm", 2000, (8000, 1000), cost=5990).analyse(tmp_path)
+    assert idle(analysis) == {"launch": 6987, "queued": 13}
+
+
+def test_without_host_events_the_cause_is_unknown(tmp_path):
+    trace = Recording(**GPU).add("kernel", "a", 0, 10, 7, 0).add("kernel", "b", 90, 10, 7, 0)
+    analysis = trace.analyse(tmp_path)
+    assert idle(analysis) == {"unknown": 80}
+    assert codes(analysis) == ["no_steps", "no_host_events"]
+    assert "record CPU activities too" in found(analysis)["unknown"].message
+    assert "host-bound" not in found(analysis)
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "tried"),
+    [
+        ("aten::mm", "cudaLaunchKernel", ["compile"]),
+        ("aten::mm", "cudaGraphLaunch", []),
+        ("Torch-Compiled Region: 0/0", "cudaLaunchKernel", []),
+        ("MmBackward0", "cudaLaunchKernel", ["compile", "batch_size"]),
+        ("Optimizer.step#Adam.step", "cudaLaunchKernel", ["compile", "batch_size", "optimizer_impl"]),
+    ],
+)
+def test_only_what_can_act_is_advised(tmp_path, name, call, tried):
+    trace = step(**GPU).op(name, 0, 90).launch("a", 0, (2, 1), call).launch("a", 90, (93, 1), call)
+    assert found(trace.analyse(tmp_path))["host-bound"].try_next == tried
+
+
+# ---------------------------------------------------------------- 2: nothing
+
+
+def test_nothing_recorded_is_said_and_not_diagnosed(tmp_path):
+    trace = Recording(**GPU).add("Trace", "PyTorch Profiler (0)", 0, 5e6, "PyTorch Profiler")
+    trace.add("cuda_runtime", "cudaGetDeviceCount", 4e6, 1000)
+    analysis = trace.add("cuda_runtime", "cudaDeviceSynchronize", 4.1e6, 180_000).analyse(tmp_path)
+    assert (analysis.diagnosis, analysis.device["kind"]) == ([], "unknown")
+    assert codes(analysis)[-1] == "nothing_recorded"
+    assert analysis.health[-1].message.startswith("5.00 s were recorded, but no operator and no kernel")
+    assert analysis.mean_us["runtime"] == 181_000
+    assert sum(time or 0 for time in analysis.mean_us.values()) == analysis.mean_step_us == 5e6
+    assert summary(analysis) == "This recording is empty: 5.00 s without an operator or a kernel."
+
+
+@pytest.mark.parametrize(
+    ("head", "name", "code", "kind"),
+    [
+        (GPU, "aten::mm", "no_kernels", "unknown"),
+        (GPU, "aten::mkldnn_convolution", "on_cpu_beside_gpu", "cpu"),
+        (GPU, "aten::cudnn_convolution", "operators_on_gpu", "unknown"),
+        (NO_GPU, "aten::mm", "perhaps_mps", "unknown"),
+        (NO_GPU, "aten::_mps_convolution", "on_mps", "unknown"),
+        (NO_GPU, "aten::mkldnn_convolution", None, "cpu"),
+        ({}, "aten::mm", None, "cpu"),
+    ],
+)
+def test_without_kernels_it_is_said_why_and_the_cpu_is_blamed_only_where_it_is_seen(
+    tmp_path, head, name, code, kind
+):
+    analysis = step(**head).op(name, 1, 98).analyse(tmp_path)
+    assert (codes(analysis), analysis.device["kind"]) == ([code] if code else [], kind)
+    assert list(found(analysis)) == (["device-bound"] if kind == "cpu" else [])
+    assert sum(time or 0 for time in analysis.mean_us.values()) == 100
+
+
+def test_who_knows_the_device_can_say_it(tmp_path):
+    trace = step(**NO_GPU).op("aten::mm", 1, 98).load(tmp_path)
+    assert list(found(analyse(trace, on_cpu=True))) == ["device-bound"]
+
+
+# ---------------------------------------------------------------- 3: steps
+
+
+def test_a_step_begins_when_earlier_device_work_is_done(tmp_path):
+    trace = Recording(**GPU)
+    for at in range(3):
+        trace.step(at, at * 10_000, 10_000)
+        trace.add("kernel", "of before", at * 10_000, 10_000, 7, 0, correlation=100 + at)
+        trace.launch("mine", at * 10_000 + 5, (30_000 + at * 10_000, 10_000))
+    analysis = trace.analyse(tmp_path)
+    assert [each.duration_us for each in analysis.steps] == [10_000] * 3
+    assert codes(analysis) == ["device_behind"]
+    assert "30.0 ms behind" in analysis.health[0].message
+
+
+def loop(updates=6, loads=6, start=50_000):
+    """A loader and an optimizer, 1 ms a step: 0.4 ms of waiting, 0.3 ms of an update."""
+    trace = Recording().op("aten::randn", 0, start).op("aten::mm", start + 6000, 9000)
+    for at in range(start, start + 1000 * loads, 1000):
+        trace.op(LOADER, at, 30_000 if at == 0 else 400)
+    for at in range(start, start + 1000 * updates, 1000):
+        trace.add("user_annotation", "Optimizer.step#SGD.step", at + 700, 300)
+    return trace
+
+
+def test_unmarked_steps_are_inferred_without_start_up_and_tail(tmp_path):
+    analysis = loop().analyse(tmp_path)
+    assert analysis.steps_are == "inferred"
+    assert [(each.start_us, each.duration_us) for each in analysis.steps] == [
+        (51_000 + 1000 * at, 1000) for at in range(5)
+    ]
+    assert analysis.mean_us["dataloader"] == 400
+    assert found(analysis)["data-bound"].share_of_step == 0.4
+    (problem,) = analysis.health
+    assert (problem.code, "Optimizer.step" in problem.message) == ("inferred_steps", True)
+    assert "51.0 ms" in problem.message and "9.00 ms" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("updates", "loads", "steps"), [(0, 6, 4), (3, 6, 2), (12, 6, 4), (0, 3, 0), (2, 0, 0)]
+)
+def test_the_rarer_mark_is_the_step(tmp_path, updates, loads, steps):
+    analysis = loop(updates, loads).analyse(tmp_path)
+    assert analysis.steps_are == ("inferred" if steps else "whole recording")
+    assert len(analysis.steps) == (steps or 1)
+
+
+# ---------------------------------------------------------------- 4: ranks
+
+
+def rank(number, own, waits, world=2):
+    """Two steps; in each a rank computes for `own` µs, then its collective waits and transfers for 10 µs."""
+    about = {"backend": "nccl", "rank": number, "world_size": world}
+    trace = Recording(distributedInfo=about, **GPU)
+    for at in (0, 200):
+        trace.step(at, at, 200).op("MmBackward0", at, 5).launch("gemm", at, (at + 5, own))
+        trace.launch("ncclDevKernel_AllReduce", at + 6, (at + 5 + own, waits + 10), stream=9)
+    return trace
+
+
+def several(folder, form):
+    """Three ranks, of which 2 is late; as a folder, or in an archive."""
+    texts = {
+        f"job_rank{n}.pt.trace.json.gz": rank(n, own, 100 - own, 3) for n, own in enumerate((40, 50, 100))
+    }
+    if form == "folder":
+        (folder / "ranks").mkdir()
+        for name, trace in texts.items():
+            trace.save(folder / "ranks", name)
+        return folder / "ranks"
+    path = folder / f"ranks.{form}"
+    if form == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, trace in texts.items():
+                archive.writestr(f"deep/{name}", gzip.compress(trace.text()))
+        return path
+    with tarfile.open(path, "w:gz" if form.endswith("gz") else "w") as archive:
+        for name, trace in texts.items():
+            data = gzip.compress(trace.text())
+            about = tarfile.TarInfo(f"./{name}")
+            about.size = len(data)
+            archive.addfile(about, io.BytesIO(data))
+    return path
+
+
+@pytest.mark.parametrize("form", ["folder", "tar", "tar.gz", "zip"])
+def test_ranks_open_as_one_and_the_late_one_is_found(tmp_path, form):
+    view = profile.read(several(tmp_path, form), lambda what, share: None)
+    analysis = view.analysis
+    assert [(row.rank, row.computing_us, row.communication_us, row.waiting_us) for row in analysis.ranks] == [
+        (0, 40, 70, 60), (1, 50, 60, 50), (2, 100, 10, 0),
+    ]  # fmt: skip
+    assert (analysis.late_rank, analysis.device["ranks"], len(analysis.files)) == (2, [2, 0, 1], 3)
+    assert sentence(analysis).startswith(
+        "Rank 2 is late: it waits 0 µs of a step for the others, and they wait 50"
+    )
+    assert "on 3 ranks" in summary(analysis)
+    text = terminal.text(view.sections())
+    assert "Rank 2 is late" in text and "waiting" in text
+
+
+def test_ranks_that_are_no_ranks_of_one_run_are_refused(tmp_path):
+    for name in ("a.json", "b.json"):
+        step().op("aten::mm", 0, 9).save(tmp_path, name)
+    with pytest.raises(TraceError, match="does not say its rank"):
+        profile.read(tmp_path, lambda what, share: None)
+    for name in ("a.json", "b.json"):
+        rank(1, 40, 60).save(tmp_path, name)
+    with pytest.raises(TraceError, match="rank 1"):
+        profile.read(tmp_path, lambda what, share: None)
+    (tmp_path / "b.json").unlink()
+    assert profile.read(tmp_path, lambda what, share: None).analysis.ranks == [], "one trace in a folder"
+
+
+def test_even_ranks_have_none_that_is_late(tmp_path):
+    for number in (0, 1):
+        rank(number, 50, 1).save(tmp_path, f"{number}.json")
+    analysis = profile.read(tmp_path, lambda what, share: None).analysis
+    assert analysis.late_rank is None
+    assert sentence(analysis).startswith("No rank is late")
+
+
+def test_one_rank_says_that_collectives_wait(tmp_path):
+    message = found(rank(0, 40, 60).analyse(tmp_path))["communication-bound"].message
+    assert "NCCL time includes waiting for the slowest rank" in message
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "multimem_all_reduce_kernel<c10::BFloat16>", "void symm_mem::all_to_all_vdev", "ncclDevKernel_SendRecv",
+        "two_shot_all_reduce_kernel", "void vllm::cross_device_reduce_1stage", "hcom_allGather_", "rcclKernel",
+    ],
+)  # fmt: skip
+def test_collectives_by_name(tmp_path, name):
+    trace = step().launch(name, 0, (10, 50)).launch("gemm", 1, (60, 10))
+    analysis = trace.add("user_annotation", "nccl:all_reduce", 0, 90).analyse(tmp_path)
+    assert (analysis.mean_us["communication"], analysis.mean_us["kernel"]) == (50, 10)
+    assert analysis.communication["total_us_per_step"] == analysis.communication["exposed_us_per_step"] == 50
+
+
+@pytest.mark.parametrize(
+    "name", ["triton_poi_fused_all_reduce_0", "_scatter_gather_elementwise", "reduce_kernel"]
+)
+def test_what_only_sounds_like_a_collective(tmp_path, name):
+    assert step().launch(name, 0, (10, 50)).analyse(tmp_path).mean_us["kernel"] == 50
+
+
+# ---------------------------------------------------------------- 5: no traces
+
+ZIP = io.BytesIO()
+with zipfile.ZipFile(ZIP, "w") as saved:
+    saved.writestr("archive/data.pkl", b"x")
+TAR = io.BytesIO()
+with tarfile.open(fileobj=TAR, mode="w") as tar:
+    tar.addfile(tarfile.TarInfo("a.txt"))
+XLA = b'{"displayTimeUnit":"ns","traceEvents":[{"ph":"M","name":"process_name","args":{"name":"/device:TPU:0"}}]}'
+LEGACY = (
+    b'[{"name": "aten::mm", "ph": "X", "ts": 1.0, "dur": 2.0, "tid": 1, "pid": "CPU functions", "args": {}}]'
+)
+NO_TRACES = {
+    "a tar archive": TAR.getvalue(),
+    "a zip archive": ZIP.getvalue(),
+    "a gzip file in a gzip file": gzip.compress(gzip.compress(b"{}")),
+    "a Python pickle": b"\x80\x04\x95\x00\x00",
+    "SQLite": b"SQLite format 3\x00\x10\x00",
+    "Git LFS": b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n",
+    "UTF-16": '{"traceEvents": []}'.encode("utf-16"),
+    "UTF-16 or": '{"traceEvents": []}'.encode("utf-16-le"),
+    "is empty": b"",
+    "speedscope": b'{"$schema": "https://www.speedscope.app/file-format-schema.json", "profiles": []}',
+    "an execution trace": b'{"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": [{"id": 1, "ctrl_deps": 0}]}',
+    "rocprof": b'{"rocprofiler-sdk-tool": [{"metadata": {}}]}',
+    "XLA": XLA,
+    "legacy": LEGACY,
+    "a memory snapshot": b'{"segments": [], "device_traces": []}',
+    "compressed": b"(\xb5/\xfd\x04",
+    "a web page": b"<!DOCTYPE html><html>",
+    "a notebook": b'{"cells": [{"cell_type": "code"}], "nbformat": 4}',
+    "a different program": b'{"traceEvents": [{"ph": "X", "name": "x", "cat": "mine", "ts": 1, "dur": 2}]}',
+    "JSON, but not": b'{"a": 1}',
+    "text, but not": b"hello",
+    "binary data": b"\n\x00\x01\x02",
+}
+
+
+@pytest.mark.parametrize("name", NO_TRACES)
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_is_no_trace_is_named_in_one_sentence(tmp_path, name, packed):
+    path = tmp_path / "given"
+    path.write_bytes(gzip.compress(NO_TRACES[name]) if packed else NO_TRACES[name])
+    with pytest.raises(TraceError) as caught:
+        profile.read(path, lambda what, share: None)
+    assert isinstance(caught.value, InvalidValue), "exit code 2"
+    assert caught.value.remedy
+    expected = "a gzip file in a gzip file" if packed and "gzip" in name else name
+    assert expected in caught.value.what
+
+
+def test_an_archive_is_never_read_as_one_trace(tmp_path):
+    with pytest.raises(TraceError, match="tar archive"):
+        Trace(several(tmp_path, "tar.gz"))
+
+
+def test_the_head_is_searched_once(tmp_path, monkeypatch):
+    """Of 32 MiB without events, each byte is looked at once: counted, as time is no measure."""
+    looked = []
+
+    class Counting:
+        def search(self, text, start=0):
+            looked.append(len(text) - start)
+
+    monkeypatch.setattr(reader, "_OPENING", Counting())
+    (tmp_path / "a.json").write_bytes(b'{"a":[' + b"0," * (16 << 20) + b"0]}")
+    with pytest.raises(TraceError):
+        Trace(tmp_path / "a.json")
+    assert sum(looked) < 33 << 20
+
+
+# ---------------------------------------------------------------- 6: odd events
+
+
+def test_events_without_a_time_or_far_from_all_others_are_left_out(tmp_path):
+    trace = Recording(**GPU).launch("gemm", 5e11, (5e11 + 30, 2000), cost=20).op("aten::mm", 5, 5)
+    del trace.events[-1]["ts"]
+    analysis = (
+        trace.add("kernel", "at zero", 0, 10, 7, 0)
+        .add("kernel", "endless", 5e11, 9e11, 7, 0)
+        .analyse(tmp_path)
+    )
+    assert analysis.mean_step_us == 2030
+    assert [row.name for row in analysis.kernels] == ["gemm"]
+    assert codes(analysis)[0] == "bad_events" and analysis.health[0].message.startswith("left out 3 ")
+
+
+def test_the_same_event_twice_counts_once(tmp_path):
+    trace = step(**GPU).op("aten::mm", 0, 9, **{"External id": 5}).launch("gemm", 1, (20, 30))
+    trace.op("aten::mm", 0, 9, **{"External id": 6})
+    once = trace.analyse(tmp_path)
+    trace.events += trace.events
+    twice = trace.analyse(tmp_path)
+    assert codes(twice) == ["repeated_events"]
+    assert (twice.kernels, twice.operators, twice.mean_us) == (once.kernels, once.operators, once.mean_us)
+    assert once.operators[0].calls == 2, "two operators with the same times are two"
+
+
+def test_the_same_correlation_gives_no_operator_rather_than_the_wrong_one(tmp_path):
+    trace = Recording(**GPU).op("aten::mm", 0, 50).op("aten::relu", 100, 50)
+    for at, kernel, run in ((10, "gemm", (60, 30)), (110, "relu_kernel", (160, 1000))):
+        trace._next = 5
+        trace.launch(kernel, at, run, cost=10)
+    analysis = trace.analyse(tmp_path)
+    assert "same_correlation" in codes(analysis)
+    assert [row.operator for row in analysis.kernels] == [None, None]
+    assert all(not row.device_self_us for row in analysis.operators)
+
+
+def test_a_call_inside_another_with_its_number_is_no_second_launch(tmp_path):
+    trace = step(**GPU).op("aten::mm", 0, 50).launch("gemm", 10, (60, 30), cost=10)
+    analysis = trace.add("cuda_driver", "cuLaunchKernel", 12, 5, correlation=1).analyse(tmp_path)
+    assert (analysis.kernels[0].operator, "same_correlation" in codes(analysis)) == ("aten::mm", False)
+
+
+def test_two_documents_in_one_file(tmp_path):
+    text = step(**GPU).launch("gemm", 1, (20, 30)).text()
+    for more in (text, b"\n" + text, json.dumps(step().events).encode()):
+        (tmp_path / "a.json").write_bytes(text + more)
+        analysis = analyse(tmp_path / "a.json")
+        assert (codes(analysis), analysis.kernels[0].calls) == (["several_documents"], 1)
+
+
+def test_the_device_is_read_after_the_events_and_by_its_old_name(tmp_path):
+    events = step().launch("gemm", 1, (20, 30)).events
+    for name in ("deviceProperties", "computeProperties"):
+        for document in (
+            {"traceEvents": events, name: GPU["deviceProperties"]},
+            {name: GPU["deviceProperties"], "traceEvents": events},
+        ):
+            (tmp_path / "a.json").write_text(json.dumps(document))
+            analysis = analyse(tmp_path / "a.json")
+            assert (analysis.device["name"], codes(analysis)) == ("NVIDIA A100", [])
+
+
+@pytest.mark.parametrize(
+    ("category", "call", "kind"),
+    [
+        ("cuda_runtime", "cudaLaunchKernel", "cuda"), ("cuda_runtime", "hipLaunchKernel", "rocm"),
+        ("xpu_runtime", "urEnqueueKernelLaunch", "xpu"), ("privateuse1_runtime", "aclrtLaunchKernel", "npu"),
+        ("privateuse1_runtime", "launch", "accelerator"), ("mtia_runtime", "runFunction", "mtia"),
+    ],
+)  # fmt: skip
+def test_accelerators_are_not_all_cuda(tmp_path, category, call, kind):
+    trace = step().add(category, call, 1, 2, correlation=1).add("kernel", "k", 5, 90, 7, 0, correlation=1)
+    analysis = trace.analyse(tmp_path)
+    assert (analysis.device["kind"], analysis.has_accelerator) == (kind, True)
+    assert ("an unnamed" in summary(analysis)) is True
+
+
+def test_python_frames_make_the_host_slower(tmp_path):
+    trace = step(**GPU).add("python_function", "train.py(1): f", 0, 50).launch("k", 1, (20, 30))
+    assert "slower than it is" in trace.analyse(tmp_path).health[0].message
+
+
+def test_a_bomb_of_an_exponent_is_no_time(tmp_path):
+    text = (
+        b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1e999999999, "dur": 1}, {"ph": "X"'
+    )
+    (tmp_path / "a.json").write_bytes(text + b', "cat": "kernel", "name": "g", "ts": 5, "dur": 1}]}')
+    assert [row.name for row in analyse(tmp_path / "a.json").kernels] == ["g"]
+
+
+# ---------------------------------------------------------------- 7: the first sentence
+
+
+def test_the_first_sentence_says_what_it_is(tmp_path):
+    trace = rank(0, 40, 60, 8)
+    assert summary(trace.analyse(tmp_path)).startswith(
+        "Training on NVIDIA A100, rank 0 of 8: 2 steps of 200 µs on average in a recording of 400 µs. Kernels run 55%"
+    )
+    text = summary(Recording(**GPU).op("aten::mm", 0, 9).launch("k", 1, (5, 95)).analyse(tmp_path))
+    assert text.startswith(
+        "Forward passes without a backward pass, such as inference, on NVIDIA A100: 100 µs were"
+    )
+    assert ", inferred from what ran, in" in summary(loop().analyse(tmp_path))
+
+
+def test_a_page_has_words_and_one_value_of_what_is_exposed(tmp_path):
+    view = profile.Profile(rank(0, 40, 60).load(tmp_path))
+    text = terminal.text(view.sections())
+    for name in ("cpu_op", "end_of_step", "memcpy", "batch_size", "dataloader", "mean_us"):
+        assert name not in text
+    exposed = view.analysis.communication["exposed_us_per_step"]
+    assert (
+        exposed
+        == view.analysis.mean_us["communication"]
+        == found(view.analysis)["communication-bound"].exposed_us
+    )
+
+
+# ---------------------------------------------------------------- 8: the read
+
+
+def test_a_stopped_read_leaves_no_thread_and_no_open_file(tmp_path):
+    trace = Recording()
+    for at in range(20_000):
+        trace.op(f"aten::op{at}", at, 0.5)
+
+    def stop(what, share):
+        raise KeyboardInterrupt
+
+    before = set(threading.enumerate())
+    with pytest.raises(KeyboardInterrupt):
+        Trace(trace.save(tmp_path, "a.json.gz"), tell=stop)
+    assert set(threading.enumerate()) <= before
