@@ -144,7 +144,7 @@ def _ask(source: ScriptSource, budget_s: float, progress: Progress) -> Watched:
     ceiling = ask("a held batch", "ceiling", samples=plain.block.samples) if facts.loader else None
     syncs = ask("hidden waits", SYNCS, steps=_SYNC_STEPS)
     trace = ask("a profile", "profile", path=str(traces.new_file()), **_PROFILED)
-    diagnosis = traces.analyse(trace).diagnosis if trace else []
+    diagnosis = traces.analyse(trace, facts.device == "cpu").diagnosis if trace else []
     speed = None
     if ceiling and facts.settings.get("amp") == "off" and not {"amp", "compile"} & facts.refused.keys():
         seconds = budget_s * _OBSERVING

@@ -213,4 +213,5 @@ def profile(
     with prepared(workload, recipe, where, progress) as (source, used):
         how: dict[str, Any] = {"wait": 1, "warmup": 4, "active": steps, "stacks": stacks}
         source.look(used, "profile", path=str(path), **how)
-    return Profile(Trace(path), path)
+        on_cpu = source.plan.device == "cpu"
+    return Profile(Trace(path), path, on_cpu=on_cpu)

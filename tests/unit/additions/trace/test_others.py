@@ -218,9 +218,8 @@ def several(folder, form):
 def test_ranks_open_as_one_and_the_late_one_is_found(tmp_path, form):
     view = profile.read(several(tmp_path, form), lambda what, share: None)
     analysis = view.analysis
-    assert [(row.rank, row.computing_us, row.communication_us, row.waiting_us) for row in analysis.ranks] == [
-        (0, 40, 70, 60), (1, 50, 60, 50), (2, 100, 10, 0),
-    ]  # fmt: skip
+    figures = [(row.rank, row.computing_us, row.communication_us, row.waiting_us) for row in analysis.ranks]
+    assert figures == [(0, 40, 70, 60), (1, 50, 60, 50), (2, 100, 10, 0)]
     assert (analysis.late_rank, analysis.device["ranks"], len(analysis.files)) == (2, [2, 0, 1], 3)
     assert sentence(analysis).startswith(
         "Rank 2 is late: it waits 0 µs of a step for the others, and they wait 50"
