@@ -65,7 +65,7 @@ def test_the_longest_gap_is_selected_then_the_next(timeline):
         "Gap 1, the longest: 40.0 µs in which the device does nothing"
     )
     expect(timeline.locator("#pk-timeline-span")).to_have_text("Selected 40.0 µs:")
-    expect(timeline.locator("#pk-timeline-sum")).to_contain_text("annotation 10.0 µs")
+    expect(timeline.locator("#pk-timeline-sum")).to_contain_text("marks of the program 10.0 µs")
     timeline.get_by_role("button", name="Longest gap").click()
     expect(timeline.locator("#pk-timeline-event")).to_contain_text("10.0 µs in which the device")
     timeline.get_by_role("button", name="All").click()
@@ -125,7 +125,7 @@ def test_steps_are_visited_and_short_events_share_a_pale_bar(shown):
     expect(said).to_contain_text("0.0 µs to 100.0 µs of 200.0 µs; 1,500 short events outside of step 1")
     canvas.press("s")
     expect(said).to_contain_text("100.0 µs to 200.0 µs")
-    expect(page.locator("#pk-timeline-sum")).to_have_text("kernel 20.0 µs (20%, 1,500×)")
+    expect(page.locator("#pk-timeline-sum")).to_have_text("kernels 20.0 µs (20%, 1,500×)")
     canvas.press("0")
     expect(said).to_contain_text("0.0 µs to 200.0 µs")
     canvas.click(position={"x": 300, "y": 8})
@@ -139,7 +139,7 @@ def test_a_frame_has_the_colours_of_the_notebook_around_it(page):
         body = f"<body data-jp-theme-light='{is_light}' style='background:{paper}'>"
         page.set_content(f"<!DOCTYPE html><html>{body}{html.fragment([interactive(LANES)])}")
         frame = page.frame_locator("iframe.pk-frame")
-        expect(frame.locator("#pk-timeline-sum")).to_contain_text("kernel 40.0 µs")
+        expect(frame.locator("#pk-timeline-sum")).to_contain_text("kernels 40.0 µs")
         picture = page.locator("iframe.pk-frame").screenshot(path=ARTEFACTS / f"timeline-{is_light}.png")
         with Image.open(io.BytesIO(picture)) as image:
             brightness[is_light] = ImageStat.Stat(image.convert("L")).mean[0] / 255

@@ -85,6 +85,7 @@ class Trace:
         self.repeated = int((~first).sum())
         if self.repeated:
             self.table = self.table[first]
+        del self.table.identity  # needed no more
         kinds = self.table.kind
         if np.isin(kinds, (Kind.CPU_OP, *KERNELS, *COPIES)).any() and (kinds == Kind.SPAN).any():
             self.table = self.table[kinds != Kind.SPAN]
@@ -111,7 +112,7 @@ class Trace:
     def rank(self) -> int | None:
         """The process's number in a distributed run, if the file says it."""
         rank = self.file.world.get("rank")
-        return rank if isinstance(rank, int) else None
+        return int(rank) if str(rank).isdecimal() else None
 
     def rows(self, *kinds: Kind) -> Ints:
         """Row numbers of these kinds, ascending."""
