@@ -112,7 +112,7 @@ class Trace:
     def rank(self) -> int | None:
         """The process's number in a distributed run, if the file says it."""
         rank = self.file.world.get("rank")
-        return int(rank) if str(rank).isdecimal() else None
+        return int(str(rank)) if str(rank).isdecimal() else None
 
     def rows(self, *kinds: Kind) -> Ints:
         """Row numbers of these kinds, ascending."""
