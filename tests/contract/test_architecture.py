@@ -87,3 +87,12 @@ def test_the_suite_runs_every_test_file():
     files = list((ROOT / "tests").rglob("test_*.py"))
     assert len(files) > 50
     assert [file for file in files if not any(file.is_relative_to(path) for path in paths)] == []
+
+
+def test_a_script_s_way_in_can_be_imported_first():
+    """A watched script imports it alone; what additions share must not be taken for an addition meanwhile."""
+    way_in = "import perfkit.additions.scripts.script"
+    done = subprocess.run(
+        [sys.executable, "-c", way_in], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -473,6 +473,52 @@ while True:
         assert script.ask("ceiling", samples=64).samples >= 64
 
 
+@pytest.mark.parametrize(("asks", "is_refused"), [("get_worker_info()", False), ("None", True)])
+def test_workers_are_refused_to_an_iterable_data_set_that_does_not_divide_itself(folder, asks, is_refused):
+    code = f"""
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+class Stream(IterableDataset):
+    def __iter__(self):
+        worker = {asks}
+        return iter(torch.randn(64, 8)[worker.id if worker else 0 :: worker.num_workers if worker else 1])
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+while True:
+    for x in DataLoader(Stream(), batch_size=8):
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    with started(code) as script:
+        train(script)
+        assert ("workers" in script.ask("describe").refused) == is_refused
+
+
+def test_the_loader_of_an_evaluation_begins_no_epoch(folder):
+    code = (
+        LOOP
+        + """
+from torch.utils.data import DataLoader
+held = DataLoader(torch.randn(32, 8), batch_size=8)
+batches = iter(DataLoader(torch.randn(80_000, 8), batch_size=8))
+while True:
+    for _ in range(5):
+        model(next(batches)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval()
+    with torch.no_grad():
+        for x in held:
+            model(x)
+    model.train()
+"""
+    )
+    with started(code) as script:
+        train(script)
+        assert set(observe(script, 40).outside) == {"evaluation"}
+
+
 def test_what_does_not_fit_into_the_budget_is_left_out_and_named(folder, monkeypatch):
     monkeypatch.setattr(watching, "TRY_S", 0.5)
     Path("train.py").write_text(LOOP + "import time\nwhile True:\n    step()\n    time.sleep(0.3)\n")

@@ -35,6 +35,8 @@ class Step:
     waited: float = 0.0
     """Seconds of it in which batches were waited for."""
     samples: int = 0
+    evaluated: bool = False
+    """Whether an evaluation was in it, whose batches are fetched without gradients and count for nothing."""
 
 
 @contextlib.contextmanager
@@ -52,6 +54,9 @@ def observed() -> Iterator[list[Step]]:
             return plain(iterator)
         start = time.perf_counter()
         since = start if since is None else since
+        if not torch.is_grad_enabled():
+            now.evaluated = True
+            return plain(iterator)
         batch = plain(iterator)
         now.waited += time.perf_counter() - start
         now.samples += _samples(batch)
@@ -100,7 +105,7 @@ def contents(steps: Sequence[Step]) -> list[Content]:
     """The steps of a loop that was observed."""
     if not steps:
         return [Notice("No step was seen: a batch of a DataLoader, then a step of an optimizer.")]
-    counted = steps[_FIRST:] or steps
+    counted = [step for step in steps[_FIRST:] if not step.evaluated] or steps[_FIRST:] or steps
     each = np.array([step.seconds for step in counted])
     rows = [
         ["samples/s", units.number(sum(step.samples for step in counted) / each.sum() or None)],
@@ -108,7 +113,8 @@ def contents(steps: Sequence[Step]) -> list[Content]:
         ["waiting for data", units.percent(sum(step.waited for step in counted) / each.sum())],
         ["steps", str(len(steps))],
     ]
-    note = f"The first {_FIRST} steps are left out." if len(counted) < len(steps) else ""
+    left_out = f"The first {_FIRST} steps, and those with an evaluation in them, are left out."
+    note = left_out if len(counted) < len(steps) else ""
     contents: list[Content] = [Table(("what", "how much"), rows, "The loop", note)]
     waiting = sum(step.waited for step in counted) / each.sum()
     if waiting > _NOTABLE:

@@ -26,6 +26,8 @@ WRAPPED = {
     f"{ITERATOR}.__next__": "",
     f"{FETCH}._MapDatasetFetcher.fetch": "possibly_batched_index",
     f"{FETCH}._IterableDatasetFetcher.fetch": "possibly_batched_index",
+    "torch.utils.data.get_worker_info": "",
+    "torch.utils.data._utils.worker.get_worker_info": "",
     "torch.Tensor.to": "",
     "torch.Tensor.cuda": "",
     "torch.nn.Module.compile": "",

@@ -5,6 +5,7 @@ import math
 import mmap
 import pickle
 import random
+import sys
 import threading
 from collections import deque
 from types import SimpleNamespace
@@ -39,10 +40,13 @@ class Loaders:
         self._script = script
         self.drawn = mmap.mmap(-1, 1)
         """Whether the data set draws random numbers; shared with worker processes."""
+        self.asked_worker = mmap.mmap(-1, 1)
+        """Whether code that loads has asked which worker it is; shared, too."""
         self._looks = 0
         self._sites: dict[int, Site] = {}  # by the data set
         self._batch_ids: set[int] = set()
-        self._fetched: list[tuple[Any, int]] = []  # loader and samples, since the last backward pass
+        # Loader, samples, whether it was the first of an epoch: since the last backward pass.
+        self._fetched: list[tuple[Any, int, bool]] = []
         self._before_evaluation = 0  # how many of them may have been for an evaluation
         self._is_fetching = False
         hooks.wrap("torch.utils.data.DataLoader.__init__", self._make)
@@ -52,6 +56,8 @@ class Loaders:
         hooks.wrap(f"{hooks.ITERATOR}.__next__", self._fetch)
         hooks.wrap(f"{hooks.FETCH}._MapDatasetFetcher.fetch", self._look_for_drawing)
         hooks.wrap(f"{hooks.FETCH}._IterableDatasetFetcher.fetch", self._look_for_drawing)
+        for module in ("torch.utils.data", "torch.utils.data._utils.worker"):
+            hooks.wrap(f"{module}.get_worker_info", self._ask_worker)
         hooks.wrap("torch.Tensor.to", self._copy)
         hooks.wrap("torch.Tensor.cuda", self._copy)
 
@@ -76,7 +82,6 @@ class Loaders:
     def _begin_epoch(self, plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         # The indices are those of the batches that are under way.
         iterator._perfkit = SimpleNamespace(loader=loader, indices=deque(), handed=0, was_held=False)
-        self._script.steps.now.marks.add("new epoch")
         plain(iterator, loader, *args, **kwargs)
 
     def _next_index(self, plain: Any, iterator: Any) -> Any:
@@ -94,7 +99,7 @@ class Loaders:
         if not is_main or self._is_fetching:
             return plain(iterator)
         script.steps.begin()
-        may_train, start = epoch.loader.__dict__.get(_KIND) != "eval", clock()
+        may_train, is_first, start = epoch.loader.__dict__.get(_KIND) != "eval", not epoch.handed, clock()
         self._is_fetching = True
         try:
             batch, samples = self._held_or_next(plain, iterator, epoch)
@@ -102,7 +107,7 @@ class Loaders:
             self._is_fetching = False
             if may_train:
                 script.steps.now.waited += clock() - start
-        self._fetched.append((epoch.loader, samples))
+        self._fetched.append((epoch.loader, samples, is_first))
         if not torch.is_grad_enabled():
             self.on_evaluation()
         is_seen = script.steps.are_first or script.held
@@ -152,6 +157,12 @@ class Loaders:
             script.held[call] = plain(tensor, copied.device)
         return copied
 
+    def _ask_worker(self, plain: Any) -> Any:
+        """A data set that asks which worker it is divides itself; torch asks when it makes a batch."""
+        if not sys._getframe(2).f_code.co_filename.endswith("collate.py"):
+            self.asked_worker[0] = 1
+        return plain()
+
     def _look_for_drawing(self, plain: Any, fetcher: Any, indices: Any) -> Any:
         """Fetches samples, in this process or in a worker, and sees whether random numbers are drawn."""
         self._looks += 1
@@ -168,11 +179,13 @@ class Loaders:
     def on_backward(self) -> None:
         """Decides which of the batches since the last backward pass were for training."""
         now = self._script.steps.now
-        for number, (loader, samples) in enumerate(self._fetched):
+        for number, (loader, samples, is_first) in enumerate(self._fetched):
             is_recent = number >= self._before_evaluation or loader is self._fetched[-1][0]
             if is_recent or loader.__dict__.get(_KIND) == "train":
                 loader.__dict__[_KIND] = "train"
                 now.samples += samples
+                if is_first:
+                    now.marks.add("new epoch")
                 self._script.loader = loader
                 if site := self._sites.get(id(getattr(loader, "dataset", None))):
                     self._script.sites["loader"] = [site]

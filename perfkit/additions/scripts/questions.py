@@ -196,7 +196,9 @@ class Questions(Procedures):
         else:
             if type(loader.batch_sampler) is not data.BatchSampler:
                 reasons["batch_size"] = "a batch sampler makes the batches: change it where that is made"
-            if isinstance(loader.dataset, data.IterableDataset) and not loader.num_workers:
+            is_split = self._loaders.asked_worker[0] or loader.worker_init_fn is not None
+            is_iterable = isinstance(loader.dataset, data.IterableDataset)
+            if is_iterable and not (loader.num_workers or is_split):
                 why = "each worker would repeat an iterable data set: divide it by get_worker_info()"
                 reasons["workers"] = why
         if not script.model:

@@ -18,6 +18,32 @@ def test_the_figures_leave_out_the_first_steps():
     assert loop.contents([])[0].text.startswith("No step was seen")
 
 
+def test_batches_of_a_validation_are_no_training(monkeypatch):
+    """Neither their samples nor their waits count, nor does the step in which they are fetched."""
+    now = [0.0]
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def wait(samples):
+        now[0] += 0.25
+        return torch.stack(samples)
+
+    training, validation = (DataLoader(torch.zeros(count, 2), 2, collate_fn=wait) for count in (8, 200))
+    with loop.observed() as steps:
+        for _ in range(3):
+            for x in training:
+                now[0] += 0.75
+                model(x).sum().backward()
+                optimizer.step()
+            with torch.no_grad():
+                for x in validation:
+                    model(x)
+    assert [(step.samples, step.waited) for step in steps] == [(2, 0.25)] * 12
+    assert [at for at, step in enumerate(steps) if step.evaluated] == [4, 8]
+    assert dict(loop.contents(steps)[0].rows)["samples/s"] == "2.00"
+
+
 def test_any_loop_is_observed_and_nothing_is_left_behind(monkeypatch):
     plain, now = dataloader._BaseDataLoaderIter.__next__, [0.0]
     monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
