@@ -34,7 +34,7 @@ NOTEBOOKS := $(patsubst notebooks/src/%.py,notebooks/%.ipynb,$(SOURCES))
 MISSING   := $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS))
 CODE      := $(wildcard perfkit tests benchmarks docs notebooks/src)
 
-.PHONY: help lab run test check checks lint types imports pytest double format notebooks bench gpu recordings outputs book slides bundle install install-dev chromium clean distclean
+.PHONY: help lab run test check checks lint types imports pytest bare double format notebooks bench gpu recordings outputs book slides bundle install install-dev chromium clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -67,6 +67,9 @@ imports: $(STAMPS)/dev  ## the layers of the design (import-linter)
 
 pytest: $(STAMPS)/dev $(STAMPS)/colab $(STAMPS)/chromium  ## the tests alone
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+bare: $(STAMPS)/dev  ## the unit and contract tests on a machine without 16-bit instructions, glibc, compiler
+	PERFKIT_TEST_MACHINE=bare $(BIN)/python -m pytest -n 2 --dist worksteal -m "not integration" tests/unit tests/contract $(ARGS)
 
 double: $(STAMPS)/dev  ## what needs a GPU, on a double of CUDA: that code runs, not that it is right
 	$(BIN)/python -m pytest -n 0 tests/double

@@ -1,6 +1,6 @@
 """The standalone script of a recipe: `train.py` with the chosen branches only, and its workload.
 
-The training function is rewritten as a syntax tree; what it refers to is copied as it stands.
+The training function is rewritten as a syntax tree; what it refers to is copied as it is.
 """
 
 import ast
@@ -34,7 +34,7 @@ _OTHER_VERSION = "A recording of another version of perfkit may name one"
 _STRING = re.compile(r"""\"[^"]*"|'([^'"]*)'""")
 """A string as `ast` writes it: in single quotes, but where it has one."""
 _LONGEST = 100
-"""Characters of a line; of a longer call, each argument gets a line of its own."""
+"""Characters of a line; in a longer call, each argument has its own line."""
 _FURTHER = "import sys; from itertools import islice; from types import SimpleNamespace"
 
 
@@ -74,7 +74,6 @@ def script(
         fields = {at: ast.literal_eval(value) for at, value in given.items() if value}
         functions = {f"workload.{at}": node for at, node in methods.items()}
         scope |= {"workload": SimpleNamespace(**methods), "self": SimpleNamespace(**fields | options)}
-        # They are evaluated here.
         scope |= {"hasattr": hasattr, "text_file": files.text_file, "photo_folder": files.photo_folder}
         if not set_up:
             scope |= {"text_file": str, "photo_folder": "photo-folder-{}".format}
@@ -184,7 +183,7 @@ class _Chosen(ast.NodeTransformer):
         return known or super().visit(node)
 
     def known(self, node: ast.expr) -> Any:
-        """The literal, or other expression, that an expression stands for; None where it is not known."""
+        """The literal, or other expression, that an expression is replaced by; None where it is not known."""
         names = _names(node)
         if not names or not names <= self.scope.keys():
             return None

@@ -32,10 +32,7 @@ def compare(
         bool, typer.Option("--more", help="add rounds to the newest stored comparison of both")
     ] = False,
 ) -> None:
-    """Is B faster than A? Measures both in turn until the interval is narrow enough.
-
-    With --fail-if-slower, the exit code is 1 if B is slower than that.
-    """
+    """Is B faster than A? Measures both in turn until the interval is narrow enough."""
     named = sides or []
     if len(named) != 2:
         what = f"compare was given {len(named)} side{'' if len(named) == 1 else 's'}"

@@ -78,13 +78,13 @@ def preset(name: str | None = None, device: str = "cpu") -> Preset:
 
 
 MOST_WORKERS = 16
-"""Of a stage beside an accelerator: each lengthens the queue, and with it the blocks. `tune` tries more."""
+"""Of a stage with an accelerator: each lengthens the queue, and with it the blocks. `tune` tries more."""
 
 
 def sizing(preset: Preset, target: Target) -> dict[str, Value]:
     """The values of a ladder that depend on machine and preset; a card refers to one as `"$NAME"`.
 
-    Beside an accelerator every usable core may load data. A CPU that trains needs the cores itself: one
+    With an accelerator every usable core may load data. A CPU that trains needs the cores itself: one
     worker for every two of them, because more make the model slower, and threads that sleep at barriers.
     """
     cores, on_cpu = target.cores or usable_cores(), target.device == "cpu"
@@ -166,7 +166,7 @@ def exactness(recipe: Recipe, baseline: Recipe, device: str = "cpu") -> Exactnes
 
     Batch size, accumulation and ranks are judged together: other samples in a step change the training; a
     batch split differently rounds its gradients differently (and batch normalisation sees the parts).
-    A GPU adds up in another order each time: nothing is bitwise there.
+    A GPU adds up in a different order each time, so nothing is bitwise there.
     """
     changed, batch = set(recipe.diff(baseline)), {"batch_size", "accumulation", "ranks"}
     classes: list[Exactness] = ["bitwise" if device == "cpu" else "tolerance"]
@@ -178,7 +178,7 @@ def exactness(recipe: Recipe, baseline: Recipe, device: str = "cpu") -> Exactnes
 
 
 KEPT = "kept"
-"""The name of the row that ends a ladder: everything that was kept, measured afresh."""
+"""The name of the row that ends a ladder: everything that was kept, measured in new processes."""
 
 
 @dataclass(frozen=True)

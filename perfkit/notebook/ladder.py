@@ -17,6 +17,7 @@ from perfkit.results.run import Run
 from perfkit.show import figures, sentences, tables
 from perfkit.show.document import Bullets, Content, Notice, Section
 from perfkit.studies import inspect, sources
+from perfkit.studies.decisions import question
 from perfkit.studies.job import Job
 from perfkit.studies.rungs import climb
 from perfkit.studies.sources import Plan, Progress
@@ -122,12 +123,12 @@ class LadderPanel(Panel):
 
     def _earlier(self) -> Sequence[Run]:
         """The stored answer to the plan; none if there is none."""
-        return self.store.remembered(repr(self.plan))
+        return self.store.remembered(question(self.plan))
 
     def _measure(self, job: Job) -> None:
         self._climb(job, job.request)
         if not job.request.recorded:
-            self.store.remember(repr(job.request), self.runs[0].session)
+            self.store.remember(question(job.request), self.runs[0].session)
 
     def _climb(self, job: Job, plan: Plan) -> None:
         """Measures a plan completely. Raises what went wrong, also in a run, and what was stopped."""

@@ -139,7 +139,7 @@ def with_line(study: Callable[[Progress], Result]) -> Result:
 
 def training_loop(runs: Sequence[Run]) -> Markdown:
     """The script of the first run that was measured."""
-    scripts = [*rungs.scripts(runs).values()]
-    if not scripts:
-        raise InvalidValue("none of these runs has a script", "Give runs that perfkit has measured here")
-    return Markdown(f"```python\n{scripts[0]}```")
+    measured = [run for run in runs if run.status == "ok" and run.script is None]
+    if not measured:
+        raise InvalidValue("none of these runs has a script", "Give runs that perfkit has measured")
+    return Markdown(f"```python\n{rungs.script(measured[0])}```")

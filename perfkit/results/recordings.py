@@ -30,7 +30,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
             for facts in (self.provenance.machine, *(run.machine for run in self.runs)):
                 machine.describe(facts)
         except (AttributeError, TypeError) as problem:
-            raise ValueError(f"a machine is described in another way ({problem})") from None
+            raise ValueError(f"a machine is described in a different way ({problem})") from None
 
 
 def provenance() -> Provenance:
@@ -44,7 +44,7 @@ def provenance() -> Provenance:
 
 
 def text(recorded: Sequence[Run]) -> bytes:
-    """Runs as the content of a recording's file; those of another recording have their own provenance."""
+    """Runs as the content of a recording's file; those of a recording have their own provenance already."""
     if any(run.origin for run in recorded):
         raise InvalidValue("these runs are of a recording already", "Copy its file instead")
     recording = Recording(provenance=provenance(), runs=list(recorded))

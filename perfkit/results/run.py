@@ -75,11 +75,6 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
         """When it was recorded, and on which machine."""
         return f"Recorded {self.when[:10]} on {machine.describe(self.machine)}"
 
-    def details(self) -> str:
-        """The same, and how it was recorded."""
-        version = f" of perfkit {self.commit[:10]}" if self.commit else ""
-        return f"{self.describe()}, by {self.command}{version}."
-
 
 class Raw(msgspec.Struct, frozen=True):
     """Every measured value in the order of time, warm-up included."""
@@ -275,7 +270,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return float(np.mean(shares))
 
     def pairing(self, role: str) -> Pairing | None:
-        """The rounds beside the `previous` stage or the `baseline`; None where they were not compared."""
+        """The rounds with the `previous` stage or the `baseline`; None where they were not compared."""
         return next((pairing for pairing in self.pairings if pairing.role == role), None)
 
     def speedup(self, role: str) -> Ratio | None:
@@ -376,7 +371,7 @@ _DERIVED = (
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """The plain data of a stage for `--json`: derived numbers beside the raw ones they come from."""
+    """The plain data of a stage for `--json`: derived numbers next to the raw ones they come from."""
     ratios = {f"speedup_vs_{role}": run.speedup(role) for role in ("previous", "baseline")}
     fields = [name for name in Run.__struct_fields__ if name not in _NOT_SHOWN]
     values = {"name": run.stage, **{name: getattr(run, name) for name in (*fields, *_DERIVED)}, **ratios}

@@ -102,7 +102,7 @@ class RunStore:
             (version,) = database.execute("PRAGMA user_version").fetchone()
             if version > _VERSION:
                 what = f"the store of runs {self.path} is of a later version of perfkit"
-                raise StoreError(what, "Update perfkit, or set PERFKIT_DATA to another folder")
+                raise StoreError(what, "Update perfkit, or set PERFKIT_DATA to a different folder")
             if version < _VERSION:
                 database.executescript(f"{_FROM_1}{_TABLES}PRAGMA user_version = {_VERSION};")
 
@@ -157,7 +157,7 @@ class RunStore:
         return rows[0][0] if rows else None
 
     def prove(self, run_id: str, parity: Parity) -> None:
-        """Keeps whether a run trains the same, in the place of an older check."""
+        """Keeps whether a run trains the same, in place of an older check."""
         self._do("REPLACE INTO proofs (run, body) VALUES (?, ?)", (run_id, msgspec.json.encode(parity)))
 
     def proof(self, run_id: str) -> Parity | None:
@@ -168,7 +168,7 @@ class RunStore:
     # ------------------------------------------------------------ answers and decisions
 
     def remember(self, question: str, session: str) -> None:
-        """Notes that a session answers a question on this machine, in the place of an older one."""
+        """Notes that a session answers a question on this machine, in place of an older one."""
         statement = "REPLACE INTO answers (machine, question, session) VALUES (?, ?, ?)"
         self._do(statement, (self.machine_id, question, session))
 

@@ -1,8 +1,10 @@
 """What was decided on the stages of a ladder by its user, and what later stages are built on."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 
+from perfkit import workloads
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.recipe import Recipe, Value
 from perfkit.results.run import Decision, Run
@@ -14,6 +16,12 @@ def place(plan: Plan) -> str:
     """What names the ladder of a plan in the store: what is trained, at which size, and where."""
     parts = [plan.workload, dict(plan.options), plan.preset.name, plan.device, plan.host]
     return json.dumps(parts, sort_keys=True, default=repr)
+
+
+def question(plan: Plan) -> str:
+    """What names a plan in the store: a digest of all its parts, and of the code of its workload's module."""
+    parts = {**vars(plan), "source": None, "code": workloads.source(plan.workload)}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()
 
 
 def decided(store: RunStore, plan: Plan) -> dict[str, Decided]:

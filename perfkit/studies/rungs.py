@@ -304,19 +304,19 @@ def stage_diff(source: Source) -> tuple[str, str]:
     return heading, export.diff(before, after, ladder[-1].name)
 
 
-def scripts(runs: Sequence[Run], set_up: bool = False) -> dict[str, str]:
-    """The scripts of measured runs, by their ids; to look at, or set up to run here.
+def script(run: Run, set_up: bool = False) -> str:
+    """The script of a measured run's recipe; to look at, or set up to run here."""
+    recipe, steps = Recipe.from_dict(run.recipe), len(run.losses) or 8
+    return export.script(recipe, run.workload, run.options, run.device, run.seed, steps, set_up)
 
-    Runs may be of another machine or version: in place of a script that cannot be written is the reason.
-    """
+
+def scripts(runs: Sequence[Run]) -> dict[str, str]:
+    """The scripts of measured runs, by their ids; the reason in place of one that cannot be written here."""
     texts: dict[str, str] = {}
     for run in runs:
-        if run.status != "ok" or run.script is not None or run.is_again:
-            continue
-        about = run.workload, run.options, run.device, run.seed
-        try:
-            recipe, steps = Recipe.from_dict(run.recipe), len(run.losses) or 8
-            texts[run.id] = export.script(recipe, *about, steps, set_up)
-        except (PerfkitError, ValueError) as problem:
-            texts[run.id] = f"# There is no script: {' '.join(str(problem).split())}\n"
+        if run.status == "ok" and run.script is None and not run.is_again:
+            try:
+                texts[run.id] = script(run)
+            except (PerfkitError, ValueError) as problem:  # it is of another machine or version
+                texts[run.id] = f"# There is no script: {' '.join(str(problem).split())}\n"
     return texts

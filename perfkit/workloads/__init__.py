@@ -51,9 +51,9 @@ def declared(name: str, attribute: str) -> Any:
     The class is read from its file: nothing is imported, not even the package of its module. A class that
     inherits nothing and does not name the attribute has none, which is an empty set.
     """
-    module, _, wanted = reference(name).partition(":")
+    wanted = reference(name).partition(":")[2]
     try:
-        for node in ast.parse(_source(module)).body:
+        for node in ast.parse(source(name)).body:
             if isinstance(node, ast.ClassDef) and node.name == wanted:
                 if not node.bases and attribute not in ast.unparse(node):
                     return set()
@@ -66,12 +66,12 @@ def declared(name: str, attribute: str) -> Any:
     return None
 
 
-def _source(module: str) -> str:
-    """The source of a module, found as an import finds it; empty where there is no such file."""
-    folders, origin, name = None, None, ""
-    for part in module.split("."):
-        name = f"{name}.{part}".lstrip(".")
-        spec = PathFinder.find_spec(name, folders)
+def source(name: str) -> str:
+    """The code of a workload's module, found as an import finds it; empty where there is no such file."""
+    folders, origin, module = None, None, ""
+    for part in reference(name).partition(":")[0].split("."):
+        module = f"{module}.{part}".lstrip(".")
+        spec = PathFinder.find_spec(module, folders)
         if spec is None:
             return ""
         folders, origin = spec.submodule_search_locations, spec.origin

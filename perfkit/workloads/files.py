@@ -25,7 +25,7 @@ COLOURS = {
 def photo_folder(count: int) -> str:
     """The folder of this many photos, with a folder for each class; made if it is missing.
 
-    Several processes may make it at once, each in an unfinished folder of its own.
+    Several processes may make it at once, each in its own unfinished folder.
     """
     folder = str(data_folder() / "cache" / f"photo-folder-{count}")
     if Path(folder).is_dir():

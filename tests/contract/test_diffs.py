@@ -66,7 +66,7 @@ def shown(*where):
 
 
 @pytest.fixture
-def _machine(monkeypatch, data_dir):
+def _machine(monkeypatch, data_dir, whole_machine):
     monkeypatch.setattr(fakes, "FakeChild", Child)
     monkeypatch.setattr(export, "script", scripted)
     fakes.install(monkeypatch, fakes.FakeMachine())
@@ -91,6 +91,7 @@ def test_what_is_measured_is_what_is_shown_and_exported(name):
         assert diff == export.diff(before, after, name)
 
 
+@pytest.mark.usefixtures("whole_machine")
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_stage_alone_is_that_of_the_ladder(device):
     ladder = stages(plan(device, below=False))
@@ -101,6 +102,7 @@ def test_a_stage_alone_is_that_of_the_ladder(device):
         assert (after.recipe, after.reason) == (ladder[at].recipe, ladder[at].reason), name
 
 
+@pytest.mark.usefixtures("whole_machine")
 @pytest.mark.parametrize(
     ("name", "variable"), [("allocator", "MALLOC_"), ("data_loading", "OMP_WAIT_POLICY=PASSIVE")]
 )

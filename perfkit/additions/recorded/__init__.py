@@ -1,4 +1,4 @@
-"""Recordings in the place of measuring: what a named machine has measured is shown again."""
+"""Recordings in place of measuring: what a named machine has measured is shown again."""
 
 SOURCES = {"recorded": "perfkit.additions.recorded.source:Recorded"}
 NOTEBOOK = {"recording": "perfkit.additions.recorded.panel:recording"}

@@ -28,4 +28,6 @@ def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
     runs = rungs.climb(sources.plan(stages=[stage], device=f"{recordings.PREFIX}{name}", below=True))
     origin = runs[0].origin
     assert origin, "it is of a recording"
-    return Shown(runs, [Bullets(verdicts(runs)[-1:]), tables.ladder(runs), origin.details()])
+    version = f" of perfkit {origin.commit[:10]}" if origin.commit else ""
+    details = f"{origin.describe()}, by {origin.command}{version}."
+    return Shown(runs, [Bullets(verdicts(runs)[-1:]), tables.ladder(runs), details])

@@ -1,4 +1,4 @@
-"""A recording as a source of runs: the stored run of each stage, in the place of measuring."""
+"""A recording as a source of runs: the stored run of each stage, in place of measuring."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -35,7 +35,7 @@ class Recorded(Source):
             options = ", ".join(f"{key}={value}" for key, value in first.options.items())
             raise InvalidValue(
                 f"the recording '{name}' is of {first.workload} ({options}), preset {first.preset or '–'}",
-                "Leave workload, preset and options out to play it, or choose another device",
+                "Leave workload, preset and options out to play it, or choose a different device",
             )
         known = tuple(run.stage for run in runs if run.stage not in (AGAIN, KEPT))
         stages = known if request.stages is None else tuple(request.stages)
@@ -65,14 +65,14 @@ class Recorded(Source):
         if study:
             raise InvalidValue(
                 f"'{self.plan.recorded}' is a recording: it is played, and nothing can be measured on it",
-                "perfkit run, perfkit show and the panels play it; for this, choose another device",
+                "perfkit run, perfkit show and the panels play it; for this, choose a different device",
             )
 
     def stored(self) -> list[Run]:
         """The runs that the plan asks for, in its order."""
         plan, runs = self.plan, self._runs
         if plan.settings or plan.changes or plan.recipes:
-            raise InvalidValue(_AS_IT_IS, "Leave them as they are, or choose another device")
+            raise InvalidValue(_AS_IT_IS, "Leave them as they are, or choose a different device")
         first, stages = runs[0], {run.stage: run for run in runs}
         rows = [stages[name] for name in plan.stages if name != first.stage]
         if plan.below:

@@ -153,9 +153,9 @@ class Workbench(LadderPanel):
         files = {"perfkit-report.html": _report(runs)}
         if not self.plan.recorded:  # whose file is there already
             files["perfkit-runs.json"] = recordings.text(runs).decode()
-        script = rungs.scripts(runs[-1:], set_up=True).get(runs[-1].id)
-        if script:  # there is none of a training that was a script already
-            files["train.py"] = script
+        script = ""  # there is none of a training that was a script already
+        if runs[-1].script is None:
+            files["train.py"] = script = rungs.script(runs[-1], set_up=True)
         links = " · ".join(download(content, name) for name, content in files.items())
         self._link.value = f"<p>{links}</p>{preformatted(script) if script else ''}"
 

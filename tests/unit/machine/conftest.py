@@ -17,3 +17,8 @@ def files(root, texts):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+
+@pytest.fixture(autouse=True)
+def any_machine():
+    """What reads the machine is tested here: its functions stay as they are, on files that a test makes up."""

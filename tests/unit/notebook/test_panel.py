@@ -14,6 +14,7 @@ from perfkit import notebook as pk
 from perfkit.errors import Cancelled, InvalidValue, RunFailed, Stopped, StoreError
 from perfkit.results.store import RunStore
 from perfkit.show import html, terminal
+from perfkit.studies.decisions import question
 from perfkit.studies.sources import Update
 from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.show.fake_runs import session
@@ -219,7 +220,7 @@ def test_inputs_are_disabled_while_it_runs_and_what_was_asked_is_what_is_remembe
     go.set()
     wait_until(lambda: not panel.is_busy)
     assert not any(one.disabled for one in inputs)
-    assert RunStore().remembered(repr(study.plans[-1]))
+    assert RunStore().remembered(question(study.plans[-1]))
 
 
 def test_a_stopped_answer_does_not_take_the_place_of_a_complete_one(monkeypatch):
@@ -243,7 +244,7 @@ def test_a_stopped_answer_does_not_take_the_place_of_a_complete_one(monkeypatch)
         panel.run()
     assert [*panel.runs] == fewer, "what was finished is shown"
     assert "stopped" in panel.line.value
-    assert RunStore().remembered(repr(panel.plan)) == runs
+    assert RunStore().remembered(question(panel.plan)) == runs
 
 
 @pytest.mark.parametrize("problem", [StoreError("the store is damaged"), KeyboardInterrupt()])

@@ -20,8 +20,9 @@ def test_a_recording_comes_back_with_where_it_is_from(tmp_path, monkeypatch):
     path.write_bytes(recordings.text(kept))
     loaded = recordings.find(str(path))
     assert [msgspec.structs.replace(run, origin=None) for run in loaded] == kept
-    origin = rf"Recorded 20.* on {re.escape(machine.describe(machine.facts()))}, by perfkit run -o out.json"
-    assert all(re.match(origin, run.origin.details()) for run in loaded)
+    origin = rf"Recorded 20.* on {re.escape(machine.describe(machine.facts()))}"
+    assert all(re.fullmatch(origin, run.origin.describe()) for run in loaded)
+    assert {run.origin.command for run in loaded} == {"perfkit run -o out.json"}, "no folder of this machine"
 
 
 PLACE = {"machine": {"cpu": "x"}, "when": "w", "command": "c"}
@@ -34,7 +35,7 @@ ORIGIN = '"provenance": {"machine": {}, "when": "w", "command": "c"}'
         ("", "not a recording"),
         ('{"schema": 1, ' + ORIGIN + ', "runs": []}', "length >= 1"),
         ('{"schema": 1, ' + ORIGIN + ', "runs": [{"schema": 1}]}', "missing required field `id`"),
-        (msgspec.json.encode({"provenance": PLACE, "runs": [run("r0")]}).decode(), "in another way"),
+        (msgspec.json.encode({"provenance": PLACE, "runs": [run("r0")]}).decode(), "in a different way"),
     ],
 )
 def test_a_file_that_is_no_recording_is_one_message(tmp_path, text, words):

@@ -14,6 +14,7 @@ from perfkit.studies.rungs import LAST, all_stages, climb, described, with_earli
 from perfkit.studies.sources import Progress, plan
 from tests.unit.show.fake_runs import session
 
+pytestmark = pytest.mark.usefixtures("whole_machine")
 NAMES = ("data_loading", "channels_last", "compile")
 
 

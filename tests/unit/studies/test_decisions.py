@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
+from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.store import RunStore
 from perfkit.studies import decisions
@@ -65,3 +66,18 @@ def test_another_workload_size_or_option_is_another_ladder(store, ladder):
     others = [replace(ladder, options={"image_size": 224}), replace(ladder, device="cuda")]
     assert [decisions.decided(store, other) for other in others] == [{}, {}]
     assert decisions.decided(store, replace(ladder, stages=("amp",)))
+
+
+def test_a_question_is_of_everything_in_a_plan_and_of_the_workload_s_code(ladder, monkeypatch):
+    asked = decisions.question(ladder)
+    assert decisions.question(plan("photos", "quick", ["data_loading"], device="cpu")) == asked
+    others = [
+        replace(ladder, seed=1),
+        replace(ladder, settings={"workers": 1}),
+        replace(ladder, changes={"workers": 2}),
+        replace(ladder, recipes=(("one", Recipe()),)),
+        replace(ladder, preset=replace(ladder.preset, rounds=7)),
+    ]
+    assert len({asked, *map(decisions.question, others)}) == 6
+    monkeypatch.setattr(decisions.workloads, "source", lambda name: "edited")
+    assert decisions.question(ladder) != asked

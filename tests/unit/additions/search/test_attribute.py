@@ -11,6 +11,7 @@ from perfkit.results.stats import Ratio
 from perfkit.show import document, terminal
 from tests.unit.studies.conftest import machine, where
 
+pytestmark = pytest.mark.usefixtures("whole_machine")
 THREE = ["data_loading", "channels_last", "compile"]
 
 
