@@ -1,4 +1,4 @@
-"""What the training function is built from: whoever measures it passes a program of its own."""
+"""What the training function is built from: whoever measures it passes its own program."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager

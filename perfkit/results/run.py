@@ -330,7 +330,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
     @property
     def incarnations(self) -> int:
-        """How many times the processes of both sides were started anew."""
+        """How often the processes of both sides were started."""
         return len(self.pairing.rounds.incarnations) or 1
 
     @property

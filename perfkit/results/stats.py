@@ -127,7 +127,7 @@ def weights(disturbed: Sequence[float], count: int) -> Values:
 def nested(logs: Values, sizes: Sequence[int], counts: Values, spread: Spread = UNKNOWN) -> Nested:
     """The mean of rounds nested in incarnations, with its 95% interval (Kalibera and Jones 2013).
 
-    Each incarnation has a mean of its own, from which its rounds scatter. Their variance between and within
+    Each incarnation has its own mean, from which its rounds scatter. Their variance between and within
     says how far the mean of all may be off. Few incarnations show little of the variance between them, so
     what is known of equal processes counts as well, with its own degrees of freedom: with one incarnation
     nothing else is known, and with many it hardly matters.
@@ -261,7 +261,7 @@ def aa_pair(own: Values, other: Values) -> AAPair:
 
 
 def spread_of_bound(bound: float) -> Spread:
-    """The spread that a 95% bound, a fraction, stands for."""
+    """The spread that a 95% bound, a fraction, means."""
     return Spread(math.log1p(bound) / _student(UNKNOWN.freedom), UNKNOWN.freedom)
 
 

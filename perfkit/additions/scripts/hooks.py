@@ -90,7 +90,7 @@ def _names(code: CodeType) -> set[str]:
 
 
 def wrapped(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """What stands for a plain function: another one, which is given the plain one first."""
+    """What is for a plain function: another one, which is given the plain one first."""
 
     @functools.wraps(plain)
     def call(*args: Any, **kwargs: Any) -> Any:

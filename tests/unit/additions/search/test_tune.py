@@ -54,7 +54,7 @@ def test_the_fastest_recipe_is_found_and_measured_afresh(search, plan):
     assert rows[0] == [best.describe(Recipe(batch_size=8)), "✓"], "the fastest first"
     assert len(rows) == len({tuple(run.recipe.items()) for run in tuned.tried}), "one line for a recipe"
     words = terminal.text(tuned.sections())
-    assert "Beside the baseline: 2.4" in words and "faster" in words and "Parity: on equal batches" in words
+    assert "Beside the baseline: 2.4" in words and "as fast" in words and "Parity: on equal batches" in words
     stored = RunStore().runs()
     assert {run.id for run in tuned.tried} <= {run.id for run in stored}
     fractions = [update.fraction for update in seen]
