@@ -11,7 +11,7 @@
 #
 # **Where does *your* step's time go?** *20 minutes. Needs: a script that trains; without one, an example from `data/scripts/`.*
 #
-# Name your script and its arguments. It runs as you run it, in a process of its own and a mirror of its folder: no line, checkpoint or log of yours is touched. Its steps are observed from outside, and it ends when enough of them were measured.
+# Name your script and its arguments. It runs as you run it, in a process of its own and a mirror of its folder: no line, checkpoint or log of yours is touched ([what is not stopped](../docs/agents.md#your-files): an upload, for example). Its steps are observed from outside, and it ends when enough of them were measured.
 #
 # | example | built as | slow because |
 # |---|---|---|
