@@ -1,52 +1,124 @@
-"""How often stages that do nothing are called faster or slower.
+"""How narrow, how repeatable and how often wrong: the same sides measured again and again.
 
-    python -m benchmarks.aa [--ladders 10] [--stages 10] [--limit 100]
+    python -m benchmarks.aa [--repeats 10] [--budget 120] [--noise] [--equal]
 
-Complete ladders of one recipe of `photos` are measured as `perfkit run` measures them, with the noise learned
-from their A/A rows alone. Target: at most 5 of 100.
+Each repetition measures a baseline of `photos` with itself, with channels_last, with a larger batch and with
+a loader worker, all in fresh processes. Targets: nine of ten intervals hold the mean of all repetitions, at
+most 5% of equal sides are called faster or slower. With --noise a program takes a core in bursts; with
+--equal all sides are equal.
 """
 
 import argparse
-import collections
+import contextlib
 import dataclasses
-import os
-import tempfile
-
-import numpy as np
+import math
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 
 import perfkit
-from perfkit.recipe import Recipe
+from perfkit.ladder.catalogue import Stage
+from perfkit.process import zygote
 from perfkit.results.run import Run
+from perfkit.studies.sources import Progress, opened
+
+BURST_S, PAUSE_S = 1.5, 2.0
+"""On average: other people's programs take about 43% of a core."""
+SIDES = {
+    "baseline": {},
+    "again": {},
+    "channels_last": {"channels_last": True},
+    "batch of 64": {"batch_size": 64},
+    "worker": {"workers": 1, "cpu_threads": 1, "wait_policy": "passive"},
+}
 
 
-def ladder(stages: int, seed: int, limit_s: float) -> list[Run]:
-    """The runs of one ladder; the baseline first, the A/A row last."""
-    plan = perfkit.plan("photos", "quick", ["baseline"], device="cpu", seed=seed)
-    titles = ["baseline", *(f"nothing {number}" for number in range(1, stages + 1))]
-    preset = dataclasses.replace(plan.preset, block_s=0.5, warmup_s=2, limit_s=limit_s)
-    recipes = tuple((title, Recipe(batch_size=32)) for title in titles)
-    return perfkit.climb(dataclasses.replace(plan, preset=preset, recipes=recipes))
+def disturb() -> None:
+    """Keeps a core busy in bursts, without an end."""
+    while True:
+        until = time.monotonic() + random.expovariate(1 / BURST_S)
+        while time.monotonic() < until:
+            pass
+        time.sleep(random.expovariate(1 / PAUSE_S))
+
+
+@contextlib.contextmanager
+def room(noisy: bool) -> Iterator[None]:
+    """A noisy room, or the machine as it is."""
+    if not noisy:
+        yield
+        return
+    command = [sys.executable, "-c", "from benchmarks.aa import disturb; disturb()"]
+    with subprocess.Popen(command) as disturber:
+        try:
+            yield
+        finally:
+            disturber.kill()
+
+
+def measured(budget_s: float, equal: bool, precision: float) -> list[Run]:
+    """All sides in one group, from new zygotes."""
+    for known in list(zygote._zygotes.values()):
+        known.close()
+    plan = perfkit.plan("photos", "quick", ["baseline"], device="cpu")
+    changes = [{} for _ in range(4)] if equal else list(SIDES.values())
+    titles = [f"side {number}" for number in range(4)] if equal else list(SIDES)
+    with opened(plan, Progress()) as source:
+        base = source.baseline()
+        stages = [
+            Stage(title, title, base.replace(**change)) for title, change in zip(titles, changes, strict=True)
+        ]
+        rule = dataclasses.replace(
+            plan.preset, budget_s=1e9, limit_s=budget_s, precision=precision, part=0.0, cached=0
+        )
+        return source.measure(stages, rule)
 
 
 def main() -> None:
-    """Prints the verdicts so far after each ladder, and half the width of its intervals."""
+    """Prints a line for each repetition, then what all of them say."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--ladders", type=int, default=10)
-    parser.add_argument("--stages", type=int, default=10)
-    parser.add_argument("--limit", type=float, default=100, help="seconds after which a ladder's rounds end")
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--budget", type=float, default=120.0, help="seconds for all sides of a repetition")
+    parser.add_argument("--precision", type=float, default=0.0)
+    parser.add_argument("--noise", action="store_true")
+    parser.add_argument("--equal", action="store_true")
     options = parser.parse_args()
-    verdicts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["PERFKIT_DATA"] = folder
-        for number in range(options.ladders):
-            widths = []
-            for run in ladder(options.stages, number, options.limit)[1:]:
-                for pairing in run.pairings:
-                    kind = "A/A row" if run.is_again else f"against the {pairing.role}"
-                    verdicts[kind][pairing.ratio.verdict] += 1
-                    widths.append(pairing.ratio.half_width)
-            counts = {kind: dict(some) for kind, some in verdicts.items()}
-            print(number + 1, counts, f"half width {np.median(widths):.1%}", flush=True)
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    verdicts: dict[str, int] = {}
+    with room(options.noise):
+        for number in range(options.repeats):
+            started = time.monotonic()
+            runs = measured(options.budget, options.equal, options.precision)
+            words = []
+            for at, run in enumerate(runs[1:], 1):
+                role = "previous" if options.equal and at % 2 else "baseline"
+                ratio = run.speedup(role)
+                if ratio is None or (options.equal and at == 2):
+                    continue
+                if options.equal and at == 3:
+                    ratio = run.speedup("previous")
+                assert ratio
+                found.setdefault(run.title, []).append((ratio.ratio, ratio.low, ratio.high))
+                verdicts[ratio.verdict] = verdicts.get(ratio.verdict, 0) + 1
+                words.append(
+                    f"{run.title} {ratio.ratio:.3f} ({ratio.low:.3f}–{ratio.high:.3f}) {ratio.verdict}"
+                )
+            taken = statistics.fmean(runs[0].raw.disturbed)
+            about = f"{len(runs[0].raw.incarnations)} incarnations, {len(runs[0].raw.disturbed)} rounds"
+            print(
+                f"{number + 1}: {time.monotonic() - started:.0f} s, {about}, {taken:.0%} taken: "
+                + "; ".join(words),
+                flush=True,
+            )
+    for title, values in found.items():
+        mean = math.exp(statistics.fmean(math.log(value) for value, _, _ in values))
+        held = sum(low <= mean <= high for _, low, high in values)
+        half = statistics.median((high - low) / 2 / value for value, low, high in values)
+        print(f"{title}: mean {mean:.3f}, held by {held} of {len(values)}, half width {half:.1%} (median)")
+    print(verdicts)
 
 
 if __name__ == "__main__":

@@ -149,7 +149,9 @@ def main() -> None:
         pairs.append(pair({"harness": harness, "watch": watch}[options.side]))
         own, other = pairs[-1]
         print(f"{options.side} / by hand: {stats.geometric_mean(own / other).value:.4f}", flush=True)
-    ratio = stats.ratio_over_pairs(pairs)
+    logs = np.array([np.log(own / other).mean() for own, other in pairs])
+    mean = stats.nested(logs, [1] * logs.size, np.ones(logs.size))
+    ratio = stats.judged(mean.centre, mean.half, logs.size)
     print(f"{ratio.ratio:.4f} (95% {ratio.low:.4f} to {ratio.high:.4f}), target 0.99")
 
 
