@@ -1,9 +1,11 @@
 """What all commands share: a list that imports none of them, options, files, errors with an exit code."""
 
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from typer.main import get_command
@@ -11,9 +13,10 @@ from typer.testing import CliRunner
 
 from perfkit import registry
 from perfkit.cli import COMMANDS, app, options, single
-from perfkit.errors import InvalidValue, PerfkitError
+from perfkit.cli import run as commands
+from perfkit.errors import InvalidValue, PerfkitError, StoreError
 from perfkit.results import recordings
-from perfkit.results.store import RunStore
+from perfkit.results.store import RunStore, keep
 
 EVERY = COMMANDS | registry.table("COMMANDS")
 ERRORS = [
@@ -103,6 +106,41 @@ def test_stored_runs_are_listed_newest_first_and_shown_by_run_and_session(data_d
     assert newest.index("\nbaseline  ") < newest.index("\ndata loading  ")
     played = run("show", "recorded:cpu-quick")
     assert "played, not measured now." in played and all(each.title in played for each in recorded)
+
+
+def test_a_run_that_cannot_be_read_is_told_by_every_command_that_reads_it(data_dir):
+    runs = [run for run in recordings.find("cpu-quick") if run.stage in ("baseline", "data_loading")]
+    store = RunStore()
+    for each in runs:
+        store.add(each)
+    with sqlite3.connect(store.path) as database:
+        database.execute("UPDATE runs SET body = '{}' WHERE id = ?", (runs[1].id,))
+    database.close()
+    for command in (("runs",), ("show",), ("show", runs[0].session)):
+        text = run(*command)
+        assert f"left out: run {runs[1].id} is not a run" in " ".join(text.split()), command
+        assert "baseline" in text
+
+
+def test_what_was_measured_is_written_and_shown_where_the_store_cannot_keep_it(
+    tmp_path, data_dir, monkeypatch
+):
+    runs = recordings.find("cpu-quick")[:2]
+
+    def climbed(plan, store, progress):
+        for each in runs:
+            keep(store, each)
+        return runs
+
+    monkeypatch.setattr(commands, "climb", climbed)
+    monkeypatch.setattr(RunStore, "add", Mock(side_effect=StoreError("the disk is full", "Free it")))
+    files = {"-o": tmp_path / "r.json", "--json": tmp_path / "d.json", "--html": tmp_path / "p.html"}
+    monkeypatch.setattr(recordings, "text", lambda runs: b"{}")
+    text = run(
+        "run", "--workload", "photos", *map(str, (part for pair in files.items() for part in pair)), code=1
+    )
+    assert all(file.stat().st_size for file in files.values())
+    assert runs[1].title in text and "was measured, but not stored: the disk is full. Free it" in text
 
 
 @pytest.mark.parametrize(
