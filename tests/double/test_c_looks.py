@@ -34,7 +34,7 @@ def script(tmp_path):
 
 
 def test_a_profile_can_be_taken(tmp_path):
-    made = profile("cifar_resnet18", "baseline", out=tmp_path / "trace.json.gz", **WHERE)
+    made = profile("tests.support.toy:Toy", "baseline", out=tmp_path / "trace.json.gz", **WHERE)
     assert made.analysis.steps
 
 
@@ -47,7 +47,7 @@ def test_waits_and_copies_have_the_lines_that_make_them():
 
 
 def test_memory_and_kernels_are_accounted_for():
-    found = looks.memory("cifar_resnet18", **WHERE)
+    found = looks.memory("tests.support.toy:Toy", **WHERE)
     assert sum(found.parts.values()) == found.peak
     assert found.parts["weights"] and found.parts["activations"]
     assert found.peak <= found.allocated <= found.reserved

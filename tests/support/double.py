@@ -336,10 +336,22 @@ def leaving(plain):
             state.seen.discard("entered")
             bookkeeping.__exit__(None, None, None)
             del torch.Tensor.device, torch.Tensor.is_cuda
+            sys.settrace(None)  # lines are not noted while a compiler runs: it would take minutes
             torch.cuda.is_available = no_gpu  # else inductor looks for the driver's library
         return plain(*args, **kwargs)
 
     return compile
+
+
+def profiled(plain):
+    """`torch.profiler.profile.__init__`: of a GPU that is not there it would report an error at every operator."""
+
+    @functools.wraps(plain)
+    def begin(self, *, activities=None, **kwargs):
+        kinds = torch.profiler.ProfilerActivity
+        plain(self, activities=(activities and {*activities} - {kinds.CUDA}) or {kinds.CPU}, **kwargs)
+
+    return begin
 
 
 # ---------------------------------------------------------------- installing
@@ -483,6 +495,7 @@ def replacements():
     yield torch.amp.GradScaler, "__init__", with_cpu(torch.amp.GradScaler.__init__, 1)
     for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled", "set_autocast_dtype"):
         yield torch, name, with_cpu(getattr(torch, name))
+    yield torch.profiler.profile, "__init__", profiled(torch.profiler.profile.__init__)
     yield torch, "compile", leaving(torch.compile)
 
 
