@@ -24,7 +24,7 @@ from typing import Any
 from perfkit import machine
 from perfkit.errors import PerfkitError
 from perfkit.machine import devices
-from perfkit.process.child import end_tree
+from perfkit.process.tree import Tree
 from perfkit.results import recordings
 from perfkit.show import html, tables, terminal
 from perfkit.show.document import Code, Content, Notice, Section, Table
@@ -144,7 +144,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(GRACE_S)
     except subprocess.TimeoutExpired:
-        end_tree(process.pid)
+        Tree(process.pid).end()
         process.wait()
 
 
