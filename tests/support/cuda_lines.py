@@ -55,7 +55,12 @@ def _compared(test):
 
 
 def _lines(statements):
-    return {node.lineno for each in statements for node in ast.walk(each) if isinstance(node, ast.stmt)}
+    nodes = [node for each in statements for node in ast.walk(each) if isinstance(node, ast.stmt)]
+    return {
+        node.lineno
+        for node in nodes
+        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+    }
 
 
 def in_source(source, whole=()):
