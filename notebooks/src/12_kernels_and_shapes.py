@@ -112,25 +112,6 @@ kernels.table("A step of")
 # </details>
 
 # %% [markdown]
-# ### Puzzle ★: one call instead of many
-#
-# *About 10 minutes.*
-
-# %%
-pk.puzzle("one_call")
-
-
-# %%
-def scores(queries, keys):
-    rows = []
-    for query in queries:
-        rows.append(torch.stack([(query * key).sum() for key in keys]))
-    return torch.stack(rows)
-
-
-pk.puzzle("one_call").check(scores)
-
-# %% [markdown]
 # ### Puzzle ★★★: pad the layer
 #
 # *About 25 minutes.*

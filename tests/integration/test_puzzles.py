@@ -22,6 +22,7 @@ SOURCES = ROOT / "notebooks" / "src"
 PUZZLES = {name: task for name, task in tasks().items() if task.chapter != MYSTERIES}
 MYSTERY_NAMES = [name for name in tasks() if name not in PUZZLES]
 SOLUTIONS = jupytext.read(SOURCES / "puzzles" / "solutions.py").cells
+WRONG = jupytext.read(ROOT / "tests" / "data" / "wrong_answers.py").cells
 CHEATS = tomllib.loads((ROOT / "tests" / "data" / "puzzle-cheats.toml").read_text(encoding="utf-8"))
 LESS = """
 whole = train
@@ -47,9 +48,9 @@ def judged_as(name, answer):
 
 
 def answers():
-    """Every answer of the solutions, with the cell of imports before it: puzzle, kind, source."""
+    """The right answers of the solutions and wrong ones, with the cell of imports before: puzzle, kind, source."""
     imports, *cells = [cell for cell in SOLUTIONS if cell.cell_type == "code"]
-    for cell in cells:
+    for cell in [*cells, *(cell for cell in WRONG if cell.metadata.get("tags"))]:
         name, kind = cell.metadata["tags"]
         yield name, kind, f"{imports.source}\n{cell.source}"
 

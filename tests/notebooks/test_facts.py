@@ -106,6 +106,53 @@ def test_gradients_are_none_by_default():
     assert inspect.signature(torch.optim.Optimizer.zero_grad).parameters["set_to_none"].default is True
 
 
+@pytest.mark.parametrize(("dynamic", "most"), [(None, 2), (False, 6)])
+def test_a_length_that_changes_becomes_dynamic_and_compiles_no_more(dynamic, most):
+    """07 and its puzzle: only with `dynamic=False` each new shape is compiled."""
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(1)
+        return graph.forward
+
+    double = torch.compile(lambda tokens: tokens * 2, backend=backend, dynamic=dynamic)
+    for length in (8, 11, 13, 17, 19, 23):
+        double(torch.ones(4, length))
+    assert len(graphs) == most
+
+
+def test_a_model_can_compile_itself_in_place():
+    """07: the check of the exercise takes both ways."""
+    model = torch.nn.Linear(2, 2)
+    assert model._compiled_call_impl is None
+    model.compile(backend="eager")
+    assert not isinstance(model, torch._dynamo.OptimizedModule) and model._compiled_call_impl
+
+
+def test_autocast_leaves_most_operators_in_the_type_of_their_input():
+    """06: products in 16 bits, losses in 32, and the rest in whatever comes."""
+    inputs = torch.randn(4, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        product = torch.nn.Linear(8, 8)(inputs)
+        assert product.dtype == product.relu().dtype == torch.bfloat16
+        assert inputs.relu().dtype == torch.float32
+        assert torch.nn.functional.mse_loss(product, product).dtype == torch.float32
+
+
+def test_sparse_gradients_need_an_optimizer_that_takes_them():
+    """11: a table on the host."""
+    for kind, takes in ((torch.optim.SGD, True), (torch.optim.SparseAdam, True), (torch.optim.AdamW, False)):
+        table = torch.nn.Embedding(10, 4, sparse=True)
+        optimizer = kind(table.parameters(), lr=0.1)
+        table(torch.tensor([1, 2])).sum().backward()
+        if takes:
+            optimizer.step()
+        else:
+            with pytest.raises(RuntimeError, match="sparse"):
+                optimizer.step()
+
+
 def test_partial_sums_may_be_rounded_to_16_bits_by_default():
     """06: sums inside a product are *normally* kept in float32."""
     assert torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction

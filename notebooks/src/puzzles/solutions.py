@@ -9,11 +9,9 @@
 # %% [markdown]
 # # Solutions
 #
-# For each puzzle: why, an answer that passes, and two that do not, with a part of what `check` says of them. Try first; [the list of puzzles](index.ipynb) links to their chapters.
+# For each puzzle, why it matters and an answer that passes. Try first; [the list of puzzles](index.ipynb) links to their chapters.
 
 # %%
-import contextlib
-import itertools
 import time
 
 import torch
@@ -40,29 +38,6 @@ def seconds_per_step(step, steps):
     return (time.perf_counter() - start) / steps
 
 
-# %% tags=["timing", "wrong"]
-# says: before the device had finished
-def seconds_per_step(step, steps):
-    step()
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(steps):
-        step()
-    return (time.perf_counter() - start) / steps
-
-
-# %% tags=["timing", "wrong"]
-# says: still works on the warm-up
-def seconds_per_step(step, steps):
-    for _ in range(3):
-        step()
-    start = time.perf_counter()
-    for _ in range(steps):
-        step()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - start) / steps
-
-
 # %% [markdown]
 # ## `profiler`: a profile of the right steps
 #
@@ -72,27 +47,6 @@ def seconds_per_step(step, steps):
 # %% tags=["profiler", "right"]
 def profile(step, steps):
     schedule = torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)
-    with torch.profiler.profile(schedule=schedule) as profiler:
-        for _ in range(steps):
-            step()
-            profiler.step()
-    return profiler
-
-
-# %% tags=["profiler", "wrong"]
-# says: No step is marked
-def profile(step, steps):
-    schedule = torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)
-    with torch.profiler.profile(schedule=schedule) as profiler:
-        for _ in range(steps):
-            step()
-    return profiler
-
-
-# %% tags=["profiler", "wrong"]
-# says: should be 3, 4 and 5
-def profile(step, steps):
-    schedule = torch.profiler.schedule(wait=0, warmup=1, active=3, repeat=1)
     with torch.profiler.profile(schedule=schedule) as profiler:
         for _ in range(steps):
             step()
@@ -113,18 +67,6 @@ def make_loader(dataset, batch_size):
     )
 
 
-# %% tags=["loader", "wrong"]
-# says: fetches the samples itself
-def make_loader(dataset, batch_size):
-    return DataLoader(dataset, batch_size=batch_size, shuffle=True, drop_last=True, num_workers=0)
-
-
-# %% tags=["loader", "wrong"]
-# says: fetched by other processes
-def make_loader(dataset, batch_size):
-    return DataLoader(dataset, batch_size=batch_size, shuffle=True, drop_last=True, num_workers=2)
-
-
 # %% [markdown]
 # ## `infinite_sampler`: an order without end
 #
@@ -137,31 +79,19 @@ def endless(length, generator):
         yield from torch.randperm(length, generator=generator).tolist()
 
 
-# %% tags=["infinite_sampler", "wrong"]
-# says: repeat the same order
-def endless(length, generator):
-    return itertools.cycle(torch.randperm(length, generator=generator).tolist())
-
-
-# %% tags=["infinite_sampler", "wrong"]
-# says: each sample exactly once
-def endless(length, generator):
-    while True:
-        yield int(torch.randint(length, (), generator=generator))
-
-
 # %% [markdown]
 # ## `prefetcher`: a prefetcher that overlaps
 #
-# Copy and kernels overlap only on different streams. `wait_stream` keeps the model from reading a batch too early without stopping the host; `record_stream` keeps the allocator from reusing its memory too early.
+# Copy and kernels overlap only on different streams. `wait_stream` keeps the model from reading a batch too early, without stopping the host. `record_stream` keeps the allocator from reusing its memory too early. `iter(batches)` is called once: a `for` loop inside `copy` would start a new epoch, with new workers, for every batch.
 
 
 # %% tags=["prefetcher", "right"]
 def prefetch(batches, device):
-    copies = torch.cuda.Stream()
+    copies, source = torch.cuda.Stream(), iter(batches)
 
     def copy():
-        for batch in batches:
+        batch = next(source, None)
+        if batch is not None:
             with torch.cuda.stream(copies):
                 return batch.to(device, non_blocking=True)
 
@@ -172,32 +102,6 @@ def prefetch(batches, device):
         batch.record_stream(torch.cuda.current_stream())
         following = copy()
         yield batch
-
-
-# %% tags=["prefetcher", "wrong"]
-# says: use a second stream
-def prefetch(batches, device):
-    following = None
-    for batch in batches:
-        current, following = following, batch.to(device, non_blocking=True)
-        if current is not None:
-            yield current
-    yield following
-
-
-# %% tags=["prefetcher", "wrong"]
-# says: before its copy has ended
-def prefetch(batches, device):
-    copies = torch.cuda.Stream()
-    following = None
-    for batch in itertools.chain(batches, [None]):
-        current = following
-        if batch is not None:
-            with torch.cuda.stream(copies):
-                following = batch.to(device, non_blocking=True)
-        if current is not None:
-            current.record_stream(torch.cuda.current_stream())
-            yield current
 
 
 # %% [markdown]
@@ -215,25 +119,6 @@ def train_step(model, optimizer, inputs, targets, micro):
     optimizer.zero_grad()
 
 
-# %% tags=["accumulation", "wrong"]
-# says: It trains differently
-def train_step(model, optimizer, inputs, targets, micro):
-    parts = list(zip(inputs.split(micro), targets.split(micro), strict=True))
-    for some, labels in parts:
-        (F.cross_entropy(model(some), labels) / len(parts)).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-# %% tags=["accumulation", "wrong"]
-# says: steps after each part
-def train_step(model, optimizer, inputs, targets, micro):
-    for some, labels in zip(inputs.split(micro), targets.split(micro), strict=True):
-        F.cross_entropy(model(some), labels).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
 # %% [markdown]
 # ## `checkpointing`: fit into the memory: compute again
 #
@@ -247,26 +132,6 @@ def forward(blocks, x):
     return x
 
 
-# %% tags=["checkpointing", "wrong"]
-# says: all blocks again at once
-def forward(blocks, x):
-    def all_blocks(inputs):
-        for block in blocks:
-            inputs = block(inputs)
-        return inputs
-
-    return checkpoint(all_blocks, x, use_reentrant=False)
-
-
-# %% tags=["checkpointing", "wrong"]
-# says: nothing can be learnt
-def forward(blocks, x):
-    with torch.no_grad():
-        for block in blocks:
-            x = block(x)
-    return x
-
-
 # %% [markdown]
 # ## `uint8`: normalise on the device
 #
@@ -277,19 +142,6 @@ def forward(blocks, x):
 def to_device(images, device, mean, std):
     images = images.to(device, non_blocking=True).float() / 255
     return (images - mean.view(3, 1, 1)) / std.view(3, 1, 1)
-
-
-# %% tags=["uint8", "wrong"]
-# says: copied as float32
-def to_device(images, device, mean, std):
-    images = images.to(device, torch.float32) / 255
-    return (images - mean.view(3, 1, 1)) / std.view(3, 1, 1)
-
-
-# %% tags=["uint8", "wrong"]
-# says: The numbers are not
-def to_device(images, device, mean, std):
-    return (images.to(device).float() - mean.view(3, 1, 1)) / std.view(3, 1, 1)
 
 
 # %% [markdown]
@@ -317,40 +169,6 @@ def make_loader(dataset, batch_size):
     return DataLoader(dataset, batch_size=batch_size, collate_fn=lambda batch: batch)
 
 
-# %% tags=["batched_fetch", "wrong"]
-# says: one by one
-class Images(Dataset):
-    def __init__(self, images, labels):
-        self.images, self.labels = images, labels
-
-    def __len__(self):
-        return len(self.labels)
-
-    def __getitems__(self, indices):
-        return [(self.images[index], self.labels[index]) for index in indices]
-
-
-def make_loader(dataset, batch_size):
-    return DataLoader(dataset, batch_size=batch_size)
-
-
-# %% tags=["batched_fetch", "wrong"]
-# says: stacks what is a batch already
-class Images(Dataset):
-    def __init__(self, images, labels):
-        self.images, self.labels = images, labels
-
-    def __len__(self):
-        return len(self.labels)
-
-    def __getitems__(self, indices):
-        return self.images[indices], self.labels[indices]
-
-
-def make_loader(dataset, batch_size):
-    return DataLoader(dataset, batch_size=batch_size)
-
-
 # %% [markdown]
 # ## `scaler`: autocast with a scaler
 #
@@ -370,31 +188,6 @@ def train_step(model, optimizer, scaler, inputs, targets):
     return loss.detach()
 
 
-# %% tags=["scaler", "wrong"]
-# says: is not scaled
-def train_step(model, optimizer, scaler, inputs, targets):
-    with torch.autocast(inputs.device.type, dtype=torch.float16):
-        loss = F.cross_entropy(model(inputs), targets)
-    loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss.detach()
-
-
-# %% tags=["scaler", "wrong"]
-# says: clipped while they are scaled
-def train_step(model, optimizer, scaler, inputs, targets):
-    with torch.autocast(inputs.device.type, dtype=torch.float16):
-        loss = F.cross_entropy(model(inputs), targets)
-    scaler.scale(loss).backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    scaler.step(optimizer)
-    scaler.update()
-    optimizer.zero_grad()
-    return loss.detach()
-
-
 # %% [markdown]
 # ## `graph_break`: compile without a break
 #
@@ -406,23 +199,10 @@ def gate(x):
     return torch.where(x.sum() > 0, x * 2, x - 1)
 
 
-# %% tags=["graph_break", "wrong"]
-# says: has to break the graph
-def gate(x):
-    return x * 2 if x.sum().item() > 0 else x - 1
-
-
-# %% tags=["graph_break", "wrong"]
-# says: has to break the graph
-@torch.compiler.disable
-def gate(x):
-    return torch.where(x.sum() > 0, x * 2, x - 1)
-
-
 # %% [markdown]
 # ## `recompiles`: compile once, not for each length
 #
-# Each new shape is compiled once. Rounding lengths up to a few buckets costs some padding and saves nearly all compilations.
+# With `dynamic=False`, every new shape is compiled. Rounding lengths up to a few buckets costs some padding and saves nearly all compilations, and every CUDA graph that would be recorded again. (By default a length becomes dynamic when it changes for the first time, and nothing compiles after that.)
 
 
 # %% tags=["recompiles", "right"]
@@ -433,26 +213,6 @@ def collate(sequences):
         tokens[row, : len(sequence)] = sequence
         mask[row, : len(sequence)] = True
     return tokens, mask
-
-
-# %% tags=["recompiles", "wrong"]
-# says: too many lengths are left
-def collate(sequences):
-    longest = max(map(len, sequences))
-    length = -(-longest // 8) * 8
-    tokens = torch.stack([F.pad(sequence, (0, length - len(sequence))) for sequence in sequences])
-    lengths = torch.tensor([len(sequence) for sequence in sequences])
-    return tokens, torch.arange(length) < lengths[:, None]
-
-
-# %% tags=["recompiles", "wrong"]
-# says: was cut
-def collate(sequences):
-    tokens = torch.zeros(len(sequences), 32, dtype=torch.int64)
-    for row, sequence in enumerate(sequences):
-        tokens[row, : min(32, len(sequence))] = sequence[:32]
-    lengths = torch.tensor([len(sequence) for sequence in sequences])
-    return tokens, torch.arange(32) < lengths[:, None]
 
 
 # %% [markdown]
@@ -476,38 +236,6 @@ def train(model, optimizer, make_loader, epochs):
     return history
 
 
-# %% tags=["three_faults", "wrong"]
-# says: 3 loaders were made
-def train(model, optimizer, make_loader, epochs):
-    history = []
-    for _ in range(epochs):
-        losses = []
-        for inputs, targets in make_loader():
-            loss = F.cross_entropy(model(inputs), targets)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.detach())
-        history.append(torch.stack(losses).mean().item())
-    return history
-
-
-# %% tags=["three_faults", "wrong"]
-# says: 1 of the three faults is left: the host waits
-def train(model, optimizer, make_loader, epochs):
-    loader, history = make_loader(), []
-    for _ in range(epochs):
-        total, count = 0.0, 0
-        for inputs, targets in loader:
-            loss = F.cross_entropy(model(inputs), targets)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            total, count = total + loss.item(), count + 1
-        history.append(total / count)
-    return history
-
-
 # %% [markdown]
 # ## `trace`: read a trace: how long is the device idle?
 #
@@ -523,23 +251,6 @@ def idle_share(kernels, start, end):
             busy += stop - begin
             busy_until = stop
     return 1 - busy / (end - start)
-
-
-# %% tags=["trace", "wrong"]
-# says: A kernel within the time of another one
-def idle_share(kernels, start, end):
-    busy = sum(max(0, min(begin + duration, end) - max(begin, start)) for begin, duration in kernels)
-    return 1 - busy / (end - start)
-
-
-# %% tags=["trace", "wrong"]
-# says: A kernel within the time of another one
-def idle_share(kernels, start, end):
-    idle, last = 0, start
-    for begin, duration in sorted(kernels):
-        idle += max(0, begin - last)
-        last = begin + duration
-    return (idle + max(0, end - last)) / (end - start)
 
 
 # %% [markdown]
@@ -560,33 +271,6 @@ def train(model, optimizer, batches):
     return torch.stack(losses).mean().item()
 
 
-# %% tags=["waits", "wrong"]
-# says: the host waits 6 times
-def train(model, optimizer, batches):
-    total, count = 0.0, 0
-    for inputs, targets in batches:
-        loss = F.cross_entropy(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        total += float(loss)
-        count += 1
-    return total / count
-
-
-# %% tags=["waits", "wrong"]
-# says: the host waits 7 times
-def train(model, optimizer, batches):
-    losses = []
-    for inputs, targets in batches:
-        loss = F.cross_entropy(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.detach().cpu())
-    return torch.stack(losses).mean().item()
-
-
 # %% [markdown]
 # ## `mask`: a mask without a wait
 #
@@ -597,42 +281,6 @@ def train(model, optimizer, batches):
 def masked_loss(logits, targets, mask):
     losses = F.cross_entropy(logits, targets, reduction="none")
     return (losses * mask).sum() / mask.sum()
-
-
-# %% tags=["mask", "wrong"]
-# says: The host waits
-def masked_loss(logits, targets, mask):
-    real = mask.nonzero().squeeze(1)
-    return F.cross_entropy(logits.index_select(0, real), targets.index_select(0, real))
-
-
-# %% tags=["mask", "wrong"]
-# says: what is the sum divided by
-def masked_loss(logits, targets, mask):
-    return (F.cross_entropy(logits, targets, reduction="none") * mask).mean()
-
-
-# %% [markdown]
-# ## `one_call`: one call instead of many
-#
-# One matrix product is one launch. The double loop launches hundreds of kernels that each do nearly nothing.
-
-
-# %% tags=["one_call", "right"]
-def scores(queries, keys):
-    return queries @ keys.T
-
-
-# %% tags=["one_call", "wrong"]
-# says: still a loop
-def scores(queries, keys):
-    return torch.stack([keys @ query for query in queries])
-
-
-# %% tags=["one_call", "wrong"]
-# says: a row for each of the 6 queries
-def scores(queries, keys):
-    return keys @ queries.T
 
 
 # %% [markdown]
@@ -652,29 +300,6 @@ def pad_head(head):
     return padded
 
 
-# %% tags=["padding", "wrong"]
-# says: take a part of the probability
-def pad_head(head):
-    padded = nn.Linear(head.in_features, -(-head.out_features // 8) * 8)
-    with torch.no_grad():
-        padded.weight.zero_()
-        padded.bias.zero_()
-        padded.weight[: head.out_features] = head.weight
-        padded.bias[: head.out_features] = head.bias
-    return padded
-
-
-# %% tags=["padding", "wrong"]
-# says: some are lost
-def pad_head(head):
-    size = head.out_features // 8 * 8
-    padded = nn.Linear(head.in_features, size)
-    with torch.no_grad():
-        padded.weight.copy_(head.weight[:size])
-        padded.bias.copy_(head.bias[:size])
-    return padded
-
-
 # %% [markdown]
 # ## `fused_optimizer`: fuse the optimizer
 #
@@ -687,21 +312,6 @@ def make_optimizer(model):
     others = [weight for weight in model.parameters() if weight.dim() < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=3e-4, fused=True)
-
-
-# %% tags=["fused_optimizer", "wrong"]
-# says: the wrong weight decay
-def make_optimizer(model):
-    return torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
-
-
-# %% tags=["fused_optimizer", "wrong"]
-# says: not the fused implementation
-def make_optimizer(model):
-    matrices = [weight for weight in model.parameters() if weight.dim() >= 2]
-    others = [weight for weight in model.parameters() if weight.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=3e-4, foreach=True)
 
 
 # %% [markdown]
@@ -717,27 +327,6 @@ def train_step(model, optimizer, parts):
         for inputs, targets in others:
             (F.cross_entropy(model(inputs), targets) / len(parts)).backward()
     (F.cross_entropy(model(last[0]), last[1]) / len(parts)).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-# %% tags=["no_sync", "wrong"]
-# says: Is the forward pass in `no_sync`, too?
-def train_step(model, optimizer, parts):
-    for number, (inputs, targets) in enumerate(parts, 1):
-        loss = F.cross_entropy(model(inputs), targets) / len(parts)
-        with contextlib.nullcontext() if number == len(parts) else model.no_sync():
-            loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-# %% tags=["no_sync", "wrong"]
-# says: never averaged
-def train_step(model, optimizer, parts):
-    with model.no_sync():
-        for inputs, targets in parts:
-            (F.cross_entropy(model(inputs), targets) / len(parts)).backward()
     optimizer.step()
     optimizer.zero_grad()
 
