@@ -11,7 +11,7 @@
 #
 # *3 minutes to your first speed-up. Needs: this notebook's kernel.*
 #
-# The next cell trains a small network for some seconds, in a process of its own, and measures it. Run it. (What stands below it until then is a recording, as in every chapter.)
+# Run the next cell. It trains a small network for a few seconds in a separate process. (Until you do, you are looking at a recorded run, as in every chapter.)
 
 # %%
 from perfkit import notebook as pk
@@ -20,9 +20,9 @@ baseline = pk.StagePanel("baseline")
 baseline.run()
 
 # %% [markdown]
-# The number to watch is **samples/s**. The lower bar is one training step: orange is time spent waiting for data, blue is everything else. On a CPU, this loop decodes JPEG photos, and orange is a large part.
+# The number to watch is **samples/s**. The lower bar is one training step: orange is time spent waiting for data, blue is everything else. On a CPU, this loop decodes JPEG photos, and a large part of the bar is orange.
 #
-# Now change one thing: let another process load the next batch while the model trains. In PyTorch that is `DataLoader(..., num_workers=1)`.
+# Now let another process load the next batch while the model trains. In PyTorch that is `DataLoader(..., num_workers=1)`.
 
 # %%
 panel = pk.StagePanel("data_loading")
@@ -30,15 +30,19 @@ panel.set(workers=1)
 panel.run()
 
 # %% [markdown]
-# The orange part shrinks, and samples/s rises. Press **Keep**. The panel measured both loops in turns, so a slow moment of the machine hits both. It says *faster* only if the interval of the ratio lies above 1.
+# The orange part shrinks, and samples/s rises. Green is the worker's time. Press **Keep**. The panel alternates between both loops, so a slow moment hits both, and says *faster* only if the whole interval of the ratio is above 1.
 #
-# (On a CPU the panel sets two more things, which [02](02_data_loading.ipynb) explains. Both loops keep the memory that they have freed, so the first one is faster than the loop above. And with the worker, waiting threads sleep; otherwise it would gain little.)
+# (On a CPU, two environment variables are also set. One keeps freed memory, which is why this *before* beats the loop above. The other lets idle threads sleep; without it, a worker gains little. [02](02_data_loading.ipynb) takes them apart.)
 #
-# This is the method of the whole course: **look at the step, name the gap, change one line, look again.**
+# That is the method of the whole course: **look at the step, name the gap, change one line, look again.**
+#
+# ## Why it matters
+#
+# In PyTorch's own profiler tutorial, a V100 is busy 40.46% of the time *after* the fix. [The walk-through](../docs/articles.md) by Chaim Rand, which this course follows, says that this should keep you awake: the GPU is the most expensive part of the machine, and costs the same while it waits. Seven changes later, his training was 8.2 times as fast.
 #
 # ## The course
 #
-# The same loop trains in chapters 00 to 08: photos on a CPU, [the walk-through's](../docs/articles.md) ResNet-18 on a GPU. Each chapter starts from the recipe that you kept in the one before.
+# Chapters 00 to 08 train the same loop: photos on a CPU, the walk-through's ResNet-18 on a GPU. Each chapter starts from what you kept in the one before.
 #
 # | chapter | question | minutes |
 # |---|---|---|
@@ -46,9 +50,9 @@ panel.run()
 # | [02 data loading](02_data_loading.ipynb) | does the loop wait for data? | 12 |
 # | [03 pinning](03_pinning.ipynb) | can the copy be shorter, or hidden? | 8 |
 # | [04 batch size](04_batch_size.ipynb) | does a larger batch use the device better, and what does it cost? | 8 |
-# | [05 uint8 copy](05_uint8_copy.ipynb) | how many bytes does a sample need? | 10 |
+# | [05 uint8 copy](05_uint8_copy.ipynb) | how many bytes does a sample need? | 8 |
 # | [06 AMP](06_amp.ipynb) | are 16-bit products faster here? | 10 |
-# | [07 compile](07_compile.ipynb) | what do fused kernels gain, and when is compiling paid back? | 8 |
+# | [07 compile](07_compile.ipynb) | what do fused kernels gain, and when does compiling pay for itself? | 8 |
 # | [08 the whole ladder](08_the_whole_ladder.ipynb) | how much together? | 6 |
 # | [09 your own script](09_your_own_script.ipynb) | where does *your* step's time go? | 20 |
 # | [10 workbench](10_workbench.ipynb) | what do you want to try? | 10 |
@@ -57,10 +61,10 @@ panel.run()
 # | [13 several GPUs](13_several_gpus.ipynb) | how well does it scale, and why not? | 20 |
 # | [14 checking the articles](14_checking_the_articles.ipynb) | do the published figures agree? | 15 |
 #
-# Minutes are yours, without puzzles. The [puzzles](puzzles/index.ipynb) stand in their chapters; each says how long it takes.
+# Times don't include the [puzzles](puzzles/index.ipynb), which are at the end of each chapter.
 #
-# To look things up: [cheat sheet](../docs/cheat_sheet.md) · [glossary](../docs/glossary.md) · [how perfkit measures](../docs/measuring.md) · [the articles](../docs/articles.md). If something does not run, `!perfkit doctor` checks the machine.
+# Look things up: [cheat sheet](../docs/cheat_sheet.md) · [glossary](../docs/glossary.md) · [how perfkit measures](../docs/measuring.md). `!perfkit doctor` checks the machine.
 #
-# **Without a GPU** you can still follow the GPU's story. The menu *Where* of each panel offers a *simulated* V100: a model predicts its kernels, and every such value is marked `~` ([how good it is](../docs/simulation.md)).
+# **Without a GPU**, the menu *Where* of each panel offers a *simulated* V100. A model predicts its kernels, and every such value is marked `~` ([how good it is](../docs/simulation.md)).
 #
 # Next: [01 baseline](01_baseline.ipynb)

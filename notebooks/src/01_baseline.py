@@ -11,21 +11,23 @@
 #
 # **Where does a step's time go?** *10 minutes. Needs: nothing special.*
 #
-# Measure before you change anything. A training loop is a pipeline with three stations:
+# *After this you can name the bottleneck of a loop from its timeline, and say how much a fix can gain at most.*
+#
+# A training loop has three stations:
 #
 # - The **loader** makes batches.
-# - The **host**, the Python process, takes a batch, starts its copy to the device and *launches* the kernels. It does not wait for their results.
-# - The **device** runs copies and kernels in the order of their launch.
+# - The **host**, the Python process, takes a batch, starts its copy to the device and *launches* the kernels, without waiting for their results.
+# - The **device** runs copies and kernels. On one *stream* they run in the order of their launch; different streams can overlap.
 #
-# The slowest station sets the pace, and the others wait for it. That gives three bottlenecks:
+# In the plain loop, the stations take turns, so a step takes the sum of their times. Once they overlap, the slowest one sets the pace, and only speeding up that one helps. This gives three bottlenecks:
 #
-# | bottleneck | you see on the timeline | what helps |
+# | bottleneck | on the timeline | what helps |
 # |---|---|---|
-# | **data** | a long gap in the device's row at the start of each step; the host waits in `next(loader)` | [02](02_data_loading.ipynb), [03](03_pinning.ipynb), [05](05_uint8_copy.ipynb) |
+# | **data** | a long gap in the device's row at the start of each step | [02](02_data_loading.ipynb), [03](03_pinning.ipynb), [05](05_uint8_copy.ipynb) |
 # | **host** | small gaps between short kernels | [04](04_batch_size.ipynb), [07](07_compile.ipynb), [11](11_hidden_transfers.ipynb) |
 # | **device** | a full row | [06](06_amp.ipynb), [07](07_compile.ipynb), [12](12_kernels_and_shapes.ipynb) |
 #
-# Speeding up a station that is not the slowest gains nothing. Without a GPU, host and device are the same cores. Play with the picture: before each button, guess which bottleneck it shows.
+# Without a GPU, host and device are the same cores. Play with the picture: before you press a button, guess which bottleneck it shows.
 
 # %%
 from perfkit import notebook as pk
@@ -40,7 +42,7 @@ panel = pk.StagePanel("baseline")
 panel.run()
 
 # %% [markdown]
-# The last rate in the sentence is the *ceiling*: the same step on a batch that is already on the device. No loader can bring more.
+# The last rate in the sentence is the *ceiling*: the rate of the same step on a batch that is already on the device. No loader can make the loop faster than that.
 #
 # ## Look at the step
 #
@@ -54,11 +56,11 @@ mine.timeline()
 mine.table("Mean step")
 
 # %% [markdown]
-# Find the longest bar in the rows of the training thread. It is the loader's: while it runs, the model stands still. A profiler slows the step down, most where operators are small, so take rates from a run without it.
+# Find the longest bar in the rows of the training thread. It is the loader's, and while it runs, the model does nothing. (A profiler slows the step down, so take rates from a run without it.)
 #
-# ## The same on the walk-through's V100, simulated
+# ## The walk-through's V100, simulated
 #
-# The profiler walk-through ([the articles](../docs/articles.md)) started at 80 ms a step: 400 samples/s, GPU busy 31.65% of the time. Its profiler's summary did not blame the loader. The loader's time was booked under "CPU Exec" and "Other"; only the timeline showed it. The official tutorial that it set out to improve was at 132 ms and 23.54%.
+# The walk-through started at 80 ms a step, 400 samples/s, with the GPU busy 31.65% of the time. (The official tutorial: 132 ms, 23.54%.) The profiler's summary did not blame the loader, whose time it booked under "CPU Exec" and "Other", and it merged three steps into one of 240 ms. So trust the timeline.
 
 # %%
 pk.recording("sim-v100", "baseline")
@@ -66,11 +68,13 @@ pk.recording("sim-v100", "baseline")
 # %% [markdown]
 # GPU *utilisation*, here and in `nvidia-smi`, is the share of time in which at least one kernel runs. A low value proves that the device is idle. A high value does not prove that its kernels are good.
 #
-# The walk-through's 400 samples/s lie inside the simulation's band, below its middle: how long its loader took is a guess.
+# ## Five levers
+#
+# The methods slides sort everything you can do into five levers. Each is worth at most what the timeline shows. *Data reading* can remove the long gap, *framework scheduling* the small ones. *Configuration* (batch, precision, shapes) and *operator performance* shorten the kernels. *Model implementation* saves whatever need not be computed.
 #
 # ## Your line: time it by hand
 #
-# This is the loop in plain PyTorch, with a clock. `%%watch` above a cell shows what perfkit sees of its steps. Two numbers that every training log should have are the time of a step and the part of it spent waiting (the methods slides call them `batch_cost` and `reader_cost`). Replace the line marked `# edit`: how long did the loop wait for this batch?
+# This is the loop in plain PyTorch, with a clock. Start a cell with `%%watch` and perfkit times every step of its loop. Every training log should have two numbers, the time of a step and how much of it is waiting for data (`batch_cost` and `reader_cost` on the slides). Replace the line marked `# edit`: how long did the loop wait for this batch?
 
 # %%
 import time
@@ -104,7 +108,7 @@ loader = DataLoader(
     drop_last=True,
     batch_size=32,
 )
-waits, steps, end = [], [], time.perf_counter()
+waits, ends = [], [time.perf_counter()]
 for images, labels in loader:
     arrived = time.perf_counter()
     images, labels = images.to(device), labels.to(device)
@@ -113,50 +117,31 @@ for images, labels in loader:
     optimizer.step()
     optimizer.zero_grad()
     waits.append(0.0)  # edit
-    if device == "cuda":
-        torch.cuda.synchronize()  # or the clock stops before the device does
-    steps.append(time.perf_counter() - end)
-    end = time.perf_counter()
+    ends.append(time.perf_counter())
+if device == "cuda":
+    torch.cuda.synchronize()  # once: in each step it would keep the host from running ahead
+    ends[-1] = time.perf_counter()
 
 # %% tags=["check"]
-share = sum(waits[2:]) / sum(steps[2:])  # the first steps allocate and choose algorithms
+seconds = ends[-1] - ends[2]  # the first steps allocate and choose algorithms
+share = sum(waits[2:]) / seconds
 if share == 0:
     print("Your turn: edit the marked line above, and run both cells again.")
 else:
     assert 0 < share < 1, (
         "The wait is a part of the step: from the end of the last step until the batch arrived"
     )
-    print(f"Right: it waits {share:.0%} of the time, at {32 * len(steps[2:]) / sum(steps[2:]):.0f} samples/s")
+    rate = 32 * (len(ends) - 3) / seconds
+    print(f"Right: it waits {share:.0%} of the time, at {rate:.0f} samples/s")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
 # ```python
-# waits.append(arrived - end)
+# waits.append(arrived - ends[-1])
 # ```
 #
-# Compare with what `%%watch` says.
-#
-# </details>
-
-# %% [markdown]
-# **A CPU loop waits for data half of the time, and nothing overlaps. How much faster can a perfect loader make it?**
-#
-# <details><summary>One and a half times</summary>
-#
-# **No.** The time is halved, so the speed doubles.
-#
-# </details>
-#
-# <details><summary>At most twice</summary>
-#
-# **Right.** Removing a share *s* of the time gives at most 1 / (1 − *s*). On a GPU this bound is too loose: kernels that ran during the wait need their time anyway. Use the ceiling.
-#
-# </details>
-#
-# <details><summary>As fast as the data sheet says</summary>
-#
-# **No.** A loader does not change the computation.
+# The wait needs no synchronisation. Compare it with what `%%watch` says.
 #
 # </details>
 
@@ -199,10 +184,30 @@ def profile(step, steps):
 pk.puzzle("profiler").check(profile)
 
 # %% [markdown]
-# ## Keep in mind
+# ## Check yourself
 #
-# - Look at the timeline before you read a summary.
-# - Print the wait for data in every training log.
-# - Close other programs before you believe a rate.
+# **A CPU loop waits for data half of the time, and nothing overlaps. How much faster can a perfect loader make it?**
+#
+# <details><summary>Answer</summary>
+#
+# At most twice as fast: removing a share *s* gives at most 1 / (1 − *s*). On a GPU use the ceiling, because kernels that ran during the wait still need their time.
+#
+# </details>
+#
+# **The device's row is full. Will more loader workers help?**
+#
+# <details><summary>Answer</summary>
+#
+# No. The device is the bottleneck, so its kernels must get faster.
+#
+# </details>
+#
+# **`nvidia-smi` shows 98%. Is all well?**
+#
+# <details><summary>Answer</summary>
+#
+# Nobody knows: some kernel runs nearly all the time, perhaps a slow one.
+#
+# </details>
 #
 # Is your own script waiting? [09](09_your_own_script.ipynb) looks at it; you can go there now. Next: [02 data loading](02_data_loading.ipynb)

@@ -11,9 +11,12 @@
 #
 # **Does the loop wait for data?** *12 minutes. Needs: two cores.*
 #
-# The gap: the training process fetches each batch itself, and the model stands still meanwhile. Worker processes load the next batches while the model trains. Finished batches come through shared memory (`/dev/shm`, which is small in many containers).
+# *After this you can give a loop the right number of workers, and tell when another one is useless.*
 #
-# Enter a guess in the panel, then press *Run*. Afterwards press *Keep* if it was faster, *Drop* if not: the next chapters start from what you kept. A change on which you decide nothing stays in their loops, but [08](08_the_whole_ladder.ipynb) leaves it out.
+# The gap: the training process fetches each batch itself, and the model stands still in the meantime. Worker processes load the next batches while the model trains. Finished batches come through shared memory (`/dev/shm`, which is small in many containers).
+
+# %% [markdown]
+# Enter a guess in the panel, then press *Run*. Afterwards press *Keep* if it was faster and *Drop* if not: the next chapters start from what you kept. Press neither and the change stays on in the next chapters, but [08](08_the_whole_ladder.ipynb) won't count it.
 
 # %%
 from perfkit import notebook as pk
@@ -25,15 +28,13 @@ panel
 panel.run()
 
 # %% [markdown]
-# **What to expect.** Two laptop cores: 1.2 to 1.8 times as fast. On the walk-through's V100 with 8 workers for its 8 vCPUs: 80 → 37 ms, utilisation 31.65 → 72.81%, 865 samples/s. How many are best depends on cores and samples: start with one for each core beside a GPU, with one for every two cores on a CPU, and measure around it. `perfkit tune` does that for you; the walk-through wished that PyTorch did.
-
-# %%
-pk.recording("sim-v100", "data_loading")
-
-# %% [markdown]
+# **What to expect.** Two laptop cores: 1.2 to 1.8 times as fast. The walk-through's V100, with 8 workers on 8 vCPUs: 80 → 37 ms, utilisation 31.65 → 72.81%, 865 samples/s.
+#
+# **How many?** Too few, and the loop still waits. Too many, and they take memory and cores for nothing. Start with one worker per core and GPU if a GPU trains (on a node with 8 GPUs, divide the cores by 8), or one per two cores if the CPU does. Then try a few more and a few fewer; `perfkit tune` does that for you. The walk-through wished that PyTorch did.
+#
 # ## Before and after, as timelines
 #
-# Two recorded steps, with one compute thread and a profiler, which slow them down. Before, the training thread decodes photos itself; after, it has its next batch at once:
+# Two recorded steps, with one compute thread and a profiler, which slow them down. (Look at the times: each picture is stretched to its full width.) Before, the training thread decodes photos itself. After, its next batch is already there:
 
 # %%
 pk.TraceView("recorded:photos-baseline").timeline()
@@ -42,27 +43,12 @@ pk.TraceView("recorded:photos-baseline").timeline()
 pk.TraceView("recorded:photos-data_loading").timeline()
 
 # %% [markdown]
-# `pk.profile("photos", "data_loading")` records one of your own.
-
-# %% [markdown]
-# **Look at the second picture. What would you try next?**
-#
-# <details><summary>A second worker</summary>
-#
-# **No.** The loop hardly waits any more. Another worker would take a core from the model.
-#
-# </details>
-#
-# <details><summary>Something that makes the operators faster</summary>
-#
-# **Right.** The row is full of forward and backward: the step now computes. Layout, precision and compiling come in 06 and 07.
-#
-# </details>
+# Does the host still wait? If not, another worker would only take a core from the model. Computing is the bottleneck now: 06 and 07.
 
 # %% [markdown]
 # ## On a CPU: when a worker makes it slower
 #
-# PyTorch's compute threads wait for each other after each operation, and by default they *spin*: they keep their core busy. A worker that needs a core then pushes one thread aside while the others burn theirs waiting for it. `OMP_WAIT_POLICY=PASSIVE python train.py` lets waiting threads sleep. A bare `python train.py` does not have it, and gains little or even loses by a worker:
+# PyTorch's compute threads wait for each other after each operation. By default they *spin*, which keeps their core busy. A worker then takes a core from one thread, and the other threads spin until it catches up. With `OMP_WAIT_POLICY=PASSIVE python train.py`, waiting threads sleep. A bare `python train.py` does not set it; a worker helps little there, and can even hurt. Compare:
 
 # %%
 waiting = pk.RecipePanel(
@@ -75,11 +61,11 @@ waiting = pk.RecipePanel(
 waiting.run()
 
 # %% [markdown]
-# So on a CPU the panel sets both. Sleep has a price: threads take time to wake, and computing alone gets slower (the panel's *Why*). The loop *before* already keeps freed memory, in place of handing it back and asking again. On a GPU neither matters much.
+# So on a CPU the panel sets both. Sleeping has a price: threads take time to wake up. The panel's *before* also keeps freed memory. On a GPU neither matters much.
 #
 # ## Your line
 #
-# Give the loop a worker. Does the wait fall? Does the step get shorter? (The threads of this kernel spin, unless you started it with `OMP_WAIT_POLICY=PASSIVE`.)
+# Give the loop a worker. Does the wait fall? Does the step get shorter? (This kernel's threads spin, unless you started it with `OMP_WAIT_POLICY=PASSIVE`.)
 
 # %%
 import torch
@@ -133,43 +119,7 @@ else:
 # num_workers=1,
 # ```
 #
-# For several epochs, add `persistent_workers=True`: otherwise the workers start anew in each. The queue still runs empty at the end of each epoch; an endless sampler avoids that (puzzle below).
-#
-# </details>
-
-# %% [markdown]
-# **You change from 0 to 4 workers. Are the losses the same as before?**
-#
-# <details><summary>Yes, always: the order of samples does not depend on workers</summary>
-#
-# **No.** The order does not. But ordinary random augmentation, such as `RandomCrop`, draws from each worker's own generator.
-#
-# </details>
-#
-# <details><summary>Yes, unless the data set draws random numbers</summary>
-#
-# **Right.** With random augmentation the numbers depend on the worker, so the losses differ. It is still the same training in expectation.
-#
-# </details>
-#
-# <details><summary>No, the order changes</summary>
-#
-# **No.** The sampler runs in the training process.
-#
-# </details>
-
-# %% [markdown]
-# **`prefetch_factor=4` and a loader that is too slow on average. What changes?**
-#
-# <details><summary>Nothing in the long run</summary>
-#
-# **Right.** A longer queue evens out slow batches. A queue that is emptied faster than it is filled stays empty.
-#
-# </details>
-#
-# <details><summary>Batches load twice as fast</summary>
-#
-# **No.** Each worker loads one batch at a time, as before.
+# For several epochs, add `persistent_workers=True`, or the workers start again in each. The queue still runs empty at the end of each epoch; an endless sampler avoids that (puzzle below).
 #
 # </details>
 
@@ -206,10 +156,30 @@ def endless(length, generator):
 pk.puzzle("infinite_sampler").check(endless)
 
 # %% [markdown]
-# ## Keep in mind
+# ## Check yourself
 #
-# - Add workers until the loop no longer waits; then stop. In the methods slides, DeepLabv3+ went from 8 to 17 samples/s with 8 workers for 2, and its `reader_cost` from half of the step to nothing.
-# - On a CPU, let waiting threads sleep.
-# - If workers are not enough, make samples cheaper: fewer bytes ([05](05_uint8_copy.ipynb)), stored decoded or resized, or decoded on the GPU.
+# **You change from 0 to 4 workers. Are the losses the same?**
+#
+# <details><summary>Answer</summary>
+#
+# Yes, unless the data set draws random numbers. The order comes from the sampler in the training process, but `RandomCrop` draws from each worker's own generator.
+#
+# </details>
+#
+# **A loader is too slow on average. Does `prefetch_factor=4` help?**
+#
+# <details><summary>Answer</summary>
+#
+# No. A longer queue evens out slow batches, but a queue that is emptied faster than it is filled stays empty.
+#
+# </details>
+#
+# **DeepLabv3+ in the methods slides went from 8 to 17 samples/s with 8 workers instead of 2. Why no further?**
+#
+# <details><summary>Answer</summary>
+#
+# Its `reader_cost` fell from half of the step to nothing. There is no wait left to remove. If workers are not enough, make samples cheaper: fewer bytes ([05](05_uint8_copy.ipynb)), stored already decoded, or decoded on the GPU.
+#
+# </details>
 #
 # Next: [03 pinning](03_pinning.ipynb)

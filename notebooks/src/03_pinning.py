@@ -11,57 +11,35 @@
 #
 # **Can the copy be shorter, or hidden?** *8 minutes. Needs: a CUDA GPU to measure; without one, the simulated V100 shows it.*
 #
-# The gap: the batch is copied to the GPU while no kernel runs. In the walk-through, 10 of 37 ms of a step were this copy. Three switches act on it, and they do three things:
+# *After this you can compute what pinning can gain before you try it, and say what `non_blocking` does and does not do.*
 #
-# - **Pinned memory** (`pin_memory=True`) makes the copy faster. From ordinary memory, the driver must first copy the batch into a page-locked buffer of its own.
-# - **`non_blocking=True`** lets the host go on after it has queued the copy.
-# - **A second stream** lets copy and kernels run at the same time. On one stream, they always queue.
+# The gap: the batch is copied to the GPU while no kernel runs. In the walk-through the copy took 10 of 37 ms of each step. Three switches act on it, in three ways:
 #
-# Here is the step before, on the simulated V100. Find the copy in the stream's row, and the host's wait above it:
+# - **Pinned memory** (`pin_memory=True`) makes the copy faster. From ordinary memory, the driver must first copy the batch into a page-locked buffer.
+# - **`non_blocking=True`** lets the host go on as soon as it has queued the copy.
+# - **A second stream** lets the copy and the kernels run at the same time. On one stream they always take turns.
+#
+# This is a steady step before. Its kernels begin only when the copy has ended, and the host stands still until then:
 
 # %%
 from perfkit import notebook as pk
 
 before = pk.TraceView("recorded:sim-v100-data_loading")
-before.timeline()
+before.timeline(step=1)
 
 # %% [markdown]
-# **In this picture the kernels of the step begin only when the copy has ended, and the host stands still until then. What would you try?**
-#
-# <details><summary>More workers</summary>
-#
-# **No.** The next batch is there in time: the host does not wait in the loader.
-#
-# </details>
-#
-# <details><summary>Pinned memory and `non_blocking`</summary>
-#
-# **Right.** The copy gets shorter, and the host can launch the step's kernels meanwhile. They still start after the copy: only a second stream changes that.
-#
-# </details>
-#
-# <details><summary>A faster GPU</summary>
-#
-# **No.** The kernels would be shorter. The copy would not.
-#
-# </details>
-
-# %%
-pk.recording("sim-v100", "pinning")
-
-# %% [markdown]
-# **What to expect.** At most the copy's share of the step. The walk-through went from 865 to 1,200 samples/s: a copy of 19 MB took 10 ms before, which is 1.9 GB/s, and about 2 ms after. (It prints 46 ms a step beside 1,200 samples/s, which contradict each other: [14](14_checking_the_articles.ipynb).) If your copies take 3% of a step, pinning brings at most 3%.
+# **What to expect.** At most the copy's share of the step, so measure your bandwidth first. The walk-through's machine copied 19 MB in 10 ms, which is 1.9 GB/s, and in about 2 ms once pinned: 865 → 1,200 samples/s. PyTorch's official tutorial, also on a V100, copies as many bytes in 1.94 ms *without* pinning; there is hardly anything to gain. (The walk-through prints 46 ms a step next to its 1,200 samples/s, which contradict each other: [14](14_checking_the_articles.ipynb).)
 #
 # ## On your machine
 #
-# On a CPU nothing is copied, and the panel says n/a. (What is recorded below is the simulated V100.)
+# A CPU has nothing to copy, so the panel says n/a. The run below is from the simulated V100.
 
 # %%
 panel = pk.StagePanel("pinning")
 panel.run()
 
 # %% [markdown]
-# And with a second stream on top, so that the next copy runs beside this step's kernels. It can gain what pinning left of the copy, 2 of 27 ms:
+# Pinned, the copy is shorter, and the host runs ahead. The kernels still start after it. Now add a second stream, so that the next copy overlaps with this step's kernels. It can hide at most the 2 ms of copying that pinning left:
 
 # %%
 pinned = panel.runs[-1].recipe
@@ -74,7 +52,7 @@ if panel.runs[-1].status == "ok":
 # %% [markdown]
 # ## Your line
 #
-# Two places: the loader, and the copies. Pin only in a loader with workers. With `num_workers=0` there is no pin thread: the training process would pin each batch itself, and can be slower than with a plain copy. Without a GPU the edited cell warns that there is nothing to pin for.
+# There are two places to edit, the loader and the copies. Pin only in a loader with workers. With `num_workers=0` there is no pin thread, so the training process has to pin each batch itself, which can take longer than a plain copy. Without a GPU, the edited cell warns that there is nothing to pin for.
 
 # %%
 import torch
@@ -120,7 +98,7 @@ if not loader.pin_memory:
     print("Your turn: edit the marked lines above, and run both cells again.")
 else:
     assert loader.num_workers > 0, "Without workers the training process pins each batch itself"
-    print("Right: the loader pins in a thread of its own, beside the loop")
+    print("Right: the loader pins in a separate thread while the loop runs")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -131,50 +109,14 @@ else:
 # images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 # ```
 #
-# Copies *to the host* need care: after `.to("cpu", non_blocking=True)` synchronize before you read.
-#
-# </details>
-
-# %% [markdown]
-# **`x` is in ordinary memory. What does `x.to("cuda", non_blocking=True)` do?**
-#
-# <details><summary>The same as from pinned memory</summary>
-#
-# **No.** The driver cannot let the device read pages that may be swapped out.
-#
-# </details>
-#
-# <details><summary>The host waits while `x` is copied into a staging buffer, but not for the kernels before it</summary>
-#
-# **Right.** Without `non_blocking`, PyTorch also waits until the stream has finished the copy.
-#
-# </details>
-#
-# <details><summary>Nothing changes: it needs pinned memory</summary>
-#
-# **No.** It removes the wait for the stream. The staging copy stays.
-#
-# </details>
-
-# %% [markdown]
-# **Pinned, non-blocking, one stream. Does the copy overlap with kernels?**
-#
-# <details><summary>Yes, that is what `non_blocking` means</summary>
-#
-# **No.** The *host* is not blocked. On the device, the copy is one more entry in the queue.
-#
-# </details>
-#
-# <details><summary>No, that takes a second stream</summary>
-#
-# **Right.** The walk-through's own figures show it: kernels and copies add up to the whole step.
+# After a copy *to the host*, `.to("cpu", non_blocking=True)`, synchronise before you read.
 #
 # </details>
 
 # %% [markdown]
 # ### Puzzle ★★★: a prefetcher that overlaps
 #
-# *About 40 minutes.*
+# *About 40 minutes.* This is the distributed guide's *double buffer*.
 
 # %%
 pk.puzzle("prefetcher")
@@ -189,10 +131,30 @@ def prefetch(batches, device):
 pk.puzzle("prefetcher").check(prefetch)
 
 # %% [markdown]
-# ## Keep in mind
+# ## Check yourself
 #
-# - Compute the limit first: bytes per batch ÷ bandwidth, compared with the step.
-# - Pin in the loader, with workers. Do not call `.pin_memory()` in the loop.
-# - If the copy still shows, send fewer bytes: [05](05_uint8_copy.ipynb).
+# **`x` is in ordinary memory. What does `x.to("cuda", non_blocking=True)` do?**
+#
+# <details><summary>Answer</summary>
+#
+# The host still waits while `x` is copied into a page-locked buffer, and the driver may also wait for earlier work of the stream first. Only pinned memory makes the copy asynchronous.
+#
+# </details>
+#
+# **Pinned, non-blocking, one stream. Does the copy overlap with kernels?**
+#
+# <details><summary>Answer</summary>
+#
+# No. The *host* is not blocked, but on the device the copy is one more entry in the queue. The walk-through's own figures show it: kernels and copies add up to the whole step.
+#
+# </details>
+#
+# **Copies take 3% of a step. What does pinning bring?**
+#
+# <details><summary>Answer</summary>
+#
+# At most 3%. If the copy still shows afterwards, send fewer bytes: [05](05_uint8_copy.ipynb).
+#
+# </details>
 #
 # Next: [04 batch size](04_batch_size.ipynb)

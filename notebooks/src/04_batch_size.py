@@ -11,7 +11,9 @@
 #
 # **Does a larger batch use the device better, and what does it cost in memory?** *8 minutes. Needs: nothing special.*
 #
-# The gap: each operator costs some microseconds of Python and dispatch, whatever the batch. On a GPU, small kernels also leave part of the device idle while they run. With a larger batch, the same number of launches does more work. It **changes the training**: fewer, larger steps for the same samples.
+# *After this you can say what a larger batch gains, what it costs, and why an epoch that is twice as fast may not be.*
+#
+# The gap: each operator costs some microseconds of Python and dispatch, whatever the batch. On a GPU, small kernels also leave part of the device idle while they run. With a larger batch, the same number of launches does more work. It **changes the training**: there are fewer, larger steps for the same samples.
 #
 # Compare samples/s, never the time of a step: a larger batch has longer steps.
 
@@ -28,17 +30,13 @@ panel.run()
 panel.table("Training loss")
 
 # %% [markdown]
-# Compare losses over *samples*: a step of the larger batch trains on more of them. They differ: this is the first rung that changes the training.
+# Compare losses over *samples*, because a step of the larger batch trains on more of them. They differ: this is the first stage that changes the training.
 #
-# **What to expect.** A CPU: 1.0 to 1.25 times as fast, because its cores are busy with 32 samples already. The walk-through's V100: 1,200 → 1,584 samples/s with batch 512 (324 ms a step), and utilisation hardly moved. Utilisation counts the time in which *a* kernel runs, not how much of the GPU it fills. The simulation expects a smaller gain, and says that its own error is larger than that.
-
-# %%
-pk.recording("sim-v100", "batch_size")
-
-# %% [markdown]
+# **What to expect.** A CPU: 1.0 to 1.25 times as fast, because 32 samples already keep its cores busy. The walk-through's V100: 1,200 → 1,584 samples/s with batch 512 (324 ms a step), while utilisation hardly moved. Utilisation counts the time in which *a* kernel runs, not how much of the GPU it fills.
+#
 # ## What it costs: memory
 #
-# The walk-through tried it because the memory view showed less than 1 of 16 GB in use. With batch 512 it was 11.3 GB. What grows? *Activations* are kept from forward until backward has used them, and grow with the batch. Weights, gradients and the optimizer's state do not. (The distributed guide says that memory grows in proportion to the batch. Only the activations do.)
+# The walk-through tried it because the memory view showed less than 1 of 16 GB in use. With batch 512 it was 11.3 GB. Everything that holds samples grows with the batch: the batch itself, the *activations*, which are kept from forward until backward has used them, and the *workspace*, which operators hold while they run. Weights, gradients and the optimizer's state do not grow. (The distributed guide says that memory grows in proportion. It does only where samples take nearly all of it.)
 
 # %%
 size = panel.plan.preset.batch_size
@@ -55,11 +53,11 @@ ledger.plot("held")
 ledger.table("At the peak")
 
 # %% [markdown]
-# *Accumulated* sums the gradients of two small batches before a step: the effective batch without its memory, but also without larger kernels. *Workspace* is what operators hold while they run. A model of many blocks can also keep only the input of each block and compute the rest again in backward (`torch.utils.checkpoint`, a puzzle below): it holds the activations of one block at a time, for about one forward pass more.
+# *Accumulated* sums the gradients of two small batches before a step. It has the effective batch without its memory, but also without larger kernels. `torch.utils.checkpoint` (a puzzle below) keeps only the input of each block and computes the rest again in backward, for about one more forward pass.
 #
-# If a run does not fit, the panel says so: set a smaller batch in it, also in the chapters that follow (`panel.set(batch_size=128)`).
+# If a run does not fit, the panel says so. Set a smaller batch, here and in the chapters that follow: `panel.set(batch_size=128)`.
 #
-# On a GPU, `nvidia-smi` shows more than PyTorch has allocated. The allocator keeps freed memory, because asking the driver is slow. Leave `empty_cache()` out of the loop. If sizes vary and memory is reserved but not allocated, try `PYTORCH_ALLOC_CONF=expandable_segments:True`.
+# On a GPU, `nvidia-smi` shows more than PyTorch has allocated. The allocator keeps freed memory, because asking the driver each time (`cudaMalloc`) is slow; the distributed guide warns of that, too. Leave `empty_cache()` out of the loop. If sizes vary, try `PYTORCH_ALLOC_CONF=expandable_segments:True`.
 #
 # ## Your line
 
@@ -121,21 +119,6 @@ else:
 # </details>
 
 # %% [markdown]
-# **Twice the batch, twice the samples/s. Is training done in half the time?**
-#
-# <details><summary>Yes, an epoch takes half as long</summary>
-#
-# **No.** The epoch does. How many of them you need can change.
-#
-# </details>
-#
-# <details><summary>Only if it needs no more epochs for the same accuracy</summary>
-#
-# **Right.** Samples/s is half of time to train. MLPerf therefore measures the time to an accuracy.
-#
-# </details>
-
-# %% [markdown]
 # ### Puzzle ★★: fit into the memory: accumulate
 #
 # *About 15 minutes.*
@@ -173,10 +156,30 @@ def forward(blocks, x):
 pk.puzzle("checkpointing").check(forward)
 
 # %% [markdown]
-# ## Keep in mind
+# ## Check yourself
 #
-# - Raise the batch if the device is partly idle and memory is free. Unused GPU memory often means that a larger batch would run faster.
-# - A step that waits for data only waits longer with a larger batch.
-# - A table that does not fit can stay on the host: the placement guide does so with an embedding of 10,000,000 × 150 values, 5.59 GiB. If it fits, leave it on the device.
+# **Twice the samples/s with twice the batch. Is training done in half the time?**
+#
+# <details><summary>Answer</summary>
+#
+# Only if it needs no more epochs for the same accuracy. That is why MLPerf measures the time to an accuracy.
+#
+# </details>
+#
+# **A step waits for data. Does a larger batch help?**
+#
+# <details><summary>Answer</summary>
+#
+# No. It waits longer, for more samples.
+#
+# </details>
+#
+# **An embedding of 10,000,000 × 150 float32 values needs 5.59 GiB and does not fit. What now?**
+#
+# <details><summary>Answer</summary>
+#
+# Leave it on the host, as the placement guide does, and copy only the rows of the step ([11](11_hidden_transfers.ipynb)). If it fits, keep it on the device.
+#
+# </details>
 #
 # Next: [05 uint8 copy](05_uint8_copy.ipynb)

@@ -9,9 +9,11 @@
 # %% [markdown]
 # # 05 · uint8 copy
 #
-# **How many bytes does a sample need?** *10 minutes. Needs: nothing special; only a GPU has a copy to shorten.*
+# **How many bytes does a sample need?** *8 minutes. Needs: nothing special; only a GPU has a copy to shorten.*
 #
-# The gap: what is left of the copy, and the loader's work on floats. A decoded image is bytes. `ToTensor` makes four bytes of each before the batch is collated, queued and copied. Send the bytes, and convert on the device.
+# *After this you can send a quarter of the bytes, and say where that helps and where it does not.*
+#
+# The gap: what is left of the copy, and the loader's work on floats. A decoded image consists of bytes. `ToTensor` turns each byte into four before the batch is collated, queued and copied. Send the bytes, and convert on the device.
 
 # %%
 from perfkit import notebook as pk
@@ -27,28 +29,17 @@ print(
 )
 
 # %% [markdown]
-# **What to expect.** A quarter of the bytes, for certain. A gain only where bytes were the bottleneck: on a CPU usually *no measurable difference*; on the walk-through's V100 1,584 → 1,670 samples/s, at a utilisation of 97.51%. "No measurable difference" is a result: the text says how large an effect would have shown. Drop it, and go on.
-
-# %%
-pk.recording("sim-v100", "uint8_copy")
-
-# %% [markdown]
+# **What to expect.** A quarter of the bytes, for certain. It is faster only if bytes were the bottleneck: on a CPU usually *no measurable difference*, on the walk-through's V100 1,584 → 1,670 samples/s, at a utilisation of 97.51%. "No measurable difference" is a result, too. The text says how large an effect would have shown. Drop the change, and go on.
+#
 # ## Cheaper samples
 #
-# On a CPU, what a sample costs is mostly decoding. A photo of 500 × 375 pixels is decoded, and the next line throws nearly all of them away. A JPEG file can be decoded at a half, a quarter or an eighth of its size (`scaled_decode`):
-
-# %%
-scaled = pk.StagePanel("scaled_decode")
-scaled.run()
-
-# %% [markdown]
-# (The loop *before* it may have `channels_last`, a memory layout that [06](06_amp.ipynb) explains.) Expect 1.0 to 1.2 times where a worker keeps up either way: it gives back some time of a core that the model shares. Expect far more where the loop still waits. The pixels are slightly other ones, so *Details* compares the inputs.
+# On a CPU, decoding is most of what a sample costs. Each photo is decoded at 500 × 375, and the next line shrinks it to 96 × 96: most pixels were decoded for nothing. A JPEG file can be decoded at a half, a quarter or an eighth of its size. `pk.StagePanel("scaled_decode").run()` measures that. Expect 1.0 to 1.2 times as fast if the worker already keeps up, because it now uses less of the core it shares with the model, and far more if the loop still waits. The pixels change slightly.
 #
-# Where samples are small, or lie in one array, most of their cost is Python: a data set with `__getitems__` gets all indices of a batch in one call (a puzzle below). If images are small and the model enlarges them, send them small and resize on the device (`device_resize`). The walk-through's 32 × 32 images have 49 times fewer pixels than the 224 × 224 that it copies. Photos of different sizes cannot form a batch before they are resized, so it is n/a for them.
+# If images are small and the model enlarges them, send them small and resize on the device (`device_resize`). The walk-through copies 224 × 224 images that were made from 32 × 32, which have 49 times fewer pixels.
 #
 # ## Your line
 #
-# Keep the images in bytes, and convert after the copy to floats between -1 and 1.
+# Keep the images in bytes, and convert them to floats between -1 and 1 after the copy.
 
 # %%
 import torch
@@ -109,33 +100,9 @@ else:
 # images = (images.to(torch.float32) / 255 - 0.5) / 0.5
 # ```
 #
-# </details>
-
-# %% [markdown]
-# **Where does a smaller batch save time besides the copy to the GPU?**
-#
-# <details><summary>In the model, which now computes with bytes</summary>
-#
-# **No.** The model sees the same floats. Only the place of the cast has changed.
+# Augmentations that need floats move to the device as well, or you send floats again.
 #
 # </details>
-#
-# <details><summary>In the worker, and on the way from it to the loop</summary>
-#
-# **Right.** The worker makes no floats, and a quarter of the bytes passes through shared memory.
-#
-# </details>
-#
-# <details><summary>Nowhere</summary>
-#
-# **No.** Every byte is written and read several times on its way.
-#
-# </details>
-
-# %% [markdown]
-# ## A tip that has expired
-#
-# The walk-through's next step, `zero_grad(set_to_none=True)`, had no effect. It could not: it has been PyTorch's default since 2.0, the version that the walk-through used. Look up the default of your version before you follow a tip. `pk.StagePanel("zero_grad")` turns the switch `zero_grad_set_to_none` off, and measures what the default is worth.
 
 # %% [markdown]
 # ### Puzzle ★: normalise on the device
@@ -161,7 +128,7 @@ from torch.utils.data import Dataset
 # %% [markdown]
 # ### Puzzle ★★: a batch in one access
 #
-# *About 20 minutes.*
+# *About 20 minutes.* If samples are small, or all in one array, most of their cost is Python. A data set with `__getitems__` gets all indices of a batch in one call.
 
 # %%
 pk.puzzle("batched_fetch")
@@ -186,9 +153,30 @@ def make_loader(dataset, batch_size):
 pk.puzzle("batched_fetch").check(Images, make_loader)
 
 # %% [markdown]
-# ## Keep in mind
+# ## Check yourself
 #
-# - Send uint8 and convert on the device: a quarter of the bytes for one line.
-# - Run augmentations that need floats on the device, or you send floats again.
+# **Besides the copy, where do fewer bytes per sample save time?**
+#
+# <details><summary>Answer</summary>
+#
+# In the worker, which makes no floats, and on the way to the loop: a quarter of the bytes passes through shared memory. Not in the model, which sees the same floats as before.
+#
+# </details>
+#
+# **The bytes are a quarter, the rate is the same. Did the switch fail?**
+#
+# <details><summary>Answer</summary>
+#
+# No. That a switch is in effect and that it helps are two findings. Here bytes were not the bottleneck.
+#
+# </details>
+#
+# **The walk-through next tried `zero_grad(set_to_none=True)` and gained nothing. Why?**
+#
+# <details><summary>Answer</summary>
+#
+# It has been the default since PyTorch 2.0, the version that the walk-through used. Look up your version's default before you follow a tip.
+#
+# </details>
 #
 # Next: [06 AMP](06_amp.ipynb)

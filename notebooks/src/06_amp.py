@@ -11,15 +11,23 @@
 #
 # **Are 16-bit products faster here?** *10 minutes. Needs: to be faster, a GPU with Tensor Cores (Volta or newer) or a CPU with bf16 instructions.*
 #
-# The gap: by now the device is busy, but with slow kernels. The walk-through's kernel view showed Tensor Core time 0%: the fastest units of the GPU stood still. They multiply matrices in 16 bits. *Autocast* runs products and convolutions in 16 bits and keeps the loss, reductions and the statistics of norms in float32.
+# *After this you can turn on mixed precision correctly, and say which of its parts made your loop faster.*
 #
-# Convolution kernels also like another memory layout, NHWC (`channels_last`), so that rung comes first:
+# The gap: by now the device is busy, but with slow kernels. The walk-through's kernel view showed Tensor Core time 0%: the fastest units of the GPU were idle. They multiply small matrices, in 16 bits and a few other types. *Autocast* runs matrix products and convolutions in 16 bits. It keeps losses and the statistics of norms in float32, and everything else runs in the type of its input, which is why activations shrink, too.
+
+# %% [markdown]
+# ## First the layout
+#
+# Convolution kernels prefer another memory layout, NHWC (`channels_last`), so that is measured first. Expect 1.05 to 1.25 times as fast on a CPU.
 
 # %%
 from perfkit import notebook as pk
 
 layout = pk.StagePanel("channels_last")
 layout.run()
+
+# %% [markdown]
+# ## Then 16 bits
 
 # %%
 panel = pk.StagePanel("amp")
@@ -29,37 +37,44 @@ panel
 panel.run()
 
 # %% [markdown]
-# **What to expect.** `channels_last`: 1.05 to 1.25 times on a CPU. AMP: without bf16 instructions a CPU casts and gains nothing: press *Drop*. With AMX, or with AVX512-BF16 as on the recorded CPU, it is faster where convolutions dominate, and only if the loop lets it be.
+# **What to expect.** Without bf16 instructions a CPU only casts and gains nothing: press *Drop*. With AMX, or AVX512-BF16 as on the recorded CPU, it is faster for convolutional models, provided the loader keeps up.
 #
-# On the recorded CPU, *computing alone* hardly gains, yet the loop is 1.3 times as fast. The machine has two cores, and one thread in bf16 computes as fast as two in float32. So here AMP also sets `cpu_threads=1`, which leaves the other core to the worker. Before, every kernel waited at its end for the thread whose core the worker had taken; computing alone has no worker, and does not show it. **A ceiling shows what the device can do, not what the loop gets**: believe the loop.
-#
-# On the walk-through's V100: 1,670 → 2,477 samples/s, and Tensor Core time 0 → 26.3%. That step also doubled the batch to 1,024, because 16-bit activations leave memory for it, so nobody can say how much AMP alone gave. Utilisation *fell* a little: the kernels were shorter.
+# On a CPU, this stage changes two things: it computes in 16 bits, and it leaves one core to the worker (`cpu_threads`). Until then the worker kept interrupting one of the compute threads, and each kernel had to wait for that thread. Which of the two helps? Take them apart:
 
 # %%
-pk.recording("sim-v100", "amp")
+base = panel.runs[0].recipe  # what you have kept
+fewer = {"cpu_threads": panel.runs[-1].recipe["cpu_threads"] or 1}
+recipes = {"before": base, "fewer threads": base | fewer, "16 bits": base | {"amp": "bf16"}}
+recipes["both"] = base | fewer | {"amp": "bf16"}
+apart = pk.RecipePanel(recipes)
+if panel.runs[0].device == "cpu":
+    apart.run()
 
 # %% [markdown]
-# The kernel view of the simulated V100, before and after:
+# On the walk-through's V100: 1,670 → 2,477 samples/s. That step also doubled the batch to 1,024, because 16-bit activations leave memory for it, so nobody can say how much AMP alone gave. Utilisation *fell* a little, because the kernels were shorter.
+#
+# The kernel view of the simulated V100, with only the precision changed:
 
 # %%
-for rung in ("uint8_copy", "amp"):
-    view = pk.profile("cifar_resnet18", rung, device="sim:v100", host="article")
-    share = view.analysis.tensor_core["yes"]
-    print(f"{rung}: {share:.0%} of the kernels' time on Tensor Cores (simulated)")
-view.table("Kernels")
+from perfkit.recipe import Recipe
+
+recorded = {run.stage: run.recipe for run in pk.recording("sim-v100").found}
+for amp in ("off", "fp16"):
+    recipe = Recipe.from_dict(recorded["uint8_copy"] | {"amp": amp})
+    view = pk.profile("cifar_resnet18", recipe, device="sim:v100", host="article", preset="paper")
+    kernels_ms = sum(kernel.total_us for kernel in view.analysis.kernels) / 1e3 / len(view.analysis.steps)
+    print(
+        f"amp={amp}: kernels {kernels_ms:.0f} ms a step, Tensor Cores {view.analysis.tensor_core['yes']:.0%} of it"
+    )
 
 # %% [markdown]
-# (The walk-through's 26.3% is lower: the simulation expects Tensor Cores for more of its convolutions than the V100 used.)
+# (The walk-through saw 26.3%: the simulation puts more of its convolutions on Tensor Cores.)
 #
-# ## Which 16 bits, and is it the same training?
+# ## Which 16 bits?
 #
-# | type | range | use |
-# |---|---|---|
-# | bf16 | that of float32 | Ampere and newer GPUs, CPUs; no scaling needed |
-# | fp16 | small numbers become 0 | Volta, Turing; with `torch.amp.GradScaler` (the walk-through left it out) |
-# | TF32 | that of float32, shorter mantissa | float32 convolutions on Ampere and newer, by default; for products, `torch.set_float32_matmul_precision("high")` (the switch `fp32_precision`) |
+# *bf16* has the range of float32 and needs nothing else. *fp16* is more precise, but small gradients become 0 and values above 65,504 become infinite. So the loss is multiplied before backward (`GradScaler`), and a step that overflows is skipped. GPUs before Ampere, such as the V100 and the T4, have no bf16 units. The walk-through left the scaler out; a real training can't. *TF32* shortens float32 on Ampere and newer, in convolutions by default, in matrix products with `torch.set_float32_matmul_precision("high")`.
 #
-# Tensor Cores want sizes in multiples of 8: [12](12_kernels_and_shapes.ipynb). Sums inside a 16-bit product are normally kept in float32; by default PyTorch allows kernels to round some partial sums to 16 bits. The panel compares losses and outputs with strict float32. Compare your final accuracy once, too; a part that trains badly can stay in float32 under `torch.autocast(device, enabled=False)`.
+# Sums inside a 16-bit product are normally kept in float32. The panel compares losses and outputs with strict float32. Compare your final accuracy once, too: a part that trains badly can stay in float32 under `torch.autocast(device, enabled=False)`.
 #
 # ## Your line
 #
@@ -127,27 +142,6 @@ else:
 # </details>
 
 # %% [markdown]
-# **For which layer can autocast *cost* time even on a GPU with Tensor Cores?**
-#
-# <details><summary>A large matrix product</summary>
-#
-# **No.** For each number that is cast, the product does about 2n operations. If n is large, casting is nothing beside them.
-#
-# </details>
-#
-# <details><summary>A tiny linear layer</summary>
-#
-# **Right.** If n is small, casting costs more than the product saves.
-#
-# </details>
-#
-# <details><summary>A batch norm</summary>
-#
-# **No.** Its statistics stay in float32, with little to cast.
-#
-# </details>
-
-# %% [markdown]
 # ### Puzzle ★★: autocast with a scaler
 #
 # *About 20 minutes.*
@@ -169,9 +163,30 @@ def train_step(model, optimizer, scaler, inputs, targets):
 pk.puzzle("scaler").check(train_step)
 
 # %% [markdown]
-# ## Keep in mind
+# ## Check yourself
 #
-# - Try 16 bits when the device is the bottleneck and its matrix units stand still.
-# - Use bf16 where it is fast, fp16 with a scaler elsewhere.
+# **Half the bits. Twice the speed?**
+#
+# <details><summary>Answer</summary>
+#
+# Only on units made for 16 bits, and only for products and convolutions. Elsewhere half the bytes help where memory is the limit.
+#
+# </details>
+#
+# **Can autocast cost time even on a GPU with Tensor Cores?**
+#
+# <details><summary>Answer</summary>
+#
+# Yes, in tiny layers. A layer with *n* outputs does about 2*n* operations per input number it casts. With small *n*, casting costs more than the product saves.
+#
+# </details>
+#
+# **The walk-through reports +48% for AMP. What is wrong with that?**
+#
+# <details><summary>Answer</summary>
+#
+# Two things changed, precision and batch. The comparison is *confounded*.
+#
+# </details>
 #
 # Next: [07 compile](07_compile.ipynb)

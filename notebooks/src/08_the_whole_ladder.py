@@ -9,9 +9,11 @@
 # %% [markdown]
 # # 08 · The whole ladder
 #
-# **How much together, and what is each worth?** *6 minutes. Needs: rungs that you kept in the chapters before; without them it takes a loader worker and threads that sleep.*
+# **How much together, and what is each worth?** *6 minutes. Needs: what you kept so far; if you kept nothing, it uses one worker and sleeping threads.*
 #
-# The walk-through ended at 3,268 samples/s, from 400: 8.2 times. Your number is the recipe that you kept, against the plain loop, measured afresh. It must be measured afresh: a rung that was kept because it looked fast may have been lucky.
+# *After this you can state what your changes gained together, with an interval, and say why no order of them is the right one.*
+#
+# The walk-through ended at 3,268 samples/s, from 400: 8.2 times as fast. Your number is the recipe that you kept, compared with the plain loop in new processes. It must be measured again, because a stage that was kept for looking fast may just have been lucky.
 
 # %%
 from IPython.display import Markdown
@@ -25,9 +27,9 @@ panel
 panel.run()
 
 # %% [markdown]
-# Look at the row *(again)*: it is the plain loop once more, in another process. How far it is from 1 is what two equal processes differ by. A gain must be clearly larger. *Disturbed* means that other programs used the cores: close them and run again.
+# The row *(again)* is the plain loop once more, in another process. Its distance from 1.00× is the noise between two identical runs, and a gain must be clearly larger. *Disturbed* means that other programs used the cores: close them and run again.
 #
-# **What to expect.** On two cores 1.3 to 2 times, with bf16 instructions 3. With a GPU, more: the simulated V100 ends near the walk-through's rate.
+# **What to expect.** On two cores 1.3 to 2 times as fast, with bf16 instructions 3 times; more with a GPU.
 #
 # This is your script, without perfkit. It gives the same losses:
 
@@ -37,7 +39,7 @@ pk.training_loop(panel.runs[1:])
 # %% [markdown]
 # ## Let it climb by itself
 #
-# `LadderPanel` tries every rung on top of what it has kept so far, drops what is not faster, and measures the result against the plain loop at the end. *Run* takes about six minutes at the preset `quick`; in a terminal it is `perfkit run`. This is the walk-through's ladder on a simulated V100:
+# `LadderPanel` tries every stage on top of what it has kept so far, drops those that are not faster, and compares the result with the plain loop at the end. *Run* takes about six minutes at the preset `quick`; in a terminal it is `perfkit run`. This is the walk-through's ladder on a simulated V100:
 
 # %%
 ladder = pk.LadderPanel()
@@ -51,7 +53,7 @@ simulated.plot("throughput")
 simulated.table("The ladder")
 
 # %% [markdown]
-# Set it beside the published figures:
+# Compare it with the published figures:
 
 # %%
 from perfkit.ladder.catalogue import LADDER, optimization
@@ -62,15 +64,15 @@ Markdown("\n".join(f"- {rung.title}: {rung.published}" for rung in rungs if rung
 # %% [markdown]
 # ## The order is arbitrary
 #
-# The walk-through says so itself. A rung is credited with what it adds to those below: workers gain little on a loop that does not wait, and compiling gains little while it does. To ask for another order, or for what each is worth whatever the order:
+# The walk-through says so itself. A stage gets the credit for what it adds to those before it: workers don't help a loop that isn't waiting for data, and compiling doesn't help one that is. To try another order, or to ask what each is worth in any order:
 #
 # ```python
 # pk.LadderPanel(["compile", "data_loading"]).run()
 # pk.attribute(["data_loading", "channels_last", "compile"], minutes=4)  # each alone, all, all but each
-# pk.tune(minutes=10)  # search: workers, batch, precision, under a memory cap
+# pk.tune(minutes=10)  # search: workers, batch, precision, within the memory
 # ```
 #
-# Off the ladder, but switches all the same: `device_prefetch`, `accumulation`, `cpu_threads`, `fused_optimizer`, `cudnn_benchmark`, `max_autotune`, `amp_fp16`. Each is `pk.StagePanel("NAME")`.
+# Some switches are not on the ladder, such as `device_prefetch`, `fused_optimizer` and `cudnn_benchmark`. Try one with `pk.StagePanel("NAME")`, or any combination in the [workbench](10_workbench.ipynb).
 #
 # ## What is it worth?
 #
@@ -81,36 +83,6 @@ samples, price = 1_281_167 * 90, 3.0  # images × epochs; the price of an hour, 
 for name, rate in (("before", 400), ("after", 3268)):
     hours = samples / rate / 3600
     print(f"{name:7} {rate:6,} samples/s  {hours:5.1f} h  costs {hours * price:6.2f}")
-
-# %% [markdown]
-# **In a ladder, rung C gained most. Is C the best optimization?**
-#
-# <details><summary>Yes, the numbers say so</summary>
-#
-# **No.** They say what C added after A and B. Before them, the bottleneck was another one.
-#
-# </details>
-#
-# <details><summary>It is the best at this place of this ladder, here</summary>
-#
-# **Right.** In another order C may gain little.
-#
-# </details>
-
-# %% [markdown]
-# **The verdict is *no measurable difference*. What does that mean?**
-#
-# <details><summary>The rung has no effect</summary>
-#
-# **No.** A small effect may hide in the noise.
-#
-# </details>
-#
-# <details><summary>An effect, if there is one, is smaller than this measurement can show</summary>
-#
-# **Right.** The text says how large one would have shown. Drop the rung: do not add complexity for it.
-#
-# </details>
 
 # %% [markdown]
 # ### Puzzle ★★: find the three faults
@@ -142,9 +114,30 @@ def train(model, optimizer, make_loader, epochs):
 pk.puzzle("three_faults").check(train)
 
 # %% [markdown]
-# ## Keep in mind
+# ## Check yourself
 #
-# - Small gains multiply. So do small mistakes: measure the final recipe against the plain loop once more.
-# - After each change, look again: the bottleneck has moved.
+# **On a ladder, stage C gained most. Is C the best optimization?**
+#
+# <details><summary>Answer</summary>
+#
+# It is the best at this place of this ladder. The figure says what C added after A and B. Before them, the bottleneck was a different one, and C might have gained little.
+#
+# </details>
+#
+# **The verdict is *no measurable difference*. What does that mean?**
+#
+# <details><summary>Answer</summary>
+#
+# An effect, if there is one, is smaller than this measurement can show; the text says how large one would have shown. Drop the change, because it adds complexity for nothing.
+#
+# </details>
+#
+# **Can you trust a gain of 2%?**
+#
+# <details><summary>Answer</summary>
+#
+# Only if the row *(again)* is much closer to 1.00× than that.
+#
+# </details>
 #
 # Ready for more? The [capstone](puzzles/capstone.ipynb) is a slow script with ten faults. Next: [09 your own script](09_your_own_script.ipynb)

@@ -11,7 +11,9 @@
 #
 # **Where does *your* step's time go?** *20 minutes. Needs: a script that trains; without one, an example from `data/scripts/`.*
 #
-# Name your script and its arguments. It runs as you run it, in a process of its own and a mirror of its folder: no line, checkpoint or log of yours is touched ([what is not stopped](../docs/agents.md#your-files): an upload, for example). Its steps are observed from outside, and it ends when enough of them were measured.
+# *After this you have the wait, the ceiling and one tested change of your own script, as a patch.*
+#
+# Name your script and its arguments. It runs as usual, but in a separate process on a copy of its folder, so your code, checkpoints and logs stay untouched ([what is not stopped](../docs/agents.md#your-files)). Its steps are observed from outside, and it ends when enough of them have been measured.
 #
 # | example | built as | slow because |
 # |---|---|---|
@@ -34,7 +36,7 @@ panel
 panel.watch()
 
 # %% [markdown]
-# Read three numbers: the rate, the wait for data, and the rate on a held batch, which is the same batch again and again (no loading). `≤` means *at most this much*: as if the switch cost nothing and removed all of its part. n/a means that only measuring tells.
+# Read three numbers: the rate, the wait for data, and the rate on a cached batch, which is the same batch again and again, without loading. `≤` means *at most this much*: it assumes the switch is free and removes that cost completely. n/a means that only measuring can tell.
 #
 # ## Set a switch from outside
 #
@@ -45,6 +47,8 @@ panel.set(channels_last=True)
 panel.run()
 
 # %% [markdown]
+# Was the largest suggestion the best one? On a CPU, a worker takes a core from the model, so measure it before you believe the bound.
+#
 # ## Take the edit
 #
 # *Patch* shows the diff that puts these switches into your script. Nothing is written; `git apply` takes the file that *Save perfkit.diff* downloads.
@@ -61,40 +65,28 @@ panel.patch()
 # perfkit patch train.py --set workers=2 -- --epochs 5
 # ```
 #
-# With `--try`, `watch` measures its two best suggestions at once.
+# With `--try`, `watch` measures its two best suggestions.
 #
 # ## A trace that you already have
 #
-# From a cluster or a colleague, `*.pt.trace.json[.gz]` of PyTorch's profiler opens here, and in [ui.perfetto.dev](https://ui.perfetto.dev). `perfkit trace FILE` says the same in a terminal. This one is the simulated V100 of chapter 03:
+# A `*.pt.trace.json[.gz]` of PyTorch's profiler, from a cluster or a colleague, opens here and in [ui.perfetto.dev](https://ui.perfetto.dev). `perfkit trace FILE` says the same in a terminal. This one is the simulated V100 of chapter 03:
 
 # %%
 view = pk.TraceView("recorded:sim-v100-data_loading")
-view.table("Diagnosis")
+view.timeline(step=1)
 
 # %%
-view.timeline()
+step = view.analysis.steps[1]  # the first one still waits for kernels that are not in the recording
+copying_us = step.breakdown_us["memcpy"]
+print(f"copies: {copying_us / step.duration_us:.0%} of a steady step")
+print(f"without them: at most {step.duration_us / (step.duration_us - copying_us):.2f} times as fast")
 
 # %% [markdown]
-# Removing *all* of a wait gives the speed-up in the table. That is the most any fix can give. For each gap in the device's row, look straight up: is the host waiting for data, or still launching?
+# No fix of a wait can give more than removing all of it. For each gap in the device's row, look straight up: is the host waiting for data, or still launching?
 #
 # ## All switches
 #
-# Switches that need your data set's code (bytes, resizing on the device, ranks) cannot be set from outside. Write your training as a class with four methods, `dataset`, `model`, `loss`, `optimizer`, and every panel takes it: `pk.Workbench(workload="my_module:Mine")`. [How](../docs/workloads.md).
-
-# %% [markdown]
-# **In a trace, `cudaStreamSynchronize` on the host takes 20 ms of each step. Is it slow?**
-#
-# <details><summary>Yes: use a faster call</summary>
-#
-# **No.** It does nothing but wait for the device.
-#
-# </details>
-#
-# <details><summary>It is waiting: look at what the device does meanwhile</summary>
-#
-# **Right.** If kernels run all the time, the host is simply ahead. If the device is idle afterwards, the wait delays the next launches.
-#
-# </details>
+# Switches that need your data set's code (bytes, resizing on the device, ranks) cannot be set from outside. Write your training [as a class with four methods](../docs/workloads.md), and every panel takes it: `pk.Workbench(workload="my_module:Mine")`.
 
 # %% [markdown]
 # ### Puzzle ★★★: read a trace: how long is the device idle?
@@ -114,4 +106,30 @@ def idle_share(kernels, start, end):
 pk.puzzle("trace").check(idle_share)
 
 # %% [markdown]
+# ## Check yourself
+#
+# **`cudaStreamSynchronize` on the host takes 20 ms of each step. Is it slow?**
+#
+# <details><summary>Answer</summary>
+#
+# It is waiting. If kernels run all the time, the host is simply ahead. If the device is idle afterwards, the wait delays the next launches.
+#
+# </details>
+#
+# **Your first step takes ten times as long as the others. What do you do with it?**
+#
+# <details><summary>Answer</summary>
+#
+# Leave it out. It allocates, compiles and chooses algorithms.
+#
+# </details>
+#
+# **The loop waits 30% of the time. What can workers gain at most?**
+#
+# <details><summary>Answer</summary>
+#
+# 1 / (1 − 0.3), 1.43 times. The rate on the cached batch may be an even lower limit.
+#
+# </details>
+#
 # Next: [10 workbench](10_workbench.ipynb)

@@ -11,9 +11,9 @@
 #
 # **What do *you* want to try?** *10 minutes. Needs: nothing special.*
 #
-# Every switch is a control here. Set some and press **Run**: your recipe is measured in turns with the plain loop. **Profile** shows its timeline. The **history** lists every run of this workload on this computer; tick two to compare them. For ticked runs, **Use** sets the controls, **Export** gives the script and the runs as a file.
+# Every switch is a control here. Set some and press **Run**: your recipe is measured alternately with the plain loop. **Profile** shows its timeline. The **history** lists every run of this workload on this computer; tick two to compare them. For ticked runs, **Use** sets the controls, and **Export** gives the script and the runs as a file.
 #
-# Try to answer one of these: do two workers beat one? Does compiling gain more after `channels_last`? What does `cpu_threads` do beside a worker?
+# Try to answer one of these. Do two workers beat one? Does compiling gain more after `channels_last`? What does `cpu_threads` do next to a worker?
 
 # %%
 from perfkit import notebook as pk

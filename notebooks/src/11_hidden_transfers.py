@@ -11,46 +11,81 @@
 #
 # **Which lines make the host wait, and where should a layer live?** *20 minutes. Needs: nothing special; your own waits cost time only on a GPU.*
 #
-# The host launches kernels and runs ahead of the device. A line that *reads* a value, or needs a size that only the device knows, stops it until everything launched before is done. Then the device waits for new work. You cannot see it in the code:
+# *After this you can find the lines of a loop that stop the host, say what each costs, and keep them out.*
+#
+# The host launches kernels and runs ahead of the device. A line that *reads* a value, or needs a size that only the device knows, stops it until everything launched before is done. Then the device waits for new work. The code does not show it:
 #
 # `.item()` · `print(loss)` · `if loss > 1` · `.cpu()` · `x[mask]` · `nonzero()` · `torch.tensor(n, device="cuda")`
 #
 # ## Find them
 #
-# This training has several. How many waits has a step?
+# How many times does the host wait in one step of this loop?
 
 # %%
-import inspect
+import torch
+from torch import nn
 
-from IPython.display import Markdown
-
+import perfkit
 from perfkit import notebook as pk
-from perfkit.additions.inside.chatty import Chatty
 
-Markdown(f"```python\n{inspect.getsource(Chatty)}```")
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = nn.Linear(16, 4).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+inputs = torch.randn(4, 32, 16, device=device)
+targets = torch.randint(4, (4, 32), device=device)
 
-# %%
-name = "perfkit.additions.inside.chatty:Chatty"
-syncs = pk.find_syncs(name)
-syncs.table()
 
-# %%
-clean = pk.find_syncs(name, options={"clean": True})
-print(f"{syncs.found.a_step:g} copies and waits a step; in the cleaned version {clean.found.a_step:g}")
+def train():
+    total = 0.0
+    for x, y in zip(inputs, targets, strict=True):
+        is_real = y > 0
+        loss = nn.functional.cross_entropy(model(x)[is_real], y[is_real])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        total += loss.item()
+    return total
+
+
+with perfkit.detect_syncs() as places:
+    train()
+for place in places:
+    print(f"{place.count / len(inputs):g} in each step: {place.call}\n   {place.fix}")
+
 
 # %% [markdown]
-# perfkit watches the calls, so it finds them without a GPU too. In your own code: `torch.cuda.set_sync_debug_mode("warn")` is PyTorch's own detector on a GPU; `with perfkit.detect_syncs() as places:` works everywhere; `assert not places` after it keeps the next `print(loss)` out.
+# Now without them: every loss is computed, the padding is weighted with 0, and the total is read once.
+
+
+# %%
+def train_without_waiting():
+    total = torch.zeros((), device=device)
+    for x, y in zip(inputs, targets, strict=True):
+        is_real = y > 0
+        losses = nn.functional.cross_entropy(model(x), y, reduction="none")
+        loss = (losses * is_real).sum() / is_real.sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        total += loss.detach()
+    return total
+
+
+with perfkit.detect_syncs() as places:
+    train_without_waiting()
+assert not places
+
+# %% [markdown]
+# Leave that `assert` in a test and the next stray `print(loss)` fails it. perfkit watches the calls, so it finds nearly all of them without a GPU, too; only a copy like `torch.tensor(n, device="cuda")` needs one. On a GPU, `torch.cuda.set_sync_debug_mode("warn")` is PyTorch's own detector. For a whole workload there is `pk.find_syncs`.
 #
 # ## What a wait costs
 #
-# With a GPU, the next cell times a real loop that reads the loss in every step, and one that reads it at the end. Without one, a thread stands in for the device: it works through a queue and sleeps as long as a kernel would run.
+# With a GPU, the next cell times a real loop that reads the loss in every step, and one that reads it at the end. Without one, a thread stands in for the device: it works through a queue and sleeps for as long as a kernel would run.
 
 # %%
 import queue
 import threading
 import time
-
-import torch
 
 
 class StandIn:
@@ -85,8 +120,7 @@ class Gpu:
         return self.loss.item()
 
 
-def train(device, reads, steps=30, fetch_s=0.009):
-    """Seconds a step."""
+def seconds_per_step(device, reads, steps=30, fetch_s=0.009):
     device.launch()
     device.item()
     start = time.perf_counter()
@@ -99,60 +133,37 @@ def train(device, reads, steps=30, fetch_s=0.009):
     return (time.perf_counter() - start) / steps
 
 
-for title, reads in (("read at the end", False), ("read in every step", True)):
-    device = Gpu() if torch.cuda.is_available() else StandIn()
-    print(f"{title}: {train(device, reads) * 1e3:.1f} ms a step")
+for title, reads in (("read in every step", True), ("read at the end", False)):
+    stand_in = Gpu() if torch.cuda.is_available() else StandIn()
+    print(f"{title}: {seconds_per_step(stand_in, reads) * 1e3:.1f} ms a step")
 
 # %% [markdown]
-# Without reading, fetching hides behind the kernels, and a step takes as long as the longer of the two. With it, a step takes both. A wait costs the work that could have run at the same time. The distributed guide therefore fetches results every 30 steps, not in each.
+# If nothing reads, fetching is hidden behind the kernels, and a step takes as long as the longer of the two. If something does, a step takes both. A wait costs the work that could have run at the same time. That is why the distributed guide fetches results every 30 steps, not in each.
 #
 # ## The placement guide's example
 #
 # In the guide, `shape` leaves its output on the CPU. `slice` runs on the GPU and pulls it up; `crop_tensor` needs it on the CPU and pulls it down. That makes 20 synchronous copies in 10 iterations, 70% of all copy time. The fix: run the tiny `slice` on the CPU, and all 20 are gone.
 #
-# The guide's totals fall from 26.6 to 14.5 ms, 1.83 times. Most of both totals are first calls. Without the slowest call of each operator they are 8.08 and 4.79 ms: 1.69 times. The two operators that the fix touches go from 2.91 to 0.83 ms, which alone is worth 1.35 times. So the fix is worth a third, and the headline claims more, because warm-up was not left out. ([14](14_checking_the_articles.ipynb) has the rows.)
+# The guide's totals fall from 26.6 to 14.5 ms, 1.83 times. Most of both totals are first calls. Without the slowest call of each operator they are 8.08 and 4.79 ms: 1.69 times. The two operators that the fix touches alone are worth 1.35 times. So the fix is worth a third, and the headline claims more, because warm-up was not left out ([14](14_checking_the_articles.ipynb)).
 #
-# The method holds: look for synchronous copies in the report, find the operator, then the line, move it, compare the two reports.
+# The method: look for synchronous copies in the report, find the operator, then the line, move it, and compare the reports.
 #
 # ## Where should a layer live?
 #
-# Its second example is a table that does not fit: an embedding of 10,000,000 × 150 float32 values takes 5.59 GiB. Each step needs few of its rows, so it can stay on the host, and only the rows are copied: `body(table(ids).to("cuda"))`. Use `nn.Embedding(..., sparse=True)`, or its gradient is as large as the table. If it fits on the device, leave it there.
+# Its second example is a table that does not fit: an embedding of 10,000,000 × 150 float32 values takes 5.59 GiB. Each step needs few of its rows, so the table can stay on the host, and only the rows are copied:
+
+# %%
+table = nn.Embedding(10_000, 150, sparse=True)  # on the host; a small one here
+body = nn.Linear(150, 4).to(device)
+on_host = torch.optim.SGD(table.parameters(), lr=0.1)
+body(table(torch.tensor([3, 14, 15])).to(device)).sum().backward()
+on_host.step()
+print(
+    f"{table.weight.nbytes:,} bytes stay; {table.weight.grad.coalesce().values().nbytes:,} bytes of gradient"
+)
 
 # %% [markdown]
-# **`loss.item()` takes 30 ms in a profile of the host. Where do they come from?**
-#
-# <details><summary>Copying a float is that slow</summary>
-#
-# **No.** The copy takes microseconds.
-#
-# </details>
-#
-# <details><summary>From the kernels that were still queued</summary>
-#
-# **Right.** `.item()` waits until the value has been computed. It collects the time of everything before it.
-#
-# </details>
-
-# %% [markdown]
-# **A fix removes copies that took 4% of the time, and the total falls by 45%. What do you do first?**
-#
-# <details><summary>Conclude that copies cost more than they look</summary>
-#
-# **No.** Perhaps: the idle time after them counts too. But the totals hold other things.
-#
-# </details>
-#
-# <details><summary>Leave the first calls out, and compare row by row</summary>
-#
-# **Right.** In the guide, most of the total was start-up. What remained still fell by 41%, and the two operators explain a good part of it.
-#
-# </details>
-#
-# <details><summary>Distrust the fix</summary>
-#
-# **No.** The operators that it touches did get 3.5 times as fast.
-#
-# </details>
+# Without `sparse=True`, its gradient is as large as the table. Only SGD, Adagrad and SparseAdam take such gradients; AdamW raises an error. If the table fits on the device, leave it there.
 
 # %% [markdown]
 # ### Puzzle ★: a loop without hidden waits
@@ -196,9 +207,30 @@ def masked_loss(logits, targets, mask):
 pk.puzzle("mask").check(masked_loss)
 
 # %% [markdown]
-# ## Keep in mind
+# ## Check yourself
 #
-# - Log every hundredth step.
-# - A wait does not matter while the step waits for data anyway, or before the loop.
+# **`loss.item()` takes 30 ms in a profile of the host. Where do they come from?**
+#
+# <details><summary>Answer</summary>
+#
+# From the kernels that were still queued. The copy takes microseconds, but `.item()` waits until the value has been computed, so it collects the time of everything before it.
+#
+# </details>
+#
+# **A fix removes copies that took 4% of the time, and the total falls by 45%. What do you do first?**
+#
+# <details><summary>Answer</summary>
+#
+# Leave the first calls out, and compare row by row. In the guide, most of the total was start-up.
+#
+# </details>
+#
+# **Does a wait always matter?**
+#
+# <details><summary>Answer</summary>
+#
+# Not while the step waits for data anyway, and not outside the loop. Log every hundredth step.
+#
+# </details>
 #
 # Next: [12 kernels and shapes](12_kernels_and_shapes.ipynb)

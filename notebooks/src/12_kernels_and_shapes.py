@@ -11,6 +11,8 @@
 #
 # **How far is it to the device's limits?** *20 minutes. Needs: nothing special; Tensor Cores make the differences large.*
 #
+# *After this you can say which limit an operation meets, choose sizes that suit the hardware, and read a timeline of Nsight Systems.*
+#
 # A device has two limits, or *roofs*: operations per second, and bytes per second. *FLOPs per byte* decides which one an operation meets first. A large matrix product has many; adding two tensors has almost none.
 
 # %%
@@ -19,31 +21,55 @@ from perfkit import notebook as pk
 kernels = pk.kernels("cifar_resnet18")
 kernels.table("Roofs")
 
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+
+report = kernels.found
+peak, bandwidth = report.peaks["float32"], report.bytes_per_s
+print(f"The roofs meet at {peak / bandwidth:.1f} FLOPs per byte, in float32")
+some = [row for row in report.rows if row.dtype == "float32"]
+wide = max(some, key=lambda row: row.flops_per_byte)
+thin = min(some, key=lambda row: row.flops_per_byte)
+fits, k_off, n_off = (
+    next(row for row in some if name in row.shape) for name in ("1504 x 2504", "1500 x 2504", "1504 x 2503")
+)
+x = np.geomspace(0.5, 1000, 200)
+plt.loglog(x, np.minimum(peak, x * bandwidth) / 1e9, label="roofs, measured")
+for row, marker in zip((thin, fits, k_off, n_off, wide), "vosD^", strict=True):
+    plt.loglog(row.flops_per_byte, row.flops_per_s / 1e9, marker, label=row.shape)
+plt.xlabel("FLOPs per byte")
+plt.ylabel("GFLOP/s")
+plt.legend()
+plt.show()
+
 # %% [markdown]
-# Operations per second divided by bytes per second: so many FLOPs per byte is where the roofs meet.
-#
-# - **Fewer FLOPs per byte**: memory is the limit. Move fewer bytes: fusion, smaller types.
-# - **More**: arithmetic is the limit. Use faster units: 16 bits.
-# - **Well below its roof**: the kernel itself is slow. A better kernel, layout or shape helps.
+# - **Left of the corner**: memory is the limit. Move fewer bytes: fusion, smaller types.
+# - **Right of it**: arithmetic is the limit. Use 16 bits.
+# - **Well below its roof**: the kernel is slow. Another layout or shape helps. Eight rows, for example, do not fill the units.
 #
 # ## Shapes
 #
 # Tensor Cores work on tiles. The methods slides multiply [16, 36, 1504] × [1504, 10000] on a V100: 1.340 ms in fp32, 0.267 ms in fp16, 5.02 times as fast. With K = 1500 it is 1.05 times, with N = 9999 1.01 times: nearly all of the gain is lost. (Their row for M = 35 shows nothing about M: [14](14_checking_the_articles.ipynb).) NVIDIA's rule, as the slides quote it:
 #
-# | type | before cuBLAS 11 | since then: any size, best in multiples of | on an A100 |
+# | type | before cuBLAS 11, cuDNN 7.6.3 | since then: any size, best in multiples of | on an A100 |
 # |---|---|---|---|
 # | INT8 | multiples of 16 | 16 | 128 |
 # | FP16 | multiples of 8 | 8 | 64 |
 # | TF32 | – | 4 | 32 |
 # | FP64 | – | 2 | 16 |
 #
-# For images it concerns the numbers of channels, in the layout NHWC; for language models vocabulary, hidden sizes and tokens per batch. Which neighbouring shapes are slow *here*? (On a CPU hardly any but that of 8 rows.)
+# For images the rule concerns channels, in the layout NHWC; for language models vocabulary, hidden sizes and tokens per batch. The slides' cases, in 16 bits here (a CPU hardly minds):
 
 # %%
-kernels.table("By shape")
+for row in report.rows:
+    if row.dtype == "bfloat16" and row.shape.endswith(("1504 x 2504", "1500 x 2504", "1504 x 2503")):
+        print(
+            f"{row.shape:18} {row.seconds * 1e3:6.2f} ms, {row.flops_per_s / report.peaks['bfloat16']:4.0%} of the peak"
+        )
 
 # %% [markdown]
-# Sizes that do not fit can be padded, which adds work. Measure first: for 3 input channels, libraries have special kernels.
+# Sizes that do not fit can be padded, which adds work, so measure first.
 #
 # ## Your step
 #
@@ -55,17 +81,19 @@ kernels.table("A step of")
 # %% [markdown]
 # ## Who chooses the kernel?
 #
-# By default a library follows rules of thumb. The alternative is to observe shapes, try the candidates, and run with the fastest: `cudnn_benchmark` for convolutions, `compile_mode="max-autotune"` for compiled code. Both pay only if shapes repeat.
+# No algorithm is the best for every shape, and by default a library follows rules of thumb. The alternative is to observe shapes, try the candidates, and run with the fastest: `cudnn_benchmark` for convolutions, `compile_mode="max-autotune"` for compiled code. Both pay off only if shapes repeat.
 #
 # ## Nsight Systems
 #
 # `nsys` also records every thread, the driver and the operating system. Name the parts of your step with `with torch.cuda.nvtx.range("augment"):`. Record steady steps only, as the slides do: `torch.cuda.profiler.start()` before step 20, `stop()` before step 30.
 #
 # ```bash
-# nsys profile -t cuda,nvtx,osrt,cudnn,cublas -c cudaProfilerApi -o report python train.py
+# nsys profile -t cuda,nvtx,osrt,cudnn,cublas -c cudaProfilerApi --capture-range-end=stop -o report python train.py
 # ```
 #
-# `-t` says what is traced, `-c` waits for your `start()`. Open the report in Nsight Systems, and read it in five steps:
+# `-c` waits for your `start()`. Without `--capture-range-end=stop`, your `stop()` ends the training, too.
+#
+# It has three groups of rows: which *CPU* cores are busy; *CUDA* streams, with kernels and copies; *threads*, which run, wait or are not scheduled. Read it in five steps:
 #
 # 1. Which named range takes most of the step?
 # 2. Which kernels take most of the time? This tells you which kernel, not which input shape.
@@ -73,43 +101,7 @@ kernels.table("A step of")
 # 4. Which operator and range launched those?
 # 5. Unfold the threads: what do they wait for?
 #
-# The slides' cases: a convolution that chose its algorithm in every step (host), threads waiting in `pthread_mutex_lock` (host), a slow kernel for a temporal shift (device), weight decay as many small kernels: fuse it into the optimizer (device).
-
-# %% [markdown]
-# **The GPU's row shows many short kernels with gaps of equal length. Which bottleneck?**
-#
-# <details><summary>The device</summary>
-#
-# **No.** Then there would be no gaps.
-#
-# </details>
-#
-# <details><summary>The host: it cannot launch fast enough</summary>
-#
-# **Right.** Remedy: fewer, larger kernels. A larger batch, fusion, CUDA graphs.
-#
-# </details>
-#
-# <details><summary>The data</summary>
-#
-# **No.** Waiting for data makes one long gap in each step.
-#
-# </details>
-
-# %% [markdown]
-# **The GPU is busy 97% of the time. What can still be gained?**
-#
-# <details><summary>At most 3%</summary>
-#
-# **No.** That is what filling the gaps would give.
-#
-# </details>
-#
-# <details><summary>Perhaps a lot: busy kernels can be slow</summary>
-#
-# **Right.** After 97.51%, the walk-through still went from 1,670 to 3,268 samples/s with 16 bits, a larger batch and compiling.
-#
-# </details>
+# The slides' cases: a convolution that chose its algorithm in every step (host), threads waiting in `pthread_mutex_lock` (host), a slow kernel for a temporal shift (device), weight decay as many small kernels (device; fuse it into the optimizer).
 
 # %% [markdown]
 # ### Puzzle ★★★: pad the layer
@@ -144,4 +136,30 @@ def make_optimizer(model):
 pk.puzzle("fused_optimizer").check(make_optimizer)
 
 # %% [markdown]
+# ## Check yourself
+#
+# **The GPU's row shows many short kernels with gaps of equal length. Which bottleneck?**
+#
+# <details><summary>Answer</summary>
+#
+# The host, which cannot launch fast enough. Use fewer, larger kernels: a larger batch, fusion, CUDA graphs. Waiting for data would be one long gap in each step.
+#
+# </details>
+#
+# **The GPU is busy 97% of the time. What can still be gained?**
+#
+# <details><summary>Answer</summary>
+#
+# Perhaps a lot, because busy kernels can be slow. After 97.51%, the walk-through still went from 1,670 to 3,268 samples/s.
+#
+# </details>
+#
+# **A vocabulary of 50,257: what would you try?**
+#
+# <details><summary>Answer</summary>
+#
+# Pad it to 50,304, a multiple of 64.
+#
+# </details>
+#
 # Next: [13 several GPUs](13_several_gpus.ipynb)

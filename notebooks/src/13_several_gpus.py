@@ -11,7 +11,9 @@
 #
 # **How well does training scale from one process to two, and why not to 1,024?** *20 minutes. Needs: two GPUs; with fewer, two CPU cores stand in.*
 #
-# With `DistributedDataParallel`, each *rank* is a process with its own copy of the model, its own loader and its own part of the data. During backward, the ranks average their gradients with all-reduce. Communication that overlaps with backward is free; the *exposed* part lengthens the step.
+# *After this you can start a training on several GPUs correctly, and say what limits its scaling.*
+#
+# With `DistributedDataParallel`, each *rank* is a process with a copy of the model, its own loader and its own part of the data. A `DistributedSampler` chooses the part; call `sampler.set_epoch(epoch)`, or every epoch has the same order. (Without the sampler, ranks with equal seeds all train on the same samples.) During backward, the ranks average their gradients with all-reduce. Communication that overlaps with backward is nearly free: it takes some of the device's units and bandwidth. The *exposed* part lengthens the step.
 #
 # Guess: by what factor do samples/s grow from one rank to two? (On two cores, each rank gets one thread.)
 
@@ -20,19 +22,13 @@ import matplotlib.pyplot as plt
 import torch
 
 from perfkit import notebook as pk
-from perfkit.additions.ranks.scaling import efficiency, forecast
+from perfkit.additions.ranks.scaling import efficiency
 
 several = torch.cuda.device_count() > 1
-both = {"ranks": 2} if several else {"ranks": 2, "cpu_threads": 1}
-panel = pk.RecipePanel(
-    {
-        "1 rank": {} if several else {"cpu_threads": 1},
-        "2 ranks": both,
-        "accumulate 4": both | {"accumulation": 4},
-    },
-    workload="tiny_gpt",
-    device="cuda" if several else "cpu",
-)
+one = {} if several else {"cpu_threads": 1}
+both = one | {"ranks": 2}
+where = {"workload": "tiny_gpt", "device": "cuda" if several else "cpu"}
+panel = pk.RecipePanel({"1 rank": one, "2 ranks": both}, **where)
 panel
 
 # %%
@@ -43,39 +39,72 @@ print(f"Scaling efficiency: {efficiency(panel['1 rank'], panel['2 ranks']):.0%}"
 panel.table("Communication")
 
 # %% [markdown]
-# *Alone* is an all-reduce with nothing else running. *Exposed* is how much longer the step became; on cores that ranks share it can be more than the averaging, because the ranks also slow each other. A *straggler* computes for longer than the others, and all wait for it.
+# *Averaging alone* is an all-reduce with nothing else running. *Exposed* is how much longer the step became: on shared cores it can be more than that, because the ranks also slow each other down. All wait for a *straggler*.
 #
-# **What to expect.** Efficiency of 90% and more on two GPUs of one machine with a real model. On two CPU cores 50 to 95%, and below that if anything else runs. *Accumulate 4* averages once for four batches (`no_sync` skips it for the first three), in a step of four times the samples.
+# **What to expect.** Two GPUs of one machine come close to twice the rate if a step takes much longer than its all-reduce. On two CPU cores efficiency is 50 to 95%, and lower if anything else runs.
 #
-# ## Is it the same training?
-#
-# Two ranks with batch *n* train as one rank with batch 2*n*: twice the samples in a step, which changes training unless you halve the batch. Batch norm sees each rank's part (`nn.SyncBatchNorm` mends that).
+# Two ranks with batch *n* train as one rank with batch 2*n*, which changes training unless you halve the batch. Batch norm sees each rank's part only (`nn.SyncBatchNorm` mends that).
 
 # %%
 panel.parity("2 ranks")
 
 # %% [markdown]
-# ## Why not 1,024?
+# ## Why is it not all exposed?
 #
-# A ring all-reduce of n ranks takes 2(n − 1)·α + 2(n − 1)/n · bytes/β, with the latency α and bandwidth β measured between these ranks. For many ranks it is pessimistic: NCCL uses trees, whose latency grows with log n.
+# DDP does not wait for the whole backward pass. It collects gradients in *buckets* (`bucket_cap_mb`, 25 by default) and sends each one as soon as it is full, while backward computes the layers before it. Small buckets pay the latency more often. With one large bucket, nothing is left to overlap. In numbers, for a backward pass of 40 ms and 100 MB of gradients:
 
 # %%
-here = forecast(panel["2 ranks"])
-over_a_link = forecast(panel["2 ranks"], latency_s=5e-6, bytes_per_s=12.5e9)
-plt.plot(*zip(*here.items(), strict=True), "o-", label="as measured here")
-plt.plot(*zip(*over_a_link.items(), strict=True), "s--", label="over a data-centre link: 5 µs, 12.5 GB/s")
+LATENCY_MS, MS_PER_MB, BACKWARD_MS, MB = 0.4, 0.16, 40, 100
+
+
+def bars(bucket_mb):
+    """When each bucket is averaged: once it is full, and the one before it is done."""
+    found, end = [], 0.0
+    for number in range(1, MB // bucket_mb + 1):
+        start = max(end, BACKWARD_MS * number * bucket_mb / MB)
+        end = start + LATENCY_MS + MS_PER_MB * bucket_mb
+        found.append((start, end, "copy", number))
+    return found
+
+
+for bucket_mb in (1, 5, 25, 100):
+    print(f"buckets of {bucket_mb:3} MB: {bars(bucket_mb)[-1][1] - BACKWARD_MS:4.1f} ms exposed")
+
+# %% [markdown]
+# `gradient_as_bucket_view=True` saves a copy of the gradients, `static_graph=True` some bookkeeping; a communication hook can send them in 16 bits.
+#
+# Accumulation averages once for several batches (`no_sync`), so it pays for communication less often, in a step of four times the samples:
+
+# %%
+merged = pk.RecipePanel({"2 ranks": both, "2 ranks, accumulate 4": both | {"accumulation": 4}}, **where)
+merged.run()
+
+
+# %% [markdown]
+# ## Why not 1,024?
+#
+# A ring all-reduce of *n* ranks takes 2(n − 1)·α + 2(n − 1)/n · bytes/β, with the latency α of a hop and the bandwidth β of a link. The second part hardly grows, but the latency grows with every rank. Over a data-centre link, for 100 MB of gradients and nothing overlapped:
+
+
+# %%
+def ring_s(ranks, size=100e6, latency_s=5e-6, bytes_per_s=12.5e9):
+    return 2 * (ranks - 1) * latency_s + 2 * (ranks - 1) / ranks * size / bytes_per_s
+
+
+counts = [2**power for power in range(11)]
+for step_s in (0.2, 0.02):
+    efficiencies = [step_s / (step_s + ring_s(count)) for count in counts]
+    plt.plot(counts, efficiencies, "o-", label=f"computing takes {1e3 * step_s:.0f} ms a step")
 plt.xscale("log", base=2)
-plt.xticks([*here], [*here])
 plt.ylim(0, 1.05)
 plt.xlabel("ranks")
-plt.ylabel("scaling efficiency, forecast")
+plt.ylabel("scaling efficiency")
 plt.legend()
 plt.show()
 
 # %% [markdown]
-# The first part, the latency, grows with every rank, whatever the size of the model. With 5 µs a hop, 1,024 ranks in a ring spend 2 · 1,023 · 5 µs, 10 ms, on it in each step; the model has to compute for much longer than that.
-
-# %% [markdown]
+# Long steps scale; short ones don't. At 1,024 ranks the latency alone is 10 ms. (NCCL also uses trees, whose latency grows with log n.)
+#
 # On a cluster, `perfkit export --set ranks=16 > train.py`, then on each of two machines with eight GPUs:
 #
 # ```bash
@@ -84,43 +113,11 @@ plt.show()
 #
 # ## The distributed guide's list
 #
-# Its advice: check each lever, and measure its gain. What it is today:
+# Its advice: check each lever, and measure its gain. Three that still surprise people ([the whole list](../docs/articles.md#the-distributed-guide)):
 #
-# | the guide (PaddlePaddle) | PyTorch today |
-# |---|---|
-# | collectives (NCCL2), not parameter servers | the only way that `DistributedDataParallel` has |
-# | one process per device; ParallelGraph: one process, many GPUs | DDP; `nn.DataParallel` is the other way, and slower. Each process also has its own loader, so reading scales |
-# | `FLAGS_sync_nccl_allreduce=1` *helps* in ParallelGraph | no counterpart: DDP overlaps all-reduce with backward |
-# | executor threads, 1 or 4: how many *operators* are scheduled at once | none in eager mode. `OMP_NUM_THREADS` is another thing: threads inside one operator; torchrun sets 1 |
-# | pre-allocate device memory | the allocator keeps what it freed ([04](04_batch_size.ipynb)) |
-# | drop scopes, fetch results every 30 steps | tensors are freed at once; fetch rarely ([11](11_hidden_transfers.ipynb)) |
-# | RDMA with TCP to fall back on | `NCCL_DEBUG=INFO` says which; `NCCL_IB_DISABLE=1` forces TCP |
-# | normalise on the GPU, uint8 reader | [05](05_uint8_copy.ipynb) |
-# | batch merge | `accumulation`; DDP's `no_sync` around all batches but the last |
-# | double buffer, pinned memory | [03](03_pinning.ipynb) |
-# | endless reader | [02](02_data_loading.ipynb): `persistent_workers`, an endless sampler |
-# | mixed precision, constant loss scale | [06](06_amp.ipynb): `GradScaler` adapts it |
-
-# %% [markdown]
-# **All-reduce takes 20 ms alone, and the step became 2 ms longer. Why not 20?**
-#
-# <details><summary>The measurement is wrong</summary>
-#
-# **No.** The two numbers measure different things.
-#
-# </details>
-#
-# <details><summary>Most of it runs while backward still computes</summary>
-#
-# **Right.** DDP sends the gradients of the last layers while those of the first are being computed.
-#
-# </details>
-#
-# <details><summary>Gradients are compressed</summary>
-#
-# **No.** Not by default: a communication hook does it.
-#
-# </details>
+# - Reading scales with the processes: each rank has its own loader, so divide the cores among them.
+# - `OMP_NUM_THREADS` is set to 1 by torchrun. The guide tries 1 and 4 threads per process; do the same.
+# - NCCL falls back from RDMA to TCP in silence. `NCCL_DEBUG=INFO` says which one it uses; `NCCL_IB_DISABLE=1` forces TCP.
 
 # %% [markdown]
 # ### Puzzle ★★: average once, not for each part
@@ -143,4 +140,30 @@ def train_step(model, optimizer, parts):
 pk.puzzle("no_sync").check(train_step)
 
 # %% [markdown]
+# ## Check yourself
+#
+# **All-reduce takes 20 ms alone, and the step became 2 ms longer. Why not 20?**
+#
+# <details><summary>Answer</summary>
+#
+# Most of it runs while backward still computes: the gradients of the last layers are sent while those of the first are being computed.
+#
+# </details>
+#
+# **Two ranks train twice as fast. Is it the same training?**
+#
+# <details><summary>Answer</summary>
+#
+# No. A step sees twice the samples, unless you halve the batch.
+#
+# </details>
+#
+# **Every epoch has the same order of samples. What was forgotten?**
+#
+# <details><summary>Answer</summary>
+#
+# `sampler.set_epoch(epoch)`.
+#
+# </details>
+#
 # Next: [14 checking the articles](14_checking_the_articles.ipynb)

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import TensorDataset
+from torch.utils.data import DistributedSampler, TensorDataset
 
 from perfkit.additions.puzzles.judge import bench
 
@@ -72,6 +72,7 @@ def names(tmp_path, monkeypatch):
     }
     exec(IMPORTS, scope)
     scope["DistributedDataParallel"] = lambda module: module  # several ranks: the fixture below
+    scope["DistributedSampler"] = lambda dataset: None
     return scope
 
 
@@ -89,6 +90,7 @@ def one_rank(names, tmp_path, monkeypatch):
 
     monkeypatch.setattr(distributed, "init_process_group", gloo)
     names["torch"] = mock.Mock(wraps=torch, device=lambda kind, index: device("cpu"), cuda=torch.cuda)
+    names["DistributedSampler"] = DistributedSampler
     names["DistributedDataParallel"] = lambda module, device_ids: DistributedDataParallel(module)
     yield names
     if distributed.is_initialized():
