@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from perfkit.process import server
 from perfkit.results.store import RunStore
 from tests.support import scripts
 from tests.support.cli import ROOT, perfkit
@@ -14,12 +13,6 @@ from tests.unit.additions.scripts.test_behaviour import IMAGES
 pytestmark = pytest.mark.usefixtures("no_orphans", "data_dir")
 
 TOY = ("--workload", "tests.support.toy:Toy", "--device", "cpu")
-
-
-@pytest.fixture(autouse=True)
-def one_fork_server(monkeypatch):
-    """One fork server serves all comparisons, as a new one would import torch first."""
-    monkeypatch.setattr(server, "restart", lambda: None)
 
 
 def test_two_recipes_are_compared_in_turn_and_a_gate_fails():

@@ -52,14 +52,13 @@ def answered(notebook):
 ANEW = """
 import sys
 from ipywidgets import Widget
-from perfkit.process import server
+from perfkit.process import zygote
 Widget.close_all()
-servers = dict(server._servers)
+zygotes = dict(zygote._zygotes)
 for name in [name for name in sys.modules if name.partition(".")[0] in ("perfkit", "tests")]:
     del sys.modules[name]
-from perfkit.process import server
-server._servers.update(servers)
-server.restart = lambda: None
+from perfkit.process import zygote
+zygote._zygotes.update(zygotes)
 get_ipython().magics_manager.magics["cell"].pop("watch", None)
 get_ipython().extension_manager.loaded.clear()
 %reset -f
