@@ -225,8 +225,8 @@ class Procedures:
         return int(self.of_rank_0(math.ceil(steps / workers) * workers))
 
     def ceiling(self, samples: int, seconds: float = 0.0) -> Job:
-        """A slice on one batch that is already on the device, without a loader, whose workers are stopped."""
-        with self.subject.hold(), workers_stopped(self.subject.iterator):
+        """A slice on one batch that is already on the device, without a loader."""
+        with self.subject.hold():
             yield from self.take(HELD_FIRST, "cached batch")
             return (yield from self.take(self.steps_for(samples, seconds), "cached batch")).block()
 

@@ -107,7 +107,7 @@ def test_a_script_is_counted_toggled_and_edited(case, tmp_path, monkeypatch):
     environment = dict(os.environ)
     with start(launch, {}) as plain:
         facts, first = plain.ask("describe"), train(plain)
-        block = plain.ask("block", samples=4 * case.samples, queues=0)
+        block = plain.ask("slice", samples=4 * case.samples, seconds=0.0)
         assert block.samples == case.samples * len(block.step_s), "samples of each step"
         assert len(block.step_s) >= 4 and 0 < sum(block.step_s) <= block.seconds * 1.5
         seen = plain.ask("observe", steps=1, seconds=0.0)

@@ -102,7 +102,7 @@ def test_a_script_is_watched_from_its_first_step_to_its_clean_end(alone):
         assert (trained.samples_per_step, len(trained.losses)) == (16, 6)
         assert trained.warmup.samples >= 7 * 16
         assert trained.recipe["batch_size"] == 16 and trained.recipe["workers"] == 0
-        block = script.ask("block", samples=64)
+        block = script.ask("slice", samples=64, seconds=0.0)
         assert (block.samples, len(block.step_s)) == (64, 4)
         assert all(wait <= step for wait, step in zip(block.data_wait_s, block.step_s, strict=True))
         seen = observe(script, 40)
@@ -384,7 +384,7 @@ torch.compile = functools.partial(torch.compile, backend=backend)
     code = f"{counted}{LOOP}{compiling}\nwhile True:\n    step()\n"
     with started(code, toggles={} if compiling else {"compile": True}) as script:
         train(script)
-        assert script.ask("block", samples=64).samples == 64
+        assert script.ask("slice", samples=64, seconds=0.0).samples == 64
         assert script.written("out") == ["compiled"]
 
 
@@ -432,7 +432,7 @@ def test_a_held_batch_makes_no_epoch_longer_and_torch_s_errors_stay(folder, argu
             train(script)
             for _ in range(8):  # it begins at each batch of an epoch, the last one among them
                 assert script.ask("ceiling", samples=96).samples >= 96
-                assert script.ask("block", samples=24, queues=0).samples >= 24
+                assert script.ask("slice", samples=24, seconds=0.0).samples >= 24
             assert script.written("out") == ["as in the file"]
             assert "random numbers" in train(script).facts["data"]
     finally:
