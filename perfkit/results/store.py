@@ -19,7 +19,7 @@ from perfkit.results.parity import Parity
 from perfkit.results.run import Decision, Run, read
 from perfkit.results.stats import AAPair, Spread
 
-_VERSION = 3
+_VERSION = 4
 """Of the tables, as `PRAGMA user_version`; a file of version 1 has 0 there."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -40,8 +40,8 @@ CREATE TABLE IF NOT EXISTS aa_pairs (
     log_ratio REAL NOT NULL, scatter REAL NOT NULL
 );
 """
-# In version 1 noise and answers said nothing of the machine. Runs are read as they are.
-_FROM_1 = "DROP TABLE IF EXISTS noise; DROP TABLE IF EXISTS asked;"
+# Until version 4 noise said nothing of workers, and in version 1 nothing of the machine. Runs are read as they are.
+_FROM_OLDER = "DROP TABLE IF EXISTS noise; DROP TABLE IF EXISTS asked; DROP TABLE IF EXISTS aa_pairs;"
 _READ = """
 SELECT id, body, guess FROM runs WHERE NOT deleted AND (?1 IS NULL OR {})
 ORDER BY created DESC, rowid DESC LIMIT ?2
@@ -104,7 +104,7 @@ class RunStore:
                 what = f"the store of runs {self.path} is of a later version of perfkit"
                 raise StoreError(what, "Update perfkit, or set PERFKIT_DATA to a different folder")
             if version < _VERSION:
-                database.executescript(f"{_FROM_1}{_TABLES}PRAGMA user_version = {_VERSION};")
+                database.executescript(f"{_FROM_OLDER}{_TABLES}PRAGMA user_version = {_VERSION};")
 
     @property
     def machine_id(self) -> str:

@@ -258,7 +258,7 @@ def test_a_file_of_version_1_keeps_its_runs_and_one_of_a_later_version_is_left_a
     assert store.spread("cpu") == stats.UNKNOWN, "it may be of another machine"
     with sqlite3.connect(path) as database:
         assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
-        assert database.execute("PRAGMA user_version").fetchone() == (3,)
+        assert database.execute("PRAGMA user_version").fetchone() == (4,)
         database.execute("PRAGMA user_version = 99")
     database.close()
     before = path.read_bytes()
