@@ -40,7 +40,7 @@ CREATE TABLE IF NOT EXISTS aa_pairs (
     log_ratio REAL NOT NULL, scatter REAL NOT NULL
 );
 """
-# Until version 4 noise said nothing of workers, and in version 1 nothing of the machine. Runs are read as they are.
+# Until version 4 noise said nothing of workers. Runs are read as they are.
 _FROM_OLDER = "DROP TABLE IF EXISTS noise; DROP TABLE IF EXISTS asked; DROP TABLE IF EXISTS aa_pairs;"
 _READ = """
 SELECT id, body, guess FROM runs WHERE NOT deleted AND (?1 IS NULL OR {})
