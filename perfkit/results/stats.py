@@ -286,11 +286,3 @@ def relative_iqr(values: Values) -> float:
     """Interquartile range / median."""
     low, middle, high = np.percentile(values, [25, 50, 75])
     return float((high - low) / middle)
-
-
-def still_warming(rates: Values) -> bool:
-    """Whether the first block is slower than the scatter of the later ones explains: warm-up was not over."""
-    if rates.size < 3:
-        return False
-    later = rates[1:]
-    return bool(rates[0] < np.median(later) * (1 - max(0.1, 2 * relative_iqr(later))))

@@ -113,20 +113,6 @@ def test_an_incarnation_has_as_many_rounds_as_its_start_is_worth():
     assert rounds(start_s=600.0, round_s=0.6, scatter=0.1, spread=Spread(0.02, 4)) == statistics.MOST_ROUNDS
 
 
-@pytest.mark.parametrize(
-    ("values", "warming"),
-    [
-        ([], False),
-        ([50, 100, 100], True),
-        ([91, 100, 100, 100], False),  # within the tolerance
-        ([89, 100, 100, 100], True),
-        ([70, 80, 100, 120, 90], False),  # the later ones are as wild
-    ],
-)
-def test_warm_up_is_over_when_the_first_block_is_like_the_later_ones(values, warming):
-    assert statistics.still_warming(np.array(values, dtype=float)) is warming
-
-
 def test_noise_is_what_processes_differ_by_beyond_the_scatter_of_their_rounds():
     """Simulated: pairs that differ by 2% for good, rounds that scatter by 3%; pairs that do not differ."""
     generator = np.random.default_rng(0)
