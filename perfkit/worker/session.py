@@ -21,7 +21,7 @@ from perfkit.recipe import Recipe
 from perfkit.results.run import Communication
 from perfkit.worker import checks
 from perfkit.worker.messages import Description, Trained
-from perfkit.worker.procedure import Job, Procedures, Step, drive, workers_stopped
+from perfkit.worker.procedure import Job, Procedures, Step, drive
 from perfkit.worker.training import Training, losses
 
 ROUNDS = 5
@@ -101,11 +101,6 @@ class Session(Procedures):
             if not math.isfinite(value):
                 remedy = "Lower the learning rate, or switch amp to bf16 (fp16 overflows without scaling)"
                 raise RunFailed(f"the loss became {value}", remedy)
-
-    def ceiling(self, samples: int, seconds: float = 0.0) -> Job:
-        """A slice on a cached batch; the loader's workers, which nobody waits for, are stopped meanwhile."""
-        with workers_stopped(self.subject.iterator):
-            return (yield from super().ceiling(samples, seconds))
 
     def communication(self, samples: int) -> Job:
         """What averaging gradients between the ranks costs: steps with it and without, a collective alone.

@@ -16,7 +16,7 @@ from perfkit.parallel import mean_over_ranks
 from perfkit.program import Program
 from perfkit.recipe import Recipe
 from perfkit.worker.checks import View, compile_counters, distributed_model, first_tensor, world
-from perfkit.worker.procedure import Step
+from perfkit.worker.procedure import Step, workers_stopped
 
 OnPhase = Callable[[str], AbstractContextManager[Any]]
 """Called with the name of a part of a step (data, copy, forward, backward, optimizer); entered around it."""
@@ -116,12 +116,13 @@ class Training(View):
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """Trains on one batch that is already on the device, without the loader."""
+        """Trains on one batch that is already on the device; the loader's workers are stopped meanwhile."""
         program, source = self._program, self._program.source
         batch = [part.to(self.device) for part in program.fetch()]
         program.source = itertools.repeat(batch)
         try:
-            yield
+            with workers_stopped(self.iterator):
+                yield
         finally:
             program.source = source
 

@@ -6,6 +6,7 @@ import itertools
 import weakref
 from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 
@@ -133,3 +134,15 @@ def test_a_peak_that_is_not_kept_is_not_known():
     """MPS knows what is allocated now, and that is no peak."""
     assert checks.peak_bytes(torch.device("mps")) == (None, None)
     assert (checks.peak_bytes(CPU)[0] or 0) > 1 << 20
+
+
+def test_workers_rest_while_a_cached_batch_is_trained_on_and_the_batch_is_fetched_before():
+    """A worker that is stopped before it has handed over the batch would be waited for without an end."""
+    measured = training(workers=1)
+    (worker,) = measured.iterator._workers
+    with measured.hold():
+        assert psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
+        measured.step()
+    assert psutil.Process(worker.pid).status() != psutil.STATUS_STOPPED
+    measured.step()
+    measured.stop()
