@@ -48,6 +48,8 @@ def facts() -> dict[str, Any]:
     versions = {name: number for name in _PACKAGES if (number := version(name))} | torch_build()
     shared, tree = cores.ROOT / "dev/shm", checkout()  # loader workers pass batches through it
     hardware = {"cpu": _cpu(), "memory_bytes": cores.memory_bytes(), "gpus": cards, "versions": versions}
+    if not cards and (nodes := [name for name in gpus.NODES if (cores.ROOT / "dev" / name).exists()]):
+        hardware["nodes"] = nodes
     described = ("git", "-C", str(tree), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
     return {
         "id": comparable(hardware),
@@ -63,7 +65,8 @@ def facts() -> dict[str, Any]:
 def comparable(facts: Mapping[str, Any]) -> str:
     """Short hash of what decides speed: CPU model, cores, memory, GPUs, torch."""
     cpu, torch = facts["cpu"], facts["versions"].get("torch")
-    names = [gpu["name"] for gpu in facts["gpus"]]
+    # Where NVML knows no GPU that is there (Jetson), the machine must not pass for one without.
+    names = [gpu["name"] for gpu in facts["gpus"]] or facts.get("nodes", [])
     same = [cpu["model"], cpu["cores_usable"], round(facts["memory_bytes"] / GIB), names, torch]
     return hashlib.sha256(json.dumps(same).encode()).hexdigest()[:10]
 

@@ -18,7 +18,7 @@ import msgspec
 
 from perfkit import machine
 from perfkit.errors import InvalidValue, one_of
-from perfkit.machine import cores
+from perfkit.machine import cores, gpus
 
 _ASK_TORCH = """
 import gc; gc.disable()  # an eighth less time
@@ -66,9 +66,7 @@ def accelerators() -> Found:
 def _may_have_accelerator() -> bool:
     if sys.platform == "darwin":
         return os.uname().machine == "arm64"
-    return bool(machine.torch_build()) and (
-        has_node("nvidiactl", "nvhost-gpu", "kfd", "dxg") or bool(machine.facts()["gpus"])
-    )
+    return bool(machine.torch_build()) and (has_node(*gpus.NODES) or bool(machine.facts()["gpus"]))
 
 
 def has_node(*names: str) -> bool:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import platform
 import sys
 import threading
 import warnings
@@ -22,6 +23,10 @@ _REASONS = {
     0x80: "power brake",
     0x100: "display clocks",
 }
+NODES = ("nvidiactl", "nvhost-gpu", "kfd", "dxg")
+"""In /dev where there is a GPU: NVIDIA's, a Jetson's, AMD's, that of Windows."""
+_EXCLUSIVE = (1, 3)
+"""nvml.h: NVML_COMPUTEMODE_EXCLUSIVE_THREAD and _PROCESS."""
 _SM, _MEMORY, _CORE = 1, 2, 0
 """nvml.h: NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU."""
 
@@ -50,6 +55,37 @@ def _ask(name: str, *arguments: Any) -> Any:
 def _cards() -> list[Any]:
     handles = [_ask("DeviceGetHandleByIndex", index) for index in range(_ask("DeviceGetCount") or 0)]
     return [handle for handle in handles if handle is not None]
+
+
+def _card(uuid: str | None) -> Any:
+    """The GPU, or part of one, of this UUID; torch names a MIG instance as if it were a GPU."""
+    names = [uuid, uuid.replace("GPU-", "MIG-", 1)] if uuid else []
+    return next((card for name in names if (card := _ask("DeviceGetHandleByUUID", name)) is not None), None)
+
+
+def uuids(index: str) -> list[str]:
+    """The GPUs that `cuda:INDEX` may be, for whoever must not use one together with others.
+
+    CUDA numbers the visible GPUs by speed unless CUDA_DEVICE_ORDER says otherwise, NVML by their place: of
+    GPUs of several kinds it may be any. A part of a GPU (MIG) is the whole one.
+    """
+    known = {str(_ask("DeviceGetUUID", card)): _ask("DeviceGetName", card) for card in _cards()}
+    chosen = index
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        chosen = dict(enumerate(map(str.strip, visible.split(",")))).get(int(index), index)
+    if not chosen.isdigit():
+        whole = _ask("DeviceGetDeviceHandleFromMigDeviceHandle", _ask("DeviceGetHandleByUUID", chosen))
+        name = chosen if whole is None else str(_ask("DeviceGetUUID", whole))
+        return [uuid for uuid in known if uuid.startswith(name)]
+    if len(set(known.values())) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        return [*known]
+    return [*known][int(chosen) : int(chosen) + 1]
+
+
+def holds_one_process(uuid: str | None) -> bool:
+    """Whether a GPU takes one process at a time, as clusters set it: a second training beside it fails."""
+    card = _card(uuid)
+    return card is not None and _ask("DeviceGetComputeMode", card) in _EXCLUSIVE
 
 
 def facts() -> tuple[str | None, list[dict[str, Any]]]:
@@ -92,11 +128,21 @@ def _watts(milliwatts: int | None) -> float | None:
 
 
 def pids_known() -> bool:
-    """Whether NVML's process ids are those seen here, because this is the host's own namespace of ids."""
+    """Whether NVML's process ids are those seen here, because this is the host's own namespace of ids.
+
+    In WSL it is Windows that has the driver: its programs have no ids here.
+    """
+    if in_wsl():
+        return False
     try:
         return os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"  # linux/proc_ns.h: PROC_PID_INIT_INO
     except OSError:
         return sys.platform != "linux"
+
+
+def in_wsl() -> bool:
+    """Whether this Linux runs within Windows."""
+    return "microsoft" in platform.release().lower()
 
 
 def process_tree(pid: int | None = None) -> list[psutil.Process]:
@@ -110,7 +156,7 @@ def process_tree(pid: int | None = None) -> list[psutil.Process]:
 
 def free_gpu_bytes(device: str | None) -> int | None:
     """Memory of a GPU, named by its UUID, that no process uses; None without a GPU or without NVML."""
-    return getattr(_ask("DeviceGetMemoryInfo", _ask("DeviceGetHandleByUUID", device)), "free", None)
+    return getattr(_ask("DeviceGetMemoryInfo", _card(device)), "free", None)
 
 
 def taken_gpu_share(device: str | None, since: float, own: Collection[int]) -> float:
@@ -121,7 +167,7 @@ def taken_gpu_share(device: str | None, since: float, own: Collection[int]) -> f
     """
     if not (device and pids_known()):
         return 0.0
-    card = _ask("DeviceGetHandleByUUID", device)
+    card = _card(device)
     samples = _ask("DeviceGetProcessUtilization", card, int(since * 1e6)) or []
     return max((sample.smUtil / 100 for sample in samples if sample.pid not in own), default=0.0)
 
@@ -135,7 +181,7 @@ def sample_utilization(device: str | None, period_s: float = 0.1) -> Iterator[li
     """
     samples: list[float] = []
     ended = threading.Event()
-    card = _ask("DeviceGetHandleByUUID", device)
+    card = _card(device)
 
     def sample() -> None:
         while card is not None and not ended.wait(period_s):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import psutil
 
 from perfkit import machine
-from perfkit.machine import GIB, cores, devices
+from perfkit.machine import GIB, cores, devices, gpus
 from perfkit.machine.devices import Found
 from perfkit.show.document import Col, Content, tabulate
 
@@ -85,7 +85,8 @@ def _versions(*packages: str) -> str:
 def _gpu(here: Mapping[str, Any], found: Found) -> Check:
     driver = f", driver {here['driver']}" if here["driver"] else ""
     if usable := [*found.cuda, *["Apple GPU"] * found.mps]:
-        return Check("GPU", ", ".join(usable) + driver)
+        unseen = "; what programs of Windows do on it is not seen" if gpus.in_wsl() else ""
+        return Check("GPU", ", ".join(usable) + driver + unseen)
     if here["gpus"]:
         why = found.error or "torch gives no reason"
         remedy = f"{why}. Update the driver, or install a torch built for an older CUDA"

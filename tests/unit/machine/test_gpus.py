@@ -105,3 +105,67 @@ def test_the_part_of_a_gpu_that_others_use(own, share, card, monkeypatch):
     assert gpus.taken_gpu_share(None, 2.0, own) == 0.0
     monkeypatch.setattr(gpus, "pids_known", lambda: False)
     assert gpus.taken_gpu_share("GPU-1", 2.0, own) == 0.0, "ours cannot be told from others'"
+
+
+def of_names(*names, **more):
+    """NVML with GPUs of these names: GPU-0, GPU-1 …"""
+    return fake_nvml(
+        DeviceGetCount=len(names),
+        DeviceGetHandleByIndex=lambda index: index,
+        DeviceGetName=lambda card: names[card],
+        DeviceGetUUID=lambda card: f"GPU-{card}",
+        DeviceGetHandleByUUID=lambda uuid: int(uuid.removeprefix("GPU-")),
+        **more,
+    )
+
+
+def test_cuda_s_numbers_are_nvml_s_only_where_the_order_is_known(card, monkeypatch):
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    card(of_names("T4", "T4"))
+    assert gpus.uuids("1") == ["GPU-1"]
+    card(of_names("T4", "H100"))
+    assert gpus.uuids("0") == ["GPU-0", "GPU-1"], "CUDA puts the fastest first"
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert gpus.uuids("0") == ["GPU-0"]
+    for visible, found in (("1,0", ["GPU-1"]), ("GPU-1", ["GPU-1"]), ("1", ["GPU-1"])):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert gpus.uuids("0") == found
+
+
+def test_a_part_of_a_gpu_is_found_by_its_own_name_and_locks_the_whole(card, monkeypatch):
+    handles = {"GPU-0": 0, "MIG-7": "part"}
+    whole = {"DeviceGetDeviceHandleFromMigDeviceHandle": {"part": 0}.__getitem__}
+    part = types.SimpleNamespace(total=100, free=7)
+    module = of_names("H100", **whole)
+    module.nvmlDeviceGetHandleByUUID = handles.__getitem__
+    module.nvmlDeviceGetMemoryInfo = lambda handle: part if handle == "part" else 1 / 0
+    card(module)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-7")
+    assert gpus.uuids("0") == ["GPU-0"]
+    assert gpus.free_gpu_bytes("GPU-7") == 7, "torch gives a part's identifier without MIG-"
+
+
+@pytest.mark.parametrize(("mode", "alone"), [(0, False), (3, True), (None, False)])
+def test_a_gpu_that_takes_one_process_at_a_time_is_known(card, mode, alone):
+    card(of_names("V100", DeviceGetComputeMode=mode))
+    assert gpus.holds_one_process("GPU-0") == alone
+    assert not gpus.holds_one_process(None)
+
+
+def test_in_wsl_process_ids_are_those_of_windows(monkeypatch):
+    monkeypatch.setattr("platform.release", lambda: "5.15.167.4-microsoft-standard-WSL2")
+    assert gpus.in_wsl() and not gpus.pids_known()
+
+
+def test_a_gpu_that_nvml_does_not_know_is_part_of_the_machine(card, tmp_path, monkeypatch):
+    card(None)
+    without = facts()["id"]
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvhost-gpu").touch()
+    monkeypatch.setattr("perfkit.machine.cores.ROOT", tmp_path)
+    cpu = facts()["cpu"]
+    monkeypatch.setattr("perfkit.machine._cpu", lambda: cpu)
+    facts.cache_clear()
+    assert facts()["nodes"] == ["nvhost-gpu"]
+    assert facts()["id"] != without
