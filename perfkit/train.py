@@ -32,6 +32,7 @@ def train(
     program = program or Program()
     torch.manual_seed(seed)
     if recipe.fp32_precision != "default":
+        torch.backends.cudnn.allow_tf32 = recipe.fp32_precision == "tf32"
         torch.set_float32_matmul_precision("high" if recipe.fp32_precision == "tf32" else "highest")
         torch.backends.cudnn.conv.fp32_precision = recipe.fp32_precision
         torch.backends.cudnn.rnn.fp32_precision = recipe.fp32_precision

@@ -39,6 +39,11 @@ KNOWN = (
         "Fix the data set at that line; workers=0 shows the full traceback",
     ),
     (
+        OUT_OF_MEMORY,  # of a GPU that takes one process at a time, the room for a second one
+        r"devices? .*busy or unavailable",
+        "Set the GPU's compute mode to default, or let no other process use it",
+    ),
+    (
         "torch.compile failed",
         r"^torch\._(dynamo|inductor)|BackendCompilerFailed",
         "Leave compile off for this model; `perfkit doctor` says whether a compiler is installed",

@@ -11,6 +11,7 @@ import filelock
 
 from perfkit import machine
 from perfkit.errors import Cancelled
+from perfkit.machine import gpus
 
 POLL_S = 0.1
 EVERYTHING = "the cores and all GPUs"
@@ -54,14 +55,9 @@ def lock_names(device: str) -> list[str]:
 
     Whoever trains on a GPU holds the cores as well, because its loaders use them all.
     """
-    gpus = [gpu["uuid"] for gpu in machine.facts()["gpus"] if gpu.get("uuid")]
-    if device == EVERYTHING:
-        return ["cores", *sorted(gpus)]
     kind, _, index = device.partition(":")
+    if device == EVERYTHING:
+        return ["cores", *sorted(gpu["uuid"] for gpu in machine.facts()["gpus"] if gpu.get("uuid"))]
     if kind != "cuda":
         return ["cores"]
-    # CUDA_VISIBLE_DEVICES renumbers the GPUs, by index or UUID.
-    visible = filter(None, map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
-    chosen = dict(enumerate(visible)).get(int(index or 0), index or "0")
-    found = [uuid for at, uuid in enumerate(gpus) if chosen == str(at) or uuid.startswith(chosen)]
-    return ["cores", *(found[:1] or [f"gpu-{chosen}"])]
+    return ["cores", *(sorted(gpus.uuids(index or "0")) or [f"gpu-{index or 0}"])]

@@ -222,6 +222,8 @@ class Measurement:
 
     def _is_crowded(self) -> bool:
         """Whether one more training may not fit into the memory of this machine or of its GPU."""
+        if gpus.holds_one_process(self._machine.gpu):
+            return True
         alive = [side for side in self.sides if side.child]
         resident = [side.child.resident_bytes() for side in alive if side.child]
         if cores.free_memory_bytes() < MEMORY_MARGIN * max(resident, default=0):

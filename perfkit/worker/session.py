@@ -64,6 +64,8 @@ class Session(Procedures):
         began = time.time()
         complete = workloads.options_for(workloads.find(workload), preset, options)
         self.workload, self.device = workloads.load(workload, complete), torch.device(device)
+        if self.device.type == "cuda" and self.device.index is not None:
+            torch.accelerator.set_device_index(self.device.index)  # else a context opens on GPU 0 as well
         offers, convolves = sorted(rules.offers(self.workload)), workloads.convolves(self.workload)
         self._startup_s += time.time() - began
         return Description(complete, offers, checks.facts(self.device), convolves)
