@@ -277,12 +277,3 @@ def spread_of(pairs: Sequence[AAPair], usual: Spread = UNKNOWN) -> Spread:
     squares = sum(pair.log_ratio**2 - pair.scatter for pair in pairs)
     variance = (usual.freedom * usual.sd**2 + squares) / count
     return Spread(math.sqrt(max(variance, LEAST_SPREAD**2)), count)
-
-
-# ---------------------------------------------------------------- steadiness
-
-
-def relative_iqr(values: Values) -> float:
-    """Interquartile range / median."""
-    low, middle, high = np.percentile(values, [25, 50, 75])
-    return float((high - low) / middle)
