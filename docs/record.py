@@ -1,8 +1,9 @@
-"""Makes what is in data/recordings/ again: `python -m docs.record [--only ladder traces simulated]`.
+"""Makes what is in data/recordings/ again: `python -m docs.record [--only ladder traces simulated lanes]`.
 
-`ladder` measures the ladder at the preset `quick` on the CPU and draws the README's pictures of it, `traces`
-records the two traces of chapter 02, `simulated` computes the article's ladder and a timeline on a simulated
-GPU. About ten minutes on two cores. A ladder that other programs disturbed is refused, and no file changes.
+`ladder` measures the ladder at the preset `quick` on the CPU with the README's pictures, `traces` records
+two traces of the photos, `simulated` computes the article's ladder and a timeline on a simulated GPU,
+`lanes` pictures of steps before and after. About ten minutes on two cores. A ladder that other programs
+disturbed is refused, and no file changes.
 """
 
 import argparse
@@ -17,12 +18,13 @@ import msgspec
 
 import perfkit
 from perfkit import machine
+from perfkit.additions.lanes import panel
 from perfkit.errors import PerfkitError
 from perfkit.machine import cores
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.show import figures
-from perfkit.studies.sources import Plan
+from perfkit.studies.sources import Plan, Progress
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "data" / "recordings"
@@ -34,6 +36,16 @@ TRACES = {"baseline": "traces/photos-baseline.pt.trace.json.gz",
           "data_loading": "traces/photos-data_loading.pt.trace.json.gz"}  # fmt: skip
 SIMULATED = "sim-v100.json"
 TIMELINE = "traces/sim-v100-data_loading.pt.trace.json.gz"
+
+
+LANES = {
+    "02": ("baseline", "data_loading"),
+    "03": ("data_loading", "pinning"),
+    "04": ("pinning", "batch_size"),
+    "05": ("batch_size", "uint8_copy"),
+    "06": ("uint8_copy", "amp"),
+    "07": ("amp", "compile"),
+}
 
 
 class Refused(PerfkitError):
@@ -69,7 +81,26 @@ def simulated(folder: Path) -> list[str]:
     return [SIMULATED, TIMELINE]
 
 
-PARTS = {"ladder": ladder, "traces": traces, "simulated": simulated}
+def lanes(folder: Path) -> list[str]:
+    """The pictures below chapters' titles: steps of the article's ladder before and after, simulated."""
+    runs = {run.stage: run for run in recordings.find("sim-v100")}
+    (folder / "lanes").mkdir(exist_ok=True)
+    for chapter, (before, after) in LANES.items():
+        first, second = runs[before].recipe, runs[after].recipe
+        if after == "amp":  # the article doubled the batch as well
+            second = {**first, "amp": "fp16"}
+        titles = f"before: {runs[before].title}", f"after: {runs[after].title}"
+        picture = panel.made(
+            dict(zip(titles, (first, second), strict=True)),
+            None,
+            {"device": "sim:v100", "host": "article"},
+            Progress(),
+        )
+        (folder / "lanes" / f"{chapter}.json").write_bytes(msgspec.json.encode(picture))
+    return [f"lanes/{chapter}.json" for chapter in LANES]
+
+
+PARTS = {"ladder": ladder, "traces": traces, "simulated": simulated, "lanes": lanes}
 
 
 def measured(plan: Plan) -> list[Run]:
@@ -104,6 +135,7 @@ def record(names: list[str], out: Path) -> None:
                 "conditions": {"before": before, "after": cores.read_conditions()},
                 "sha256": digests,
             }
+            (out / "lanes").mkdir(exist_ok=True)
             for file in files:
                 shutil.copyfile(stage / file, out / file)
             text = msgspec.json.encode({"schema": 1, "parts": parts})

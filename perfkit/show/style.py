@@ -47,7 +47,7 @@ _LOOK = {
     "svg.fonttype": "none",
     "svg.hashsalt": "perfkit",
 }
-_WIDTH = 8.2
+WIDTH = 8.2
 _lock = threading.RLock()
 """matplotlib's settings belong to the process; figures may be drawn in several threads."""
 
@@ -136,7 +136,7 @@ class Figure(NamedTuple):
         is_empty = not any(width for row in self.rows for width, _ in row.pieces)
         has_numbers = any(row.text and row.pieces for row in self.rows)
         height = 1.25 + 0.43 * len(self.rows) if has_numbers else 1.05 + 0.21 * len(self.rows)
-        drawing = Drawing((_WIDTH, 1.2 if is_empty else height))
+        drawing = Drawing((WIDTH, 1.2 if is_empty else height))
         drawing.set_layout_engine("constrained", w_pad=0.08, h_pad=0.06)
         drawing.suptitle(wrapped(self.title, 74, 2), x=0.01, ha="left")
         if is_empty:

@@ -22,6 +22,7 @@ Json = dict[str, Any]
 
 _HOST, _GPU = 1, 0  # processes of the trace
 _STREAM = 7  # the default stream in CUDA traces
+_WORKER = 100  # the first loader worker's thread
 _RANGES = {"forward": "forward", "backward": "backward", "optimizer": "Optimizer.step#simulated"}
 
 
@@ -43,7 +44,8 @@ def write(path: Path, prediction: Prediction, outcome: Outcome) -> None:
         for process, called in ((_HOST, "simulated host"), (_GPU, name))
     ]
     loader = f"_{'Multi' if prediction.recipe.workers else 'Single'}ProcessDataLoaderIter"
-    events += _spans(outcome.bars, loader)
+    seen = [bar for bar in outcome.bars if bar.what != "worker"]  # no profiler sees workers
+    events += [*_spans(seen, loader), *_workers(outcome.bars, prediction.recipe.workers)]
     document = {"schemaVersion": 1, "simulated": facts, "deviceProperties": [device], "traceEvents": events}
     text = json.encode(document)
     machine.write_atomically(path, gzip.compress(text, 6) if path.name.endswith(".gz") else text)
@@ -88,6 +90,13 @@ def _spans(bars: Sequence[Bar], loader: str) -> Iterator[Json]:
         if phase in _RANGES:
             span = Bar("host", None, within[0].start, within[-1].end)
             yield _span(span, "user_annotation", _RANGES[phase], {})
+
+
+def _workers(bars: Sequence[Bar], workers: int) -> Iterator[Json]:
+    """What each worker loads, a batch for each step: for pictures of lanes, no reader of profiles."""
+    for batch, bar in enumerate(bar for bar in bars if bar.what == "worker"):
+        span = _span(bar, "loader_worker", f"batch {batch}", {})
+        yield span | {"tid": _WORKER + batch % workers}
 
 
 def _call(bar: Bar) -> str:

@@ -119,8 +119,11 @@ def host(text: str | None, is_article: bool, cores: int) -> Host:
 class Bar(NamedTuple):
     """What the host or a stream did, from when to when in seconds."""
 
-    what: Literal["step", "host", "launch", "wait", "kernel", "copy"]
-    """`host` spans all that the host did for an event, after its parts; `step` spans a whole step."""
+    what: Literal["step", "host", "launch", "wait", "kernel", "copy", "worker"]
+    """`host` spans all that the host did for an event, after its parts; `step` spans a whole step.
+
+    `worker` is the loading of the batch that the step takes.
+    """
     event: Event | None
     start: float
     end: float
@@ -189,6 +192,7 @@ class Training:
         warm = 2 * workers * self._recipe.prefetch_factor + -(-RUN_AHEAD // max(1, launches)) + 2
         measured = workers * max(1, 16 // workers)
         marks: list[tuple[float, float]] = []
+        noted = min(noted, warm + measured + 1)
         for left in range(warm + measured, -1, -1):
             if left == noted - 1:
                 self._bars = []
@@ -231,6 +235,7 @@ class Training:
             return
         ready = max(self._taken[0], self._done[0]) + self._fetch_s
         self._done.append(ready)
+        self._note("worker", None, ready - self._fetch_s, ready)
         if self._pin_s:
             ready = self._pin_free = max(self._pin_free, ready) + self._pin_s
         self._wait(ready)

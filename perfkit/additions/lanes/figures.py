@@ -1,0 +1,205 @@
+"""The picture: what workers, host, copies and kernels do in steady steps, before above after, on one axis.
+
+Drawn from plain data, whoever has it: a recording, the simulation, a profile, or stamps of a training.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from perfkit.show import style
+from perfkit.show.style import Look
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+ROWS = ("worker", "host", "copy", "kernels")
+KINDS = {
+    "load": Look("loads", style.GREEN, "\\\\"),
+    "wait": Look("waits", style.ORANGE, "///"),
+    "launch": Look("launches", style.SKY),
+    "copy": Look("copies", style.PURPLE),
+    "compute": Look("computes", style.BLUE),
+}
+"""What a bar shows: the same colours everywhere."""
+
+
+class Bar(msgspec.Struct, frozen=True, array_like=True):
+    """From when to when something is done for a batch; times from the start of the first step shown."""
+
+    start_ms: float
+    end_ms: float
+    kind: str
+    batch: int | None = None
+    lane: int = 0
+    """Which of several workers, or streams."""
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """Some steady steps of one training: the bars of each row, in any order."""
+
+    title: str
+    step_ms: float
+    rows: dict[str, list[Bar]]
+    steps: int = 2
+    samples: int = 1
+    """Of a step."""
+    middle_ms: float | None = None
+    """Where the second step begins, if the two differ."""
+    ceiling_ms: float | None = None
+    """Of a step on a batch that is already on the device."""
+    note: str = ""
+    """Where it comes from; and why a row is missing."""
+
+    @property
+    def length_ms(self) -> float:
+        """Of all its steps."""
+        return self.steps * self.step_ms
+
+    @property
+    def shown(self) -> list[str]:
+        """The rows that have bars."""
+        return [name for name in ROWS if self.rows.get(name)]
+
+    @property
+    def computing(self) -> list[tuple[float, float]]:
+        """When kernels run in the two steps."""
+        spans = (
+            (max(0.0, bar.start_ms), min(bar.end_ms, self.length_ms)) for bar in self.rows.get("kernels", [])
+        )
+        return merged((start, end) for start, end in spans if start < end)
+
+    @property
+    def computing_ms(self) -> float:
+        """For how much of a step kernels run."""
+        return sum(end - start for start, end in self.computing) / self.steps
+
+    @property
+    def idle(self) -> list[tuple[float, float]]:
+        """When none runs."""
+        edges = [0.0, *(time for span in self.computing for time in span), self.length_ms]
+        return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
+
+
+class Lanes(msgspec.Struct, frozen=True):
+    """The picture of one side, or of two."""
+
+    sides: list[Side]
+
+    @property
+    def closed(self) -> tuple[str, tuple[float, float]] | None:
+        """What became shorter, as `idle 55 → 12 ms`, and where it is in the first side.
+
+        For as many samples as a step of the first side has.
+        """
+        first, last = self.sides[0], self.sides[-1]
+        scale = first.samples / last.samples
+        computing = first.computing_ms, last.computing_ms * scale
+        idle = first.step_ms - computing[0], last.step_ms * scale - computing[1]
+        is_idle = idle[0] - idle[1] >= computing[0] - computing[1]
+        name, (before, after) = ("idle", idle) if is_idle else ("kernels", computing)
+        places = first.idle if is_idle else first.computing
+        if before <= after or not places:
+            return None
+        return f"{name} {_ms(before)} → {_ms(after)} ms", max(places, key=lambda span: span[1] - span[0])
+
+    @property
+    def alt(self) -> str:
+        """The same in words."""
+        steps = [f"{side.title}: {_ms(side.step_ms)} ms a step" for side in self.sides]
+        return "; ".join([*steps, self.closed[0]] if self.closed else steps)
+
+    def draw(self) -> "Drawing":
+        """The matplotlib figure, in the look of `style.theme`."""
+        from matplotlib.figure import Figure as Drawing
+
+        lines = sum(1 + len(side.shown) for side in self.sides)
+        drawing = Drawing((style.WIDTH, 1.1 + 0.36 * lines))
+        drawing.set_layout_engine("constrained", w_pad=0.08, h_pad=0.06)
+        ax, ticks, legend, top = drawing.add_subplot(), dict[float, str](), dict[str, Any](), 0.0
+        most = max(side.samples for side in self.sides)
+        ax.set_xlim(0, max(side.length_ms * most / side.samples for side in self.sides))
+        for side in self.sides:
+            _draw(ax, side, top, most / side.samples, legend)
+            ticks |= {top + number: name for number, name in enumerate(side.shown, 1)}
+            top += 1 + len(side.shown)
+        if len(self.sides) > 1 and self.closed:
+            _arrow(ax, self.closed, len(self.sides[0].shown))
+        ax.set_yticks([*ticks], [*ticks.values()])
+        ax.tick_params(axis="y", length=0)
+        ax.set(xlabel="ms; a number for each batch", ylim=(top - 0.4, -0.6))
+        ax.legend([*legend.values()], [*legend], loc="lower left", bbox_to_anchor=(0, 1), ncols=len(legend))
+        return drawing
+
+    def svg(self) -> str:
+        """As `Figure.svg`."""
+        return style.Figure.svg(self)  # type: ignore[arg-type]  # it draws, and has words
+
+
+def _draw(ax: Any, side: Side, top: float, times: float, legend: dict[str, Any]) -> None:
+    """A side below its title; its steady steps are repeated for as many samples as the other side has."""
+    until, bottom, ink = side.length_ms * times, top + len(side.shown) + 0.5, ax.xaxis.label.get_color()
+    ax.text(
+        0,
+        top,
+        f"{side.title}: {_ms(side.step_ms)} ms{' a step' if side.steps > 1 else ''}",
+        va="center",
+        weight="bold",
+    )
+    ax.text(ax.get_xlim()[1], top, side.note, va="center", ha="right", size=7)
+    for number, name in enumerate(side.shown, 1):
+        for repeat in range(round(times)):
+            _row(ax, side.rows[name], top + number, (repeat * side.length_ms, side.length_ms), legend)
+    edges = [side.middle_ms or until / 2, until] if side.steps == 2 and times == 1 else [until]
+    ax.vlines(edges, top + 0.5, bottom, ink, linewidth=0.8, alpha=0.6)
+    if side.ceiling_ms:
+        x = side.steps * side.ceiling_ms * times
+        line = ax.vlines(x, top + 0.5, bottom, ink, linestyle="--", linewidth=1.4)
+        legend.setdefault("ceiling: a cached batch", line)
+
+
+def _row(ax: Any, row: list[Bar], at: float, place: tuple[float, float], legend: dict[str, Any]) -> None:
+    """The bars of a row from a start on, with the numbers of their batches where there is room."""
+    begin, length = place
+    lanes = sorted({bar.lane for bar in row})
+    height = 0.8 / len(lanes)
+    numbers = {"ha": "center", "va": "center", "size": 7, "color": "black"}
+    box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6}
+    for bar in row:
+        start, end = max(0.0, bar.start_ms), min(length, bar.end_ms)
+        if end <= start:
+            continue
+        y, look = at - 0.4 + height * (lanes.index(bar.lane) + 0.5), KINDS[bar.kind]
+        how = {"color": look.colour, "hatch": look.hatch, "linewidth": 0.3}
+        legend.setdefault(look.label, ax.barh(y, end - start, height * 0.92, left=begin + start, **how))
+        if bar.batch is not None and not begin and end - start > 0.02 * ax.get_xlim()[1]:
+            ax.text((start + end) / 2, y, str(bar.batch), bbox=box, **numbers)
+
+
+def _arrow(ax: Any, closed: tuple[str, tuple[float, float]], at: float) -> None:
+    """Marks the gap of the first side that closed, in the row of its kernels."""
+    text, (start, end) = closed
+    arrow = {"arrowstyle": "<->", "lw": 1.6, "color": style.VERMILLION, "shrinkA": 0, "shrinkB": 0}
+    ax.annotate("", xy=(start, at), xytext=(end, at), arrowprops=arrow)
+    x, side = (start + end) / 2, "center"
+    if end - start < 0.2 * ax.get_xlim()[1]:
+        x, side = start, "left"
+    box = {"facecolor": "white", "edgecolor": style.VERMILLION, "linewidth": 0.8, "pad": 1.5}
+    look = {"size": 8, "color": "#a04000", "weight": "bold", "bbox": box}
+    ax.text(x, at, text, ha=side, va="center", **look)
+
+
+def _ms(value: float) -> str:
+    return f"{value:.3g}" if value >= 1 else f"{value:.1f}"
+
+
+def merged(spans: Iterable[tuple[float, float]], least: float = 0.0) -> list[tuple[float, float]]:
+    """The union of spans; gaps up to `least` are filled."""
+    union: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if union and start - union[-1][1] <= least:
+            union[-1] = union[-1][0], max(end, union[-1][1])
+        else:
+            union.append((start, end))
+    return union

@@ -1,0 +1,112 @@
+"""The lanes of a trace: two of its steady steps. A copy or kernel belongs to the step of its launch."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from perfkit.additions.lanes.figures import Bar, Side, merged
+from perfkit.additions.trace import Trace
+from perfkit.additions.trace.events import KERNELS, Kind
+from perfkit.additions.trace.formats import TraceError
+from perfkit.additions.trace.intervals import Ints
+from perfkit.additions.trace.reader import Reader
+
+WORKER = "loader_worker"
+"""The category of what simulated workers do, which no profiler records."""
+_LEAST = 0.003
+"""Gaps between kernels of one batch that are filled, as a share of the steps."""
+_MANY = 8
+"""Waits with shorter launches than so many of these between them are one: the driver's queue is full."""
+
+
+def of_trace(path: str | Path, title: str, first: int = 1) -> Side:
+    """Two steps of a recorded trace from `first` on; the one before it may wait for what was not recorded.
+
+    Raises:
+        TraceError: it has too few steps.
+    """
+    trace = Trace(path)
+    begins = trace.steps.start
+    if len(begins) < first + 2:
+        what = f"{Path(path).name} has {len(begins)} steps, and lanes need {first + 2}"
+        raise TraceError(what, "Record more steps, such as active=3")
+    start, end = int(begins[first]), int(trace.steps.end[first + 1])
+    rows = {"worker": _workers(path, trace, start, end - start), "host": [], "copy": [], "kernels": []}
+    loads = _kind_of_fetch(trace)
+    for name, kinds, what in (
+        ("host", (Kind.DATALOADER,), loads),
+        ("copy", (Kind.MEMCPY,), "copy"),
+        ("kernels", KERNELS, "compute"),
+    ):
+        rows[name] += _bars(trace, kinds, what, (start, end))
+    rows["host"] += _blocked(trace, start, end)
+    if not len(trace.device):
+        rows["kernels"] += _bars(trace, (Kind.CPU_OP,), "compute", (start, end))
+    note = "simulated" if trace.file.simulated else ""
+    return Side(
+        title=title,
+        step_ms=(end - start) / 2e6,
+        rows={name: bars for name, bars in rows.items() if bars},
+        note=note,
+    )
+
+
+def _kind_of_fetch(trace: Trace) -> str:
+    """Without workers the host loads; with them it waits."""
+    names = (trace.texts.each[code] for code in set(trace.table.name[trace.rows(Kind.DATALOADER)].tolist()))
+    return "load" if any("SingleProcess" in name for name in names) else "wait"
+
+
+def _bars(trace: Trace, kinds: tuple[Kind, ...], what: str, window: tuple[int, int]) -> list[Bar]:
+    """The events of some kinds, those of one step together where they nearly touch."""
+    rows = trace.rows(*kinds)
+    begins, ends = trace.table.start[rows], trace.table.end[rows]
+    launches = trace.launch[rows]
+    at = np.where(launches >= 0, trace.table.start[launches], begins)
+    steps = np.searchsorted(np.sort(trace.table.start[trace.rows(Kind.STEP)]), at, side="right") - 1
+    start, end = window
+    bars = []
+    for step in sorted(set(steps.tolist())):
+        chosen = (steps == step) & (begins < end) & (ends > start)
+        spans = zip(begins[chosen].tolist(), ends[chosen].tolist(), strict=True)
+        for began, ended in merged(spans, _LEAST * (end - start)):
+            number = step if step >= 0 else None  # launched before the recording
+            bars.append(Bar((began - start) / 1e6, (ended - start) / 1e6, what, number))
+    return bars
+
+
+def _blocked(trace: Trace, start: int, end: int) -> list[Bar]:
+    """Long calls of the runtime, in which the host waits for the device, and the launches between them."""
+    least = _LEAST * (end - start)
+    is_long = trace.duration(trace.calls) > least
+    waits = merged(_spans(trace, trace.calls[is_long]), _MANY * least)
+    launches = [
+        span
+        for span in merged(_spans(trace, trace.calls[~is_long]), least)
+        if not any(began <= span[0] and span[1] <= ended for began, ended in waits)
+    ]
+    return [
+        Bar((began - start) / 1e6, (ended - start) / 1e6, kind)
+        for kind, spans in (("wait", waits), ("launch", launches))
+        for began, ended in spans
+        if began < end and ended > start
+    ]
+
+
+def _spans(trace: Trace, rows: Ints) -> list[tuple[float, float]]:
+    return [*zip(trace.table.start[rows].tolist(), trace.table.end[rows].tolist(), strict=True)]
+
+
+def _workers(path: str | Path, trace: Trace, start: int, until: int) -> list[Bar]:
+    """What simulated workers load: their numbers are those of the threads."""
+    bars = []
+    for events in Reader(Path(path), None, lambda what, share: None).pieces():
+        for event in events:
+            if event.cat != WORKER or not (found := re.search(r"\d+", event.name)):
+                continue
+            began = int(event.ts * 1000) - trace.start - start
+            ended = began + int(event.dur * 1000)
+            if began < until and ended > 0:
+                bars.append(Bar(began / 1e6, ended / 1e6, "load", int(found[0]), int(event.tid)))
+    return bars

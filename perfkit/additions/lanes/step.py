@@ -1,0 +1,87 @@
+"""The lanes of a training on a CPU, measured in its process: stamps of its workers and of its own parts.
+
+A GPU works on by itself: its copies and kernels come from a profile (`sides`).
+"""
+
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from perfkit.additions.lanes import stamps
+from perfkit.additions.lanes.figures import Bar, Side
+from perfkit.worker.procedure import Job
+from perfkit.worker.session import Session
+
+SETTLE, SHOWN = 6, 6
+"""Steps until a loader that has just started is ahead, and steps that are stamped."""
+
+
+class Parts:
+    """Notes the parts of steps: the wait for a batch, and what computes."""
+
+    def __init__(self, is_loading: bool) -> None:
+        self.bars = list[tuple[str, float, float, int]]()
+        self._wait = "load" if is_loading else "wait"
+        self.batch = -1
+
+    @contextlib.contextmanager
+    def note(self, name: str) -> Iterator[None]:
+        """Entered around a part, as `Training.phases` wants it."""
+        kind = {"data": self._wait, "copy": ""}.get(name, "compute")  # a CPU copies nothing
+        if name == "data":
+            self.batch += 1
+        start = time.perf_counter()
+        yield
+        if kind:
+            self.bars.append((kind, start, time.perf_counter(), self.batch))
+
+
+def side(session: Session, title: str) -> Job:
+    """`Side`: two steady steps of the training of this process."""
+    training = session.subject
+    loader: Any = training.loader
+    training.stop()
+    loader._iterator = None  # its next iterator starts workers, which are forked with the stamps
+    parts, workers = Parts(not loader.num_workers), loader.num_workers
+    with stamps.noted() as stamped:
+        training._program.source = itertools.chain.from_iterable(itertools.repeat(loader))
+        with training.phases(parts.note):
+            yield from session.take(SETTLE + SHOWN, "measuring")
+        done = stamped.read()
+    training.iterator = loader._iterator
+    with training.hold():
+        cached = yield from session.take(SHOWN, "ceiling")
+    begins = {batch: start for kind, start, _, batch in parts.bars if kind in ("load", "wait")}
+    first = sorted(begins)[SETTLE + 1]
+    start, end = begins[first], begins[first + 2]
+
+    def bar(kind: str, began: float, ended: float, batch: int, lane: int = 0) -> Bar:
+        return Bar(1e3 * (began - start), 1e3 * (ended - start), kind, batch, lane)
+
+    rows: dict[str, list[Bar]] = {"host": [], "kernels": []}
+    for kind, began, ended, batch in parts.bars:
+        if began >= end or ended <= start:
+            continue
+        row = rows["kernels" if kind == "compute" else "host"]
+        if row and kind == "compute" and row[-1].batch == batch:  # forward, backward, optimizer
+            row[-1] = bar(kind, start + row[-1].start_ms / 1e3, ended, batch)
+        else:
+            row.append(bar(kind, began, ended, batch))
+    if workers:
+        found = stamps.numbers(done, workers, len(loader))
+        rows["worker"] = [
+            bar("load", stamp.start, stamp.end, batch, stamp.worker)
+            for stamp, batch in zip(done, found, strict=True)
+            if stamp.start < end and stamp.end > start
+        ]
+    return Side(
+        title=title,
+        step_ms=500 * (end - start),
+        rows=rows,
+        middle_ms=1e3 * (begins[first + 1] - start),
+        ceiling_ms=1e3 * cached.mean_s,
+        samples=training.samples_per_step,
+        note="" if rows.get("worker") or not workers else "workers that are not forked leave no stamps",
+    )

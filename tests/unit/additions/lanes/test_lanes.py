@@ -1,0 +1,144 @@
+"""Lanes: workers stamp their batches, a trace's kernels belong to their batch, and one axis shows both sides."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from matplotlib.patches import Rectangle
+from torch.utils.data import DataLoader, Dataset
+
+from perfkit.additions.lanes import panel, sides, stamps
+from perfkit.additions.lanes.figures import Bar, Lanes, Side, merged
+from perfkit.errors import InvalidValue
+from perfkit.show import style
+from perfkit.studies.sources import Progress
+
+TRACES = Path(__file__).parents[4] / "data" / "recordings" / "traces"
+
+
+class Slow(Dataset[torch.Tensor]):
+    """Samples that say which process fetched them, and when."""
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.tensor([index, os.getpid(), time.perf_counter()], dtype=torch.float64)
+
+
+def test_workers_stamp_when_they_begin_and_end_a_batch():
+    with stamps.noted() as noted:
+        loader = DataLoader(Slow(), 2, num_workers=2, persistent_workers=True)
+        batches = [batch for _ in range(2) for batch in loader]
+        found = noted.read()
+    numbers = stamps.numbers(found, workers=2, batches=5)
+    assert sorted(numbers) == list(range(10))
+    for stamp, number in zip(found, numbers, strict=True):
+        assert all(stamp.start < at < stamp.end for at in batches[number][:, 2].tolist())
+
+
+def test_the_process_that_trains_and_loads_itself_leaves_no_stamp():
+    with stamps.noted() as noted:
+        list(DataLoader(Slow(), 2))
+        assert noted.read() == []
+
+
+def test_batches_are_counted_over_epochs_that_no_number_of_workers_divides():
+    order = [0, 1, 2, 0, 1, 0, 1, 2, 0, 1]  # 5 batches an epoch, 3 workers, two epochs
+    given = [stamps.Stamp(worker, 0.0, 1.0) for worker in order]
+    assert stamps.numbers(given, workers=3, batches=5) == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_stamps_never_make_a_worker_wait_for_a_reader():
+    noted = stamps.Stamps()
+    try:
+        os.write(noted._to, bytes(stamps._LAYOUT.size * 2))
+        full = 0
+        with pytest.raises(BlockingIOError):
+            while full < 1_000_000:
+                full += os.write(noted._to, bytes(stamps._LAYOUT.size * 128))
+        assert len(noted.read()) > 2
+    finally:
+        noted.close()
+
+
+def test_in_a_simulated_trace_each_batch_is_copied_before_its_kernels_run():
+    side = sides.of_trace(TRACES / "sim-v100-data_loading.pt.trace.json.gz", "before")
+    copies = {bar.batch: bar for bar in side.rows["copy"]}
+    kernels = {bar.batch: bar for bar in side.rows["kernels"]}
+    assert copies.keys() == kernels.keys() and len(kernels) == 2
+    assert all(copies[batch].end_ms <= kernels[batch].start_ms + 0.01 for batch in kernels)
+    assert {bar.kind for bar in side.rows["host"]} >= {"wait", "launch"}
+    assert side.note == "simulated" and side.computing_ms == pytest.approx(25.2, abs=0.1)
+
+
+def two(**later):
+    first = Side(
+        title="before", step_ms=10, rows={"kernels": [Bar(4, 10, "compute", 0), Bar(14, 20, "compute", 1)]}
+    )
+    after = {
+        "title": "after",
+        "step_ms": 6.5,
+        "rows": {"kernels": [Bar(0.5, 6.5, "compute", 0), Bar(7, 13, "compute", 1)]},
+    }
+    return Lanes([first, Side(**(after | later))])
+
+
+def test_the_gap_that_closed_is_named_and_marked_where_it_was():
+    assert two().closed == ("idle 4 → 0.5 ms", (0.0, 4.0))
+    faster = two(step_ms=6, rows={"kernels": [Bar(4, 6, "compute"), Bar(10, 12, "compute")]})
+    assert faster.closed == ("kernels 6 → 2 ms", (4.0, 10.0))
+    assert two(step_ms=10, rows=two().sides[0].rows).closed is None
+    larger = two(samples=2, step_ms=14, rows={"kernels": [Bar(2, 14, "compute"), Bar(16, 28, "compute")]})
+    assert larger.closed == ("idle 4 → 1 ms", (0.0, 4.0))
+
+
+def test_both_sides_have_one_axis_and_a_steady_step_is_repeated_for_as_many_samples():
+    with style.theme():
+        (axes,) = two().draw().axes
+        bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+        assert axes.get_xlim() == (0, 20)
+        assert sorted(bar.get_x() for bar in bars) == [0.5, 4, 7, 14]
+        (axes,) = two(samples=2, step_ms=14).draw().axes
+        assert axes.get_xlim() == (0, 40)
+        firsts = [patch for patch in axes.patches if patch.get_width() == 6 and patch.get_y() < 2]
+        assert sorted(bar.get_x() for bar in firsts) == [4, 14, 24, 34]
+
+
+def test_a_picture_is_svg_with_its_numbers_in_words():
+    svg = two().svg()
+    assert svg.startswith("<svg") and 'aria-label="before: 10 ms a step; after: 6.5 ms a step; idle 4 ' in svg
+
+
+def test_the_union_of_spans_fills_small_gaps():
+    assert merged([(5, 6), (0, 2), (1, 3)]) == [(0, 3), (5, 6)]
+    assert merged([(0, 2), (3, 4)], least=1) == [(0, 4)]
+
+
+@pytest.mark.parametrize("which", [{}, {key: {} for key in "abc"}])
+def test_one_side_or_two_are_drawn(which):
+    with pytest.raises(InvalidValue, match="before and after"):
+        panel.lanes(which)
+
+
+def test_an_unknown_chapter_is_answered_with_those_that_have_a_picture():
+    with pytest.raises(InvalidValue, match="02"):
+        panel.lanes("99")
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("data_dir", "no_orphans")
+def test_a_training_on_a_cpu_is_measured_with_its_workers():
+    recipes = {"before": {}, "after": {"workers": 1}}
+    where = {"device": "cpu", "preset": "smoke"}
+    before, after = panel.made(recipes, "tests.support.toy:Toy", where, Progress()).sides
+    assert before.shown == ["host", "kernels"] and {bar.kind for bar in before.rows["host"]} == {"load"}
+    assert after.shown == ["worker", "host", "kernels"] and {bar.kind for bar in after.rows["host"]} == {
+        "wait"
+    }
+    assert len(before.computing) == 2 and before.ceiling_ms > 0
+    first, second = before.rows["kernels"]
+    assert second.batch == first.batch + 1
