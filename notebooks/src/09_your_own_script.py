@@ -36,7 +36,7 @@ panel
 panel.watch()
 
 # %% [markdown]
-# Read three numbers: the rate, the wait for data, and the rate on a cached batch, which is the same batch again and again, without loading. `≤` means *at most this much*: it assumes the switch is free and removes that cost completely. n/a means that only measuring can tell.
+# Read from the top: the first sentence names the largest avoidable thing with its line; the bar shows where the run goes; the table below names lines. *Up to* is a bound: as if that part took no time. Switches that only measuring can judge are in the last line.
 #
 # ## Set a switch from outside
 #

@@ -40,13 +40,16 @@ def watch(
     tries: Annotated[
         bool, typer.Option("--try", help="also measure the two best suggestions, about 30 s each")
     ] = False,
+    after: Annotated[int, typer.Option(min=0, help="steps that pass before it is looked at")] = 0,
+    whole: Annotated[bool, typer.Option("--whole", help="let it run to its end, watched lightly")] = False,
 ) -> None:
-    """Runs your training script as it is, and says where its steps' time goes and what to try."""
+    """Runs your training script as it is, and says where its time goes, in which lines, and what to try."""
     launch = Launch(program, tuple(arguments or ()), module)
-    seconds = budget + 2 * watching.TRY_S * tries
-    typer.echo(f"{launch.describe()}: about {seconds:.0f} s once it trains", err=True)
+    seconds = budget + (2 * watching.TRY_S if tries else 0.0)
+    duration = "until its end" if whole else f"about {seconds:.0f} s once it trains"
+    typer.echo(f"{launch.describe()}: {duration}", err=True)
     with cli.progress() as follow:
-        result = watching.watch(launch, follow, budget, tries)
+        result = watching.watch(launch, follow, budget, tries, after, whole)
     output.show(program, result.sections(), result)
 
 

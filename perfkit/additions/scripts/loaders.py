@@ -1,13 +1,16 @@
 """Data loaders: which one feeds the training, how long it is waited for, what a batch holds."""
 
+import contextlib
 import inspect
 import math
 import mmap
+import os
 import pickle
 import random
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +20,7 @@ from torch.utils import data
 from torch.utils._pytree import tree_map
 
 from perfkit.additions.scripts import hooks
+from perfkit.additions.scripts.loaded_data import Watch
 from perfkit.additions.scripts.messages import Site
 from perfkit.additions.scripts.outputs import clock
 from perfkit.additions.scripts.script import MOST_LOOKS, Script, size, tensors
@@ -41,7 +45,9 @@ class Loaders:
         self.drawn = mmap.mmap(-1, 1)
         """Whether the data set draws random numbers; shared with worker processes."""
         self.asked_worker = mmap.mmap(-1, 1)
-        """Whether code that loads has asked which worker it is; shared, too."""
+        """Whether code that loads has asked which worker it is, so shared too."""
+        self._is_watched = mmap.mmap(-1, 1)
+        self._watch = Watch(os.path.dirname(script.settings["scratch"]))
         self._looks = 0
         self._sites: dict[int, Site] = {}  # by the data set
         self._batch_ids: set[int] = set()
@@ -54,8 +60,9 @@ class Loaders:
         hooks.wrap(f"{hooks.ITERATOR}._reset", self._begin_epoch)
         hooks.wrap(f"{hooks.ITERATOR}._next_index", self._next_index)
         hooks.wrap(f"{hooks.ITERATOR}.__next__", self._fetch)
-        hooks.wrap(f"{hooks.FETCH}._MapDatasetFetcher.fetch", self._look_for_drawing)
-        hooks.wrap(f"{hooks.FETCH}._IterableDatasetFetcher.fetch", self._look_for_drawing)
+        hooks.wrap(f"{hooks.LOADER}._MultiProcessingDataLoaderIter._shutdown_workers", self._end_workers)
+        hooks.wrap(f"{hooks.FETCH}._MapDatasetFetcher.fetch", self._fetch_samples)
+        hooks.wrap(f"{hooks.FETCH}._IterableDatasetFetcher.fetch", self._fetch_samples)
         for module in ("torch.utils.data", "torch.utils.data._utils.worker"):
             hooks.wrap(f"{module}.get_worker_info", self._ask_worker)
         hooks.wrap("torch.Tensor.to", self._copy)
@@ -82,7 +89,17 @@ class Loaders:
     def _begin_epoch(self, plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         # The indices are those of the batches that are under way.
         iterator._perfkit = SimpleNamespace(loader=loader, indices=deque(), handed=0, was_held=False)
-        plain(iterator, loader, *args, **kwargs)
+        is_new = loader.__dict__.get(_KIND) != "eval"
+        self._script.tell("fetch")
+        with self._script.doing("start" if is_new else "evaluation"):
+            plain(iterator, loader, *args, **kwargs)
+
+    def _end_workers(self, plain: Any, iterator: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            plain(iterator)
+            return
+        with self._script.doing("start"):
+            plain(iterator)
 
     def _next_index(self, plain: Any, iterator: Any) -> Any:
         """The sampler knows how many samples a batch has, whatever the collate function makes of them."""
@@ -99,17 +116,20 @@ class Loaders:
         if not is_main or self._is_fetching:
             return plain(iterator)
         script.steps.begin()
-        may_train, is_first, start = epoch.loader.__dict__.get(_KIND) != "eval", not epoch.handed, clock()
-        self._is_fetching = True
+        script.tell("fetch")
+        may_train, start = epoch.loader.__dict__.get(_KIND) != "eval", clock()
+        is_first, self._is_fetching = not epoch.handed, True
+        part = "evaluation" if not may_train else "start" if is_first else "waiting"
         try:
-            batch, samples = self._held_or_next(plain, iterator, epoch)
+            with script.doing(part):
+                batch, samples = self._held_or_next(plain, iterator, epoch)
         finally:
             self._is_fetching = False
             if may_train:
                 script.steps.now.waited += clock() - start
         self._fetched.append((epoch.loader, samples, is_first))
         if not torch.is_grad_enabled():
-            self.on_evaluation()
+            script.tell("evaluation")
         is_seen = script.steps.are_first or script.held
         self._batch_ids = {id(tensor) for tensor in tensors(batch)} if is_seen else set()
         if may_train:
@@ -157,14 +177,26 @@ class Loaders:
             script.held[call] = plain(tensor, copied.device)
         return copied
 
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[Watch]:
+        """Times batches where they are made, in this process or in workers that were forked from it."""
+        self._is_watched[0] = 1
+        try:
+            yield self._watch
+        finally:
+            self._is_watched[0] = 0
+
     def _ask_worker(self, plain: Any) -> Any:
         """A data set that asks which worker it is divides itself; torch asks when it makes a batch."""
         if not sys._getframe(2).f_code.co_filename.endswith("collate.py"):
             self.asked_worker[0] = 1
         return plain()
 
-    def _look_for_drawing(self, plain: Any, fetcher: Any, indices: Any) -> Any:
+    def _fetch_samples(self, plain: Any, fetcher: Any, indices: Any) -> Any:
         """Fetches samples, in this process or in a worker, and sees whether random numbers are drawn."""
+        if self._is_watched[0]:
+            with self._watch.fetching(self._script, fetcher, indices):
+                return plain(fetcher, indices)
         self._looks += 1
         if self._looks > MOST_LOOKS:
             return plain(fetcher, indices)

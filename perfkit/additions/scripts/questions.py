@@ -22,10 +22,11 @@ import torch
 from torch import nn
 from torch.utils import data
 
-from perfkit.additions.scripts import hooks
+from perfkit.additions.scripts import evidence, hooks
 from perfkit.additions.scripts.loaders import ARGUMENTS, Loaders
 from perfkit.additions.scripts.messages import EDITS, RANDOM_DATA, SETTABLE, Observation, ScriptFacts
 from perfkit.additions.scripts.outputs import Outputs, clock
+from perfkit.additions.scripts.run_account import EVALUATION, OWN, Account, RunAccount
 from perfkit.additions.scripts.script import Script, Step
 from perfkit.additions.scripts.training import Models, Updates
 from perfkit.additions.scripts.witness import Witness
@@ -37,7 +38,7 @@ from perfkit.recipe import Recipe, allowed, switches
 from perfkit.show import units
 from perfkit.worker import checks
 from perfkit.worker.messages import Trained
-from perfkit.worker.procedure import HELD_FIRST, Job, Procedures
+from perfkit.worker.procedure import Job, Procedures
 
 _MANY, _WARMUP_S, _LEAST_S = 40, 3.0, 1.0
 """A script is warmed up before it is observed if so many steps fit in the time; then for so long at least."""
@@ -68,9 +69,10 @@ class Questions(Procedures):
         torch.manual_seed(seed)
         numpy.random.seed(seed)
         script.set_process()
-        self._loaders, self._models = Loaders(script), Models(script)
+        self.loaders, self._models = Loaders(script), Models(script)
+        self.inquiry, self.run_account = evidence.Inquiry(script), RunAccount(script)
         hooks.wrap("torch.save", functools.partial(_save, script))
-        script.parts += [self._loaders, self._models, Updates(script)]
+        script.parts += [self.loaders, self._models, Updates(script), self.inquiry, self.run_account]
         if settings["witness"]:
             witness = Witness(script)
             script.parts.append(witness)
@@ -94,7 +96,7 @@ class Questions(Procedures):
         warm = yield from self.warm_up(warmup_s) if warmup_s else self.take(1, "measuring")
         backwards = round(len(first.plain) * script.batches_per_step)
         facts = {f"note {number}": text for number, text in enumerate(script.notes, 1)}
-        if self._loaders.drawn[0]:
+        if self.loaders.drawn[0]:
             facts["data"] = RANDOM_DATA
         return Trained(
             recipe=Recipe().replace(**allowed(self._settings())).to_dict(),
@@ -132,16 +134,17 @@ class Questions(Procedures):
     def observe(self, steps: int, seconds: float = math.inf) -> Job:
         """`Observation` of plain steps: fewer if the script ends before, or if they take longer."""
         until, ended = clock() + seconds, False
-        try:
-            if _MANY * self._early[-1].seconds < seconds:
-                yield from self.warm_up(min(_WARMUP_S, seconds / 10))
-                steps = max(steps, math.ceil(_LEAST_S / self._step_s))
-            yield from self.take(1, "measuring", steps, lambda: clock() > until)
-        except Ended:
-            if not self.under_way.plain:
-                raise
-            self.time_steps()
-            ended = True
+        with self.run_account.counting(is_timed=True):
+            try:
+                if _MANY * self._early[-1].seconds < seconds:
+                    yield from self.warm_up(min(_WARMUP_S, seconds / 10))
+                    steps = max(steps, math.ceil(_LEAST_S / self._step_s))
+                yield from self.take(1, "measuring", steps, lambda: clock() > until)
+            except Ended:
+                if not self.under_way.plain:
+                    raise
+                self.time_steps()
+                ended = True
         seen, outside = self.under_way, dict[str, tuple[int, float]]()
         for step in seen.marked:
             name = " + ".join(sorted(step.marks))
@@ -157,18 +160,24 @@ class Questions(Procedures):
             ended=ended,
         )
 
-    def in_16_bits(self, samples: int, seconds: float) -> Job:
-        """`ceiling` under autocast to bfloat16: fewer samples if they take longer."""
-        script, until = self._script, clock() + seconds
-        script.toggles["amp"] = "bf16"
-        try:
-            with script.hold():
-                for steps in (HELD_FIRST, self.steps_for(samples)):
-                    yield from self.take(1, "ceiling", steps, lambda: clock() > until)
-            return self.under_way.block()
-        finally:
-            del script.toggles["amp"]
-            script.autocast = None
+    def run_on(self, steps: int, seconds: float) -> Job:
+        """Goes on at the script's own speed, until so many steps or for so many seconds; whether it ended."""
+        until = clock() + seconds
+        with self.run_account.counting(is_timed=True):
+            try:
+                while self._script.steps.count < steps and clock() < until:
+                    yield
+            except Ended:
+                return True
+        return False
+
+    def account(self) -> Account:
+        """The wall time of the run that was seen until now."""
+        return self.run_account.account(self._script.settings["started"], self._script.steps.began_at)
+
+    def part_now(self) -> str:
+        """What the main thread does at this moment."""
+        return self._script.part or (EVALUATION if self.run_account.is_evaluating else OWN)
 
     # ------------------------------------------------------------ reading switches
 
@@ -196,7 +205,7 @@ class Questions(Procedures):
         else:
             if type(loader.batch_sampler) is not data.BatchSampler:
                 reasons["batch_size"] = "a batch sampler makes the batches: change it where that is made"
-            is_split = self._loaders.asked_worker[0] or loader.worker_init_fn is not None
+            is_split = self.loaders.asked_worker[0] or loader.worker_init_fn is not None
             is_iterable = isinstance(loader.dataset, data.IterableDataset)
             if is_iterable and not (loader.num_workers or is_split):
                 why = "each worker would repeat an iterable data set: divide it by get_worker_info()"
@@ -298,7 +307,9 @@ def _inner(model: Any) -> Any:
 def _save(script: Script, plain: Any, *args: Any, **kwargs: Any) -> Any:
     """Torch and safetensors write checkpoints without Python's `open`."""
     script.steps.now.marks.add("checkpoint")
+    script.note_call("checkpoint")
     for value in (*args[1:], *kwargs.values()):
         if isinstance(value, str | os.PathLike):
             script.files.before(os.fsdecode(value))
-    return plain(*args, **kwargs)
+    with script.doing("checkpoint"):
+        return plain(*args, **kwargs)

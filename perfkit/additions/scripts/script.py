@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import functools
-import operator
 import os
 import statistics
 import sys
@@ -20,7 +19,7 @@ from torch import nn
 from perfkit.additions.scripts.messages import Frame, Site
 from perfkit.additions.scripts.outputs import Outputs, clock
 from perfkit.process.failures import is_users
-from perfkit.worker.checks import FP32_PARTS, View
+from perfkit.worker.checks import FP32_PARTS, View, compile_counters
 
 MOST_LOOKS = 16
 """First steps, calls of a role, batches of a process that are looked at: all would slow the script down."""
@@ -32,7 +31,8 @@ class Step:
 
     `waited` and `updated` are seconds of it spent in the training loader's `next` and in optimizers.
     `samples` and `tokens` are those that were loaded; those that went into the model (`forward_samples`)
-    where there is no loader. `marks`: what else happened in it, `new epoch`, `evaluation`, `checkpoint`.
+    where there is no loader. `spent`: seconds by what the script did (`Script.doing`). `marks`: what else
+    happened in it: `new epoch`, `evaluation`, `checkpoint`, `compilation`.
     """
 
     seconds: float = 0.0
@@ -41,11 +41,22 @@ class Step:
     samples: int = 0
     tokens: int = 0
     forward_samples: int = 0
+    spent: dict[str, float] = field(default_factory=functools.partial(defaultdict, float))
     marks: set[str] = field(default_factory=set)
 
     def since(self, first: "Step") -> "Step":
         """What came after the first part."""
-        return Step(*map(operator.sub, vars(self).values(), vars(first).values()))
+        spent = {part: seconds - first.spent[part] for part, seconds in self.spent.items()}
+        return Step(
+            seconds=self.seconds - first.seconds,
+            waited=self.waited - first.waited,
+            updated=self.updated - first.updated,
+            samples=self.samples - first.samples,
+            tokens=self.tokens - first.tokens,
+            forward_samples=self.forward_samples - first.forward_samples,
+            spent=defaultdict(float, spent),
+            marks=self.marks - first.marks,
+        )
 
 
 class Steps:
@@ -74,6 +85,7 @@ class Steps:
             self._end()
         if not self.began_at:
             self.began_at, self._since = time.time(), clock()
+            self.now.spent.clear()
 
     def updated(self, by: object) -> None:
         """The weights have been changed. The last optimizer of a cycle ends the training step.
@@ -140,13 +152,29 @@ class Script(View):
         self.losses: list[torch.Tensor] = []
         self.samples_per_step = 0
         self.held: dict[Any, Any] | None = None
+        self.part = ""
+        """What the main thread does at this moment; empty in code of the script's own."""
+        self._inner_s = 0.0
         self._seen: list[Step] = []
+        self._graphs = 0
 
     def tell(self, event: str, *facts: Any) -> None:
         """Tells all parts what has happened."""
         for part in self.parts:
             if react := getattr(part, f"on_{event}", None):
                 react(*facts)
+
+    @contextlib.contextmanager
+    def doing(self, part: str) -> Iterator[None]:
+        """Counts the time of a part of a step, without that of parts within it."""
+        outer, outer_inner_s = self.part, self._inner_s
+        self.part, self._inner_s, start = part, 0.0, clock()
+        try:
+            yield
+        finally:
+            took = clock() - start
+            self.steps.now.spent[part] += took - self._inner_s
+            self.part, self._inner_s = outer, outer_inner_s + took
 
     def note(self, text: str) -> None:
         """Keeps a remark for the parent, once."""
@@ -167,6 +195,11 @@ class Script(View):
             torch.backends.cudnn.benchmark = self.toggles["cudnn_benchmark"]
 
     def on_steps(self, steps: list[Step]) -> None:
+        graphs = compile_counters().graphs
+        if graphs != self._graphs:
+            self._graphs = graphs
+            for step in steps:
+                step.marks.add("compilation")
         if len(self._seen) < MOST_LOOKS:
             self._seen += steps
             self.samples_per_step = statistics.median_low(step.samples for step in self._seen)
@@ -193,6 +226,10 @@ class Script(View):
     def batches_per_step(self) -> float:
         return self.backwards / max(1, self.steps.count)
 
+    def place(self, file: str) -> str:
+        """Where a file of the mirror is for the user."""
+        return file.removeprefix(self.settings["scratch"])
+
     def note_call(self, role: str) -> None:
         """Keeps the call under way, if it is among the first of its role and at another place."""
         if self._looks[role] < MOST_LOOKS:
@@ -208,7 +245,7 @@ class Script(View):
             file = frame.f_code.co_filename
             if is_users(file):
                 line, end_line, column, end_column = [*frame.f_code.co_positions()][frame.f_lasti // 2]
-                path = os.path.realpath(file).removeprefix(self.settings["scratch"])
+                path = self.place(os.path.realpath(file))
                 line = line or frame.f_lineno
                 frames.append(Frame(path, line, end_line or line, column or 0, end_column or 0))
             elif not frames and "-packages" in file:

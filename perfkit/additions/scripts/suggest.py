@@ -1,10 +1,11 @@
-"""What to try on a script that was watched, and the most that it can gain.
+"""Which switches to try on a script that was watched, and the most that they can gain.
 
 One model of gains (`Seen`): a plain step waits for data, then works. Loading can save the wait, everything
-else a share of the work, by Amdahl's law. Where nothing that was seen tells, the gain is None.
+else a share of the work, by Amdahl's law. Where nothing that was seen tells, the gain is None; so it is while
+other programs take the cores, as shares are not certain then. What to edit is said by `causes`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,15 +15,10 @@ from perfkit.additions.scripts.messages import Observation
 from perfkit.recipe import Recipe, Value, shown
 from perfkit.results.stats import Ratio
 from perfkit.rules import Target, applicable
-from perfkit.show import sentences, units
-from perfkit.show.document import Col, Table, tabulate
-from perfkit.show.units import clean
 from perfkit.worker.messages import Block
 
 _LEAST = 1.03
 """A smaller gain is not told from chance."""
-_UNKNOWN = 1.1
-"""The place in the order of a gain that is not known."""
 _NO_BOUND: tuple[tuple[str, bool, str, dict[str, Value]], ...] = (
     ("TF32", True, "matrix products and convolutions", {"fp32_precision": "tf32"}),
     ("channels_last", False, "convolutions", {"channels_last": True}),
@@ -32,9 +28,10 @@ _NO_BOUND: tuple[tuple[str, bool, str, dict[str, Value]], ...] = (
 )
 """What is made faster, on CUDA alone if so marked: nothing that was seen bounds what it gains."""
 
-_STATES = {"try": "", "edit": "edit the script", "refused": "no", "on": "has it"}
-"""In the order in which they are shown, each with the words in place of switches: set it from outside; edit
-the script; it cannot be had here, or does not help; the script has it."""
+_STATES = ("try", "refused", "on")
+"""In the order in which they are shown; `refused`: it cannot be had here, or does not help."""
+_HELPS = 1.05
+"""What a suggestion that was tried must have given, to be suggested still."""
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,16 +55,19 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
 class Seen:
     """What watching a script has shown, and what follows from it by arithmetic.
 
-    `ceiling`: steps on a held batch. `in_16_bits`: how many times as fast such a step is under autocast to
-    bfloat16; None if that was not tried. `has_fused`: the optimizer has a fused implementation.
+    `ceiling`: steps on a cached batch. `has_fused`: the optimizer has a fused implementation.
     """
 
     target: Target
     steps: Observation
     cores: int
     ceiling: Block | None = None
-    in_16_bits: float | None = None
     has_fused: bool = True
+    is_disturbed: bool = False
+    """Whether other programs took the cores."""
+    cpu_has_bf16: bool = True
+    one_thread: float | None = None
+    """How many times as fast steps were with one compute thread."""
 
     @cached_property
     def own(self) -> Recipe:
@@ -76,12 +76,17 @@ class Seen:
 
     @cached_property
     def work_s(self) -> float:
-        """A step whose batch is there at once; on a GPU the wait may hide work that remains."""
+        """A step whose batch is there at once.
+
+        On a GPU the wait may hide work that remains. On a CPU loading takes cores from the work, so that the
+        work alone may be faster than what is left of a step without its wait.
+        """
         steps = self.steps
         work = steps.step_s * (1 - steps.waiting)
-        if self.target.device != "cpu" and self.ceiling and self.ceiling.samples:
+        if self.ceiling and self.ceiling.samples:
             samples = steps.block.samples / max(1, len(steps.block.step_s))
-            work = min(steps.step_s, max(work, samples / self.ceiling.samples_per_s))
+            alone = samples / self.ceiling.samples_per_s
+            work = min(work, alone) if self.target.device == "cpu" else min(steps.step_s, max(work, alone))
         return max(work, 1e-9)
 
     def idea(
@@ -91,34 +96,46 @@ class Seen:
 
         `left_s`: what a step would take; None where only measuring tells.
         """
-        name, gain = next(iter(settings)), left_s and self.steps.step_s / left_s
+        name, gain = next(iter(settings)), self.steps.step_s / left_s if left_s else None
         recipe, refused = applicable(self.own.replace(**settings), self.target)
         left = {key: new for key, (new, _) in recipe.diff(self.own).items()}
         if name in left and (gain is None or gain >= _LEAST):
-            is_bound = gain is not None and name != "amp"  # that was tried on a held batch
+            is_bound = gain is not None and name != "cpu_threads"  # which was tried for a moment
+            if is_bound and self.is_disturbed:
+                gain, is_bound = None, False
             return Suggestion(title=title, state="try", settings=left, why=why, gain=gain, at_most=is_bound)
         if name in left or name in refused:
             return Suggestion(title=title, state="refused", why=refused.get(name, f"{why}; no gain"))
         return Suggestion(title=title, state="on", why=f"the script has {name}={shown(settings[name])}")
 
 
-def suggest(seen: Seen) -> list[Suggestion]:
-    """What to try, the largest gain first; then edits; then what cannot be had, and what is on already.
-
-    Where only measuring tells, that is worth more than a small bound.
-    """
+def suggest(seen: Seen, causes: Collection[str] = ()) -> list[Suggestion]:
+    """What to try, except what does not help against known `causes`; then what is on or cannot be had."""
     ideas = [*_loading(seen), *_computing(seen)]
-    return sorted(ideas, key=lambda idea: ([*_STATES].index(idea.state), -(idea.gain or _UNKNOWN)))
+    if "rows_one_by_one" in causes:
+        ideas = [idea for idea in ideas if idea.title != "Loader workers"]
+    return ordered(ideas)
+
+
+def ordered(ideas: Sequence[Suggestion]) -> list[Suggestion]:
+    """Those to try first: by what they gave, then by what they can give."""
+
+    def place(idea: Suggestion) -> tuple[int, int, float]:
+        if idea.measured:
+            return _STATES.index(idea.state), 0, -idea.measured.ratio
+        return _STATES.index(idea.state), 1 if idea.gain else 2, -(idea.gain or 0.0)
+
+    return sorted(ideas, key=place)
 
 
 def tried(idea: Suggestion, gave: Ratio) -> Suggestion:
     """A suggestion with what it gave; one that did not help is suggested no more."""
-    is_no_help = gave.high <= 1 or gave.verdict == "no measurable difference"
+    is_no_help = gave.ratio < _HELPS or gave.verdict == "no measurable difference"
     return msgspec.structs.replace(idea, measured=gave, state="refused" if is_no_help else "try")
 
 
 def _loading(seen: Seen) -> Iterator[Suggestion]:
-    """As if workers took no core."""
+    """Workers, as if they took no core, and compute threads that leave them cores."""
     own, cores, waiting, step_s = seen.own, seen.cores, seen.steps.waiting, seen.steps.step_s
     on_cpu = seen.target.device == "cpu"
     count = cores // 2 if on_cpu else cores
@@ -127,26 +144,27 @@ def _loading(seen: Seen) -> Iterator[Suggestion]:
     if on_cpu and own.workers and own.workers + own.cpu_threads > cores:
         why = f"{workers} and cpu_threads={own.cpu_threads} share {have}"
         yield seen.idea("Fewer workers", why, {"workers": count if count < own.workers else 0})
+        if own.cpu_threads > 1 and not seen.one_thread:
+            yield seen.idea("One compute thread", why, {"cpu_threads": 1})
+    if seen.one_thread:
+        why = f"threads wait for busy cores: with one, steps were {seen.one_thread:.1f}× as fast"
+        yield seen.idea("One compute thread", why, {"cpu_threads": 1}, step_s / seen.one_thread)
     why = f"{waiting:.0%} of a step is spent waiting for data, with {workers}"
     if own.workers < count:
         load_s = 0.0 if own.workers else waiting * step_s
         settings: dict[str, Value] = {"workers": count, "pin_memory": True, "non_blocking": True}
         yield seen.idea("Loader workers", why, settings, max(seen.work_s, load_s / count))
-    if waiting > 1 - 1 / _LEAST and (on_cpu or own.workers >= count):  # workers may not pay on few cores
-        advice = f"{why} on {have}: use smaller or decoded files, fewer transforms, or a cache"
-        gain = step_s / seen.work_s
-        yield Suggestion(title="Cheaper samples", state="edit", why=advice, gain=gain, at_most=True)
 
 
 def _computing(seen: Seen) -> Iterator[Suggestion]:
     """What makes parts of the work faster, or saves them."""
     steps, where, work_s = seen.steps, seen.target, seen.work_s
     amp = seen.own.amp if seen.own.amp != "off" else "bf16" if where.bf16 else "fp16"
-    why, left_s = "matrix products and convolutions", None
-    if speed := seen.in_16_bits:
-        why += f" (tried on a held batch: {speed:.2f}× as fast)"
-        left_s = steps.step_s - work_s + work_s / speed
-    yield seen.idea("AMP", why, {"amp": amp}, left_s)
+    if where.device == "cpu" and not seen.cpu_has_bf16 and seen.own.amp == "off":
+        slower = "this CPU has no instructions for bfloat16: it would be slower"
+        yield Suggestion(title="AMP", state="refused", why=slower)
+    else:
+        yield seen.idea("AMP", "matrix products and convolutions", {"amp": amp})
     for title, needs_cuda, what, settings in _NO_BOUND:
         if needs_cuda <= (where.device == "cuda") and (where.convolves or what != "convolutions"):
             yield seen.idea(title, what, settings)
@@ -156,30 +174,3 @@ def _computing(seen: Seen) -> Iterator[Suggestion]:
         why += f": {share:.0%} of a step"
         left_s = max(steps.step_s - min(share * steps.step_s, work_s), 0.02 * steps.step_s)
     yield seen.idea("Optimizer", why, {"optimizer_impl": "fused" if seen.has_fused else "foreach"}, left_s)
-
-
-def table(ideas: Sequence[Suggestion]) -> Table:
-    """What to try, the most promising first."""
-
-    def gain(idea: Suggestion) -> str:
-        if idea.measured:
-            return sentences.result(idea.measured)
-        if idea.gain is None:
-            return units.NOT_AVAILABLE if idea.state == "try" else ""
-        return f"{'≤ ' * idea.at_most}{units.times(idea.gain)}"
-
-    def settings(idea: Suggestion) -> str:
-        texts = [f"{name}={shown(value)}" for name, value in idea.settings.items()]
-        return _STATES[idea.state] or ", ".join(texts)
-
-    columns = [
-        Col("switch", "title"),
-        Col("gain", gain),
-        Col("set", settings),
-        Col("why", lambda idea: clean(idea.why)),
-    ]
-    note = (
-        "An interval is measured (disturbed: beside other programs); ≤ is a bound, as if its part took no "
-        "time; n/a: only measuring tells."
-    )
-    return tabulate(columns, ideas, note=note)

@@ -97,22 +97,33 @@ class Models:
         if steps.in_backward:  # computed again, by checkpointing
             return call(*args, **kwargs)
         if not (torch.is_grad_enabled() and model.training):
-            script.tell("evaluation")
-            if not model.training:
-                steps.now.marks.add("evaluation")
-            return call(*args, **kwargs)
+            return self._evaluated(model, call, *args, **kwargs)
+        script.tell("training")
         steps.begin()
         if steps.are_first:
             call = functools.partial(self._examined, call)
-        if script.toggles.get("amp") == "bf16":
-            with torch.autocast(script.device.type, dtype=torch.bfloat16):
-                output = tree_map(_in_32_bits, call(*args, **kwargs))
-        else:
-            output = call(*args, **kwargs)
+        with script.doing("forward"):
+            if script.toggles.get("amp") == "bf16":
+                with torch.autocast(script.device.type, dtype=torch.bfloat16):
+                    output = tree_map(_in_32_bits, call(*args, **kwargs))
+            else:
+                output = call(*args, **kwargs)
         if not any(self._fed):
             script.tell("input", args or kwargs)
         self._fed = max(self._fed, size(args or kwargs, self._batch))
         return output
+
+    def _evaluated(self, model: nn.Module, call: Any, *args: Any, **kwargs: Any) -> Any:
+        """A call outside of the training."""
+        script = self._script
+        script.tell("evaluation")
+        if not model.training:
+            script.steps.now.marks.add("evaluation")
+            script.note_call("evaluation")
+            if torch.is_grad_enabled():
+                script.note_call("evaluation with gradients")
+        with script.doing("evaluation"):
+            return call(*args, **kwargs)
 
     def on_backward(self) -> None:
         now = self._script.steps.now
@@ -169,6 +180,9 @@ class Updates:
         script, steps = self._script, self._script.steps
         steps.begin()
         script.tell("graph", roots)
+        script.tell("training")
+        if args[1:2] == (True,) or kwargs.get("retain_graph"):
+            script.note_call("retain_graph")
         if steps.in_backward:  # of a part that is computed again
             return plain(roots, *args, **kwargs)
         script.tell("backward")
@@ -178,7 +192,8 @@ class Updates:
             script.losses.append(root.detach().float().mean())
         steps.in_backward = True
         try:
-            plain(roots, *args, **kwargs)
+            with script.doing("backward"):
+                plain(roots, *args, **kwargs)
             script.backwards += 1
             self._ended_at = clock()
             if not script.sites["optimizer"]:  # then the script changes its weights itself
@@ -227,7 +242,8 @@ class Updates:
         if optimizer not in script.optimizers:
             script.optimizers.append(optimizer)
             script.optimizer = optimizer
-        result = plain(optimizer, *args, **kwargs)
+        with script.doing("optimizer"):
+            result = plain(optimizer, *args, **kwargs)
         # A closure's forward and backward pass are not the optimizer's own work.
         script.steps.now.updated += clock() - max(start, self._ended_at)
         self._ended_at = clock()

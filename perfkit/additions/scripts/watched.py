@@ -16,6 +16,8 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import perfkit
 from perfkit import machine
 from perfkit.additions.scripts import entry, landlock
@@ -29,6 +31,10 @@ from perfkit.recipe import Recipe, Value
 
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"}
 """Programs that start the script in processes of its own."""
+_ELSEWHERE_S, _BUSY = 15.0, 0.2
+"""Seconds without a step after which busy processes are looked for; of a core, so that one is busy."""
+_HELPERS = ("resource_tracker", "forkserver", "compile_worker")
+"""Processes of Python and torch that train nothing."""
 _QUIET = {
     "WANDB_MODE": "disabled",
     "MLFLOW_TRACKING_URI": "file:./mlruns",
@@ -143,6 +149,15 @@ class WatchedScript(Conversation):
         with theirs:
             self._process = self._start(settings | {"line": theirs.fileno()})
         self.trees = [Tree(self._process.pid)]
+        self.is_training = False
+        """Whether it has answered: it has taken steps."""
+        self._cpu_s: dict[int, float] = {}
+        self._look_again_at = time.monotonic()
+
+    def ask(self, question: str, **arguments: Any) -> Any:
+        answer = super().ask(question, **arguments)
+        self.is_training = True
+        return answer
 
     # ------------------------------------------------------------ starting
 
@@ -213,13 +228,32 @@ class WatchedScript(Conversation):
     def death(self, rank: int) -> RunFailed | None:
         code = self._process.poll()
         if code is None:
-            return None
+            return self._trains_elsewhere()
         lines = [line.strip() for line in self.written("out") + self.written("err") if line.strip()]
         failure = explain_exit(code, lines[-1] if lines else "")
         failure.what = failure.what.replace("the measuring process", "the script")
         if code >= 0:
             failure.remedy = "Does it import torch, train with these arguments, and call no os._exit?"
         return failure
+
+    def _trains_elsewhere(self) -> RunFailed | None:
+        """While no step is seen: whether processes that the script started work, and it waits for them."""
+        if self.is_training or time.monotonic() < self._look_again_at:
+            return None
+        self._look_again_at = time.monotonic() + _ELSEWHERE_S
+        before, self._cpu_s = self._cpu_s, _cpu_seconds(self.trees[0])
+        if not before:
+            return None
+        busy = {pid: spent - before.get(pid, 0.0) for pid, spent in self._cpu_s.items()}
+        own_s = busy.pop(self._process.pid, 0.0)
+        working = [pid for pid, spent in busy.items() if spent > _BUSY * _ELSEWHERE_S]
+        if not working or own_s > _BUSY * _ELSEWHERE_S:
+            return None
+        what = f"the script has taken no step in {_ELSEWHERE_S:.0f} s, while it waits for busy processes: "
+        what += f"it started {len(working)}, and steps in them are not seen"
+        return RunFailed(
+            what, "Let the training run in the script's own process, as a single rank", "no steps"
+        )
 
     def cause(self, rank: int, failure: RunFailed) -> RunFailed:
         # It may be one of two that are compared.
@@ -238,3 +272,17 @@ class WatchedScript(Conversation):
         self.trees[0].end()
         self._process.wait()
         self._files.cleanup()
+
+
+def _cpu_seconds(tree: Tree) -> dict[int, float]:
+    """CPU time of a script, and of the Pythons that it started: not of its forks, such as a pool's."""
+    found, of_script = dict[int, float](), list[str]()
+    for process in tree.processes():
+        with contextlib.suppress(psutil.Error):
+            words, times = process.cmdline(), process.cpu_times()
+            of_script = of_script or words  # parents come first
+            is_helper = any(name in word for word in words for name in _HELPERS)
+            is_python = "python" in "".join(words[:1]) and words != of_script and not is_helper
+            if is_python or process == tree.root:
+                found[process.pid] = times.user + times.system
+    return found

@@ -1,0 +1,164 @@
+"""Which lines of a user's own code time is spent in: a thread looks at another thread's stack now and then.
+
+A look takes some microseconds, in which the thread that is looked at waits: nothing is timed meanwhile.
+"""
+
+import contextlib
+import linecache
+import os
+import sys
+import threading
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+import msgspec
+
+from perfkit.process.failures import is_users
+
+EVERY_S = 0.003
+"""Seconds between two looks."""
+_LEAST, _MOST = 0.03, 0.5
+"""Of all time, so that it is listed; of a line's time, so that a line that it calls is named in its place."""
+_WRAPPERS = ("_wrapped_call_impl", "_call_impl")
+"""Functions of libraries that only call others."""
+_OWN_FOLDER = f"{os.sep}perfkit{os.sep}"
+
+
+class Spot(NamedTuple):
+    """A line of the user's that runs, its function, and the library's that it has called, if it has."""
+
+    file: str
+    line: int
+    function: str
+    calls: str = ""
+
+
+Times = dict[tuple[str, tuple[Spot, ...]], float]
+"""Seconds by part of a step and stack, from the outermost line to the innermost."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A line, and the seconds of a part of the steps that it took with all that it called.
+
+    `calls`: functions of libraries that it was in, the most frequent first. `text`: as it is in the file.
+    """
+
+    part: str
+    file: str
+    line: int
+    seconds: float
+    calls: list[str] = []
+    text: str = ""
+
+    @property
+    def where(self) -> str:
+        """`train.py:41`."""
+        return f"{os.path.basename(self.file)}:{self.line}"
+
+
+class Sampler:
+    """Looks at the stack of a thread; `times` are the seconds between looks by what was seen then.
+
+    A call that keeps other threads from running, as a garbage collection does, is seen at its end, with all
+    of its time. `part` says what the thread is doing, `place` turns the name of a file into the user's.
+    """
+
+    def __init__(self, part: Callable[[], str], place: Callable[[str], str] = lambda file: file) -> None:
+        self.times: Times = defaultdict(float)
+        self._part, self._place = part, place
+        self._files: dict[str, str] = {}
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Looks at the thread that entered, while the context lasts."""
+        end = threading.Event()
+        thread = threading.Thread(target=self._look, args=(threading.get_ident(), end), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            end.set()
+            thread.join()
+
+    def _look(self, thread_id: int, end: threading.Event) -> None:
+        before = time.perf_counter()
+        while not end.wait(EVERY_S):
+            frame, part, now = sys._current_frames().get(thread_id), self._part(), time.perf_counter()
+            if frame is not None:
+                self.times[part, self._stack(frame)] += now - before
+            before = now
+
+    def _stack(self, frame: FrameType) -> tuple[Spot, ...]:
+        spots, calls = list[Spot](), ""
+        for each, line in traceback.walk_stack(frame):
+            code = each.f_code
+            if file := self._users(code.co_filename):
+                spots.append(Spot(file, line, code.co_qualname, "" if spots else calls))
+            elif not spots and _is_telling(code):
+                calls = code.co_qualname
+        return tuple(reversed(spots))
+
+    def _users(self, file: str) -> str:
+        """The user's name of a file of the user's; empty for one of a library."""
+        known = self._files.get(file)
+        if known is None:
+            known = self._files[file] = self._place(os.path.realpath(file)) if is_users(file) else ""
+        return known
+
+
+def _is_telling(code: CodeType) -> bool:
+    """Whether the name of a library's function says what a line does."""
+    is_wrapper = code.co_name in _WRAPPERS or "<locals>" in code.co_qualname
+    return not (is_wrapper or _OWN_FOLDER in code.co_filename)
+
+
+def text_at(place: str) -> str:
+    """The text of a line, `/home/me/train.py:41`."""
+    file, _, line = place.rpartition(":")
+    return linecache.getline(file, int(line or 0)).strip()
+
+
+def lines(times: Mapping[tuple[str, tuple[Spot, ...]], float]) -> list[Line]:
+    """The lines that took most, the first one most: the innermost that has most of what it is called in."""
+    by_part, parts_of = defaultdict[str, Times](dict), defaultdict[tuple[str, int], set[str]](set)
+    for (part, stack), seconds in times.items():
+        by_part[part][part, stack] = seconds
+        for spot in stack[:-1]:
+            parts_of[spot[:2]].add(part)
+    least = _LEAST * sum(times.values())
+    loops = {place for place, parts in parts_of.items() if len(parts) > 1}
+    found = [line for part in by_part.values() for line in _below(part, 0, least, loops)]
+    return sorted(found, key=lambda line: -line.seconds)
+
+
+def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, int]]) -> Iterator[Line]:
+    """The lines at this depth of the stacks, or deeper ones in place of those that only call.
+
+    Lines that call several parts of a step are `loops`, of which only what they call is named.
+    """
+    groups = defaultdict[tuple[str, int], Times](dict)
+    for (part, stack), seconds in times.items():
+        if len(stack) > depth:
+            groups[stack[depth][:2]][part, stack] = seconds
+    for (file, line), group in groups.items():
+        total, deeper, calls = (
+            sum(group.values()),
+            defaultdict[Spot, float](float),
+            defaultdict[str, float](float),
+        )
+        for (_, stack), seconds in group.items():
+            calls[stack[-1].calls] += seconds
+            if len(stack) > depth + 1:
+                deeper[stack[depth + 1]._replace(calls="")] += seconds
+        if total < least:
+            continue
+        if max(deeper.values(), default=0.0) >= _MOST * total or (deeper and (file, line) in loops):
+            yield from _below(group, depth + 1, least, loops)
+        else:
+            names = [name for name in sorted(calls, key=calls.__getitem__, reverse=True) if name]
+            part = next(iter(group))[0]
+            yield Line(part, file, line, total, names[:4], text_at(f"{file}:{line}"))

@@ -1,0 +1,72 @@
+"""Whether steps get slower, and how: with every step, within each epoch, or from some step on."""
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from scipy import stats as scipy_stats
+
+_FEWEST, _MOST_USED = 12, 400
+"""Values without which nothing is said; values of which a slope is taken, which costs their square."""
+_GROWS, _JUMPS = 1.25, 1.5
+"""How many times as large the last third is as the first, so that it counts."""
+
+
+class Trend(msgspec.Struct, frozen=True):
+    """How a value changes with the steps: `kind` is `steady`, `grows`, `saw-tooth` or `jumps`.
+
+    `first` and `last` are medians of the first and the last third; of a saw-tooth those of its epochs.
+    `per_step`, `low`, `high`: what is added with each step, with its 95% interval. `at`: where it jumps.
+    """
+
+    kind: str
+    first: float
+    last: float
+    per_step: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    at: int = 0
+
+
+def trend(numbers: Sequence[int], values: Sequence[float], epochs: Sequence[int] = ()) -> Trend | None:
+    """The trend of values by the numbers of their steps, some of which began `epochs`; None if too few."""
+    if len(values) < _FEWEST:
+        return None
+    every = math.ceil(len(values) / _MOST_USED)
+    x, y = np.asarray(numbers[::every], float), np.asarray(values[::every], float)
+    if tooth := _saw_tooth(x, y, epochs):
+        return tooth
+    first, last = _thirds(y)
+    slope, start, low, high = map(float, scipy_stats.theilslopes(y, x))
+    if last >= _JUMPS * first and (at := _jump(y, start + slope * x)):
+        return Trend("jumps", float(np.median(y[:at])), float(np.median(y[at:])), at=int(x[at]))
+    is_growing = low > 0 and last >= _GROWS * first
+    return Trend("grows" if is_growing else "steady", first, last, slope, low, high)
+
+
+def _thirds(values: np.ndarray) -> tuple[float, float]:
+    third = max(1, len(values) // 3)
+    return float(np.median(values[:third])), float(np.median(values[-third:]))
+
+
+def _saw_tooth(x: np.ndarray, y: np.ndarray, epochs: Sequence[int]) -> Trend | None:
+    """Growing in each of two or more epochs, and falling back at the end of each."""
+    parts = np.split(y, np.searchsorted(x, sorted(epochs)))
+    ends = [_thirds(part) for part in parts if len(part) >= _FEWEST // 2]
+    falls = all(after[0] * _GROWS <= before[1] for before, after in itertools.pairwise(ends))
+    if len(ends) < 2 or not falls or any(last < _GROWS * first for first, last in ends):
+        return None
+    return Trend("saw-tooth", statistics.median(a for a, _ in ends), statistics.median(b for _, b in ends))
+
+
+def _jump(values: np.ndarray, line: np.ndarray) -> int:
+    """Where two levels meet that explain the values better than a line does; 0 if they do not."""
+    rests = {}
+    for cut in range(3, len(values) - 2):
+        levels = values[:cut], values[cut:]
+        rests[cut] = sum(float(np.abs(level - np.median(level)).sum()) for level in levels)
+    at = min(rests, key=rests.__getitem__)
+    return at if rests[at] < float(np.abs(values - line).sum()) / 2 else 0

@@ -1,0 +1,217 @@
+"""What speaks for a cause: asked of torch, of the data set and of the stacks, in the script's own process.
+
+Nothing here runs while steps are timed: `evidence` is a question of its own, with a window of its own.
+"""
+
+import contextlib
+import functools
+import gc
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy
+import torch
+from torch import nn
+
+from perfkit.additions.inside.lines import Line, Sampler, lines
+from perfkit.additions.scripts import hooks, loaded_data
+from perfkit.additions.scripts.loaded_data import DataFacts, Loading
+from perfkit.additions.scripts.outputs import clock
+from perfkit.additions.scripts.script import Script, first_tensor
+from perfkit.worker import checks
+from perfkit.worker.procedure import Job
+
+QUESTION = "perfkit.additions.scripts.evidence:evidence"
+_MODES = {
+    "torch.autograd.set_detect_anomaly.__init__": "anomaly_mode",
+    "torch.autograd.detect_anomaly.__init__": "anomaly_mode",
+    "torch.autograd.profiler.profile.__init__": "a_profiler",
+    "torch.use_deterministic_algorithms": "deterministic_algorithms",
+}
+"""What switches a mode on."""
+NOT_STEPS = ("evaluation", "start", "checkpoint")
+"""Parts that are not of a plain step."""
+_FEWEST, _MOST_NODES, _MOST_SHAPES = 3, 50_000, 1000
+_LONG_S = 1e-3
+"""A garbage collection for which the line is looked up, which takes a while itself."""
+_MOST_VALUES = 5_000_000
+"""Of an optimizer's state, which are looked at for denormal ones."""
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """The largest dense embedding: its rows, those that a step touched, and its share of all weights."""
+
+    count: int
+    touched: int
+    of_weights: float
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """Some steps whose stacks were looked at, and what torch was asked meanwhile.
+
+    `parts`: seconds by part, `lines` of the training process, `loading` of whatever loads; `collecting`:
+    seconds of garbage collections by place. `is_on`: modes that are on, with the place that set them.
+    `nodes`: of the graphs that backward passes walked, by step. `denormal`: the share of such values in the
+    optimizers' state. `shapes`: of inputs to a compiled model. `threads`: compute threads of the script.
+    """
+
+    steps: int
+    parts: dict[str, float] = {}
+    lines: list[Line] = []
+    loading: Loading | None = None
+    data: DataFacts | None = None
+    collecting: dict[str, float] = {}
+    is_on: dict[str, str] = {}
+    nodes: dict[int, int] = {}
+    denormal: float = 0.0
+    rows: Rows | None = None
+    shapes: int = 0
+    graphs: int = 0
+    threads: int = 0
+
+    @property
+    def steps_s(self) -> float:
+        """Seconds of plain steps."""
+        return max(sum(spent for part, spent in self.parts.items() if part not in NOT_STEPS), 1e-9)
+
+
+class Inquiry:
+    """Notes what is asked for later; a part of the script."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.is_counting = False
+        self.nodes: dict[int, int] = {}
+        self.shapes = set[tuple[int, ...]]()
+        for place, role in _MODES.items():
+            hooks.wrap(place, functools.partial(self._noted, role))
+
+    def _noted(self, role: str, plain: Any, *args: Any, **kwargs: Any) -> Any:
+        self._script.note_call(role)
+        return plain(*args, **kwargs)
+
+    def on_input(self, given: Any) -> None:
+        may_compile = "torch._dynamo" in sys.modules and len(self.shapes) < _MOST_SHAPES
+        if may_compile and (tensor := first_tensor(given)) is not None:
+            self.shapes.add(tuple(tensor.shape))
+
+    def on_graph(self, roots: Any) -> None:
+        if not self.is_counting:
+            return
+        seen = set[Any]()
+        waiting = [root.grad_fn for root in (roots if isinstance(roots, list | tuple) else [roots])]
+        while waiting and len(seen) < _MOST_NODES:
+            node = waiting.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                waiting += [before for before, _ in node.next_functions]
+        self.nodes[self._script.steps.count] = len(seen)
+
+
+def evidence(session: Any, seconds: float, threads: int = 0) -> Job:
+    """`Evidence` of some steps: at least three, and others for some seconds, with so many compute threads."""
+    script: Script = session.subject
+    inquiry, until, count = session.inquiry, clock() + seconds, 0
+    sampler, collecting = Sampler(session.part_now, script.place), defaultdict[str, float](float)
+    is_on, own_threads = dict(_modes(script)), torch.get_num_threads()
+    torch.set_num_threads(threads or own_threads)
+    inquiry.is_counting = True
+    try:
+        with (
+            session.run_account.counting(is_timed=False),
+            session.loaders.watched() as watch,
+            _collections(script, collecting),
+            sampler.running(),
+        ):
+            while count < _FEWEST or clock() < until:
+                yield
+                count += 1
+    finally:
+        inquiry.is_counting = False
+        torch.set_num_threads(own_threads)
+    parts = defaultdict[str, float](float)
+    for (part, _), spent in sampler.times.items():
+        parts[part] += spent
+    return Evidence(
+        steps=count,
+        parts=dict(parts),
+        lines=lines(sampler.times),
+        loading=watch.total(),
+        data=None
+        if script.loader is None
+        else loaded_data.facts(script.loader, session.loaders.asked_worker[0]),
+        collecting=dict(collecting),
+        is_on=is_on,
+        nodes=inquiry.nodes,
+        denormal=_denormal(script),
+        rows=_rows(script),
+        shapes=len(inquiry.shapes),
+        graphs=checks.compile_counters().graphs,
+        threads=own_threads,
+    )
+
+
+@contextlib.contextmanager
+def _collections(script: Script, seconds: dict[str, float]) -> Iterator[None]:
+    """Adds up the time of garbage collections, of long ones by the line under way."""
+    began = clock()
+
+    def note(phase: str, _: Any) -> None:
+        nonlocal began
+        if phase == "start":
+            began = clock()
+            return
+        took = clock() - began
+        frames = script.call_under_way("collection").frames if took > _LONG_S else []
+        place = f"{frames[0].file}:{frames[0].line}" if frames else ""
+        seconds[place] += took
+
+    gc.callbacks.append(note)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(note)
+
+
+def _modes(script: Script) -> Iterator[tuple[str, str]]:
+    """What is on that costs time, and where it was switched on."""
+    asked = {
+        "anomaly_mode": torch.is_anomaly_enabled(),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "a_profiler": torch._C._autograd._profiler_enabled(),
+        "tracing": sys.gettrace() is not None,
+        "python_profiler": sys.getprofile() is not None,
+        "float64": any(p.dtype == torch.float64 for p in script.parameters()),
+    }
+    for name in [name for name, is_on in asked.items() if is_on]:
+        frames = [frame for site in script.sites[name][:1] for frame in site.frames[:1]]
+        yield name, f"{frames[0].file}:{frames[0].line}" if frames else ""
+
+
+def _denormal(script: Script) -> float:
+    """The share of values in the optimizers' state that are so small that a CPU takes long for them."""
+    states = [state.values() for optimizer in script.optimizers for state in optimizer.state.values()]
+    found = total = 0
+    for value in [value for values in states for value in values]:
+        if isinstance(value, torch.Tensor) and value.dtype == torch.float32 and value.device.type == "cpu":
+            sizes = numpy.abs(value.detach().numpy())  # torch itself may flush them
+            found += int(((sizes > 0) & (sizes < numpy.finfo(numpy.float32).tiny)).sum())
+            total += sizes.size
+        if total > _MOST_VALUES:
+            break
+    return found / total if total else 0.0
+
+
+def _rows(script: Script) -> Rows | None:
+    """Of the largest dense embedding whose gradient of the last step is there."""
+    parts = [part for model in script.model for part in model.modules()]
+    tables = [part for part in parts if isinstance(part, nn.Embedding | nn.EmbeddingBag) and not part.sparse]
+    known = [table.weight for table in tables if table.weight.grad is not None]
+    if not known:
+        return None
+    largest = max(known, key=torch.Tensor.numel)
+    touched = int(torch.count_nonzero(largest.grad.ne(0).any(1)))  # type: ignore[union-attr]
+    return Rows(len(largest), touched, largest.numel() / sum(p.numel() for p in script.parameters()))

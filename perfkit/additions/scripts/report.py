@@ -1,0 +1,218 @@
+"""What watching a script has shown, as a person reads it: one sentence, the run, the lines, what to try."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from perfkit.additions.inside import looks
+from perfkit.additions.inside.trend import Trend
+from perfkit.additions.scripts import run_account
+from perfkit.additions.scripts.causes import Finding
+from perfkit.additions.scripts.evidence import NOT_STEPS
+from perfkit.additions.scripts.suggest import Suggestion
+from perfkit.recipe import shown
+from perfkit.show import sentences, style, units
+from perfkit.show.document import Bullets, Content, Section, Table
+from perfkit.show.style import Figure, Look, Row
+from perfkit.show.units import clean
+
+_LOOKS = {
+    run_account.START: Look("start", style.GREY, "--"),
+    run_account.EPOCHS: Look("starts of epochs", style.ORANGE, "//"),
+    run_account.STEPS: Look("steps", style.BLUE),
+    run_account.EVALUATION: Look("evaluation", style.GREEN, "xx"),
+    run_account.CHECKPOINTS: Look("checkpoints", style.PURPLE, "\\\\"),
+    run_account.COMPILING: Look("compilation", style.YELLOW, ".."),
+    run_account.BETWEEN: Look("between steps", style.VERMILLION, "++"),
+}
+_WORTH_A_SENTENCE = 0.1
+_BAR = 30
+"""Characters of a whole bar."""
+_MOST_LINES = 8
+
+
+def first_sentence(seen: Any) -> str:
+    """The largest avoidable thing, with its place and what it is worth at most."""
+    if seen.findings and seen.findings[0].weight >= _WORTH_A_SENTENCE:
+        return _of_finding(seen.findings[0], seen.is_disturbed)
+    if seen.trend and seen.trend.kind != "steady":
+        return f"{trend_in_words(seen.trend, seen.growing)}."
+    parts = sorted(seen.step.items(), key=lambda item: -item[1])
+    shares = [
+        f"{seconds / max(sum(seen.step.values()), 1e-9):.0%} {name}" for name, seconds in parts if seconds
+    ]
+    step = units.duration(seen.seen.step_s)
+    return f"Nothing avoidable stands out: a step of {step} is {', '.join(shares[:4])}."
+
+
+def _of_finding(finding: Finding, is_disturbed: bool) -> str:
+    where = f"{finding.where}: " if finding.where else ""
+    worth = ""
+    if finding.gain:
+        bound = "at most about" if is_disturbed else "at most"
+        worth = f" Without it, the run is {bound} {units.times(finding.gain)} as fast."
+    return f"{where}{finding.evidence}. Remedy: {finding.change}.{worth}"
+
+
+def trend_in_words(trend: Trend, part: str = "") -> str:
+    """What changes with the steps."""
+    where = f", all of it in {part}" if part else ""
+    first, last = units.duration(trend.first), units.duration(trend.last)
+    if trend.kind == "jumps":
+        return f"Steps take {last} from step {trend.at:,} on, and {first} before{where}"
+    if trend.kind == "saw-tooth":
+        return f"Steps get slower within each epoch, from {first} to {last}, and fall back at its end{where}"
+    if trend.kind == "grows":
+        low, high = units.duration(trend.low), units.duration(trend.high)
+        return (
+            f"Each step takes {units.duration(trend.per_step)} ({low}–{high}) more than the one before, "
+            f"{first} at first and {last} at last{where}"
+        )
+    return f"The time of a step is steady ({first} at first, {last} at last)"
+
+
+def sections(seen: Any) -> list[Content]:
+    """All of it, for people."""
+    contents: list[Content] = [first_sentence(seen), Section("Where the run goes", [*_run(seen)])]
+    if seen.evidence.lines:
+        contents.append(Section("Where in the script", [_lines(seen)]))
+    contents.append(Section("What to try", [*_advice(seen)]))
+    contents.append(Section("Details", [clean(seen.command), _steps(seen), *_details(seen)]))
+    if seen.warnings:
+        contents.append(Section("Take note", [Bullets([*map(clean, seen.warnings)])]))
+    if seen.printed:
+        contents.append(Section("What the script itself warned of", [Bullets([*map(clean, seen.printed)])]))
+    return contents
+
+
+def _run(seen: Any) -> Iterator[Content]:
+    """The parts of the run, which add up, and what that means for the steps."""
+    run = seen.run
+    pieces = [(seconds, _LOOKS[name]) for name, seconds in run.parts.items()]
+    yield Figure(
+        "run", "Where the run goes", [Row("the run", pieces, units.duration(run.seconds))], "seconds"
+    )
+    rows: list[list[str]] = []
+    for name, seconds in run.parts.items():
+        share = seconds / max(run.seconds, 1e-9)
+        bar = "█" * max(1, round(_BAR * share))
+        rows.append([_part_in_words(name, run), units.duration(seconds), units.percent(share), bar])
+    rows.append(["all that was seen", units.duration(run.seconds), "100%", ""])
+    yield Table(("part of the run", "time", "share", ""), rows)
+    yield _seen(seen)
+
+
+def _part_in_words(name: str, run: Any) -> str:
+    if name == run_account.START and run.imports_s:
+        return f"start (imports {units.duration(run.imports_s)}; then data, model, first batch)"
+    if name == run_account.EPOCHS:
+        return f"starts of epochs ({len(run.epochs)})"
+    if name == run_account.EVALUATION and run.evaluations:
+        return f"evaluation ({run.evaluations})"
+    return name
+
+
+def _seen(seen: Any) -> str:
+    """Which part of the run was seen, and what a gain in the steps is worth for it."""
+    until = "to its end" if seen.seen.ended else f"up to step {seen.run.last:,}"
+    text = f"Seen: {seen.run.steps:,} steps, {until}, {units.duration(seen.run.seconds)} of this run."
+    if seen.trend and seen.trend.kind != "steady":
+        text += f" {trend_in_words(seen.trend, seen.growing)}."
+    elif not seen.seen.ended:
+        text += " What changes later is not seen: --after 1000, or --whole."
+    if seen.run.steps_share < 0.9:
+        most = 1 / max(1 - seen.run.steps_share, 0.01)
+        text += f" Without its start, steps are {seen.run.steps_share:.0%} of it: no switch gains more than "
+        text += f"{units.times(most)}."
+    return text
+
+
+def _lines(seen: Any) -> Table:
+    """The lines that took most, by part of a step."""
+    evidence, rows = seen.evidence, list[list[str]]()
+    of_all = max(sum(evidence.parts.values()), 1e-9)
+    steps = max(1, evidence.steps)
+    found = list(evidence.lines)
+    if evidence.loading:
+        found += evidence.loading.lines[:3]
+    for line in found[:_MOST_LINES]:
+        is_workers = line not in evidence.lines
+        share = "in workers" if is_workers else f"{line.seconds / of_all:.0%}"
+        each = units.duration(line.seconds / (steps if not is_workers else max(1, evidence.loading.batches)))
+        per = "" if line.part in NOT_STEPS else " a batch" if is_workers else " a step"
+        rows.append([line.where, line.part, share, f"{each}{per}", clean(line.text, 60)])
+    note = "Looked at for a moment, not while steps were timed. A line counts with all that it calls."
+    return Table(("line", "part", "share", "time", "code"), rows, note=note)
+
+
+def _advice(seen: Any) -> Iterator[Content]:
+    """Causes and switches in one table: what was measured, then bounds, then what only measuring tells."""
+    tried = [idea for idea in seen.suggestions if idea.state == "try"]
+    known = [idea for idea in tried if idea.gain or idea.measured]
+    rows = [*(_idea_row(idea, seen) for idea in known if idea.measured)]
+    rows += [_finding_row(finding, seen.is_disturbed) for finding in seen.findings]
+    rows += [_idea_row(idea, seen) for idea in known if not idea.measured]
+    head = ("evidence", "change", "expected", "where")
+    yield Table(head, rows, note="" if rows else "nothing that was seen speaks for a change")
+    if unknown := [f"{idea.title} ({_settings(idea)})" for idea in tried if idea not in known]:
+        yield f"Not measured, and nothing that was seen tells: {', '.join(unknown)}."
+
+
+def _finding_row(finding: Finding, is_disturbed: bool) -> list[str]:
+    expected = {"memory": "less memory", "data": "other data"}.get(finding.kind, "only measuring tells")
+    if finding.gain:
+        expected = f"{'up to about' if is_disturbed else 'up to'} {units.times(finding.gain)}"
+    return [clean(finding.evidence), clean(finding.change), expected, finding.where]
+
+
+def _idea_row(idea: Suggestion, seen: Any) -> list[str]:
+    if idea.measured:
+        expected = f"{sentences.result(idea.measured)}, measured"
+    else:
+        gain = idea.gain or 1.0
+        of_run = 1 / (1 - seen.run.steps_share * (1 - 1 / gain))
+        expected = f"{'up to' if idea.at_most else 'about'} {units.times(of_run)}"
+    return [clean(idea.why), f"{idea.title}: {_settings(idea)}", expected, ""]
+
+
+def _settings(idea: Suggestion) -> str:
+    return ", ".join(f"{name}={shown(value)}" for name, value in idea.settings.items())
+
+
+def _steps(seen: Any) -> Table:
+    block, script = seen.seen.block, seen.script
+    trains = f"{', '.join(script.models)} ({script.parameters:,} parameters) on {script.device}"
+    count = len(block.step_s)
+    samples = round(block.samples / count)  # batches may differ, as in epochs of two
+    split = [f"{name} {units.duration(seconds)}" for name, seconds in seen.step.items() if seconds]
+    ceiling = seen.ceiling.samples_per_s if seen.ceiling else None
+    rows = [
+        ["samples/s", units.number(block.samples_per_s)],
+        ["tokens/s", units.number(seen.seen.tokens / block.seconds or None)],
+        ["step", f"{units.duration(seen.seen.step_s)} ({script.step_is}; samples: {samples})"],
+        ["a step is", ", ".join(split)],
+        ["waiting for data", units.percent(seen.seen.waiting if script.loader else None)],
+        ["samples/s on a cached batch", units.number(ceiling)],
+        ["peak memory of the steps", units.size(seen.peak.allocated)],
+        ["profile", seen.trace or units.NOT_AVAILABLE],
+        ["trains", trains.strip()],
+    ]
+    known = [row for row in rows if row[1] != units.NOT_AVAILABLE]
+    plural = "" if count == 1 else "s"
+    return Table(
+        ("what", "how much"), known, f"{count} step{plural} without anything else in them, no profiler"
+    )
+
+
+def _details(seen: Any) -> Iterator[Content]:
+    """What cannot be had, what was tried for nothing, what stands out in a profile, copies and waits."""
+    others: Sequence[Suggestion] = [idea for idea in seen.suggestions if idea.state != "try"]
+    if others:
+        rows = [[idea.title, "has it" if idea.state == "on" else "no", clean(idea.why)] for idea in others]
+        yield Section(
+            "Switches that are on already, or do not help here", [Table(("switch", "", "why"), rows)]
+        )
+    if seen.bottlenecks:
+        texts = [clean(f"{each.bottleneck}, {each.message}") for each in seen.bottlenecks]
+        yield Section("What stands out in a profile", [Bullets(texts)])
+    if seen.syncs:
+        yield looks.sync_table(seen.syncs)

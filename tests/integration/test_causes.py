@@ -1,0 +1,195 @@
+"""Slow scripts of known causes: the first sentence names the cause and its line, and nothing else is said first."""
+
+from pathlib import Path
+
+import pytest
+
+from perfkit.additions.scripts import watched as watched_scripts
+from perfkit.additions.scripts import watching
+from perfkit.additions.scripts.watched import Launch
+from perfkit.errors import RunFailed
+from tests.support import scripts
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
+
+START = """
+import gc, sys, time, numpy, torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+def step(x, after=lambda: None, **how):
+    loss = model(x).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward(**how)
+    optimizer.step()
+    after()
+    return loss
+"""
+LOADED = "while True:\n    for x in loader:\n        step(x)\n"
+CASES = {
+    "garbage collection": (
+        "kept = [[number] for number in range(300_000)]\ndef free():\n    gc.collect()  # HERE\n"
+        "while True:\n    step(torch.randn(4, 8), free)\n",
+        "explicit_collection",
+    ),
+    "anomaly": (
+        "torch.autograd.set_detect_anomaly(True)  # HERE\nwhile True:\n    step(torch.randn(4, 8))\n",
+        "anomaly_mode",
+    ),
+    "state_dict": (
+        "model.extend(nn.Linear(2, 2) for _ in range(200))\n"
+        "copy = {name: value.clone() for name, value in model.state_dict().items()}\n"
+        "def average():\n    for name in copy:\n"
+        "        copy[name].lerp_(model.state_dict()[name], 0.1)  # HERE\n"
+        "while True:\n    step(torch.randn(4, 8), average)\n",
+        "state_dict_in_each_step",
+    ),
+    "evaluation": (
+        "def evaluate():\n    model.eval()\n    with torch.no_grad():\n        for _ in range(600):\n"
+        "            model(torch.randn(1, 8))  # HERE\n    model.train()\n"
+        "for number in range(1_000_000):\n    step(torch.randn(4, 8))\n"
+        "    if number % 3 == 2:\n        evaluate()\n",
+        "evaluation",
+    ),
+    "gradients in the evaluation": (
+        "def evaluate():\n    model.eval()\n    total = 0\n    for _ in range(20):\n"
+        "        total = total + model(torch.randn(60_000, 8)).sum()  # HERE\n    model.train()\n"
+        "for number in range(1_000_000):\n    step(torch.randn(4, 8))\n    time.sleep(0.02)\n"
+        "    if number % 10 == 9:\n        evaluate()\n",
+        "evaluation_with_gradients",
+    ),
+    "rows": (
+        "class Rows(Dataset):\n    x = torch.randn(4096, 8)\n    def __len__(self): return 4096\n"
+        "    def __getitem__(self, index): return self.x[index]\n"
+        "loader = DataLoader(Rows(), batch_size=512)  # HERE\n" + LOADED,
+        "rows_one_by_one",
+    ),
+    "lists": (
+        "x = numpy.zeros((512, 8, 128), dtype=numpy.float32)\n"
+        "def collate(rows):\n    return torch.tensor([row for row in rows])[:, :, 0]  # HERE\n"
+        "loader = DataLoader(x, batch_size=128, collate_fn=collate)\n" + LOADED,
+        "tensor_from_list",
+    ),
+    "state": (
+        "state = torch.zeros(8)\nwhile True:\n    state = 0.9 * state + model[2].weight.mean()\n"
+        "    loss = (model(torch.randn(4, 8)).pow(2).mean() + state.sum()) * 1e-6\n    optimizer.zero_grad()\n"
+        "    loss.backward(retain_graph=True)  # HERE\n    optimizer.param_groups[0]['params'][2]._version\n"
+        "    with torch.no_grad():\n        for p in model.parameters(): p.grad.zero_()\n    optimizer.step()\n",
+        "graph_grows",
+    ),
+    "denormals": (
+        "unused = nn.Parameter(torch.zeros(4096))\n"
+        "optimizer = torch.optim.Adam([*model.parameters(), unused])\n"
+        "while True:\n    loss = model(torch.randn(4, 8)).pow(2).mean() + 0 * unused.sum()\n"
+        "    optimizer.zero_grad()\n    loss.backward()\n"
+        "    optimizer.state[unused].get('exp_avg', torch.zeros(1)).fill_(1e-41)\n    optimizer.step()\n",
+        "denormal_numbers",
+    ),
+    "a line of its own": (
+        "def report():\n    for p in model.parameters():\n        sorted(numpy.random.rand(60_000))  # HERE\n"
+        "while True:\n    step(torch.randn(4, 8), report)\n",
+        "own_line",
+    ),
+    "a line that loads": (
+        "class Files(Dataset):\n    def __len__(self): return 64\n    def __getitem__(self, index):\n"
+        "        numbers = sorted(range(60_000), key=lambda at: -at)  # HERE\n"
+        "        return torch.tensor(numbers[:8], dtype=torch.float32)\n"
+        "loader = DataLoader(Files(), batch_size=4)\n" + LOADED,
+        "loading_line",
+    ),
+    "float64": (
+        "model.double()  # weights alone tell\nwhile True:\n    step(torch.randn(4, 8, dtype=torch.float64))\n",
+        "float64",
+    ),
+    "not split": (
+        "class Stream(IterableDataset):\n    def __iter__(self):\n"
+        "        return iter(torch.randn(64, 8))\n"
+        "loader = DataLoader(Stream(), batch_size=8, num_workers=2, persistent_workers=True)  # HERE\n"
+        + LOADED,
+        "iterable_not_split",
+    ),
+    "the same numbers": (
+        "class Noisy(Dataset):\n    rng = None\n    def __init__(self): self.rng = numpy.random.default_rng(0)\n"
+        "    def __len__(self): return 512\n"
+        "    def __getitem__(self, index): return torch.tensor(self.rng.random(8), dtype=torch.float32)\n"
+        "loader = DataLoader(Noisy(), batch_size=8, num_workers=2, persistent_workers=True)  # HERE\n"
+        + LOADED,
+        "same_random_numbers",
+    ),
+    "workers start again": (
+        "class Slow(Dataset):\n    def __len__(self): return 8\n    def __getitem__(self, index): return torch.zeros(8)\n"
+        "def begin(worker): time.sleep(0.3)\n"
+        "loader = DataLoader(Slow(), batch_size=4, num_workers=1, worker_init_fn=begin)  # HERE\n" + LOADED,
+        "workers_restart",
+    ),
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder in which scripts are started."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    scripts.fork(monkeypatch)
+    return tmp_path
+
+
+def watched(code, **how):
+    Path("train.py").write_text(START + code)
+    return watching.watch(Launch("train.py"), budget_s=5.0, **how)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_first_sentence_names_the_cause_and_its_line(name, folder):
+    code, cause = CASES[name]
+    seen = watched(code)
+    assert seen.findings[0].cause == cause, seen.findings
+    lines = (START + code).splitlines()
+    places = [f"train.py:{number}" for number, line in enumerate(lines, 1) if "# HERE" in line]
+    assert all(seen.first_sentence.startswith(place) for place in places), seen.first_sentence
+    assert sum(seen.run.parts.values()) == pytest.approx(seen.run.seconds)
+
+
+def test_an_iterable_data_set_that_divides_itself_may_have_workers(folder):
+    seen = watched(
+        """
+class Stream(IterableDataset):
+    def __iter__(self):
+        worker = get_worker_info()
+        return iter(torch.randn(64, 8)[worker.id if worker else 0 :: worker.num_workers if worker else 1])
+loader = DataLoader(Stream(), batch_size=8)
+"""
+        + LOADED
+    )
+    assert "workers" not in seen.script.refused
+
+
+def test_a_healthy_script_is_told_nothing_that_is_not_so(folder):
+    seen = watched("while True:\n    step(torch.randn(4, 8))\n")
+    assert seen.findings == [] and seen.first_sentence.startswith("Nothing avoidable stands out")
+
+
+def test_a_whole_run_is_accounted_for_and_a_later_window_can_be_asked_for(folder):
+    code = "for number in range(400):\n    step(torch.randn(4, 8))\n    time.sleep(0.005)\n"
+    seen = watched(code, after=100, whole=True)
+    assert seen.seen.ended and seen.run.last == 400
+    assert seen.run.steps >= 350, "nothing but looks is left out"
+
+
+def test_steps_in_processes_that_the_script_starts_are_named_after_a_while(tmp_path, monkeypatch):
+    """A script that only waits for them is not watched in silence until it ends."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(watched_scripts, "_ELSEWHERE_S", 2.0)
+    Path("train.py").write_text("""
+import torch.multiprocessing as processes
+def train(rank):
+    while True:
+        pass
+if __name__ == "__main__":
+    processes.spawn(train, nprocs=1)
+""")
+    with pytest.raises(RunFailed, match="steps in them are not seen"):
+        watching.watch(Launch("train.py"))
