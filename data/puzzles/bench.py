@@ -323,6 +323,14 @@ class Stream:
     gpu: "SimulatedGpu"
     number: int
 
+    def __enter__(self) -> "Stream":
+        self.gpu.entered.append(self.gpu.current)
+        self.gpu.current = self
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.gpu.current = self.gpu.entered.pop()
+
     def wait_stream(self, other: "Stream") -> None:
         """What is launched on this stream from now on waits for what the other one has to do."""
         ends = self.gpu.clock.ends
@@ -362,23 +370,24 @@ class SimulatedGpu(TorchDispatchMode):
         self._copied: dict[int, tuple[int, int]] = {}
         """Of each storage that was copied: the number of the copy, from 1, and its stream."""
         self._numbers = itertools.count(1)
-        self._current = Stream(self, 0)
+        self.current = Stream(self, 0)
+        self.entered: list[Stream] = []
+        """The streams that come back when those that were entered are left."""
 
     def __enter__(self) -> "SimulatedGpu":
-        @contextlib.contextmanager
-        def use(stream: Stream) -> Iterator[None]:
-            before, self._current = self._current, stream
-            yield
-            self._current = before
+        def make(*_: Any, **__: Any) -> Stream:
+            return Stream(self, next(self._numbers))
 
         cuda: dict[str, Any] = {
-            "Stream": lambda *_, **__: Stream(self, next(self._numbers)),
-            "stream": use,
-            "current_stream": lambda *_: self._current,
+            "Stream": make,
+            "stream": lambda stream: stream,
+            "current_stream": lambda *_: self.current,
             "synchronize": self.wait,
         }
         self._stack = contextlib.ExitStack()
         self._stack.enter_context(mock.patch.multiple(torch.cuda, **cuda))
+        self._stack.enter_context(mock.patch.object(torch, "Stream", make))
+        self._stack.enter_context(mock.patch.object(torch.accelerator, "current_stream", cuda["current_stream"]))
         protect = mock.patch.object(
             torch.Tensor, "record_stream", lambda tensor, _: self._protected.add(_storage(tensor))
         )
@@ -411,7 +420,7 @@ class SimulatedGpu(TorchDispatchMode):
         return out
 
     def _copy(self, tensor: torch.Tensor, non_blocking: bool) -> None:
-        stream = self._current.number
+        stream = self.current.number
         self.copies.append((tensor, non_blocking, stream))
         self._copied[_storage(tensor)] = len(self.copies), stream
         self.clock.launch(1e-5, tensor.nbytes / (1e9 * self.link_gbs), stream)
@@ -419,7 +428,7 @@ class SimulatedGpu(TorchDispatchMode):
             self.wait()
 
     def _operator(self, name: str, tensors: list[torch.Tensor]) -> None:
-        current = self._current.number
+        current = self.current.number
         for tensor in tensors:
             number, stream = self._copied.get(_storage(tensor), (0, current))
             self.unsafe += stream != current and number > self.ordered.get((current, stream), 0)

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-WORDS = "the a one some old young red blue small large cat dog bird fish house river sees likes finds hears".split()
+WORDS = ["the", "a", "one", "some", "old", "young", "red", "blue", "small", "large", "cat", "dog", "bird", "fish", "house", "river", "sees", "likes", "finds", "hears"]
 PAD = 0
 
 

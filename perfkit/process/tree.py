@@ -4,6 +4,7 @@ A number is used again once its process has ended, so every member is known by i
 """
 
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Iterable, Sequence
@@ -39,6 +40,23 @@ class Tree:
         unique = dict.fromkeys(found)
         self._members = [process for process in unique if _runs(process)]
         return self._members
+
+    def _session(self) -> list[psutil.Process]:
+        """The processes of the session that the first one leads: also those whose parents have ended.
+
+        Its number is nobody else's as long as the first process has not been waited for.
+        """
+        found = []
+        for pid in psutil.pids():
+            with contextlib.suppress(psutil.Error, OSError):
+                if self.root and os.getsid(pid) == self.root.pid:
+                    found.append(psutil.Process(pid))
+        is_ours = self.root is not None and self.root.is_running()
+        return [process for process in found if is_ours and _runs(process)]
+
+    def await_end(self, seconds: float) -> None:
+        """Waits until its first process has ended by itself, which is not waited for as a child."""
+        _await(self._members[:1], seconds)
 
     def suspend(self) -> None:
         """Stops every member, parents first, until nobody new appears."""
@@ -80,13 +98,13 @@ class Tree:
 
         Resource trackers of multiprocessing come last: they end by themselves, and remove shared semaphores.
         """
-        members = self.processes()
+        members = list(dict.fromkeys([*self.processes(), *self._session()]))
         for process in members[:1]:
             with contextlib.suppress(psutil.Error):
                 process.terminate()
         self.resume()  # what is suspended hears of nothing but a kill
         _await(members[:1])
-        members = [*members, *(process for process in self.processes() if process not in members)]
+        members = list(dict.fromkeys([*members, *self.processes(), *self._session()]))
         trackers = [process for process in members if _is_tracker(process)]
         _kill(process for process in members if process not in trackers)
         _await(members)
@@ -107,8 +125,8 @@ def _is_tracker(process: psutil.Process) -> bool:
     return False
 
 
-def _await(processes: Sequence[psutil.Process]) -> None:
-    until = time.monotonic() + GRACE_S
+def _await(processes: Sequence[psutil.Process], seconds: float = GRACE_S) -> None:
+    until = time.monotonic() + seconds
     while any(_runs(process) for process in processes) and time.monotonic() < until:
         time.sleep(0.002)
 

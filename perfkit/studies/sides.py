@@ -287,9 +287,8 @@ class Measurement:
         try:
             block = side.child.ask("slice", samples=rule.slice_samples, seconds=rule.slice_s)
         except PerfkitError as problem:
-            if isinstance(problem, RunFailed) and problem.kind == "ended" and self.incarnations[-1].rounds:
-                raise
-            if isinstance(problem, Cancelled):
+            has_rounds = any(each.rounds for each in self.incarnations)
+            if isinstance(problem, Cancelled) or (has_rounds and _is_end(problem)):
                 raise
             if _is_memory(problem) and sum(each.child is not None for each in self.sides) > 1:
                 raise Crowded from None
@@ -406,6 +405,11 @@ class Measurement:
 
 def _is_memory(problem: PerfkitError) -> bool:
     return isinstance(problem, RunFailed) and problem.kind == OUT_OF_MEMORY
+
+
+def _is_end(problem: PerfkitError) -> bool:
+    """Whether a script has come to its own end."""
+    return isinstance(problem, RunFailed) and problem.kind == "ended"
 
 
 def _check_switches(trained: Trained) -> None:

@@ -64,7 +64,7 @@ def test_each_rank_writes_a_trace(tmp_path):
 def test_an_exported_script_runs_under_torchrun_with_the_losses_of_the_run(tmp_path):
     (run,) = measured("Toy", TOGETHER | {"accumulation": 2})
     file = tmp_path / "train_two.py"
-    file.write_text(rungs.scripts([run], set_up=True)[run.id])
+    file.write_text(rungs.script(run))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     how = {"capture_output": True, "text": True, "timeout": 120, "env": environment}

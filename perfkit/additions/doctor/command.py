@@ -38,7 +38,8 @@ def doctor(
         with stored() as store, progress() as follow:
             result = measure_noise(plan, store, budget, progress=follow)
             record["noise"] = spread = store.spread(plan.device).sd
-        counted = f"{result.incarnations} incarnations of two equal trainings"
+        incarnations = "incarnation" if result.incarnations == 1 else "incarnations"
+        counted = f"{result.incarnations} {incarnations} of two equal trainings"
         sections.append(f"A/A noise of {plan.device}: {spread:.2%} (standard deviation), from {counted}")
     output.show("check of this machine", sections, record)
     if any(check.status == "red" for check in checks):

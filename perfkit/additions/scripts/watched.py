@@ -267,8 +267,7 @@ class WatchedScript(Conversation):
         """Ends it at its next step if that comes soon, so that it is not interrupted while it writes."""
         self.lines[0].close()
         self.resume()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(GRACE_S)
+        self.trees[0].await_end(GRACE_S)
         self.trees[0].end()
         self._process.wait()
         self._files.cleanup()
