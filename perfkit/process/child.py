@@ -136,8 +136,8 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
 class Child(Conversation):
     """A measuring process for each rank, each with its loader workers in a session of its own.
 
-    `environment` holds variables besides those of this process, such as `Recipe.environment()`; the others
-    are those of a `Conversation`, and what `ask` raises is raised here too.
+    `environment` holds variables besides those of this process, such as `Recipe.environment()`, `generation`
+    is that of its zygote; the others are those of a `Conversation`, and what `ask` raises is raised here too.
     """
 
     def __init__(
@@ -147,8 +147,10 @@ class Child(Conversation):
         timeout_s: float | None = None,
         environment: Mapping[str, str] | None = None,
         ranks: int = 1,
+        generation: int = 0,
     ) -> None:
         super().__init__(on_progress, cancelled, timeout_s)
+        self._generation = generation
         self.folder = Path(tempfile.mkdtemp(prefix="perfkit-"))
         """Its temporary files; removed with whatever a killed process leaves there."""
         self._processes: list[zygote.Forked] = []
@@ -175,7 +177,7 @@ class Child(Conversation):
         ours.send(about)
         with theirs:
             try:
-                process = zygote.start(theirs, variables)
+                process = zygote.start(theirs, variables, self._generation)
             except OSError as problem:
                 self.lines.pop().close()
                 what = f"no measuring process could be started: {problem}"

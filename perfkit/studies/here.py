@@ -14,11 +14,13 @@ from perfkit.errors import Cancelled, InvalidValue, RunFailed
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, Preset, Stage
 from perfkit.machine import devices
+from perfkit.process import zygote
 from perfkit.process.child import Child, Conversation
 from perfkit.process.locks import EVERYTHING, device_lock
 from perfkit.recipe import Recipe
 from perfkit.results.rounds import aa_pairs
 from perfkit.results.run import AGAIN, Run
+from perfkit.results.stats import Spread
 from perfkit.rules import Target
 from perfkit.studies.record import Record
 from perfkit.studies.sides import Machine, Measurement, Side
@@ -38,6 +40,7 @@ class ThisMachine(Source):
         self._session = secrets.token_hex(4)
         self._exit = contextlib.ExitStack()
         self._spare: Conversation | None = None
+        self._generation = 0
         self._first_rate: float | None = None
         """Of the stage that was measured first, in samples/s."""
 
@@ -116,7 +119,14 @@ class ThisMachine(Source):
             spare, self._spare = self._spare, None
             return spare
         plan, progress = self.plan, self.progress
-        child = Child(progress.phase, progress.cancelled, plan.timeout_s, recipe.environment(), recipe.ranks)
+        child = Child(
+            progress.phase,
+            progress.cancelled,
+            plan.timeout_s,
+            recipe.environment(),
+            recipe.ranks,
+            self._generation,
+        )
         self._exit.callback(child.stop)
         what = {"workload": plan.workload, "preset": plan.preset.name, "options": dict(plan.options)}
         self.description = child.ask("describe", device=plan.device, **what)
@@ -136,14 +146,16 @@ class ThisMachine(Source):
         sides = [Side(stage) for stage in stages]
         others = max(1, sum(side.is_open for side in sides) - 1)
         rule = replace(preset, budget_s=preset.budget_s * others)
-        spread = self.spread([stage.recipe for stage in stages])
-        how = Machine(self.start, self.description.facts.uuid, self.ask_more)
-        measurement = Measurement(sides, rule, how, self.progress, spread)
+        how = Machine(self.start, self.renew, self.description.facts.uuid, self.ask_more)
+        measurement = Measurement(sides, rule, how, self.progress, self._spread_of)
         record = Record(self._session, self.plan, self.description, measurement)
         try:
             measurement.run()
         except (Cancelled, KeyboardInterrupt, RunFailed) as reason:  # a person, or the end of a training
             self.stopped = reason
+        finally:
+            zygote.end_generation(self._generation)
+            self._generation = 0
         runs = self._at_first_rate(record.runs())
         for run, stage in zip(runs, stages, strict=True):
             if (
@@ -163,6 +175,14 @@ class ThisMachine(Source):
             self._first_rate = first.value if first else None
             return runs
         return [structs.replace(run, reference_samples_per_s=rate) if run.pairings else run for run in runs]
+
+    def renew(self) -> None:
+        """Has the next processes come from new zygotes."""
+        zygote.end_generation(self._generation)
+        self._generation = zygote.new_generation()
+
+    def _spread_of(self, own: Side, other: Side) -> Spread:
+        return self.spread([own.stage.recipe, other.stage.recipe])
 
     def ask_more(self, side: Side) -> None:
         """Asks what else is to be known of a side, before its processes end."""

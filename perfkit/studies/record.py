@@ -120,7 +120,7 @@ class Record:
                 against=self._begun[other].id,
                 role=role,
                 interleaved=self._measurement.together,
-                spread=self._measurement.spread,
+                spread=self._measurement.spread(side, other),
                 precision=self._precision,
             )
 

@@ -106,6 +106,8 @@ class Machine:
 
     start: Callable[[Stage], tuple[Conversation, Trained]]
     """Starts the processes of a stage, and returns once they are warm."""
+    renew: Callable[[], None] = lambda: None
+    """Has the next processes differ from those before as much as they can."""
     gpu: str | None = None
     """The UUID of the GPU that trains."""
     ask_more: Callable[["Side"], None] = lambda side: None
@@ -118,12 +120,17 @@ class Machine:
 class Measurement:
     """Sides measured in rounds, in one incarnation after the other, until a rule is satisfied.
 
-    `spread`: how far equal processes differ here. The sides are compared with the first one and with the one
-    before them.
+    `spread`: how far equal processes of two sides differ here. The sides are compared with the first one and
+    with the one before them.
     """
 
     def __init__(
-        self, sides: Sequence[Side], rule: Preset, machine: Machine, progress: Progress, spread: Spread
+        self,
+        sides: Sequence[Side],
+        rule: Preset,
+        machine: Machine,
+        progress: Progress,
+        spread: Callable[[Side, Side], Spread],
     ) -> None:
         self.sides = sides
         self.incarnations: list[Incarnation] = []
@@ -155,6 +162,8 @@ class Measurement:
 
     def _one_more(self) -> set[int]:
         """Measures in one more incarnation, and returns the processes that took part."""
+        if self.incarnations:
+            self._machine.renew()
         self.incarnations.append(Incarnation())
         if self.together:
             try:
@@ -252,17 +261,18 @@ class Measurement:
             else:
                 rounds.append(taken)
             number += 1
-            if number >= (wanted or self._rule.rounds) and self._has_had_its_share(number, wanted):
+            if number >= (wanted or self._rule.rounds) and self._has_had_its_share(sides, number, wanted):
                 break
         if is_first:
             self._measure_once([side for side in sides if side.child])
 
-    def _has_had_its_share(self, rounds: int, wanted: int) -> bool:
+    def _has_had_its_share(self, sides: Sequence[Side], rounds: int, wanted: int) -> bool:
         if wanted or not self._rule.budget_s or self._left_s() <= 0:
             return True
         now = self.incarnations[-1]
         if self._can_renew():
-            most = stats.rounds_per_incarnation(now.start_s, now.round_s, self._scatter(), self.spread)
+            widest = max((self.spread(own, sides[0]) for own in sides), key=lambda each: each.sd)
+            most = stats.rounds_per_incarnation(now.start_s, now.round_s, self._scatter(), widest)
             if rounds >= most:
                 return True
         return rounds % CHECK_EVERY == 0 and self._is_satisfied()
@@ -352,7 +362,7 @@ class Measurement:
         rates = [np.array([round.slices[side].samples_per_s for round in rounds]) for side in (own, other)]
         counts = stats.weights([round.disturbed for round in rounds], len(rounds))
         logs = np.log(rates[0]) - np.log(rates[1])
-        return stats.nested(logs, [len(part) for part in parts], counts, self.spread)
+        return stats.nested(logs, [len(part) for part in parts], counts, self.spread(own, other))
 
     def _pairs(self) -> list[Nested]:
         """The ratios that the rule is about."""

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from perfkit.errors import Cancelled, RunFailed
+from perfkit.process import zygote
 from perfkit.process.child import Child, call
 from perfkit.process.tree import Tree
 from perfkit.recipe import Recipe
@@ -130,6 +131,18 @@ def test_a_call_gives_the_result_of_a_fresh_process_or_says_how_it_ended():
         call("builtins:divmod", 7, 0)
     with pytest.raises(RunFailed, match="exit status 3"):
         call("os:_exit", 3)
+
+
+@on_linux
+def test_a_generation_has_its_own_zygote_which_ends_with_it_and_spares_the_others():
+    generation = zygote.new_generation()
+    with Child() as shared, Child(generation=generation) as own:
+        assert zygote_of(own).pid != zygote_of(shared).pid
+        theirs = zygote_of(own)
+        zygote.end_generation(generation)
+        zygote.end_generation(0)
+        assert not theirs.is_running() or theirs.status() == psutil.STATUS_ZOMBIE
+        assert described(shared)
 
 
 @on_linux

@@ -18,6 +18,8 @@ class FakeMachine:
         self.asked = []
         self.trainings = []
         self.children = []
+        self.generations = []
+        """That of the zygote of each child."""
         self.history = []
         """Who was alive, each time that a process started."""
         self.fails = lambda child, question: None
@@ -34,9 +36,12 @@ class FakeMachine:
         """Every answer to this question is a problem, where it applies to the child."""
         self.fails = lambda child, asked: problem if asked == question and when(child) else None
 
-    def start(self, on_progress=None, cancelled=None, timeout_s=None, environment=None, ranks=1):
+    def start(
+        self, on_progress=None, cancelled=None, timeout_s=None, environment=None, ranks=1, generation=0
+    ):
         self.now += self.start_s
         self.children.append(FakeChild(self, len(self.children), on_progress, cancelled))
+        self.generations.append(generation)
         self.history.append(self.alive())
         return self.children[-1]
 
