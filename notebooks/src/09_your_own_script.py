@@ -11,7 +11,7 @@
 #
 # **Where does *your* step's time go?** *20 minutes. Needs: a script that trains; without one, an example from `data/scripts/`.*
 #
-# *After this you have the wait, the ceiling and one tested change of your own script, as a patch.*
+# *After this you have the wait, the ceiling and one tested change of your script, as a patch.*
 #
 # Name your script and its arguments. It runs as usual, but in a separate process on a copy of its folder, so your code, checkpoints and logs stay untouched ([what is not stopped](../docs/agents.md#your-files)). Its steps are observed from outside, and it ends when enough of them have been measured.
 #

@@ -24,4 +24,6 @@ bench
 # %% [markdown]
 # From a cell: `bench.set(workers=1)`, then `bench.run()`.
 #
+# Three switches have no chapter, because they rarely decide anything: `zero_grad_set_to_none`, `fp32_precision` and `optimizer_impl`. Measure them here, or with `perfkit compare baseline optimizer_impl=fused`.
+#
 # Next: [11 hidden transfers](11_hidden_transfers.ipynb)

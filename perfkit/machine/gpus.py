@@ -83,7 +83,7 @@ def uuids(index: str) -> list[str]:
 
 
 def holds_one_process(uuid: str | None) -> bool:
-    """Whether a GPU takes one process at a time, as clusters set it: a second training beside it fails."""
+    """Whether a GPU takes one process at a time, as clusters set it: a second training next to it fails."""
     card = _card(uuid)
     return card is not None and _ask("DeviceGetComputeMode", card) in _EXCLUSIVE
 

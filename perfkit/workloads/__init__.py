@@ -15,7 +15,7 @@ The protocol (`cifar_resnet18.py` is a full example); `recipe` is a `perfkit.Rec
 import ast
 import importlib
 import inspect
-from importlib.machinery import PathFinder
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +67,13 @@ def declared(name: str, attribute: str) -> Any:
 
 
 def source(name: str) -> str:
-    """The code of a workload's module, found as an import finds it; empty where there is no such file."""
-    folders, origin, module = None, None, ""
-    for part in reference(name).partition(":")[0].split("."):
-        module = f"{module}.{part}".lstrip(".")
-        spec = PathFinder.find_spec(module, folders)
-        if spec is None:
-            return ""
-        folders, origin = spec.submodule_search_locations, spec.origin
-    return Path(origin).read_text(encoding="utf-8") if origin else ""
+    """The code of a workload's module, where an import looks for it; empty where there is no such file."""
+    place = Path(*reference(name).partition(":")[0].split("."))
+    for folder in sys.path:
+        for file in (Path(folder, place, "__init__.py"), Path(folder, place).with_suffix(".py")):
+            if file.is_file():
+                return file.read_text(encoding="utf-8")
+    return ""
 
 
 def find(name: str) -> Any:

@@ -169,7 +169,7 @@ loader = DataLoader(Stream(), batch_size=8)
 
 def test_a_healthy_script_is_told_nothing_that_is_not_so(folder):
     seen = watched("while True:\n    step(torch.randn(4, 8))\n")
-    assert seen.findings == [] and seen.first_sentence.startswith("Nothing avoidable stands out")
+    assert seen.findings == [] and seen.first_sentence.startswith("Nothing avoidable is seen")
 
 
 def test_a_whole_run_is_accounted_for_and_a_later_window_can_be_asked_for(folder):

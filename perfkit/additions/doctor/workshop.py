@@ -11,7 +11,7 @@ from perfkit.studies import rungs, sources
 from perfkit.studies.sources import Plan, Progress
 
 CHAPTERS = {
-    "data_loading": "02", "pinning": "03", "batch_size": "04", "uint8_copy": "05", "scaled_decode": "05",
+    "data_loading": "02", "pinning": "03", "batch_size": "04", "uint8_copy": "05",
     "channels_last": "06", "amp": "06", "compile": "07",
 }  # fmt: skip
 """The chapter that measures a stage."""

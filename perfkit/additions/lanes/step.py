@@ -1,4 +1,4 @@
-"""The lanes of a training on a CPU, measured in its process: stamps of its workers and of its own parts.
+"""The lanes of a training on a CPU, measured in its process: stamps of its workers and of its parts.
 
 A GPU works on by itself: its copies and kernels come from a profile (`sides`).
 """

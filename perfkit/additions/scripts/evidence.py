@@ -1,6 +1,6 @@
 """What speaks for a cause: asked of torch, of the data set and of the stacks, in the script's own process.
 
-Nothing here runs while steps are timed: `evidence` is a question of its own, with a window of its own.
+Nothing here runs while steps are timed: `evidence` is a separate question, with a separate window.
 """
 
 import contextlib

@@ -41,7 +41,7 @@ def first_sentence(seen: Any) -> str:
         f"{seconds / max(sum(seen.step.values()), 1e-9):.0%} {name}" for name, seconds in parts if seconds
     ]
     step = units.duration(seen.seen.step_s)
-    return f"Nothing avoidable stands out: a step of {step} is {', '.join(shares[:4])}."
+    return f"Nothing avoidable is seen: a step of {step} is {', '.join(shares[:4])}."
 
 
 def _of_finding(finding: Finding, is_disturbed: bool) -> str:
@@ -204,7 +204,7 @@ def _steps(seen: Any) -> Table:
 
 
 def _details(seen: Any) -> Iterator[Content]:
-    """What cannot be had, what was tried for nothing, what stands out in a profile, copies and waits."""
+    """What cannot be had, what was tried for nothing, what a profile shows, copies and waits."""
     others: Sequence[Suggestion] = [idea for idea in seen.suggestions if idea.state != "try"]
     if others:
         rows = [[idea.title, "has it" if idea.state == "on" else "no", clean(idea.why)] for idea in others]
@@ -213,6 +213,6 @@ def _details(seen: Any) -> Iterator[Content]:
         )
     if seen.bottlenecks:
         texts = [clean(f"{each.bottleneck}, {each.message}") for each in seen.bottlenecks]
-        yield Section("What stands out in a profile", [Bullets(texts)])
+        yield Section("What a profile shows", [Bullets(texts)])
     if seen.syncs:
         yield looks.sync_table(seen.syncs)

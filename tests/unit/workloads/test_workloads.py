@@ -207,3 +207,12 @@ def test_photos_that_a_killed_process_left_unfinished_are_removed_after_an_hour(
     os.utime(old, (0, 0))
     files.photo_folder(2)
     assert not old.exists() and young.exists(), "another process may be at work on the young one"
+
+
+def test_the_code_of_a_workload_in_a_folder_without_an_init_is_found(tmp_path, monkeypatch):
+    """A namespace package, which torch users have often: its panel could not be opened."""
+    (tmp_path / "my_models").mkdir()
+    (tmp_path / "my_models" / "small.py").write_text("class Small: ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert workloads.source("my_models.small:Small") == "class Small: ...\n"
+    assert workloads.source("my_models.gone:Small") == ""
