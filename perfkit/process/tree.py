@@ -30,6 +30,7 @@ class Tree:
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended already
             self.root = psutil.Process(pid)
         self._members: list[psutil.Process] = [self.root] if self.root else []
+        self._was_ended = False
 
     def processes(self) -> list[psutil.Process]:
         """Those that have not ended, parents before their children."""
@@ -98,6 +99,9 @@ class Tree:
 
         Resource trackers of multiprocessing come last: they end by themselves, and remove shared semaphores.
         """
+        if self._was_ended:
+            return
+        self._was_ended = True
         members = list(dict.fromkeys([*self.processes(), *self._session()]))
         for process in members[:1]:
             with contextlib.suppress(psutil.Error):

@@ -158,12 +158,15 @@ class ThisMachine(Source):
             self._generation = 0
         runs = self._at_first_rate(record.runs())
         for run, stage in zip(runs, stages, strict=True):
-            if (
-                self.store and stage.name == AGAIN and run.pairings
-            ):  # how far the baseline differs from itself
-                recipe, pairs = stage.recipe, aa_pairs(run.pairings[0])
-                self.store.add_noise(self.plan.device, recipe.allocator, recipe.workers > 0, pairs)
+            if stage.name == AGAIN:
+                self._note_noise(run, stage.recipe)
         return runs
+
+    def _note_noise(self, again: Run, recipe: Recipe) -> None:
+        """Keeps how far the baseline differs from itself."""
+        if self.store and again.pairings:
+            pairs = aa_pairs(again.pairings[0])
+            self.store.add_noise(self.plan.device, recipe.allocator, recipe.workers > 0, pairs)
 
     def _at_first_rate(self, runs: list[Run]) -> list[Run]:
         """Runs whose rates can be divided by those of earlier calls.

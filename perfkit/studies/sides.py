@@ -156,8 +156,6 @@ class Measurement:
                     if self._is_satisfied() or not self._can_renew():
                         return
         finally:
-            for side in self.sides:
-                side.stop()
             self.busiest = others.busiest(pids)
 
     def _one_more(self) -> set[int]:
