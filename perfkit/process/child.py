@@ -164,12 +164,7 @@ class Child(Conversation):
             raise
 
     def _launch(self, variables: dict[str, str]) -> None:
-        defaults = {
-            "TORCHINDUCTOR_CACHE_DIR": str(machine.data_folder() / "cache" / "inductor"),
-            # Else gloo resolves the host's name, which may be unknown.
-            "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
-        }
-        variables = {**defaults, **os.environ, **variables, "TMPDIR": str(self.folder)}
+        variables = {**environment_of(variables), "TMPDIR": str(self.folder)}
         paths = sys.path if sys.flags.safe_path else [os.getcwd(), *sys.path]
         about = zygote.About(variables, list(paths), os.getcwd(), str(self._log(len(self.lines))))
         ours, theirs = Pipe()
@@ -218,6 +213,16 @@ class Child(Conversation):
         for tree in self.trees:
             tree.end()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def environment_of(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a measuring process, with its own in the last place."""
+    defaults = {
+        "TORCHINDUCTOR_CACHE_DIR": str(machine.data_folder() / "cache" / "inductor"),
+        # Else gloo resolves the host's name, which may be unknown.
+        "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
+    }
+    return {**defaults, **os.environ, **variables}
 
 
 def last_lines(path: Path) -> str:

@@ -144,7 +144,7 @@ def start(line: Connection, environment: Mapping[str, str], generation: int = 0)
 
     Raises an OSError where none can be started.
     """
-    early = {name: value for name, value in environment.items() if not name.startswith(READ_LATE)}
+    early = _early(environment)
     for _ in range(2):  # somebody may have ended the zygote, which only the next call notices
         zygote = _zygote(early, generation)
         with contextlib.suppress(OSError):
@@ -153,6 +153,16 @@ def start(line: Connection, environment: Mapping[str, str], generation: int = 0)
                 return process
         zygote.close()
     raise OSError("the process that imports torch ends at once")
+
+
+def prepare(environment: Mapping[str, str], generation: int) -> None:
+    """Has the zygote of an environment import torch while something else is done."""
+    with contextlib.suppress(OSError):  # whoever needs it says so
+        _zygote(_early(environment), generation)
+
+
+def _early(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if not name.startswith(READ_LATE)}
 
 
 def _zygote(early: Mapping[str, str], generation: int) -> Zygote:

@@ -15,7 +15,7 @@ from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, Preset, Stage
 from perfkit.machine import devices
 from perfkit.process import zygote
-from perfkit.process.child import Child, Conversation
+from perfkit.process.child import Child, Conversation, environment_of
 from perfkit.process.locks import EVERYTHING, device_lock
 from perfkit.recipe import Recipe
 from perfkit.results.rounds import aa_pairs
@@ -179,10 +179,13 @@ class ThisMachine(Source):
             return runs
         return [structs.replace(run, reference_samples_per_s=rate) if run.pairings else run for run in runs]
 
-    def renew(self) -> None:
-        """Has the next processes come from new zygotes."""
+    def renew(self, stages: Sequence[Stage]) -> None:
+        """Has the next processes of stages come from new zygotes, which import torch at the same time."""
         zygote.end_generation(self._generation)
         self._generation = zygote.new_generation()
+        for stage in stages:
+            if stage.recipe.ranks == 1:
+                zygote.prepare(environment_of(stage.recipe.environment()), self._generation)
 
     def _spread_of(self, own: Side, other: Side) -> Spread:
         return self.spread([own.stage.recipe, other.stage.recipe])

@@ -171,7 +171,7 @@ def _climbed(source: Source) -> Iterator[Run]:
         yield from source.measure([*rows, *repeat], whole)
         return
 
-    climb = _Climb(source, first(plan, target), started + whole.limit_s)
+    climb = _Climb(source, first(plan, target), started)
     for number, name in enumerate(stages):
         yield from climb.stage(name, number, len(stages))
         if source.stopped or climb.has_failed:
@@ -180,17 +180,22 @@ def _climbed(source: Source) -> Iterator[Run]:
         yield from climb.last(len(stages))
 
 
+END_SHARES = 3
+"""What is kept at the end gets as much time as three stages: its ratio is the one that people tell."""
+
+
 class _Climb:
     """A ladder under way: what is kept, and how it compares with the baseline."""
 
-    def __init__(self, source: Source, base: Stage, until: float) -> None:
+    def __init__(self, source: Source, base: Stage, began: float) -> None:
         self.source = source
         self.base = self.kept = base
         self.base_run: Run | None = None
         self._kept_run: Run | None = None
         self._below: list[Rounds] = []
         """The rounds of every stage that is kept, each with those of what was kept before."""
-        self._until = until
+        self._began = began
+        self._limit_s = source.plan.preset.limit_s
 
     @property
     def has_failed(self) -> bool:
@@ -205,10 +210,12 @@ class _Climb:
             yield from source.measure([stage], source.plan.preset)
             return
         with source.progress.part(number, count + 1):
-            *before, run = source.measure([*self._sides(), stage], self._rule(count + 1 - number))
+            *before, run = source.measure([*self._sides(), stage], self._rule(count - number + END_SHARES))
         if self.base_run is None:
             self.base_run = self._kept_run = before[0]
             yield before[0]
+        if run.disturbed:
+            self._limit_s = source.plan.preset.noisy_limit_s
         run = _judged(self._placed(run), before[-1], source)
         if run.decision and run.decision.kept:
             self.kept, self._kept_run = stage, run
@@ -255,11 +262,11 @@ class _Climb:
         reference = base.value if base and is_chained else None
         return structs.replace(run, pairings=pairings, reference_samples_per_s=reference)
 
-    def _rule(self, parts_left: int) -> Preset:
-        """The parts that are left share the time that is left."""
-        left_s = max(0.0, self._until - time.monotonic())
-        self.source.progress.later_s = left_s * (parts_left - 1) / parts_left
-        return replace(self.source.plan.preset, limit_s=left_s / parts_left)
+    def _rule(self, shares: int) -> Preset:
+        """A share of the time that is left, of which there are so many."""
+        left_s = max(0.0, self._began + self._limit_s - time.monotonic())
+        self.source.progress.later_s = left_s * (shares - 1) / shares
+        return replace(self.source.plan.preset, limit_s=left_s / shares)
 
 
 def _judged(run: Run, before: Run, source: Source) -> Run:

@@ -106,8 +106,8 @@ class Machine:
 
     start: Callable[[Stage], tuple[Conversation, Trained]]
     """Starts the processes of a stage, and returns once they are warm."""
-    renew: Callable[[], None] = lambda: None
-    """Has the next processes differ from those before as much as they can."""
+    renew: Callable[[Sequence[Stage]], None] = lambda stages: None
+    """Has the next processes of stages differ from those before as much as they can."""
     gpu: str | None = None
     """The UUID of the GPU that trains."""
     ask_more: Callable[["Side"], None] = lambda side: None
@@ -161,7 +161,7 @@ class Measurement:
     def _one_more(self) -> set[int]:
         """Measures in one more incarnation, and returns the processes that took part."""
         if self.incarnations:
-            self._machine.renew()
+            self._machine.renew([side.stage for side in self._open()])
         self.incarnations.append(Incarnation())
         if self.together:
             try:

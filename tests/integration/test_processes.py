@@ -17,7 +17,7 @@ import pytest
 
 from perfkit.errors import Cancelled, RunFailed
 from perfkit.process import zygote
-from perfkit.process.child import Child, call
+from perfkit.process.child import Child, call, environment_of
 from perfkit.process.tree import Tree
 from perfkit.recipe import Recipe
 
@@ -151,6 +151,22 @@ def test_a_generation_has_its_own_zygote_which_ends_with_it_and_spares_the_other
         zygote.end_generation(0)
         assert has_ended(theirs)
         assert described(shared)
+
+
+@on_linux
+def test_the_zygotes_of_all_sides_import_torch_at_the_same_time_and_are_the_ones_that_fork():
+    generation = zygote.new_generation()
+    passive = Recipe(wait_policy="passive").environment()
+    try:
+        for environment in ({}, passive, {}):
+            zygote.prepare(environment_of(environment), generation)
+        prepared = {key: each for key, each in zygote._zygotes.items() if key[0] == generation}
+        assert len(prepared) == 2, "one for each environment"
+        with Child(environment=passive, generation=generation) as child:
+            assert described(child)
+        assert {key: zygote._zygotes[key] for key in zygote._zygotes if key[0] == generation} == prepared
+    finally:
+        zygote.end_generation(generation)
 
 
 @on_linux

@@ -18,6 +18,8 @@ class FakeMachine:
         self.asked = []
         self.trainings = []
         self.children = []
+        self.prepared = []
+        """The environments of the zygotes that were started ahead."""
         self.generations = []
         """That of the zygote of each child."""
         self.history = []
@@ -132,6 +134,9 @@ def out_of_memory():
 def install(monkeypatch, machine):
     """Every child of this machine is the fake machine's."""
     monkeypatch.setattr(here, "Child", machine.start)
+    monkeypatch.setattr(
+        here.zygote, "prepare", lambda variables, generation: machine.prepared.append(variables)
+    )
     monkeypatch.setattr(here, "Machine", partial(sides.Machine, clock=lambda: machine.now))
     monkeypatch.setattr(record.machine, "facts", lambda: {"id": "m1", "gpus": [], "cpu": {"cores_usable": 2}})
     monkeypatch.setattr(record.cores, "read_conditions", lambda: {})

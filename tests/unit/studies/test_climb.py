@@ -10,6 +10,7 @@ from perfkit.ladder.catalogue import KEPT
 from perfkit.results.run import AGAIN
 from perfkit.results.store import RunStore
 from perfkit.studies import record
+from perfkit.studies.here import ThisMachine
 from perfkit.studies.rungs import LAST, all_stages, climb, described, with_earlier
 from perfkit.studies.sources import Progress, plan
 from tests.unit.show.fake_runs import session
@@ -88,6 +89,30 @@ def test_a_disturbed_room_drops_nothing_that_its_interval_supports(machine, ladd
     runs = climb(replace(ladder, keep=("compile",)))
     assert list(facts(runs).values())[1:4] == ["kept", "dropped: slower", "kept"]
     assert all("in this room" in " ".join(run.warnings) for run in runs)
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    """How long each measurement of a ladder may take, in seconds."""
+    found, measure = [], ThisMachine.measure
+
+    def noted(self, stages, preset):
+        found.append(preset.limit_s)
+        return measure(self, stages, preset)
+
+    monkeypatch.setattr(ThisMachine, "measure", noted)
+    return found
+
+
+def test_the_end_gets_the_time_of_three_stages_and_all_that_nobody_needed(machine, ladder, limits):
+    climb(replace(ladder, preset=replace(ladder.preset, limit_s=300.0)))
+    assert limits == pytest.approx([300 / 6, 300 / 5, 300 / 4, 300], abs=2)
+
+
+def test_a_ladder_in_a_disturbed_room_gets_more_time(machine, ladder, limits):
+    machine.taken = lambda: 0.4
+    climb(replace(ladder, preset=replace(ladder.preset, limit_s=300.0, noisy_limit_s=600.0)))
+    assert limits == pytest.approx([300 / 6, 600 / 5, 600 / 4, 600], abs=2)
 
 
 def test_without_verdicts_every_stage_is_kept_and_nothing_is_repeated(machine, ladder):

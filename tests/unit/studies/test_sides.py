@@ -99,6 +99,7 @@ def test_processes_are_renewed_while_there_is_time_and_each_incarnation_starts_a
     assert lives[0] == [0, 0], "the shared zygote, which has imported torch"
     assert all(own == other for own, other in lives)
     assert len({own for own, _ in lives}) == len(lives), "forks of one zygote are alike"
+    assert len(machine.prepared) == 2 * (len(lives) - 1), "all zygotes of a life start at once"
     assert sum(incarnations) == len(second.raw.block_samples_per_s) == len(second.raw.disturbed)
     assert len(second.raw.further_warmup_s) == len(incarnations) - 1
     assert machine.now < 130, "within the budget, but for what was under way"
