@@ -1,11 +1,12 @@
 """How narrow, how repeatable and how often wrong: the same sides measured again and again.
 
-    python -m benchmarks.aa [--repeats 10] [--budget 120] [--noise] [--equal]
+    python -m benchmarks.aa [--repeats 10] [--budget 120] [--noise] [--equal | --spread]
 
 Each repetition measures a baseline of `photos` with itself, with channels_last, with a larger batch and with
 a loader worker, all in fresh processes. Targets: nine of ten intervals hold the mean of all repetitions, at
 most 5% of equal sides are called faster or slower. With --noise a program takes a core in bursts; with
---equal all sides are equal.
+--equal all sides are equal. With --spread there are several kinds of pairs, and it says how far each differs
+from one generation of processes to the next: what `stats.usual_spread` should know.
 """
 
 import argparse
@@ -19,12 +20,32 @@ import sys
 import time
 from collections.abc import Iterator
 
+import numpy as np
+
 import perfkit
 from perfkit.ladder.catalogue import Stage
 from perfkit.process import zygote
+from perfkit.recipe import Value
+from perfkit.results import stats
 from perfkit.results.run import Run
 from perfkit.studies.sources import Progress, opened
 
+WORKER = {"workers": 1, "cpu_threads": 1, "wait_policy": "passive"}
+KINDS = {
+    "plain": {},
+    "plain again": {},
+    "channels_last": {"channels_last": True},
+    "worker": WORKER,
+    "worker again": WORKER,
+    "worker and uint8": {**WORKER, "uint8_copy": True},
+}
+PAIRS = (
+    ("plain again", "plain"),
+    ("channels_last", "plain"),
+    ("worker", "plain"),
+    ("worker again", "worker"),
+    ("worker and uint8", "worker"),
+)
 BURST_S, PAUSE_S = 1.5, 2.0
 """On average: other people's programs take about 43% of a core."""
 SIDES = {
@@ -59,22 +80,36 @@ def room(noisy: bool) -> Iterator[None]:
             disturber.kill()
 
 
-def measured(budget_s: float, equal: bool, precision: float) -> list[Run]:
+def measured(sides: dict[str, dict[str, Value]], budget_s: float, precision: float) -> list[Run]:
     """All sides in one group, from new zygotes."""
     for known in list(zygote._zygotes.values()):
         known.close()
     plan = perfkit.plan("photos", "quick", ["baseline"], device="cpu")
-    changes = [{} for _ in range(4)] if equal else list(SIDES.values())
-    titles = [f"side {number}" for number in range(4)] if equal else list(SIDES)
     with opened(plan, Progress()) as source:
         base = source.baseline()
-        stages = [
-            Stage(title, title, base.replace(**change)) for title, change in zip(titles, changes, strict=True)
-        ]
+        stages = [Stage(title, title, base.replace(**change)) for title, change in sides.items()]
         rule = dataclasses.replace(
             plan.preset, budget_s=1e9, limit_s=budget_s, precision=precision, part=0.0, cached=0
         )
         return source.measure(stages, rule)
+
+
+def print_spread(runs: list[Run]) -> None:
+    """For each kind of pair: the mean of each generation, how they scatter, and what their rounds explain."""
+    rates = {run.title: np.log(run.raw.block_samples_per_s) for run in runs}
+    ends = np.cumsum(runs[0].raw.sizes)[:-1]
+    counts = np.split(stats.weights(runs[0].raw.disturbed, sum(runs[0].raw.sizes)), ends)
+    for own, other in PAIRS:
+        means, explained = [], []
+        for logs, count in zip(np.split(rates[own] - rates[other], ends), counts, strict=True):
+            mean = float(np.average(logs, weights=count))
+            means.append(mean)
+            explained.append(float(count @ (logs - mean) ** 2) / count.sum() / (len(logs) - 1))
+        ratios = " ".join(f"{math.exp(mean):.3f}" for mean in means)
+        print(
+            f"{own} / {other}: {ratios}; differ by {np.std(means, ddof=1):.1%}, "
+            f"their rounds explain {math.sqrt(np.mean(explained)):.1%}"
+        )
 
 
 def main() -> None:
@@ -85,13 +120,19 @@ def main() -> None:
     parser.add_argument("--precision", type=float, default=0.0)
     parser.add_argument("--noise", action="store_true")
     parser.add_argument("--equal", action="store_true")
+    parser.add_argument("--spread", action="store_true")
     options = parser.parse_args()
+    if options.spread:
+        with room(options.noise):
+            print_spread(measured(KINDS, options.budget, precision=0.0))
+        return
+    sides = {f"side {number}": {} for number in range(4)} if options.equal else SIDES
     found: dict[str, list[tuple[float, float, float]]] = {}
     verdicts: dict[str, int] = {}
     with room(options.noise):
         for number in range(options.repeats):
             started = time.monotonic()
-            runs = measured(options.budget, options.equal, options.precision)
+            runs = measured(sides, options.budget, options.precision)
             words = []
             for at, run in enumerate(runs[1:], 1):
                 role = "previous" if options.equal and at % 2 else "baseline"
