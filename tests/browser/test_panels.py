@@ -60,6 +60,12 @@ def test_a_stage_from_guess_to_result_while_other_cells_run(lab, data_dir):
     top, end = panel.bounding_box(), result(lab).locator("ul").first.bounding_box()
     assert end["y"] + end["height"] - top["y"] < 620, "from question to answer on a screen of 1280 × 800"
     assert lab.kernel_eval("[run.status for run in panel.runs]") == ["ok", "ok"]
+    rounds = "[len(run.raw.block_samples_per_s) for run in panel.runs]"
+    before = lab.kernel_eval(rounds)
+    panel.locator("button.pk-continue").press("Enter")  # three rounds of the preset smoke decide nothing
+    expect(panel.locator("button.pk-run")).to_be_disabled()
+    status(panel, "done")
+    assert lab.kernel_eval(rounds) == [2 * count for count in before], "its rounds are added to those before"
     panel.locator("button.pk-keep").press("Enter")
     expect(panel.locator(".pk-climb")).to_contain_text("The climb so far: data loading")
     for theme in THEMES:
