@@ -61,7 +61,7 @@ ACCELERATOR_SLICE_S = 0.7
 PRESETS = {
     "smoke": Preset("smoke", 8, 16, 16, slice_samples=16, rounds=3, loss_steps=4, warmup_s=0.5),
     "quick": Preset("quick", 32, 64, 64, slice_samples=1, rounds=5, loss_steps=4, warmup_s=3,
-                    slice_s=0.3, budget_s=60, limit_s=340, noisy_limit_s=580),
+                    slice_s=0.3, budget_s=60, limit_s=340, noisy_limit_s=560),
     "paper": Preset("paper", 32, 512, 1024, slice_samples=1, rounds=5, loss_steps=8, warmup_s=10,
                     slice_s=0.3, budget_s=60, limit_s=570, noisy_limit_s=900),
 }  # fmt: skip

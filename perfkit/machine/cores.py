@@ -121,6 +121,7 @@ class OtherPrograms:
 
     def __init__(self) -> None:
         self._since = time.monotonic()
+        self._stolen_s = _stolen_s()
         self._start = self._latest = _spent()
 
     def look(self) -> None:
@@ -130,17 +131,24 @@ class OtherPrograms:
     def busiest(self, pids: Iterable[int] = ()) -> tuple[str, float]:
         """The program that has used most, all its processes together, and its share of the usable cores.
 
-        The processes with these `pids` do not count; this process never counts.
+        The processes with these `pids` do not count; this process never counts. What the hypervisor gave to
+        others counts as a program.
         """
         self.look()
         ours = {os.getpid(), *pids}
         programs = defaultdict[str, float](float)
+        programs["other guests of the same host"] = _stolen_s() - self._stolen_s
         for (pid, begun), (name, spent) in self._latest.items():
             if pid not in ours:
                 programs[name] += spent - self._start.get((pid, begun), ("", 0.0))[1]
         capacity_s = usable_cores() * max(time.monotonic() - self._since, 1e-9)
         name, used_s = max(programs.items(), key=lambda program: program[1], default=("", 0.0))
         return name, used_s / capacity_s
+
+
+def _stolen_s() -> float:
+    """CPU seconds that the hypervisor gave to others until now, where it tells."""
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
 def _spent() -> dict[tuple[int, float], tuple[str, float]]:

@@ -161,9 +161,8 @@ def _remarks(run: Run, side: Side, measurement: Measurement) -> Iterator[str]:
     """What makes these numbers doubtful, each with what to do."""
     count = len(run.raw.block_samples_per_s)
     if run.disturbed is not None:
-        who, (program, share) = "none that runs here: guests of the same host?", measurement.busiest
-        if share > run.disturbed / 4:
-            who = f"{program} {share:.0%}"
+        program, share = measurement.busiest
+        who = f"{program} {share:.0%}" if share > run.disturbed / 4 else "many that end soon"
         yield (
             f"other programs took {run.disturbed:.0%} of the cores ({who}), so this holds in this room: "
             "close them, then run it again"

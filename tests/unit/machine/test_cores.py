@@ -85,7 +85,10 @@ def test_programs_of_the_same_container_are_noticed_by_its_control_group(root, q
     assert cores.cpu_times().group_s == seconds
 
 
-def test_the_busiest_other_program_is_named_with_all_its_processes(monkeypatch):
+@pytest.mark.parametrize(
+    ("stolen", "busiest"), [(0.1, ("chrome", 0.2)), (1.0, ("other guests of the same host", 0.25))]
+)
+def test_the_busiest_other_program_is_named_with_all_its_processes(monkeypatch, stolen, busiest):
     """By hand: 0.3 + 0.5 s of chrome are 0.8 s in 2 s on 2 cores, 20%; python's 50 s were spent before.
 
     Number 4 was `sh`, and has 30 s from before it became `cc`; another process had number 5. At the end only
@@ -98,11 +101,13 @@ def test_the_busiest_other_program_is_named_with_all_its_processes(monkeypatch):
         {(1, 0.0): ("chrome", 9.3)},
     ]  # fmt: skip
     monkeypatch.setattr(cores, "_spent", lambda: spent.pop(0))
+    monkeypatch.setattr(cores, "_stolen_s", iter([5.0, 5.0 + stolen]).__next__)
     monkeypatch.setattr(cores, "usable_cores", lambda: 2)
     monkeypatch.setattr(cores.time, "monotonic", iter([100.0, 102.0]).__next__)
     others = cores.OtherPrograms()
     others.look()
-    assert others.busiest([6]) == ("chrome", pytest.approx(0.2))
+    name, share = busiest
+    assert others.busiest([6]) == (name, pytest.approx(share))
 
 
 IDLE = {"uuid": "GPU-1", "other_processes": None, "throttle_reasons": None, "temperature_c": None}
