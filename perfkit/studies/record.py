@@ -105,11 +105,11 @@ class Record:
         """Its rounds with those of the side before it, and with those of the first one."""
         measured = [each for each in self._measurement.sides if each.is_open and self._parts(each)]
         before = measured[: measured.index(side)]
-        if not before:
-            return
-        others: list[tuple[Role, Side]] = [("baseline", before[0])]
-        if side.stage.name != AGAIN:
-            others.insert(0, ("previous", before[-1]))
+        others = list[tuple[Role, Side]]()
+        if before and side.stage.name != AGAIN:
+            others.append(("previous", before[-1]))
+        if before and before[0] is self._measurement.sides[0]:  # else the baseline failed
+            others.append(("baseline", before[0]))
         for role, other in others:
             common = pair(side, other, self._measurement)
             yield Pairing(

@@ -170,6 +170,20 @@ def test_a_failing_stage_stops_no_other_and_is_compared_with_nothing(question, m
     assert machine.alive() == []
 
 
+def test_nothing_is_compared_with_a_baseline_that_failed_nor_is_it_this_machine_s_noise(machine, where):
+    """The one after it was called the baseline, and noise the difference of two recipes."""
+    machine.fails = lambda child, asked: (
+        RunFailed("killed") if asked == "peak" and machine.batch_of(child) == 8 else None
+    )
+    plain, other = stage(8), replace(again(stage(64)), title="the same, in a process that is not killed")
+    with opened(where, Progress(), store=RunStore()) as source:
+        runs = source.measure([plain, stage(16), stage(32), other], replace(where.preset, rounds=5))
+    assert [run.status for run in runs] == ["failed", "ok", "ok", "ok"]
+    roles = [[pairing.role for pairing in run.pairings] for run in runs]
+    assert roles == [[], [], ["previous"], []]
+    assert RunStore().spread("cpu") == stats.UNKNOWN
+
+
 def test_a_workload_that_cannot_be_loaded_raises_and_leaves_nothing(machine, where):
     machine.fails = lambda child, question: PerfkitError("no data", "download it")
     with pytest.raises(PerfkitError, match="no data"):
