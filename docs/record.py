@@ -1,9 +1,10 @@
-"""Makes what is in data/recordings/ again: `python -m docs.record [--only ladder traces simulated lanes]`.
+"""Makes what is in data/recordings/ again: `python -m docs.record [--only PART ...]`.
 
 `ladder` measures the ladder at the preset `quick` on the CPU with the README's pictures, `traces` records
 two traces of the photos, `simulated` computes the article's ladder and a timeline on a simulated GPU,
-`lanes` pictures of steps before and after. About ten minutes on two cores. A ladder that other programs
-disturbed is refused, and no file changes.
+`lanes` pictures of steps before and after, `climb` all combinations of the article's switches. About ten
+minutes on two cores. `grid` measures 32 combinations of the loop on a CPU, which takes 25 minutes more: it is
+made only where it is named. What other programs disturbed is refused, and no file changes.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 import perfkit
+from docs import climb
 from perfkit import machine
 from perfkit.additions.lanes import panel
 from perfkit.errors import PerfkitError
@@ -35,6 +37,7 @@ PICTURES = {"cpu-quick.png": False, "cpu-quick-dark.png": True}
 TRACES = {"baseline": "traces/photos-baseline.pt.trace.json.gz",
           "data_loading": "traces/photos-data_loading.pt.trace.json.gz"}  # fmt: skip
 SIMULATED = "sim-v100.json"
+CLOSE = "Close them, then record again"
 TIMELINE = "traces/sim-v100-data_loading.pt.trace.json.gz"
 
 
@@ -57,7 +60,7 @@ def ladder(folder: Path) -> list[str]:
     runs = measured(perfkit.plan("photos", preset="quick", device="cpu"))
     disturbed = [f"{run.title} ({run.disturbed:.0%})" for run in runs if run.disturbed is not None]
     if disturbed:
-        raise Refused(f"other programs disturbed {', '.join(disturbed)}", "Close them, then record again")
+        raise Refused(f"other programs disturbed {', '.join(disturbed)}", CLOSE)
     (folder / LADDER).write_bytes(recordings.text(runs))
     for name, dark in PICTURES.items():
         (folder / name).write_bytes(figures.throughput(runs).png(dark))
@@ -100,7 +103,34 @@ def lanes(folder: Path) -> list[str]:
     return [f"lanes/{chapter}.json" for chapter in LANES]
 
 
-PARTS = {"ladder": ladder, "traces": traces, "simulated": simulated, "lanes": lanes}
+def combinations(folder: Path) -> list[str]:
+    """What each combination of the article's switches does on its GPU: predicted, for the page."""
+    (folder / "climb").mkdir(exist_ok=True)
+    (folder / climb.SIMULATED).write_bytes(msgspec.json.encode(climb.simulate()))
+    return [climb.SIMULATED]
+
+
+def grid(folder: Path) -> list[str]:
+    """Combinations of the loop's switches on the CPU: measured, for the same page."""
+    runs = climb.measure()
+    disturbed = [run.title for run in runs if run.disturbed is not None]
+    if len(disturbed) > len(runs) / 4:
+        raise Refused(f"other programs disturbed {len(disturbed)} of {len(runs)} combinations", CLOSE)
+    (folder / "climb").mkdir(exist_ok=True)
+    compact = msgspec.json.encode(msgspec.json.decode(recordings.text(runs)))
+    (folder / climb.GRID).write_bytes(compact)
+    return [climb.GRID]
+
+
+PARTS = {
+    "ladder": ladder,
+    "traces": traces,
+    "simulated": simulated,
+    "lanes": lanes,
+    "climb": combinations,
+    "grid": grid,
+}
+USUAL = [name for name in PARTS if name != "grid"]
 
 
 def measured(plan: Plan) -> list[Run]:
@@ -135,17 +165,21 @@ def record(names: list[str], out: Path) -> None:
                 "conditions": {"before": before, "after": cores.read_conditions()},
                 "sha256": digests,
             }
-            (out / "lanes").mkdir(exist_ok=True)
             for file in files:
+                (out / file).parent.mkdir(exist_ok=True)
                 shutil.copyfile(stage / file, out / file)
             text = msgspec.json.encode({"schema": 1, "parts": parts})
             machine.write_atomically(listing, msgspec.json.format(text, indent=1))
+    if out == FOLDER:
+        climb.main()
 
 
 def main() -> int:
     """Records; 1 if refused."""
     parser = argparse.ArgumentParser(prog="python -m docs.record", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=[*PARTS], help="parts (default: all)")
+    parser.add_argument(
+        "--only", nargs="+", choices=PARTS, default=USUAL, help="parts (default: all but grid)"
+    )
     parser.add_argument("--out", type=Path, default=FOLDER, help="default: %(default)s")
     options = parser.parse_args()
     try:

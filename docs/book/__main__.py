@@ -10,9 +10,13 @@ from pathlib import Path
 
 from sphinx.cmd.build import main as sphinx
 
+from docs import climb
+from perfkit.additions import pipeline
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 
 ROOT = Path(__file__).parents[2]
+LIVE = {"Climb it yourself": ("climb.html", 960), "The pipeline of a training step": ("pipeline.html", 640)}
+"""Pages that need no kernel, by the titles of their pictures in chapters: file, and height of the frame."""
 
 
 def write_sources(folder: Path) -> dict[str, list[str]]:
@@ -52,8 +56,19 @@ def build(folder: Path) -> Path:
     if status := sphinx(["-q", "-W", "--keep-going", "-c", here, str(source), str(site)]):
         raise SystemExit(status)
     for page in site.rglob("*.html"):
-        page.write_text(_accessible(page.read_text(encoding="utf-8")), encoding="utf-8")
+        text = _accessible(page.read_text(encoding="utf-8"))
+        page.write_text(_alive(text, "../" * len(page.relative_to(site).parents[1:])), encoding="utf-8")
+    (site / "climb.html").write_text(climb.current("notebooks/00_start_here.html"), encoding="utf-8")
+    shutil.copy(Path(pipeline.__file__).with_name("pipeline.html"), site)
     return site / "index.html"
+
+
+def _alive(page: str, top: str) -> str:
+    """The page itself in a frame, in the place of its picture in a chapter's saved output."""
+    for title, (file, height) in LIVE.items():
+        frame = f'<iframe class="live" src="{top}{file}" title="{title}" height="{height}"></iframe>'
+        page = re.sub(rf'<img\b[^>]*\balt="{title}"[^>]*>', frame, page)
+    return page
 
 
 def _accessible(page: str) -> str:

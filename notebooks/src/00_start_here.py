@@ -40,6 +40,12 @@ panel.run()
 #
 # In PyTorch's own profiler tutorial, a V100 is busy 40.46% of the time *after* the fix. [The walk-through](../docs/articles.md) by Chaim Rand, which this course follows, says that this should keep you awake: the GPU is the most expensive part of the machine, and costs the same while it waits. Seven changes later, his training was 8.2 times as fast.
 #
+# Try them on a simulated V100:
+
+# %%
+pk.climb()
+
+# %% [markdown]
 # ## The course
 #
 # Chapters 00 to 08 train the same loop: photos on a CPU, the walk-through's ResNet-18 on a GPU. Each chapter starts from what you kept in the one before.

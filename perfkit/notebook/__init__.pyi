@@ -1,3 +1,4 @@
+from perfkit.additions.climb.panel import climb as climb
 from perfkit.additions.inside.panel import find_syncs as find_syncs
 from perfkit.additions.inside.panel import kernels as kernels
 from perfkit.additions.inside.panel import memory as memory

@@ -7,7 +7,7 @@ import numpy as np
 
 from perfkit.additions.lanes.figures import Bar, Side, merged
 from perfkit.additions.trace import Trace
-from perfkit.additions.trace.events import KERNELS, Kind
+from perfkit.additions.trace.events import KERNELS, Kind, nanoseconds
 from perfkit.additions.trace.formats import TraceError
 from perfkit.additions.trace.intervals import Ints
 from perfkit.additions.trace.reader import Reader
@@ -105,8 +105,9 @@ def _workers(path: str | Path, trace: Trace, start: int, until: int) -> list[Bar
         for event in events:
             if event.cat != WORKER or not (found := re.search(r"\d+", event.name)):
                 continue
-            began = int(event.ts * 1000) - trace.start - start
-            ended = began + int(event.dur * 1000)
+            at, length = nanoseconds([bytes(event.ts), bytes(event.dur)]).tolist()
+            began = at - trace.start - start
+            ended = began + length
             if began < until and ended > 0:
                 bars.append(Bar(began / 1e6, ended / 1e6, "load", int(found[0]), int(event.tid)))
     return bars
