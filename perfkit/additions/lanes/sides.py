@@ -54,7 +54,7 @@ def of_trace(path: str | Path, title: str, first: int = 1) -> Side:
 
 def _kind_of_fetch(trace: Trace) -> str:
     """Without workers the host loads; with them it waits."""
-    names = (trace.texts.each[code] for code in set(trace.table.name[trace.rows(Kind.DATALOADER)].tolist()))
+    names = (trace.texts[code] for code in set(trace.table.name[trace.rows(Kind.DATALOADER)].tolist()))
     return "load" if any("SingleProcess" in name for name in names) else "wait"
 
 

@@ -103,7 +103,7 @@ def _use(trace: Trace) -> dict[str, Any]:
     cores = dict.fromkeys(("yes", "no", "unknown"), 0.0)
     per_name = np.bincount(kernels.name, time)
     for name in np.flatnonzero(per_name).tolist():
-        cores[names.tensor_core(trace.texts.each[name])] += float(per_name[name])
+        cores[names.tensor_core(trace.texts[name])] += float(per_name[name])
     return {
         "gpu_utilization": share(trace.rows(*KERNELS)),
         "gpu_utilization_with_copies": share(trace.device),

@@ -1,8 +1,11 @@
 """Events become columns of numbers, piece by piece."""
 
 import re
+from collections import defaultdict
 from decimal import Decimal
 from enum import IntEnum
+from itertools import count
+from types import SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
@@ -11,10 +14,8 @@ from perfkit.additions.trace import data
 from perfkit.additions.trace.intervals import Ints
 from perfkit.additions.trace.reader import Args, Event
 
-_FARTHEST_NS, _LONGEST_NS, _UNKNOWN_NS = 4 * 10**18, 10**15, 8 * 10**18
-"""The year 2096, beyond which is no time stamp; eleven days; what stands for no number."""
-_DIGITS = 16
-"""No time has as many digits before the point."""
+_FARTHEST_NS, _LONGEST_NS = 4 * 10**18, 10**15
+"""The year 2096, beyond which is no time stamp; eleven days."""
 
 
 class Kind(IntEnum):
@@ -38,36 +39,8 @@ class Kinds(dict[tuple[str, str, str], Kind]):
         return self[key]
 
 
-class Texts(dict[Any, int]):
-    """Numbers distinct values in order of appearance, in `each`; -1 is the number of none."""
-
-    def __init__(self) -> None:
-        self.each: list[Any] = []
-
-    def __missing__(self, value: Any) -> int:
-        self[value] = len(self)
-        self.each.append(value)
-        return self[value]
-
-
-class Table:
-    """Events of interest: an array for each property. `identity`: the profiler's own number, or NaN."""
-
-    kind: Any
-    name: Any
-    thread: Any
-    inputs: Any
-    stack: Any
-    start: Any
-    end: Any
-    correlation: Any
-    bytes: Any
-    blocks: Any
-    occupancy: Any
-    identity: Any
-
-    def __init__(self, **columns: Any) -> None:
-        vars(self).update(columns)
+class Table(SimpleNamespace):
+    """Events of interest: an array for each property, as `Tabulator.table` makes them."""
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -85,7 +58,9 @@ class Tabulator:
     """Makes columns of events, and numbers their texts. `dropped`: events with impossible times."""
 
     def __init__(self) -> None:
-        self.texts, self.kinds, self.dropped = Texts(), Kinds(), 0
+        self.texts: dict[Any, int] = defaultdict(count().__next__)
+        """Numbers distinct values in order of appearance; -1 is the number of none."""
+        self.kinds, self.dropped = Kinds(), 0
         self.threads: dict[tuple[str, str], str] = {}
         """Names of threads by process and number."""
 
@@ -116,6 +91,7 @@ class Tabulator:
             bytes=np.array([a.bytes if a.bytes >= 0 else a.size for a in args], np.int64),
             blocks=np.array([a.blocks for a in args], np.float64),
             occupancy=np.array([a.occupancy for a in args], np.float64),
+            # The profiler's own number; NaN where it gives none.
             identity=np.array([a.frame if a.operator is None else a.operator for a in args], np.float64),
         )
         return table if fits.all() else table[fits]
@@ -126,7 +102,7 @@ _THOUSANDTHS = re.compile(rb"(?:-?\d{1,16}\.\d{3},)*")
 
 
 def nanoseconds(texts: list[bytes]) -> Ints:
-    """Exact ns of numbers of µs; what is no number is beyond all times."""
+    """Exact ns of numbers of µs; what is not a number is beyond all times."""
     text = b",".join([*texts, b""])
     if _THOUSANDTHS.fullmatch(text):
         return np.fromstring(text.replace(b".", b""), np.int64, sep=",")
@@ -138,6 +114,6 @@ def nanoseconds(texts: list[bytes]) -> Ints:
 def _nanoseconds(text: bytes) -> int:
     try:
         us = Decimal(text.strip(b'"').decode())
-        return round(1000 * us) if us.adjusted() < _DIGITS else _UNKNOWN_NS
+        return round(1000 * us) if us.adjusted() < 16 else 2 * _FARTHEST_NS
     except (ArithmeticError, ValueError):  # no number, NaN, infinity
-        return _UNKNOWN_NS
+        return 2 * _FARTHEST_NS

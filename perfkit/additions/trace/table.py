@@ -54,7 +54,7 @@ class Trace:
         self.file, rows = Reader(find(path), opens, tell), Tabulator()
         self.table = joined([rows.table(events) for events in self.file.pieces()])
         self.file.dropped += rows.dropped
-        self.texts, self.threads, self.kinds = rows.texts, rows.threads, rows.kinds
+        self.texts, self.threads, self.kinds = [*rows.texts], rows.threads, rows.kinds
         self.repeated = 0
         """Events that were in the file twice."""
         if not len(self.table):
@@ -121,12 +121,12 @@ class Trace:
     def matching(self, rows: Ints, pattern: str | re.Pattern[str]) -> Ints:
         """Those of the rows in whose name a pattern is found."""
         finds, names = re.compile(pattern).search, self.table.name[rows]
-        good = [name for name in np.unique(names).tolist() if finds(self.texts.each[name])]
+        good = [name for name in np.unique(names).tolist() if finds(self.texts[name])]
         return rows[np.isin(names, good)]
 
     def text(self, codes: Ints) -> list[Any]:
         """The texts of numbers; None for -1."""
-        return [self.texts.each[code] if code >= 0 else None for code in codes.tolist()]
+        return [self.texts[code] if code >= 0 else None for code in codes.tolist()]
 
     def duration(self, rows: Ints) -> Ints:
         """Nanoseconds."""
@@ -195,16 +195,16 @@ class Trace:
         Of the Python frame around it or its launch, else in its operator's stack.
         """
         table, every = self.table, np.arange(len(self.table))
-        lines = self._lines(np.where(table.kind == Kind.PYTHON, table.name, -1))
-        by_time = take(lines, self._around(lines >= 0)[np.where(self.launch >= 0, self.launch, every)])
+        is_frame = table.kind == Kind.PYTHON
+        stacks, inverse = np.unique(np.where(is_frame, table.name, table.stack), return_inverse=True)
+        found = [_user_line(text or "") for text in self.text(stacks)]
+        numbers = {line: len(self.texts) + at for at, line in enumerate(dict.fromkeys(filter(None, found)))}
+        self.texts += numbers
+        lines = np.array([numbers.get(line, -1) for line in found])[inverse]
+        around = self._around(is_frame & (lines >= 0))
+        by_time = take(lines, around[np.where(self.launch >= 0, self.launch, every)])
         op = np.where(table.kind == Kind.CPU_OP, every, self.op)
-        return np.where(by_time >= 0, by_time, self._lines(take(table.stack, op)))
-
-    def _lines(self, stacks: Ints) -> Ints:
-        """The first line of the user's own code in stacks, innermost first."""
-        distinct, inverse = np.unique(stacks, return_inverse=True)
-        lines = [_user_line(text or "") for text in self.text(distinct)]
-        return np.array([self.texts[line] if line else -1 for line in lines], np.int64)[inverse]
+        return np.where(by_time >= 0, by_time, take(lines, op))
 
     @cached_property
     def steps(self) -> "Steps":

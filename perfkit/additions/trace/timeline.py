@@ -132,12 +132,12 @@ def _bars(trace: Trace, rows: Ints, first: Ints) -> tuple[Ints, list[str]]:
     length = np.maximum.reduceat(table.end[rows], first) - start
     busy = np.where(events > 1, np.add.reduceat(duration, first), 0)
     columns = start, length, busy, events, name, np.where(is_one_kind, part, 0), place
-    return np.stack(columns), ["", *(clean(trace.texts.each[code], 120) for code in codes[1:].tolist())]
+    return np.stack(columns), ["", *(clean(trace.texts[code], 120) for code in codes[1:].tolist())]
 
 
 def _lane(trace: Trace, track: int, rows: list[Columns]) -> Lane:
     group, thread = divmod(track, 1 << 32)
-    pid, tid = trace.texts.each[thread]
+    pid, tid = trace.texts[thread]
     label = trace.threads.get((str(pid), str(tid))) or f"thread {tid}"
     if group:
         gpu = "simulated GPU" if trace.file.simulated else "GPU"
