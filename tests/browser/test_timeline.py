@@ -6,8 +6,7 @@ import pytest
 from PIL import Image, ImageStat
 from playwright.sync_api import expect
 
-from perfkit.additions.trace import Lane, Lanes
-from perfkit.additions.trace.timeline import PARTS, interactive
+from perfkit.additions.trace.timeline import PARTS, Lane, Lanes, interactive
 from perfkit.show import html
 from tests.browser.lab import ARTEFACTS
 

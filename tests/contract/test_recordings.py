@@ -7,8 +7,9 @@ import re
 import pytest
 
 from docs import climb, record
-from perfkit.additions import trace
 from perfkit.additions.simulate.costs import constants
+from perfkit.additions.trace.analysis import analyse
+from perfkit.additions.trace.table import Trace
 from perfkit.results.recordings import find
 from perfkit.show import tables
 
@@ -65,7 +66,7 @@ def test_the_simulated_ladder_says_so_and_is_of_todays_model():
 
 def test_the_traces_differ_by_the_wait_for_the_loader():
     """Chapter 02."""
-    pair = [trace.analyse(trace.Trace(record.FOLDER / name)) for name in record.TRACES.values()]
+    pair = [analyse(Trace(record.FOLDER / name)) for name in record.TRACES.values()]
     assert all(analysis.health == [] and len(analysis.steps) == 3 for analysis in pair)
     before, after = ((analysis.mean_us["dataloader"], analysis.mean_step_us) for analysis in pair)
     assert before[0] > 0.3 * before[1] and after[0] < 0.2 * before[0]
@@ -76,7 +77,7 @@ def test_the_traces_differ_by_the_wait_for_the_loader():
 
 def test_the_simulated_timeline_shows_a_copy_that_the_host_waits_for():
     """Chapters 03 and 09: the copy is a visible part of the step, and the host is blocked meanwhile."""
-    analysis = trace.analyse(trace.Trace(record.FOLDER / record.TIMELINE))
+    analysis = analyse(Trace(record.FOLDER / record.TIMELINE))
     assert {problem.code for problem in analysis.health} == {"simulated"} and analysis.steps
     assert {finding.bottleneck for finding in analysis.diagnosis} == {"copy-bound"}
     assert analysis.mean_us["kernel"] > analysis.mean_us["memcpy"] > 0.1 * analysis.mean_step_us

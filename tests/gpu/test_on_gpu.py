@@ -8,8 +8,8 @@ import torch
 
 from perfkit import machine
 from perfkit.additions.inside import looks
-from perfkit.additions.trace import lanes
 from perfkit.additions.trace.profile import profile
+from perfkit.additions.trace.timeline import lanes
 from perfkit.ladder.catalogue import LADDER
 from perfkit.machine import devices
 from perfkit.recipe import Recipe

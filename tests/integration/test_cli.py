@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from perfkit.additions import trace
 from perfkit.additions.inside import looks
 from perfkit.additions.simulate import article
+from perfkit.additions.trace.analysis import analyse
 from perfkit.studies.rungs import climb
 from perfkit.studies.sources import plan
 from tests.support import scripts
@@ -180,7 +180,7 @@ def test_a_live_profile_keeps_its_trace(tmp_path):
     text = perfkit("profile", *training, "--steps", "2", "-o", str(out), "--json", str(record)).stdout
     assert "open it in https://ui.perfetto.dev" in text
     assert list(json.loads(record.read_text())) == FIELDS
-    assert len(trace.analyse(out).steps) == 2
+    assert len(analyse(out).steps) == 2
 
 
 def test_a_look_inside_names_the_line_of_a_wait_and_the_roofs():

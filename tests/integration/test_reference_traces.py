@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.additions.trace import Trace, analyse, lanes, reader
+from perfkit.additions.trace import reader
+from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.intervals import partition
+from perfkit.additions.trace.table import Trace
+from perfkit.additions.trace.timeline import lanes
 
 FOLDER = Path(os.environ.get("PERFKIT_TRACES", Path(__file__).parents[2] / "../shared/traces"))
 EXACT = ("resnet50-v100-workers0", "ddp-v100-nanosecond")

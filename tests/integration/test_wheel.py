@@ -27,7 +27,7 @@ import json, sys
 import perfkit, perfkit.notebook as pk
 from perfkit import machine
 from perfkit.additions import puzzles
-from perfkit.additions.trace import Trace
+from perfkit.additions.trace.table import Trace
 from perfkit.results import recordings
 from perfkit.workloads.files import text_file
 Trace("recorded:photos-baseline")

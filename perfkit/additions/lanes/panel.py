@@ -8,10 +8,10 @@ import msgspec
 from IPython.display import HTML
 
 from perfkit import machine
-from perfkit.additions import trace
 from perfkit.additions.lanes import MEASURE, sides
 from perfkit.additions.lanes.figures import Bar, Lanes, Side
 from perfkit.additions.looking import prepared
+from perfkit.additions.trace.profile import new_file
 from perfkit.errors import InvalidValue, one_of
 from perfkit.notebook.shown import with_line
 from perfkit.recipe import Recipe
@@ -80,7 +80,7 @@ def _side(title: str, one: Any, workload: str | None, where: Given, progress: Pr
     with prepared(workload, recipe, where, progress) as (source, used):
         if source.plan.device == "cpu":
             return source.look(used, MEASURE, title=title)  # type: ignore[no-any-return]
-        path = trace.new_file()
+        path = new_file()
         source.look(used, "profile", path=str(path), wait=1, warmup=4, active=STEPS, stacks=False)
         side = sides.of_trace(path, title, FIRST)
         return msgspec.structs.replace(side, samples=used.batch_size * used.accumulation)

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from perfkit.additions.lanes.figures import Bar, Side, merged
-from perfkit.additions.trace import Trace
 from perfkit.additions.trace.events import KERNELS, Kind, nanoseconds
 from perfkit.additions.trace.formats import TraceError
 from perfkit.additions.trace.intervals import Ints
 from perfkit.additions.trace.reader import Reader
+from perfkit.additions.trace.table import Trace
 
 WORKER = "loader_worker"
 """The category of what simulated workers do, which no profiler records."""
@@ -43,7 +43,7 @@ def of_trace(path: str | Path, title: str, first: int = 1) -> Side:
     rows["host"] += _blocked(trace, start, end)
     if not len(trace.device):
         rows["kernels"] += _bars(trace, (Kind.CPU_OP,), "compute", (start, end))
-    note = "simulated" if trace.file.simulated else ""
+    note = "simulated" if trace.simulated else ""
     return Side(
         title=title,
         step_ms=(end - start) / 2e6,

@@ -13,7 +13,6 @@ import msgspec
 import psutil
 
 from perfkit import machine
-from perfkit.additions import trace as traces
 from perfkit.additions.inside import SYNCS, SyncReport
 from perfkit.additions.inside.trend import Trend, trend
 from perfkit.additions.scripts import causes, evidence, report, suggest
@@ -24,7 +23,9 @@ from perfkit.additions.scripts.run_account import OF_STEP, Account
 from perfkit.additions.scripts.study import ScriptSource, script_plan
 from perfkit.additions.scripts.suggest import Seen, Suggestion
 from perfkit.additions.scripts.watched import Launch, WatchedScript
-from perfkit.additions.trace import Bottleneck
+from perfkit.additions.trace.analysis import analyse
+from perfkit.additions.trace.model import Bottleneck
+from perfkit.additions.trace.profile import new_file
 from perfkit.errors import RunFailed
 from perfkit.machine import cores
 from perfkit.results.stats import CLEAN
@@ -152,7 +153,7 @@ class _Watching:
         self._go_on(whole)
         ceiling = self._ceiling() if facts.loader else None
         syncs = self._look("hidden waits", SYNCS, steps=_SYNC_STEPS)
-        trace = self._look("a profile", "profile", path=str(traces.new_file()), **_PROFILED)
+        trace = self._look("a profile", "profile", path=str(new_file()), **_PROFILED)
         changes, growing = self._trend(is_disturbed)
         bf16 = any("bf16" in flag for flag in machine.facts()["cpu"]["flags"])
         symptoms = Symptoms(
@@ -171,7 +172,7 @@ class _Watching:
         fastest = _one_thread(seen, self._plain) if threads else None
         where, found = self._source.target, causes.findings(symptoms)
         told = Seen(where, self._plain, symptoms.cores, ceiling, facts.has_fused, is_disturbed, bf16, fastest)
-        diagnosis = traces.analyse(trace, False).diagnosis if trace and facts.device != "cpu" else []
+        diagnosis = analyse(trace, False).diagnosis if trace and facts.device != "cpu" else []
         return Watched(
             command=script.launch.describe(),
             script=facts,

@@ -45,7 +45,7 @@ def analyse(trace: Trace | str | Path, on_cpu: bool = False) -> model.Analysis:
     shares = partition(trace.layers, steps.start, steps.end)
     hidden = np.array([steps.common(layer) for layer in trace.layers])
     mean_us = parts(shares.sum(axis=1) / 1e3 / count)
-    rank = trace.rank or 0
+    rank = trace.world.rank or 0
     figures = {
         "mean_step_us": float(duration.mean()) if len(duration) else None,
         "idle": _idle(trace) if has_device and len(duration) else [],
@@ -116,7 +116,7 @@ def _use(trace: Trace) -> dict[str, Any]:
 def _device(trace: Trace, shows: list[str], health: list[model.Health]) -> dict[str, Any]:
     """The device's description. Its kind is `unknown` where nothing tells on what the operators ran."""
     has_device = len(trace.device) > 0
-    gpu = next(iter(trace.file.devices or []), Device())
+    gpu = next(iter(trace.devices or []), Device())
     kind, reason = "cpu", None if has_device else "no accelerator in this trace"
     if has_device:
         kind = names.accelerator(trace)
@@ -128,7 +128,7 @@ def _device(trace: Trace, shows: list[str], health: list[model.Health]) -> dict[
         "name": gpu.name,
         "compute_capability": f"{gpu.computeMajor}.{gpu.computeMinor}" if known else None,
         "reason": reason,
-        "simulated": trace.file.simulated,
+        "simulated": trace.simulated,
     }
 
 
@@ -184,11 +184,11 @@ def _communication(trace: Trace, steps: int, exposed: float | None) -> dict[str,
     collectives = trace.rows(Kind.COLLECTIVE)
     if not len(collectives) + len(trace.rows(Kind.COMMUNICATION)):
         return None
-    world, on_device = trace.file.world, len(collectives) > 0
+    on_device = len(collectives) > 0
     total = trace.steps.common(trace.union(collectives)) / 1e3 / steps
     return {
-        "backend": world.get("backend"),
-        "world_size": world.get("world_size"),
+        "backend": trace.world.backend,
+        "world_size": trace.world.world_size,
         "total_us_per_step": total if on_device else None,
         "exposed_us_per_step": exposed if on_device else None,
     }

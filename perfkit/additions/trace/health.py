@@ -34,7 +34,7 @@ def check(trace: Trace, shows: list[str]) -> list[Health]:
 
 
 def _file(trace: Trace) -> Iterator[Health]:
-    if basis := trace.file.simulated:
+    if basis := trace.simulated:
         yield said("simulated", facts="".join(f"; {name}: {fact[:200]}" for name, fact in basis.items()))
     if trace.file.truncated:
         yield said("truncated", ["mean_step_us", *_DEVICE])
@@ -70,7 +70,7 @@ def _time(ns: Any) -> str:
 
 def _recorded(trace: Trace, shows: list[str]) -> Iterator[Health]:
     """What was not recorded, and why."""
-    listed = trace.file.devices
+    listed = trace.devices
     name = units.clean(listed[0].name or "unnamed", 60) if listed else ""
     if len(trace.device):
         if "host" not in shows:

@@ -39,7 +39,7 @@ def accelerator(trace: Trace) -> str:
     for category in runtimes:
         if category.startswith(("cuda", "xpu", "mtia", "hpu")):
             return category.split("_")[0]
-    devices = " ".join(device.name or "" for device in trace.file.devices or [])
+    devices = " ".join(device.name or "" for device in trace.devices or [])
     for kind, pattern in data.names("device").items():
         if pattern.search(devices) or len(trace.matching(trace.rows(*KERNELS), pattern)):
             return kind

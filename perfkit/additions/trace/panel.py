@@ -5,14 +5,14 @@ from typing import Any
 
 from IPython.display import HTML
 
-from perfkit.additions import trace
 from perfkit.additions.trace import profile as profiling
-from perfkit.additions.trace.timeline import interactive
+from perfkit.additions.trace.model import Analysis
+from perfkit.additions.trace.timeline import interactive, lanes
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.show.html import fragment
 
 
-class TraceView(Shown[trace.Analysis]):
+class TraceView(Shown[Analysis]):
     """What a trace says. Figure: `breakdown`.
 
     Args:
@@ -31,7 +31,7 @@ class TraceView(Shown[trace.Analysis]):
 
     def timeline(self, step: int = 0) -> HTML:
         """A step's threads, streams and copies, to zoom and pan in."""
-        return HTML(fragment([interactive(trace.lanes(self.profile.trace, step))]))
+        return HTML(fragment([interactive(lanes(self.profile.trace, step))]))
 
 
 def profile(*which: Any, **how: Any) -> TraceView:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from perfkit import machine
-from perfkit.additions import trace as traces
 from perfkit.additions.looking import prepared
 from perfkit.additions.trace import data, ranks, summary
 from perfkit.additions.trace.analysis import analyse
@@ -17,7 +16,7 @@ from perfkit.additions.trace.model import Analysis
 from perfkit.additions.trace.reader import Tell, find
 from perfkit.additions.trace.summary import us
 from perfkit.additions.trace.table import Trace
-from perfkit.additions.trace.timeline import LOOKS, OTHER, interactive
+from perfkit.additions.trace.timeline import LOOKS, OTHER, interactive, lanes
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe, switches
 from perfkit.show import units
@@ -76,7 +75,7 @@ class Profile:
             Section("What stands out", [self._table("diagnosis"), self._table("health")]),
             Section("Ranks", talk),
             Section("The recording in a picture" if whole else "The steps in a picture", [self._breakdown()]),
-            Section("Timeline", [interactive(traces.lanes(self.trace))] if analysis.steps else []),
+            Section("Timeline", [interactive(lanes(self.trace))] if analysis.steps else []),
             Section("Where the time goes" if whole else "Where a step goes", [self._mean_step()]),
             Section("How well the device is used", use),
             Section("Work", work),

@@ -90,7 +90,7 @@ def _each(path: Path, files: dict[Path, Callable[[], Any]], tell: Tell) -> list[
     for name, opens in files.items():
         trace = Trace(name, opens, tell)
         in_name = re.search(r"rank\D?(\d+)", name.name)
-        number = int(in_name[1]) if trace.rank is None and in_name else trace.rank
+        number = int(in_name[1]) if trace.world.rank is None and in_name else trace.world.rank
         if number is None or any(rank.number == number for rank in each):
             why = "does not say its rank" if number is None else f"is a second one of rank {number}"
             raise TraceError(f"{path}: of several traces, {name.name} {why}", "Give one of the files")

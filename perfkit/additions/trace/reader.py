@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 
 from perfkit import machine
 from perfkit.additions.trace import formats
-from perfkit.additions.trace.formats import ADVICE, TraceError
+from perfkit.additions.trace.formats import ADVICE
 from perfkit.errors import InvalidValue
 
 MIB = 1 << 20
@@ -77,6 +77,14 @@ class Device(Struct):
     computeMinor: int | None = None
 
 
+class World(Struct):
+    """The process's place in a distributed run."""
+
+    backend: str | None = None
+    rank: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    world_size: int | None = None
+
+
 class Reader:
     """The events of a `.json` or `.json.gz` (recognised by content), and what was wrong with the file.
 
@@ -95,29 +103,16 @@ class Reader:
         """What is before the events, or after them."""
         self.dropped, self.truncated, self.documents = 0, False, 1
         """Events that are none, or impossible; whether the end is missing; 2 if a second document follows."""
-        self._begin, self._share = b"", 0.0
+        self.begin, self._share = b"", 0.0
+        """How the file begins, unpacked."""
         self._after: bytes | None = None
         """What follows the list of events, once its end has been seen."""
 
-    @property
-    def devices(self) -> list[Device] | None:
-        """The GPUs that are listed, until 2021 as computeProperties; None if there is no list."""
-        name = "deviceProperties" if "deviceProperties" in self.said else "computeProperties"
-        return self._part(name, list[Device])
-
-    @property
-    def world(self) -> dict[str, Any]:
-        """The process's place in a distributed run."""
-        return self._part("distributedInfo", dict[str, Any]) or {}
-
-    @property
-    def simulated(self) -> dict[str, str] | None:
-        """The basis of a simulated trace."""
-        return self._part("simulated", dict[str, str])
-
-    def _part(self, name: str, kind: type[_T]) -> _T | None:
+    def told(self, kind: type[_T], *names: str) -> _T | None:
+        """What the file tells beside its events under the first of these names; None if it is malformed."""
+        value = next((self.said[name] for name in names if name in self.said), None)
         with contextlib.suppress(msgspec.ValidationError):
-            return msgspec.convert(self.said.get(name), kind, strict=False)
+            return msgspec.convert(value, kind, strict=False)
         return None
 
     def pieces(self) -> Iterator[list[Event]]:
@@ -143,10 +138,6 @@ class Reader:
             yield self._events(text)
         self.truncated = self.truncated or self._after is None
         self._finish(self._after or b"", is_object)
-
-    def refusal(self) -> TraceError:
-        """Says what the file is, as it is not a trace of PyTorch's profiler."""
-        return formats.refusal(self.path.name, self._begin)
 
     def _texts(self) -> Iterator[bytes]:
         try:
@@ -178,20 +169,20 @@ class Reader:
         head, searched = bytearray(), 0
         for text in texts:
             head += text
-            if len(self._begin) < formats.ENOUGH:
-                self._begin = bytes(head[: formats.ENOUGH]).removeprefix(b"\xef\xbb\xbf").lstrip()
-            if _LIST.match(self._begin):
-                return bytes(head).removeprefix(b"\xef\xbb\xbf").lstrip()[1:], False
-            if self._begin and not self._begin.startswith(b"{"):
+            if not searched:
+                head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+            self.begin = bytes(head[: formats.ENOUGH])
+            if _LIST.match(head):
+                return bytes(head[1:]), False
+            if head and not head.startswith(b"{"):
                 break
             if opening := _OPENING.search(head, searched):
-                said = bytes(head[: opening.end()]).removeprefix(b"\xef\xbb\xbf") + b"]}"
-                self.said.update(_decode(said, dict[str, Any]) or {})
+                self.said.update(_decode(bytes(head[: opening.end()]) + b"]}", dict[str, Any]) or {})
                 return bytes(head[opening.end() :]), True
             if len(head) > LONGEST_HEAD:
                 break
             searched = max(0, len(head) - 64)  # the name may be cut in two
-        raise self.refusal()
+        raise formats.refusal(self.path.name, self.begin)
 
     def _finish(self, after: bytes, is_object: bool) -> None:
         """Looks at what follows the events: the rest of the head, or a further document."""

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from perfkit.additions.trace import formats
 from perfkit.additions.trace.events import COPIES, KERNELS, Kind, Table, Tabulator, joined
 from perfkit.additions.trace.intervals import Ints, Spans, merge
-from perfkit.additions.trace.reader import Reader, Tell, find
+from perfkit.additions.trace.reader import Device, Reader, Tell, World, find
 
 WHOLE = "whole trace"
 _LAYERS: dict[str, tuple[Kind, ...]] = {
@@ -58,11 +59,16 @@ class Trace:
         self.repeated = 0
         """Events that were in the file twice."""
         if not len(self.table):
-            raise self.file.refusal()
+            raise formats.refusal(self.file.path.name, self.file.begin)
         self._clean()
         table = self.table
         self.start = int(table.start.min())
         """Of the recording, in ns; times of the table count from it."""
+        self.devices = self.file.told(list[Device], "deviceProperties", "computeProperties")
+        """The GPUs that are listed; None if there is no list."""
+        self.world = self.file.told(World, "distributedInfo") or World()
+        self.simulated = self.file.told(dict[str, str], "simulated")
+        """The basis of a simulated trace."""
         table.start -= self.start
         table.end -= self.start
         for column in (table.blocks, table.occupancy):
@@ -107,12 +113,6 @@ class Trace:
         clear = found & ~unclear[at]
         launch[self.device[clear]] = calls[first[at[clear]]]
         return launch, self.device[found & unclear[at]]
-
-    @property
-    def rank(self) -> int | None:
-        """The process's number in a distributed run, if the file says it."""
-        rank = self.file.world.get("rank")
-        return int(str(rank)) if str(rank).isdecimal() else None
 
     def rows(self, *kinds: Kind) -> Ints:
         """Row numbers of these kinds, ascending."""
@@ -200,7 +200,7 @@ class Trace:
         found = [_user_line(text or "") for text in self.text(stacks)]
         numbers = {line: len(self.texts) + at for at, line in enumerate(dict.fromkeys(filter(None, found)))}
         self.texts += numbers
-        lines = np.array([numbers.get(line, -1) for line in found])[inverse]
+        lines = np.array([numbers.get(line or "", -1) for line in found], np.int64)[inverse]
         around = self._around(is_frame & (lines >= 0))
         by_time = take(lines, around[np.where(self.launch >= 0, self.launch, every)])
         op = np.where(table.kind == Kind.CPU_OP, every, self.op)

@@ -140,7 +140,7 @@ def _lane(trace: Trace, track: int, rows: list[Columns]) -> Lane:
     pid, tid = trace.texts[thread]
     label = trace.threads.get((str(pid), str(tid))) or f"thread {tid}"
     if group:
-        gpu = "simulated GPU" if trace.file.simulated else "GPU"
+        gpu = "simulated GPU" if trace.simulated else "GPU"
         label = f"{gpu} {pid} stream {str(tid).removeprefix('stream ')}{' copies' if group == 2 else ''}"
     return Lane(label=clean(label, 60), kind=("thread", "stream", "copies")[group], rows=rows)
 

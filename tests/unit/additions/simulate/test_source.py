@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from perfkit.additions import trace
 from perfkit.additions.simulate import chrome
 from perfkit.additions.simulate.costs import constants, error_table
+from perfkit.additions.trace.analysis import analyse
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.rules import why_not
@@ -63,7 +63,7 @@ def test_a_trace_reads_like_a_real_one_and_says_what_it_is(tmp_path):
     path = tmp_path / "step.json.gz"
     outcome = step.outcome(noted=3)
     chrome.write(path, step, outcome)
-    analysis = trace.analyse(path)
+    analysis = analyse(path)
     assert len(analysis.steps) == 3
     assert analysis.device["simulated"]
     assert sum(analysis.mean_us.values()) == pytest.approx(1e6 * outcome.step_s, rel=0.05)

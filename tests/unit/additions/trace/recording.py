@@ -4,7 +4,8 @@ import gzip
 import json
 from typing import NamedTuple
 
-from perfkit.additions.trace import Trace, analyse
+from perfkit.additions.trace.analysis import analyse
+from perfkit.additions.trace.table import Trace
 from perfkit.additions.trace.timeline import PARTS
 
 MAIN, AUTOGRAD, GPU = 100, 101, 0

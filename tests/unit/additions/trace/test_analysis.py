@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfkit.additions.trace import analyse
+from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.intervals import merge, partition
 from perfkit.additions.trace.names import tensor_core
 from perfkit.additions.trace.table import PARTS

@@ -9,10 +9,12 @@ import zipfile
 
 import pytest
 
-from perfkit.additions.trace import Trace, analyse, profile, reader
+from perfkit.additions.trace import profile, reader
+from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.formats import TraceError
 from perfkit.additions.trace.summary import ranks as sentence
 from perfkit.additions.trace.summary import summary
+from perfkit.additions.trace.table import Trace
 from perfkit.errors import InvalidValue
 from perfkit.show import terminal
 from tests.unit.additions.trace.recording import LOADER, Recording, step

@@ -5,8 +5,9 @@ import json
 
 import pytest
 
-from perfkit.additions.trace import Trace, analyse
+from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.formats import TraceError
+from perfkit.additions.trace.table import Trace
 from tests.unit.additions.trace.recording import Recording, step
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.additions import trace
 from perfkit.additions.trace import timeline
 from perfkit.additions.trace.formats import TraceError
 from perfkit.additions.trace.profile import Profile
-from perfkit.additions.trace.timeline import Lanes, interactive
+from perfkit.additions.trace.table import Trace
+from perfkit.additions.trace.timeline import Lane, Lanes, interactive, lanes
 from perfkit.show import document, html, terminal
 from perfkit.show.style import Figure
 from tests.unit.additions.trace.recording import AUTOGRAD, LOADER, MAIN, Recording, bars, step
@@ -22,7 +22,7 @@ ABOUT = {"duration": 2, "step": 0, "steps": ([0], [2], ["<step>"])}
 def test_the_pages_of_a_cpu_and_of_a_simulated_gpu(golden):
     pages = []
     for name in ("photos-baseline", "sim-v100-data_loading"):
-        pages.append(Profile(trace.Trace(RECORDED / f"{name}.pt.trace.json.gz")).sections())
+        pages.append(Profile(Trace(RECORDED / f"{name}.pt.trace.json.gz")).sections())
     golden("report", "\n".join(map(terminal.text, pages)))
     cpu, gpu = pages
     (axes,) = document.find(cpu, Figure, "breakdown").draw().axes
@@ -92,7 +92,7 @@ def test_lanes_have_threads_streams_and_copies_and_lines_of_code(tmp_path):
         about = {"ph": "M", "name": "thread_name", "pid": 7, "tid": thread, "args": {"name": name}}
         recording.events.insert(0, about)
     loaded = recording.load(tmp_path)
-    window = trace.lanes(loaded)
+    window = lanes(loaded)
     assert [lane.label for lane in window.lanes[:2]] == ["thread 100 (main)", "autograd"]
     assert [lane.kind for lane in window.lanes] == ["thread", "thread", "stream", "copies"]
     assert (window.steps, window.duration) == (([0], [100_000], ["step 1"]), 100_000)
@@ -102,7 +102,7 @@ def test_lanes_have_threads_streams_and_copies_and_lines_of_code(tmp_path):
     (kernel,) = bars(window, 2)
     assert (kernel.part, kernel.place) == ("communication", place)
     with pytest.raises(TraceError):
-        trace.lanes(loaded, 5)
+        lanes(loaded, 5)
 
 
 def test_a_timeline_of_many_events_has_few_bars_and_all_of_the_time(tmp_path):
@@ -113,7 +113,7 @@ def test_a_timeline_of_many_events_has_few_bars_and_all_of_the_time(tmp_path):
             recording.op(f"short{inner % 7}", inner, 2 + inner % 7)
             recording.launch("k", inner + 1, (inner + 5, 4), cost=1)
     loaded = recording.load(tmp_path)
-    complete, window, shown = trace.lanes(loaded, 2), trace.lanes(loaded, 2, most=400), 0
+    complete, window, shown = lanes(loaded, 2), lanes(loaded, 2, most=400), 0
     for at in range(len(window.lanes)):
         few, every = bars(window, at), bars(complete, at)
         shown += len(few)
@@ -137,6 +137,6 @@ def test_names_from_outside_cannot_leave_the_timeline():
 def test_the_page_of_a_full_timeline_stays_below_5_mb():
     texts = [f"aten::operator{at}" for at in range(900)]
     columns = [[value] * timeline.MOST for value in (10**11, 20_456, 15_789, 12, 555, 1, 777)]
-    lane = trace.Lane(label="main", kind="thread", rows=[columns])
+    lane = Lane(label="main", kind="thread", rows=[columns])
     window = Lanes(lanes=[lane], texts=texts, **ABOUT)
     assert 2e6 < len(html.page("x", [interactive(window)])) < 5e6
