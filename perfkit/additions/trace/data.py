@@ -1,10 +1,17 @@
-"""The tables of words, names and formats in this folder."""
+"""The tables of words, names and formats in this folder, and its templates."""
 
 import re
 import tomllib
 from functools import cache
 from importlib import resources
 from typing import Any
+
+import jinja2
+
+from perfkit.show import units
+
+_PLAIN = ("summary.jinja", "ranks.jinja")
+"""Sentences, which are escaped where they are shown."""
 
 
 @cache
@@ -18,3 +25,17 @@ def table(name: str) -> dict[str, Any]:
 def names(group: str) -> dict[str, re.Pattern[str]]:
     """The regular expressions of a group of names.toml."""
     return {name: re.compile("".join(pattern)) for name, pattern in table("names")[group].items()}
+
+
+def us(value: float | None) -> str:
+    """A time in µs, in words."""
+    return units.duration(None if value is None else value / 1e6)
+
+
+def filled(template: str, **facts: Any) -> str:
+    """The text of a template."""
+    loader = jinja2.PackageLoader(__package__, ".")
+    environment = jinja2.Environment(loader=loader, autoescape=lambda name: name not in _PLAIN)
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    environment.filters |= {"us": us, "percent": units.percent, "clean": lambda name: units.clean(name, 60)}
+    return environment.get_template(template).render(**facts)

@@ -7,11 +7,6 @@ from perfkit.additions.trace.model import Analysis, Bottleneck
 
 _BOUNDED = 0.95
 """Share of a step beyond which Amdahl's bound is too large to be useful."""
-_NEEDS = dict.fromkeys(("batch_size", "accumulation"), "training")
-_NEEDS |= dict.fromkeys(("channels_last", "cudnn_benchmark"), "convolutions") | {
-    "optimizer_impl": "optimizer"
-}
-"""What a trace must show for a switch to act."""
 _FEW = 0.05
 """Share of a step up to which first calls do not matter."""
 UNKNOWN_DEVICE = {
@@ -96,12 +91,11 @@ def _can_act(switch: str, analysis: Analysis) -> bool:
     shows = analysis.shows
     capability = float(analysis.device["compute_capability"] or 0)
     is_16_bit = analysis.has_accelerator and (analysis.tensor_core or {}).get("yes", 0.0) >= 0.5
-    if switch in _NEEDS:
-        return _NEEDS[switch] in shows
+    needed = data.table("words")["needs"].get(switch)
     acts = {
         "compile": "graphs" not in shows and "compiled" not in shows,
         "amp": not is_16_bit and (capability >= 7 or not analysis.has_accelerator),  # since Volta
         "fp32_precision": not is_16_bit and capability >= 8,  # TF32 since Ampere
         "pin_memory": any(row.host_memory == "pageable" for row in analysis.transfers),
     }
-    return acts.get(switch, True)
+    return acts.get(switch, needed is None or needed in shows)

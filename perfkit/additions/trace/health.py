@@ -23,9 +23,7 @@ _FEW = 0.01
 def said(code: str, spoils: list[str] | None = None, **facts: Any) -> Health:
     """The problem with this code in words.toml, filled in."""
     words = data.table("words")["health"][code]
-    return Health(
-        code.removeprefix("some_"), words["severity"], words["message"].format(**facts), spoils or []
-    )
+    return Health(code, words["severity"], words["message"].format(**facts), spoils or [])
 
 
 def check(trace: Trace, shows: list[str]) -> list[Health]:
@@ -97,14 +95,12 @@ def _launches(trace: Trace) -> Iterator[Health]:
     if without and not len(trace.device):
         yield said("no_gpu_events", _DEVICE)
     elif without:
-        many = without > _FEW * len(launching)
         why = "; profile once, in a fresh process, after more warm-up steps (pytorch#192021)"
         if trace.file.dropped:
             why = ", perhaps because events were left out"
-        problem = said(
-            "dropped_kernels", _DEVICE if many else [], without=without, count=len(launching), why=why
-        )
-        yield Health(problem.code, "error", problem.message, problem.spoils) if many else problem
+        many = without > _FEW * len(launching)
+        code, spoils = ("dropped_kernels", _DEVICE) if many else ("few_dropped_kernels", [])
+        yield said(code, spoils, without=without, count=len(launching), why=why)
     if early := int((start[tied] < start[trace.launch[tied]]).sum()):
         spoils = ["idle"] if early > _FEW * len(tied) else []
         yield said("early_kernels", spoils, early=early, count=len(tied))

@@ -32,18 +32,19 @@ def tensor_core(name: str) -> str:
 
 def accelerator(trace: Trace) -> str:
     """`cuda`, `rocm`, `xpu`, `npu`, or `accelerator` where nothing names it."""
-    for kind, pattern in data.names("call").items():
-        if len(trace.matching(trace.calls, pattern)):
-            return kind
-    runtimes = (category.lower() for (_, category, _), kind in trace.kinds.items() if kind == Kind.RUNTIME)
-    for category in runtimes:
-        if category.startswith(("cuda", "xpu", "mtia", "hpu")):
-            return category.split("_")[0]
-    devices = " ".join(device.name or "" for device in trace.devices or [])
-    for kind, pattern in data.names("device").items():
-        if pattern.search(devices) or len(trace.matching(trace.rows(*KERNELS), pattern)):
-            return kind
-    return "accelerator"
+    categories = [category for (_, category, _), kind in trace.kinds.items() if kind == Kind.RUNTIME]
+    devices = [device.name or "" for device in trace.devices or []]
+    kinds = [
+        *_fitting("call", trace.names(trace.calls)),
+        *_fitting("runtime", categories),
+        *_fitting("device", devices + trace.names(trace.rows(*KERNELS))),
+    ]
+    return kinds[0] if kinds else "accelerator"
+
+
+def _fitting(group: str, texts: list[str]) -> list[str]:
+    """The entries of a group of names.toml that fit any of the texts."""
+    return [name for name, pattern in data.names(group).items() if any(map(pattern.search, texts))]
 
 
 def evidence(trace: Trace) -> list[str]:
@@ -51,12 +52,10 @@ def evidence(trace: Trace) -> list[str]:
 
     A trace with operators, but without any of training, shows `inference`.
     """
-    host, kernels = trace.rows(Kind.CPU_OP, Kind.ANNOTATION), trace.rows(*KERNELS)
-    shows = {name for name, pattern in data.names("host").items() if len(trace.matching(host, pattern))}
+    host = trace.rows(Kind.CPU_OP, Kind.ANNOTATION)
+    shows = {*_fitting("host", trace.names(host))}
     if not len(trace.ops):
-        shows |= {
-            name for name, pattern in data.names("kernel").items() if len(trace.matching(kernels, pattern))
-        }
+        shows |= {*_fitting("kernel", trace.names(trace.rows(*KERNELS)))}
     elif "training" not in shows:
         shows.add("inference")
     if len(trace.matching(trace.calls, "Graph.*Launch")):

@@ -12,9 +12,9 @@ from perfkit import machine
 from perfkit.additions.looking import prepared
 from perfkit.additions.trace import data, ranks, summary
 from perfkit.additions.trace.analysis import analyse
+from perfkit.additions.trace.data import us
 from perfkit.additions.trace.model import Analysis
 from perfkit.additions.trace.reader import Tell, find
-from perfkit.additions.trace.summary import us
 from perfkit.additions.trace.table import Trace
 from perfkit.additions.trace.timeline import LOOKS, OTHER, interactive, lanes
 from perfkit.errors import InvalidValue

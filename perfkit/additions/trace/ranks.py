@@ -113,20 +113,19 @@ def _compared(each: list[_Read]) -> tuple[list[Rank], _Read | None]:
     waiting = (np.stack(lengths) - np.min(lengths, axis=0)).sum(axis=1)
     waiting /= [len(rank.analysis.steps) or 1 for rank in each]
     talks = all(rank.collectives for rank in each)
-    rows = list[Rank]()
-    for rank, wait in zip(each, waiting.tolist(), strict=True):
-        analysis, talk = rank.analysis, rank.analysis.communication or {}
-        row = Rank(
+    rows = [
+        Rank(
             rank=rank.number,
             file=str(rank.path),
-            mean_step_us=analysis.mean_step_us,
-            gpu_utilization=analysis.gpu_utilization,
-            computing_us=analysis.mean_us["kernel"],
-            communication_us=talk.get("total_us_per_step"),
-            exposed_us=talk.get("exposed_us_per_step"),
+            mean_step_us=rank.analysis.mean_step_us,
+            gpu_utilization=rank.analysis.gpu_utilization,
+            computing_us=rank.analysis.mean_us["kernel"],
+            communication_us=(rank.analysis.communication or {}).get("total_us_per_step"),
+            exposed_us=(rank.analysis.communication or {}).get("exposed_us_per_step"),
             waiting_us=wait if talks else None,
         )
-        rows.append(row)
+        for rank, wait in zip(each, waiting.tolist(), strict=True)
+    ]
     last = int(np.argmin(waiting))
     others = np.delete(waiting, last).mean() - waiting[last]
     step = each[last].analysis.mean_step_us or np.inf

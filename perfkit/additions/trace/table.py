@@ -124,6 +124,10 @@ class Trace:
         good = [name for name in np.unique(names).tolist() if finds(self.texts[name])]
         return rows[np.isin(names, good)]
 
+    def names(self, rows: Ints) -> list[str]:
+        """The distinct names of rows."""
+        return self.text(np.unique(self.table.name[rows]))
+
     def text(self, codes: Ints) -> list[Any]:
         """The texts of numbers; None for -1."""
         return [self.texts[code] if code >= 0 else None for code in codes.tolist()]

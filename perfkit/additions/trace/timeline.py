@@ -7,7 +7,6 @@ short events that begin in the same cell of time share a bar, so that no time is
 import itertools
 from pathlib import Path
 
-import jinja2
 import msgspec
 import numpy as np
 from msgspec import Struct
@@ -153,11 +152,7 @@ def interactive(window: Lanes) -> Interactive:
     legend = {words[number]: colours[number] for number in used}
     shown = {**msgspec.to_builtins(window), "parts": words, "colours": colours}
     name = window.steps[2][window.step]
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("perfkit.additions.trace", "."), autoescape=True
-    )
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    markup = environment.get_template("timeline.jinja").render(legend=legend, name=name, data=shown)
+    markup = data.filled("timeline.jinja", legend=legend, name=name, data=shown)
     script = Path(__file__).with_name("timeline.js").read_text(encoding="utf-8")
     height = 270 + sum(15 * len(lane.rows) + 7 for lane in window.lanes)
     return Interactive(f"Timeline of {name}", markup, script, height)
