@@ -6,14 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from perfkit.additions.lanes.figures import Bar, Side, merged
-from perfkit.additions.trace.events import KERNELS, Kind, nanoseconds
+from perfkit.additions.trace.events import KERNELS, Kind
 from perfkit.additions.trace.formats import TraceError
 from perfkit.additions.trace.intervals import Ints
-from perfkit.additions.trace.reader import Reader
 from perfkit.additions.trace.table import Trace
 
-WORKER = "loader_worker"
-"""The category of what simulated workers do, which no profiler records."""
 _LEAST = 0.003
 """Gaps between kernels of one batch that are filled, as a share of the steps."""
 _MANY = 8
@@ -32,7 +29,7 @@ def of_trace(path: str | Path, title: str, first: int = 1) -> Side:
         what = f"{Path(path).name} has {len(begins)} steps, and lanes need {first + 2}"
         raise TraceError(what, "Record more steps, such as active=3")
     start, end = int(begins[first]), int(trace.steps.end[first + 1])
-    rows = {"worker": _workers(path, trace, start, end - start), "host": [], "copy": [], "kernels": []}
+    rows = {"worker": _workers(trace, start, end), "host": [], "copy": [], "kernels": []}
     loads = _kind_of_fetch(trace)
     for name, kinds, what in (
         ("host", (Kind.DATALOADER,), loads),
@@ -98,16 +95,13 @@ def _spans(trace: Trace, rows: Ints) -> list[tuple[float, float]]:
     return [*zip(trace.table.start[rows].tolist(), trace.table.end[rows].tolist(), strict=True)]
 
 
-def _workers(path: str | Path, trace: Trace, start: int, until: int) -> list[Bar]:
-    """What simulated workers load: their numbers are those of the threads."""
-    bars = []
-    for events in Reader(Path(path), None, lambda what, share: None).pieces():
-        for event in events:
-            if event.cat != WORKER or not (found := re.search(r"\d+", event.name)):
-                continue
-            at, length = nanoseconds([bytes(event.ts), bytes(event.dur)]).tolist()
-            began = at - trace.start - start
-            ended = began + length
-            if began < until and ended > 0:
-                bars.append(Bar(began / 1e6, ended / 1e6, "load", int(found[0]), int(event.tid)))
+def _workers(trace: Trace, start: int, end: int) -> list[Bar]:
+    """What simulated workers load: a batch's number is in its name, a worker's is that of its thread."""
+    table, bars = trace.table, []
+    for row in trace.rows(Kind.WORKER).tolist():
+        began, ended = int(table.start[row]), int(table.end[row])
+        found = re.search(r"\d+", trace.texts[table.name[row]])
+        if found and began < end and ended > start:
+            _, worker = trace.texts[table.thread[row]]
+            bars.append(Bar((began - start) / 1e6, (ended - start) / 1e6, "load", int(found[0]), int(worker)))
     return bars

@@ -22,7 +22,7 @@ class Kind(IntEnum):
     """What an event is; most of the names are those of the parts of a step."""
 
     OTHER, KERNEL, COLLECTIVE, MEMCPY, MEMSET, COMMUNICATION, RUNTIME, DATALOADER = range(8)
-    CPU_OP, ANNOTATION, STEP, PYTHON, SPAN = range(8, 13)
+    CPU_OP, ANNOTATION, STEP, PYTHON, SPAN, WORKER = range(8, 14)
 
 
 KERNELS = (Kind.KERNEL, Kind.COLLECTIVE)

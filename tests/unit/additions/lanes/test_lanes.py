@@ -1,5 +1,6 @@
 """Lanes: workers stamp their batches, a trace's kernels belong to their batch, and one axis shows both sides."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -73,6 +74,17 @@ def test_in_a_simulated_trace_each_batch_is_copied_before_its_kernels_run():
     assert all(copies[batch].end_ms <= kernels[batch].start_ms + 0.01 for batch in kernels)
     assert {bar.kind for bar in side.rows["host"]} >= {"wait", "launch"}
     assert side.note == "simulated" and side.computing_ms == pytest.approx(25.2, abs=0.1)
+
+
+def test_a_simulated_worker_has_its_batches(tmp_path):
+    step = {"ph": "X", "pid": 1, "tid": 1, "cat": "user_annotation", "dur": 100}
+    events = [{**step, "name": f"ProfilerStep#{at}", "ts": 100 * at} for at in range(3)]
+    worker = {"ph": "X", "pid": 1, "cat": "loader_worker", "dur": 50}
+    events += [{**worker, "name": f"batch {at}", "tid": 100 + at % 2, "ts": 90 * at} for at in range(5)]
+    (tmp_path / "a.json").write_text(json.dumps(events))
+    side = sides.of_trace(tmp_path / "a.json", "before")
+    bars = sorted((bar.batch, bar.lane, round(bar.start_ms, 3), bar.kind) for bar in side.rows["worker"])
+    assert bars == [(1, 101, -0.01, "load"), (2, 100, 0.08, "load"), (3, 101, 0.17, "load")]
 
 
 def two(**later):
