@@ -23,7 +23,7 @@ def profile(
     """Profiles some steps of a recipe in a process of its own, and says where the time went."""
     check_writable(out)
     result = profiling.profile(steps=steps, stacks=stacks, out=out, recipe=stage, **training.where())
-    where = f"{result.path}: open it in https://ui.perfetto.dev"
+    where = f"{result.trace.file.path}: open it in https://ui.perfetto.dev"
     output.show("profile", [*result.sections(), where], msgspec.to_builtins(result.analysis))
 
 

@@ -4,7 +4,6 @@ import functools
 import secrets
 import time
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +27,10 @@ _ROWS, _STEPS = 12, 12
 """Most rows of a long table, and most steps in the picture; the JSON has them all."""
 _USE = ("gpu_utilization_with_copies", "gpu_utilization", "est_sm_efficiency", "est_achieved_occupancy")
 
-
 _FORMATS = {
-    "calls": "{:,}".format,
+    **dict.fromkeys(("occupancy", "share_of_step", "gpu_utilization"), units.percent),
+    **dict.fromkeys(("calls", "rank"), "{:,}".format),
     "bytes": units.size,
-    "occupancy": units.percent,
-    "share_of_step": units.percent,
-    "gpu_utilization": units.percent,
-    "rank": "{}".format,
     "gain_at_most": units.times,
     "ms_per_step": lambda ms: us(1e3 * ms),
 }
@@ -47,17 +42,8 @@ class Profile:
     """A trace, and what it says."""
 
     trace: Trace
-    path: Path | None = None
-    """The trace; chrome://tracing and ui.perfetto.dev open it."""
-    among: Analysis | None = None
-    """What several ranks say, if this one is of several."""
-    on_cpu: bool = False
-    """Whether it is known that the operators ran on the CPU."""
-
-    @cached_property
-    def analysis(self) -> Analysis:
-        """What the trace says."""
-        return self.among or analyse(self.trace, self.on_cpu)
+    """With several ranks, of the one that is shown."""
+    analysis: Analysis
 
     def sections(self) -> list[Content]:
         """What it is and what stands out, the pictures, steps, work, waiting, ranks."""
@@ -170,8 +156,7 @@ def read(path: str | Path, tell: Tell) -> Profile:
         InvalidValue: it cannot be read.
         TraceError: it is not a trace.
     """
-    trace, analysis = ranks.read(find(path), tell)
-    return Profile(trace, among=analysis)
+    return Profile(*ranks.read(find(path), tell))
 
 
 def new_file() -> Path:
@@ -213,4 +198,5 @@ def profile(
         how: dict[str, Any] = {"wait": 1, "warmup": 4, "active": steps, "stacks": stacks}
         source.look(used, "profile", path=str(path), **how)
         on_cpu = source.plan.device == "cpu"
-    return Profile(Trace(path), path, on_cpu=on_cpu)
+    trace = Trace(path)
+    return Profile(trace, analyse(trace, on_cpu))

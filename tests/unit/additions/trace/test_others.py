@@ -457,7 +457,8 @@ def test_the_first_sentence_says_what_it_is(tmp_path):
 
 
 def test_a_page_has_words_and_one_value_of_what_is_exposed(tmp_path):
-    view = profile.Profile(rank(0, 40, 60).load(tmp_path))
+    trace = rank(0, 40, 60).load(tmp_path)
+    view = profile.Profile(trace, analyse(trace))
     text = terminal.text(view.sections())
     for name in ("cpu_op", "end_of_step", "memcpy", "batch_size", "dataloader", "mean_us"):
         assert name not in text

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfkit.additions.trace import timeline
+from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.formats import TraceError
 from perfkit.additions.trace.profile import Profile
 from perfkit.additions.trace.table import Trace
@@ -22,7 +23,8 @@ ABOUT = {"duration": 2, "step": 0, "steps": ([0], [2], ["<step>"])}
 def test_the_pages_of_a_cpu_and_of_a_simulated_gpu(golden):
     pages = []
     for name in ("photos-baseline", "sim-v100-data_loading"):
-        pages.append(Profile(Trace(RECORDED / f"{name}.pt.trace.json.gz")).sections())
+        loaded = Trace(RECORDED / f"{name}.pt.trace.json.gz")
+        pages.append(Profile(loaded, analyse(loaded)).sections())
     golden("report", "\n".join(map(terminal.text, pages)))
     cpu, gpu = pages
     (axes,) = document.find(cpu, Figure, "breakdown").draw().axes
