@@ -128,6 +128,7 @@ def _device(trace: Trace, shows: list[str], health: list[model.Health]) -> dict[
         "name": gpu.name,
         "compute_capability": f"{gpu.computeMajor}.{gpu.computeMinor}" if known else None,
         "reason": reason,
+        "world_size": trace.world.world_size,
         "simulated": trace.simulated,
     }
 

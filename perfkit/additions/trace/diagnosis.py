@@ -11,6 +11,7 @@ _FEW = 0.05
 """Share of a step up to which first calls do not matter."""
 UNKNOWN_DEVICE = {
     *("nothing_recorded", "no_kernels", "no_gpu_events", "operators_on_gpu", "on_mps", "perhaps_mps"),
+    "truncated",
 }
 """Problems because of which nothing tells on what the operators ran, or how long."""
 
@@ -64,6 +65,8 @@ def _cases(analysis: Analysis) -> Iterator[tuple[str, float | None]]:
     yield "end-of-step", _idle(analysis, "end_of_step")
     yield "late-start", _idle(analysis, "queued")
     yield "unknown", _idle(analysis, "unknown")
+    yield "allocation", _idle(analysis, "allocator")
+    yield "garbage-collection", _idle(analysis, "gc")
     yield "communication-bound", (analysis.communication or {}).get("exposed_us_per_step")
     yield "device-bound", mean["kernel"]
     yield "sync-bound", _idle(analysis, "synchronisation")

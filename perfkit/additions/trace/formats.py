@@ -1,6 +1,11 @@
 """What a file is that is not a trace, by its first bytes: files are named, never loaded."""
 
+import gzip
+import lzma
 import re
+import tarfile
+import zipfile
+import zlib
 from typing import Any
 
 from perfkit.additions.trace import data
@@ -10,6 +15,8 @@ ADVICE = "Give a *.pt.trace.json[.gz] of the PyTorch profiler, or a folder or ar
 ENOUGH = 1 << 16
 """Bytes of a beginning that tell what a file is."""
 GZIP = b"\x1f\x8b"
+DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.ReadError)
+"""What is raised where a packed file is cut off or damaged."""
 
 
 class TraceError(InvalidValue):
@@ -26,13 +33,16 @@ def _fits(form: dict[str, Any], name: str, begin: bytes) -> bool:
     return any(begin.startswith(text.encode("latin-1"), at) for text in form["begins"])
 
 
-def refusal(name: str, begin: bytes) -> TraceError:
+def refusal(name: str, begin: bytes, is_cut: bool = False) -> TraceError:
     """The error for a file that is not a trace: what it is, and what to do.
 
     Args:
         name: of the file.
         begin: its first bytes, unpacked if it is a gzip file.
+        is_cut: whether no more could be unpacked.
     """
+    if is_cut:
+        return TraceError(f"{name}: the file is cut off or damaged before its first event", "Copy it again")
     for form in data.table("formats")["format"]:
         if _fits(form, name, begin):
             return TraceError(f"{name}: {form['is']}", form.get("do", ADVICE))

@@ -39,12 +39,14 @@ def _file(trace: Trace) -> Iterator[Health]:
     if trace.file.documents > 1:
         yield said("several_documents")
     counts = {
-        "bad_events": trace.file.dropped,
-        "repeated_events": trace.repeated,
-        "same_correlation": len(trace.ambiguous),
-        "python_frames": len(trace.rows(Kind.PYTHON)),
+        "bad_events": (trace.file.dropped, "event"),
+        "repeated_events": (trace.repeated, "event"),
+        "same_correlation": (len(trace.ambiguous), "device event"),
+        "python_frames": (len(trace.rows(Kind.PYTHON)), "Python frame"),
     }
-    yield from (said(code, count=f"{count:,}") for code, count in counts.items() if count)
+    for code, (count, what) in counts.items():
+        if count:
+            yield said(code, count=units.plural(count, what))
 
 
 def _steps(trace: Trace) -> Iterator[Health]:
@@ -71,6 +73,10 @@ def _recorded(trace: Trace, shows: list[str]) -> Iterator[Health]:
     listed = trace.devices
     name = units.clean(listed[0].name or "unnamed", 60) if listed else ""
     if len(trace.device):
+        threads = np.unique(trace.table.thread[trace.device]).tolist()
+        devices = {process for process, _ in (trace.texts[thread] for thread in threads)}
+        if len(devices) > 1:
+            yield said("several_devices", count=len(devices))
         if "host" not in shows:
             yield said("no_host_events")
     elif not len(trace.ops):

@@ -56,7 +56,7 @@ def evidence(trace: Trace) -> list[str]:
     shows = {*_fitting("host", trace.names(host))}
     if not len(trace.ops):
         shows |= {*_fitting("kernel", trace.names(trace.rows(*KERNELS)))}
-    elif "training" not in shows:
+    elif "training" not in shows and not trace.file.truncated:
         shows.add("inference")
     if len(trace.matching(trace.calls, "Graph.*Launch")):
         shows.add("graphs")

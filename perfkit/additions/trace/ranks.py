@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from perfkit.additions.trace import formats
 from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.events import Kind
 from perfkit.additions.trace.formats import TraceError
@@ -19,6 +20,7 @@ from perfkit.additions.trace.health import said
 from perfkit.additions.trace.model import Analysis, Rank
 from perfkit.additions.trace.reader import Tell
 from perfkit.additions.trace.table import Trace
+from perfkit.show import units
 
 _MOST = 64
 """Ranks that are read."""
@@ -34,7 +36,8 @@ class _Read(NamedTuple):
     opens: Callable[[], Any]
     analysis: Analysis
     collectives: list[str]
-    lengths: Any
+    us_per_step: Any
+    """Of each collective; an array."""
 
 
 def read(path: Path, tell: Tell) -> tuple[Trace, Analysis]:
@@ -49,20 +52,45 @@ def read(path: Path, tell: Tell) -> tuple[Trace, Analysis]:
             file = next(iter(files), path)
             trace = Trace(file, files.get(file), tell)
             return trace, analyse(trace)
-        each = sorted(_each(path, files, tell), key=lambda rank: rank.number)
-        rows, late = _compared(each)
-        shown = late or each[0]
-        first = sorted(rows, key=lambda row: row.rank != shown.number)
-        why = ", which is late" if late else ""
-        analysis = msgspec.structs.replace(
-            shown.analysis,
-            files=[row.file for row in first],
-            device={**shown.analysis.device, "ranks": [row.rank for row in first]},
-            ranks=rows,
-            late_rank=late.number if late else None,
-            health=[*shown.analysis.health, said("several_ranks", rank=shown.number, why=why)],
-        )
+        each, left_out = _each(files, tell)
+        health = [said("not_traces", names=units.clean(", ".join(left_out), 200))] if left_out else []
+        if len(each) == 1:
+            shown, among = each[0], dict[str, Any]()
+        else:
+            shown, among = _among(path, each)
+            health += among.pop("health")
+        analysis = msgspec.structs.replace(shown.analysis, health=[*shown.analysis.health, *health], **among)
         return Trace(shown.path, shown.opens, tell), analysis
+
+
+def _among(path: Path, each: list[_Read]) -> tuple[_Read, dict[str, Any]]:
+    """The rank that is shown, and what is said of all of them.
+
+    Raises:
+        TraceError: they are not one of each rank.
+    """
+    numbers = [rank.number for rank in each]
+    for rank in each:
+        if rank.number < 0 or numbers.count(rank.number) > 1:
+            why = "does not say its rank" if rank.number < 0 else f"is not the only one of rank {rank.number}"
+            raise TraceError(f"{path}: of several traces, {rank.path.name} {why}", "Give one of the files")
+    rows, late = _compared(each)
+    shown = late or each[0]
+    first = sorted(rows, key=lambda row: row.rank != shown.number)
+    errors = [
+        msgspec.structs.replace(problem, message=f"rank {rank.number}: {problem.message}", spoils=[])
+        for rank in each
+        for problem in rank.analysis.health
+        if problem.severity == "error" and rank is not shown
+    ]
+    why = ", which is late" if late else ""
+    return shown, {
+        "files": [row.file for row in first],
+        "device": {**shown.analysis.device, "ranks": [row.rank for row in first]},
+        "ranks": rows,
+        "late_rank": late.number if late else None,
+        "health": [*errors, said("several_ranks", rank=shown.number, why=why)],
+    }
 
 
 @contextlib.contextmanager
@@ -70,14 +98,17 @@ def _files(path: Path) -> Iterator[dict[Path, Callable[[], Any]]]:
     """The traces in a folder or an archive, and what opens them; none of something else."""
     with contextlib.ExitStack() as stack:
         opens: dict[str, Callable[[], Any]] = {}
-        if path.is_dir():
-            opens = {file.name: partial(file.open, "rb") for file in path.iterdir()}
-        elif path.is_file() and zipfile.is_zipfile(path):
-            archive = stack.enter_context(zipfile.ZipFile(path))
-            opens = {name: partial(archive.open, name) for name in archive.namelist()}
-        elif path.is_file() and tarfile.is_tarfile(path):
-            tar = stack.enter_context(tarfile.open(path))
-            opens = {each.name: partial(tar.extractfile, each) for each in tar if each.isfile()}
+        try:
+            if path.is_dir():
+                opens = {file.name: partial(file.open, "rb") for file in path.iterdir()}
+            elif path.is_file() and zipfile.is_zipfile(path):
+                archive = stack.enter_context(zipfile.ZipFile(path))
+                opens = {name: partial(archive.open, name) for name in archive.namelist()}
+            elif path.is_file() and _is_tar(path):
+                tar = stack.enter_context(tarfile.open(path))
+                opens = {each.name: partial(tar.extractfile, each) for each in tar if each.isfile()}
+        except formats.DAMAGED as error:
+            raise TraceError(f"{path}: this archive is cut off or damaged", "Copy it again") from error
         named = sorted(name for name in opens if name.lower().endswith((".json", ".json.gz")))
         if len(named) > _MOST or (path.is_dir() and not named):
             what = f"{path}: {len(named)} files in it end in .json or .json.gz"
@@ -85,20 +116,35 @@ def _files(path: Path) -> Iterator[dict[Path, Callable[[], Any]]]:
         yield {path / name: opens[name] for name in named}
 
 
-def _each(path: Path, files: dict[Path, Callable[[], Any]], tell: Tell) -> list[_Read]:
-    each = list[_Read]()
+def _is_tar(path: Path) -> bool:
+    with contextlib.suppress(*formats.DAMAGED):  # such as a trace in gzip that is cut off early
+        return tarfile.is_tarfile(path)
+    return False
+
+
+def _each(files: dict[Path, Callable[[], Any]], tell: Tell) -> tuple[list[_Read], list[str]]:
+    """The ranks by number, -1 where it is unknown; and the names of files that are not traces.
+
+    Raises:
+        TraceError: none is a trace.
+    """
+    each, left_out = list[_Read](), list[str]()
     for name, opens in files.items():
-        trace = Trace(name, opens, tell)
+        try:
+            trace = Trace(name, opens, tell)
+        except TraceError:
+            left_out.append(name.name)
+            if len(left_out) == len(files):
+                raise
+            continue
         in_name = re.search(r"rank\D?(\d+)", name.name)
-        number = int(in_name[1]) if trace.world.rank is None and in_name else trace.world.rank
-        if number is None or any(rank.number == number for rank in each):
-            why = "does not say its rank" if number is None else f"is a second one of rank {number}"
-            raise TraceError(f"{path}: of several traces, {name.name} {why}", "Give one of the files")
+        told = trace.world.rank
+        number = told if told is not None else int(in_name[1]) if in_name else -1
         rows = trace.rows(Kind.COLLECTIVE)
         rows = rows[np.argsort(trace.table.start[rows], kind="stable")]
-        names, lengths = trace.text(trace.table.name[rows]), trace.duration(rows) / 1e3
-        each.append(_Read(number, name, opens, analyse(trace), names, lengths))
-    return each
+        names, us = trace.text(trace.table.name[rows]), trace.duration(rows) / 1e3
+        each.append(_Read(number, name, opens, analyse(trace), names, us / (len(trace.steps.names) or 1)))
+    return sorted(each, key=lambda rank: rank.number), left_out
 
 
 def _compared(each: list[_Read]) -> tuple[list[Rank], _Read | None]:
@@ -107,12 +153,11 @@ def _compared(each: list[_Read]) -> tuple[list[Rank], _Read | None]:
     A collective takes as long as data need on the rank that comes last, and longer on the others, which wait
     for it. Only lengths are compared, as clocks of different machines differ.
     """
-    lengths = [rank.lengths for rank in each]
+    times = [rank.us_per_step for rank in each]
     if any(rank.collectives != each[0].collectives for rank in each):  # not the same ones: all of them as one
-        lengths = [times.sum(keepdims=True) for times in lengths]
-    waiting = (np.stack(lengths) - np.min(lengths, axis=0)).sum(axis=1)
-    waiting /= [len(rank.analysis.steps) or 1 for rank in each]
-    talks = all(rank.collectives for rank in each)
+        times = [us.sum(keepdims=True) for us in times]
+    waiting = (np.stack(times) - np.min(times, axis=0)).sum(axis=1)
+    talks = all(rank.collectives and rank.analysis.mean_step_us for rank in each)
     rows = [
         Rank(
             rank=rank.number,

@@ -5,7 +5,6 @@ import gzip
 import io
 import json
 import re
-import zlib
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, pairwise
@@ -139,6 +138,11 @@ class Reader:
         self.truncated = self.truncated or self._after is None
         self._finish(self._after or b"", is_object)
 
+    def refusal(self) -> formats.TraceError:
+        """Says what the file is, as it is not a trace of PyTorch's profiler."""
+        is_cut = self.truncated and (not self.begin or self.begin.startswith((b"{", b"[")))
+        return formats.refusal(self.path.name, self.begin, is_cut)
+
     def _texts(self) -> Iterator[bytes]:
         try:
             with self._opens() as raw:
@@ -149,10 +153,11 @@ class Reader:
                 while text := file.read1(MIB):
                     self._share = raw.tell() / size
                     yield text
-        except (EOFError, zlib.error, gzip.BadGzipFile):
+        except formats.DAMAGED:
             self.truncated = True
-        except OSError as error:
-            raise InvalidValue(f"cannot read {self.path}: {error.strerror or error}", ADVICE) from error
+        except (OSError, RuntimeError) as error:  # RuntimeError: an archive that is encrypted
+            why = getattr(error, "strerror", None) or error
+            raise InvalidValue(f"cannot read {self.path}: {why}", ADVICE) from error
 
     def _ahead(self) -> Generator[bytes]:
         """The texts; the next one is unpacked in a thread while the last one is used."""
@@ -182,7 +187,7 @@ class Reader:
             if len(head) > LONGEST_HEAD:
                 break
             searched = max(0, len(head) - 64)  # the name may be cut in two
-        raise formats.refusal(self.path.name, self.begin)
+        raise self.refusal()
 
     def _finish(self, after: bytes, is_object: bool) -> None:
         """Looks at what follows the events: the rest of the head, or a further document."""

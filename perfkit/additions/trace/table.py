@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfkit.additions.trace import formats
 from perfkit.additions.trace.events import COPIES, KERNELS, Kind, Table, Tabulator, joined
 from perfkit.additions.trace.intervals import Ints, Spans, merge
 from perfkit.additions.trace.reader import Device, Reader, Tell, World, find
@@ -29,8 +28,8 @@ _LAYERS: dict[str, tuple[Kind, ...]] = {
 _LAYERS_ON_CPU = {**_LAYERS, "communication": (Kind.COMMUNICATION,), "cpu_op": (Kind.CPU_OP, Kind.ANNOTATION)}
 """Without a device, the host's marks of collectives are all that is known of communication."""
 PARTS = (*_LAYERS, "other")
-_SILENCE_NS = 600 * 10**9
-"""Nothing for ten minutes: what is before or after has a wrong time."""
+_SILENCE_NS = 3600 * 10**9
+"""Nothing for an hour: what is before or after has a wrong time."""
 
 
 class Trace:
@@ -59,7 +58,7 @@ class Trace:
         self.repeated = 0
         """Events that were in the file twice."""
         if not len(self.table):
-            raise formats.refusal(self.file.path.name, self.file.begin)
+            raise self.file.refusal()
         self._clean()
         table = self.table
         self.start = int(table.start.min())
@@ -289,7 +288,7 @@ class Steps(Spans):
 
 
 def _near(table: Table) -> npt.NDArray[np.bool_]:
-    """The rows that are not minutes away from most others."""
+    """The rows that are not an hour away from most others."""
     order = np.argsort(table.start, kind="stable")
     group = np.cumsum(np.diff(table.start[order], prepend=table.start[order[0]]) > _SILENCE_NS)
     near = np.empty(len(table), bool)

@@ -224,7 +224,7 @@ def test_ranks_open_as_one_and_the_late_one_is_found(tmp_path, form):
     assert figures == [(0, 40, 70, 60), (1, 50, 60, 50), (2, 100, 10, 0)]
     assert (analysis.late_rank, analysis.device["ranks"], len(analysis.files)) == (2, [2, 0, 1], 3)
     assert sentence(analysis).startswith(
-        "Rank 2 is late: it waits 0 µs of a step for the others, and they wait 50"
+        "Rank 2 is late: in collectives, it waits 0 µs of a step, and the others 50"
     )
     assert "on 3 ranks" in summary(analysis)
     text = terminal.text(view.sections())
@@ -308,6 +308,14 @@ NO_TRACES = {
     "a memory snapshot": b'{"segments": [], "device_traces": []}',
     "compressed": b"(\xb5/\xfd\x04",
     "a web page": b"<!DOCTYPE html><html>",
+    "a picture": b"\x89PNG\r\n\x1a\n\x00",
+    "TensorBoard": b"\x18\x00\x00\x00\x00\x00\x00\x00brain.Event:2",
+    "a printed table": b"-------  -----\n   Name    Self CPU %      Self CPU\n",
+    "flame graphs": b"train.py(1): main;aten::mm 1234\n",
+    "a memory timeline": b"[[1, 2], [[0, 1], [1, 2]]]",
+    "a JSON document in each line": b'{"ph": "X", "cat": "cpu_op"}\n{"ph": "X"}\n',
+    "has no events": b'{"traceEvents": []}',
+    "a browser": b'[{"cat": "devtools.timeline", "name": "RunTask", "ph": "X", "ts": 1, "dur": 2}]',
     "a notebook": b'{"cells": [{"cell_type": "code"}], "nbformat": 4}',
     "a different program": b'{"traceEvents": [{"ph": "X", "name": "x", "cat": "mine", "ts": 1, "dur": 2}]}',
     "JSON, but not": b'{"a": 1}',
@@ -485,3 +493,113 @@ def test_a_stopped_read_leaves_no_thread_and_no_open_file(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         Trace(trace.save(tmp_path, "a.json.gz"), tell=stop)
     assert set(threading.enumerate()) <= before
+
+
+# ---------------------------------------------------------------- what a second look found
+
+
+def test_the_allocator_and_the_garbage_collector_are_named(tmp_path):
+    for name, call in (("allocation", "cudaMalloc"), ("garbage-collection", "Python GC")):
+        category = "python_function" if "GC" in call else "cuda_runtime"
+        trace = step(**GPU).op("aten::empty", 0, 70).add(category, call, 1, 60).launch("k", 70, (72, 28))
+        row = found(trace.analyse(tmp_path))[name]
+        assert (row.exposed_us, row.try_next) == (60, [])
+
+
+def test_a_training_is_known_by_one_backward_operator(tmp_path):
+    assert "training" in step().op("aten::convolution_backward", 0, 9).analyse(tmp_path).shows
+
+
+def test_a_pause_of_minutes_is_part_of_a_recording(tmp_path):
+    trace = Recording(**GPU)
+    for at in (0, 15 * 60 * 10**6):
+        trace.step(at, at, 100).launch("k", at, (at + 5, 90))
+    analysis = trace.analyse(tmp_path)
+    assert (codes(analysis), len(analysis.steps)) == ([], 2)
+
+
+def test_several_devices_of_one_process_are_said(tmp_path):
+    trace = step(**GPU).launch("k", 0, (5, 50)).add("kernel", "k", 40, 50, 7, 1)
+    analysis = trace.analyse(tmp_path)
+    assert analysis.gpu_utilization == 0.85
+    assert "2 devices" in analysis.health[0].message
+
+
+def test_one_is_written_as_one(tmp_path):
+    trace = step(**GPU).launch("k", 1, (20, 30)).add("kernel", "bad", 1, -1)
+    trace.add("python_function", "train.py(1): f", 0, 50)
+    messages = [problem.message for problem in trace.analyse(tmp_path).health]
+    assert messages[0].startswith("left out 1 event: ")
+    assert messages[1].startswith("recording 1 Python frame took time")
+
+
+def test_a_damaged_file_is_not_said_to_be_on_the_cpu_nor_of_inference(tmp_path):
+    (tmp_path / "a.json").write_bytes(step(**GPU).op("aten::mm", 0, 9).op("a", 9, 9).text()[:-20])
+    text = summary(analyse(tmp_path / "a.json"))
+    assert text.startswith(
+        "Work of an unknown kind on an unknown device: 1 step of unknown length, as the file"
+    )
+
+
+@pytest.mark.parametrize("cut", [12, 30, 60])
+def test_a_packed_file_that_ends_early_is_damaged_and_not_empty(tmp_path, cut):
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(step().op("aten::mm", 0, 9).text())[:cut])
+    with pytest.raises(TraceError, match="cut off or damaged"):
+        profile.read(tmp_path / "a.json.gz", lambda what, share: None)
+
+
+@pytest.mark.parametrize("form", ["tar", "tar.gz"])
+def test_an_archive_that_ends_early_is_damaged(tmp_path, form):
+    path = several(tmp_path, form)
+    data = path.read_bytes()
+    path.write_bytes(data[:700] if form == "tar" else data[: len(data) // 2])
+    with pytest.raises(TraceError, match="this archive is cut off or damaged"):
+        profile.read(path, lambda what, share: None)
+
+
+def test_a_member_that_is_damaged_or_no_trace_is_left_out_and_named(tmp_path):
+    path = several(tmp_path, "folder")
+    (path / "config.json").write_text('{"lr": 0.1}')
+    (path / "job_rank0.pt.trace.json.gz").write_bytes(b"\x1f\x8b\x08\x00junk")
+    analysis = profile.read(path, lambda what, share: None).analysis
+    assert [row.rank for row in analysis.ranks] == [1, 2]
+    (problem,) = [problem for problem in analysis.health if problem.code == "not_traces"]
+    assert problem.message.endswith(": config.json, job_rank0.pt.trace.json.gz")
+    (path / "job_rank1.pt.trace.json.gz").unlink()
+    assert profile.read(path, lambda what, share: None).analysis.ranks == [], "one is left"
+
+
+def test_an_encrypted_archive_cannot_be_read(tmp_path):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.json", step().op("aten::mm", 0, 9).text())
+    text = bytearray(path.read_bytes())
+    text[6] |= 1
+    text[text.index(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(text)
+    with pytest.raises(InvalidValue, match="is encrypted"):
+        profile.read(path, lambda what, share: None)
+
+
+def test_a_damaged_rank_is_said_and_no_rank_is_called_late(tmp_path):
+    rank(0, 40, 60).save(tmp_path, "0.json")
+    (tmp_path / "1.json").write_bytes(rank(1, 90, 10).text()[:-700])
+    analysis = profile.read(tmp_path, lambda what, share: None).analysis
+    assert [row.waiting_us for row in analysis.ranks] == [None, None]
+    assert sentence(analysis).startswith("Nothing tells which rank is late")
+    assert any(problem.message.startswith("rank 1: the file is cut off") for problem in analysis.health)
+
+
+def test_ranks_with_different_numbers_of_steps_are_compared_per_step(tmp_path):
+    rank(0, 40, 60).save(tmp_path, "0.json")
+    late = rank(1, 100, 0)
+    for event in list(late.events):
+        late.events.append({**event, "ts": event["ts"] + 400, "name": event["name"].replace("#", "#1")})
+        if "args" in event:
+            late.events[-1]["args"] = {**event["args"], "correlation": event["args"]["correlation"] + 50}
+    late.save(tmp_path, "1.json")
+    analysis = profile.read(tmp_path, lambda what, share: None).analysis
+    assert [(row.rank, row.waiting_us) for row in analysis.ranks] == [(0, 60), (1, 0)]
+    assert sentence(analysis).startswith(
+        "Rank 1 is late: in collectives, it waits 0 µs of a step, and the other 60"
+    )
