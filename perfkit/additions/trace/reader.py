@@ -108,7 +108,7 @@ class Reader:
         """What follows the list of events, once its end has been seen."""
 
     def told(self, kind: type[_T], *names: str) -> _T | None:
-        """What the file tells, next to its events, under the first of these names; None if it is malformed."""
+        """What the file tells before or after its events, by the first of these names; None if malformed."""
         value = next((self.said[name] for name in names if name in self.said), None)
         with contextlib.suppress(msgspec.ValidationError):
             return msgspec.convert(value, kind, strict=False)
