@@ -118,7 +118,15 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
         centre = own.centre + sum(part.centre for part in below)
         half = math.hypot(own.half, *(part.half for part in below))
         ratio = stats.judged(centre, half, len(self.rounds.own_samples_per_s), self.precision)
+        if not self.interleaved and self._is_disturbed:
+            ratio = msgspec.structs.replace(ratio, verdict="undecided")
         return ratio if self.band is None else stats.predicted(ratio, self.band)
+
+    @property
+    def _is_disturbed(self) -> bool:
+        """Whether others spoiled more than half of a side's rounds, in which the other side had no part."""
+        sides = (self.disturbed, self.own_samples_per_s), (self.other_disturbed, self.other_samples_per_s)
+        return any(stats.weights(shares, len(rates)).mean() <= 0.5 for shares, rates in sides)
 
     @property
     def in_two_rooms(self) -> tuple[Ratio, Ratio] | None:

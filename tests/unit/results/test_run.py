@@ -113,6 +113,16 @@ def test_runs_that_were_not_interleaved_are_compared_each_with_its_own_disturban
     assert apart.ratio.ratio == pytest.approx(1.0, rel=0.01)
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_a_run_in_a_disturbed_room_against_one_in_a_quiet_room_is_no_verdict(own):
+    """Nothing says which part of the difference is the room's."""
+    shares = [0.5] * 10, [0.0] * 10
+    disturbed, other = shares if own else shares[::-1]
+    rates = {"own": [100.0] * 10, "other": [60.0] * 10, "interleaved": False}
+    assert pairing(**rates).ratio.verdict == "faster"
+    assert pairing(**rates, disturbed=disturbed, other_disturbed=other).ratio.verdict == "undecided"
+
+
 def test_a_ratio_by_way_of_kept_stages_is_their_product_with_all_their_errors():
     below = [Rounds([120.0] * 10, [100.0] * 10), Rounds([150.0] * 10, [100.0] * 10)]
     through = pairing([110.0] * 10, [100.0] * 10, role="baseline", via=below).ratio
