@@ -23,6 +23,8 @@ Duration = Annotated[float, Meta(gt=0, lt=1e9)]
 """Seconds that something divides by."""
 Share = Annotated[float, Meta(ge=0, lt=1e3)]
 Count = Annotated[int, Meta(ge=0)]
+Size = Annotated[int, Meta(gt=0)]
+"""Of an incarnation, in rounds."""
 
 
 def clean(shares: Sequence[float], count: int) -> Flags:
@@ -42,11 +44,11 @@ class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
     other_samples_per_s: Annotated[list[Rate], Meta(min_length=1)]
     disturbed: list[Share] = []
     """Share of the cores that others took in each round; empty where it was not measured."""
-    incarnations: list[Count] = []
+    incarnations: list[Size] = []
     """How many rounds each incarnation has; empty for one."""
     other_disturbed: list[Share] = []
     """Of two runs that were not measured in the same rounds: the other's."""
-    other_incarnations: list[Count] = []
+    other_incarnations: list[Size] = []
 
     def nested(self, spread: Spread, interleaved: bool = True) -> Nested:
         """The mean logarithm of the ratio of the two."""
@@ -83,9 +85,15 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
     """Of recordings until 2026: further incarnations."""
 
     def __post_init__(self) -> None:
-        if self.interleaved and len(self.own_samples_per_s) != len(self.other_samples_per_s):
-            raise ValueError("its rates are interleaved, but not equally many")
-        if self.incarnations and sum(self.incarnations) != len(self.own_samples_per_s):
+        own = [self] if self.interleaved else []
+        for part in (*own, *self.via, *self.further_pairs):
+            if len(part.own_samples_per_s) != len(part.other_samples_per_s):
+                raise ValueError("its rates are interleaved, but not equally many")
+        sizes = [(self.other_incarnations, self.other_samples_per_s)]
+        sizes += [
+            (part.incarnations, part.own_samples_per_s) for part in (self, *self.via, *self.further_pairs)
+        ]
+        if any(incarnations and sum(incarnations) != len(rates) for incarnations, rates in sizes):
             raise ValueError("its incarnations have other rounds than it holds")
 
     @property
