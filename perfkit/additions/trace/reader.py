@@ -134,7 +134,7 @@ class Reader:
                     yield self._events(text[:start].rstrip(_COMMA))
                     text = text[start:]
         if self._after is None:
-            yield self._events(text)
+            yield self._events(text, is_last=True)
         self.truncated = self.truncated or self._after is None
         self._finish(self._after or b"", is_object)
 
@@ -182,7 +182,10 @@ class Reader:
             if head and not head.startswith(b"{"):
                 break
             if opening := _OPENING.search(head, searched):
-                self.said.update(_decode(bytes(head[: opening.end()]) + b"]}", dict[str, Any]) or {})
+                said = bytes(head[: opening.end()]) + b"]}"
+                self.said.update(
+                    _decode(said, dict[str, Any]) or _decode(repaired(said), dict[str, Any]) or {}
+                )
                 return bytes(head[opening.end() :]), True
             if len(head) > LONGEST_HEAD:
                 break
@@ -200,16 +203,14 @@ class Reader:
         if after.lstrip(b" \t\r\n,").startswith((b"{", b"[")) or _OPENING.search(after):
             self.documents = 2
 
-    def _events(self, text: bytes) -> list[Event]:
+    def _events(self, text: bytes, is_last: bool = False) -> list[Event]:
         """Events between commas: all at once, or where that fails, each that can be decoded."""
-        events = _decode(b"[" + text + b"]", list[Event])
-        if events is not None:
-            return events
-        for end in islice(_END.finditer(text), 8):  # more than one only where arguments look like it
-            events = _decode(b"[" + text[: end.start(1)] + b"]", list[Event])
-            if events is not None:
-                self._after = text[end.end() :]
-                return events
+        for form in (bytes, repaired):
+            for events, after in _cuts(text, is_last):
+                decoded = _decode(b"[" + form(events) + b"]", list[Event])
+                if decoded is not None:
+                    self._after = after
+                    return decoded
         ends = [0, *(match.end() for match in _BETWEEN.finditer(text)), len(text)]
         return [event for start, end in pairwise(ends) if (event := self._one(text[start:end]))]
 
@@ -218,11 +219,14 @@ class Reader:
         if self._after is not None:
             self._after = (self._after + text)[:_AFTER]
             return None
-        event = _decode(text.rstrip(_COMMA), Event)
-        if event is None and (end := _END.search(text)):
-            event, self._after = _decode(text[: end.start(1)], Event), text[end.end() :]
-        self.dropped += event is None
-        return event
+        for form in (bytes, repaired):
+            for event, after in _cuts(text.rstrip(_COMMA), is_last=False):
+                decoded = _decode(form(event), Event)
+                if decoded is not None:
+                    self._after = after
+                    return decoded
+        self.dropped += 1
+        return None
 
 
 def _last_start(text: bytes) -> int:
@@ -234,10 +238,21 @@ def _last_start(text: bytes) -> int:
     return 0
 
 
+def _cuts(text: bytes, is_last: bool) -> Iterator[tuple[bytes, bytes | None]]:
+    """What may be events, and what follows if the list ends there: more than once only in odd arguments."""
+    if not is_last:
+        yield text, None
+    if end := _EMPTY.match(text):
+        yield b"", text[end.end() :]
+    for end in islice(_END.finditer(text), 8):
+        yield text[: end.start() + 1], text[end.end() :]
+    if is_last:
+        yield text, None
+
+
 def _decode(text: bytes, kind: type[_T]) -> _T | None:
-    for form in (bytes, repaired):
-        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return msgspec.json.decode(form(text), type=kind, strict=False)
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return msgspec.json.decode(text, type=kind, strict=False)
     return None
 
 
@@ -245,7 +260,8 @@ _COMMA = b", \t\r\n"
 _LIST = re.compile(rb"\[\s*(\{|\]|$)")
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*")')
-_END = re.compile(rb'(?:(?<=\})|^)()\s*\](?=\s*(?:,\s*"|\}|\[|\{|$))')
+_END = re.compile(rb'\}\s*\](?=\s*(?:,\s*"|[}\[{]|\Z))')
+_EMPTY = re.compile(rb"\s*\]")
 _ESCAPES = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 _NOT_A_NUMBER = re.compile(rb"([:,\[]\s*)-?(?:NaN|nan|Infinity|inf)(?=\s*[,}\]])")
 _CONTROL = bytes(32 if byte < 32 else byte for byte in range(256))
