@@ -29,13 +29,16 @@ KERNELS = (Kind.KERNEL, Kind.COLLECTIVE)
 COPIES = (Kind.MEMCPY, Kind.MEMSET)
 
 
+_KIND = re.compile("|".join(f"(?P<{kind}>{pattern.pattern})" for kind, pattern in data.names("kind").items()))
+
+
 class Kinds(dict[tuple[str, str, str], Kind]):
     """The kind of phase, category and name: the first in names.toml that fits."""
 
     def __missing__(self, key: tuple[str, str, str]) -> Kind:
-        text, known = f"{key[1].lower()} {key[2]}", data.names("kind").items()
-        fits = (Kind[kind] for kind, pattern in known if pattern.match(text))
-        self[key] = next(fits, Kind.OTHER) if key[0] == "X" else Kind.OTHER
+        phase, category, name = key
+        fits = _KIND.match(f"{category.lower()} {name}") if phase == "X" else None
+        self[key] = Kind[fits.lastgroup or ""] if fits else Kind.OTHER
         return self[key]
 
 
