@@ -4,7 +4,8 @@
 two traces of the photos, `simulated` computes the article's ladder and a timeline on a simulated GPU,
 `lanes` pictures of steps before and after, `climb` all combinations of the article's switches. About ten
 minutes on two cores. `grid` measures 32 combinations of the loop on a CPU, which takes 25 minutes more: it is
-made only where it is named. What other programs disturbed is refused, and no file changes.
+made only where it is named. What other programs disturbed is refused, and no file changes. At the end
+`docs.climb` and `docs.pictures` make the page and the README's pictures of what is recorded.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 import perfkit
-from docs import climb
+from docs import climb, pictures
 from perfkit import machine
 from perfkit.additions.lanes import panel
 from perfkit.errors import PerfkitError
@@ -172,6 +173,7 @@ def record(names: list[str], out: Path) -> None:
             machine.write_atomically(listing, msgspec.json.format(text, indent=1))
     if out == FOLDER:
         climb.main()
+        pictures.main()
 
 
 def main() -> int:

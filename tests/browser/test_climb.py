@@ -1,9 +1,10 @@
 """The page "Climb it yourself": a guess, then switches, all from a file and without a kernel or a network."""
 
 import pytest
+from PIL import Image
 from playwright.sync_api import expect
 
-from docs import climb
+from docs import climb, pictures
 from tests.browser.lab import violations
 
 
@@ -82,3 +83,14 @@ def test_the_page_is_accessible_and_fits(ladder, scheme, width):
     ladder.get_by_role("button", name="show it").click()
     assert violations(ladder) == [] and ladder.evaluate(fits)
     ladder.set_viewport_size({"width": 1280, "height": 720})
+
+
+def test_the_readme_shows_the_pictures_that_are_made():
+    """Small enough for a page; the animation has a frame for the question and for each switch."""
+    readme = (climb.ROOT / "README.md").read_text(encoding="utf-8")
+    names = [*pictures.PANELS, *pictures.ANIMATIONS]
+    for name in names:
+        assert f"docs/images/{name}" in readme
+        assert (pictures.FOLDER / name).stat().st_size < 1_000_000
+    for name in pictures.ANIMATIONS:
+        assert Image.open(pictures.FOLDER / name).n_frames == 1 + len(pictures.CLICKS)
