@@ -41,6 +41,7 @@ print(json.dumps({
     "data": str(machine.data_folder()),
     "checkout": machine.checkout(),
     "recordings": sorted(recordings.available()),
+    "pages": [(machine.shipped("recordings") / name).is_file() for name in ("climb.html", "lanes/02.json")],
     "puzzles": (puzzles.folder() / "mysteries.toml").is_file(),
     "panel": said,
     "torch": "torch" in sys.modules,
@@ -78,6 +79,7 @@ def test_what_ships_is_in_the_wheel_and_nothing_is_written_beside_it(installed):
     assert "site-packages" in found["from"], "a folder `perfkit` where Python starts hides nothing"
     assert found["data"] == str(installed.home / "data" / "perfkit")
     assert found["checkout"] is None
+    assert found["pages"] == [True, True]
     assert found["recordings"] == ["cpu-quick", "sim-v100"] and found["puzzles"]
     assert "pip install jupyterlab ipywidgets" in found["panel"]
     assert not found["torch"]

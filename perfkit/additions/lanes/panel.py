@@ -26,10 +26,7 @@ Given = Mapping[str, Any]
 
 def folder() -> Path:
     """Where the recorded pictures of the chapters are."""
-    tree = machine.checkout()
-    if tree is None:
-        raise InvalidValue("there are no recorded lanes here", "Work in a copy of perfkit's repository")
-    return tree / "data" / "recordings" / "lanes"
+    return machine.shipped("recordings") / "lanes"
 
 
 def lanes(which: str | Given, workload: str | None = None, **where: Any) -> HTML:
