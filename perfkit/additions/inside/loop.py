@@ -36,13 +36,38 @@ class Step:
     """Seconds of it in which batches were waited for."""
     samples: int = 0
     evaluated: bool = False
-    """Whether an evaluation was in it, whose batches are fetched without gradients and count for nothing."""
+    """Whether an evaluation was in it, whose batches count for nothing."""
+
+
+class _Batches:
+    """The batches that were fetched with gradients since the last step.
+
+    Those of a data set are for training if it had some in the first step, or the last one before any other
+    step; the others are for an evaluation.
+    """
+
+    def __init__(self) -> None:
+        self.fetched: list[tuple[int, float, int]] = []
+        """The data set, the wait for the batch, its samples."""
+        self._trained_on = set[int]()
+
+    def count(self, step: Step, is_first: bool) -> None:
+        """The step has ended: it gets its batches."""
+        sure = self.fetched if is_first else self.fetched[-1:]
+        self._trained_on.update(data_set for data_set, *_ in sure)
+        for data_set, waited, samples in self.fetched:
+            if data_set in self._trained_on:
+                step.waited += waited
+                step.samples += samples
+            else:
+                step.evaluated = True
+        self.fetched.clear()
 
 
 @contextlib.contextmanager
 def observed() -> Iterator[list[Step]]:
     """Notes the steps of a loop over a `DataLoader` while the context lasts; afterwards all is as before."""
-    steps, now, ends = list[Step](), Step(), list[torch.Event]()
+    steps, now, ends, batches = list[Step](), Step(), list[torch.Event](), _Batches()
     first: Any = None
     since: float | None = None
     base: Any = dataloader._BaseDataLoaderIter
@@ -58,8 +83,7 @@ def observed() -> Iterator[list[Step]]:
             now.evaluated = True
             return plain(iterator)
         batch = plain(iterator)
-        now.waited += time.perf_counter() - start
-        now.samples += _samples(batch)
+        batches.fetched.append((id(iterator._dataset), time.perf_counter() - start, _samples(batch)))
         return batch
 
     def stepped(which: Any, *_: Any) -> None:
@@ -68,6 +92,7 @@ def observed() -> Iterator[list[Step]]:
         if since is not None and which is first:
             end = time.perf_counter()
             now.seconds = end - since
+            batches.count(now, is_first=not steps)
             steps.append(now)
             since, now = end, Step()
             if torch.cuda.is_initialized():

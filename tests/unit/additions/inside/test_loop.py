@@ -18,7 +18,8 @@ def test_the_figures_leave_out_the_first_steps():
     assert loop.contents([])[0].text.startswith("No step was seen")
 
 
-def test_batches_of_a_validation_are_no_training(monkeypatch):
+@pytest.mark.parametrize("around", [True, False], ids=["around the loop", "inside of the loop"])
+def test_batches_of_a_validation_are_no_training(around, monkeypatch):
     """Neither their samples nor their waits count, nor does the step in which they are fetched."""
     now = [0.0]
     monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
@@ -36,9 +37,10 @@ def test_batches_of_a_validation_are_no_training(monkeypatch):
                 now[0] += 0.75
                 model(x).sum().backward()
                 optimizer.step()
-            with torch.no_grad():
+            with torch.no_grad() if around else contextlib.nullcontext():
                 for x in validation:
-                    model(x)
+                    with torch.no_grad():
+                        model(x)
     assert [(step.samples, step.waited) for step in steps] == [(2, 0.25)] * 12
     assert [at for at, step in enumerate(steps) if step.evaluated] == [4, 8]
     assert dict(loop.contents(steps)[0].rows)["samples/s"] == "2.00"
