@@ -22,12 +22,14 @@ import perfkit
 from docs import climb, pictures
 from perfkit import machine
 from perfkit.additions.lanes import panel
+from perfkit.additions.lanes.figures import Lanes
 from perfkit.errors import PerfkitError
 from perfkit.machine import cores
+from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.show import figures
-from perfkit.studies.sources import Plan, Progress
+from perfkit.studies.sources import Plan, Progress, opened
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "data" / "recordings"
@@ -42,14 +44,33 @@ CLOSE = "Close them, then record again"
 TIMELINE = "traces/sim-v100-data_loading.pt.trace.json.gz"
 
 
-LANES = {
-    "02": ("baseline", "data_loading"),
-    "03": ("data_loading", "pinning"),
-    "04": ("pinning", "batch_size"),
-    "05": ("batch_size", "uint8_copy"),
-    "06": ("uint8_copy", "amp"),
-    "07": ("amp", "compile"),
+LANES = {"sim-v100": {"device": "sim:v100", "host": "article"}, "cpu-quick": {"device": "cpu"}}
+"""Recordings whose stages get a picture of their steps, and where it is made."""
+
+
+_BACKWARD = [(0, 40, "compute")]
+DRAWN = {
+    "hidden-waits": {
+        "loss read in each step": {
+            "steps": 2,
+            "host": [(0, 9, "load", 0), (9, 19, "wait", 0), (19, 28, "load", 1), (28, 38, "wait", 1)],
+            "kernels": [(9, 19, "compute", 0), (28, 38, "compute", 1)],
+        },
+        "loss read at the end": {
+            "steps": 2,
+            "host": [(0, 9, "load", 1), (10, 19, "load", 2)],
+            "kernels": [(0, 10, "compute", 0), (10, 20, "compute", 1)],
+        },
+    },
+    "buckets": {
+        "gradients averaged in one piece": {"kernels": _BACKWARD, "copy": [(40, 56.4, "copy", 1)]},
+        "averaged in four buckets": {
+            "kernels": _BACKWARD,
+            "copy": [(10 * n, 10 * n + 4.4, "copy", n) for n in range(1, 5)],
+        },
+    },
 }
+"""Pictures of chapters 11 and 13 whose times follow from their text: nothing is measured."""
 
 
 class Refused(PerfkitError):
@@ -86,22 +107,33 @@ def simulated(folder: Path) -> list[str]:
 
 
 def lanes(folder: Path) -> list[str]:
-    """The pictures below chapters' titles: steps of the article's ladder before and after, simulated."""
-    runs = {run.stage: run for run in recordings.find("sim-v100")}
+    """Two steps of each stage, before and after: the article's are simulated, those of the CPU measured."""
     (folder / "lanes").mkdir(exist_ok=True)
-    for chapter, (before, after) in LANES.items():
-        first, second = runs[before].recipe, runs[after].recipe
-        if after == "amp":  # the article doubled the batch as well
-            second = {**first, "amp": "fp16"}
-        titles = f"before: {runs[before].title}", f"after: {runs[after].title}"
-        picture = panel.made(
-            dict(zip(titles, (first, second), strict=True)),
-            None,
-            {"device": "sim:v100", "host": "article"},
-            Progress(),
-        )
-        (folder / "lanes" / f"{chapter}.json").write_bytes(msgspec.json.encode(picture))
-    return [f"lanes/{chapter}.json" for chapter in LANES]
+    pictures = {}
+    for name, where in LANES.items():
+        runs = recordings.find(name)
+        for run in runs:
+            if run.status != "ok" or run.is_again:
+                continue
+            before = run.previous(runs)
+            recipes = {one.title: Recipe.from_dict(one.recipe) for one in (before, run) if one}
+            pictures[f"{name}-{run.stage}"] = _pictured(run, recipes, where)
+            if name == "sim-v100" and before and run.stage == "amp":  # the article doubled the batch as well
+                recipes[run.title] = recipes[before.title].replace(amp="fp16")
+                pictures[f"{name}-amp-alone"] = _pictured(run, recipes, where)
+    for name, given in DRAWN.items():
+        picture = panel.made(given, None, {}, Progress())
+        sides = [msgspec.structs.replace(side, note="computed") for side in picture.sides]
+        pictures[name] = Lanes(sides)
+    for name, picture in pictures.items():
+        (folder / "lanes" / f"{name}.json").write_bytes(msgspec.json.encode(picture))
+    return [f"lanes/{name}.json" for name in pictures]
+
+
+def _pictured(run: Run, recipes: dict[str, Recipe], where: dict[str, str]) -> Lanes:
+    plan = perfkit.plan(run.workload, run.preset, ["baseline"], options=run.options, **where)
+    with opened(plan, Progress(), panel.LOOK) as source:
+        return panel.of_recipes(recipes, source)
 
 
 def combinations(folder: Path) -> list[str]:

@@ -20,7 +20,7 @@ baseline = pk.StagePanel("baseline")
 baseline.run()
 
 # %% [markdown]
-# The number to watch is **samples/s**. The lower bar is one training step: orange is time spent waiting for data, blue is everything else. On a CPU, this loop decodes JPEG photos, and a large part of the bar is orange.
+# The number to watch is **samples/s**. The picture is two training steps: green is loading data, blue is computing. On a CPU, this loop decodes JPEG photos, and nothing computes in the meantime.
 #
 # Now let another process load the next batch while the model trains. In PyTorch that is `DataLoader(..., num_workers=1)`.
 
@@ -30,11 +30,22 @@ panel.set(workers=1)
 panel.run()
 
 # %% [markdown]
-# The orange part shrinks, and samples/s rises. Green is the worker's time. Press **Keep**. The panel alternates between both loops, so a slow moment hits both, and says *faster* only if the whole interval of the ratio is above 1.
+# Now the worker loads (green) while the model computes, and samples/s rises. Orange is what is left of the waiting. Press **Keep**. The panel alternates between both loops, so a slow moment hits both, and says *faster* only if the whole interval of the ratio is above 1.
 #
-# (On a CPU, two environment variables are also set. One keeps freed memory, which is why this *before* beats the loop above. The other lets idle threads sleep; without it, a worker gains little. [02](02_data_loading.ipynb) takes them apart.)
+# (On a CPU the panel also sets two environment variables; [this page](../docs/cpu.md) takes them apart.)
 #
 # That is the method of the whole course: **look at the step, name the gap, change one line, look again.**
+
+# %% [markdown]
+# ## Your own file
+#
+# The next cell writes `my_train.py`, the same loop in thirty lines. In each chapter you first see what a switch gives, and then change that line in *your* file. The cell compares it with the file as it was before, and a chart grows with each line that makes it faster.
+
+# %%
+pk.my_train()
+
+# %% [markdown]
+# (No editor? `%load my_train.py` in an empty cell, then put `%%writefile my_train.py` above it. Joining late? `pk.my_train(restore="02")` writes the file as it is after 02.)
 #
 # ## Why it matters
 #

@@ -72,11 +72,11 @@ pk.recording("sim-v100", "baseline")
 #
 # The methods slides sort everything you can do into five levers. Each is worth at most what the timeline shows. *Data reading* can remove the long gap, *framework scheduling* the small ones. *Configuration* (batch, precision, shapes) and *operator performance* shorten the kernels. *Model implementation* saves whatever need not be computed.
 #
-# ## Your line: time it by hand
+# ## Time it by hand
 #
-# This is the loop in plain PyTorch, with a clock. Start a cell with `%%watch` and perfkit times every step of its loop. Every training log should have two numbers, the time of a step and how much of it is waiting for data (`batch_cost` and `reader_cost` on the slides). Replace the line marked `# edit`: how long did the loop wait for this batch?
+# Every training log should have two numbers: the time of a step, and how much of it is waiting for data (`batch_cost` and `reader_cost` on the slides). This is the loop with a clock. Replace the line marked `# edit`: how long did the loop wait for this batch?
 
-# %%
+# %% tags=["exercise"]
 import time
 
 import torch
@@ -85,29 +85,14 @@ from torch.utils.data import DataLoader
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 
-from perfkit.workloads.files import photo_folder
+from perfkit.workloads.files import photo_folder  # JPEG files, made once
+from perfkit.workloads.photos import small_net
 
-photos = photo_folder(256)  # JPEG files, made once
-# %load_ext perfkit
-
-# %% tags=["exercise"]
-# %%watch
-torch.manual_seed(0)
 device = "cuda" if torch.cuda.is_available() else "cpu"
-layers = []
-shapes = [(3, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]
-for inputs, outputs, stride in shapes:
-    layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
-model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 8)).to(device)
+model = small_net(classes=8).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 transform = T.Compose([T.Resize(96), T.CenterCrop(96), T.ToTensor(), T.Normalize(0.5, 0.5)])
-dataset = ImageFolder(photos, transform)
-loader = DataLoader(
-    dataset,
-    shuffle=True,
-    drop_last=True,
-    batch_size=32,
-)
+loader = DataLoader(ImageFolder(photo_folder(256), transform), batch_size=32, shuffle=True, drop_last=True)
 waits, ends = [], [time.perf_counter()]
 for images, labels in loader:
     arrived = time.perf_counter()
@@ -141,7 +126,7 @@ else:
 # waits.append(arrived - ends[-1])
 # ```
 #
-# The wait needs no synchronisation. Compare it with what `%%watch` says.
+# The wait needs no synchronisation.
 #
 # </details>
 

@@ -13,22 +13,22 @@
 #
 # *After this you can compute what pinning can gain before you try it, and say what `non_blocking` does and does not do.*
 #
+# The walk-through's V100, simulated. Before, the host stands still until the copy has ended. After, the copy is short:
+
+# %%
+from perfkit import notebook as pk
+
+pk.lanes("sim-v100-pinning")
+
+# %% [markdown]
 # The gap: the batch is copied to the GPU while no kernel runs. In the walk-through the copy took 10 of 37 ms of each step. Three switches act on it, in three ways:
 #
 # - **Pinned memory** (`pin_memory=True`) makes the copy faster. From ordinary memory, the driver must first copy the batch into a page-locked buffer.
 # - **`non_blocking=True`** lets the host go on as soon as it has queued the copy.
 # - **A second stream** lets the copy and the kernels run at the same time. On one stream they always take turns.
-#
-# This is a steady step before. Its kernels begin only when the copy has ended, and the host stands still until then:
-
-# %%
-from perfkit import notebook as pk
-
-before = pk.TraceView("recorded:sim-v100-data_loading")
-before.timeline(step=1)
 
 # %% [markdown]
-# **What to expect.** At most the copy's share of the step, so measure your bandwidth first. The walk-through's machine copied 19 MB in 10 ms, which is 1.9 GB/s, and in about 2 ms once pinned: 865 → 1,200 samples/s. PyTorch's official tutorial, also on a V100, copies as many bytes in 1.94 ms *without* pinning; there is hardly anything to gain. (The walk-through prints 46 ms a step next to its 1,200 samples/s, which contradict each other: [14](14_checking_the_articles.ipynb).)
+# **What to expect.** At most the copy's share of the step, so measure your bandwidth first. The walk-through's machine copied 19 MB in 10 ms, which is 1.9 GB/s, and in about 2 ms once pinned: 865 → 1,200 samples/s. PyTorch's official tutorial, also on a V100, copies as many bytes in 1.94 ms *without* pinning; there is hardly anything to gain.
 #
 # ## On your machine
 #
@@ -52,59 +52,16 @@ if panel.runs[-1].status == "ok":
 # %% [markdown]
 # ## Your line
 #
-# There are two places to edit, the loader and the copies. Pin only in a loader with workers. With `num_workers=0` there is no pin thread, so the training process has to pin each batch itself, which can take longer than a plain copy. Without a GPU, the edited cell warns that there is nothing to pin for.
+# Edit `my_train.py` in two places, the loader and the copies. Pin only in a loader with workers. With `num_workers=0` there is no pin thread, so the training process has to pin each batch itself, which can take longer than a plain copy.
 
 # %%
-import torch
-from torch import nn
-from torch.utils.data import DataLoader
-from torchvision import transforms as T
-from torchvision.datasets import ImageFolder
-
-from perfkit.workloads.files import photo_folder
-
-photos = photo_folder(256)  # JPEG files, made once
-# %load_ext perfkit
-
-# %% tags=["exercise"]
-# %%watch
-torch.manual_seed(0)
-device = "cuda" if torch.cuda.is_available() else "cpu"
-layers = []
-shapes = [(3, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]
-for inputs, outputs, stride in shapes:
-    layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
-model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 8)).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-transform = T.Compose([T.Resize(96), T.CenterCrop(96), T.ToTensor(), T.Normalize(0.5, 0.5)])
-dataset = ImageFolder(photos, transform)
-loader = DataLoader(
-    dataset,
-    shuffle=True,
-    drop_last=True,
-    batch_size=32,
-    num_workers=1,
-    pin_memory=False,  # edit
-)
-for images, labels in loader:
-    images, labels = images.to(device), labels.to(device)  # edit
-    loss = nn.functional.cross_entropy(model(images), labels)
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-# %% tags=["check"]
-if not loader.pin_memory:
-    print("Your turn: edit the marked lines above, and run both cells again.")
-else:
-    assert loader.num_workers > 0, "Without workers the training process pins each batch itself"
-    print("Right: the loader pins in a separate thread while the loop runs")
+pk.my_train()
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
 # ```python
-# pin_memory=True,
+# num_workers=1, persistent_workers=True, pin_memory=device == "cuda")
 #
 # images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 # ```

@@ -13,13 +13,19 @@
 #
 # *After this you can say what a larger batch gains, what it costs, and why an epoch that is twice as fast may not be.*
 #
+# The walk-through's V100, simulated. The same samples in small batches and in one large batch:
+
+# %%
+from perfkit import notebook as pk
+
+pk.lanes("sim-v100-batch_size")
+
+# %% [markdown]
 # The gap: each operator costs some microseconds of Python and dispatch, whatever the batch. On a GPU, small kernels also leave part of the device idle while they run. With a larger batch, the same number of launches does more work. It **changes the training**: there are fewer, larger steps for the same samples.
 #
 # Compare samples/s, never the time of a step: a larger batch has longer steps.
 
 # %%
-from perfkit import notebook as pk
-
 panel = pk.StagePanel("batch_size")
 panel
 
@@ -58,60 +64,20 @@ ledger.table("At the peak")
 # If a run does not fit, the panel says so. Set a smaller batch, here and in the chapters that follow: `panel.set(batch_size=128)`.
 #
 # On a GPU, `nvidia-smi` shows more than PyTorch has allocated. The allocator keeps freed memory, because asking the driver each time (`cudaMalloc`) is slow; the distributed guide warns of that, too. Leave `empty_cache()` out of the loop. If sizes vary, try `PYTORCH_ALLOC_CONF=expandable_segments:True`.
-#
+
+# %% [markdown]
 # ## Your line
+#
+# Double the batch in `my_train.py`. A step then trains on other samples, which you have to allow:
 
 # %%
-import torch
-from torch import nn
-from torch.utils.data import DataLoader
-from torchvision import transforms as T
-from torchvision.datasets import ImageFolder
-
-from perfkit.workloads.files import photo_folder
-
-photos = photo_folder(256)  # JPEG files, made once
-# %load_ext perfkit
-
-# %% tags=["exercise"]
-# %%watch
-torch.manual_seed(0)
-device = "cuda" if torch.cuda.is_available() else "cpu"
-layers = []
-shapes = [(3, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]
-for inputs, outputs, stride in shapes:
-    layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
-model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 8)).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-transform = T.Compose([T.Resize(96), T.CenterCrop(96), T.ToTensor(), T.Normalize(0.5, 0.5)])
-dataset = ImageFolder(photos, transform)
-dataset.samples *= 2  # a longer epoch
-loader = DataLoader(
-    dataset,
-    shuffle=True,
-    drop_last=True,
-    batch_size=32,  # edit
-    num_workers=1,
-)
-for images, labels in loader:
-    images, labels = images.to(device), labels.to(device)
-    loss = nn.functional.cross_entropy(model(images), labels)
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-# %% tags=["check"]
-if loader.batch_size == 32:
-    print("Your turn: edit the marked line above, and run both cells again.")
-else:
-    assert loader.batch_size > 32, "A larger batch"
-    print(f"Right: {len(loader)} steps in an epoch, and a step sees {loader.batch_size} samples")
+pk.my_train(allow=["samples", "updates"])
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
 # ```python
-# batch_size=64,
+# batch_size=64
 # ```
 #
 # Tune the learning rate again before you conclude anything about accuracy.

@@ -13,11 +13,17 @@
 #
 # *After this you can send a quarter of the bytes, and say where that helps and where it does not.*
 #
-# The gap: what is left of the copy, and the loader's work on floats. A decoded image consists of bytes. `ToTensor` turns each byte into four before the batch is collated, queued and copied. Send the bytes, and convert on the device.
+# The walk-through's V100, simulated. What is left of the copy shrinks:
 
 # %%
 from perfkit import notebook as pk
 
+pk.lanes("sim-v100-uint8_copy")
+
+# %% [markdown]
+# The gap: what is left of the copy, and the loader's work on floats. A decoded image consists of bytes. `ToTensor` turns each byte into four before the batch is collated, queued and copied. Send the bytes, and convert on the device.
+
+# %%
 panel = pk.StagePanel("uint8_copy")
 panel
 
@@ -36,59 +42,14 @@ print(
 # On a CPU, decoding is most of what a sample costs. Each photo is decoded at 500 × 375, and the next line shrinks it to 96 × 96: most pixels were decoded for nothing. A JPEG file can be decoded at a half, a quarter or an eighth of its size. `pk.StagePanel("scaled_decode").run()` measures that. Expect 1.0 to 1.2 times as fast if the worker already keeps up, because it now uses less of the core it shares with the model, and far more if the loop still waits. The pixels change slightly.
 #
 # If images are small and the model enlarges them, send them small and resize on the device (`device_resize`). The walk-through copies 224 × 224 images that were made from 32 × 32, which have 49 times fewer pixels.
-#
+
+# %% [markdown]
 # ## Your line
 #
-# Keep the images in bytes, and convert them to floats between -1 and 1 after the copy.
+# In `my_train.py`, keep the images in bytes, and convert them to floats between -1 and 1 after the copy.
 
 # %%
-import torch
-from torch import nn
-from torch.utils.data import DataLoader
-from torchvision import transforms as T
-from torchvision.datasets import ImageFolder
-
-from perfkit.workloads.files import photo_folder
-
-photos = photo_folder(256)  # JPEG files, made once
-# %load_ext perfkit
-
-# %% tags=["exercise"]
-# %%watch
-torch.manual_seed(0)
-device = "cuda" if torch.cuda.is_available() else "cpu"
-layers = []
-shapes = [(3, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]
-for inputs, outputs, stride in shapes:
-    layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
-model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 8)).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-transform = T.Compose([T.Resize(96), T.CenterCrop(96), T.ToTensor(), T.Normalize(0.5, 0.5)])  # edit
-dataset = ImageFolder(photos, transform)
-loader = DataLoader(
-    dataset,
-    shuffle=True,
-    drop_last=True,
-    batch_size=32,
-    num_workers=1,
-)
-for images, labels in loader:
-    images, labels = images.to(device), labels.to(device)  # edit
-    loss = nn.functional.cross_entropy(model(images), labels)
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-# %% tags=["check"]
-if dataset[0][0].dtype == torch.float32:
-    print("Your turn: edit the marked lines above, and run both cells again.")
-else:
-    assert dataset[0][0].dtype == torch.uint8, "The data set should give bytes"
-    assert images.dtype == torch.float32, "The model needs floats: convert on the device"
-    assert -1 <= images.min() < 0 < images.max() <= 1, (
-        "Scale to the range from -1 to 1, as Normalize(0.5, 0.5) did"
-    )
-    print("Right: the loader passes on bytes, and the model sees the same floats as before")
+pk.my_train()
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -96,7 +57,6 @@ else:
 # ```python
 # transform = T.Compose([T.Resize(96), T.CenterCrop(96), T.PILToTensor()])
 #
-# images, labels = images.to(device), labels.to(device)
 # images = (images.to(torch.float32) / 255 - 0.5) / 0.5
 # ```
 #
@@ -123,7 +83,7 @@ def to_device(images, device, mean, std):
 pk.puzzle("uint8").check(to_device)
 
 # %%
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 # %% [markdown]
 # ### Puzzle ★★: a batch in one access

@@ -13,6 +13,16 @@
 #
 # *After this you can turn on mixed precision correctly, and say which of its parts made your loop faster.*
 #
+# The walk-through's V100, simulated. Only the kernels change:
+
+# %%
+from torch import nn
+
+from perfkit import notebook as pk
+
+pk.lanes("sim-v100-amp-alone")
+
+# %% [markdown]
 # The gap: by now the device is busy, but with slow kernels. The walk-through's kernel view showed Tensor Core time 0%: the fastest units of the GPU were idle. They multiply small matrices, in 16 bits and a few other types. *Autocast* runs matrix products and convolutions in 16 bits. It keeps losses and the statistics of norms in float32, and everything else runs in the type of its input, which is why activations shrink, too.
 
 # %% [markdown]
@@ -21,8 +31,6 @@
 # Convolution kernels prefer another memory layout, NHWC (`channels_last`), so that is measured first. Expect 1.05 to 1.25 times as fast on a CPU.
 
 # %%
-from perfkit import notebook as pk
-
 layout = pk.StagePanel("channels_last")
 layout.run()
 
@@ -75,69 +83,26 @@ for amp in ("off", "fp16"):
 # *bf16* has the range of float32 and needs nothing else. *fp16* is more precise, but small gradients become 0 and values above 65,504 become infinite. So the loss is multiplied before backward (`GradScaler`), and a step that overflows is skipped. GPUs before Ampere, such as the V100 and the T4, have no bf16 units. The walk-through left the scaler out; a real training can't. *TF32* shortens float32 on Ampere and newer, in convolutions by default, in matrix products with `torch.set_float32_matmul_precision("high")`.
 #
 # Sums inside a 16-bit product are normally kept in float32. The panel compares losses and outputs with strict float32. Compare your final accuracy once, too: a part that trains badly can stay in float32 under `torch.autocast(device, enabled=False)`.
-#
+
+# %% [markdown]
 # ## Your line
 #
-# Compute forward and loss under autocast in bfloat16.
+# Two edits of `my_train.py`, each with its own verdict: first the layout of the model, then forward and loss under autocast in bfloat16.
 
 # %%
-import torch
-from torch import nn
-from torch.utils.data import DataLoader
-from torchvision import transforms as T
-from torchvision.datasets import ImageFolder
-
-from perfkit.workloads.files import photo_folder
-
-photos = photo_folder(256)  # JPEG files, made once
-# %load_ext perfkit
-
-# %% tags=["exercise"]
-# %%watch
-torch.manual_seed(0)
-device = "cuda" if torch.cuda.is_available() else "cpu"
-layers = []
-shapes = [(3, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]
-for inputs, outputs, stride in shapes:
-    layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
-model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 8)).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-transform = T.Compose([T.Resize(96), T.CenterCrop(96), T.ToTensor(), T.Normalize(0.5, 0.5)])
-dataset = ImageFolder(photos, transform)
-loader = DataLoader(
-    dataset,
-    shuffle=True,
-    drop_last=True,
-    batch_size=32,
-    num_workers=1,
-)
-for images, labels in loader:
-    images, labels = images.to(device), labels.to(device)
-    logits = model(images)  # edit
-    loss = nn.functional.cross_entropy(logits, labels)  # edit
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-# %% tags=["check"]
-if logits.dtype == torch.float32:
-    print("Your turn: edit the marked lines above, and run both cells again.")
-else:
-    assert logits.dtype == torch.bfloat16, f"The model computed in {logits.dtype}"
-    assert loss.dtype == torch.float32, "Put the loss under autocast as well: it then computes in float32"
-    assert model[0].weight.dtype == torch.float32, "The weights stay float32: do not convert the model"
-    print("Right: 16-bit products, float32 weights and loss")
+pk.my_train()
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
 # ```python
+# model = small_net(classes=8).to(device, memory_format=torch.channels_last)
+#
 # with torch.autocast(device, torch.bfloat16):
-#     logits = model(images)
-#     loss = nn.functional.cross_entropy(logits, labels)
+#     loss = nn.functional.cross_entropy(model(images), labels)
 # ```
 #
-# Backward stays outside: it uses the types that forward used.
+# Backward stays outside: it uses the types that forward used. The weights stay float32: do not convert the model.
 #
 # </details>
 

@@ -13,13 +13,21 @@
 #
 # *After this you can say what `torch.compile` changed in a step, and after how many steps it has paid for itself.*
 #
+# The walk-through's V100, simulated. Again only the kernels change:
+
+# %%
+import torch
+
+from perfkit import notebook as pk
+
+pk.lanes("sim-v100-compile")
+
+# %% [markdown]
 # The gap: between convolutions and products are small operators such as norms, activations and sums. Each reads all of its input from memory and writes all of its output. `torch.compile` captures the model as a graph and *fuses* such chains into single kernels, and the host launches fewer of them.
 #
 # Compiling takes time in the first step; the panel reports it separately. (On a GPU with less than 16 GB, call `panel.set(batch_size=128)` before you run.)
 
 # %%
-from perfkit import notebook as pk
-
 panel = pk.StagePanel("compile")
 panel
 
@@ -68,62 +76,23 @@ for layout in (False, True):
 # - *Graph breaks*: Python that needs a value (`if loss > 1`, `.item()`) splits the graph. `fullgraph=True` turns that into an error that names the line.
 # - *New shapes* compile again. By default a size becomes dynamic once it has changed, and then no more. `TORCH_LOGS=graph_breaks,recompiles` lists both.
 # - *Launch-bound models* need more than fusion. `mode="reduce-overhead"` records CUDA graphs, so that the host launches a whole graph at once; these need fixed shapes.
-#
+
+# %% [markdown]
 # ## Your line
+#
+# Compile the model of `my_train.py`.
 
 # %%
-import torch
-from torch import nn
-from torch.utils.data import DataLoader
-from torchvision import transforms as T
-from torchvision.datasets import ImageFolder
-
-from perfkit.workloads.files import photo_folder
-
-photos = photo_folder(256)  # JPEG files, made once
-# %load_ext perfkit
-
-# %% tags=["exercise"]
-# %%watch
-torch.manual_seed(0)
-device = "cuda" if torch.cuda.is_available() else "cpu"
-layers = []
-shapes = [(3, 16, 2), (16, 32, 1), (32, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]
-for inputs, outputs, stride in shapes:
-    layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
-model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 8)).to(device)
-model = model.train()  # edit
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-transform = T.Compose([T.Resize(96), T.CenterCrop(96), T.ToTensor(), T.Normalize(0.5, 0.5)])
-dataset = ImageFolder(photos, transform)
-loader = DataLoader(
-    dataset,
-    shuffle=True,
-    drop_last=True,
-    batch_size=32,
-    num_workers=1,
-)
-for images, labels in loader:
-    images, labels = images.to(device), labels.to(device)
-    loss = nn.functional.cross_entropy(model(images), labels)
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-# %% tags=["check"]
-if not (isinstance(model, torch._dynamo.OptimizedModule) or model._compiled_call_impl):
-    print("Your turn: edit the marked line above, and run both cells again.")
-else:
-    print("Right. %%watch leaves the first two steps out; the first one compiled")
+pk.my_train()
 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
 # ```python
-# model = torch.compile(model.train())
+# model = torch.compile(model)
 # ```
 #
-# `model.compile()` does the same in place. Compile after `.to(device)` and after changing the memory layout.
+# Compile after `.to(device)` and after changing the memory layout. `model.compile()` does the same in place.
 #
 # </details>
 

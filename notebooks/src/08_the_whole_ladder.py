@@ -31,7 +31,13 @@ panel.run()
 #
 # **What to expect.** On two cores 1.3 to 2 times as fast, with bf16 instructions 3 times; more with a GPU.
 #
-# This is your script, without perfkit. It gives the same losses:
+# Now your own file, against the one that chapter 00 wrote:
+
+# %%
+pk.my_train(whole=True)
+
+# %% [markdown]
+# This is the script of the recipe, without perfkit. It gives the same losses:
 
 # %%
 pk.training_loop(panel.runs[1:])
@@ -71,8 +77,6 @@ Markdown("\n".join(f"- {rung.title}: {rung.published}" for rung in rungs if rung
 # pk.attribute(["data_loading", "channels_last", "compile"], minutes=4)  # each alone, all, all but each
 # pk.tune(minutes=10)  # search: workers, batch, precision, within the memory
 # ```
-#
-# Some switches are not on the ladder, such as `device_prefetch`, `fused_optimizer` and `cudnn_benchmark`. Try one with `pk.StagePanel("NAME")`, or any combination in the [workbench](10_workbench.ipynb).
 #
 # ## What is it worth?
 #

@@ -16,7 +16,13 @@
 # The host launches kernels and runs ahead of the device. A line that *reads* a value, or needs a size that only the device knows, stops it until everything launched before is done. Then the device waits for new work. The code does not show it:
 #
 # `.item()` · `print(loss)` · `if loss > 1` · `.cpu()` · `x[mask]` · `nonzero()` · `torch.tensor(n, device="cuda")`
-#
+
+# %%
+from perfkit import notebook as pk
+
+pk.lanes("hidden-waits")
+
+# %% [markdown]
 # ## Find them
 #
 # How many times does the host wait in one step of this loop?
@@ -26,7 +32,6 @@ import torch
 from torch import nn
 
 import perfkit
-from perfkit import notebook as pk
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 model = nn.Linear(16, 4).to(device)
@@ -76,7 +81,7 @@ with perfkit.detect_syncs() as places:
 assert not places
 
 # %% [markdown]
-# Leave that `assert` in a test and the next stray `print(loss)` fails it. perfkit watches the calls, so it finds nearly all of them without a GPU, too; only a copy like `torch.tensor(n, device="cuda")` needs one. On a GPU, `torch.cuda.set_sync_debug_mode("warn")` is PyTorch's own detector. For a whole workload there is `pk.find_syncs`.
+# Leave that `assert` in a test and the next stray `print(loss)` fails it. perfkit watches the calls, so it finds nearly all of them without a GPU, too; only a copy like `torch.tensor(n, device="cuda")` needs one. On a GPU, `torch.cuda.set_sync_debug_mode("warn")` is PyTorch's own detector.
 #
 # ## What a wait costs
 #

@@ -14,8 +14,6 @@
 # *After this you can start a training on several GPUs correctly, and say what limits its scaling.*
 #
 # With `DistributedDataParallel`, each *rank* is a process with a copy of the model, its own loader and its own part of the data. A `DistributedSampler` chooses the part; call `sampler.set_epoch(epoch)`, or every epoch has the same order. (Without the sampler, ranks with equal seeds all train on the same samples.) During backward, the ranks average their gradients with all-reduce. Communication that overlaps with backward is nearly free: it takes some of the device's units and bandwidth. The *exposed* part lengthens the step.
-#
-# Guess: by what factor do samples/s grow from one rank to two? (On two cores, each rank gets one thread.)
 
 # %%
 import matplotlib.pyplot as plt
@@ -24,6 +22,12 @@ import torch
 from perfkit import notebook as pk
 from perfkit.additions.ranks.scaling import efficiency
 
+pk.lanes("buckets")
+
+# %% [markdown]
+# Guess: by what factor do samples/s grow from one rank to two? (On two cores, each rank gets one thread.)
+
+# %%
 several = torch.cuda.device_count() > 1
 one = {} if several else {"cpu_threads": 1}
 both = one | {"ranks": 2}
@@ -69,6 +73,13 @@ def bars(bucket_mb):
 
 for bucket_mb in (1, 5, 25, 100):
     print(f"buckets of {bucket_mb:3} MB: {bars(bucket_mb)[-1][1] - BACKWARD_MS:4.1f} ms exposed")
+backward = [(0, BACKWARD_MS, "compute")]
+pk.lanes(
+    {
+        "one bucket": {"kernels": backward, "copy": bars(100)},
+        "buckets of 25 MB": {"kernels": backward, "copy": bars(25)},
+    }
+)
 
 # %% [markdown]
 # `gradient_as_bucket_view=True` saves a copy of the gradients, `static_graph=True` some bookkeeping; a communication hook can send them in 16 bits.

@@ -1,8 +1,8 @@
 from perfkit.additions.climb.panel import climb as climb
-from perfkit.additions.inside.panel import find_syncs as find_syncs
 from perfkit.additions.inside.panel import kernels as kernels
 from perfkit.additions.inside.panel import memory as memory
 from perfkit.additions.lanes.panel import lanes as lanes
+from perfkit.additions.my_train.panel import my_train as my_train
 from perfkit.additions.pipeline.panel import pipeline as pipeline
 from perfkit.additions.puzzles.panel import capstone as capstone
 from perfkit.additions.puzzles.panel import mystery as mystery

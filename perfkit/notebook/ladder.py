@@ -16,6 +16,7 @@ from perfkit.results.parity import Parity
 from perfkit.results.run import Run
 from perfkit.show import figures, sentences, tables
 from perfkit.show.document import Bullets, Content, Notice, Section
+from perfkit.show.style import Figure
 from perfkit.studies import inspect, sources
 from perfkit.studies.decisions import question
 from perfkit.studies.job import Job
@@ -129,6 +130,7 @@ class LadderPanel(Panel):
         self._climb(job, job.request)
         if not job.request.recorded:
             self.store.remember(question(job.request), self.runs[0].session)
+            self._picture(job.progress)
 
     def _climb(self, job: Job, plan: Plan) -> None:
         """Measures a plan completely. Raises what went wrong, also in a run, and what was stopped."""
@@ -151,10 +153,21 @@ class LadderPanel(Panel):
         """The result in one picture and a few sentences; details are folded."""
         if not self.runs:
             return tuple(map(Notice, self.store.problems))
-        picture = [figures.headline(self.runs)] if any(run.status == "ok" for run in self.runs) else []
+        picture = [self._picture()] if any(run.status == "ok" for run in self.runs) else []
         details = [*self._evidence(), *tables.summary(self.runs)[:2]]
         notices = map(Notice, [*self.store.problems, *sentences.notices(self.runs)])
         return [*notices, *picture, *self._answers(), Section("Details", details, folded=True)]
+
+    def _picture(self, progress: Progress | None = None) -> Figure:
+        """Before above after: an addition's picture, which is measured if there is a progress; else bars."""
+        bars, (runs, _) = figures.headline(self.runs), sentences.pair(self.runs)
+        for place in registry.table("PICTURES").values() if 1 <= len(runs) <= 2 else ():
+            try:
+                if picture := registry.load(place)(runs, self.plan, progress):
+                    return picture._replace(title=bars.title)  # type: ignore[no-any-return]
+            except RunFailed as problem:  # the result is shown without it
+                self.store.problems.append(f"no picture of the steps: {problem}")
+        return bars
 
     def _answers(self) -> list[Content]:
         kept = [run.title for run in self.runs if run.decision and run.decision.kept]

@@ -9,10 +9,7 @@ from perfkit.results.stats import Estimate
 from perfkit.show import sentences, style, units
 from perfkit.show.style import Figure, Look, Row
 
-_LOADS = Look("loads", style.GREEN, "\\\\")
-_WAITS = Look("waits for data", style.ORANGE, "///")
 _REST = Look("rest of the step", style.BLUE)
-_BUSY = Look("busy: a share, not places", style.SKY, "..")
 _RATE = Look("samples/s", style.SKY)
 _DROPPED = Look("dropped", "none")
 
@@ -33,22 +30,18 @@ def _figure(name: str, title: str, runs: Sequence[Run], rows: Sequence[Row], uni
 
 
 def step_time(runs: Sequence[Run]) -> Figure:
-    """A step of each run as timelines of loader, host and device, all for the same number of samples."""
+    """A step of each run as timelines of loader and host, all for the same number of samples."""
     runs = sentences.stages(runs)
-    counts = {max(1, run.samples_per_step) for run in runs if run.step_s}
-    samples = max(counts, default=0)
+    samples = max((max(1, run.samples_per_step) for run in runs if run.step_s), default=0)
     rows = [row for run in runs for row in _timeline(run, samples)]
     unit = f"ms for {samples:,} samples, medians"
-    if len(counts) > 1:
-        unit += "; of several steps: shares, not places"
     return _figure("step_time", "Where a step's time goes", runs, rows, unit)
 
 
 def _timeline(run: Run, samples: int) -> list[Row]:
-    """A run in words, then loader, host, copies and device in the time that it takes for some samples.
+    """A run in words, then loader and host in the time that it takes for some samples.
 
-    A step starts with the request for its batch: that is the place of the host's wait. Worker processes are
-    not timed; of copies the bytes are known, and of a GPU at most the share of the step in which it is busy.
+    A step starts with the request for its batch: that is the place of the host's wait.
     """
     if not run.step_s:
         words = sentences.outcome(run) or "the time of a step is not known"
@@ -57,24 +50,14 @@ def _timeline(run: Run, samples: int) -> list[Row]:
     words = f"{sentences.name(run)}: {sentences.step_time(run)} a step"
     words += "" if share is None else f", {units.percent(share)} waits for data"
     words += "" if busy is None else f", device busy {units.percent(busy)} of it"
+    words += f", {units.plural(int(workers), 'worker')}" if workers else ""
     scale = 1e3 * samples / max(1, run.samples_per_step)
     step = Estimate(*(scale * value for value in msgspec.structs.astuple(run.step_s)))
     rows, end, wait = [Row("", (), words)], step.value, (share or 0.0) * step.value
-    if workers:
-        rows.append(
-            Row("loader", (), f"{units.plural(int(workers), 'worker')} parallel to the step: not timed")
-        )
-    elif workers is not None:
-        rows.append(Row("loader", [(wait, _LOADS)]))
+    if workers == 0:
+        rows.append(Row("loader", [(wait, style.LOADS)]))
     host = "host and device" if run.device == "cpu" else "host"
-    rows.append(Row(host, [(wait, _WAITS), (end - wait, _REST)], interval=step))
-    if run.h2d_bytes_per_sample is not None:
-        copied = units.size(run.h2d_bytes_per_sample * run.samples_per_step)
-        rows.append(Row("copies", (), f"{copied} a step to the device; only a profile times them"))
-    if busy is not None:
-        rows.append(Row("device", [(busy * end, _BUSY)]))
-    elif run.device != "cpu":
-        rows.append(Row("device", (), "not timed"))
+    rows.append(Row(host, [(wait, style.WAITS), (end - wait, _REST)], interval=step))
     return rows
 
 

@@ -8,7 +8,7 @@ import io
 import re
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -71,6 +71,11 @@ class Look(NamedTuple):
     hatch: str = ""
 
 
+LOADS, WAITS = Look("loads", GREEN, "\\\\"), Look("waits", ORANGE, "///")
+LAUNCHES, COPIES, COMPUTES = Look("launches", SKY), Look("copies", PURPLE), Look("computes", BLUE)
+"""The parts of a step, in every picture of one: lanes, bars, timelines, and the page of a pipeline."""
+
+
 class Row(NamedTuple):
     """A line of a figure. Without a label it is a heading."""
 
@@ -95,13 +100,15 @@ class Figure(NamedTuple):
     unit: str
     """Of the axis."""
     nothing: str = "Nothing of this was measured."
-    """In the place of rows without a single bar."""
+    """In the place of rows without a single bar; what a picture of `drawn` shows, in words."""
+    drawn: "Callable[[], Drawing] | None" = None
+    """Draws something else than rows."""
 
     @property
     def alt(self) -> str:
         """The same in words, with the numbers."""
         clauses = [": ".join(filter(None, (row.label, row.text))) for row in self.rows if row.text]
-        return clean(f"{self.title}. {'; '.join(clauses) or self.nothing}")
+        return clean(". ".join(filter(None, (self.title, "; ".join(clauses) or self.nothing))))
 
     def svg(self) -> str:
         """Inline SVG: transparent, real text, the ink of its page, ids that occur nowhere else."""
@@ -133,6 +140,10 @@ class Figure(NamedTuple):
         """
         from matplotlib.figure import Figure as Drawing
 
+        if self.drawn:
+            drawing = self.drawn()
+            drawing.suptitle(wrapped(self.title, 74, 2), x=0.01, ha="left")
+            return drawing
         is_empty = not any(width for row in self.rows for width, _ in row.pieces)
         has_numbers = any(row.text and row.pieces for row in self.rows)
         height = 1.25 + 0.43 * len(self.rows) if has_numbers else 1.05 + 0.21 * len(self.rows)

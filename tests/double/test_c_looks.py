@@ -15,9 +15,7 @@ def test_a_profile_can_be_taken(tmp_path):
 
 
 def test_waits_and_copies_have_the_lines_that_make_them():
-    found = looks.syncs(
-        "perfkit.additions.inside.chatty:Chatty", device="cuda", options={"clean": False}
-    ).places
+    found = looks.syncs("tests.support.chatty:Chatty", device="cuda", options={"clean": False}).places
     assert sum(place.kind == "wait" for place in found) >= 3
     assert not [place for place in found if "syncs.py" in place.where]
 

@@ -121,7 +121,7 @@ def test_the_sync_detective_judges_real_copies() -> None:
         assert fixes == {True}
     for clean in (False, True):
         options = {"clean": clean}
-        found = looks.syncs("perfkit.additions.inside.chatty:Chatty", device="cuda", options=options).places
+        found = looks.syncs("tests.support.chatty:Chatty", device="cuda", options=options).places
         waits = sum(place.kind == "wait" for place in found)
         assert waits == 0 if clean else waits >= 3
 

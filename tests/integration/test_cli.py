@@ -184,7 +184,7 @@ def test_a_live_profile_keeps_its_trace(tmp_path):
 
 
 def test_a_look_inside_names_the_line_of_a_wait_and_the_roofs():
-    training = {"workload": "perfkit.additions.inside.chatty:Chatty", "preset": "smoke", "device": "cpu"}
+    training = {"workload": "tests.support.chatty:Chatty", "preset": "smoke", "device": "cpu"}
     places = {place.call: place for place in looks.syncs(**training).places}
     assert places["item"].where.rpartition("/")[2].startswith("chatty.py:")
     assert places["item"].kind == "wait"

@@ -6,5 +6,7 @@
 
 NOTEBOOK = {"lanes": "perfkit.additions.lanes.panel:lanes"}
 
+PICTURES = {"lanes": "perfkit.additions.lanes.panel:of_runs"}
+
 MEASURE = "perfkit.additions.lanes.step:side"
 """A question to a training; see `Procedures.answer`."""

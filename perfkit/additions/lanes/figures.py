@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perfkit.show import style
-from perfkit.show.style import Look
+from perfkit.show.style import Figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 ROWS = ("worker", "host", "copy", "kernels")
 KINDS = {
-    "load": Look("loads", style.GREEN, "\\\\"),
-    "wait": Look("waits", style.ORANGE, "///"),
-    "launch": Look("launches", style.SKY),
-    "copy": Look("copies", style.PURPLE),
-    "compute": Look("computes", style.BLUE),
+    "load": style.LOADS,
+    "wait": style.WAITS,
+    "launch": style.LAUNCHES,
+    "copy": style.COPIES,
+    "compute": style.COMPUTES,
 }
-"""What a bar shows: the same colours everywhere."""
+"""What a bar shows."""
 
 
 class Bar(msgspec.Struct, frozen=True, array_like=True):
@@ -132,9 +132,9 @@ class Lanes(msgspec.Struct, frozen=True):
         ax.legend([*legend.values()], [*legend], loc="lower left", bbox_to_anchor=(0, 1), ncols=len(legend))
         return drawing
 
-    def svg(self) -> str:
-        """As `Figure.svg`."""
-        return style.Figure.svg(self)  # type: ignore[arg-type]  # it draws, and has words
+    def figure(self, title: str = "") -> Figure:
+        """What a page or a notebook shows."""
+        return Figure("lanes", title, (), "ms", self.alt, drawn=self.draw)
 
 
 def _draw(ax: Any, side: Side, top: float, times: float, legend: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Lanes in a notebook."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,72 +16,106 @@ from perfkit.additions.trace.profile import new_file
 from perfkit.errors import InvalidValue, one_of
 from perfkit.notebook.shown import with_line
 from perfkit.recipe import Recipe
-from perfkit.studies.sources import Progress
+from perfkit.results.run import Run
+from perfkit.show.style import Figure
+from perfkit.studies.sources import Plan, Progress, Source, opened
 
 STEPS, FIRST = 36, 10
 """Steps that are profiled, and the first of the two that are shown: what runs in them was launched, and what
 workers load in them is taken, within the recording."""
+LOOK = "a look at its steps"
 Given = Mapping[str, Any]
-"""A title for each side, and its switches, a trace, a `Side`, or its rows of bars."""
+"""A title for each side, and its switches, a trace, or its rows of bars."""
+RECORDED = "recordings/lanes"
 
 
-def folder() -> Path:
-    """Where the recorded pictures of the chapters are."""
-    return machine.shipped("recordings") / "lanes"
+def of_runs(runs: Sequence[Run], plan: Plan, progress: Progress | None = None) -> Figure | None:
+    """The picture of one run, or of two: as it was recorded or measured earlier, else measured now.
+
+    Without a `progress` to follow nothing is measured. None: there is no picture, and bars have to do.
+    """
+    name = f"{plan.recorded}-{runs[-1].stage}" if plan.recorded else runs[-1].id
+    folder = machine.shipped(RECORDED) if plan.recorded else machine.data_folder() / "lanes"
+    file = folder / f"{name}.json"
+    if progress and not file.is_file() and not plan.recorded and all(map(_has_steps, runs)):
+        with opened(replace(plan, recipes=(), stages=()), progress, LOOK) as source:
+            picture = of_recipes({run.title: Recipe.from_dict(run.recipe) for run in runs}, source)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        machine.write_atomically(file, msgspec.json.encode(picture))
+    picture = _read(file) if file.is_file() else Lanes([])
+    titles = _titles([run.title for run in runs])
+    return picture.figure() if [side.title for side in picture.sides] == titles else None
+
+
+def _titles(names: Sequence[str]) -> list[str]:
+    return [f"before: {names[0]}", f"after: {names[1]}"] if len(names) == 2 else [*names]
+
+
+def _has_steps(run: Run) -> bool:
+    """Whether a batch is a step of one process, on a device whose steps can be seen."""
+    recipe, device = Recipe.from_dict(run.recipe), run.device.partition(":")[0]
+    is_plain = recipe.ranks == recipe.accumulation == 1
+    return run.status == "ok" and run.script is None and is_plain and device in ("cpu", "cuda", "sim")
+
+
+def of_recipes(recipes: Mapping[str, Recipe], source: Source) -> Lanes:
+    """The picture of one recipe, or of two, by their titles."""
+    titled = zip(_titles([*recipes]), recipes.values(), strict=True)
+    return Lanes([_looked(source, recipe, title) for title, recipe in titled])
 
 
 def lanes(which: str | Given, workload: str | None = None, **where: Any) -> HTML:
     """Before above after, two steady steps of each, on one axis of time.
 
     Args:
-        which: the number of a chapter, for its recorded picture; or one or two titles with what they show:
+        which: the name of a recorded picture; or one or two titles with what they show:
             switches (a training is measured, or simulated), a trace file, or rows of bars
             `(start_ms, end_ms, kind, batch)` and the number of `steps`.
         workload: of the switches.
         where: as for `perfkit.profile`.
-
-    Raises:
-        InvalidValue: there is no such recording, or too many sides.
     """
     if isinstance(which, str):
-        return HTML(recorded(which).svg())
+        return HTML(recorded(which).figure().svg())
     if not 1 <= len(which) <= 2:
         raise InvalidValue(f"{len(which)} sides were given", "Give one, or two: before and after")
-    return HTML(with_line(lambda progress: made(which, workload, where, progress)).svg())
+    return HTML(with_line(lambda progress: made(which, workload, where, progress)).figure().svg())
 
 
-def recorded(chapter: str) -> Lanes:
-    """The recorded picture of a chapter."""
-    names = sorted(file.stem for file in folder().glob("*.json"))
-    if chapter not in names:
-        raise one_of(chapter, names, "recorded picture")
-    return msgspec.json.decode((folder() / f"{chapter}.json").read_bytes(), type=Lanes)
+def recorded(name: str) -> Lanes:
+    """A picture that ships with perfkit: `sim-v100-pinning`."""
+    files = {file.stem: file for file in machine.shipped(RECORDED).glob("*.json")}
+    if name not in files:
+        raise one_of(name, sorted(files), "recorded picture")
+    return _read(files[name])
+
+
+def _read(file: Path) -> Lanes:
+    return msgspec.json.decode(file.read_bytes(), type=Lanes)
 
 
 def made(which: Given, workload: str | None, where: Given, progress: Progress) -> Lanes:
     """The picture of what was given."""
-    found = []
-    for number, (title, one) in enumerate(which.items()):
-        with progress.part(number, len(which)):
-            found.append(_side(title, one, workload, where, progress))
-    return Lanes(found)
+    return Lanes([_side(title, one, workload, where, progress) for title, one in which.items()])
 
 
 def _side(title: str, one: Any, workload: str | None, where: Given, progress: Progress) -> Side:
-    if isinstance(one, Side):
-        return one
     if isinstance(one, str | Path):
         return sides.of_trace(one, title)
     if any(name in one for name in ("worker", "host", "copy", "kernels")):
         return _by_hand(title, one)
     recipe = Recipe.from_dict({**Recipe().to_dict(), **one})
     with prepared(workload, recipe, where, progress) as (source, used):
-        if source.plan.device == "cpu":
-            return source.look(used, MEASURE, title=title)  # type: ignore[no-any-return]
-        path = new_file()
-        source.look(used, "profile", path=str(path), wait=1, warmup=4, active=STEPS, stacks=False)
-        side = sides.of_trace(path, title, FIRST)
-        return msgspec.structs.replace(side, samples=used.batch_size * used.accumulation)
+        return _looked(source, used, title)
+
+
+def _looked(source: Source, recipe: Recipe, title: str) -> Side:
+    """Two steady steps of a recipe: stamped on a CPU, from a profile elsewhere."""
+    if source.plan.device == "cpu":
+        return source.look(recipe, MEASURE, title=title)  # type: ignore[no-any-return]
+    path = new_file()
+    source.look(recipe, "profile", path=str(path), wait=1, warmup=4, active=STEPS, stacks=False)
+    side = sides.of_trace(path, title, FIRST)
+    return msgspec.structs.replace(side, samples=recipe.batch_size * recipe.accumulation)
 
 
 def _by_hand(title: str, given: Given) -> Side:

@@ -68,7 +68,7 @@ def two_scripts(
     observed: dict[str, Behaviour] = {}
     title = second.program
     plan = study.script_plan(first, preset, seed, more={title: second}, observed=observed)
-    return Match(plan, Candidate(first.program), Candidate(title), observed, _named(allowed))
+    return Match(plan, Candidate(first.program), Candidate(title), observed, named_differences(allowed))
 
 
 def with_switches(
@@ -81,14 +81,14 @@ def with_switches(
     """A script as it is, and with switches that are set from outside."""
     observed: dict[str, Behaviour] = {}
     title = ", ".join(f"{name}={shown(value)}" for name, value in settings.items())
-    declared = _named(allowed)
+    declared = named_differences(allowed)
     if "batch_size" in settings:
         declared |= {"samples", "updates"}
     plan = study.script_plan(launch, preset, seed, observed=observed)
     return Match(plan, Candidate("as it is"), Candidate(title, settings), observed, declared)
 
 
-def _named(allowed: Sequence[str]) -> set[str]:
+def named_differences(allowed: Sequence[str]) -> set[str]:
     """The names of differences; an `InvalidValue` if there is no such difference."""
     for name in allowed:
         if name not in NAMES:

@@ -28,12 +28,12 @@ PARTS = ("several kinds", *(kind.name.lower() for kind in Kind if kind))
 _WORDS = data.table("words")["part"]
 OTHER = Look(_WORDS["other"], "#bbbbbb")
 LOOKS = {
-    "kernel": Look(_WORDS["kernel"], style.BLUE),
-    "memcpy": Look(_WORDS["memcpy"], style.ORANGE, "//"),
-    "memset": Look(_WORDS["memset"], style.PURPLE, "xx"),
+    "kernel": style.COMPUTES._replace(label=_WORDS["kernel"]),
+    "memcpy": style.COPIES._replace(label=_WORDS["memcpy"]),
+    "memset": Look(_WORDS["memset"], style.GREY, "xx"),
     "communication": Look(_WORDS["communication"], style.VERMILLION, "\\\\"),
-    "runtime": Look(_WORDS["runtime"], style.SKY, "--"),
-    "dataloader": Look(_WORDS["dataloader"], style.GREEN, "oo"),
+    "runtime": style.LAUNCHES._replace(label=_WORDS["runtime"], hatch="--"),
+    "dataloader": style.WAITS._replace(label=_WORDS["dataloader"]),
     "cpu_op": Look(_WORDS["cpu_op"], style.YELLOW, ".."),
 }
 Columns = list[list[int]]

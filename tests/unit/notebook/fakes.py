@@ -2,6 +2,7 @@
 
 from perfkit.notebook import ladder
 from perfkit.results.parity import Check, Parity
+from perfkit.show import figures
 from perfkit.studies import inspect
 from tests.unit.show.fake_runs import session
 
@@ -14,6 +15,9 @@ class FakeStudy:
         self.does = does or (lambda progress: session()[:2])
         monkeypatch.setattr(ladder, "climb", self)
         same = Parity("AMP", "bitwise", [Check("losses", True, "equal")], False, {})
+        monkeypatch.setattr(
+            ladder.LadderPanel, "_picture", lambda panel, progress=None: figures.headline(panel.runs)
+        )
         monkeypatch.setattr(inspect, "parity", lambda *args, **named: same)
 
     def __call__(self, plan, store, progress, earlier=()):

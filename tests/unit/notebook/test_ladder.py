@@ -4,11 +4,13 @@ import pytest
 from msgspec.structs import replace
 
 from perfkit import notebook as pk
-from perfkit.errors import InvalidValue, WorkloadError
+from perfkit.errors import InvalidValue, RunFailed, WorkloadError
+from perfkit.notebook import ladder
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.store import RunStore
-from perfkit.show import html
+from perfkit.show import figures, html
+from perfkit.show.style import Figure
 from perfkit.studies import rungs
 from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.show.fake_runs import session
@@ -104,3 +106,26 @@ def test_a_script_belongs_to_its_run_and_shows_no_place_of_this_machine(data_dir
     assert str(data_dir) not in texts["other"] and not (data_dir / "cache").exists()
     with pytest.raises(InvalidValue, match="none of these runs"):
         pk.training_loop([replace(other, status="failed")])
+
+
+def test_a_panel_shows_the_picture_of_an_addition_and_says_why_there_is_none(monkeypatch):
+    """The picture is measured once, with the runs; what goes wrong with it leaves the bars."""
+    panel = ladder.LadderPanel(["data_loading"], workload="tests.support.toy:Toy", device="cpu")
+    panel._show_runs(session()[:2])
+    asked = []
+
+    def picture(runs, plan, progress):
+        asked.append(progress)
+        return Figure("steps", "", (), "ms", "two steps")
+
+    monkeypatch.setattr(ladder.registry, "table", lambda name: {"x": "x"} if name == "PICTURES" else {})
+    monkeypatch.setattr(ladder.registry, "load", lambda place: picture)
+    made = panel._picture()
+    assert (made.name, made.title) == ("steps", figures.headline(panel.runs).title) and asked == [None]
+
+    def broken(runs, plan, progress):
+        raise RunFailed("it ended")
+
+    monkeypatch.setattr(ladder.registry, "load", lambda place: broken)
+    assert panel._picture().name == "step_time"
+    assert panel.store.problems == ["no picture of the steps: it ended"]

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from perfkit import export, rules, workloads
-from perfkit.additions.inside.chatty import Chatty
 from perfkit.errors import InvalidValue, WorkloadError
 from perfkit.ladder.catalogue import PRESETS
 from perfkit.recipe import Recipe
@@ -24,6 +23,7 @@ from perfkit.workloads.files import text_file
 from perfkit.workloads.photos import Photos
 from perfkit.workloads.tiny_gpt import TinyGPT
 from tests.support import toy
+from tests.support.chatty import Chatty
 
 SMALL = {"context": 16, "width": 16, "layers": 2, "heads": 2}
 

@@ -1,19 +1,28 @@
 """Lanes: workers stamp their batches, a trace's kernels belong to their batch, and one axis shows both sides."""
 
+import contextlib
 import json
 import os
+import re
 import time
+import types
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
+from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 from torch.utils.data import DataLoader, Dataset
 
+from perfkit.additions import pipeline
 from perfkit.additions.lanes import panel, sides, stamps
-from perfkit.additions.lanes.figures import Bar, Lanes, Side, merged
+from perfkit.additions.lanes.figures import KINDS, Bar, Lanes, Side, merged
+from perfkit.additions.trace.timeline import LOOKS
 from perfkit.errors import InvalidValue
+from perfkit.results import recordings
 from perfkit.show import style
+from perfkit.studies import sources
 from perfkit.studies.sources import Progress
 
 TRACES = Path(__file__).parents[4] / "data" / "recordings" / "traces"
@@ -121,8 +130,46 @@ def test_both_sides_have_one_axis_and_a_steady_step_is_repeated_for_as_many_samp
 
 
 def test_a_picture_is_svg_with_its_numbers_in_words():
-    svg = two().svg()
+    svg = two().figure().svg()
     assert svg.startswith("<svg") and 'aria-label="before: 10 ms a step; after: 6.5 ms a step; idle 4 ' in svg
+
+
+def test_one_palette_is_used_by_lanes_bars_timelines_and_the_pipeline():
+    page = (Path(pipeline.__file__).parent / "pipeline.html").read_text(encoding="utf-8")
+    found = json.loads(re.search(r"const KINDS = (\{.*?\})", page)[1])
+    assert found == {kind: look.colour for kind, look in KINDS.items()}
+    assert (
+        LOOKS["kernel"].colour == KINDS["compute"].colour and LOOKS["memcpy"].colour == KINDS["copy"].colour
+    )
+    assert LOOKS["dataloader"].colour == KINDS["wait"].colour
+    (axes,) = two().draw().axes
+    assert {to_hex(bar.get_facecolor()) for bar in axes.patches[:2]} == {style.BLUE}
+
+
+@pytest.mark.usefixtures("data_dir")
+def test_runs_of_a_recording_have_its_picture_and_others_are_measured_once(monkeypatch):
+    runs = recordings.find("sim-v100")
+    both = [run for run in runs if run.stage in ("data_loading", "pinning")]
+    plan = sources.plan(device="recorded:sim-v100")
+    assert "after: pinning" in panel.of_runs(both, plan).alt.lower()
+    assert panel.of_runs(runs[-1:], plan) is None, "what no recording has"
+    here = sources.plan("tests.support.toy:Toy", "smoke", ["baseline"], device="cpu")
+    mine = [msgspec.structs.replace(run, device="cpu") for run in both]
+    assert panel.of_runs(mine, here) is None, "nothing is measured without a progress"
+    asked = []
+
+    def looked(source, recipe, title):
+        asked.append(recipe)
+        return msgspec.structs.replace(two().sides[0], title=title)
+
+    monkeypatch.setattr(panel, "_looked", looked)
+    source = types.SimpleNamespace(progress=Progress())
+    monkeypatch.setattr(panel, "opened", lambda plan, progress, study: contextlib.nullcontext(source))
+    for _ in range(2):
+        assert "before: data loading: 10 ms" in panel.of_runs(mine, here, Progress()).alt
+    assert [recipe.pin_memory for recipe in asked] == [False, True]
+    several = [msgspec.structs.replace(run, id="x", recipe={**run.recipe, "ranks": 2}) for run in mine]
+    assert panel.of_runs(several, here, Progress()) is None
 
 
 def test_the_union_of_spans_fills_small_gaps():
@@ -136,8 +183,8 @@ def test_one_side_or_two_are_drawn(which):
         panel.lanes(which)
 
 
-def test_an_unknown_chapter_is_answered_with_those_that_have_a_picture():
-    with pytest.raises(InvalidValue, match="02"):
+def test_an_unknown_picture_is_answered_with_those_that_there_are():
+    with pytest.raises(InvalidValue, match="sim-v100-pinning"):
         panel.lanes("99")
 
 

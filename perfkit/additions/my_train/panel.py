@@ -1,0 +1,106 @@
+"""`pk.my_train()`: the learner's file against itself as it was before."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from perfkit.additions.my_train import steps
+from perfkit.additions.my_train.steps import NAME, Version
+from perfkit.additions.scripts import study
+from perfkit.additions.scripts.behaviour import Behaviour
+from perfkit.additions.scripts.referee import Match, named_differences
+from perfkit.additions.scripts.watched import Launch
+from perfkit.notebook.shown import Shown, with_line
+from perfkit.recipe import Value
+from perfkit.show import figures, sentences
+from perfkit.show.document import Code, Content, Notice, Section
+from perfkit.studies.compare import Candidate, compare
+from perfkit.studies.sources import Progress
+from perfkit.workloads.files import photo_folder
+
+_HOW = "Open it (a double click in the file browser), change a line, save it, and run this cell again."
+
+
+def my_train(
+    restore: str | None = None,
+    allow: Sequence[str] = (),
+    keep: bool = False,
+    whole: bool = False,
+    **switches: Value,
+) -> Shown[list[Version]]:
+    """Compares `my_train.py` with itself as it was before: faster, and does it still train the same?
+
+    A faster version is kept: the next one is compared with it. The file is written if there is none.
+
+    Args:
+        restore: a chapter, such as "02": writes the file as it is after it, and starts the climb from there.
+        allow: differences that are meant, such as `samples` and `updates` for another batch size.
+        keep: whether this version is kept even if it is not faster.
+        whole: compare with the first version, not with the one before.
+        switches: what is set outside the file from now on, such as `wait_policy="passive"`.
+    """
+    file = Path(NAME)
+    versions, said = steps.load(), list[Content]()
+    if restore is not None or not file.exists():
+        said, versions = [_written(file, steps.after(restore or "00"))], []
+    text = file.read_text(encoding="utf-8")
+    if not versions:
+        versions = [Version(text, dict(switches), f"as after {restore}" if restore else "the plain loop")]
+        steps.save(versions)
+        return Shown(versions, [*said, Code(text, "python"), _HOW])
+    before = versions[0] if whole else versions[-1]
+    now = Version(text, {**versions[-1].switches, **switches})
+    if (now.text, now.switches) == (before.text, before.switches):
+        return Shown(versions, [*said, f"Your turn: {NAME} is as it was. {_HOW}", steps.chart(versions)])
+    how = allow, keep, whole
+    kept, contents = with_line(lambda progress: _compared(versions, before, now, how, progress))
+    return Shown(kept, [*said, *contents])
+
+
+def _written(file: Path, text: str) -> str:
+    """Writes the file; one with a different text keeps it under another name."""
+    said = f"Wrote {file.absolute()}."
+    if file.exists() and file.read_text(encoding="utf-8") != text:
+        old = file.with_name(f"old_{NAME}")
+        old.write_bytes(file.read_bytes())
+        said += f" What was in it is in {old.name}."
+    file.write_text(text, encoding="utf-8")
+    return said
+
+
+def _compared(
+    versions: list[Version],
+    before: Version,
+    now: Version,
+    how: tuple[Sequence[str], bool, bool],
+    progress: Progress,
+) -> tuple[list[Version], list[Content]]:
+    """Measures two versions in turn; what was kept, and what is shown."""
+    photo_folder(steps.PHOTOS)  # a measured script may not write there
+    allow, keep, whole = how
+    observed: dict[str, Behaviour] = {}
+    file = Path(NAME).resolve()
+    old, new = (Launch(NAME, replaced=((file, one.text.encode()),)) for one in (before, now))
+    plan = study.script_plan(old, more={"now": new}, observed=observed)
+    sides = Candidate("before", before.switches), Candidate("now", now.switches)
+    match = Match(plan, *sides, observed, named_differences(allow))
+    size = plan.preset.budget_s, plan.preset.precision, plan.preset.part
+    result = compare(match.a, match.b, plan, *size, progress=progress)
+    verdict = match.verdict(result, plan.preset.precision)
+    added = {name: value for name, value in now.switches.items() if before.switches.get(name) != value}
+    what = steps.named(before.text, now.text, added)
+    contents: list[Content] = [
+        *map(Notice, sentences.notices([result.a, result.b])),
+        figures.headline([result.a, result.b]),
+        Code(steps.diff(before.text, now.text), "diff"),
+        f"Verdict: {verdict.outcome}: {verdict.reason}.",
+    ]
+    if not whole and (verdict.outcome == "faster" or (keep and verdict.outcome != "trains differently")):
+        first = versions[0]
+        if first.rate is None and result.a.samples_per_s:
+            versions = [Version(first.text, first.switches, first.what, None, result.a.samples_per_s.value)]
+        versions = [*versions, Version(now.text, now.switches, what, result.ratio)]
+        steps.save(versions)
+    elif not whole:
+        contents.append("It is not kept: undo the line, or call `pk.my_train(keep=True)`.")
+    contents += steps.chart(versions), Section("Details", verdict.sections(result)[:-1], folded=True)
+    return versions, contents

@@ -1,0 +1,91 @@
+"""The versions of `my_train.py` that were kept, each with what it gained, and the lines of the course."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from perfkit import machine
+from perfkit.errors import one_of
+from perfkit.recipe import Value
+from perfkit.results.stats import Ratio
+from perfkit.show import units
+from perfkit.show.style import BLUE, Figure, Look, Row
+
+NAME = "my_train.py"
+PHOTOS = 256
+"""JPEG files that it trains on."""
+_RATE = Look("samples/s", BLUE)
+
+
+class Version(msgspec.Struct, frozen=True):
+    """A file that was kept. `switches` are set outside the file. `rate`: of the first one, when measured."""
+
+    text: str
+    switches: dict[str, Value] = {}
+    what: str = "the plain loop"
+    gain: Ratio | None = None
+    """Against the version before."""
+    rate: float | None = None
+
+
+def load() -> list[Version]:
+    """The versions in their order; none before the first."""
+    file = machine.data_folder() / "my_train" / "climb.json"
+    return msgspec.json.decode(file.read_bytes(), type=list[Version]) if file.is_file() else []
+
+
+def save(versions: Sequence[Version]) -> None:
+    """Keeps the versions for other notebooks and later days."""
+    folder = machine.data_folder() / "my_train"
+    folder.mkdir(parents=True, exist_ok=True)
+    machine.write_atomically(folder / "climb.json", msgspec.json.encode(versions))
+
+
+def edits() -> list[dict[str, str]]:
+    """The lines of the course: `chapter`, `old`, `new`."""
+    text = machine.shipped("scripts/my_train.toml").read_text(encoding="utf-8")
+    found: list[dict[str, str]] = tomllib.loads(text)["edit"]
+    return found
+
+
+def after(chapter: str) -> str:
+    """The file with the lines of all chapters up to this one."""
+    text = machine.shipped(f"scripts/{NAME}").read_text(encoding="utf-8")
+    names = ["00", *dict.fromkeys(edit["chapter"] for edit in edits())]
+    if chapter not in names:
+        raise one_of(chapter, names, "chapter")
+    for edit in edits():
+        if edit["chapter"] <= chapter:
+            text = text.replace(edit["old"], edit["new"])
+    return text
+
+
+def diff(old: str, new: str) -> str:
+    """The lines that differ."""
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), "before", "now", n=0, lineterm="")
+    return "\n".join([*lines][2:])
+
+
+def named(old: str, new: str, switches: Mapping[str, Value]) -> str:
+    """A change in a few words: the end of its first new line, and what is set outside the file."""
+    added = [line[1:].strip() for line in diff(old, new).splitlines() if line.startswith("+")]
+    set_ = [f"{name}={value}" for name, value in switches.items()]
+    words = units.clean(", ".join([*added[:1], *set_]) or "lines removed")
+    return words if len(words) <= 50 else f"…{words[-49:]}"
+
+
+def chart(versions: Sequence[Version]) -> Figure:
+    """The climb: the rate of each version, from that of the first and the ratios since."""
+    rows, rate, total = list[Row](), versions[0].rate, 1.0
+    for version in versions:
+        if gain := version.gain:
+            total *= gain.ratio
+        text = f"{units.number(rate * total)} samples/s" if rate else ""
+        text += f"\n{units.ratio(version.gain)}" if version.gain else ""
+        bar = [(rate * total, _RATE)] if rate else []
+        rows.append(Row(version.what, bar, text, climbs=bool(bar)))
+    title = f"{NAME}: {units.times(total)} as fast as the plain loop" if len(versions) > 1 else NAME
+    unit = "samples/s: the first rate × the ratios since"
+    return Figure("climb", title, rows, unit, "Nothing was compared yet.")

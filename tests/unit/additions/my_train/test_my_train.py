@@ -1,0 +1,116 @@
+"""The learner's file: written once, compared with what was kept, and the climb grows with what is faster."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from perfkit.additions.my_train import panel, steps
+from perfkit.additions.scripts.referee import Match
+from perfkit.errors import InvalidValue
+from perfkit.notebook import my_train
+from perfkit.results.run import Comparison
+from perfkit.show.document import Code, find
+from perfkit.show.style import Figure
+from tests.unit.show.fake_runs import session
+
+
+@pytest.fixture
+def compared(tmp_path, data_dir, monkeypatch):
+    """A folder of the learner's, and what would be measured there; `outcome` is the verdict to come."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(panel, "photo_folder", lambda count: "")
+    asked = SimpleNamespace(outcome="faster", sides=[], allowed=set(), file=tmp_path / steps.NAME)
+    before, after = session()[:2]
+
+    def compare(a, b, plan, *size, progress):
+        sources = plan.source.keywords
+        texts = [
+            dict(launch.replaced)[asked.file.resolve()].decode()
+            for launch in (sources["launch"], sources["more"]["now"])
+        ]
+        asked.sides.append(list(zip((a, b), texts, strict=True)))
+        return Comparison(before, after, after.pairing("previous"))
+
+    def verdict(match, result, precision):
+        asked.allowed = match.allowed
+        return SimpleNamespace(
+            outcome=asked.outcome, reason="so it is", sections=lambda result: ["proof", "verdict"]
+        )
+
+    monkeypatch.setattr(panel, "compare", compare)
+    monkeypatch.setattr(Match, "verdict", verdict)
+    return asked
+
+
+def edit(file, old, new):
+    text = file.read_text()
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new))
+
+
+def test_it_is_written_once_and_a_file_as_it_was_is_not_measured(compared):
+    first = my_train()
+    assert compared.file.read_text() == steps.after("00") and find_code(first) == steps.after("00")
+    assert "Your turn" in repr(my_train()) and compared.sides == []
+
+
+def find_code(shown):
+    return next(part.text for part in shown.sections() if isinstance(part, Code))
+
+
+def test_a_faster_edit_is_kept_and_the_next_one_is_compared_with_it(compared):
+    my_train()
+    start = compared.file.read_text()
+    edit(compared.file, "drop_last=True)", "drop_last=True, num_workers=1)")
+    shown = my_train()
+    second = compared.file.read_text()
+    ((before, old), (now, new)) = compared.sides[-1]
+    assert (before.title, old, now.title, new) == ("before", start, "now", second)
+    assert (
+        "+    loader = DataLoader(dataset, batch_size=32, shuffle=True, drop_last=True, num_workers=1)"
+        in find_code(shown)
+    )
+    chart = find(shown.sections(), Figure, "climb")
+    ratio = session()[1].speedup("previous").ratio
+    rates = [row.pieces[0][0] for row in chart.rows]
+    assert rates[1] == pytest.approx(rates[0] * ratio) and rates[0] == session()[0].samples_per_s.value
+    assert "num_workers=1" in chart.rows[1].label
+    my_train(wait_policy="passive")
+    ((before, old), (now, new)) = compared.sides[-1]
+    assert old == new == second and (before.changes, now.changes) == ({}, {"wait_policy": "passive"})
+    assert my_train().found[-1].switches == {"wait_policy": "passive"}, "it stays set"
+    my_train(whole=True)
+    assert compared.sides[-1][0] == (before._replace(changes={}), start)
+    assert len(steps.load()) == 3, "the whole is no step"
+
+
+@pytest.mark.parametrize(("outcome", "keep", "kept"), [
+    ("not faster", False, 1), ("not faster", True, 2), ("undecided", False, 1), ("trains differently", True, 1),
+])  # fmt: skip
+def test_what_is_not_faster_is_kept_only_if_the_learner_says_so_and_what_trains_differently_never(
+    outcome, keep, kept, compared
+):
+    my_train()
+    edit(compared.file, "lr=0.05", "lr=0.06")
+    compared.outcome = outcome
+    shown = my_train(keep=keep, allow=["losses"])
+    assert len(shown.found) == len(steps.load()) == kept and compared.allowed == {"losses"}
+    assert ("It is not kept" in repr(shown)) is (kept == 1)
+
+
+def test_who_joins_late_gets_the_file_of_a_chapter_and_loses_nothing(compared):
+    my_train()
+    compared.file.write_text("mine")
+    shown = my_train(restore="02")
+    assert compared.file.read_text() == steps.after("02") and "num_workers=1" in steps.after("02")
+    assert (compared.file.parent / "old_my_train.py").read_text() == "mine" and len(shown.found) == 1
+    with pytest.raises(InvalidValue, match="00, 02, 03"):
+        my_train(restore="99")
+
+
+def test_the_lines_of_the_course_are_each_made(compared):
+    text = steps.after("00")
+    for line in steps.edits():
+        assert text.count(line["old"]) == 1, line
+        text = text.replace(line["old"], line["new"])
+    assert text == steps.after("07")
