@@ -5,6 +5,7 @@ steps of perfkit's program; a script sends its steps from where they end.
 """
 
 import contextlib
+import json
 import math
 import os
 import signal
@@ -248,9 +249,12 @@ class Procedures:
             on_trace_ready=lambda recorded: recorded.export_chrome_trace(part),
         )
         self.report("profiling")
+        count = sum(schedule.values())
         with self.subject.phases(), recorder:
-            for _ in range(sum(schedule.values())):
+            for number in range(count):
                 yield
+                if number == count - 1:  # torch takes it only while it records
+                    recorder.add_metadata_json("perfkit", json.dumps({"device": self.subject.device.type}))
                 # While the profiler starts, workers would get ahead, which hides the usual waiting.
                 with workers_stopped(self.subject.iterator):
                     recorder.step()

@@ -180,7 +180,8 @@ def test_a_live_profile_keeps_its_trace(tmp_path):
     text = perfkit("profile", *training, "--steps", "2", "-o", str(out), "--json", str(record)).stdout
     assert "open it in https://ui.perfetto.dev" in text
     assert list(json.loads(record.read_text())) == FIELDS
-    assert len(analyse(out).steps) == 2
+    analysis = analyse(out)
+    assert (len(analysis.steps), "on cpu" in analysis.shows) == (2, True), "the trace says where it ran"
 
 
 def test_a_look_inside_names_the_line_of_a_wait_and_the_roofs():

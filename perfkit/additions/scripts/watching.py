@@ -172,7 +172,7 @@ class _Watching:
         fastest = _one_thread(seen, self._plain) if threads else None
         where, found = self._source.target, causes.findings(symptoms)
         told = Seen(where, self._plain, symptoms.cores, ceiling, facts.has_fused, is_disturbed, bf16, fastest)
-        diagnosis = analyse(trace, False).diagnosis if trace and facts.device != "cpu" else []
+        diagnosis = analyse(trace).diagnosis if trace and facts.device != "cpu" else []
         return Watched(
             command=script.launch.describe(),
             script=facts,

@@ -19,16 +19,11 @@ _OF_DEVICE = ("kernel", "memcpy", "memset")
 """Parts that are unknown where no device was recorded."""
 
 
-def analyse(trace: Trace | str | Path, on_cpu: bool = False) -> model.Analysis:
-    """Everything of a trace, or of a file; a mean is over all steps.
-
-    Args:
-        trace: the trace, or its file.
-        on_cpu: whether it is known that the operators ran on the CPU; few traces tell.
-    """
+def analyse(trace: Trace | str | Path) -> model.Analysis:
+    """Everything of a trace, or of a file; a mean is over all steps."""
     if not isinstance(trace, Trace):
         trace = Trace(trace)
-    shows = sorted({*names.evidence(trace), *(["on cpu"] if on_cpu else [])})
+    shows = names.evidence(trace)
     steps, health, has_device = trace.steps, check(trace, shows), len(trace.device) > 0
     spoiled = {figure for problem in health for figure in problem.spoils}
     unknown = set() if has_device else {*_OF_DEVICE}

@@ -197,6 +197,5 @@ def profile(
     with prepared(workload, recipe, where, progress) as (source, used):
         how: dict[str, Any] = {"wait": 1, "warmup": 4, "active": steps, "stacks": stacks}
         source.look(used, "profile", path=str(path), **how)
-        on_cpu = source.plan.device == "cpu"
     trace = Trace(path)
-    return Profile(trace, analyse(trace, on_cpu))
+    return Profile(trace, analyse(trace))

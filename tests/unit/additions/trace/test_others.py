@@ -126,9 +126,9 @@ def test_without_kernels_it_is_said_why_and_the_cpu_is_blamed_only_where_it_is_s
     assert sum(time or 0 for time in analysis.mean_us.values()) == 100
 
 
-def test_who_knows_the_device_can_say_it(tmp_path):
-    trace = step(**NO_GPU).op("aten::mm", 1, 98).load(tmp_path)
-    assert list(found(analyse(trace, on_cpu=True))) == ["device-bound"]
+def test_a_trace_of_perfkit_says_where_its_operators_ran(tmp_path):
+    trace = step(**NO_GPU, perfkit={"device": "cpu"}).op("aten::mm", 1, 98)
+    assert list(found(trace.analyse(tmp_path))) == ["device-bound"]
 
 
 # ---------------------------------------------------------------- 3: steps
