@@ -5,7 +5,6 @@ steps of perfkit's program; a script sends its steps from where they end.
 """
 
 import contextlib
-import json
 import math
 import os
 import signal
@@ -249,12 +248,11 @@ class Procedures:
             on_trace_ready=lambda recorded: recorded.export_chrome_trace(part),
         )
         self.report("profiling")
-        count = sum(schedule.values())
         with self.subject.phases(), recorder:
-            for number in range(count):
+            for left in reversed(range(sum(schedule.values()))):
                 yield
-                if number == count - 1:  # torch takes it only while it records
-                    recorder.add_metadata_json("perfkit", json.dumps({"device": self.subject.device.type}))
+                if not left:  # torch takes it only while it records
+                    recorder.add_metadata_json("trainedOn", f'"{self.subject.device.type}"')
                 # While the profiler starts, workers would get ahead, which hides the usual waiting.
                 with workers_stopped(self.subject.iterator):
                     recorder.step()

@@ -134,10 +134,13 @@ def _idle(trace: Trace) -> list[model.Idle]:
     A gap is cut where the call returns that launches the device event at its end: after it the work is
     `queued`, launched but not begun, and the host has no part in that. Before it, `launch` is host code of
     any kind, and `first_calls` are calls that are only slow once. `unknown`: the launch was not recorded.
+    The host is in a `collective` itself where the device has none (gloo).
     What remains after the step's last device event is `end_of_step`.
     """
     steps, calls, table, busy = trace.steps, trace.calls, trace.table, trace.union(trace.device)
-    waits = trace.matching(calls, names.WAITS)
+    waits, talk = trace.matching(calls, names.WAITS), trace.rows(Kind.COMMUNICATION)
+    if len(trace.rows(Kind.COLLECTIVE)):  # which the host only launches
+        talk = talk[:0]
     host = {
         "first_calls": names.first_calls(trace),
         "data": trace.rows(Kind.DATALOADER),
@@ -145,6 +148,7 @@ def _idle(trace: Trace) -> list[model.Idle]:
         "gc": trace.matching(trace.rows(Kind.PYTHON), r"^Python GC$|gc\.collect>$"),
         "copy": np.setdiff1d(trace.matching(calls, "(?i)memcpy"), waits),
         "synchronisation": waits,
+        "collective": talk,
     }
     last = np.searchsorted(busy.end, steps.end, "right")
     last_end = np.clip(np.concatenate((steps.start[:1], busy.end))[last], steps.start, steps.end)

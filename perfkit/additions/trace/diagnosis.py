@@ -58,6 +58,7 @@ def _cases(analysis: Analysis) -> Iterator[tuple[str, float | None]]:
     if analysis.device["kind"] == "cpu":
         yield "device-bound-cpu", mean["cpu_op"]
         yield "host-bound-cpu", mean["other"]
+        yield "communication-bound", mean["communication"]
     if not analysis.has_accelerator:
         return
     yield "first-calls", _idle(analysis, "first_calls")
@@ -67,7 +68,8 @@ def _cases(analysis: Analysis) -> Iterator[tuple[str, float | None]]:
     yield "unknown", _idle(analysis, "unknown")
     yield "allocation", _idle(analysis, "allocator")
     yield "garbage-collection", _idle(analysis, "gc")
-    yield "communication-bound", (analysis.communication or {}).get("exposed_us_per_step")
+    talk = (analysis.communication or {}).get("exposed_us_per_step")
+    yield "communication-bound", talk or _idle(analysis, "collective")
     yield "device-bound", mean["kernel"]
     yield "sync-bound", _idle(analysis, "synchronisation")
     across = [row for row in analysis.transfers if row.direction in ("HtoD", "DtoH")]

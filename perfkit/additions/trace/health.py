@@ -44,9 +44,7 @@ def _file(trace: Trace) -> Iterator[Health]:
         "same_correlation": (len(trace.ambiguous), "device event"),
         "python_frames": (len(trace.rows(Kind.PYTHON)), "Python frame"),
     }
-    for code, (count, what) in counts.items():
-        if count:
-            yield said(code, count=units.plural(count, what))
+    yield from (said(code, count=units.plural(*of)) for code, of in counts.items() if of[0])
 
 
 def _steps(trace: Trace) -> Iterator[Health]:

@@ -7,7 +7,6 @@ import numpy as np
 from perfkit.additions.trace import data
 from perfkit.additions.trace.events import KERNELS, Kind
 from perfkit.additions.trace.intervals import Ints
-from perfkit.additions.trace.reader import Ours
 from perfkit.additions.trace.table import Trace
 
 DIRECTION, HOST_MEMORY = re.compile("HtoD|DtoH|DtoD|HtoH|PtoP"), re.compile("(?i)pageable|pinned")
@@ -59,7 +58,7 @@ def evidence(trace: Trace) -> list[str]:
         shows |= {*_fitting("kernel", trace.names(trace.rows(*KERNELS)))}
     elif "training" not in shows and not trace.file.truncated:
         shows.add("inference")
-    if trace.file.told(Ours, "perfkit") == Ours("cpu"):
+    if trace.file.told(str, "trainedOn") == "cpu":
         shows.add("on cpu")
     if len(trace.matching(trace.calls, "Graph.*Launch")):
         shows.add("graphs")

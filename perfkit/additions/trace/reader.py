@@ -84,12 +84,6 @@ class World(Struct):
     world_size: int | None = None
 
 
-class Ours(Struct):
-    """What perfkit notes of a training that it profiles."""
-
-    device: str = ""
-
-
 class Reader:
     """The events of a `.json` or `.json.gz` (recognised by content), and what was wrong with the file.
 

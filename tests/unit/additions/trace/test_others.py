@@ -71,7 +71,8 @@ def test_without_host_events_the_cause_is_unknown(tmp_path):
     analysis = trace.analyse(tmp_path)
     assert idle(analysis) == {"unknown": 80}
     assert codes(analysis) == ["no_steps", "no_host_events"]
-    assert "record CPU activities too" in found(analysis)["unknown"].message
+    assert "record CPU activities too" in analysis.health[1].message
+    assert "why is unknown" in found(analysis)["unknown"].message
     assert "host-bound" not in found(analysis)
 
 
@@ -127,7 +128,7 @@ def test_without_kernels_it_is_said_why_and_the_cpu_is_blamed_only_where_it_is_s
 
 
 def test_a_trace_of_perfkit_says_where_its_operators_ran(tmp_path):
-    trace = step(**NO_GPU, perfkit={"device": "cpu"}).op("aten::mm", 1, 98)
+    trace = step(**NO_GPU, trainedOn="cpu").op("aten::mm", 1, 98)
     assert list(found(trace.analyse(tmp_path))) == ["device-bound"]
 
 
@@ -603,3 +604,11 @@ def test_ranks_with_different_numbers_of_steps_are_compared_per_step(tmp_path):
     assert sentence(analysis).startswith(
         "Rank 1 is late: in collectives, it waits 0 µs of a step, and the other 60"
     )
+
+
+def test_a_collective_of_the_host_is_communication(tmp_path):
+    about = {"distributedInfo": {"backend": "gloo", "rank": 0, "world_size": 2}}
+    gpu = step(**GPU, **about).launch("k", 0, (5, 35)).add("user_annotation", "gloo:all_reduce", 45, 50)
+    cpu = step(**about).op("aten::mm", 0, 45).add("user_annotation", "gloo:all_reduce", 45, 50)
+    for trace in (gpu, cpu):
+        assert found(trace.analyse(tmp_path))["communication-bound"].exposed_us == 50
