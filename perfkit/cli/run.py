@@ -85,13 +85,13 @@ def show(
         str | None,
         typer.Argument(
             metavar="ID",
-            help="a run's id or its beginning, a session, recorded:NAME, or a recording.json "
-            "(default: the newest session)",
+            help="a run's id or its beginning, a session, recorded:NAME, a recording.json, or a "
+            "gpu-NAME.zip of make gpu (default: the newest session)",
         ),
     ] = None,
 ) -> None:
     """Shows a run, a session or a recording; with --html it is a report to send to a colleague."""
-    if name and (name.endswith(".json") or name.startswith(recordings.PREFIX)):
+    if name and (name.endswith(recordings.FILES) or name.startswith(recordings.PREFIX)):
         _show_session(recordings.find(name.removeprefix(recordings.PREFIX)), output)
         return
     with stored() as store:

@@ -3,6 +3,7 @@
 import datetime
 import shlex
 import sys
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,12 +11,16 @@ from typing import Annotated, Literal
 import msgspec
 
 from perfkit import machine
-from perfkit.errors import InvalidValue
+from perfkit.errors import InvalidValue, StoreError
 from perfkit.results.run import Provenance, Run, read
 from perfkit.results.upgrade import SCHEMA
 
 PREFIX = "recorded:"
 """Begins the name of a device; the name of a recording, or a file, follows."""
+FILES = (".json", ".zip")
+"""Endings of files with a recording: of `perfkit run -o`, and of `make gpu`."""
+PACKED, MOST_BYTES = ("ladder.json", "smoke.json"), 64 << 20
+"""The recording in a file of `make gpu`, of its ladder or of the small one; the largest that is read."""
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,19 +57,35 @@ def text(recorded: Sequence[Run]) -> bytes:
 
 
 def available() -> Mapping[str, Path]:
-    """The recordings that ship with perfkit, by name."""
+    """By name: those that ship with perfkit, and files of `make gpu` in the data folder's `recordings`."""
     files = sorted(machine.shipped("recordings").glob("*.json"))
+    files += sorted((machine.data_folder() / "recordings").glob("gpu-*.zip"))
     return {file.stem: file for file in files if file.stem != "provenance"}
 
 
 def find(name: str) -> list[Run]:
-    """The runs of a recording by its name, or by its file (`*.json`); a `StoreError` if that is none."""
+    """The runs of a recording by its name, or by its file (`FILES`); a `StoreError` if that is none."""
     known = available()
     path = known.get(name, Path(name))
-    if path.suffix == ".json" and path.is_file():
-        recording = read(path.read_bytes(), Recording, path)
+    if path.suffix in FILES and path.is_file():
+        text = _unpacked(path) if path.suffix == ".zip" else path.read_bytes()
+        recording = read(text, Recording, path)
         return [msgspec.structs.replace(run, origin=recording.provenance) for run in recording.runs]
     raise InvalidValue(
         f"there is no recording '{name}'",
-        f"There are: {', '.join(known) or 'none'}. Others: recorded:FILE.json, a file from `perfkit run -o`",
+        f"There are: {', '.join(known) or 'none'}. Others: a file of `perfkit run -o`, or of `make gpu`",
     )
+
+
+def _unpacked(path: Path) -> bytes:
+    """The recording in a file of `make gpu`, read by its name into memory: nothing is written or executed."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            name = next((name for name in PACKED if name in archive.namelist()), PACKED[0])
+            with archive.open(name) as file:
+                text = file.read(MOST_BYTES + 1)
+    except Exception as problem:  # an archive that was made to deceive may raise anything
+        raise StoreError(f"{path.name} is not of `make gpu`: {problem}", "Ask for it again") from None
+    if len(text) > MOST_BYTES:
+        raise StoreError(f"{name} in {path.name} unpacks to over {MOST_BYTES:,} bytes", "Do not trust it")
+    return text

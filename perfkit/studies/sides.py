@@ -206,7 +206,7 @@ class Measurement:
                 side.stop()
 
     def _start(self, side: Side, is_alone: bool) -> None:
-        free = self._free_gpu_bytes()
+        free = gpus.free_gpu_bytes(self._machine.gpu)
         try:
             side.child, trained = self._machine.start(side.stage)
             side.child.suspend()
@@ -220,7 +220,7 @@ class Measurement:
             return
         side.trained.append(trained)
         if free is not None:
-            side.gpu_bytes = max(0, free - (self._free_gpu_bytes() or 0))
+            side.gpu_bytes = max(0, free - (gpus.free_gpu_bytes(self._machine.gpu) or 0))
 
     def _leave(self, side: Side, problem: PerfkitError) -> None:
         """A side that fails takes no further part."""
@@ -235,11 +235,10 @@ class Measurement:
         resident = [side.child.resident_bytes() for side in alive if side.child]
         if cores.free_memory_bytes() < MEMORY_MARGIN * max(resident, default=0):
             return True
-        free = self._free_gpu_bytes()
-        return free is not None and free < MEMORY_MARGIN * max(side.gpu_bytes for side in alive)
-
-    def _free_gpu_bytes(self) -> int | None:
-        return gpus.free_gpu_bytes(self._machine.gpu)
+        free = gpus.free_gpu_bytes(self._machine.gpu)
+        if self._machine.gpu and free is None:  # no NVML, no permission, or memory that is the host's
+            return len(alive) >= 2
+        return free is not None and free < MEMORY_MARGIN * max((side.gpu_bytes for side in alive), default=0)
 
     # ------------------------------------------------------------ rounds
 

@@ -7,8 +7,7 @@ has its name, for perfkit's own program and for scripts alike.
 import contextlib
 import resource
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,15 +45,6 @@ def synchronize(device: torch.device) -> None:
     """Waits until the device has finished its work; a CPU always has."""
     if device.type not in ("cpu", "meta"):
         torch.accelerator.synchronize(device)
-
-
-def timed(device: torch.device, call: Callable[[], Any]) -> float:
-    """Seconds of a call until the device has finished its work."""
-    synchronize(device)
-    start = time.perf_counter()
-    call()
-    synchronize(device)
-    return time.perf_counter() - start
 
 
 def world() -> int:

@@ -22,6 +22,7 @@ from perfkit.results.run import Communication
 from perfkit.worker import checks
 from perfkit.worker.messages import Description, Trained
 from perfkit.worker.procedure import Job, Procedures, Step, drive
+from perfkit.worker.timeline import timeline
 from perfkit.worker.training import Training, losses
 
 ROUNDS = 5
@@ -141,9 +142,9 @@ def without_averaging() -> AbstractContextManager[Any]:
 
 
 def _reduce_s(size: int, device: torch.device) -> float:
-    """Median seconds of a collective of so many bytes, with nothing else running."""
-    tensor, seconds = torch.zeros(size // 4, device=device), []
+    """Median seconds of a collective of so many bytes, with nothing else running, by the device's clock."""
+    tensor, ends = torch.zeros(size // 4, device=device), timeline(device)
     for _ in range(ROUNDS + 1):
-        distributed.barrier()
-        seconds.append(checks.timed(device, lambda: distributed.all_reduce(tensor)))
-    return statistics.median(seconds[1:])
+        distributed.all_reduce(tensor)
+        ends.mark()
+    return statistics.median(ends.step_s()[1:])  # the first one waits for the other ranks

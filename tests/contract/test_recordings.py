@@ -1,8 +1,10 @@
 """What the text claims about data/recordings/ holds for what is in it."""
 
+import gzip
 import hashlib
 import json
 import re
+import zipfile
 
 import pytest
 
@@ -12,6 +14,7 @@ from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.table import Trace
 from perfkit.results.recordings import find
 from perfkit.show import tables
+from tests.support import double
 
 
 def test_every_file_has_a_provenance_and_is_as_it_was_recorded():
@@ -25,6 +28,30 @@ def test_every_file_has_a_provenance_and_is_as_it_was_recorded():
     files = {file.relative_to(record.FOLDER).as_posix(): file for file in record.FOLDER.rglob("*.*")}
     del files[record.PROVENANCE], files[climb.PAGE.name]  # the page is made of the others (test_climb.py)
     assert {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items()} == digests
+
+
+def made_with_the_double(folder):
+    """The files of a folder that name the double of CUDA, packed ones too."""
+    found = []
+    for file in sorted(folder.rglob("*.*")):
+        parts = [file.read_bytes()]
+        if file.suffix == ".gz":
+            parts = [gzip.decompress(parts[0])]
+        elif file.suffix == ".zip":
+            with zipfile.ZipFile(file) as archive:
+                parts = [archive.read(name) for name in archive.namelist()]
+        if any(mark.encode() in part for part in parts for mark in (double.NAME, double.UUID)):
+            found.append(file.name)
+    return found
+
+
+def test_no_recording_was_made_with_the_double_of_cuda(tmp_path):
+    assert made_with_the_double(record.FOLDER) == []
+    (tmp_path / "runs.json").write_text(json.dumps({"device": {"name": double.NAME}}))
+    (tmp_path / "trace.json.gz").write_bytes(gzip.compress(f"GPU-{double.UUID}".encode()))
+    with zipfile.ZipFile(tmp_path / "gpu-double.zip", "w") as archive:
+        archive.writestr("ladder.json", double.NAME)
+    assert made_with_the_double(tmp_path) == ["gpu-double.zip", "runs.json", "trace.json.gz"]
 
 
 def test_the_ladder_is_complete_and_undisturbed():

@@ -1,5 +1,6 @@
 """The double fails where a GPU would fail; what works under it proves that code runs, not that it is right."""
 
+import inspect
 import warnings
 
 import pytest
@@ -9,6 +10,7 @@ from perfkit.machine import facts, gpus
 from tests.support import double
 
 CUDA = torch.device("cuda")
+REAL_EVENT, REAL_STREAM = torch.cuda.Event, torch.cuda.Stream
 pytestmark = pytest.mark.usefixtures("here")
 
 
@@ -32,6 +34,18 @@ def test_names_and_arguments_are_torch_s_own():
             torch.accelerator.synchronize(device)
         with pytest.raises(RuntimeError, match="invalid device ordinal"):
             torch.zeros(1, device=device)
+
+
+def test_events_and_streams_have_torch_s_own_arguments_and_methods():
+    arguments = inspect.signature(REAL_EVENT.__new__).parameters
+    assert [*inspect.signature(double.CudaEvent).parameters] == [*arguments][1:]
+    for fake, real in (
+        (double.CudaEvent, REAL_EVENT),
+        (double.Event, REAL_EVENT),
+        (double.Stream, REAL_STREAM),
+    ):
+        methods = {name for name, value in vars(fake).items() if callable(value) and name[0] != "_"}
+        assert methods - {"work", "now", "is_capturing"} <= {*dir(real)}
 
 
 def test_an_event_must_be_recorded_and_complete(clock):

@@ -4,18 +4,19 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.utils.data import DataLoader
 
 import perfkit
 from perfkit.additions.inside import KernelReport, loop, step
 from perfkit.additions.inside.syncs import detect_syncs
-from perfkit.additions.scripts.script import Steps
+from perfkit.additions.scripts.script import Script, Steps
+from perfkit.errors import RunFailed
 from perfkit.parallel import prefetched
 from perfkit.recipe import Recipe
-from perfkit.worker import checks, parity
+from perfkit.worker import checks, parity, timeline
 from perfkit.worker.checks import View
-from perfkit.worker.session import Session
+from perfkit.worker.session import Session, _reduce_s
 from perfkit.worker.training import Training
 from tests.support import double
 from tests.support.toy import Toy
@@ -42,6 +43,20 @@ def test_a_wait_is_listed_once_with_the_line_that_makes_it():  # 4.3
     with detect_syncs(on_gpu=True) as places:
         torch.ones(1).sum().item()
     assert places == [], "what is on the host makes nobody wait"
+
+
+def test_a_copy_s_advice_depends_on_its_memory():
+    pinned = torch.ones(4).pin_memory()
+    with detect_syncs(on_gpu=True) as places:
+        torch.ones(4).to(CUDA)
+        pinned.to(CUDA)
+        pinned.to(CUDA, non_blocking=True)
+    fixes = [place.fix.partition(",")[0].partition(":")[0] for place in places if place.kind != "wait"]
+    assert fixes == [
+        "pin it in the loader (pin_memory)",
+        "copy with non_blocking",
+        "it overlaps as it is",
+    ]
 
 
 def test_a_wait_that_no_call_from_python_shows_is_the_warning_s_own(monkeypatch):  # 4.3
@@ -156,18 +171,54 @@ def test_during_a_capture_no_step_ends_and_so_nothing_waits(here):  # 4.17
         checks.synchronize(CUDA)
     ended = []
     steps = Steps(ended.append, usual=1)
+    here.is_capturing = False
+    for steps.in_backward in (False, True):  # an update within a backward pass: its step ends afterwards
+        steps.updated("optimizer")
+    steps.in_backward = False
+    here.is_capturing = True
     for _ in range(3):
         steps.begin()
-        steps.updated("optimizer")
     assert ended == []
     here.is_capturing = False
     steps.begin()
     assert len(ended) == 1
 
 
-def test_strict_float32_leaves_the_older_flag_readable():  # 4.18, for scripts
-    from perfkit.additions.scripts.script import Script
+def test_a_script_that_captures_its_optimizer_s_steps_is_refused_in_words(here):  # 4.17
+    steps = Steps([].append, usual=1)
+    steps.updated("optimizer")
+    here.is_initialized = here.is_capturing = True
+    with pytest.raises(RunFailed, match="whole steps in a CUDA graph") as refused:
+        steps.updated("optimizer")
+    assert "make_graphed_callables" in refused.value.remedy
 
+
+def test_a_loss_of_a_capture_is_no_number(here):  # 4.17
+    from perfkit.additions.scripts.training import Updates
+
+    script = Script({"toggles": {}, "scratch": "", "samples": 1}, None)
+    script.sites["optimizer"] = ["there is one"]
+    updates = Updates.__new__(Updates)
+    updates._script, updates._unscaled = script, None
+    for here.is_capturing in (True, False):
+        here.is_initialized = True
+        updates._backward(lambda root: None, torch.ones(()))
+    assert len(script.losses) == 1
+
+
+def test_the_latency_of_a_collective_is_the_device_s(clock, monkeypatch):  # 4.15
+    monkeypatch.setattr(distributed, "all_reduce", lambda tensor: double.work(0.001))
+    plain = timeline.synchronize
+
+    def synchronize(device):
+        clock[0] += 0.5  # what waiting for the device costs the host
+        plain(device)
+
+    monkeypatch.setattr(timeline, "synchronize", synchronize)
+    assert _reduce_s(4096, CUDA) == pytest.approx(0.001)
+
+
+def test_strict_float32_leaves_the_older_flag_readable():  # 4.18, for scripts
     for precision, allowed in (("ieee", False), ("tf32", True)):
         Script.set_process(SimpleNamespace(toggles={"fp32_precision": precision}))
         assert torch.backends.cudnn.allow_tf32 == allowed
@@ -221,3 +272,11 @@ def test_the_host_is_ahead_of_the_device_until_it_waits(clock):
     assert clock == [100.0]
     checks.synchronize(CUDA)
     assert clock == [100.05]
+
+
+def test_an_accelerator_that_records_no_times_is_waited_for(monkeypatch, clock):
+    def no_event(device):
+        raise NotImplementedError("this backend has no events")
+
+    monkeypatch.setattr(timeline, "timing_event", no_event)
+    assert isinstance(timeline.timeline(CUDA), timeline.HostTimeline)

@@ -22,6 +22,9 @@ def block(device):
         d = 5
     if torch.cuda.is_initialized() and steps:
         asked = 6
+    if needs == "cuda" and device != "cuda":
+        return 7
+    everywhere = 8
 """
 
 

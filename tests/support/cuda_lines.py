@@ -10,8 +10,8 @@ import threading
 from pathlib import Path
 
 PERFKIT = Path(__file__).parents[2] / "perfkit"
-VARIABLE = "PERFKIT_CUDA_LINES"
-"""A file to which processes append what they have run."""
+VARIABLE = "TESTS_CUDA_LINES"
+"""A file to which processes append what they have run. Named otherwise than what zygotes learn only later."""
 APART = ("additions/simulate/", "additions/trace/")
 """What only reads names of devices from files, or from recipes, and has no device."""
 MEANINGS = {"on_gpu": True, "uuid": True, "device_prefetch": True, "on_cpu": False}
@@ -31,8 +31,9 @@ def holds_on_cuda(test):
             inner = holds_on_cuda(test.operand)
             truth = None if inner is None else not inner
         case ast.BoolOp():
-            parts = map(holds_on_cuda, test.values)
-            truth = next((part for part in parts if part is not None), None)
+            # Behind `cuda and x` there is a GPU, and after `cpu or x`; behind `cuda or x` there may be none.
+            parts, wanted = [holds_on_cuda(value) for value in test.values], isinstance(test.op, ast.And)
+            truth = wanted if wanted in parts and (not wanted) not in parts else None
         case ast.NamedExpr():
             truth = holds_on_cuda(test.value)
         case ast.Compare():

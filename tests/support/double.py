@@ -144,9 +144,11 @@ class Event:
         return (end_event.at - self.at) * 1e3
 
 
-def cuda_event(enable_timing=False, blocking=False, interprocess=False, external=False):
+class CudaEvent(Event):
     """`torch.cuda.Event`, whose arguments have places."""
-    return Event(enable_timing=enable_timing)
+
+    def __init__(self, enable_timing=False, blocking=False, interprocess=False, external=False):
+        super().__init__(enable_timing=enable_timing)
 
 
 def current_stream(device=None):
@@ -475,11 +477,7 @@ def replacements():
             if hasattr(module, name):  # a version of torch without it stays without it
                 yield module, name, checked(getattr(module, name), fake)
     yield torch.cuda, "Stream", Stream
-    yield (
-        torch.cuda,
-        "Event",
-        checked(torch.cuda.Event.__new__, lambda cls, *a, **k: cuda_event(*a, **k)).__get__(0),
-    )
+    yield torch.cuda, "Event", CudaEvent
     yield torch, "Stream", Stream
     yield torch, "Event", Event
     for function in _device_constructors():

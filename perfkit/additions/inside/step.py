@@ -23,9 +23,10 @@ from perfkit.additions.inside import KernelReport, MemoryReport, ShapeTiming
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.train import DTYPES
-from perfkit.worker.checks import facts, is_tf32_supported, peak_bytes, reset_peak, shown, timed
+from perfkit.worker.checks import facts, is_tf32_supported, peak_bytes, reset_peak, shown
 from perfkit.worker.procedure import Job
 from perfkit.worker.session import Session
+from perfkit.worker.timeline import timeline
 from perfkit.worker.training import Training
 
 # ---------------------------------------------------------------- memory
@@ -209,18 +210,16 @@ def flops(training: Training) -> int | None:
     return int(counter.get_total_flops())
 
 
-def _launched_s(device: torch.device, call: Callable[[], Any]) -> float:
-    """Seconds of a call by the device's own clock, of several launched one after the other.
+def _seconds(device: torch.device, call: Callable[[], Any]) -> float:
+    """Seconds of a call by the device's own clock; on a GPU, of several launched one after the other.
 
     By the host's clock a product that takes 20 µs would be mostly its launch and the wait for its end.
     """
-    start, end = (torch.Event(device, enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(LAUNCHES):
+    launches, ends = LAUNCHES if device.type == "cuda" else 1, timeline(device)
+    for _ in range(launches):
         call()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / 1e3 / LAUNCHES
+    ends.mark()
+    return sum(ends.step_s()) / launches
 
 
 def _least_s(device: torch.device, calls: Sequence[Callable[[], Any]]) -> list[float]:
@@ -228,6 +227,5 @@ def _least_s(device: torch.device, calls: Sequence[Callable[[], Any]]) -> list[f
 
     Not the median: the question is what the device can do, and every disturbance adds time.
     """
-    clock = _launched_s if device.type == "cuda" else timed
-    rounds = [[clock(device, call) for call in calls] for _ in range(1 + REPEATS)]
+    rounds = [[_seconds(device, call) for call in calls] for _ in range(1 + REPEATS)]
     return [min(times) for times in zip(*rounds[1:], strict=True)]  # the first call plans and allocates

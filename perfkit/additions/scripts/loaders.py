@@ -164,9 +164,12 @@ class Loaders:
         script, is_of_batch = self._script, id(tensor) in self._batch_ids
         is_said = any(isinstance(arg, bool) for arg in args)  # as in `.cuda(0, True)`
         wanted = script.toggles.get("non_blocking") and not is_said
-        if wanted and not tensor.is_cuda and tensor.is_pinned():  # the driver is asked: not for the GPU's own
+        named = args[0] if args else kwargs.get("device")
+        is_copy = plain.__name__ == "cuda" or isinstance(named, str | int | torch.device)
+        # Only the driver knows what is pinned, and takes time: a change of type does not ask it.
+        if wanted and is_copy and not tensor.is_cuda and tensor.is_pinned():
             kwargs = {**kwargs, "non_blocking": True}
-        if is_of_batch:
+        if is_of_batch and is_copy:
             script.copies.append(kwargs)
             script.note_call("copy")
         if not (is_of_batch and script.held):

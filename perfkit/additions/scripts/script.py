@@ -18,6 +18,7 @@ from torch import nn
 
 from perfkit.additions.scripts.messages import Frame, Site
 from perfkit.additions.scripts.outputs import Outputs, clock
+from perfkit.errors import RunFailed
 from perfkit.process.failures import is_users
 from perfkit.worker.checks import FP32_PARTS, View, compile_counters
 
@@ -81,7 +82,7 @@ class Steps:
 
     def begin(self) -> None:
         """A batch is fetched, or a forward or backward pass begins."""
-        if self._is_over and not self.in_backward and not _is_capturing():
+        if self._is_over and not self.in_backward and not is_capturing():
             self._end()
         if not self.began_at:
             self.began_at, self._since = time.time(), clock()
@@ -94,6 +95,10 @@ class Steps:
         step, which is handed on with the second. A step that is made within a backward pass ends when
         something else begins: within `Tensor.backward`, torch has taken function modes off their stack.
         """
+        if is_capturing():
+            what = "the script captures whole steps in a CUDA graph, and its replays show no steps"
+            remedy = "Capture the model alone (torch.cuda.make_graphed_callables), or measure it uncaptured"
+            raise RunFailed(what, remedy)
         if by in self._cycle:
             self._is_over |= by is next(reversed(self._cycle))
         elif not self.count:  # one that shows up later is rarer, and ends a step from then on
@@ -117,8 +122,8 @@ class Steps:
         self.now, self._first, self._since = Step(), None, clock()
 
 
-def _is_capturing() -> bool:
-    """Whether a CUDA graph is being captured, in which nothing may wait: no step ends there."""
+def is_capturing() -> bool:
+    """Whether a CUDA graph is being captured: nothing may wait, and no operator has a result."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
@@ -203,6 +208,8 @@ class Script(View):
         if len(self._seen) < MOST_LOOKS:
             self._seen += steps
             self.samples_per_step = statistics.median_low(step.samples for step in self._seen)
+            if len(gpus := sorted({str(p.device) for p in self.parameters() if p.is_cuda})) > 1:
+                self.note(f"the model is on {', '.join(gpus)}: times and memory are those of {self.device}")
 
     def step_in_words(self) -> str:
         """What counts as a step."""

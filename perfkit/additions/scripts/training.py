@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.outputs import clock
-from perfkit.additions.scripts.script import Script, attributes, size, tensors
+from perfkit.additions.scripts.script import Script, attributes, is_capturing, size, tensors
 from perfkit.errors import RunFailed
 
 _LOSSES = 64
@@ -188,7 +188,7 @@ class Updates:
         script.tell("backward")
         script.note_call("backward")
         root, self._unscaled = roots if self._unscaled is None else self._unscaled, None
-        if len(script.losses) < _LOSSES and isinstance(root, torch.Tensor):
+        if len(script.losses) < _LOSSES and isinstance(root, torch.Tensor) and not is_capturing():
             script.losses.append(root.detach().float().mean())
         steps.in_backward = True
         try:

@@ -1,11 +1,13 @@
 """Recordings by name: what is there, what is not, and files that are none."""
 
 import re
+import zipfile
 
 import msgspec
 import pytest
 
 from perfkit import machine
+from perfkit.additions.recorded.source import Recorded
 from perfkit.errors import InvalidValue, StoreError
 from perfkit.results import recordings
 from tests.unit.results.test_run import run
@@ -49,6 +51,55 @@ def test_an_unknown_name_lists_what_there_is(name):
     assert "provenance" not in recordings.available()
     with pytest.raises(InvalidValue, match=f"There are: .*{SHIPPED}"):
         recordings.find(name)
+
+
+def packed(path, content=None, name="ladder.json", packing=zipfile.ZIP_DEFLATED):
+    with zipfile.ZipFile(path, "w", packing) as archive:
+        archive.writestr("../../outside.txt", "never written")
+        archive.writestr(name, recordings.text([run("r0")]) if content is None else content)
+    return path
+
+
+def damaged(path, mark, offset):
+    """A file with another bit after the last mark."""
+    data = bytearray(path.read_bytes())
+    data[data.rindex(mark) + offset] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_file_of_make_gpu_is_a_recording_and_nothing_of_it_is_written(tmp_path, data_dir):
+    folder = data_dir / "recordings"
+    folder.mkdir(parents=True)
+    path = packed(folder / "gpu-t4.zip")
+    before = sorted(tmp_path.rglob("*"))
+    (found,) = recordings.find(str(path))
+    assert (found.id, found.origin.command) == ("r0", recordings.provenance().command)
+    assert recordings.find("gpu-t4") == [found], "in the data's folder it has a name, and a place in the menu"
+    assert "recorded:gpu-t4" in Recorded.menu()
+    assert sorted(tmp_path.rglob("*")) == before
+    assert recordings.find(str(packed(tmp_path / "small.zip", name="smoke.json")))[0].id == "r0"
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda path: path.write_bytes(b"no archive"), "not a zip file"),
+        (lambda path: packed(path, name="sub/../ladder.json"), "no item named 'ladder.json'"),
+        (lambda path: packed(path, "[]"), "not a recording"),
+        (lambda path: packed(path, bytes(5000)), "unpacks to over 4,000 bytes"),
+        (
+            lambda path: damaged(packed(path, b"x" * 200, packing=zipfile.ZIP_LZMA), b"PK\3\4", 60),
+            "CRC|orrupt",
+        ),
+        (lambda path: damaged(packed(path, b"x" * 200), b"PK\3\4", 42), "CRC|invalid|decompress"),
+        (lambda path: damaged(packed(path, b"{}"), b"PK\1\2", 8), "password"),
+    ],
+)
+def test_a_file_that_is_not_of_make_gpu_is_one_message(tmp_path, monkeypatch, made, words):
+    monkeypatch.setattr(recordings, "MOST_BYTES", 4000)
+    made(tmp_path / "gpu.zip")
+    with pytest.raises(StoreError, match=words):
+        recordings.find(str(tmp_path / "gpu.zip"))
 
 
 def test_what_was_played_is_not_recorded_again():

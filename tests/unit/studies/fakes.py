@@ -13,6 +13,9 @@ WARMUP = messages.Block(24, 3.0, [2.0, 0.5, 0.5], [0.5, 0.1, 0.1])
 class FakeMachine:
     """Starts `FakeChild`ren and remembers what they were asked: (number of the child, question)."""
 
+    gpu = None
+    """The UUID of the one that trains."""
+
     def __init__(self, rate=lambda recipe: 100.0):
         self.rate = rate
         self.asked = []
@@ -84,7 +87,7 @@ class FakeChild:
     def answer(self, question, arguments):
         match question:
             case "describe":
-                facts = messages.DeviceFacts()
+                facts = messages.DeviceFacts(uuid=self.machine.gpu)
                 return messages.Description(dict(arguments["options"]), ["uint8_copy"], facts)
             case "train":
                 self.machine.trainings.append(arguments)

@@ -203,12 +203,33 @@ def test_sides_that_memory_does_not_hold_together_take_turns_and_say_so(machine,
 
 def test_a_gpu_s_memory_decides_whether_sides_train_together(machine, where, monkeypatch):
     """Each takes 30 of 100: with two of them, 45 more, which a third one might need, are not free."""
-    free = lambda uuid: 100 - 30 * len(machine.alive())
+    free, machine.gpu = lambda uuid: 100 - 30 * len(machine.alive()), "GPU-fake"
     monkeypatch.setattr("perfkit.studies.sides.gpus.free_gpu_bytes", free)
     assert [run.pairings[0].interleaved for run in measure(where, THREE[:2])[1:]] == [True]
     runs = measure(where, THREE)
     assert [run.status for run in runs] == ["ok"] * 3
     assert not runs[1].pairings[0].interleaved
+
+
+def test_a_first_side_that_fails_on_a_gpu_stops_no_other(machine, where, monkeypatch):
+    """Then nobody is alive whose memory could be compared with what is free."""
+    machine.gpu = "GPU-fake"
+    monkeypatch.setattr("perfkit.studies.sides.gpus.free_gpu_bytes", lambda uuid: 100)
+    machine.fails = lambda child, question: (
+        RunFailed("no", "x") if (child.number, question) == (0, "train") else None
+    )
+    assert sorted(run.status for run in measure(where, THREE)) == ["failed", "ok", "ok"]
+
+
+def test_on_a_gpu_whose_free_memory_nobody_knows_two_sides_at_most_are_alive(machine, where, monkeypatch):
+    """A Jetson, or NVML without permission: what is not known is not enough for everybody."""
+    machine.gpu = "GPU-fake"
+    monkeypatch.setattr("perfkit.studies.sides.gpus.free_gpu_bytes", lambda uuid: None)
+    assert [run.pairings[0].interleaved for run in measure(where, THREE[:2])[1:]] == [True]
+    runs = measure(where, THREE)
+    assert [run.status for run in runs] == ["ok"] * 3
+    assert not runs[1].pairings[0].interleaved
+    assert max(len(alive) for alive in machine.history) == 2
 
 
 @pytest.mark.parametrize("question", ["train", "slice"])

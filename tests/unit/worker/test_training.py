@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import itertools
+import time
 import weakref
 from types import SimpleNamespace
 
@@ -141,7 +142,10 @@ def test_workers_rest_while_a_cached_batch_is_trained_on_and_the_batch_is_fetche
     measured = training(workers=1)
     (worker,) = measured.iterator._workers
     with measured.hold():
-        assert psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
+        until = time.monotonic() + 10  # the signal is on its way
+        while (is_stopped := psutil.Process(worker.pid).status()) != psutil.STATUS_STOPPED:
+            assert time.monotonic() < until, is_stopped
+            time.sleep(0.01)
         measured.step()
     assert psutil.Process(worker.pid).status() != psutil.STATUS_STOPPED
     measured.step()

@@ -79,7 +79,8 @@ def test_samples_and_tokens_in_any_container():
 
 
 def test_copies_do_not_wait_once_set_and_those_of_a_held_batch_are_made_once(monkeypatch):
-    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
+    asked = []
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: asked.append(tensor) or True)
     batch, loaders, sources = torch.zeros(2), Loaders.__new__(Loaders), []
     loaders._script = known = Script({"toggles": {"non_blocking": True}, "scratch": "", "samples": 1}, None)
     known.held, loaders._batch_ids = {"loader": batch}, {id(batch)}
@@ -87,6 +88,10 @@ def test_copies_do_not_wait_once_set_and_those_of_a_held_batch_are_made_once(mon
     made = [loaders._copy(plain, batch, to, non_blocking=False) for to in ("meta", "meta", torch.long)]
     assert known.non_blocking()[0] and [copy.device.type for copy in made] == ["meta", "meta", "cpu"]
     assert sources == ["cpu", "cpu", "meta", "cpu"]
+    assert len(known.copies) == len(asked) == 2, "a change of type is no copy, and asks no driver"
+    loaders._copy(plain, torch.zeros(2), "cpu")
+    loaders._copy(plain, torch.zeros(2), other=torch.zeros(1, device="meta"), device="meta")
+    assert len(asked) == 4
 
 
 def test_every_switch_can_be_set_from_outside_or_has_its_edit():

@@ -1,0 +1,72 @@
+"""What is chosen, refused or drawn because the device is a GPU: where it takes no GPU to see it."""
+
+import importlib.util
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from perfkit.additions.lanes import panel
+from perfkit.additions.search import tune
+from perfkit.ladder import catalogue
+from perfkit.machine import devices
+from perfkit.recipe import Recipe
+from perfkit.rules import Target
+from perfkit.show.figures import step_time
+from perfkit.studies import rungs, sources
+from perfkit.studies.sources import Progress
+from perfkit.worker.session import Session
+from tests.unit.additions.scripts.test_suggest import SEEN, idea
+from tests.unit.show.fake_runs import session
+
+
+def test_slices_are_longer_than_on_a_cpu():
+    slices = [catalogue.preset("quick", device).slice_s for device in ("cpu", "cuda")]
+    assert slices[1] == catalogue.ACCELERATOR_SLICE_S > slices[0]
+
+
+def test_compiling_needs_triton_and_a_compiler_for_c(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "pip install triton" in devices.compiler_problem("cuda")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: "there")
+    monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.setenv("CXX", "sh")
+    assert "set CC" in devices.compiler_problem("cuda:0")
+    assert devices.compiler_problem("cpu").startswith(("Python.h", "")), "CXX is there"
+
+
+def test_amp_is_worth_a_try_whatever_the_cpu_has():
+    assert idea("AMP", target=Target("cuda"), cpu_has_bf16=False).state == "try"
+    assert idea("AMP", replace(SEEN, cpu_has_bf16=False)).state == "refused"
+
+
+def test_a_search_with_workers_pins_their_batches():
+    (found,) = tune._candidates(Recipe(), {"workers": (1,)}, ["workers"], Target("cuda"))
+    assert (found.workers, found.pin_memory, found.non_blocking) == (1, True, True)
+
+
+def test_a_device_that_nobody_timed_has_a_row_that_says_so():
+    (run, *_) = session(gpu=True)
+    raw = msgspec.structs.replace(run.raw, gpu_utilization_nvml=[])
+    assert step_time([msgspec.structs.replace(run, raw=raw)]).rows[-1].text == "not timed"
+
+
+@pytest.mark.usefixtures("no_orphans")
+def test_lanes_are_those_of_a_profile():
+    where = {"device": "cuda", "preset": "smoke"}
+    (side,) = panel.made({"before": {}}, "tests.support.toy:Toy", where, Progress()).sides
+    assert side.samples == 32 and side.computing
+
+
+def test_a_numbered_gpu_becomes_the_current_one(here):
+    asked = Session(type("Line", (), {"send": staticmethod(print)}))
+    asked.describe("tests.support.toy:Toy", "smoke", {}, "cuda:0")
+    assert here.device_index == [0]
+
+
+def test_a_plan_that_loads_nothing_knows_the_gpu(monkeypatch):
+    found = devices.Found(cuda=["a", "b"], bf16=False, imported=True)
+    monkeypatch.setattr(devices, "accelerators", lambda: found)
+    where = sources.plan("tests.support.toy:Toy", preset="smoke", device="cuda")
+    target = rungs.described(where).target
+    assert (target.count, target.bf16) == (2, False)
