@@ -16,6 +16,7 @@ from perfkit.parallel import prefetched
 from perfkit.recipe import Recipe
 from perfkit.worker import checks, parity, timeline
 from perfkit.worker.checks import View
+from perfkit.worker.procedure import drive
 from perfkit.worker.session import Session, _reduce_s
 from perfkit.worker.training import Training
 from tests.support import double
@@ -100,14 +101,27 @@ def test_the_share_of_a_step_is_of_the_roof_of_its_own_format(monkeypatch):  # 4
         assert step._format(recipe, model, peaks) == kind
     assert step._format(Recipe(), convolution, {"float32": 1.0}) == "float32", "a V100 has no TF32"
     assert step._formats(CUDA).keys() == {"float32", "tf32", "bfloat16", "float16"}
-    before = torch.backends.cuda.matmul.fp32_precision
-    with step._products_in("tf32"):
-        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
-    assert torch.backends.cuda.matmul.fp32_precision == before
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=7, name="", uuid="")
     )
     assert step._formats(CUDA).keys() == {"float32", "float16"}, "a T4 emulates bfloat16"
+
+
+def test_each_format_is_measured_in_its_own_precision(monkeypatch):  # 4.6
+    asked, settings, seen = session(), torch.backends.cuda.matmul, []
+    usual = settings.fp32_precision
+
+    def least(device, calls):
+        seen.append(settings.fp32_precision)
+        return [1.0] * len(calls)
+
+    monkeypatch.setattr(step, "_least_s", least)
+    monkeypatch.setattr(step, "WIDTHS_ON_GPU", step.WIDTHS_ON_CPU)
+    monkeypatch.setattr(torch, "randn", lambda *size, **how: torch.empty(1))
+    monkeypatch.setattr(torch, "empty", lambda *size, **how: torch.zeros(1))
+    report = drive(step.kernels(asked), asked.subject.step)
+    assert seen == ["ieee", "tf32", usual, usual, usual] and settings.fp32_precision == usual
+    assert report.mfu
 
 
 class Recurrent(Toy):

@@ -140,12 +140,14 @@ def kernels(session: Session) -> Job:
     shapes = [(m, k, n) for k in DEPTHS for n in widths]
     shapes += [(each, DEPTHS[1], widths[1]) for each in (m - 1, 8)]  # an odd m, and a small one
     shapes += [(n, n, n) for n in ((1024, 4096, 8192) if big else (512, 1024))]
-    rows, peaks = list[ShapeTiming](), dict[str, float]()
+    rows, peaks, settings = list[ShapeTiming](), dict[str, float](), torch.backends.cuda.matmul
+    usual = settings.fp32_precision
     for kind, (dtype, precision) in _formats(device).items():
         factors = partial(torch.randn, device=device, dtype=dtype)
         products = [partial(torch.mm, factors(m, k), factors(k, n)) for m, k, n in shapes]
-        with _products_in(precision):
-            least = _least_s(device, products)
+        settings.fp32_precision = precision or usual
+        least = _least_s(device, products)
+        settings.fp32_precision = usual  # an error ends this process
         for (m, k, n), seconds in zip(shapes, least, strict=True):
             rate, moved = 2 * m * k * n / seconds, (m * k + k * n + m * n) * dtype.itemsize
             rows.append(ShapeTiming(f"{m} x {k} x {n}", kind, seconds, rate, rate * seconds / moved))
@@ -174,18 +176,6 @@ def _formats(device: torch.device) -> dict[str, tuple[torch.dtype, str]]:
     if facts(device).bf16 is not False:
         plain |= {"bfloat16": (torch.bfloat16, "")}
     return plain | {"float16": (torch.float16, "")}
-
-
-@contextlib.contextmanager
-def _products_in(precision: str) -> Iterator[None]:
-    """Within, products of float32 are computed in `ieee` or `tf32`; empty: it is left as it is."""
-    settings = torch.backends.cuda.matmul
-    before = settings.fp32_precision
-    settings.fp32_precision = precision or before
-    try:
-        yield
-    finally:
-        settings.fp32_precision = before
 
 
 def _format(recipe: Recipe, model: Any, peaks: Mapping[str, float]) -> str:
