@@ -84,8 +84,7 @@ def uuids(index: str) -> list[str]:
 
 def holds_one_process(uuid: str | None) -> bool:
     """Whether a GPU takes one process at a time, as clusters set it: a second training next to it fails."""
-    card = _card(uuid)
-    return card is not None and _ask("DeviceGetComputeMode", card) in _EXCLUSIVE
+    return _ask("DeviceGetComputeMode", _card(uuid)) in _EXCLUSIVE
 
 
 def facts() -> tuple[str | None, list[dict[str, Any]]]:
@@ -167,8 +166,7 @@ def taken_gpu_share(device: str | None, since: float, own: Collection[int]) -> f
     """
     if not (device and pids_known()):
         return 0.0
-    card = _card(device)
-    samples = _ask("DeviceGetProcessUtilization", card, int(since * 1e6)) or []
+    samples = _ask("DeviceGetProcessUtilization", _card(device), int(since * 1e6)) or []
     return max((sample.smUtil / 100 for sample in samples if sample.pid not in own), default=0.0)
 
 
@@ -179,9 +177,7 @@ def sample_utilization(device: str | None, period_s: float = 0.1) -> Iterator[li
     They are percent of NVML's last 1/6 to 1 s in which a kernel ran. The GPU is named by its UUID, never by
     an index: NVML ignores CUDA_VISIBLE_DEVICES. Without a device, or without NVML, there are no samples.
     """
-    samples: list[float] = []
-    ended = threading.Event()
-    card = _card(device)
+    samples, ended, card = list[float](), threading.Event(), _card(device)
 
     def sample() -> None:
         while card is not None and not ended.wait(period_s):

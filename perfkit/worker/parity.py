@@ -94,8 +94,7 @@ def check(session: Session, recipe: Recipe, exactness: str, seed: int, steps: in
     recipe = recipe.replace(batch_size=min(recipe.batch_size, MOST_SAMPLES))
     plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
     # Of one side, in their own type: four steps of a large batch take gigabytes.
-    batches: list[Pair] = []
-    differences: list[list[float]] = []
+    batches, differences = list[Pair](), list[list[float]]()
 
     def compare(pair: Pair) -> None:
         step = len(differences)
@@ -116,8 +115,7 @@ def check(session: Session, recipe: Recipe, exactness: str, seed: int, steps: in
         trained(Side(workload, dtype=dtype), plain.replace(fp32_precision="ieee"), batches)
         for dtype in (torch.float32, torch.float64)
     )
-    sides = (candidate, float32, float64)
-    rounding = _rounding(recipe, device)
+    sides, rounding = (candidate, float32, float64), _rounding(recipe, device)
     are_prepared_otherwise = any(switches()[name].needs == "workload" for name in recipe.diff(plain))
     inputs, targets = zip(*differences, strict=True)
     checks = [

@@ -21,7 +21,7 @@ from torch import profiler
 from perfkit import registry
 from perfkit.worker.checks import compile_counters, peak_bytes, reset_peak, world
 from perfkit.worker.messages import Block, Peak
-from perfkit.worker.timeline import Timeline, timeline
+from perfkit.worker.timeline import DeviceTimeline, HostTimeline, timeline
 
 Job = Generator[None, Any, Any]
 """Is sent steps, returns an answer."""
@@ -122,7 +122,7 @@ class Procedures:
         self._counts_marked, self._plain, self._marked = False, 0, 0
         self.under_way = Steps()
         """The steps of the last `take`: all that is known of it if the training ends meanwhile."""
-        self._timeline: Timeline | None = None
+        self._timeline: HostTimeline | DeviceTimeline | None = None
         self._order: list[Any] = []
 
     def answer(self, question: str, arguments: Mapping[str, Any]) -> Any:

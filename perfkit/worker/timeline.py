@@ -56,10 +56,7 @@ class DeviceTimeline:
         return [start.elapsed_time(end) / 1e3 for start, end in pairs]
 
 
-Timeline = HostTimeline | DeviceTimeline
-
-
-def timeline(device: torch.device, clock: Clock = time.perf_counter) -> Timeline:
+def timeline(device: torch.device, clock: Clock = time.perf_counter) -> HostTimeline | DeviceTimeline:
     """The timeline of a device: its own where torch can record it."""
     if device.type == "cpu":
         return HostTimeline(device, clock)
