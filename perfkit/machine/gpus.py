@@ -84,7 +84,8 @@ def uuids(index: str) -> list[str]:
 
 def holds_one_process(uuid: str | None) -> bool:
     """Whether a GPU takes one process at a time, as clusters set it: a second training next to it fails."""
-    return _ask("DeviceGetComputeMode", _card(uuid)) in _EXCLUSIVE
+    card = _card(uuid)
+    return card is not None and _ask("DeviceGetComputeMode", card) in _EXCLUSIVE
 
 
 def facts() -> tuple[str | None, list[dict[str, Any]]]:

@@ -68,8 +68,7 @@ def find(name: str) -> list[Run]:
     known = available()
     path = known.get(name, Path(name))
     if path.suffix in FILES and path.is_file():
-        text = _unpacked(path) if path.suffix == ".zip" else path.read_bytes()
-        recording = read(text, Recording, path)
+        recording = read(_unpacked(path) if path.suffix == ".zip" else path.read_bytes(), Recording, path)
         return [msgspec.structs.replace(run, origin=recording.provenance) for run in recording.runs]
     raise InvalidValue(
         f"there is no recording '{name}'",
