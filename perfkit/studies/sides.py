@@ -146,8 +146,7 @@ class Measurement:
 
     def run(self) -> None:
         """Measures until the rule is satisfied or its budget is spent; at least one incarnation."""
-        others = cores.OtherPrograms()
-        pids = set[int]()
+        others, pids = cores.OtherPrograms(), set[int]()
         try:
             with gpus.sample_utilization(self._machine.gpu) as self._utilization:
                 while self._open():
@@ -248,8 +247,7 @@ class Measurement:
         Rounds that sides take by turns are put together: the first of each, the second of each …
         """
         rounds, is_first = self.incarnations[-1].rounds, len(self.incarnations) == 1
-        wanted = 0 if self.together else len(rounds)
-        number = 0
+        wanted, number = 0 if self.together else len(rounds), 0
         while any(side.child for side in sides):
             taken = self._take_round([side for side in sides if side.child])
             if number < len(rounds):

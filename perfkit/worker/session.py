@@ -144,7 +144,7 @@ def without_averaging() -> AbstractContextManager[Any]:
 def _reduce_s(size: int, device: torch.device) -> float:
     """Median seconds of a collective of so many bytes, with nothing else running, by the device's clock."""
     tensor, ends = torch.zeros(size // 4, device=device), timeline(device)
-    for _ in range(ROUNDS + 1):
+    for _ in range(1 + ROUNDS):
         distributed.all_reduce(tensor)
         ends.mark()
     return statistics.median(ends.step_s()[1:])  # the first one waits for the other ranks

@@ -188,9 +188,8 @@ class _Copies(TorchFunctionMode):
 
     def stream(self) -> int | None:
         """The current stream of a CUDA device."""
-        if self._device.type != "cuda":
-            return None
-        return int(torch.cuda.current_stream(self._device).cuda_stream)
+        is_cuda = self._device.type == "cuda"
+        return int(torch.cuda.current_stream(self._device).cuda_stream) if is_cuda else None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.to:
