@@ -45,7 +45,7 @@ if after.compile_s and gain:
 # %% [markdown]
 # **What to expect.** A convolutional net on a CPU: 1.0 to 1.1 times as fast, because convolutions are library calls with or without a compiler. The walk-through's V100: 2,477 → 3,268 samples/s, 1.32 times as fast.
 #
-# If compiling takes more steps to pay for itself than your training has, leave it out. Trust *× previous*. The two rates next to it were measured at different times, so don't divide them.
+# If compiling takes more steps to pay for itself than your training has, leave it out.
 #
 # ## What made it faster?
 #

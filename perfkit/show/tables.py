@@ -78,6 +78,7 @@ def ladder(runs: Sequence[Run]) -> Table:
     signs = [f"{sign} {verdict}" for verdict, sign in SIGNS.items() if verdict in used]
     if any(run.simulated for run in runs):
         signs.append("~ simulated")
+    signs += ["× is from rounds measured together: don't divide the rates"] if used else []
     return tabulate(columns, runs, "The ladder", " · ".join(signs), "nothing was measured")
 
 

@@ -19,7 +19,7 @@ def sections(runs: Sequence[Run]) -> list[Content]:
         Col("step", "communication.step_s", units.duration),
         Col("computing", "communication.compute_s", units.duration),
         Col("averaging alone", "communication.alone_s", units.duration),
-        Col("of it exposed", lambda run: exposed_s(run.communication), units.duration),
+        Col("exposed", lambda run: exposed_s(run.communication), units.duration),
         Col("bytes per step", "communication.bytes_per_step", units.size),
         Col("slowest rank / median", lambda run: straggling(run.communication), units.times),
     )
