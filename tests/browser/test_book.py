@@ -25,7 +25,13 @@ def test_the_book_opens_and_is_searched_from_its_folder(page, console_errors, tm
     content = page.get_by_role("main")
     expect(content).to_contain_text("played, not measured now")
     expect(content).to_contain_text("samples/s")
+    knob = page.frame_locator("iframe[title^='The pipeline']").get_by_role("button", name="8 workers")
+    knob.click()  # alive, where a chapter's saved output has a picture
+    expect(knob).to_have_attribute("aria-pressed", "true")
     page.goto(site.as_uri())
+    guess = page.frame_locator("iframe[title='Climb it yourself']").get_by_role("button", name="AMP")
+    guess.click()
+    expect(guess).to_have_count(0)
     page.get_by_role("textbox", name="Search").fill("autocast")
     page.keyboard.press("Enter")
     expect(page.locator("#search-results li").first).to_be_visible()
