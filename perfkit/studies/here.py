@@ -22,8 +22,9 @@ from perfkit.results.rounds import aa_pairs
 from perfkit.results.run import AGAIN, Run
 from perfkit.results.stats import Spread
 from perfkit.rules import Target
+from perfkit.studies.measurement import Measurement
 from perfkit.studies.record import Record
-from perfkit.studies.sides import Machine, Measurement, Side
+from perfkit.studies.sides import Machine, Measured, Side
 from perfkit.studies.sources import Plan, Progress, Request, Source
 from perfkit.worker.messages import Trained
 
@@ -118,14 +119,14 @@ class ThisMachine(Source):
         if self._spare and recipe.ranks == 1 and not recipe.environment():
             spare, self._spare = self._spare, None
             return spare
-        plan, progress = self.plan, self.progress
+        plan = self.plan
         child = Child(
-            progress.phase,
-            progress.cancelled,
-            plan.timeout_s,
-            recipe.environment(),
-            recipe.ranks,
-            self._generation,
+            on_progress=self.progress.phase,
+            cancelled=self.progress.cancelled,
+            timeout_s=plan.timeout_s,
+            environment=recipe.environment(),
+            ranks=recipe.ranks,
+            generation=self._generation,
         )
         self._exit.callback(child.stop)
         what = {"workload": plan.workload, "preset": plan.preset.name, "options": dict(plan.options)}
@@ -147,10 +148,10 @@ class ThisMachine(Source):
         others = max(1, sum(side.is_open for side in sides) - 1)
         rule = replace(preset, budget_s=preset.budget_s * others)
         how = Machine(self.start, self.renew, self.description.facts.uuid, self.ask_more)
-        measurement = Measurement(sides, rule, how, self.progress, self._spread_of)
-        record = Record(self._session, self.plan, self.description, measurement)
+        measured = Measured(sides, self._spread_of)
+        record = Record(self._session, self.plan, self.description, measured)
         try:
-            measurement.run()
+            Measurement(measured, rule, how, self.progress).run()
         except (Cancelled, KeyboardInterrupt, RunFailed) as reason:  # a person, or the end of a training
             self.stopped = reason
         finally:

@@ -15,7 +15,7 @@ from perfkit.machine import cores
 from perfkit.results import stats
 from perfkit.results.rounds import Pairing, Role, Rounds
 from perfkit.results.run import AGAIN, Raw, Run
-from perfkit.studies.sides import Measurement, Round, Side
+from perfkit.studies.sides import Measured, Round, Side
 from perfkit.studies.sources import Plan
 from perfkit.worker.messages import Block, Description
 
@@ -55,14 +55,14 @@ def ended(run: Run, **fields: Any) -> Run:
 class Record:
     """The runs of one measurement: begun with it, and complete when it has ended."""
 
-    def __init__(self, session: str, plan: Plan, description: Description, measurement: Measurement) -> None:
-        self._measurement = measurement
+    def __init__(self, session: str, plan: Plan, description: Description, measured: Measured) -> None:
+        self._found = measured
         self._precision = plan.preset.precision or stats.PRECISION
-        self._begun = {side: begun(session, side.stage, plan, description) for side in measurement.sides}
+        self._begun = {side: begun(session, side.stage, plan, description) for side in measured.sides}
 
     def runs(self) -> list[Run]:
         """A run for each side, in their order."""
-        return [self._run(side) for side in self._measurement.sides]
+        return [self._run(side) for side in self._found.sides]
 
     def _run(self, side: Side) -> Run:
         run = self._begun[side]
@@ -76,7 +76,7 @@ class Record:
 
     def _parts(self, side: Side) -> list[list[Round]]:
         """The rounds of each incarnation in which a side took part."""
-        return self._measurement.common_rounds(side, side)
+        return self._found.common_rounds(side, side)
 
     def _measured(self, side: Side) -> Run:
         run, first, raw = self._begun[side], side.trained[0], _raw(side, self._parts(side))
@@ -98,20 +98,20 @@ class Record:
             communication=side.communication,
             **fields,
         )
-        remarks = dict.fromkeys(_remarks(run, side, self._measurement))
+        remarks = dict.fromkeys(_remarks(run, side, self._found))
         return structs.replace(run, warnings=list(remarks))
 
     def _pairings(self, side: Side) -> Iterator[Pairing]:
         """Its rounds with those of the side before it, and with those of the first one."""
-        measured = [each for each in self._measurement.sides if each.is_open and self._parts(each)]
+        measured = [each for each in self._found.sides if each.is_open and self._parts(each)]
         before = measured[: measured.index(side)]
         others = list[tuple[Role, Side]]()
         if before and side.stage.name != AGAIN:
             others.append(("previous", before[-1]))
-        if before and before[0] is self._measurement.sides[0]:  # else the baseline failed
+        if before and before[0] is self._found.sides[0]:  # else the baseline failed
             others.append(("baseline", before[0]))
         for role, other in others:
-            common = pair(side, other, self._measurement)
+            common = pair(side, other, self._found)
             yield Pairing(
                 own_samples_per_s=common.own_samples_per_s,
                 other_samples_per_s=common.other_samples_per_s,
@@ -119,15 +119,15 @@ class Record:
                 incarnations=common.incarnations,
                 against=self._begun[other].id,
                 role=role,
-                interleaved=self._measurement.together,
-                spread=self._measurement.spread(side, other),
+                interleaved=self._found.together,
+                spread=self._found.spread(side, other),
                 precision=self._precision,
             )
 
 
-def pair(own: Side, other: Side, measurement: Measurement) -> Rounds:
+def pair(own: Side, other: Side, measured: Measured) -> Rounds:
     """The rounds in which two sides took part."""
-    parts = measurement.common_rounds(own, other)
+    parts = measured.common_rounds(own, other)
     rounds = [round for part in parts for round in part]
     return Rounds(
         own_samples_per_s=[round.slices[own].samples_per_s for round in rounds],
@@ -157,11 +157,11 @@ def _raw(side: Side, parts: list[list[Round]]) -> Raw:
     )
 
 
-def _remarks(run: Run, side: Side, measurement: Measurement) -> Iterator[str]:
+def _remarks(run: Run, side: Side, measured: Measured) -> Iterator[str]:
     """What makes these numbers doubtful, each with what to do."""
     count = len(run.raw.block_samples_per_s)
     if run.disturbed is not None:
-        program, share = measurement.busiest
+        program, share = measured.busiest
         who = f"{program} {share:.0%}" if share > run.disturbed / 4 else "many that end soon"
         yield (
             f"other programs took {run.disturbed:.0%} of the cores ({who}), so this holds in this room: "
@@ -173,7 +173,7 @@ def _remarks(run: Run, side: Side, measurement: Measurement) -> Iterator[str]:
         yield f"clean rounds and those next to other programs disagree: {quiet} and {noisy}"
     if count < stats.MIN_ROUNDS:
         yield f"too few rounds for a verdict ({count}): use the preset quick or paper"
-    if not measurement.together and len(measurement.sides) > 1:
+    if not measured.together and len(measured.sides) > 1:
         yield "the sides took turns, because memory does not hold them together: this needs longer"
     if run.ceiling_below_rate:
         yield "the compute-only rate came out below the rate: the machine was not steady; run it again"

@@ -4,7 +4,7 @@ from functools import partial
 
 from perfkit.errors import Cancelled, RunFailed
 from perfkit.recipe import Recipe
-from perfkit.studies import here, record, sides
+from perfkit.studies import here, record, sides, slices
 from perfkit.worker import messages
 
 WARMUP = messages.Block(24, 3.0, [2.0, 0.5, 0.5], [0.5, 0.1, 0.1])
@@ -143,7 +143,7 @@ def install(monkeypatch, machine):
     monkeypatch.setattr(here, "Machine", partial(sides.Machine, clock=lambda: machine.now))
     monkeypatch.setattr(record.machine, "facts", lambda: {"id": "m1", "gpus": [], "cpu": {"cores_usable": 2}})
     monkeypatch.setattr(record.cores, "read_conditions", lambda: {})
-    monkeypatch.setattr(sides.cores, "taken_share", lambda before, after: machine.taken())
+    monkeypatch.setattr(slices.cores, "taken_share", lambda before, after: machine.taken())
     chrome = "chrome (process 7)", 0.38
-    monkeypatch.setattr(sides.cores.OtherPrograms, "busiest", lambda self, pids: chrome)
+    monkeypatch.setattr(slices.cores.OtherPrograms, "busiest", lambda self, pids: chrome)
     return machine

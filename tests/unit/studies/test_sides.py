@@ -193,7 +193,7 @@ def test_a_workload_that_cannot_be_loaded_raises_and_leaves_nothing(machine, whe
 
 def test_sides_that_memory_does_not_hold_together_take_turns_and_say_so(machine, where, monkeypatch):
     """The machine is twice as fast in every second life of a process: ratios of turns hold it in their width."""
-    monkeypatch.setattr("perfkit.studies.sides.Measurement._is_crowded", lambda self: True)
+    monkeypatch.setattr("perfkit.studies.starting.Starter._is_crowded", lambda self: True)
     first, second, third = measure(where, THREE, rounds=5)
     assert not third.pairings[0].interleaved
     assert third.pairings[0].ratio.ratio == pytest.approx(120 / 150)
@@ -204,7 +204,7 @@ def test_sides_that_memory_does_not_hold_together_take_turns_and_say_so(machine,
 def test_a_gpu_s_memory_decides_whether_sides_train_together(machine, where, monkeypatch):
     """Each takes 30 of 100: with two of them, 45 more, which a third one might need, are not free."""
     free, machine.gpu = lambda uuid: 100 - 30 * len(machine.alive()), "GPU-fake"
-    monkeypatch.setattr("perfkit.studies.sides.gpus.free_gpu_bytes", free)
+    monkeypatch.setattr("perfkit.studies.starting.gpus.free_gpu_bytes", free)
     assert [run.pairings[0].interleaved for run in measure(where, THREE[:2])[1:]] == [True]
     runs = measure(where, THREE)
     assert [run.status for run in runs] == ["ok"] * 3
@@ -214,7 +214,7 @@ def test_a_gpu_s_memory_decides_whether_sides_train_together(machine, where, mon
 def test_a_first_side_that_fails_on_a_gpu_stops_no_other(machine, where, monkeypatch):
     """Then nobody is alive whose memory could be compared with what is free."""
     machine.gpu = "GPU-fake"
-    monkeypatch.setattr("perfkit.studies.sides.gpus.free_gpu_bytes", lambda uuid: 100)
+    monkeypatch.setattr("perfkit.studies.starting.gpus.free_gpu_bytes", lambda uuid: 100)
     machine.fails = lambda child, question: (
         RunFailed("no", "x") if (child.number, question) == (0, "train") else None
     )
@@ -224,7 +224,7 @@ def test_a_first_side_that_fails_on_a_gpu_stops_no_other(machine, where, monkeyp
 def test_on_a_gpu_whose_free_memory_nobody_knows_two_sides_at_most_are_alive(machine, where, monkeypatch):
     """A Jetson, or NVML without permission: what is not known is not enough for everybody."""
     machine.gpu = "GPU-fake"
-    monkeypatch.setattr("perfkit.studies.sides.gpus.free_gpu_bytes", lambda uuid: None)
+    monkeypatch.setattr("perfkit.studies.starting.gpus.free_gpu_bytes", lambda uuid: None)
     assert [run.pairings[0].interleaved for run in measure(where, THREE[:2])[1:]] == [True]
     runs = measure(where, THREE)
     assert [run.status for run in runs] == ["ok"] * 3

@@ -1,0 +1,111 @@
+"""Sides measured in rounds, in one incarnation after the other, until a rule is satisfied.
+
+Rounds are short, so the drift of a noisy machine cancels within a round, and the processes are renewed as
+often as the budget allows, because equal processes differ for as long as they live.
+"""
+
+from collections.abc import Sequence
+
+from perfkit.ladder.catalogue import Preset
+from perfkit.machine import cores, gpus
+from perfkit.studies.enough import Enough
+from perfkit.studies.sides import Crowded, Incarnation, Machine, Measured, Round, Side
+from perfkit.studies.slices import Slices
+from perfkit.studies.sources import Progress
+from perfkit.studies.starting import Starter
+
+
+class Measurement:
+    """One measurement: who starts the sides, who takes their slices, and the rule of the end."""
+
+    def __init__(self, measured: Measured, rule: Preset, machine: Machine, progress: Progress) -> None:
+        self._measured, self._machine, self._progress = measured, machine, progress
+        self._enough = Enough(measured, rule, machine.clock)
+        self._slices = Slices(measured, rule, machine)
+        self._starter = Starter(measured, machine, self._say)
+
+    def run(self) -> None:
+        """Measures until the rule is satisfied or its budget is spent; at least one incarnation."""
+        others = cores.OtherPrograms()
+        pids = set[int]()
+        try:
+            with gpus.sample_utilization(self._machine.gpu) as self._slices.utilization:
+                while self._measured.open():
+                    pids |= self._one_more()
+                    others.look()
+                    if self._enough.is_satisfied() or not self._enough.can_renew():
+                        return
+        finally:
+            self._measured.busiest = others.busiest(pids)
+
+    def _one_more(self) -> set[int]:
+        """Measures in one more incarnation, and returns the processes that took part."""
+        measured = self._measured
+        if measured.incarnations:
+            self._machine.renew([side.stage for side in measured.open()])
+        measured.incarnations.append(Incarnation())
+        if measured.together:
+            try:
+                return self._all_at_once(measured.open())
+            except Crowded:
+                measured.together = False
+                measured.incarnations[-1] = Incarnation()
+        return self._in_turns(measured.open())
+
+    def _all_at_once(self, sides: Sequence[Side]) -> set[int]:
+        """Rounds of sides that are alive together."""
+        rounds = self._measured.now.rounds
+        with self._starter.alive(sides) as pids:
+            while _alive(sides) and not self._enough.has_had_its_share(sides, len(rounds)):
+                rounds.append(self._take_round(sides))
+            self._end(sides)
+            return pids
+
+    def _in_turns(self, sides: Sequence[Side]) -> set[int]:
+        """Slices of one side after the other."""
+        pids = set[int]()
+        for side in self._machine.shuffled(sides):
+            with self._starter.alive([side]) as mine:
+                pids |= mine
+                self._turn(side)
+                self._end([side])
+        return pids
+
+    def _turn(self, side: Side) -> None:
+        """Takes the slices of one side, each for the round of its number in this incarnation.
+
+        The side that is first decides how many there are.
+        """
+        rounds = self._measured.now.rounds
+        wanted, number = len(rounds), 0
+        while side.child and not self._is_over(side, number, wanted):
+            taken = self._take_round([side])
+            if number == len(rounds):
+                rounds.append(Round())
+            rounds[number].slices |= taken.slices
+            rounds[number].taken |= taken.taken
+            number += 1
+
+    def _is_over(self, side: Side, number: int, wanted: int) -> bool:
+        return number >= wanted if wanted else self._enough.has_had_its_share([side], number)
+
+    def _take_round(self, sides: Sequence[Side]) -> Round:
+        alive = _alive(sides)
+        self._say(f"round {self._measured.rounds + 1} of {alive[-1].stage.title}")
+        return self._slices.take_round(alive, is_in_time=self._enough.left_s > 0)
+
+    def _end(self, sides: Sequence[Side]) -> None:
+        """What is measured once, in the first incarnation."""
+        if len(self._measured.incarnations) == 1:
+            self._slices.measure_once(_alive(sides))
+
+    def _say(self, title: str) -> None:
+        budget_s, left_s = self._enough.budget_s, self._enough.left_s
+        if budget_s:
+            self._progress.reach(min(0.99, 1 - left_s / budget_s), title, max(0.0, left_s))
+        else:
+            self._progress.reach(0.0, title)
+
+
+def _alive(sides: Sequence[Side]) -> list[Side]:
+    return [side for side in sides if side.child]

@@ -1,0 +1,95 @@
+"""Slices: a few steps of one side while all others are suspended; one of each side makes a round."""
+
+import time
+from collections.abc import Sequence
+
+from perfkit.errors import Cancelled, PerfkitError, RunFailed
+from perfkit.ladder.catalogue import Preset
+from perfkit.machine import cores, gpus
+from perfkit.studies.sides import Crowded, Machine, Measured, Round, Side
+from perfkit.studies.starting import is_memory
+from perfkit.worker.messages import Block, Peak
+
+MOSTLY = 0.5
+"""A slice of which others took more of the cores than this is taken again."""
+
+
+class Slices:
+    """Takes slices of sides that are alive, and asks once what else is to be known of them."""
+
+    def __init__(self, measured: Measured, rule: Preset, machine: Machine) -> None:
+        self._measured, self._rule, self._machine = measured, rule, machine
+        self.utilization: list[float] = []
+        """Of the GPU, sampled all the time; a slice has the samples that were added meanwhile."""
+
+    def take_round(self, sides: Sequence[Side], is_in_time: bool) -> Round:
+        """A slice of each side, in random order; one that others mostly took is repeated if there is time."""
+        round = Round()
+        for side in self._machine.shuffled(sides):
+            self._take(side, round)
+        if is_in_time:
+            for side in [side for side, share in round.taken.items() if share > MOSTLY and side.child]:
+                self._take(side, round)
+        return round
+
+    def _take(self, side: Side, round: Round) -> None:
+        assert side.child
+        sampled, since = len(self.utilization), time.time()
+        before = cores.cpu_times(side.child.cpu_s())
+        try:
+            block = side.child.ask("slice", samples=self._rule.slice_samples, seconds=self._rule.slice_s)
+        except PerfkitError as problem:
+            self._give_up(side, problem)
+            return
+        finally:
+            if side.child is not None:
+                side.child.suspend()
+        share = cores.taken_share(before, cores.cpu_times(side.child.cpu_s()))
+        if self._machine.gpu:
+            share = max(share, gpus.taken_gpu_share(self._machine.gpu, since, side.child.pids()))
+        side.gpu_utilization += self.utilization[sampled:]
+        round.add(side, block, share)
+
+    def _give_up(self, side: Side, problem: PerfkitError) -> None:
+        """A slice has failed: the side leaves, or the measurement goes on in another way or ends."""
+        if isinstance(problem, Cancelled) or (self._measured.rounds and _is_end(problem)):
+            raise problem
+        if is_memory(problem) and sum(each.child is not None for each in self._measured.sides) > 1:
+            raise Crowded from None
+        side.fail(problem)
+
+    def measure_once(self, sides: Sequence[Side]) -> None:
+        """Slices on a cached batch, and the peak of memory."""
+        rule = self._rule
+        for _ in range(min(rule.cached, len(self._measured.now.rounds))):
+            for side in self._machine.shuffled(sides):
+                if side.child:
+                    _ask(side, "ceiling", samples=rule.slice_samples, seconds=rule.slice_s)
+        for side in sides:
+            if side.child:
+                _ask(side, "peak")
+            if side.child and side.stage.recipe.ranks > 1:
+                _ask(side, "communication", samples=rule.slice_samples)
+
+
+def _ask(side: Side, question: str, **arguments: float) -> None:
+    assert side.child
+    try:
+        answer = side.child.ask(question, **arguments)
+    except Cancelled:
+        raise
+    except PerfkitError as problem:
+        side.fail(problem)
+        return
+    side.child.suspend()
+    if isinstance(answer, Block):
+        side.cached.append(answer)
+    elif isinstance(answer, Peak):
+        side.peak = answer
+    else:
+        side.communication = answer
+
+
+def _is_end(problem: PerfkitError) -> bool:
+    """Whether a script has come to its own end."""
+    return isinstance(problem, RunFailed) and problem.kind == "ended"

@@ -1,0 +1,82 @@
+"""Starting the sides of a measurement: each warm, suspended, and as long as memory holds them together."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+from perfkit.errors import Cancelled, PerfkitError, RunFailed
+from perfkit.machine import cores, gpus
+from perfkit.process.failures import OUT_OF_MEMORY
+from perfkit.studies.sides import Crowded, Machine, Measured, Side
+from perfkit.worker.messages import Trained
+
+MEMORY_MARGIN = 1.5
+"""Another training needs as much memory as the largest so far, and some more for its batches."""
+
+
+class Starter:
+    """Starts sides, and ends them; `say` gets what is started."""
+
+    def __init__(self, measured: Measured, machine: Machine, say: Callable[[str], None]) -> None:
+        self._measured, self._machine, self._say = measured, machine, say
+
+    @contextlib.contextmanager
+    def alive(self, sides: Sequence[Side]) -> Iterator[set[int]]:
+        """Has sides started and warm, each suspended; gives their processes, which end with the block."""
+        began = self._machine.clock()
+        try:
+            for number, side in enumerate(self._machine.shuffled(sides)):
+                if number and self._is_crowded():
+                    raise Crowded
+                self._say(f"starting {side.stage.title}")
+                self._start(side, is_alone=number == 0)
+            self._measured.now.start_s += self._machine.clock() - began
+            yield set[int]().union(*(side.child.pids() for side in sides if side.child))
+        finally:
+            for side in sides:
+                if side.child:
+                    self._machine.ask_more(side)
+                side.stop()
+
+    def _start(self, side: Side, is_alone: bool) -> None:
+        free = gpus.free_gpu_bytes(self._machine.gpu)
+        try:
+            side.child, trained = self._machine.start(side.stage)
+            side.child.suspend()
+            _check_switches(trained)
+        except Cancelled:
+            raise
+        except PerfkitError as problem:
+            if not is_alone and is_memory(problem):
+                raise Crowded from None
+            side.fail(problem)
+            return
+        side.trained.append(trained)
+        if free is not None:
+            side.gpu_bytes = max(0, free - (gpus.free_gpu_bytes(self._machine.gpu) or 0))
+
+    def _is_crowded(self) -> bool:
+        """Whether one more training may not fit into the memory of this machine or of its GPU."""
+        if gpus.holds_one_process(self._machine.gpu):
+            return True
+        alive = [side for side in self._measured.sides if side.child]
+        resident = [side.child.resident_bytes() for side in alive if side.child]
+        if cores.free_memory_bytes() < MEMORY_MARGIN * max(resident, default=0):
+            return True
+        free = gpus.free_gpu_bytes(self._machine.gpu)
+        if self._machine.gpu and free is None:  # no NVML, no permission, or memory that is the host's
+            return len(alive) >= 2
+        return free is not None and free < MEMORY_MARGIN * max((side.gpu_bytes for side in alive), default=0)
+
+
+def is_memory(problem: PerfkitError) -> bool:
+    """Whether there was too little memory."""
+    return isinstance(problem, RunFailed) and problem.kind == OUT_OF_MEMORY
+
+
+def _check_switches(trained: Trained) -> None:
+    off = [f"{proof.name} ({proof.evidence})" for proof in trained.mechanisms if not proof.ok]
+    if off:
+        raise RunFailed(
+            f"the mechanism is not on: {'; '.join(off)}",
+            "The numbers would not be of this recipe, so it is not measured; check the workload's code",
+        )
