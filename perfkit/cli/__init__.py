@@ -24,12 +24,12 @@ from perfkit.errors import InvalidValue, PerfkitError, RunFailed, explain, one_o
 
 COMMANDS = {
     "run": ("perfkit.cli.run:run", "Measure a ladder of optimizations, each against the one before"),
-    "runs": ("perfkit.cli.run:runs", "List the stored runs"),
-    "show": ("perfkit.cli.run:show", "Show a run, a session or a recording; write its report"),
+    "runs": ("perfkit.cli.runs:runs", "List the stored runs"),
+    "show": ("perfkit.cli.show:show", "Show a run, a session or a recording; write its report"),
     "compare": ("perfkit.cli.compare:compare", "Is B faster than A?"),
-    "parity": ("perfkit.cli.compare:parity", "Does a recipe train the same as the baseline?"),
-    "export": ("perfkit.cli.run:export", "Write the standalone training script of a recipe"),
-    "diff": ("perfkit.cli.run:diff", "What an optimization changes in the training script"),
+    "parity": ("perfkit.cli.parity:parity", "Does a recipe train the same as the baseline?"),
+    "export": ("perfkit.cli.export:export", "Write the standalone training script of a recipe"),
+    "diff": ("perfkit.cli.diff:diff", "What an optimization changes in the training script"),
 }  # fmt: skip
 """Name → (`module:attribute`, the line for `perfkit --help`)."""
 

@@ -1,4 +1,4 @@
-"""Commands that compare two recipes, and a recipe's training with that of the baseline."""
+"""`perfkit compare`: which of two recipes is faster."""
 
 from typing import Annotated, Any
 
@@ -9,9 +9,7 @@ from perfkit.cli import complain
 from perfkit.cli.options import Gate, Output, Texts, Training, progress, stored
 from perfkit.errors import InvalidValue
 from perfkit.results.run import Comparison
-from perfkit.show import tables
 from perfkit.studies import compare as comparing
-from perfkit.studies import inspect
 
 UNDECIDED = 3
 """The exit code of a gate that cannot see what it is asked for."""
@@ -79,20 +77,3 @@ def gate_code(result: Comparison, limit: float | None) -> int:
     found = f"B is {ratio.low:.3f} to {ratio.high:.3f} times as fast as A"
     complain(f"whether B is slower by more than {limit:.1%} cannot be seen: {found}. Add rounds with --more")
     return UNDECIDED
-
-
-def parity(
-    what: Annotated[str, typer.Argument(metavar="STAGE|RECIPE", help="a stage, or workers=2,amp=bf16")],
-    training: Training,
-    output: Output,
-    steps: Annotated[int, typer.Option(min=2, max=200, help="steps that each side trains")] = 4,
-) -> None:
-    """Does it still train the same? Losses and outputs against float64, and every switch checked."""
-    plan = training.plan()
-    side = comparing.candidate(what, plan)
-    with progress() as follow:
-        recipe = plan.source(plan, follow).baseline().replace(**side.changes)
-        result = inspect.parity(plan, side.title, recipe, steps, progress=follow)
-    output.show(f"parity of {side.title}", tables.parity(result), result)
-    if not result.ok:
-        raise typer.Exit(1)

@@ -1,0 +1,27 @@
+"""`perfkit parity`: whether a recipe trains as the baseline does."""
+
+from typing import Annotated
+
+import typer
+
+from perfkit.cli.options import Output, Training, progress
+from perfkit.show import tables
+from perfkit.studies import inspect
+from perfkit.studies.compare import candidate
+
+
+def parity(
+    what: Annotated[str, typer.Argument(metavar="STAGE|RECIPE", help="a stage, or workers=2,amp=bf16")],
+    training: Training,
+    output: Output,
+    steps: Annotated[int, typer.Option(min=2, max=200, help="steps that each side trains")] = 4,
+) -> None:
+    """Does it still train the same? Losses and outputs against float64, and every switch checked."""
+    plan = training.plan()
+    side = candidate(what, plan)
+    with progress() as follow:
+        recipe = plan.source(plan, follow).baseline().replace(**side.changes)
+        result = inspect.parity(plan, side.title, recipe, steps, progress=follow)
+    output.show(f"parity of {side.title}", tables.parity(result), result)
+    if not result.ok:
+        raise typer.Exit(1)

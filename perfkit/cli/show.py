@@ -1,0 +1,55 @@
+"""`perfkit show`: reads back what was measured, and writes its report."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from perfkit.cli.options import Output, stored
+from perfkit.errors import InvalidValue
+from perfkit.results import recordings
+from perfkit.results.run import Run, document, summary
+from perfkit.results.store import RunStore
+from perfkit.show import sentences, tables
+from perfkit.studies import rungs
+
+
+def show(
+    output: Output,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ID",
+            help="a run's id or its beginning, a session, recorded:NAME, a recording.json, or a "
+            "gpu-NAME.zip of make gpu (default: the newest session)",
+        ),
+    ] = None,
+) -> None:
+    """Shows a run, a session or a recording; with --html it is a report to send to a colleague."""
+    if name and (name.endswith(recordings.FILES) or name.startswith(recordings.PREFIX)):
+        show_session(recordings.find(name.removeprefix(recordings.PREFIX)), output)
+        return
+    with stored() as store:
+        _show_stored(store, name, output)
+
+
+def _show_stored(store: RunStore, name: str | None, output: Output) -> None:
+    """A session or a run of the store; the newest session that can be read if no name is given."""
+    if name is None:
+        newest = store.history(limit=1) or store.history()
+        if not newest:
+            raise InvalidValue("no run is stored yet", "Measure some: perfkit run")
+        name = newest[0].run.session
+    if session := store.runs(name):
+        show_session(session[::-1], output)
+        return
+    run = store.get(name)
+    sections = [*tables.sections([run]), tables.checks("Every check", run.mechanism)]
+    output.show(sentences.name(run), sections, summary(run) | {"machine": run.machine})
+
+
+def show_session(runs: list[Run], output: Output, also: Path | None = None) -> None:
+    """A session as its report; the scripts are part of a page only."""
+    scripts = rungs.scripts(runs) if output.html_file else None
+    title = runs[0].workload.rpartition(":")[2]
+    output.show(title, tables.sections(runs, scripts), document(runs), also)
