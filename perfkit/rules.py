@@ -14,7 +14,7 @@ class Target:
 
     The workload has a model that `convolves` images or not, and `offers` switches beyond those that work with
     any. There are `count` devices of its kind (`cpu`, `cuda` or `mps`), and torch.compile finds its
-    `compiler` or not. `doubtful` switches can act but are not expected to gain: a ladder tries them last.
+    `compiler` or not.
     """
 
     device: str
@@ -26,7 +26,6 @@ class Target:
     count: int = 1
     cores: int | None = None
     """That load data, where the host is not this machine."""
-    doubtful: Mapping[str, str] = field(default_factory=dict)
     own: Mapping[str, Value] = field(default_factory=dict)
     """The switches as they are without being set, in place of torch's defaults: as a script has them."""
     refuses: Callable[[str, Recipe], str] = lambda name, recipe: ""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from msgspec import structs
 
-from perfkit import machine, workloads
+from perfkit import workloads
 from perfkit.errors import Cancelled, InvalidValue, RunFailed
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, Preset, Stage
@@ -79,8 +79,7 @@ class ThisMachine(Source):
 
     @property
     def target(self) -> Target:
-        kind, flags = self.plan.device.split(":")[0], machine.facts()["cpu"].get("flags")
-        is_emulated = kind == "cpu" and flags and not any("bf16" in flag for flag in flags)
+        kind = self.plan.device.split(":")[0]
         return Target(
             device=kind,
             offers=frozenset(self.description.offers),
@@ -89,7 +88,6 @@ class ThisMachine(Source):
             compiler=not devices.compiler_problem(kind),
             glibc=platform.libc_ver()[0] == "glibc",
             count=self.description.facts.count or 1,
-            doubtful={"amp": "this CPU has no bfloat16 instructions"} if is_emulated else {},
         )
 
     # ------------------------------------------------------------ processes

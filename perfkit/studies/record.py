@@ -102,21 +102,19 @@ class Record:
         return structs.replace(run, warnings=list(remarks))
 
     def _pairings(self, side: Side) -> Iterator[Pairing]:
-        """Its rounds with those of the side before it, and with those of the first one."""
+        """Its rounds with those of the side before it, and of the first one if that was measured."""
+        baseline = self._found.sides[0]
         measured = [each for each in self._found.sides if each.is_open and self._parts(each)]
         before = measured[: measured.index(side)]
-        others = list[tuple[Role, Side]]()
+        others: list[tuple[Role, Side]] = []
         if before and side.stage.name != AGAIN:
             others.append(("previous", before[-1]))
-        if before and before[0] is self._found.sides[0]:  # else the baseline failed
-            others.append(("baseline", before[0]))
+        if baseline in before:
+            others.append(("baseline", baseline))
         for role, other in others:
             common = pair(side, other, self._found)
             yield Pairing(
-                own_samples_per_s=common.own_samples_per_s,
-                other_samples_per_s=common.other_samples_per_s,
-                disturbed=common.disturbed,
-                incarnations=common.incarnations,
+                **structs.asdict(common),
                 against=self._begun[other].id,
                 role=role,
                 interleaved=self._found.together,

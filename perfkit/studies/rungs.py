@@ -20,10 +20,6 @@ from perfkit.rules import Target, applicable, joined
 from perfkit.studies.sources import Plan, Progress, Source, opened
 from perfkit.worker.messages import Description, DeviceFacts
 
-LAST = "tried last"
-"""The fact of a run whose stage was moved to the end of the ladder: the reason."""
-
-
 # ---------------------------------------------------------------- stages
 
 
@@ -47,15 +43,10 @@ def stage_of(plan: Plan, target: Target, name: str, before: Recipe) -> Stage:
     return catalogue.stage(own, before, sizing(plan.preset, target), target)
 
 
-def names(plan: Plan, target: Target) -> list[str]:
-    """The stages above the first one; those that are not expected to gain here come last."""
-    return sorted(plan.stages, key=lambda name: optimization(name).switch in target.doubtful)
-
-
 def ladder_stages(plan: Plan, target: Target) -> list[Stage]:
     """The stages of a plan on a target if every one is kept."""
     ladder = [first(plan, target)]
-    for name in names(plan, target):
+    for name in plan.stages:
         ladder.append(stage_of(plan, target, name, ladder[-1].recipe))
     return ladder
 
@@ -161,7 +152,7 @@ def with_earlier(run: Run, earlier: Sequence[Run]) -> Run:
 
 def _climbed(source: Source) -> Iterator[Run]:
     plan, target, started = source.plan, source.target, time.monotonic()
-    stages, whole = names(plan, target), plan.preset
+    stages, whole = plan.stages, plan.preset
     if plan.recipes or len(stages) < 2:
         rows = all_stages(source)
         if plan.below and rows[-1].reason:  # there is nothing to compare it with
@@ -270,17 +261,15 @@ class _Climb:
 
 
 def _judged(run: Run, before: Run, source: Source) -> Run:
-    """The run with the decision on its stage, unless what was kept failed, and with why it came last."""
+    """The run with the decision on its stage, unless what was kept failed."""
     plan, ratio = source.plan, run.speedup("previous")
-    why = source.target.doubtful.get(optimization(run.stage).switch)
-    facts = {LAST: why} if why else {}
     decision = None
     if ratio and before.status == "ok":
         if run.stage in plan.keep or plan.preset.rounds < stats.MIN_ROUNDS:
             decision = Decision(True, "plan")
         else:
             decision = Decision(ratio.is_faster, "climb", "" if ratio.is_faster else ratio.verdict)
-    return structs.replace(run, decision=decision, facts={**run.facts, **facts})
+    return structs.replace(run, decision=decision)
 
 
 def _repeats(source: Source) -> bool:

@@ -9,9 +9,8 @@ from perfkit.errors import RunFailed
 from perfkit.ladder.catalogue import KEPT
 from perfkit.results.run import AGAIN
 from perfkit.results.store import RunStore
-from perfkit.studies import record
 from perfkit.studies.here import ThisMachine
-from perfkit.studies.rungs import LAST, all_stages, climb, described, with_earlier
+from perfkit.studies.rungs import climb, with_earlier
 from perfkit.studies.sources import Progress, plan
 from tests.unit.show.fake_runs import session
 
@@ -63,16 +62,6 @@ def test_a_slower_stage_is_kept_if_that_is_asked_for(machine, ladder, how):
     runs = climb(replace(ladder, keep=plan("photos", "smoke", NAMES, device="cpu", **how).keep))
     assert facts(runs)["channels_last"] == "kept"
     assert changed(runs[3]) == {"channels_last", "compile"}
-
-
-def test_what_is_not_expected_to_gain_is_tried_last_with_the_reason(machine, ladder, monkeypatch):
-    cpu = {"cores_usable": 2, "flags": ["avx2"]}
-    monkeypatch.setattr(record.machine, "facts", lambda: {"id": "m1", "gpus": [], "cpu": cpu})
-    ladder = replace(ladder, stages=("data_loading", "amp", "compile"))
-    runs = climb(ladder)
-    assert [run.stage for run in runs][1:4] == ["data_loading", "compile", "amp"]
-    assert [run.facts.get(LAST, "") for run in runs][2:4] == ["", "this CPU has no bfloat16 instructions"]
-    assert [stage.name for stage in all_stages(described(ladder))][1:] == ["data_loading", "compile", "amp"]
 
 
 def test_nothing_is_built_on_a_stage_that_failed_in_its_rounds(machine, ladder):

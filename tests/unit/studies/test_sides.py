@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfkit.errors import Cancelled, PerfkitError, RunFailed
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
 from perfkit.ladder.catalogue import Stage
 from perfkit.recipe import Recipe
 from perfkit.results import stats
@@ -182,6 +182,15 @@ def test_nothing_is_compared_with_a_baseline_that_failed_nor_is_it_this_machine_
     roles = [[pairing.role for pairing in run.pairings] for run in runs]
     assert roles == [[], [], ["previous"], []]
     assert RunStore().spread("cpu") == stats.UNKNOWN
+
+
+def test_parity_of_a_switch_that_cannot_act_says_so_and_trains_nothing(machine, where):
+    with pytest.raises(InvalidValue, match=r"Pinned cannot be checked here: Pin memory: needs a CUDA device"):
+        parity(where, "Pinned", Recipe(pin_memory=True))
+    with pytest.raises(InvalidValue, match="the workload does not offer scaled_decode"):
+        parity(where, "Scaled", Recipe(scaled_decode=True))
+    assert machine.trainings == []
+    assert machine.alive() == []
 
 
 def test_a_workload_that_cannot_be_loaded_raises_and_leaves_nothing(machine, where):
