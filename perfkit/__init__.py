@@ -11,7 +11,7 @@ from perfkit import registry
 __version__ = "0.1.0"
 
 _CORE = {
-    "Comparison": "perfkit.results.run:Comparison",
+    "Comparison": "perfkit.results.comparison:Comparison",
     "PerfkitError": "perfkit.errors:PerfkitError",
     "Plan": "perfkit.studies.sources:Plan",
     "Recipe": "perfkit.recipe:Recipe",

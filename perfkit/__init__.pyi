@@ -3,7 +3,7 @@ from perfkit.additions.trace.profile import profile as profile
 from perfkit.errors import PerfkitError as PerfkitError
 from perfkit.errors import Stopped as Stopped
 from perfkit.recipe import Recipe as Recipe
-from perfkit.results.run import Comparison as Comparison
+from perfkit.results.comparison import Comparison as Comparison
 from perfkit.results.run import Run as Run
 from perfkit.results.store import RunStore as RunStore
 from perfkit.studies.compare import compare_named

@@ -8,7 +8,7 @@ import typer
 from perfkit.cli import complain
 from perfkit.cli.options import Gate, Output, Texts, Training, progress, stored
 from perfkit.errors import InvalidValue
-from perfkit.results.run import Comparison
+from perfkit.results.comparison import Comparison
 from perfkit.studies import compare as comparing
 
 UNDECIDED = 3

@@ -8,7 +8,8 @@ import typer
 from perfkit.cli.options import Output, stored
 from perfkit.errors import InvalidValue
 from perfkit.results import recordings
-from perfkit.results.run import Run, document, summary
+from perfkit.results.documents import document, summary
+from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.show import sentences, tables
 from perfkit.studies import rungs

@@ -12,7 +12,9 @@ import msgspec
 
 from perfkit import machine
 from perfkit.errors import InvalidValue, StoreError
-from perfkit.results.run import Provenance, Run, read
+from perfkit.results.documents import read
+from perfkit.results.run import Run
+from perfkit.results.schema import Provenance
 from perfkit.results.upgrade import SCHEMA
 
 PREFIX = "recorded:"

@@ -15,8 +15,10 @@ import msgspec
 from perfkit import machine
 from perfkit.errors import InvalidValue, StoreError, explain
 from perfkit.results import stats
+from perfkit.results.documents import read
 from perfkit.results.parity import Parity
-from perfkit.results.run import Decision, Run, read
+from perfkit.results.run import Run
+from perfkit.results.schema import Decision
 from perfkit.results.stats import AAPair, Spread
 
 _VERSION = 4

@@ -11,8 +11,9 @@ from perfkit.errors import Cancelled, InvalidValue, PerfkitError, one_of
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.recipe import Value, parse_settings
 from perfkit.results import stats
+from perfkit.results.comparison import Comparison
 from perfkit.results.rounds import Pairing
-from perfkit.results.run import Comparison, Run, continued
+from perfkit.results.run import Run, continued
 from perfkit.results.stats import Spread
 from perfkit.results.store import RunStore, keep
 from perfkit.studies import rungs, sources

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from perfkit import workloads
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.recipe import Recipe, Value
-from perfkit.results.run import Decision, Run
+from perfkit.results.run import Run
+from perfkit.results.schema import Decision
 from perfkit.results.store import Decided, RunStore
 from perfkit.studies.sources import Plan
 

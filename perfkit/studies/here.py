@@ -19,7 +19,8 @@ from perfkit.process.child import Child, Conversation, environment_of
 from perfkit.process.locks import EVERYTHING, device_lock
 from perfkit.recipe import Recipe
 from perfkit.results.rounds import aa_pairs
-from perfkit.results.run import AGAIN, Run
+from perfkit.results.run import Run
+from perfkit.results.schema import AGAIN
 from perfkit.results.stats import Spread
 from perfkit.rules import Target
 from perfkit.studies.measurement import Measurement

@@ -14,7 +14,8 @@ from perfkit.ladder.catalogue import Stage
 from perfkit.machine import cores
 from perfkit.results import stats
 from perfkit.results.rounds import Pairing, Role, Rounds
-from perfkit.results.run import AGAIN, Raw, Run
+from perfkit.results.run import Run
+from perfkit.results.schema import AGAIN, Raw
 from perfkit.studies.sides import Measured, Round, Side
 from perfkit.studies.sources import Plan
 from perfkit.worker.messages import Block, Description

@@ -14,7 +14,8 @@ from perfkit.machine import devices
 from perfkit.recipe import Recipe, switches
 from perfkit.results import stats
 from perfkit.results.rounds import Rounds
-from perfkit.results.run import AGAIN, Decision, Run, continued
+from perfkit.results.run import Run, continued
+from perfkit.results.schema import AGAIN, Decision
 from perfkit.results.store import RunStore, keep
 from perfkit.rules import Target, applicable, joined
 from perfkit.studies.sources import Plan, Progress, Source, opened

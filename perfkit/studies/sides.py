@@ -17,7 +17,7 @@ from perfkit.errors import PerfkitError
 from perfkit.ladder.catalogue import Stage
 from perfkit.process.child import Conversation
 from perfkit.results import stats
-from perfkit.results.run import AGAIN, Communication
+from perfkit.results.schema import AGAIN, Communication
 from perfkit.results.stats import Nested, Spread
 from perfkit.worker.messages import Block, Peak, Trained
 

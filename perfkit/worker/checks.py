@@ -17,7 +17,7 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from perfkit.recipe import switches
-from perfkit.results.run import Mechanism
+from perfkit.results.schema import Mechanism
 from perfkit.worker.messages import CompileCounters, DeviceFacts
 
 

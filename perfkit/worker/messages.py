@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from perfkit.results.parity import Check
-from perfkit.results.run import Mechanism
+from perfkit.results.schema import Mechanism
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -18,7 +18,7 @@ from torch import nn
 
 from perfkit.recipe import Recipe, switches
 from perfkit.results.parity import Check
-from perfkit.results.run import Mechanism
+from perfkit.results.schema import Mechanism
 from perfkit.worker.checks import first_tensor, verify
 from perfkit.worker.messages import ParityReport
 from perfkit.worker.session import Session

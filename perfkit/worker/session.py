@@ -18,7 +18,7 @@ from perfkit import registry, rules, workloads
 from perfkit.errors import RunFailed
 from perfkit.process import Answer
 from perfkit.recipe import Recipe
-from perfkit.results.run import Communication
+from perfkit.results.schema import Communication
 from perfkit.worker import checks
 from perfkit.worker.messages import Description, Trained
 from perfkit.worker.procedure import Job, Procedures, Step, drive

@@ -7,7 +7,7 @@ import pytest
 
 from perfkit import export
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
-from perfkit.results.run import Communication
+from perfkit.results.schema import Communication
 from perfkit.studies import rungs, sources
 from perfkit.studies.rungs import climb
 from perfkit.studies.sources import Progress

@@ -1,7 +1,7 @@
 """How far apart equal runs come out on this machine."""
 
+from perfkit.results.comparison import Comparison
 from perfkit.results.rounds import aa_pairs
-from perfkit.results.run import Comparison
 from perfkit.results.store import RunStore
 from perfkit.studies.compare import Candidate, compare
 from perfkit.studies.sources import Plan, Progress

@@ -21,8 +21,8 @@ from perfkit.additions.puzzles import Verdict, folder
 from perfkit.errors import InvalidValue, RunFailed, one_of
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.process.child import call
+from perfkit.results.comparison import Comparison
 from perfkit.results.parity import Check
-from perfkit.results.run import Comparison
 from perfkit.results.store import RunStore
 from perfkit.show import units
 from perfkit.show.document import Content, Notice, Table

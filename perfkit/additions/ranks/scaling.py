@@ -5,7 +5,8 @@ from statistics import median
 
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
-from perfkit.results.run import Communication, Run
+from perfkit.results.run import Run
+from perfkit.results.schema import Communication
 from perfkit.show import units
 from perfkit.show.document import Col, Content, tabulate
 from perfkit.show.sentences import name

@@ -9,7 +9,8 @@ from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import KEPT
 from perfkit.recipe import Recipe, allowed
 from perfkit.results import recordings
-from perfkit.results.run import AGAIN, Run
+from perfkit.results.run import Run
+from perfkit.results.schema import AGAIN
 from perfkit.rules import Target
 from perfkit.studies.sources import Plan, Request, Source
 from perfkit.worker.messages import Description, DeviceFacts

@@ -14,7 +14,7 @@ from perfkit.cli import options as cli
 from perfkit.cli.compare import gate_code, record
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.recipe import parse_settings
-from perfkit.results.run import Comparison
+from perfkit.results.comparison import Comparison
 from perfkit.results.store import RunStore
 from perfkit.show import terminal
 from perfkit.show.document import Content

@@ -10,8 +10,8 @@ from perfkit.additions.scripts.behaviour import NAMES, Behaviour, Difference, di
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import one_of
 from perfkit.recipe import Value, shown
+from perfkit.results.comparison import Comparison
 from perfkit.results.parity import Check
-from perfkit.results.run import Comparison
 from perfkit.show.document import Content
 from perfkit.studies.compare import Candidate
 from perfkit.studies.sources import Plan

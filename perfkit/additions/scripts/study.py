@@ -22,8 +22,9 @@ from perfkit.ladder.catalogue import Preset, Stage
 from perfkit.process.child import Conversation
 from perfkit.recipe import Recipe, Value, allowed
 from perfkit.results import parity, stats
+from perfkit.results.comparison import Comparison
 from perfkit.results.parity import Check
-from perfkit.results.run import Comparison, Run
+from perfkit.results.run import Run
 from perfkit.results.stats import Spread
 from perfkit.rules import Target
 from perfkit.show.document import Content, Notice

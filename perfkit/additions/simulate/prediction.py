@@ -12,7 +12,7 @@ from perfkit.additions.simulate.host import Host, Outcome, Training
 from perfkit.additions.simulate.step import Allocate, Copy, Operator, Step
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe
-from perfkit.results.run import Simulated
+from perfkit.results.schema import Simulated
 
 _CONTEXT = 450 << 20
 """Bytes that CUDA and the libraries' code take before the first tensor; 300 to 500 MiB are usual."""

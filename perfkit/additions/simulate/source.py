@@ -22,7 +22,8 @@ from perfkit.machine import cores
 from perfkit.process.child import Child, call
 from perfkit.recipe import Recipe
 from perfkit.results.rounds import Pairing, Role
-from perfkit.results.run import Raw, Run
+from perfkit.results.run import Run
+from perfkit.results.schema import Raw
 from perfkit.rules import Target
 from perfkit.studies.record import begun, ended
 from perfkit.studies.sources import Plan, Request, Source

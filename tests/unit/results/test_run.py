@@ -7,8 +7,11 @@ import msgspec
 import pytest
 
 from perfkit.errors import StoreError
+from perfkit.results.comparison import Comparison
+from perfkit.results.documents import document, read
 from perfkit.results.rounds import Pairing, Rounds
-from perfkit.results.run import Comparison, Mechanism, Raw, Run, Simulated, document, read
+from perfkit.results.run import Run
+from perfkit.results.schema import Mechanism, Raw, Simulated
 
 
 def run(run_id="r0", **changes):

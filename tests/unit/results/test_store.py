@@ -12,7 +12,7 @@ import pytest
 from perfkit.errors import InvalidValue, StoreError
 from perfkit.results import stats
 from perfkit.results.rounds import Pairing
-from perfkit.results.run import Decision, Mechanism, Raw
+from perfkit.results.schema import Decision, Mechanism, Raw
 from perfkit.results.stats import AAPair
 from perfkit.results.store import RunStore, keep
 from tests.unit.results.test_run import run

@@ -14,7 +14,8 @@ from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
 from perfkit.results import recordings
-from perfkit.results.run import Decision, Raw, Run
+from perfkit.results.run import Run
+from perfkit.results.schema import Decision, Raw
 from perfkit.results.stats import Estimate
 from perfkit.show import figures, style
 from perfkit.show.figures import step_time, throughput

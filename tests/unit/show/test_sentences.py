@@ -6,7 +6,8 @@ import pytest
 from perfkit.results import recordings
 from perfkit.results.parity import Check, Parity
 from perfkit.results.rounds import Pairing
-from perfkit.results.run import Mechanism, Raw, Run
+from perfkit.results.run import Run
+from perfkit.results.schema import Mechanism, Raw
 from perfkit.show import sentences
 from tests.unit.show.fake_runs import again, disturbed, session
 

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from perfkit.errors import RunFailed
 from perfkit.ladder.catalogue import KEPT
-from perfkit.results.run import AGAIN
+from perfkit.results.schema import AGAIN
 from perfkit.results.store import RunStore
 from perfkit.studies.here import ThisMachine
 from perfkit.studies.rungs import climb, with_earlier

@@ -9,7 +9,8 @@ import pytest
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.results import stats
-from perfkit.results.run import Pairing, Raw, Run, Simulated
+from perfkit.results.run import Pairing, Run
+from perfkit.results.schema import Raw, Simulated
 from perfkit.results.store import RunStore
 from perfkit.studies.compare import Candidate, compare, compare_stored, earlier_comparison
 from perfkit.studies.sources import Progress

@@ -11,7 +11,7 @@ from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
 from perfkit.ladder.catalogue import Stage
 from perfkit.recipe import Recipe
 from perfkit.results import stats
-from perfkit.results.run import Mechanism
+from perfkit.results.schema import Mechanism
 from perfkit.results.store import RunStore
 from perfkit.studies.inspect import parity
 from perfkit.studies.rungs import again, described

@@ -6,7 +6,8 @@ import pytest
 from perfkit.additions.ranks import scaling
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
-from perfkit.results.run import Communication, Raw, Run
+from perfkit.results.run import Run
+from perfkit.results.schema import Communication, Raw
 from perfkit.show import tables, terminal
 from tests.unit.show.fake_runs import session
 

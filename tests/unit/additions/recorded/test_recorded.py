@@ -8,7 +8,7 @@ import pytest
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
-from perfkit.results.run import AGAIN
+from perfkit.results.schema import AGAIN
 from perfkit.show import tables, terminal
 from perfkit.studies import rungs
 from perfkit.studies.inspect import parity

@@ -8,8 +8,9 @@ from perfkit.additions.scripts.behaviour import Behaviour, differences
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
+from perfkit.results.comparison import Comparison
 from perfkit.results.rounds import Pairing
-from perfkit.results.run import Comparison, Run
+from perfkit.results.run import Run
 from perfkit.results.stats import Spread
 from perfkit.studies.sources import Progress
 

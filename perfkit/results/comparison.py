@@ -1,0 +1,45 @@
+"""Comparisons: two runs and their ratio."""
+
+import msgspec
+
+from perfkit.results.rounds import Pairing
+from perfkit.results.run import Run
+from perfkit.results.stats import Ratio
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """B against A; of several pairs of processes, both runs are those of the first."""
+
+    a: Run
+    b: Run
+    pairing: Pairing
+    """The rounds of B beside those of A, in every pair of processes."""
+
+    @property
+    def ratio(self) -> Ratio:
+        """B's speed / A's."""
+        return self.pairing.ratio
+
+    @property
+    def incarnations(self) -> int:
+        """How often the processes of both sides were started."""
+        return len(self.pairing.rounds.incarnations) or 1
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of all incarnations."""
+        rounds = self.pairing.rounds
+        return min(len(rounds.own_samples_per_s), len(rounds.other_samples_per_s))
+
+    def describe(self) -> str:
+        """One line for people."""
+        ratio, pairing, simulated = self.ratio, self.pairing, self.a.simulated
+        numbers = f"{ratio.ratio:.3f}× ({ratio.low:.3f}–{ratio.high:.3f}), {ratio.verdict}"
+        if simulated and pairing.band is not None:
+            basis = f"simulated on {self.a.device}, host {simulated.host}"
+            basis += f", model error of the ratio ±{pairing.band:.0%}"
+        else:
+            basis = f"{self.rounds} {'interleaved' if pairing.interleaved else 'sequential'} rounds"
+            if self.incarnations > 1:
+                basis += f" in {self.incarnations} incarnations"
+        return f"{self.b.title} / {self.a.title}: {numbers}; {basis}"

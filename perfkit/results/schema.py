@@ -1,0 +1,161 @@
+"""What is kept of a measurement: raw values, with what was measured, where and how; nothing derived."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from perfkit import machine
+from perfkit.results.parity import Check
+from perfkit.results.rounds import Count, Duration, Pairing, Rate, Seconds, Share
+from perfkit.results.upgrade import SCHEMA
+
+AGAIN = "baseline_again"
+"""The stage that measures the baseline once more in another process: the A/A row."""
+
+Status = Literal["ok", "not_applicable", "failed", "cancelled"]
+
+
+class Mechanism(Check, frozen=True):
+    """Proof that a switch is on (or off): read from the built objects, not from the recipe."""
+
+    name: str = msgspec.field(name="switch")
+
+
+class Simulated(msgspec.Struct, frozen=True, kw_only=True):
+    """The model behind a simulated run, and how far off it has been; nothing of the run used a GPU."""
+
+    gpu: str
+    host: str
+    """What loads, copies and launches: a virtual host."""
+    model: str
+    """Version of the model; `constants` is the digest of its constants."""
+    constants: str
+    band: Share
+    """Error of samples/s to expect, as a fraction: that of kernel time, as far as kernels decide it."""
+    memory_band: Share | None = None
+    """Error of the peak memory to expect, as a fraction."""
+    kernel_s: Seconds = 0.0
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Whether a stage is kept, so that later stages are built on it."""
+
+    kept: bool
+    by: Literal["climb", "plan", "user"]
+    """Who decided: the climb by its verdict, the plan that asked for it in advance, or the user."""
+    why: str = ""
+
+    def describe(self) -> str:
+        """`kept`, or `dropped: slower`."""
+        word = "kept" if self.kept else "dropped"
+        return f"{word}: {self.why}" if self.why else word
+
+
+class Provenance(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a recording comes from."""
+
+    machine: dict[str, Any]
+    when: str
+    """UTC, ISO 8601."""
+    command: str
+    commit: str | None = None
+    """Of perfkit."""
+
+    def describe(self) -> str:
+        """When it was recorded, and on which machine."""
+        return f"Recorded {self.when[:10]} on {machine.describe(self.machine)}"
+
+
+class Raw(msgspec.Struct, frozen=True):
+    """Every measured value in the order of time, warm-up included."""
+
+    step_s: list[Duration] = []
+    data_wait_s: list[Seconds] = []
+    warmup_steps: Count = 0
+    device_step_s: list[Duration] = []
+    """CUDA only: device time between the ends of successive measured steps, within each block."""
+    block_samples_per_s: list[Rate] = []
+    """One slice in each round."""
+    ceiling_samples_per_s: list[Rate] = []
+    """Slices on one batch that is already on the device, after the rounds of the first incarnation."""
+    gpu_utilization_nvml: list[float] = []
+    block_steps: list[Count] = []
+    disturbed: list[Share] = []
+    """For each round, the largest share of the cores that others took during one of its slices."""
+    incarnations: list[Count] = []
+    """How many rounds each incarnation has; empty for one."""
+    further_warmup_s: list[list[Duration]] = []
+    """The steps of the warm-up of every further incarnation."""
+
+    def __post_init__(self) -> None:
+        if len(self.ceiling_samples_per_s) > len(self.block_samples_per_s):
+            raise ValueError("it holds more ceilings than blocks")
+        if self.incarnations and sum(self.incarnations) != len(self.block_samples_per_s):
+            raise ValueError("its incarnations have other rounds than it holds")
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many rounds each incarnation has."""
+        return self.incarnations or [len(self.block_samples_per_s)]
+
+
+class Communication(msgspec.Struct, frozen=True, kw_only=True):
+    """What averaging gradients between ranks costs an optimizer step; times in seconds."""
+
+    bytes_per_step: Annotated[int, Meta(gt=0)]
+    step_s: Duration
+    compute_s: Duration
+    """A step in which nothing is averaged."""
+    alone_s: Duration
+    """A collective of as many bytes, with nothing else running."""
+    rank_compute_s: Annotated[list[Duration], Meta(min_length=1)]
+    """`compute_s` of each rank: the others wait for the slowest one."""
+    start_s: Seconds
+    """Time of a collective that moves almost no bytes."""
+
+
+class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of a run: one workload under one recipe on one machine."""
+
+    schema: Literal[2] = SCHEMA
+    id: str
+    session: str
+    """Runs of one session were measured together, on one machine."""
+    created: str
+    """UTC, ISO 8601."""
+    stage: str
+    title: str = ""
+    workload: str
+    options: dict[str, Any] = {}
+    preset: str = ""
+    device: str
+    seed: int = 0
+    recipe: dict[str, bool | int | str]
+    status: Status = "ok"
+    reason: str = ""
+    machine: dict[str, Any] = {}
+    raw: Raw = Raw()
+    samples_per_step: Count = 0
+    mechanism: list[Mechanism] = []
+    pairings: list[Pairing] = []
+    reference_samples_per_s: Rate | None = None
+    """The baseline's rate, for a run that was not measured in the same rounds as the others."""
+    losses: list[float] = []
+    startup_s: Seconds | None = None
+    compile_s: Seconds | None = None
+    peak_memory_bytes: Count | None = None
+    peak_reserved_bytes: Count | None = None
+    batch_bytes_per_sample: Count | None = None
+    """Size of a sample in the batch that the loader hands over."""
+    communication: Communication | None = None
+    simulated: Simulated | None = None
+    decision: Decision | None = None
+    """Whether the climb kept its stage; None where nothing was to be decided."""
+    origin: Provenance | None = None
+    """Of a run that is played from a recording."""
+    script: str | None = None
+    """The command of a user's script that trained; the recipe is then only what could be observed of it."""
+    facts: dict[str, str] = {}
+    """Further facts: precision policy, switches that were not applied and why."""
+    warnings: list[str] = []
