@@ -9,7 +9,8 @@ import ipywidgets as widgets
 from perfkit import registry
 from perfkit.errors import RunFailed, Stopped, StoreError, one_of
 from perfkit.machine import devices
-from perfkit.notebook.panel import Panel, heading, row
+from perfkit.notebook.panel import Panel
+from perfkit.notebook.pieces import heading, row
 from perfkit.notebook.shown import Recipes, Shown
 from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
@@ -86,7 +87,7 @@ class LadderPanel(Panel):
         """Moves the panel; where it cannot run, and while it runs, it says why, and nothing changes."""
         if device == self.device:
             return
-        self.attempt(lambda: self._move(device, self._settings))
+        self.status.attempt(lambda: self._move(device, self._settings))
         places = dict(self._menu.options)
         self._menu.unobserve(self._chosen, "value")  # other options choose the first of them
         if self.device not in places.values():
@@ -119,7 +120,7 @@ class LadderPanel(Panel):
         self._show_runs(self._earlier())
         if self.runs:
             when = self.runs[0].created[:16].replace("T", " ")
-            self.say(f"measured earlier, at {when} UTC; Run measures again")
+            self.status.say(f"measured earlier, at {when} UTC; Run measures again")
         self.show()
 
     def _earlier(self) -> Sequence[Run]:

@@ -5,15 +5,11 @@ kernel's stop button, which then also ends "Run All". From a button it runs in a
 what goes wrong. A click may arrive in any thread: all pieces set widget traits only.
 """
 
-import base64
 import functools
-import html
 import threading
-import time
-import traceback
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 from typing import Any
 
@@ -21,156 +17,19 @@ import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
-from perfkit.errors import InvalidValue, PerfkitError, Stopped
+from perfkit.errors import InvalidValue
+from perfkit.notebook.pieces import Status, row, text
 from perfkit.notebook.shown import Output, Sectioned, current_cell, in_colab
-from perfkit.recipe import Recipe, Switch, Value, switches
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
-from perfkit.rules import joined
-from perfkit.show import units
 from perfkit.studies.job import Job
-from perfkit.studies.sources import Plan, Update
+from perfkit.studies.sources import Plan
 
 _STYLE = f"<style>{resources.files('perfkit.notebook').joinpath('panel.css').read_text('utf-8')}</style>"
 _newest: "weakref.WeakValueDictionary[str, Panel]" = weakref.WeakValueDictionary()
 
 
-# `navigator.clipboard` is missing on pages that come over plain http from another machine.
-_COPY = (
-    "const pre = this.parentElement.querySelector('pre'), range = document.createRange();"
-    "range.selectNodeContents(pre); const all = getSelection(); all.removeAllRanges(); all.addRange(range);"
-    "this.textContent = document.execCommand('copy') ? 'Copied' : 'Press Ctrl+C'"
-)
-
 VIEW = "application/vnd.jupyter.widget-view+json"  # ipywidgets 7 has no method that gives it
-# Controls of ipywidgets 7, which Colab has, call their tooltip this.
-TOOLTIP = "tooltip" if hasattr(widgets.Checkbox, "tooltip") else "description_tooltip"
-
-# ---------------------------------------------------------------- pieces
-
-
-def row(children: Sequence[widgets.Widget], *classes: str) -> widgets.HBox:
-    """Widgets next to each other, wrapping where there is no room."""
-    return widgets.HBox(children, _dom_classes=classes)
-
-
-def text(style: str, value: str = "") -> widgets.HTML:
-    """A piece of HTML; hidden while it is empty."""
-    return widgets.HTML(value, _dom_classes=[style])
-
-
-def heading(words: str) -> widgets.HTML:
-    """What a panel is about, at its top."""
-    return text("pk-question", f"<h3>{html.escape(words)}</h3>")
-
-
-def download(content: str, name: str) -> str:
-    """A link that saves a text as a file, with no server and no network."""
-    data = base64.b64encode(content.encode()).decode()
-    return f'<a class="pk-download" download="{name}" href="data:;base64,{data}">Save {name}</a>'
-
-
-def preformatted(content: str) -> str:
-    """A text as it is, with a button that copies it."""
-    return f'<div><button onclick="{_COPY}">Copy</button><pre tabindex="0">{html.escape(content)}</pre></div>'
-
-
-def _message(words: str) -> str:
-    return f'<p role="alert">{html.escape(words)}</p>' if words else ""
-
-
-class Controls:
-    """One control for each switch; changed ones are bold, and those that cannot act are in one fold.
-
-    Controls are made once and hidden, never made again, so that the keyboard keeps its place.
-
-    Args:
-        names: the switches to show; the others keep the values of `base`.
-        on_change: called after a change by hand or by `set`.
-    """
-
-    def __init__(self, names: Iterable[str], on_change: Callable[[], None] = lambda: None) -> None:
-        self.recipe = self.base = Recipe()
-        self.reasons: dict[str, str] = {}
-        """Why a switch cannot act here, for each that is not offered."""
-        self._why_not: Callable[[str, Recipe], str] = lambda name, recipe: ""
-        self._on_change = on_change
-        self.by_name = {name: _control(switches()[name]) for name in names}
-        for name, control in self.by_name.items():
-            control.observe(functools.partial(self._changed, name), "value")
-        self._fold = text("pk-n-a")
-        grid = widgets.VBox([*self.by_name.values()], _dom_classes=["pk-grid"])
-        self.widget = widgets.VBox([grid, self._fold])
-        self.show(self.recipe)
-
-    def set(self, settings: Mapping[str, Value]) -> None:
-        """Sets switches by name, as a hand does."""
-        if unknown := set(settings) - set(self.by_name):
-            raise InvalidValue(f"'{unknown.pop()}' cannot be set here", f"Allowed: {', '.join(self.by_name)}")
-        self.show(self.recipe.replace(**settings))
-        self._on_change()
-
-    def show(self, recipe: Recipe) -> None:
-        """Sets every control, and decides what is offered: what is changed can always be put back."""
-        self.recipe = recipe
-        changed = self.changes()
-        reasons = {name: self._reason(switches()[name]) for name in self.by_name if name not in changed}
-        self.reasons = {name: reason for name, reason in reasons.items() if reason}
-        for name, control in self.by_name.items():
-            style = ["pk-changed"] if name in changed else ["pk-off"] if name in self.reasons else []
-            control.value = getattr(recipe, name)
-            control._dom_classes = ["pk-switch", f"pk-switch-{name}", *style]
-        stuck = {name: reason for name in changed if (reason := self._why_not(name, recipe))}
-        self._fold.value = _message(joined(stuck)) + self._refused()
-
-    def offer(self, base: Recipe, why_not: Callable[[str, Recipe], str]) -> None:
-        """Another recipe to compare with, and another place; what was changed by hand stays changed.
-
-        Args:
-            base: where nothing is changed.
-            why_not: why a switch cannot have a recipe's value there; empty where it can.
-        """
-        changes, self.base, self._why_not = self.changes(), base, why_not
-        self.show(base.replace(**changes))
-
-    def changes(self) -> dict[str, Value]:
-        """The shown switches that differ from the base."""
-        return {name: here for name, (here, _) in self.recipe.diff(self.base).items()}
-
-    def _changed(self, name: str, change: Any) -> None:
-        if change["new"] == getattr(self.recipe, name):
-            return  # by `show`, not by hand
-        control = self.by_name[name]
-        if control.disabled:  # while a job runs, nothing changes
-            control.value = getattr(self.recipe, name)
-        else:
-            self.set({name: change["new"]})
-
-    def _reason(self, switch: Switch) -> str:
-        """Why no value of a switch but its present one can act; empty where one can."""
-        others = [level for level in switch.levels if level != getattr(self.base, switch.name)]
-        reasons = [self._why_not(switch.name, self.recipe.replace(**{switch.name: one})) for one in others]
-        return reasons[-1] if all(reasons) else ""
-
-    def _refused(self) -> str:
-        items = [
-            f"<li><b>{html.escape(switches()[name].label)}</b>: {html.escape(reason)}</li>"
-            for name, reason in self.reasons.items()
-        ]
-        title = f"{units.plural(len(items), 'switch', 'switches')} cannot act here"
-        return f"<details><summary>{title}</summary><ul>{''.join(items)}</ul></details>" if items else ""
-
-
-def _control(switch: Switch) -> Any:
-    traits: dict[str, Any] = {"value": switch.default, "description": switch.label, TOOLTIP: switch.help}
-    if switch.kind is bool:
-        return widgets.Checkbox(indent=False, **traits)
-    if switch.kind is int:
-        return widgets.BoundedIntText(min=switch.low, max=switch.high, **traits)
-    return widgets.Dropdown(options=list(switch.choices), **traits)
-
-
-# ---------------------------------------------------------------- the panel
 
 
 class Panel(Sectioned):
@@ -197,8 +56,7 @@ class Panel(Sectioned):
 
     def __init__(self, key: object) -> None:
         self._runs: Sequence[Run] = ()
-        self.line, self.error = text("pk-status"), text("pk-error")
-        self.say("ready")
+        self.status = Status()
         self._turn = threading.Lock()
         """Held while a job begins: of two clicks, one begins it."""
         result = text("pk-result")
@@ -211,8 +69,8 @@ class Panel(Sectioned):
             self._stop.layout.display = "none"
         more = "Measure further rounds, because these do not decide it"
         self._more = self.button("Continue", more, lambda: self.start(self._measure, self.job))
-        acts = row([run, self._stop, self._more, *self.buttons, self.line])
-        everything = [widgets.HTML(_STYLE), *self.above, acts, self.error, *self.below, result]
+        acts = row([run, self._stop, self._more, *self.buttons, self.status.line])
+        everything = [widgets.HTML(_STYLE), *self.above, acts, self.status.error, *self.below, result]
         self.widget = widgets.VBox(everything, _dom_classes=["pk-panel"])
         usable = [widget for widget in _tree(self.widget) if widget.has_trait("disabled")]
         self._inputs = [widget for widget in usable if widget is not self._stop]
@@ -262,40 +120,17 @@ class Panel(Sectioned):
         """
         job = self._begin(work, self._beside, before)
         if job and in_colab():
-            self.attempt(job.run)
+            self.status.attempt(job.run)
         elif job:
-            threading.Thread(target=self.attempt, args=[job.run], name="perfkit-run", daemon=True).start()
-
-    def say(self, words: str, fraction: float = 0.0) -> None:
-        """Shows the part of the work that is done, and a line of words with it."""
-        bar = f'<progress value="{fraction:.3f}" aria-label="Progress"></progress>'
-        # One value, as each that changes is a message, and a frame that the browser draws.
-        self.line.value = f'{bar} <span role="status">{html.escape(words)}</span>'
-
-    def tell(self, problem: BaseException | None) -> None:
-        """What went wrong; an error that nobody expected keeps its traceback, folded. None removes it."""
-        words, details = str(problem or ""), ""
-        if isinstance(problem, KeyboardInterrupt):
-            words = str(Stopped())
-        elif problem and not isinstance(problem, PerfkitError):
-            words = f"{type(problem).__name__}: {problem}. This is a fault of perfkit: please report it"
-            lines = preformatted("".join(traceback.format_exception(problem)))
-            details = f"<details><summary>Traceback</summary>{lines}</details>"
-        self.error.value = _message(words) + details
-
-    def attempt(self, act: Callable[[], object]) -> None:
-        """Does what a person asks for; the panel says what goes wrong."""
-        self.tell(None)
-        try:
-            act()
-        except (Exception, KeyboardInterrupt) as problem:
-            self.tell(problem)
+            threading.Thread(
+                target=self.status.attempt, args=[job.run], name="perfkit-run", daemon=True
+            ).start()
 
     def button(self, label: str, tooltip: str, act: Callable[[], object]) -> widgets.Button:
         """A button; tests and styles know it by the first word of its label: `pk-run`."""
         name = f"pk-{label.partition(' ')[0].lower()}"
         widget = widgets.Button(description=label, tooltip=tooltip, _dom_classes=[name])
-        widget.on_click(lambda _: self.attempt(act))
+        widget.on_click(lambda _: self.status.attempt(act))
         return widget
 
     def require_rest(self) -> None:
@@ -336,10 +171,9 @@ class Panel(Sectioned):
         for widget in self._inputs:
             widget.disabled = True
         self._stop.disabled = False
-        self._started = time.monotonic()
-        self.tell(None)
+        self.status.begin()
         if in_colab():
-            self.say("starting …; Runtime > Interrupt execution stops it")
+            self.status.say("starting …; Runtime > Interrupt execution stops it")
         if output is not self._beside:
             self._beside.show(())
         self._output = output
@@ -349,27 +183,20 @@ class Panel(Sectioned):
         if run:
             self._show_runs([*self.runs, run])
         if job.state == "running":
-            self._show_progress(job.now)
+            self.status.follow(job.now)
+            if self._output is not self._beside:
+                self._output.line(job.now)
         elif job.state == "stopping":
-            self.say("stopping …", job.now.fraction)
+            self.status.say("stopping …", job.now.fraction)
         else:
             self._show_end(job)
-
-    def _show_progress(self, now: Update) -> None:
-        """How far a study is, and roughly how long the rest takes."""
-        left = ""
-        if now.fraction > 0.08:
-            left = _about_left(time.monotonic() - self._started, now.fraction)
-        self.say(f"{now.describe()}, {now.fraction:.0%}{left}", now.fraction)
-        if self._output is not self._beside:
-            self._output.line(now)
 
     def _show_end(self, job: Job) -> None:
         """The result and how the job ended; the inputs work again, whatever goes wrong while it is drawn."""
         try:
             self.show()
         finally:
-            self.say(job.state, 1.0 if job.state == "done" else 0.0)
+            self.status.say(job.state, 1.0 if job.state == "done" else 0.0)
             self._rest()
         if job.can_continue():
             self._more.remove_class("pk-off")
@@ -422,16 +249,6 @@ def _tree(widget: widgets.Widget) -> Iterator[widgets.Widget]:
     for child in getattr(widget, "children", ()):
         yield from _tree(child)
     yield widget
-
-
-def _about_left(spent_s: float, fraction: float) -> str:
-    """Roughly how long the rest takes, if that can be said."""
-    left_s = spent_s / fraction - spent_s
-    if spent_s <= 3 or left_s < 0.5:
-        return ""
-    if left_s >= 90:
-        return f", about {left_s / 60:.0f} min left"
-    return f", about {left_s:.0f} s left"
 
 
 def _replace_older(panel: Panel, key: object) -> None:

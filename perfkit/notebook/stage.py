@@ -12,8 +12,9 @@ import ipywidgets as widgets
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, optimization
+from perfkit.notebook.controls import Controls
 from perfkit.notebook.ladder import LadderPanel
-from perfkit.notebook.panel import Controls, row, text
+from perfkit.notebook.pieces import row, text
 from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run
@@ -83,7 +84,7 @@ class StagePanel(LadderPanel):
         plan = replace(self.plan, changes=self.controls.changes())
         if plan != self.plan:
             self.plan = plan
-            self.say("press Run to measure")
+            self.status.say("press Run to measure")
             super()._moved()
 
     def _moved(self) -> None:
@@ -93,7 +94,7 @@ class StagePanel(LadderPanel):
         self.controls.offer(stage.recipe, partial(why_not, target=source.target))
         self.plan = replace(self.plan, changes=self.controls.changes())
         elsewhere = f"n/a here: {stage.reason}. Choose another place in the menu Where"
-        self.say(elsewhere if stage.reason else "ready")
+        self.status.say(elsewhere if stage.reason else "ready")
         super()._moved()
         self._show_climb(self._decided)
 

@@ -13,7 +13,7 @@ class Comparison(msgspec.Struct, frozen=True):
     a: Run
     b: Run
     pairing: Pairing
-    """The rounds of B beside those of A, in every pair of processes."""
+    """The rounds of B with those of A, in every pair of processes."""
 
     @property
     def ratio(self) -> Ratio:

@@ -11,7 +11,9 @@ from perfkit.additions.scripts.messages import SETTABLE
 from perfkit.additions.scripts.watched import Launch
 from perfkit.additions.scripts.watching import watch
 from perfkit.errors import InvalidValue
-from perfkit.notebook.panel import Controls, Panel, download, heading, text
+from perfkit.notebook.controls import Controls
+from perfkit.notebook.panel import Panel
+from perfkit.notebook.pieces import download, heading, text
 from perfkit.recipe import Recipe, Value, allowed
 from perfkit.rules import Target, why_not
 from perfkit.show import figures, sentences
@@ -39,7 +41,7 @@ class ScriptPanel(Panel):
         self.launch = Launch(str(script), tuple(map(str, args)), module)
         self.plan = study.script_plan(self.launch, preset)
         self._edit, self._compared, self._seen = list[Content](), list[Content](), list[Content]()
-        self._controls = Controls(SETTABLE, lambda: self.say("press Run to measure"))
+        self._controls = Controls(SETTABLE, lambda: self.status.say("press Run to measure"))
         command = self.launch.describe()
         about = "Some steps as they are: rate, waiting, profile, what to try, and what can be set"
         edit = "The edit of your file that sets these switches"

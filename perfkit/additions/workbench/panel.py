@@ -11,8 +11,9 @@ import traitlets
 
 from perfkit import registry
 from perfkit.errors import InvalidValue
+from perfkit.notebook.controls import Controls
 from perfkit.notebook.ladder import LadderPanel
-from perfkit.notebook.panel import Controls, download, preformatted, row, text
+from perfkit.notebook.pieces import download, preformatted, row, text
 from perfkit.recipe import Recipe, Value, shown, switches
 from perfkit.results import recordings
 from perfkit.results.run import Run
@@ -49,7 +50,7 @@ class Workbench(LadderPanel):
         self._profile: Sequence[Content] = ()
         self._listed: dict[str, Run] = {}
         """The runs of the history by id."""
-        self.controls = Controls(switches(), lambda: self.say("press Run to measure"))
+        self.controls = Controls(switches(), lambda: self.status.say("press Run to measure"))
         self.history = History(_dom_classes=["pk-history"])
         self.history.observe(lambda _: self._compare(), "ticked")
         self._link = text("pk-script")

@@ -4,7 +4,7 @@ import ipywidgets
 import pytest
 
 from perfkit.errors import InvalidValue
-from perfkit.notebook.panel import Controls
+from perfkit.notebook.controls import Controls
 from perfkit.recipe import Recipe, switches
 from perfkit.rules import Target, why_not
 

@@ -32,7 +32,7 @@ def test_what_was_measured_for_a_question_is_shown_again_and_for_no_other(monkey
     for panel in (same, other):
         panel._ipython_display_()
     assert (same.runs, other.runs) == (runs, [])
-    assert "measured earlier" in same.line.value
+    assert "measured earlier" in same.status.line.value
     other.set(workers=0, channels_last=True)
     assert [run.session for run in other.runs] == []
     assert [run.session for run in measured(2)] == ["s2", "s2"]
@@ -83,7 +83,7 @@ def test_a_place_that_is_not_in_the_menu_is_added_and_the_panel_stays_usable(tmp
     panel.choose(f"recorded:{file}")
     assert panel.device == panel._menu.value == f"recorded:{file}"
     panel.choose("nowhere")
-    assert panel.device == panel._menu.value == f"recorded:{file}" and "nowhere" in panel.error.value
+    assert panel.device == panel._menu.value == f"recorded:{file}" and "nowhere" in panel.status.error.value
     panel.choose("cpu")
     assert panel.device == panel._menu.value == "cpu"
 

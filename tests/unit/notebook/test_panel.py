@@ -22,7 +22,7 @@ from tests.unit.show.fake_runs import session
 
 def words(panel):
     """The panel's line and its error."""
-    return f"{panel.line.value} {panel.error.value}"
+    return f"{panel.status.line.value} {panel.status.error.value}"
 
 
 def press(panel, name):
@@ -155,9 +155,9 @@ def test_two_hundred_draws_leave_as_many_widgets_as_two(monkeypatch):
 
 def test_the_line_says_what_is_left():
     panel = pk.LadderPanel(["data_loading"])
-    panel._started = time.monotonic() - 600
-    panel._show_progress(Update("baseline", "measuring", 0.5))
-    assert "baseline: measuring, 50%, about 10 min left" in panel.line.value
+    panel.status._began = time.monotonic() - 600
+    panel.status.follow(Update("baseline", "measuring", 0.5))
+    assert "baseline: measuring, 50%, about 10 min left" in panel.status.line.value
 
 
 def test_a_class_of_a_cell_is_refused_with_what_to_do():
@@ -243,7 +243,7 @@ def test_a_stopped_answer_does_not_take_the_place_of_a_complete_one(monkeypatch)
     with pytest.raises(Stopped, match="what was finished is kept"):
         panel.run()
     assert [*panel.runs] == fewer, "what was finished is shown"
-    assert "stopped" in panel.line.value
+    assert "stopped" in panel.status.line.value
     assert RunStore().remembered(question(panel.plan)) == runs
 
 
@@ -263,8 +263,8 @@ def test_what_drawing_raises_leaves_run_enabled_and_the_first_problem_told(monke
     assert not any(one.disabled for one in panel._inputs)
     assert panel._stop.disabled
     press(panel, "pk-run")
-    wait_until(lambda: panel.error.value)
-    assert isinstance(problem, KeyboardInterrupt) or "the first problem" in panel.error.value
+    wait_until(lambda: panel.status.error.value)
+    assert isinstance(problem, KeyboardInterrupt) or "the first problem" in panel.status.error.value
 
 
 def test_continue_is_there_only_for_what_is_open_and_adds_to_the_runs_before(monkeypatch):
@@ -305,7 +305,7 @@ def test_a_result_that_an_output_widget_would_take_is_shown_in_the_panel(shell, 
     panel._ipython_display_()
     output.msg_id = ""
     press(panel, "pk-run")
-    wait_until(lambda: "done" in panel.line.value)
+    wait_until(lambda: "done" in panel.status.line.value)
     inside = next(one for one in _all(panel.widget) if "pk-result" in one._dom_classes)
     assert ("<svg" in inside.value) == captured
 
@@ -315,7 +315,7 @@ def test_a_panel_in_a_tab_shows_its_result_there(monkeypatch):
     panel = pk.LadderPanel(["data_loading"])
     tab = ipywidgets.Tab([panel.widget])
     press(panel, "pk-run")
-    wait_until(lambda: "done" in panel.line.value)
+    wait_until(lambda: "done" in panel.status.line.value)
     assert any("<svg" in getattr(one, "value", "") for one in _all(tab) if isinstance(one, ipywidgets.HTML))
 
 

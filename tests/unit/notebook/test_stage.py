@@ -105,7 +105,7 @@ def test_the_menu_holds_for_one_panel_and_use_for_the_session(place):
     assert pk.StagePanel("data_loading").device == place
     pk.use("recorded:none")
     panel = pk.StagePanel("data_loading")
-    assert panel.device == panel._menu.value == "cpu" and "none" in panel.error.value
+    assert panel.device == panel._menu.value == "cpu" and "none" in panel.status.error.value
 
 
 def test_what_was_measured_earlier_comes_back_with_its_proof_when_its_switches_are_set(monkeypatch):
@@ -119,7 +119,7 @@ def test_what_was_measured_earlier_comes_back_with_its_proof_when_its_switches_a
     panel.set(workers=2)
     assert not panel.runs
     panel.set(workers=3)
-    assert [*panel.runs] == runs and "measured earlier" in panel.line.value
+    assert [*panel.runs] == runs and "measured earlier" in panel.status.line.value
     later = pk.StagePanel("data_loading")
     later.set(workers=3)
     assert "bit for bit" in shown(later), "the proof is kept with the run"

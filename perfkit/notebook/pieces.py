@@ -1,0 +1,106 @@
+"""Pieces that panels are made of. A click may arrive in any thread: all of them set widget traits only."""
+
+import base64
+import html
+import time
+import traceback
+from collections.abc import Callable, Sequence
+
+import ipywidgets as widgets
+
+from perfkit.errors import PerfkitError, Stopped
+from perfkit.studies.sources import Update
+
+# `navigator.clipboard` is missing on pages that come over plain http from another machine.
+_COPY = (
+    "const pre = this.parentElement.querySelector('pre'), range = document.createRange();"
+    "range.selectNodeContents(pre); const all = getSelection(); all.removeAllRanges(); all.addRange(range);"
+    "this.textContent = document.execCommand('copy') ? 'Copied' : 'Press Ctrl+C'"
+)
+
+
+def row(children: Sequence[widgets.Widget], *classes: str) -> widgets.HBox:
+    """Widgets next to each other, wrapping where there is no room."""
+    return widgets.HBox(children, _dom_classes=classes)
+
+
+def text(style: str, value: str = "") -> widgets.HTML:
+    """A piece of HTML; hidden while it is empty."""
+    return widgets.HTML(value, _dom_classes=[style])
+
+
+def heading(words: str) -> widgets.HTML:
+    """What a panel is about, at its top."""
+    return text("pk-question", f"<h3>{html.escape(words)}</h3>")
+
+
+def download(content: str, name: str) -> str:
+    """A link that saves a text as a file, with no server and no network."""
+    data = base64.b64encode(content.encode()).decode()
+    return f'<a class="pk-download" download="{name}" href="data:;base64,{data}">Save {name}</a>'
+
+
+def preformatted(content: str) -> str:
+    """A text as it is, with a button that copies it."""
+    return f'<div><button onclick="{_COPY}">Copy</button><pre tabindex="0">{html.escape(content)}</pre></div>'
+
+
+def alert(words: str) -> str:
+    """What a screen reader says at once; empty without words."""
+    return f'<p role="alert">{html.escape(words)}</p>' if words else ""
+
+
+class Status:
+    """One bar with one line of words, and below it what went wrong."""
+
+    def __init__(self) -> None:
+        self.line, self.error = text("pk-status"), text("pk-error")
+        self._began = time.monotonic()
+        self.say("ready")
+
+    def begin(self) -> None:
+        """A job begins."""
+        self._began = time.monotonic()
+        self.tell(None)
+
+    def say(self, words: str, fraction: float = 0.0) -> None:
+        """Shows the part of the work that is done, and a line of words with it."""
+        bar = f'<progress value="{fraction:.3f}" aria-label="Progress"></progress>'
+        # One value, as each that changes is a message, and a frame that the browser draws.
+        self.line.value = f'{bar} <span role="status">{html.escape(words)}</span>'
+
+    def tell(self, problem: BaseException | None) -> None:
+        """What went wrong; an error that nobody expected keeps its traceback, folded. None removes it."""
+        words, details = str(problem or ""), ""
+        if isinstance(problem, KeyboardInterrupt):
+            words = str(Stopped())
+        elif problem and not isinstance(problem, PerfkitError):
+            words = f"{type(problem).__name__}: {problem}. This is a fault of perfkit: please report it"
+            lines = preformatted("".join(traceback.format_exception(problem)))
+            details = f"<details><summary>Traceback</summary>{lines}</details>"
+        self.error.value = alert(words) + details
+
+    def follow(self, now: Update) -> None:
+        """Shows how far a study is, and roughly how long the rest takes."""
+        left = ""
+        if now.fraction > 0.08:
+            left = _about_left(time.monotonic() - self._began, now.fraction)
+        self.say(f"{now.describe()}, {now.fraction:.0%}{left}", now.fraction)
+
+    def attempt(self, act: Callable[[], object]) -> None:
+        """Does what a person asks for; the panel says what goes wrong."""
+        self.tell(None)
+        try:
+            act()
+        except (Exception, KeyboardInterrupt) as problem:
+            self.tell(problem)
+
+
+def _about_left(spent_s: float, fraction: float) -> str:
+    """Roughly how long the rest takes, if that can be said."""
+    left_s = spent_s / fraction - spent_s
+    if spent_s <= 3 or left_s < 0.5:
+        return ""
+    if left_s >= 90:
+        return f", about {left_s / 60:.0f} min left"
+    return f", about {left_s:.0f} s left"
