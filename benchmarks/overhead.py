@@ -148,7 +148,7 @@ def main() -> None:
     for _ in range(options.pairs):
         pairs.append(pair({"harness": harness, "watch": watch}[options.side]))
         own, other = pairs[-1]
-        print(f"{options.side} / by hand: {stats.geometric_mean(own / other).value:.4f}", flush=True)
+        print(f"{options.side} / by hand: {np.exp(np.log(own / other).mean()):.4f}", flush=True)
     logs = np.array([np.log(own / other).mean() for own, other in pairs])
     mean = stats.nested(logs, [1] * logs.size, np.ones(logs.size))
     ratio = stats.judged(mean.centre, mean.half, logs.size)

@@ -100,7 +100,7 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
     def known_spread(self) -> Spread:
         """How far equal processes differ, for the interval; simulated ones do not."""
         if self.band is not None:
-            return Spread(0.0, stats.UNKNOWN.freedom)
+            return stats.ONE_PROCESS
         if self.spread:
             return self.spread
         return stats.UNKNOWN if self.noise is None else stats.spread_of_bound(self.noise)

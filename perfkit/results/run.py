@@ -10,7 +10,7 @@ import numpy as np
 from perfkit.results import stats
 from perfkit.results.rounds import Pairing, clean, joined
 from perfkit.results.schema import AGAIN, Raw, StoredRun
-from perfkit.results.stats import Estimate, Nested, Ratio, Spread, Values
+from perfkit.results.stats import Estimate, Nested, Ratio, Values
 
 
 class Run(StoredRun, frozen=True, kw_only=True, dict=True):
@@ -39,14 +39,14 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
         rates = np.array(self.raw.block_samples_per_s)
         if self.status != "ok" or not rates.size:
             return None
-        if self.simulated:
-            return stats.widened(stats.geometric_mean(rates), self.simulated.band)
         counts = stats.weights(self.raw.disturbed, rates.size)
-        own = stats.nested(np.log(rates), self.raw.sizes, counts)
+        spread = stats.ONE_PROCESS if self.simulated else stats.UNKNOWN
+        own = stats.nested(np.log(rates), self.raw.sizes, counts, spread)
         baseline, centre = self.pairing("baseline"), own.centre
         if self.reference_samples_per_s and baseline:
             centre = math.log(self.reference_samples_per_s * baseline.ratio.ratio)
-        return Estimate(*(math.exp(centre + offset) for offset in (0.0, -own.half, own.half)))
+        rate = Estimate(*(math.exp(centre + offset) for offset in (0.0, -own.half, own.half)))
+        return stats.widened(rate, self.simulated.band) if self.simulated else rate
 
     @cached_property
     def step_s(self) -> Estimate | None:
@@ -96,10 +96,9 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
         if not (cached.size and rates.size):
             return None
         counts = stats.weights(self.raw.disturbed[first], rates.size)
-        exactly = Spread(0.0, stats.UNKNOWN.freedom)  # they are of one process
-        own = stats.nested(np.log(rates), [rates.size], counts, exactly)
+        own = stats.nested(np.log(rates), [rates.size], counts, stats.ONE_PROCESS)
         return stats.difference(
-            own, stats.nested(np.log(cached), [cached.size], np.ones(cached.size), exactly)
+            own, stats.nested(np.log(cached), [cached.size], np.ones(cached.size), stats.ONE_PROCESS)
         )
 
     @property

@@ -71,13 +71,6 @@ def median(values: Values) -> Estimate | None:
     return Estimate(float(np.median(ordered)), float(ordered[outside]), float(ordered[-1 - outside]))
 
 
-def geometric_mean(values: Values) -> Estimate:
-    """Geometric mean of rates or ratios, with Student's 95% interval on their logarithms."""
-    logs = np.log(values)
-    centre, half = float(logs.mean()), _half_width(logs)
-    return Estimate(math.exp(centre), math.exp(centre - half), math.exp(centre + half))
-
-
 class Spread(NamedTuple):
     """How far equal processes differ for as long as they live: the standard deviation of a ratio's logarithm.
 
@@ -93,8 +86,8 @@ LEAST_SPREAD = 0.005
 UNKNOWN = Spread(0.02, 4)
 """Where no pair of equal processes was measured: they differed by 1.5% (204 groups of processes, two cores,
 torch 2.15), those with a loader worker by 4 to 7%."""
-
-
+ONE_PROCESS = Spread(0.0, UNKNOWN.freedom)
+"""Of rounds whose processes are the same, or were computed: nothing differs but the rounds."""
 WITH_WORKERS = Spread(0.04, 4)
 """Of a training on a CPU with loader workers, which share its cores."""
 OF_SCRIPTS = Spread(0.03, 4)
@@ -179,18 +172,6 @@ def judged(centre: float, half: float, rounds: int, precision: float = PRECISION
         elif half <= math.log1p(precision):
             verdict = "no measurable difference"
     return Ratio(math.exp(centre), math.exp(centre - half), math.exp(centre + half), verdict)
-
-
-def _half_width(*sides: Values) -> float:
-    """Half of Student's 95% interval of a mean, of Welch's for two means' difference; 0 for single values."""
-    if min(side.size for side in sides) < 2:
-        return 0.0
-    sizes = np.array([side.size for side in sides])
-    parts = np.array([side.var(ddof=1) for side in sides]) / sizes
-    if not parts.any():
-        return 0.0
-    freedom = parts.sum() ** 2 / (parts**2 / (sizes - 1)).sum()
-    return _student(float(freedom)) * math.sqrt(parts.sum())
 
 
 def _student(freedom: float) -> float:

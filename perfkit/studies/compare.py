@@ -5,16 +5,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, one_of
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.recipe import Value, parse_settings
 from perfkit.results import stats
 from perfkit.results.comparison import Comparison
-from perfkit.results.rounds import Pairing
 from perfkit.results.run import Run, continued
-from perfkit.results.stats import Spread
 from perfkit.results.store import RunStore, keep
 from perfkit.studies import rungs, sources
 from perfkit.studies.sources import Plan, Progress, opened
@@ -81,8 +79,7 @@ def compare(
         if earlier:
             pair = [continued(earlier.a, pair[0]), continued(earlier.b, pair[1])]
         keep(store, *pair)
-    first, second = pair
-    return compare_stored(first, second, store)
+    return compared(*pair)
 
 
 def earlier_comparison(a: Candidate, b: Candidate, plan: Plan, store: RunStore) -> Comparison:
@@ -94,7 +91,7 @@ def earlier_comparison(a: Candidate, b: Candidate, plan: Plan, store: RunStore) 
         with contextlib.suppress(InvalidValue):  # the run that it was compared with is deleted
             other = store.get(pairing.against)
             if other.title == a.title:
-                return compare_stored(other, run, store)
+                return Comparison(other, run, pairing)
     what = f"no comparison of {b.title} with {a.title} is stored"
     raise InvalidValue(what, "Compare them first, without --more")
 
@@ -105,6 +102,13 @@ def compare_named(a: str, b: str, plan: Plan | None = None, progress: Progress |
     return compare(candidate(a, plan), candidate(b, plan), plan, progress=progress, store=RunStore())
 
 
+def compared(a: Run, b: Run) -> Comparison:
+    """The comparison of two runs that were measured together: B with the one before it."""
+    pairing = b.pairing("previous")
+    assert pairing, "each stage of a measurement is compared with the one before it"
+    return Comparison(a, b, pairing)
+
+
 def _failure(pair: Sequence[Run], store: RunStore | None) -> PerfkitError:
     """Why two runs cannot be compared; the one that failed is kept."""
     run = next(run for run in pair if run.status != "ok")
@@ -112,54 +116,3 @@ def _failure(pair: Sequence[Run], store: RunStore | None) -> PerfkitError:
         return Cancelled(f"stopped before {run.title} was measured")
     keep(store, run)
     return PerfkitError(f"{run.title} could not be compared: {run.reason}", "Fix it, then try again")
-
-
-def compare_stored(a: Run, b: Run, store: RunStore | None = None) -> Comparison:
-    """Compares two runs with a rate that were measured already: interleaved if they are of one session.
-
-    How far equal processes of others differ is known to the `store`.
-    """
-    first, second = _basis(a), _basis(b)
-    if differing := [name for name in first if first[name] != second[name]]:
-        raise InvalidValue(
-            f"the runs differ in {differing[0]}: {first[differing[0]]} and {second[differing[0]]}",
-            "Choose two runs of one workload on one device of one machine",
-        )
-    together = next((pairing for pairing in b.pairings if pairing.against == a.id), None)
-    if together is None:
-        band = math.hypot(a.simulated.band, b.simulated.band) if a.simulated and b.simulated else None
-        together = Pairing(
-            own_samples_per_s=b.raw.block_samples_per_s,
-            other_samples_per_s=a.raw.block_samples_per_s,
-            disturbed=b.raw.disturbed,
-            incarnations=b.raw.incarnations,
-            other_disturbed=a.raw.disturbed,
-            other_incarnations=a.raw.incarnations,
-            against=a.id,
-            role="previous",
-            interleaved=False,
-            spread=_spread(a, b, store),
-            band=band,
-        )
-    return Comparison(a, b, together)
-
-
-def _spread(a: Run, b: Run, store: RunStore | None) -> Spread:
-    """The widest of what is known of the device and what the runs' own comparisons allowed for."""
-    workers = any(run.recipe.get("workers") for run in (a, b))
-    usual = stats.usual_spread(a.device, workers)
-    known = [store.spread(a.device, workers=workers) if store else usual]
-    known += [pairing.spread for run in (a, b) for pairing in run.pairings if pairing.spread]
-    return max(known, key=lambda spread: spread.sd)
-
-
-def _basis(run: Run) -> dict[str, Any]:
-    """What must be the same in runs that are compared."""
-    model = run.simulated
-    return {
-        "workload": run.workload,
-        "options": run.options,
-        "device": run.device,
-        "machine": run.machine.get("id"),
-        "simulation": model and (model.host, model.model, model.constants),
-    }

@@ -10,6 +10,7 @@ import anywidget
 import traitlets
 
 from perfkit import registry
+from perfkit.additions.workbench.stored import compare_stored
 from perfkit.errors import InvalidValue
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.ladder import LadderPanel
@@ -23,7 +24,6 @@ from perfkit.show import html, sentences, tables
 from perfkit.show.document import Bullets, Content
 from perfkit.show.units import clean
 from perfkit.studies import rungs
-from perfkit.studies.compare import compare_stored
 from perfkit.studies.job import Job
 
 

@@ -54,14 +54,6 @@ def test_partial_values_of_a_failed_run_are_not_shown():
     assert set(map(str, row[1:])) == {"failed", "–", "n/a"}
 
 
-def test_losses_are_over_samples_and_nan_is_told():
-    runs = session(gpu=True)
-    lost = msgspec.structs.replace(runs[0], losses=[2.0, float("nan")])
-    first, *_ = tables.losses([lost, *runs]).rows
-    assert [*map(str, first)] == ["baseline", "2.00", "NaN", "64"]
-    assert tables.losses(SIM).note == "no losses were kept"
-
-
 def test_a_proof_has_the_switches_that_differ_from_what_a_stage_was_compared_with():
     """After a stage that was dropped, its switches are not changes of the next one."""
     base, dropped, last = RUNS[0], RUNS[3], RUNS[4]
