@@ -89,7 +89,7 @@ def measured(sides: dict[str, dict[str, Value]], budget_s: float, precision: flo
         base = source.baseline()
         stages = [Stage(title, title, base.replace(**change)) for title, change in sides.items()]
         rule = dataclasses.replace(
-            plan.preset, budget_s=1e9, limit_s=budget_s, precision=precision, part=0.0, cached=0
+            plan.rule, budget_s=1e9, limit_s=budget_s, precision=precision, part=0.0, cached=0
         )
         return source.measure(stages, rule)
 

@@ -45,7 +45,7 @@ panel.table("Training loss")
 # The walk-through tried it because the memory view showed less than 1 of 16 GB in use. With batch 512 it was 11.3 GB. Everything that holds samples grows with the batch: the batch itself, the *activations*, which are kept from forward until backward has used them, and the *workspace*, which operators hold while they run. Weights, gradients and the optimizer's state do not grow. (The distributed guide says that memory grows in proportion. It does only where samples take nearly all of it.)
 
 # %%
-size = panel.plan.preset.batch_size
+size = panel.plan.subject.size.batch_size
 ledger = pk.memory(
     {
         "small batch": {"batch_size": size},

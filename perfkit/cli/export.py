@@ -22,5 +22,5 @@ def export(
     source = rungs.described(plan, load=True)
     recipe = rungs.acting(source).recipe
     options = source.description.options
-    text = exports.script(recipe, plan.workload, options, plan.device, training.seed, steps)
+    text = exports.script(recipe, plan.subject.workload, options, plan.subject.device, training.seed, steps)
     write(out or Path("-"), text)

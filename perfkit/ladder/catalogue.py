@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -26,8 +26,18 @@ Exactness = Literal["bitwise", "tolerance", "changes training"]
 
 
 @dataclass(frozen=True)
-class Preset:
-    """How much is measured, and at which size.
+class Size:
+    """The batches of a ladder, by the name of its preset."""
+
+    name: str
+    batch_size: int
+    large_batch: int
+    largest_batch: int
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """How much is measured.
 
     A slice has the fewest whole steps with at least `slice_samples` that take about `slice_s`. There are at
     least so many `rounds`. They go on until half the width of every interval / ratio is at most `precision`
@@ -36,10 +46,6 @@ class Preset:
     if other programs spoil its rounds. `cached` slices are taken on a batch that is already on the device.
     """
 
-    name: str
-    batch_size: int
-    large_batch: int
-    largest_batch: int
     slice_samples: int
     rounds: int
     loss_steps: int
@@ -55,16 +61,24 @@ class Preset:
     cached: int = 5
 
 
+class Preset(NamedTuple):
+    """What `smoke`, `quick` or `paper` stands for."""
+
+    size: Size
+    rule: StopRule
+
+
 ACCELERATOR_SLICE_S = 0.7
 """Longer than on a CPU, so that a synchronisation at each end does not show."""
 
-PRESETS = {
-    "smoke": Preset("smoke", 8, 16, 16, slice_samples=16, rounds=3, loss_steps=4, warmup_s=0.5),
-    "quick": Preset("quick", 32, 64, 64, slice_samples=1, rounds=5, loss_steps=4, warmup_s=3,
-                    slice_s=0.3, budget_s=60, limit_s=340, noisy_limit_s=560),
-    "paper": Preset("paper", 32, 512, 1024, slice_samples=1, rounds=5, loss_steps=8, warmup_s=10,
-                    slice_s=0.3, budget_s=60, limit_s=570, noisy_limit_s=900),
-}  # fmt: skip
+_PRESETS = (
+    Preset(Size("smoke", 8, 16, 16), StopRule(slice_samples=16, rounds=3, loss_steps=4, warmup_s=0.5)),
+    Preset(Size("quick", 32, 64, 64), StopRule(slice_samples=1, rounds=5, loss_steps=4, warmup_s=3,
+                                               slice_s=0.3, budget_s=60, limit_s=340, noisy_limit_s=560)),
+    Preset(Size("paper", 32, 512, 1024), StopRule(slice_samples=1, rounds=5, loss_steps=8, warmup_s=10,
+                                                  slice_s=0.3, budget_s=60, limit_s=570, noisy_limit_s=900)),
+)  # fmt: skip
+PRESETS = {preset.size.name: preset for preset in _PRESETS}
 
 
 def preset(name: str | None = None, device: str = "cpu") -> Preset:
@@ -72,18 +86,18 @@ def preset(name: str | None = None, device: str = "cpu") -> Preset:
     wanted = name or os.environ.get("PERFKIT_PRESET") or ("paper" if device == "cuda" else "quick")
     if wanted not in PRESETS:
         raise one_of(wanted, list(PRESETS), "preset")
-    chosen = PRESETS[wanted]
-    if device != "cpu" and chosen.slice_s:
-        return replace(chosen, slice_s=ACCELERATOR_SLICE_S)
-    return chosen
+    size, rule = PRESETS[wanted]
+    if device != "cpu" and rule.slice_s:
+        rule = replace(rule, slice_s=ACCELERATOR_SLICE_S)
+    return Preset(size, rule)
 
 
 MOST_WORKERS = 16
 """Of a stage with an accelerator: each lengthens the queue, and with it the blocks. `tune` tries more."""
 
 
-def sizing(preset: Preset, target: Target) -> dict[str, Value]:
-    """The values of a ladder that depend on machine and preset; a card refers to one as `"$NAME"`.
+def sizing(size: Size, target: Target) -> dict[str, Value]:
+    """The values of a ladder that depend on machine and size; a card refers to one as `"$NAME"`.
 
     With an accelerator every usable core may load data. A CPU that trains needs the cores itself: one
     worker for every two of them, because more make the model slower, and threads that sleep at barriers.
@@ -92,9 +106,9 @@ def sizing(preset: Preset, target: Target) -> dict[str, Value]:
     workers = max(1, cores // 2 if on_cpu else min(cores, MOST_WORKERS))
     return {
         "workers": workers,
-        "batch_size": preset.batch_size,
-        "large_batch": preset.large_batch,
-        "largest_batch": preset.largest_batch,
+        "batch_size": size.batch_size,
+        "large_batch": size.large_batch,
+        "largest_batch": size.largest_batch,
         "amp": "fp16" if why_not("amp", Recipe(amp="bf16"), target) else "bf16",
         "threads": max(1, cores - workers) if on_cpu else 0,
         "wait_policy": "passive" if on_cpu else "default",

@@ -1,7 +1,6 @@
 """A ladder of stages, or some recipes: measured here, on a simulated GPU, or shown from a recording."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import ipywidgets as widgets
@@ -63,7 +62,7 @@ class LadderPanel(Panel):
         self._asked, self._settings = {"stages": stages, **asked}, dict(settings or {})
         key = (self._asked, self._settings, self.titles)
         self.plan = self._planned(device, self._settings)
-        self.device = device or self.plan.device
+        self.device = device or self.plan.subject.device
         """What the plan was made for, such as `recorded:NAME`."""
         places = {name: name for name in (self.device, self.session_device) if name} | _places()
         self._menu = widgets.Dropdown(
@@ -111,7 +110,7 @@ class LadderPanel(Panel):
         plan = sources.plan(device=device, settings=settings, **self._asked)
         plain = plan.source(plan, Progress()).baseline()
         recipes = {title: plain.replace(**changes) for title, changes in (self.titles or {}).items()}
-        return replace(plan, recipes=tuple(recipes.items()))
+        return plan.trying(recipes=tuple(recipes.items()))
 
     def _moved(self) -> None:
         """There is another plan: shows what was measured earlier for it, if anything was."""
@@ -138,7 +137,7 @@ class LadderPanel(Panel):
         self._show_runs(())
         runs = climb(plan, self.store, job.progress, job.before.runs if job.before else ())
         self._show_runs(runs)
-        if plan.recipes or len(plan.stages) < 2:  # a longer ladder is built on its own verdicts
+        if plan.ladder.recipes or len(plan.ladder.stages) < 2:  # a longer ladder is built on its own verdicts
             job.can_continue = lambda: any(map(_is_open, runs))
         # Each reason once, with the first run that it ended.
         failed = {run.reason: run.title for run in reversed(runs) if run.status == "failed"}

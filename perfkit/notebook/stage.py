@@ -3,7 +3,6 @@
 import contextlib
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -71,17 +70,17 @@ class StagePanel(LadderPanel):
             self.controls.set(own)
 
     def _planned(self, device: str | None, settings: Mapping[str, Any]) -> Plan:
-        plan = replace(super()._planned(device, settings), below=True)
+        plan = super()._planned(device, settings).trying(below=True)
         self._decided = decisions.decided(self.store, plan)
         if not plan.recorded:
             climbed = decisions.settings(self._decided, catalogue.below(self.optimization.name))
-            plan = replace(plan, settings={**climbed, **plan.settings})
+            plan = plan.trying(settings={**climbed, **plan.ladder.settings})
         rungs.all_stages(rungs.described(plan))  # raises where the loop below the stage cannot run
         return plan
 
     def _set_changes(self) -> None:
         """Measuring waits for Run; results of other switches are no longer shown."""
-        plan = replace(self.plan, changes=self.controls.changes())
+        plan = self.plan.trying(changes=self.controls.changes())
         if plan != self.plan:
             self.plan = plan
             self.status.say("press Run to measure")
@@ -92,7 +91,7 @@ class StagePanel(LadderPanel):
         source = rungs.described(self.plan)
         stage = rungs.all_stages(source)[-1]
         self.controls.offer(stage.recipe, partial(why_not, target=source.target))
-        self.plan = replace(self.plan, changes=self.controls.changes())
+        self.plan = self.plan.trying(changes=self.controls.changes())
         elsewhere = f"n/a here: {stage.reason}. Choose another place in the menu Where"
         self.status.say(elsewhere if stage.reason else "ready")
         super()._moved()

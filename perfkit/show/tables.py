@@ -37,8 +37,12 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
 
 
 def evidence(runs: Sequence[Run]) -> list[Content]:
-    """What proves the switches, then warnings and facts."""
-    return [proof(runs), Section("Warnings and facts", [notes(runs)])]
+    """What proves the switches, warnings and facts, the training loss."""
+    return [
+        proof(runs),
+        Section("Warnings and facts", [notes(runs)]),
+        Section("Training loss", [losses(runs)], folded=True),
+    ]
 
 
 def summary(runs: Sequence[Run]) -> list[str]:
@@ -102,6 +106,18 @@ def rate(run: Run) -> Cell:
 def against(ratio: Ratio | None) -> Cell:
     """`1.34× (1.28–1.41) ▲`; a dash for a run that was compared with nothing."""
     return Cell(ratio, lambda ratio: f"{units.ratio(ratio)} {SIGNS[ratio.verdict]}", "–")
+
+
+def losses(runs: Sequence[Run]) -> Table:
+    """The first and the last loss that was kept of each stage."""
+    columns = (
+        Col("stage", name),
+        Col("first", lambda run: run.losses[0], units.number),
+        Col("last", lambda run: run.losses[-1], units.number),
+        Col("samples trained on", lambda run: len(run.losses) * run.samples_per_step),
+    )
+    kept = [run for run in runs if run.losses and run.status == "ok"]
+    return tabulate(columns, kept, "Training loss", none="no losses were kept")
 
 
 def notes(runs: Sequence[Run]) -> Bullets:

@@ -36,7 +36,7 @@ def candidate(text: str, plan: Plan) -> Candidate:
     if text not in OPTIMIZATIONS:
         raise one_of(text, list(OPTIMIZATIONS), "stage", see=", or settings such as workers=2,amp=bf16")
     above = () if text == "baseline" else (text,)
-    stage = rungs.acting(rungs.described(replace(plan, stages=above, below=True), load=True))
+    stage = rungs.acting(rungs.described(plan.trying(stages=above, below=True), load=True))
     return Candidate(stage.title, stage.recipe.to_dict())
 
 
@@ -67,11 +67,11 @@ def compare(
         store: keeps the runs, and knows how far equal processes differ; what it cannot keep is in its `lost`.
     """
     progress = progress or Progress()
-    rounds = max(stats.MIN_ROUNDS, plan.preset.rounds)
-    rule = replace(plan.preset, rounds=rounds, precision=precision, part=part, budget_s=budget_s, cached=0)
+    rounds = max(stats.MIN_ROUNDS, plan.rule.rounds)
+    rule = replace(plan.rule, rounds=rounds, precision=precision, part=part, budget_s=budget_s, cached=0)
     rule = replace(rule, limit_s=math.inf)
     sides = (a, b._replace(title=f"{b.title} (again)") if b.title == a.title else b)
-    with opened(replace(plan, preset=rule), progress, "a comparison", store) as source:
+    with opened(replace(plan, rule=rule), progress, "a comparison", store) as source:
         titled = [(side.title, source.baseline().replace(**side.changes)) for side in sides]
         pair = source.measure(rungs.recipe_stages(titled, source.target), rule)
         if not all(run.status == "ok" for run in pair):
@@ -84,9 +84,9 @@ def compare(
 
 def earlier_comparison(a: Candidate, b: Candidate, plan: Plan, store: RunStore) -> Comparison:
     """The newest stored comparison of these sides, to which more rounds are to be added."""
-    for stored in store.history(workload=plan.workload):
+    for stored in store.history(workload=plan.subject.workload):
         pairing, run = stored.run.pairing("previous"), stored.run
-        if run.title != b.title or run.device != plan.device or pairing is None:
+        if run.title != b.title or run.device != plan.subject.device or pairing is None:
             continue
         with contextlib.suppress(InvalidValue):  # the run that it was compared with is deleted
             other = store.get(pairing.against)

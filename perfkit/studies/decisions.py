@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 
 from perfkit import workloads
 from perfkit.ladder.catalogue import OPTIMIZATIONS
@@ -14,15 +15,17 @@ from perfkit.studies.sources import Plan
 
 
 def place(plan: Plan) -> str:
-    """What names the ladder of a plan in the store: what is trained, at which size, and where."""
-    parts = [plan.workload, dict(plan.options), plan.preset.name, plan.device, plan.host]
+    """What names the ladder of a plan in the store: its subject, whatever the seed."""
+    subject = plan.subject
+    parts = [subject.workload, dict(subject.options), subject.size.name, subject.device, subject.host]
     return json.dumps(parts, sort_keys=True, default=repr)
 
 
 def question(plan: Plan) -> str:
-    """What names a plan in the store: a digest of all its parts, and of the code of its workload's module."""
-    parts = {**vars(plan), "source": None, "code": workloads.source(plan.workload)}
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()
+    """What names a plan in the store: a digest of its parts, and of the code of its workload's module."""
+    parts = [asdict(part) for part in (plan.subject, plan.ladder, plan.rule)]
+    named = [*parts, plan.recorded, workloads.source(plan.subject.workload)]
+    return hashlib.sha256(json.dumps(named, sort_keys=True, default=repr).encode()).hexdigest()
 
 
 def decided(store: RunStore, plan: Plan) -> dict[str, Decided]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from perfkit.ladder.catalogue import Preset
+from perfkit.ladder.catalogue import StopRule
 from perfkit.results import stats
 from perfkit.studies.sides import Measured, Side, log_ratios
 
@@ -17,7 +17,7 @@ CHECK_EVERY = 5
 class Enough:
     """The rule of the end, applied to what is measured so far; the time runs from when it is made."""
 
-    def __init__(self, measured: Measured, rule: Preset, clock: Callable[[], float]) -> None:
+    def __init__(self, measured: Measured, rule: StopRule, clock: Callable[[], float]) -> None:
         self._measured, self._rule, self._clock = measured, rule, clock
         self._began = clock()
 

@@ -12,7 +12,7 @@ from msgspec import structs
 from perfkit import workloads
 from perfkit.errors import Cancelled, InvalidValue, RunFailed
 from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import LADDER, Preset, Stage
+from perfkit.ladder.catalogue import LADDER, Stage, StopRule
 from perfkit.machine import devices
 from perfkit.process import zygote
 from perfkit.process.child import Child, Conversation, environment_of
@@ -26,7 +26,7 @@ from perfkit.rules import Target
 from perfkit.studies.measurement import Measurement
 from perfkit.studies.record import Record
 from perfkit.studies.sides import Machine, Measured, Side
-from perfkit.studies.sources import Plan, Progress, Request, Source
+from perfkit.studies.sources import Ladder, Plan, Progress, Request, Source, Subject
 from perfkit.worker.messages import Trained
 
 
@@ -52,15 +52,15 @@ class ThisMachine(Source):
         if request.host:
             what = f"--host was given '{request.host}' for {device}"
             raise InvalidValue(what, "It is the host of a simulated GPU: add --device sim:v100")
-        size = catalogue.preset(request.preset, device.split(":")[0])
+        size, rule = catalogue.preset(request.preset, device.split(":")[0])
         # On a CPU the article's ResNet-18 is compute-bound; with `photos` the loader matters there too.
         usual = "cifar_resnet18" if size.name == "paper" else "photos"
         workload = workloads.reference(request.workload or usual)
         names = LADDER if request.stages is None else tuple(request.stages)
-        return Plan(workload, size, device, names, cls, options=request.options)
+        return Plan(Subject(workload, size, device, request.options), Ladder(names), rule, cls)
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
-        device = EVERYTHING if self.uses_any_device else self.plan.device
+        device = EVERYTHING if self.uses_any_device else self.plan.subject.device
         waiting = f"waiting: another run uses {device}"
         return device_lock(device, self.progress.cancelled, lambda: self.progress.phase(waiting))
 
@@ -80,7 +80,7 @@ class ThisMachine(Source):
 
     @property
     def target(self) -> Target:
-        kind = self.plan.device.split(":")[0]
+        kind = self.plan.subject.device.split(":")[0]
         return Target(
             device=kind,
             offers=frozenset(self.description.offers),
@@ -95,7 +95,7 @@ class ThisMachine(Source):
 
     def start(self, stage: Stage) -> tuple[Conversation, Trained]:
         """Starts the process of a stage, and returns once it is warm."""
-        return self.train(stage.recipe, self.plan.preset.loss_steps, self.plan.preset.warmup_s)
+        return self.train(stage.recipe, self.plan.rule.loss_steps, self.plan.rule.warmup_s)
 
     def train(
         self, recipe: Recipe, loss_steps: int, warmup_s: float = 0.0, child: Conversation | None = None
@@ -105,7 +105,7 @@ class ThisMachine(Source):
         The losses of the first `loss_steps` are kept; `child` has loaded the workload (a fresh one if None).
         """
         child = child or self.fresh_child(recipe)
-        how = {"seed": self.plan.seed, "warmup_s": warmup_s}
+        how = {"seed": self.plan.subject.seed, "warmup_s": warmup_s}
         try:
             trained = child.ask("train", recipe=recipe, loss_steps=loss_steps, **how)
         except BaseException:
@@ -118,34 +118,34 @@ class ThisMachine(Source):
         if self._spare and recipe.ranks == 1 and not recipe.environment():
             spare, self._spare = self._spare, None
             return spare
-        plan = self.plan
+        subject = self.plan.subject
         child = Child(
             on_progress=self.progress.phase,
             cancelled=self.progress.cancelled,
-            timeout_s=plan.timeout_s,
+            timeout_s=self.plan.timeout_s,
             environment=recipe.environment(),
             ranks=recipe.ranks,
             generation=self._generation,
         )
         self._exit.callback(child.stop)
-        what = {"workload": plan.workload, "preset": plan.preset.name, "options": dict(plan.options)}
-        self.description = child.ask("describe", device=plan.device, **what)
+        what = {"workload": subject.workload, "preset": subject.size.name, "options": dict(subject.options)}
+        self.description = child.ask("describe", device=subject.device, **what)
         return child
 
     # ------------------------------------------------------------ answers
 
     def look(self, recipe: Recipe, question: str, warm: bool = True, **arguments: Any) -> Any:
-        preset = self.plan.preset
-        child, _ = self.train(recipe, preset.loss_steps, preset.warmup_s if warm else 0.0)
+        rule = self.plan.rule
+        child, _ = self.train(recipe, rule.loss_steps, rule.warmup_s if warm else 0.0)
         try:
             return child.ask(question, **arguments)
         finally:
             child.stop()
 
-    def measure(self, stages: Sequence[Stage], preset: Preset) -> list[Run]:
+    def measure(self, stages: Sequence[Stage], rule: StopRule) -> list[Run]:
         sides = [Side(stage) for stage in stages]
         others = max(1, sum(side.is_open for side in sides) - 1)
-        rule = replace(preset, budget_s=preset.budget_s * others)
+        rule = replace(rule, budget_s=rule.budget_s * others)
         how = Machine(self.start, self.renew, self.description.facts.uuid, self.ask_more)
         measured = Measured(sides, self._spread_of)
         record = Record(self._session, self.plan, self.description, measured)
@@ -166,7 +166,7 @@ class ThisMachine(Source):
         """Keeps how far the baseline differs from itself."""
         if self.store and again.pairings:
             pairs = aa_pairs(again.pairings[0])
-            self.store.add_noise(self.plan.device, recipe.allocator, recipe.workers > 0, pairs)
+            self.store.add_noise(self.plan.subject.device, recipe.allocator, recipe.workers > 0, pairs)
 
     def _at_first_rate(self, runs: list[Run]) -> list[Run]:
         """Runs whose rates can be divided by those of earlier calls.

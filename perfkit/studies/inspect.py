@@ -25,14 +25,17 @@ def parity(
             report = _beside_one_rank(source, recipe, steps)
         else:
             plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
-            exactness, child = catalogue.exactness(recipe, plain, plan.device), source.fresh_child(recipe)
-            how = {"exactness": exactness, "seed": plan.seed, "steps": steps}
+            exactness, child = (
+                catalogue.exactness(recipe, plain, plan.subject.device),
+                source.fresh_child(recipe),
+            )
+            how = {"exactness": exactness, "seed": plan.subject.seed, "steps": steps}
             report = child.ask("perfkit.worker.parity:check", recipe=recipe, **how)
     off = [f"{proof.name}: {proof.evidence}" for proof in report.mechanisms if not proof.ok]
     proven = f"{len(report.mechanisms)} switches proven by the built objects"
     mechanisms = Check("mechanisms", not off, "; ".join(off) or proven)
     samples = recipe.batch_size * recipe.accumulation * recipe.ranks
-    is_other_batch = samples != plan.preset.batch_size
+    is_other_batch = samples != plan.subject.size.batch_size
     return Parity(title, exactness, [*report.checks, mechanisms], is_other_batch, report.losses)
 
 

@@ -6,7 +6,7 @@ often as the budget allows, because equal processes differ for as long as they l
 
 from collections.abc import Sequence
 
-from perfkit.ladder.catalogue import Preset
+from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores, gpus
 from perfkit.studies.enough import Enough
 from perfkit.studies.sides import Crowded, Incarnation, Machine, Measured, Round, Side
@@ -18,7 +18,7 @@ from perfkit.studies.starting import Starter
 class Measurement:
     """One measurement: who starts the sides, who takes their slices, and the rule of the end."""
 
-    def __init__(self, measured: Measured, rule: Preset, machine: Machine, progress: Progress) -> None:
+    def __init__(self, measured: Measured, rule: StopRule, machine: Machine, progress: Progress) -> None:
         self._measured, self._machine, self._progress = measured, machine, progress
         self._enough = Enough(measured, rule, machine.clock)
         self._slices = Slices(measured, rule, machine)

@@ -34,11 +34,11 @@ def begun(session: str, stage: Stage, plan: Plan, description: Description) -> R
         created=now.isoformat(timespec="seconds"),
         stage=stage.name,
         title=stage.title,
-        workload=plan.workload,
+        workload=plan.subject.workload,
         options=description.options,
-        preset=plan.preset.name,
-        device=plan.device,
-        seed=plan.seed,
+        preset=plan.subject.size.name,
+        device=plan.subject.device,
+        seed=plan.subject.seed,
         recipe=stage.recipe.to_dict(),
         status="not_applicable" if stage.reason else "ok",
         reason=stage.reason,
@@ -58,7 +58,7 @@ class Record:
 
     def __init__(self, session: str, plan: Plan, description: Description, measured: Measured) -> None:
         self._found = measured
-        self._precision = plan.preset.precision or stats.PRECISION
+        self._precision = plan.rule.precision or stats.PRECISION
         self._begun = {side: begun(session, side.stage, plan, description) for side in measured.sides}
 
     def runs(self) -> list[Run]:

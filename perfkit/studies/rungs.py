@@ -9,7 +9,7 @@ from msgspec import structs
 from perfkit import export, workloads
 from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import KEPT, Preset, Stage, optimization, sizing
+from perfkit.ladder.catalogue import KEPT, Stage, StopRule, optimization, sizing
 from perfkit.machine import devices
 from perfkit.recipe import Recipe, switches
 from perfkit.results import stats
@@ -26,11 +26,11 @@ from perfkit.worker.messages import Description, DeviceFacts
 
 def first(plan: Plan, target: Target) -> Stage:
     """The stage that a ladder starts from: the plain loop, or the default ladder below the first stage."""
-    below = catalogue.below(plan.stages[0]) if plan.below and plan.stages else ()
-    recipe, sizes = Recipe(batch_size=plan.preset.batch_size), sizing(plan.preset, target)
+    below = catalogue.below(plan.ladder.stages[0]) if plan.ladder.below and plan.ladder.stages else ()
+    recipe, sizes = Recipe(batch_size=plan.subject.size.batch_size), sizing(plan.subject.size, target)
     for name in below:
         recipe = catalogue.stage(optimization(name), recipe, sizes, target).recipe
-    recipe, reasons = applicable(recipe.replace(**plan.settings), target)
+    recipe, reasons = applicable(recipe.replace(**plan.ladder.settings), target)
     refused = {name: why for name in switches() if (why := target.refuses(name, recipe))}
     if refused:  # what a switch is by default cannot be put back
         raise InvalidValue(joined(refused), "Start from another setting, such as --set amp=fp16")
@@ -40,14 +40,14 @@ def first(plan: Plan, target: Target) -> Stage:
 def stage_of(plan: Plan, target: Target, name: str, before: Recipe) -> Stage:
     """A stage on top of a recipe, with the plan's own values for its switches."""
     card = optimization(name)
-    own = structs.replace(card, settings={**card.settings, **plan.changes})
-    return catalogue.stage(own, before, sizing(plan.preset, target), target)
+    own = structs.replace(card, settings={**card.settings, **plan.ladder.changes})
+    return catalogue.stage(own, before, sizing(plan.subject.size, target), target)
 
 
 def ladder_stages(plan: Plan, target: Target) -> list[Stage]:
     """The stages of a plan on a target if every one is kept."""
     ladder = [first(plan, target)]
-    for name in plan.stages:
+    for name in plan.ladder.stages:
         ladder.append(stage_of(plan, target, name, ladder[-1].recipe))
     return ladder
 
@@ -73,7 +73,7 @@ def all_stages(source: Source) -> list[Stage]:
             if run.stage not in (AGAIN, KEPT)
         ]
     plan = source.plan
-    return recipe_stages(plan.recipes, source.target) or ladder_stages(plan, source.target)
+    return recipe_stages(plan.ladder.recipes, source.target) or ladder_stages(plan, source.target)
 
 
 def described(plan: Plan, load: bool = False) -> Source:
@@ -87,12 +87,12 @@ def described(plan: Plan, load: bool = False) -> Source:
         with source:
             return source
     every = [name for name, switch in switches().items() if switch.needs == "workload"]
-    offers, facts = workloads.declared(plan.workload, "offers"), DeviceFacts()
-    if plan.device.startswith("cuda"):
+    offers, facts = workloads.declared(plan.subject.workload, "offers"), DeviceFacts()
+    if plan.subject.device.startswith("cuda"):
         found = devices.accelerators()
         facts = DeviceFacts(count=len(found.cuda), bf16=found.bf16)
-    presets = workloads.declared(plan.workload, "presets") or {}
-    options = {**presets.get(plan.preset.name, {}), **plan.options}
+    presets = workloads.declared(plan.subject.workload, "presets") or {}
+    options = {**presets.get(plan.subject.size.name, {}), **plan.subject.options}
     known = every if offers is None else sorted(offers)  # a run says what is not there
     source.description = Description(options, known, facts)
     return source
@@ -153,10 +153,10 @@ def with_earlier(run: Run, earlier: Sequence[Run]) -> Run:
 
 def _climbed(source: Source) -> Iterator[Run]:
     plan, target, started = source.plan, source.target, time.monotonic()
-    stages, whole = plan.stages, plan.preset
-    if plan.recipes or len(stages) < 2:
+    stages, whole = plan.ladder.stages, plan.rule
+    if plan.ladder.recipes or len(stages) < 2:
         rows = all_stages(source)
-        if plan.below and rows[-1].reason:  # there is nothing to compare it with
+        if plan.ladder.below and rows[-1].reason:  # there is nothing to compare it with
             rows = rows[-1:]
         is_compared = sum(not stage.reason for stage in rows) > 1
         repeat = [again(rows[0])] if is_compared and _repeats(source) else []
@@ -187,7 +187,7 @@ class _Climb:
         self._below: list[Rounds] = []
         """The rounds of every stage that is kept, each with those of what was kept before."""
         self._began = began
-        self._limit_s = source.plan.preset.limit_s
+        self._limit_s = source.plan.rule.limit_s
 
     @property
     def has_failed(self) -> bool:
@@ -199,7 +199,7 @@ class _Climb:
         source = self.source
         stage = stage_of(source.plan, source.target, name, self.kept.recipe)
         if stage.reason and self.base_run:  # nothing is measured again for it
-            yield from source.measure([stage], source.plan.preset)
+            yield from source.measure([stage], source.plan.rule)
             return
         with source.progress.part(number, count + 1):
             *before, run = source.measure([*self._sides(), stage], self._rule(count - number + END_SHARES))
@@ -207,7 +207,7 @@ class _Climb:
             self.base_run = self._kept_run = before[0]
             yield before[0]
         if run.disturbed:
-            self._limit_s = source.plan.preset.noisy_limit_s
+            self._limit_s = source.plan.rule.noisy_limit_s
         run = _judged(self._placed(run), before[-1], source)
         if run.decision and run.decision.kept:
             self.kept, self._kept_run = stage, run
@@ -254,11 +254,11 @@ class _Climb:
         reference = base.value if base and is_chained else None
         return structs.replace(run, pairings=pairings, reference_samples_per_s=reference)
 
-    def _rule(self, shares: int) -> Preset:
+    def _rule(self, shares: int) -> StopRule:
         """A share of the time that is left, of which there are so many."""
         left_s = max(0.0, self._began + self._limit_s - time.monotonic())
         self.source.progress.later_s = left_s * (shares - 1) / shares
-        return replace(self.source.plan.preset, limit_s=left_s / shares)
+        return replace(self.source.plan.rule, limit_s=left_s / shares)
 
 
 def _judged(run: Run, before: Run, source: Source) -> Run:
@@ -266,7 +266,7 @@ def _judged(run: Run, before: Run, source: Source) -> Run:
     plan, ratio = source.plan, run.speedup("previous")
     decision = None
     if ratio and before.status == "ok":
-        if run.stage in plan.keep or plan.preset.rounds < stats.MIN_ROUNDS:
+        if run.stage in plan.ladder.keep or plan.rule.rounds < stats.MIN_ROUNDS:
             decision = Decision(True, "plan")
         else:
             decision = Decision(ratio.is_faster, "climb", "" if ratio.is_faster else ratio.verdict)
@@ -274,7 +274,7 @@ def _judged(run: Run, before: Run, source: Source) -> Run:
 
 
 def _repeats(source: Source) -> bool:
-    return "A/A noise" not in source.refused and source.plan.preset.rounds >= stats.MIN_ROUNDS
+    return "A/A noise" not in source.refused and source.plan.rule.rounds >= stats.MIN_ROUNDS
 
 
 # ---------------------------------------------------------------- scripts
@@ -287,7 +287,7 @@ def stage_diff(source: Source) -> tuple[str, str]:
     there: exporting a script needs none.
     """
     plan = source.plan
-    device, ladder, heading = plan.device, all_stages(source), "What it changes"
+    device, ladder, heading = plan.subject.device, all_stages(source), "What it changes"
     if reason := ladder[-1].reason:
         # A machine with enough GPUs for every stage.
         gpus = Target("cuda", source.target.offers, source.target.convolves, count=8)
@@ -295,7 +295,7 @@ def stage_diff(source: Source) -> tuple[str, str]:
         if ladder[-1].reason:
             return heading, ""
         heading += "; what it changes on a GPU"
-    workload = plan.workload, source.description.options, device, plan.seed
+    workload = plan.subject.workload, source.description.options, device, plan.subject.seed
     below = ladder[-2] if len(ladder) > 1 else ladder[-1]
     before, after = (export.script(stage.recipe, *workload, set_up=False) for stage in (below, ladder[-1]))
     return heading, export.diff(before, after, ladder[-1].name)

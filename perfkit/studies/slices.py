@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 from perfkit.errors import Cancelled, PerfkitError, RunFailed
-from perfkit.ladder.catalogue import Preset
+from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores, gpus
 from perfkit.studies.sides import Crowded, Machine, Measured, Round, Side
 from perfkit.studies.starting import is_memory
@@ -17,7 +17,7 @@ MOSTLY = 0.5
 class Slices:
     """Takes slices of sides that are alive, and asks once what else is to be known of them."""
 
-    def __init__(self, measured: Measured, rule: Preset, machine: Machine) -> None:
+    def __init__(self, measured: Measured, rule: StopRule, machine: Machine) -> None:
         self._measured, self._rule, self._machine = measured, rule, machine
         self.utilization: list[float] = []
         """Of the GPU, sampled all the time; a slice has the samples that were added meanwhile."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 from perfkit import registry
 from perfkit.errors import InvalidValue
-from perfkit.ladder.catalogue import Preset, Stage, optimization
+from perfkit.ladder.catalogue import Size, Stage, StopRule, optimization
 from perfkit.recipe import Recipe, Value
 from perfkit.results import stats
 from perfkit.results.run import Run
@@ -117,28 +117,55 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be measured: checked, but nothing started yet. `plan` says what each field is."""
+class Subject:
+    """What is trained, at which size, and where."""
 
     workload: str
-    preset: Preset
+    size: Size
     device: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    host: str | None = None
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """What is tried on a subject."""
+
     stages: tuple[str, ...]
     """The stages above the baseline."""
-    source: Callable[["Plan", Progress], "Source"]
     settings: Mapping[str, Value] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    recipes: tuple[tuple[str, Recipe], ...] = ()
-    """Titles and recipes to measure instead of stages; the first is the baseline of the others."""
+    """Switches set from the baseline up."""
     changes: Mapping[str, Value] = field(default_factory=dict)
     """Switches of the stages above the first, in place of the ladder's values."""
     below: bool = False
+    """Whether it starts from the default ladder below its first stage, and not from the plain loop."""
     keep: tuple[str, ...] = ()
-    seed: int = 0
+    """Stages that are kept even if they are not faster."""
+    recipes: tuple[tuple[str, Recipe], ...] = ()
+    """Titles and recipes to measure instead of stages; the first is the baseline of the others."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be measured: checked, but nothing started yet."""
+
+    subject: Subject
+    ladder: Ladder
+    rule: StopRule
+    source: Callable[["Plan", Progress], "Source"]
     timeout_s: float | None = None
-    host: str | None = None
+    """Of the start of a stage, and of each of its slices."""
     recorded: str = ""
-    """The name of the recording that is played; `device` is then the recorded one."""
+    """The name of the recording that is played; the subject's device is then the recorded one."""
+
+    def on(self, **subject: Any) -> Self:
+        """The same for another subject."""
+        return replace(self, subject=replace(self.subject, **subject))
+
+    def trying(self, **ladder: Any) -> Self:
+        """The same with another ladder."""
+        return replace(self, ladder=replace(self.ladder, **ladder))
 
 
 # ---------------------------------------------------------------- the sources
@@ -186,22 +213,21 @@ class Source:
         """How far equal processes of these recipes differ here."""
         workers = any(recipe.workers for recipe in recipes)
         if self.store is None:
-            return stats.usual_spread(self.plan.device, workers)
+            return stats.usual_spread(self.plan.subject.device, workers)
         keeps = any(recipe.allocator == "keep" for recipe in recipes)
-        return self.store.spread(self.plan.device, "keep" if keeps else "default", workers)
+        return self.store.spread(self.plan.subject.device, "keep" if keeps else "default", workers)
 
     def baseline(self) -> Recipe:
         """The plain program, with the plan's settings."""
-        return Recipe(batch_size=self.plan.preset.batch_size).replace(**self.plan.settings)
+        return Recipe(batch_size=self.plan.subject.size.batch_size).replace(**self.plan.ladder.settings)
 
     def stored(self) -> list[Run]:
         """Runs that exist already and are shown in place of measuring; most sources have none."""
         return []
 
-    def measure(self, stages: Sequence[Stage], preset: Preset) -> list[Run]:
+    def measure(self, stages: Sequence[Stage], rule: StopRule) -> list[Run]:
         """Measures stages in the same rounds, and returns a run for each, in their order.
 
-        `preset` says when the rounds end; what is measured in them is the plan's.
         The first stage is the baseline: every other one is compared with it and with the stage before. A
         stage with a `reason` is not measured. A stage that fails does not stop the others.
         """
@@ -217,7 +243,7 @@ class Source:
     def require(self, study: str) -> None:
         """Refuses a study that would claim more than these runs can, with an `InvalidValue`."""
         if study in self.refused:
-            what = f"{study} is refused on {self.plan.device}: {self.refused[study]}"
+            what = f"{study} is refused on {self.plan.subject.device}: {self.refused[study]}"
             raise InvalidValue(what, "Use --device cpu or a real GPU")
 
 
@@ -269,13 +295,13 @@ def plan(  # noqa: PLR0913, PLR0917 - the options of every measuring command
     request = Request(workload, preset, stages, device, dict(options or {}), host)
     found = source_of(device).checked(request)
     return replace(
-        found,
-        stages=tuple(name for name in found.stages if name != "baseline"),
-        settings={name: getattr(recipe, name) for name in settings or {}},
-        below=below,
-        seed=seed,
+        found.on(seed=seed).trying(
+            stages=tuple(name for name in found.ladder.stages if name != "baseline"),
+            settings={name: getattr(recipe, name) for name in settings or {}},
+            below=below,
+            keep=(*found.ladder.keep, *(found.ladder.stages if keep_all else keep)),
+        ),
         timeout_s=timeout_s,
-        keep=(*found.keep, *(found.stages if keep_all else keep)),
     )
 
 

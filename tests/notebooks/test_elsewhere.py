@@ -61,7 +61,7 @@ def test_two_ranks_train_on_two_gpus_or_else_on_the_cores(gpus, mps, device, mon
         for panel in (scope["panel"], scope["merged"])
         for stage in rungs.all_stages(rungs.described(panel.plan))
     ]
-    assert scope["panel"].plan.device == scope["merged"].plan.device == device
+    assert scope["panel"].plan.subject.device == scope["merged"].plan.subject.device == device
     counts = [(stage.recipe.ranks, stage.recipe.accumulation) for stage in stages]
     assert counts == [(1, 1), (2, 1), (2, 1), (2, 4)]
     assert not any(stage.reason or stage.not_applied for stage in stages)

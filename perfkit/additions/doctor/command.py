@@ -37,10 +37,12 @@ def doctor(
     if noise:
         with stored() as store, progress() as follow:
             result = measure_noise(plan, store, budget, progress=follow)
-            record["noise"] = spread = store.spread(plan.device).sd
+            record["noise"] = spread = store.spread(plan.subject.device).sd
         incarnations = "incarnation" if result.incarnations == 1 else "incarnations"
         counted = f"{result.incarnations} {incarnations} of two equal trainings"
-        sections.append(f"A/A noise of {plan.device}: {spread:.2%} (standard deviation), from {counted}")
+        sections.append(
+            f"A/A noise of {plan.subject.device}: {spread:.2%} (standard deviation), from {counted}"
+        )
     output.show("check of this machine", sections, record)
     if any(check.status == "red" for check in checks):
         raise typer.Exit(1)

@@ -23,5 +23,5 @@ def measure_noise(
     plan.source(plan, progress).require("A/A noise")
     same = Candidate("A"), Candidate("A again")
     result = compare(*same, plan, budget_s, 0.0, progress=progress, store=store)
-    store.add_noise(plan.device, "default", False, aa_pairs(result.pairing))
+    store.add_noise(plan.subject.device, "default", False, aa_pairs(result.pairing))
     return result

@@ -5,7 +5,7 @@ import time
 
 from perfkit.additions.doctor import checkup
 from perfkit.additions.doctor.checkup import Check
-from perfkit.ladder.catalogue import Preset
+from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores
 from perfkit.studies import rungs, sources
 from perfkit.studies.sources import Plan, Progress
@@ -24,8 +24,10 @@ def checks(plan: Plan, progress: Progress) -> list[Check]:
     if any(check.status == "red" for check in found):
         return found  # nothing can be trained
     started = time.monotonic()
-    rungs.climb(sources.plan(stages=["data_loading"], preset="smoke", device=plan.device), progress=progress)
-    return [*found, absent(plan), chapter_02(time.monotonic() - started, plan.preset)]
+    rungs.climb(
+        sources.plan(stages=["data_loading"], preset="smoke", device=plan.subject.device), progress=progress
+    )
+    return [*found, absent(plan), chapter_02(time.monotonic() - started, plan.rule)]
 
 
 def other_programs(seconds: float) -> Check:
@@ -40,16 +42,18 @@ def other_programs(seconds: float) -> Check:
 
 def absent(plan: Plan) -> Check:
     """The chapters whose stage cannot act on this machine, which then show a recording or a simulation."""
-    ladder = rungs.described(sources.plan(stages=[*CHAPTERS], preset=plan.preset.name, device=plan.device))
+    ladder = rungs.described(
+        sources.plan(stages=[*CHAPTERS], preset=plan.subject.size.name, device=plan.subject.device)
+    )
     stages = [stage for stage in rungs.all_stages(ladder) if stage.reason]
     told = [f"{CHAPTERS[stage.name]} ({stage.name}): {stage.reason}" for stage in stages]
     return Check("chapters with n/a", "; ".join(told) or "none")
 
 
-def chapter_02(trial_s: float, preset: Preset) -> Check:
+def chapter_02(trial_s: float, rule: StopRule) -> Check:
     """How long the measuring of chapter 02 takes, by the seconds of a trial: most of them go to the start."""
-    least_s = PANELS * trial_s + SIDES * (preset.warmup_s + preset.rounds * preset.slice_s)
-    most_s = max(least_s, (SIDES - PANELS) * preset.budget_s)
+    least_s = PANELS * trial_s + SIDES * (rule.warmup_s + rule.rounds * rule.slice_s)
+    most_s = max(least_s, (SIDES - PANELS) * rule.budget_s)
     minutes = f"{least_s / 60:.1f} to {most_s / 60:.1f} min"
     detail = f"{minutes} of measuring, by a trial that took {trial_s:.0f} s"
     remedy = "Close other programs, or share a host among fewer people" if trial_s > 60 else ""

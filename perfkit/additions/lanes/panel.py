@@ -110,7 +110,7 @@ def _side(title: str, one: Any, workload: str | None, where: Given, progress: Pr
 
 def _looked(source: Source, recipe: Recipe, title: str) -> Side:
     """Two steady steps of a recipe: stamped on a CPU, from a profile elsewhere."""
-    if source.plan.device == "cpu":
+    if source.plan.subject.device == "cpu":
         return source.look(recipe, MEASURE, title=title)  # type: ignore[no-any-return]
     path = new_file()
     source.look(recipe, "profile", path=str(path), wait=1, warmup=4, active=STEPS, stacks=False)

@@ -12,7 +12,7 @@ from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.results.schema import AGAIN
 from perfkit.rules import Target
-from perfkit.studies.sources import Plan, Request, Source
+from perfkit.studies.sources import Ladder, Plan, Request, Source, Subject
 from perfkit.worker.messages import Description, DeviceFacts
 
 _AS_IT_IS = "a recording is played with the stages and switches that it was recorded with"
@@ -43,12 +43,13 @@ class Recorded(Source):
         for stage in stages:
             if stage not in known:
                 raise one_of(stage, known, f"stage of the recording '{name}'")
-        sizes = catalogue.PRESETS.get(first.preset, catalogue.PRESETS["quick"])
-        size = replace(sizes, name=first.preset, batch_size=Recipe.from_dict(first.recipe).batch_size)
-        return Plan(first.workload, size, first.device, stages, cls, options=first.options, recorded=name)
+        size, rule = catalogue.PRESETS.get(first.preset, catalogue.PRESETS["quick"])
+        size = replace(size, name=first.preset, batch_size=Recipe.from_dict(first.recipe).batch_size)
+        subject = Subject(first.workload, size, first.device, first.options)
+        return Plan(subject, Ladder(stages), rule, cls, recorded=name)
 
     def __enter__(self) -> Self:
-        self.description = Description(dict(self.plan.options), [], DeviceFacts())
+        self.description = Description(dict(self.plan.subject.options), [], DeviceFacts())
         return self
 
     @cached_property
@@ -58,7 +59,7 @@ class Recorded(Source):
     @property
     def target(self) -> Target:
         last = [run for run in self.stored() if run.stage not in (AGAIN, KEPT)][-1]
-        device = self.plan.device.split(":")[0]
+        device = self.plan.subject.device.split(":")[0]
         return Target(device, own=allowed(last.recipe), refuses=lambda name, recipe: _AS_IT_IS)
 
     def require(self, study: str) -> None:
@@ -72,12 +73,12 @@ class Recorded(Source):
     def stored(self) -> list[Run]:
         """The runs that the plan asks for, in its order."""
         plan, runs = self.plan, self._runs
-        if plan.settings or plan.changes or plan.recipes:
+        if plan.ladder.settings or plan.ladder.changes or plan.ladder.recipes:
             raise InvalidValue(_AS_IT_IS, "Leave them as they are, or choose a different device")
         first, stages = runs[0], {run.stage: run for run in runs}
-        rows = [stages[name] for name in plan.stages if name != first.stage]
-        if plan.below:
+        rows = [stages[name] for name in plan.ladder.stages if name != first.stage]
+        if plan.ladder.below:
             return [rows[0].previous(runs) or first, *rows] if rows else [first]
-        is_whole = stages.keys() <= {first.stage, *plan.stages, AGAIN, KEPT}
+        is_whole = stages.keys() <= {first.stage, *plan.ladder.stages, AGAIN, KEPT}
         ends = [run for run in runs if run.stage == AGAIN or (is_whole and run.stage == KEPT)]
         return [first, *rows, *ends]

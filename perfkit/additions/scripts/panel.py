@@ -87,11 +87,11 @@ class ScriptPanel(Panel):
         self._seen = [Section("What watching it has shown", watched.sections())]
 
     def _measure(self, job: Job) -> None:
-        settings, preset = self._settings(), job.request.preset
+        settings, rule = self._settings(), job.request.rule
         self._edit = []
         title = self._controls.recipe.describe(self._controls.base)
         sides = Candidate("as it is"), Candidate(title, changes=settings)
-        size = preset.budget_s, preset.precision, preset.part
+        size = rule.budget_s, rule.precision, rule.part
         result = compare(*sides, job.request, *size, progress=job.progress, store=self.store)
         runs = [result.a, result.b]
         self._show_runs(runs)

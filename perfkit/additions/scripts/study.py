@@ -18,7 +18,7 @@ from perfkit.additions.scripts.outputs import LIMITS
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.errors import PerfkitError, RunFailed
 from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import Preset, Stage
+from perfkit.ladder.catalogue import Stage, StopRule
 from perfkit.process.child import Conversation
 from perfkit.recipe import Recipe, Value, allowed
 from perfkit.results import parity, stats
@@ -78,11 +78,11 @@ class ScriptSource(ThisMachine):
 
     def load(self) -> None:
         """Starts the script and looks at its first steps."""
-        launch, preset = self._launch, self.plan.preset
+        launch = self._launch
         self._first = child = self._start(launch, {})
         self._known = self.facts = facts = child.ask("describe")
-        preset = affordable(preset, facts.step_s)
-        self.plan = replace(self.plan, device=facts.device, preset=preset)
+        rule = affordable(self.plan.rule, facts.step_s)
+        self.plan = replace(self.plan.on(device=facts.device), rule=rule)
         options = {"arguments": " ".join(launch.arguments)} if launch.arguments else {}
         self.description = Description(options, [], facts.facts, facts.convolves)
 
@@ -102,16 +102,15 @@ class ScriptSource(ThisMachine):
 
     def start(self, stage: Stage) -> tuple[Conversation, Trained]:
         """Starts the script with the switches of a stage that differ from its own settings."""
-        launch, preset = self._more.get(stage.title, self._launch), self.plan.preset
+        launch, rule = self._more.get(stage.title, self._launch), self.plan.rule
         toggles = {name: values[0] for name, values in stage.recipe.diff(self.baseline()).items()}
         is_plain = launch == self._launch and not toggles
         child = self.take() if is_plain else self._start(launch, toggles)
-        return self.train(stage.recipe, preset.loss_steps, preset.warmup_s, child=child)
+        return self.train(stage.recipe, rule.loss_steps, rule.warmup_s, child=child)
 
-    def measure(self, stages: Sequence[Stage], preset: Preset) -> list[Run]:
+    def measure(self, stages: Sequence[Stage], rule: StopRule) -> list[Run]:
         """See `Source.measure`; then asks both sides of a comparison what their steps did."""
-        preset = affordable(preset, self.facts.step_s, len(stages))
-        runs = super().measure(stages, preset)
+        runs = super().measure(stages, affordable(rule, self.facts.step_s, len(stages)))
         more = {"ended": _ENDED} if isinstance(self.stopped, RunFailed) else {}
         for at, run in enumerate(runs):
             launch, losses = self._more.get(run.title, self._launch), run.losses
@@ -133,7 +132,7 @@ class ScriptSource(ThisMachine):
         child = WatchedScript(
             launch,
             toggles,
-            seed=self.plan.seed,
+            seed=self.plan.subject.seed,
             known=self._known,
             witness=self._observed is not None,
             on_progress=self.progress.phase,
@@ -149,13 +148,13 @@ def refusing(reasons: Mapping[str, str]) -> Callable[[str, Recipe], str]:
     return lambda name, recipe: reasons.get(name, "")
 
 
-def affordable(preset: Preset, step_s: float, stages: int = 2) -> Preset:
-    """A preset whose rounds fit into the budget, beside a first one and a last one: of one step, if slow."""
-    if not 0 < preset.budget_s < _USUAL_STEPS * step_s:
-        return preset
-    short = replace(preset, slice_samples=1, slice_s=0.0, warmup_s=0.0, rounds=_FEWEST)
-    losses = max(_FEWEST, min(preset.loss_steps, int(preset.budget_s * _LOSSES_PART / step_s)))
-    left_s = max(0.0, preset.budget_s - 2 * stages * step_s)
+def affordable(rule: StopRule, step_s: float, stages: int = 2) -> StopRule:
+    """A rule whose rounds fit into the budget, with a first one and a last one: of one step, if slow."""
+    if not 0 < rule.budget_s < _USUAL_STEPS * step_s:
+        return rule
+    short = replace(rule, slice_samples=1, slice_s=0.0, warmup_s=0.0, rounds=_FEWEST)
+    losses = max(_FEWEST, min(rule.loss_steps, int(rule.budget_s * _LOSSES_PART / step_s)))
+    left_s = max(0.0, rule.budget_s - 2 * stages * step_s)
     return replace(short, loss_steps=losses, budget_s=left_s)
 
 
@@ -199,7 +198,7 @@ def script_plan(launch: Launch, preset: str | None = None, seed: int = 0, **more
     """
     if not landlock.is_there():
         warnings.warn(LIMITS, stacklevel=2)
-    checked = plan(None, catalogue.preset(preset).name, ["baseline"], seed=seed)
-    size = replace(checked.preset, loss_steps=max(LOSSES, checked.preset.loss_steps))
+    checked = plan(None, catalogue.preset(preset).size.name, ["baseline"], seed=seed)
+    rule = replace(checked.rule, loss_steps=max(LOSSES, checked.rule.loss_steps))
     source = functools.partial(ScriptSource, launch=launch, **more)
-    return replace(checked, workload=launch.name, preset=size, source=source)
+    return replace(checked.on(workload=launch.name), rule=rule, source=source)

@@ -311,7 +311,7 @@ def _try(source: ScriptSource, ideas: list[Suggestion]) -> Iterator[Suggestion]:
     """Measures suggestions, in turn with the script as it is."""
     base = source.baseline()
     recipes = [("as it is", base), *((idea.title, base.replace(**idea.settings)) for idea in ideas)]
-    rule = replace(source.plan.preset, budget_s=TRY_S / 2, cached=0)
+    rule = replace(source.plan.rule, budget_s=TRY_S / 2, cached=0)
     source.plan = replace(source.plan, timeout_s=4 * TRY_S)
     _, *runs = source.measure(rungs.recipe_stages(recipes, source.target), rule)
     for idea, run in zip(ideas, runs, strict=True):

@@ -99,10 +99,10 @@ def attribute(
     titles = {base: "baseline", whole: "all together"}
     titles |= {without[name]: f"all but {optimization(name).title}" for name in acting}
     titles |= {alone[name]: f"{optimization(name).title} alone" for name in acting}
-    preset = replace(plan.preset, limit_s=min(plan.preset.limit_s, budget_s))
+    rule = replace(plan.rule, limit_s=min(plan.rule.limit_s, budget_s))
     titled = tuple((title, each) for each, title in titles.items())
     ratios = dict[Recipe, Ratio]()
-    measured = rungs.climb(replace(plan, preset=preset, recipes=titled), store, progress)
+    measured = rungs.climb(replace(plan, rule=rule).trying(recipes=titled), store, progress)
     for run in measured:
         if ratio := run.speedup("baseline"):
             ratios[Recipe.from_dict(run.recipe)] = ratio

@@ -15,7 +15,7 @@ from dataclasses import replace
 from msgspec import Struct
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
-from perfkit.ladder.catalogue import Preset
+from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores
 from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
@@ -99,11 +99,11 @@ def tune(
     """
     progress, space, started = progress or Progress(), space or SPACE, time.monotonic()
     short, long = (
-        replace(plan.preset, rounds=ROUNDS, budget_s=0.0, cached=0),
+        replace(plan.rule, rounds=ROUNDS, budget_s=0.0, cached=0),
         replace(
-            plan.preset,
-            rounds=2 * plan.preset.rounds,
-            budget_s=max(0.0, min(plan.preset.budget_s, budget_s / 10)),
+            plan.rule,
+            rounds=2 * plan.rule.rounds,
+            budget_s=max(0.0, min(plan.rule.budget_s, budget_s / 10)),
         ),
     )
     groups = [[name for name in FIRST if name in space], *([name] for name in space if name not in FIRST)]
@@ -155,7 +155,7 @@ def tune(
 
 
 def _measure(
-    source: Source, recipes: Sequence[Recipe], preset: Preset, until: float, tried: dict[str, Run]
+    source: Source, recipes: Sequence[Recipe], rule: StopRule, until: float, tried: dict[str, Run]
 ) -> None:
     """Measures recipes beside the baseline, the first in any case; `tried` gets the runs that succeed, by id.
 
@@ -168,7 +168,7 @@ def _measure(
             return
         titled = [(recipe.describe(base)[:120], recipe) for recipe in others[at : at + TOGETHER]]
         stages = rungs.recipe_stages([("baseline", base), *titled], source.target)
-        for run in source.measure(stages, preset):
+        for run in source.measure(stages, rule):
             source.progress.finish(run)
             if run.status == "ok" and (run.pairings or run.id not in tried):
                 tried[run.id] = run

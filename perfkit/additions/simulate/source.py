@@ -17,7 +17,7 @@ from perfkit.additions.simulate.prediction import Prediction
 from perfkit.additions.simulate.step import Copy, Step
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import LADDER, Preset, Stage
+from perfkit.ladder.catalogue import LADDER, Stage, StopRule
 from perfkit.machine import cores
 from perfkit.process.child import Child, call
 from perfkit.recipe import Recipe
@@ -26,7 +26,7 @@ from perfkit.results.run import Run
 from perfkit.results.schema import Raw
 from perfkit.rules import Target
 from perfkit.studies.record import begun, ended
-from perfkit.studies.sources import Plan, Request, Source
+from perfkit.studies.sources import Ladder, Plan, Request, Source, Subject
 
 _ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator")
 """Switches that no plan of a step depends on."""
@@ -61,20 +61,26 @@ class Simulated(Source):
         gpu(name.partition(":")[2])
         workload = workloads.reference(request.workload or "cifar_resnet18")
         is_article = workload == article.WORKLOAD
-        size = catalogue.preset(request.preset or ("paper" if is_article else None), "cuda")
+        size, rule = catalogue.preset(request.preset or ("paper" if is_article else None), "cuda")
         ladder = article.LADDER if is_article else LADDER
         names = ladder if request.stages is None else tuple(request.stages)
         # What is too close to predict is no reason to drop a stage of the default ladder.
         keep = ladder if request.stages is None else ()
         if request.host:  # its spelling; whether it fits the workload is known once that is loaded
             hosts.host(request.host, is_article=True, cores=1)
-        return Plan(workload, size, name, names, cls, options=request.options, host=request.host, keep=keep)
+        subject = Subject(workload, size, name, request.options, host=request.host)
+        return Plan(subject, Ladder(names, keep=keep), rule, cls)
 
     def __enter__(self) -> Self:
         plan = self.plan
         self.progress.phase("loading")
         with Child(cancelled=self.progress.cancelled) as child:
-            about = {"workload": plan.workload, "preset": plan.preset.name, "options": dict(plan.options)}
+            subject = plan.subject
+            about = {
+                "workload": subject.workload,
+                "preset": subject.size.name,
+                "options": dict(subject.options),
+            }
             self.description = child.ask("describe", **about, device="cpu")
         self._session = secrets.token_hex(4)
         self._fetching = dict(article.ARTICLE.fetch_shares) if self._is_articles() else {}
@@ -86,15 +92,15 @@ class Simulated(Source):
     # What a panel asks of a source that is only described, not entered.
 
     def _is_articles(self) -> bool:
-        return article.is_articles(self.plan.workload, self.description.options)
+        return article.is_articles(self.plan.subject.workload, self.description.options)
 
     @cached_property
     def _sheet(self) -> Gpu:
-        return gpu(self.plan.device.partition(":")[2])
+        return gpu(self.plan.subject.device.partition(":")[2])
 
     @cached_property
     def _host(self) -> hosts.Host:
-        return hosts.host(self.plan.host, self._is_articles(), cores.usable_cores())
+        return hosts.host(self.plan.subject.host, self._is_articles(), cores.usable_cores())
 
     @property
     def target(self) -> Target:
@@ -127,8 +133,8 @@ class Simulated(Source):
             )
         return refused
 
-    def measure(self, stages: Sequence[Stage], preset: Preset) -> list[Run]:
-        """Computes the runs of some stages, at once; the preset has no use."""
+    def measure(self, stages: Sequence[Stage], rule: StopRule) -> list[Run]:
+        """Computes the runs of some stages, at once; the rule has no use."""
         runs = []
         for number, stage in enumerate(stages):
             self.progress.reach(number / len(stages), stage.title)
@@ -162,12 +168,12 @@ class Simulated(Source):
     def _planned(self, recipe: Recipe) -> Step:
         step = self._called("planned", recipe)
         if isinstance(step, str):
-            what = f"a step of '{self.plan.workload}' cannot be simulated: {step}"
+            what = f"a step of '{self.plan.subject.workload}' cannot be simulated: {step}"
             raise InvalidValue(what, "Change that, or measure it on a device that is here")
         return step  # type: ignore[no-any-return]
 
     def _called(self, function: str, recipe: Recipe) -> Any:
-        about = self.plan.workload, self.description.options, recipe.to_dict()
+        about = self.plan.subject.workload, self.description.options, recipe.to_dict()
         return call(f"{_RECORDING}:{function}", *about, cancelled=self.progress.cancelled)
 
     def _fetch_s(self, recipe: Recipe) -> float:

@@ -1,7 +1,6 @@
 """The workbench: every switch as a control, the history of runs, their comparison, their scripts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -100,7 +99,7 @@ class Workbench(LadderPanel):
         if name := self.plan.recorded:  # its runs are in no store
             history = [*map(Stored, recordings.find(name))]
         else:
-            history = self.store.history(workload=self.plan.workload)[::-1]
+            history = self.store.history(workload=self.plan.subject.workload)[::-1]
         return [each for each in history if each.run.samples_per_s and not each.run.is_again]
 
     def _measure(self, job: Job) -> None:
@@ -110,16 +109,16 @@ class Workbench(LadderPanel):
         if changed := ", ".join(_changes(recipe.to_dict(), base.to_dict())):
             recipes[changed[:60]] = recipe
         self._profile = ()
-        self._climb(job, replace(job.request, recipes=tuple(recipes.items())))
+        self._climb(job, job.request.trying(recipes=tuple(recipes.items())))
 
     def profile(self) -> None:
         """Profiles some steps of the recipe, and shows what they do below the cell that called."""
         self.wait(self._record)
 
     def _record(self, job: Job) -> None:
-        plan, profile = job.request, registry.load(registry.table("NOTEBOOK")["profile"])
-        where = {"preset": plan.preset.name, "device": plan.device, "options": plan.options}
-        view = profile(plan.workload, self.controls.recipe, progress=job.progress, **where)
+        subject, profile = job.request.subject, registry.load(registry.table("NOTEBOOK")["profile"])
+        where = {"preset": subject.size.name, "device": subject.device, "options": subject.options}
+        view = profile(subject.workload, self.controls.recipe, progress=job.progress, **where)
         self._profile = view.sections()
 
     def sections(self) -> Sequence[Content]:

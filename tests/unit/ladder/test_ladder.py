@@ -63,10 +63,10 @@ def test_a_recipe_has_the_loosest_class_of_its_changes(recipe, expected):
 @pytest.mark.parametrize(("device", "name"), [("cuda", "paper"), ("mps", "quick"), ("cpu", "quick")])
 def test_only_cuda_gets_the_articles_size_unasked(device, name, monkeypatch):
     monkeypatch.delenv("PERFKIT_PRESET")
-    assert catalogue.preset(device=device).name == name
-    assert catalogue.preset("smoke", device).name == "smoke"
+    assert catalogue.preset(device=device).size.name == name
+    assert catalogue.preset("smoke", device).size.name == "smoke"
     monkeypatch.setenv("PERFKIT_PRESET", "paper")
-    assert catalogue.preset(device=device).name == "paper"
+    assert catalogue.preset(device=device).size.name == "paper"
     with pytest.raises(InvalidValue, match="unknown preset 'quik'. Did you mean 'quick'"):
         catalogue.preset("quik")
 
@@ -82,7 +82,7 @@ def test_only_cuda_gets_the_articles_size_unasked(device, name, monkeypatch):
     ],
 )
 def test_a_cpu_shares_its_cores_between_model_and_loader(target, expected):
-    sizes = sizing(PRESETS["quick"], target)
+    sizes = sizing(PRESETS["quick"].size, target)
     assert (sizes["workers"], sizes["threads"], sizes["amp"]) == expected
 
 

@@ -61,7 +61,7 @@ def test_recipes_are_measured_together_and_picked_by_title(monkeypatch):
     panel = pk.RecipePanel({"plain": {}, "AMP": {"amp": "bf16"}})
     panel.set(workers=1)
     panel.run()
-    (_, first), (_, second) = study.plans[-1].recipes
+    (_, first), (_, second) = study.plans[-1].ladder.recipes
     assert first.diff(Recipe(batch_size=first.batch_size)) == {"workers": (1, 0)}
     assert second.amp == "bf16"
     assert panel["AMP"].title == "AMP"

@@ -20,7 +20,12 @@ def shown(panel):
 def stored(*stages):
     """A session of these stages in the store, of the place where the panels of this test measure."""
     plan = pk.LadderPanel().plan
-    where = {"workload": plan.workload, "preset": plan.preset.name, "device": plan.device, "options": {}}
+    where = {
+        "workload": plan.subject.workload,
+        "preset": plan.subject.size.name,
+        "device": plan.subject.device,
+        "options": {},
+    }
     runs = [replace(RUNS[stage], **where) for stage in ("baseline", *stages)]
     for run in runs:
         RunStore().add(run)
@@ -32,11 +37,11 @@ def test_switches_of_the_stage_and_others_are_set_in_code(monkeypatch):
     panel = pk.StagePanel("data_loading")
     panel.set(workers=3, amp="bf16")
     panel.run()
-    assert study.plans[-1].changes["workers"] == 3
-    assert study.plans[-1].settings == {"amp": "bf16"}
+    assert study.plans[-1].ladder.changes["workers"] == 3
+    assert study.plans[-1].ladder.settings == {"amp": "bf16"}
     with pytest.raises(InvalidValue):
         panel.set(turbo=1)
-    assert panel.plan.settings == {"amp": "bf16"}
+    assert panel.plan.ladder.settings == {"amp": "bf16"}
     panel.controls.by_name["prefetch_factor"].value = 8
     assert ([*panel.runs], shown(panel)) == ([], ""), "other switches are another question"
 
@@ -76,13 +81,13 @@ def test_later_panels_start_from_what_was_kept(monkeypatch):
     panel.keep()
     assert "data loading 1.5" in panel._decisions.value
     assert pk.kept()["prefetch_factor"] == runs[-1].recipe["prefetch_factor"]
-    assert pk.StagePanel("amp").plan.settings["workers"] == runs[-1].recipe["workers"] > 0
+    assert pk.StagePanel("amp").plan.ladder.settings["workers"] == runs[-1].recipe["workers"] > 0
     panel.drop()
     assert "prefetch_factor" not in pk.kept()
     assert "data loading dropped" in panel._decisions.value
-    assert pk.StagePanel("amp").plan.settings["workers"] == 0
-    assert pk.StagePanel("data_loading").plan.settings == {}, "a stage does not change itself"
-    assert pk.StagePanel("amp", settings={"workers": 3}).plan.settings["workers"] == 3
+    assert pk.StagePanel("amp").plan.ladder.settings["workers"] == 0
+    assert pk.StagePanel("data_loading").plan.ladder.settings == {}, "a stage does not change itself"
+    assert pk.StagePanel("amp", settings={"workers": 3}).plan.ladder.settings["workers"] == 3
 
 
 def test_a_recording_is_played_without_a_process():

@@ -63,3 +63,11 @@ def test_a_proof_has_the_switches_that_differ_from_what_a_stage_was_compared_wit
     changed = {name for name in last.recipe if last.recipe[name] != base.recipe[name]}
     proven = {check.name for check in last.mechanism} & changed
     assert {name.partition(": ")[2] for name in names if name.startswith(last.title)} == proven
+
+
+def test_losses_are_over_samples_and_nan_is_told():
+    runs = session(gpu=True)
+    lost = msgspec.structs.replace(runs[0], losses=[2.0, float("nan")])
+    first, *_ = tables.losses([lost, *runs]).rows
+    assert [*map(str, first)] == ["baseline", "2.00", "NaN", "64"]
+    assert tables.losses(SIM).note == "no losses were kept"

@@ -25,7 +25,7 @@ def rate(recipe):
 @pytest.fixture
 def ladder(machine, where):
     machine.rate = rate
-    return replace(where, preset=replace(where.preset, rounds=5), stages=NAMES)
+    return replace(where, rule=replace(where.rule, rounds=5)).trying(stages=NAMES)
 
 
 def facts(runs):
@@ -59,7 +59,7 @@ def test_a_stage_is_kept_if_it_is_faster_and_the_next_is_built_on_what_was_kept(
 
 @pytest.mark.parametrize("how", [{"keep": ["channels_last"]}, {"keep_all": True}])
 def test_a_slower_stage_is_kept_if_that_is_asked_for(machine, ladder, how):
-    runs = climb(replace(ladder, keep=plan("photos", "smoke", NAMES, device="cpu", **how).keep))
+    runs = climb(ladder.trying(keep=plan("photos", "smoke", NAMES, device="cpu", **how).ladder.keep))
     assert facts(runs)["channels_last"] == "kept"
     assert changed(runs[3]) == {"channels_last", "compile"}
 
@@ -75,7 +75,7 @@ def test_nothing_is_built_on_a_stage_that_failed_in_its_rounds(machine, ladder):
 
 def test_a_disturbed_room_drops_nothing_that_its_interval_supports(machine, ladder):
     machine.taken = lambda: 0.4
-    runs = climb(replace(ladder, keep=("compile",)))
+    runs = climb(ladder.trying(keep=("compile",)))
     assert list(facts(runs).values())[1:4] == ["kept", "dropped: slower", "kept"]
     assert all("in this room" in " ".join(run.warnings) for run in runs)
 
@@ -94,35 +94,35 @@ def limits(monkeypatch):
 
 
 def test_the_end_gets_the_time_of_three_stages_and_all_that_nobody_needed(machine, ladder, limits):
-    climb(replace(ladder, preset=replace(ladder.preset, limit_s=300.0)))
+    climb(replace(ladder, rule=replace(ladder.rule, limit_s=300.0)))
     assert limits == pytest.approx([300 / 6, 300 / 5, 300 / 4, 300], abs=2)
 
 
 def test_a_ladder_in_a_disturbed_room_gets_more_time(machine, ladder, limits):
     machine.taken = lambda: 0.4
-    climb(replace(ladder, preset=replace(ladder.preset, limit_s=300.0, noisy_limit_s=600.0)))
+    climb(replace(ladder, rule=replace(ladder.rule, limit_s=300.0, noisy_limit_s=600.0)))
     assert limits == pytest.approx([300 / 6, 600 / 5, 600 / 4, 600], abs=2)
 
 
 def test_without_verdicts_every_stage_is_kept_and_nothing_is_repeated(machine, ladder):
-    runs = climb(replace(ladder, preset=replace(ladder.preset, rounds=3)))
+    runs = climb(replace(ladder, rule=replace(ladder.rule, rounds=3)))
     assert list(facts(runs).values()) == ["", "kept", "kept", "kept"]
 
 
 def test_one_stage_is_measured_beside_the_baseline_and_its_repetition(machine, ladder):
-    runs = climb(replace(ladder, stages=("compile",), below=True))
+    runs = climb(ladder.trying(stages=("compile",), below=True))
     assert [run.stage for run in runs] == ["baseline", "compile", AGAIN]
     assert len({tuple(sorted(machine.slices()[at : at + 3])) for at in range(0, 15, 3)}) == 1
 
 
 def test_nobody_waits_for_the_loop_below_a_stage_that_cannot_act(machine, ladder):
-    (run,) = climb(replace(ladder, stages=("pinning",), below=True))
+    (run,) = climb(ladder.trying(stages=("pinning",), below=True))
     assert run.status == "not_applicable" and not machine.slices()
 
 
 def test_runs_are_stored_and_told_in_the_order_of_the_ladder(machine, ladder):
     seen = []
-    runs = climb(replace(ladder, stages=("pinning", *NAMES)), RunStore(), Progress(seen.append))
+    runs = climb(ladder.trying(stages=("pinning", *NAMES)), RunStore(), Progress(seen.append))
     assert [run.stage for run in runs][:3] == ["baseline", "pinning", "data_loading"]
     assert runs[1].status == "not_applicable"
     assert [update.run for update in seen if update.run] == runs

@@ -63,20 +63,20 @@ def test_a_stage_whose_baseline_is_not_known_is_dropped_for_the_plain_loop(store
 def test_another_workload_size_or_option_is_another_ladder(store, ladder):
     before, after = measured(store)
     decisions.decide(store, ladder, after, before, kept=True)
-    others = [replace(ladder, options={"image_size": 224}), replace(ladder, device="cuda")]
+    others = [ladder.on(options={"image_size": 224}), ladder.on(device="cuda")]
     assert [decisions.decided(store, other) for other in others] == [{}, {}]
-    assert decisions.decided(store, replace(ladder, stages=("amp",)))
+    assert decisions.decided(store, ladder.trying(stages=("amp",)))
 
 
 def test_a_question_is_of_everything_in_a_plan_and_of_the_workload_s_code(ladder, monkeypatch):
     asked = decisions.question(ladder)
     assert decisions.question(plan("photos", "quick", ["data_loading"], device="cpu")) == asked
     others = [
-        replace(ladder, seed=1),
-        replace(ladder, settings={"workers": 1}),
-        replace(ladder, changes={"workers": 2}),
-        replace(ladder, recipes=(("one", Recipe()),)),
-        replace(ladder, preset=replace(ladder.preset, rounds=7)),
+        ladder.on(seed=1),
+        ladder.trying(settings={"workers": 1}),
+        ladder.trying(changes={"workers": 2}),
+        ladder.trying(recipes=(("one", Recipe()),)),
+        replace(ladder, rule=replace(ladder.rule, rounds=7)),
     ]
     assert len({asked, *map(decisions.question, others)}) == 6
     monkeypatch.setattr(decisions.workloads, "source", lambda name: "edited")

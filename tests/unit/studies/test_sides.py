@@ -28,7 +28,7 @@ THREE = [stage(8), stage(16), stage(32)]
 
 def measure(where, stages, rounds=3, **rule):
     with opened(where, Progress()) as source:
-        return source.measure(stages, replace(where.preset, rounds=rounds, **rule))
+        return source.measure(stages, replace(where.rule, rounds=rounds, **rule))
 
 
 def test_every_round_has_one_slice_of_each_side_in_an_order_of_its_own(machine, where):
@@ -48,7 +48,7 @@ def test_the_seed_of_a_recipe_decides_neither_who_starts_nor_who_is_first(machin
         started = tuple(each["recipe"].batch_size for each in machine.trainings)
         firsts.add((started, tuple(machine.slices())))
     assert len(firsts) > 4
-    assert {each["seed"] for each in machine.trainings} == {where.seed}
+    assert {each["seed"] for each in machine.trainings} == {where.subject.seed}
 
 
 def test_only_the_side_whose_turn_it_is_runs(machine, where):
@@ -130,7 +130,7 @@ def test_without_a_budget_there_are_so_many_rounds_and_no_verdict_below_five(mac
 def test_the_baseline_in_another_process_is_this_machine_s_noise(machine, where):
     machine.rate_of = lambda child: 1.03 if child.number % 2 else 1.0
     with opened(where, Progress(), store=RunStore()) as source:
-        *_, row = source.measure([stage(8), again(stage(8))], replace(where.preset, rounds=5))
+        *_, row = source.measure([stage(8), again(stage(8))], replace(where.rule, rounds=5))
     assert row.is_again
     assert [pairing.role for pairing in row.pairings] == ["baseline"]
     known = RunStore().spread("cpu")
@@ -287,7 +287,7 @@ def test_it_says_how_long_it_takes_at_most(machine, where):
     with opened(where, Progress(lambda update: said.append(update.left_s))) as source:
         source.progress.later_s = 100.0
         source.measure(
-            [stage(8), stage(16)], replace(where.preset, rounds=5, budget_s=50, precision=0.001, part=0.0)
+            [stage(8), stage(16)], replace(where.rule, rounds=5, budget_s=50, precision=0.001, part=0.0)
         )
     known = [left for left in said if left is not None]
     assert max(known) <= 150 and min(known) >= 100
@@ -304,7 +304,7 @@ def test_a_person_who_stops_it_keeps_the_rounds_until_then(machine, where):
 
     machine.taken = taken
     with opened(where, Progress(cancelled=stop)) as source:
-        runs = source.measure([stage(8), stage(16)], replace(where.preset, rounds=50))
+        runs = source.measure([stage(8), stage(16)], replace(where.rule, rounds=50))
     assert isinstance(source.stopped, Cancelled)
     assert [len(run.raw.block_samples_per_s) for run in runs] == [6, 6]
     assert machine.alive() == []

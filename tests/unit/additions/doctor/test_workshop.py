@@ -53,14 +53,14 @@ def test_chapters_that_need_a_gpu_are_named_with_the_reason():
 
 
 def test_the_minutes_of_chapter_02_follow_from_a_trial():
-    quick = PRESETS["quick"]
-    found = workshop.chapter_02(trial_s=20.0, preset=quick)
+    quick = PRESETS["quick"].rule
+    found = workshop.chapter_02(trial_s=20.0, rule=quick)
     least = (40 + 5 * (quick.warmup_s + quick.rounds * quick.slice_s)) / 60
     assert (
         found.detail.startswith(f"{least:.1f} to {3 * quick.budget_s / 60:.1f} min")
         and found.status == "green"
     )
-    assert workshop.chapter_02(trial_s=100.0, preset=quick).status == "amber"
+    assert workshop.chapter_02(trial_s=100.0, rule=quick).status == "amber"
 
 
 def test_nothing_is_tried_on_a_machine_that_cannot_train(monkeypatch):

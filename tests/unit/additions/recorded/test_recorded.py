@@ -1,6 +1,5 @@
 """A recording in the place of a measurement: its own stages, switches and workload, and nothing else."""
 
-import dataclasses
 import json
 
 import pytest
@@ -63,13 +62,13 @@ def test_what_the_recording_lacks_says_what_it_has():
 @pytest.mark.parametrize("more", [{"settings": ONE}, {"changes": ONE}, {"recipes": (("a", Recipe()),)}])
 def test_a_recording_is_played_with_its_own_stages_and_switches(more):
     with pytest.raises(InvalidValue, match="the stages and switches that it was recorded with"):
-        climb(dataclasses.replace(planned("amp"), **more))
+        climb(planned("amp").trying(**more))
 
 
 def test_a_recording_has_its_own_workload_preset_and_options():
     with pytest.raises(InvalidValue, match=f"'{NAME}' is of perfkit.workloads.photos:Photos"):
         planned(options={"image_size": 7})
-    assert (planned().recorded, planned().preset.name) == (NAME, "quick")
+    assert (planned().recorded, planned().subject.size.name) == (NAME, "quick")
 
 
 def test_nothing_is_measured_on_a_recording():

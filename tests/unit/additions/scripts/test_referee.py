@@ -88,7 +88,7 @@ def test_both_sides_of_a_comparison_are_checked_before_anything_starts(tmp_path,
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "train.py").write_text("")
     match = referee.two_scripts("a/train.py", "b/train.py", "smoke")
-    assert (match.plan.workload, match.plan.preset.loss_steps) == ("train.py", study.LOSSES)
+    assert (match.plan.subject.workload, match.plan.rule.loss_steps) == ("train.py", study.LOSSES)
     assert (match.a.title, match.b.title, match.allowed) == ("a/train.py", "b/train.py", set())
     match = referee.with_switches(Launch("a/train.py"), {"batch_size": 8, "compile": True}, "smoke")
     assert (match.a.title, match.b.title) == ("as it is", "batch_size=8, compile=on")

@@ -17,7 +17,7 @@ def run(losses, workers=0, **more):
 
 
 def test_slow_steps_make_fewer_rounds_and_the_budget_stays():
-    quick = replace(PRESETS["quick"], budget_s=20.0)
+    quick = replace(PRESETS["quick"].rule, budget_s=20.0)
     assert study.affordable(quick, 0.01) == quick
     for step_s, left_s, losses in ((0.5, 18.0, 4), (15.0, 0.0, 2)):
         slow = study.affordable(quick, step_s)

@@ -24,7 +24,7 @@ def plan(machine, where):
         return 100.0 * 1.5 ** (recipe.workers > 0) * 1.25**recipe.compile * both
 
     machine.rate = rate
-    return replace(where, preset=replace(where.preset, rounds=5))
+    return replace(where, rule=replace(where.rule, rounds=5))
 
 
 def test_each_is_measured_alone_and_on_top_of_the_others_in_the_same_rounds(machine, plan):

@@ -34,7 +34,7 @@ def search(machine, monkeypatch):
 
 @pytest.fixture
 def plan(where):
-    return replace(where, preset=replace(where.preset, rounds=5))
+    return replace(where, rule=replace(where.rule, rounds=5))
 
 
 def test_the_fastest_recipe_is_found_and_measured_afresh(search, plan):

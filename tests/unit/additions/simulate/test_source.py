@@ -20,7 +20,7 @@ def computed(device, workload, *changes):
     planned = plan(workload, device=device)
     with planned.source(planned, Progress()) as opened:
         titled = [(str(number), recipe) for number, recipe in enumerate(recipes)]
-        return opened.measure(rungs.recipe_stages(titled, opened.target), planned.preset)
+        return opened.measure(rungs.recipe_stages(titled, opened.target), planned.rule)
 
 
 def test_another_workload_has_its_fetch_time_measured_here(no_orphans):

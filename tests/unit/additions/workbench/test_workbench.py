@@ -33,10 +33,10 @@ def test_a_plain_first_run_measures_the_baseline_once(monkeypatch):
     study = FakeStudy(monkeypatch)
     bench = pk.Workbench()
     bench.run()
-    assert [title for title, _ in study.plans[-1].recipes] == ["baseline"]
+    assert [title for title, _ in study.plans[-1].ladder.recipes] == ["baseline"]
     bench.set(workers=1)
     bench.run()
-    assert [title for title, _ in study.plans[-1].recipes] == ["baseline", "Loader workers 1"]
+    assert [title for title, _ in study.plans[-1].ladder.recipes] == ["baseline", "Loader workers 1"]
 
 
 def test_two_ticked_runs_are_compared(bench):
