@@ -70,11 +70,10 @@ Markdown("\n".join(f"- {rung.title}: {rung.published}" for rung in rungs if rung
 # %% [markdown]
 # ## The order is arbitrary
 #
-# The walk-through says so itself. A stage gets the credit for what it adds to those before it: workers don't help a loop that isn't waiting for data, and compiling doesn't help one that is. To try another order, or to ask what each is worth in any order:
+# The walk-through says so itself. A stage gets the credit for what it adds to those before it: workers don't help a loop that isn't waiting for data, and compiling doesn't help one that is. To try another order, or to search for the fastest recipe:
 #
 # ```python
 # pk.LadderPanel(["compile", "data_loading"]).run()
-# pk.attribute(["data_loading", "channels_last", "compile"], minutes=4)  # each alone, all, all but each
 # pk.tune(minutes=10)  # search: workers, batch, precision, within the memory
 # ```
 #

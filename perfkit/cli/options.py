@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # else a command that needs none of it would wait for numpy a
     from perfkit.studies.sources import Plan, Progress, Update
 
 Texts = list[str] | None
-Budget = Annotated[float, typer.Option(help="seconds of measuring", min=0)]
 Stages = Annotated[str | None, typer.Option(help="optimizations in order: a,b,c (default: the ladder)")]
 StageName = Annotated[
     str | None, typer.Option("--stage", help="the recipe of this stage (default: the baseline)")

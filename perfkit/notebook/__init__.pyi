@@ -10,7 +10,6 @@ from perfkit.additions.puzzles.panel import puzzle as puzzle
 from perfkit.additions.puzzles.panel import puzzles as puzzles
 from perfkit.additions.recorded.panel import recording as recording
 from perfkit.additions.scripts.panel import ScriptPanel
-from perfkit.additions.search.panel import attribute as attribute
 from perfkit.additions.search.panel import tune as tune
 from perfkit.additions.trace.panel import TraceView as TraceView
 from perfkit.additions.trace.panel import profile as profile

@@ -175,7 +175,7 @@ class Source:
     """Where runs come from. Entering it loads the workload; leaving it ends every process."""
 
     refused: ClassVar[Mapping[str, str]] = {}
-    """Studies that would claim more than these runs can, with the reason: `A/A noise`, `attribution` …"""
+    """Studies that would claim more than these runs can, with the reason: `A/A noise`, `tuning` …"""
     is_costly: ClassVar[bool] = False
     """Whether each further stage that is measured takes more time."""
     description: Description

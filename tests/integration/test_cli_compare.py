@@ -109,7 +109,6 @@ def test_the_tuner_picks_only_what_it_has_measured(tmp_path):
         (("run", "--option", "delay=1"), "unknown option of this workload 'delay'"),
         (("profile", "--stage", "pinning"), "does not apply here"),
         (("profile", "-o", "x.txt"), ".json"),
-        (("attribute", "--stages", "zero_grad,pinning"), "Name two or more"),
     ],
 )
 def test_bad_input_gets_one_line(arguments, words):

@@ -1,22 +1,12 @@
-"""The commands of the searches."""
+"""`perfkit tune`."""
 
 from typing import Annotated
 
 import typer
 
-from perfkit.additions.search import attribute as attributing
 from perfkit.additions.search import tune as tuning
-from perfkit.cli.options import Budget, Output, Stages, Texts, Training, names, progress, stored
+from perfkit.cli.options import Output, Texts, Training, progress, stored
 from perfkit.recipe import pairs, parse_settings
-
-
-def attribute(training: Training, output: Output, stages: Stages = None, budget: Budget = 600.0) -> None:
-    """What is each optimization worth, whatever the order? Alone, after the others, and all together."""
-    plan = training.plan()
-    with stored() as store:
-        with progress() as follow:
-            result = attributing.attribute(plan, names(stages), budget, follow, store)
-        output.show("what each optimization is worth", result.sections(), result)
 
 
 def tune(

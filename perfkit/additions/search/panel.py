@@ -1,30 +1,14 @@
-"""Searches in a notebook."""
+"""The search in a notebook."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfkit.additions.search import attribute as attributing
 from perfkit.additions.search import tune as tuning
-from perfkit.additions.search.attribute import Attribution
 from perfkit.additions.search.tune import Tuned
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.recipe import Value
 from perfkit.results.store import RunStore
 from perfkit.studies import sources
-
-
-def attribute(names: Sequence[str] | None = None, minutes: float = 10.0, **where: Any) -> Shown[Attribution]:
-    """Measures what each optimization is worth; the stop button ends it, and what was measured is kept.
-
-    Table: What each.
-
-    They are two or more; data loading, uint8 copy, channels_last and compile if None. `where` holds
-    `workload`, `preset`, `device`, `options` as for the panels.
-    """
-    plan = sources.plan(stages=["baseline"], **where)
-    store = RunStore()
-    worth = with_line(lambda progress: attributing.attribute(plan, names, 60 * minutes, progress, store))
-    return Shown(worth, worth.sections())
 
 
 def tune(

@@ -42,7 +42,6 @@ class Simulated(Source):
     refused: ClassVar[Mapping[str, str]] = {
         "parity": "there are no numbers on a simulated device",
         "A/A noise": "two simulated runs of one recipe are equal",
-        "attribution": "the model's errors of combined optimizations are not known",
         "tuning": "the winner of a prediction may be its largest error",
         "--fail-if-slower": "a prediction decides nothing",
         "a look at kernels": "nothing runs there, and its roofs are those of its data sheet",
