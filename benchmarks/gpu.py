@@ -250,12 +250,13 @@ def main() -> int:
 
 def parity(stage: str) -> int:
     """Whether a stage's own switches train the same as the plain program."""
+    from perfkit.additions.parity import study
     from perfkit.recipe import Recipe
-    from perfkit.studies import compare, inspect, sources
+    from perfkit.studies import compare, sources
 
     plan = sources.plan(WORKLOAD, stages=["baseline"], preset="smoke", device="cuda")
     side = compare.candidate(stage, plan)
-    found = inspect.parity(plan, side.title, Recipe().replace(**side.changes))
+    found = study.parity(plan, side.title, Recipe().replace(**side.changes))
     print(found.describe())
     return int(not found.ok)
 

@@ -7,13 +7,15 @@ imports nothing heavy:
     NOTEBOOK = {"trace": "perfkit.additions.trace.panel:trace"}
     PUBLIC = {"profile": "perfkit.additions.trace.profile:profile"}
     SOURCES = {"sim": "perfkit.additions.simulate.source:Simulated"}
+    PROOFS = {"parity": "perfkit.additions.parity.study:parity"}
     SECTIONS = {"article": "perfkit.additions.simulate.article:sections"}
     PICTURES = {"lanes": "perfkit.additions.lanes.panel:of_runs"}
 
 `COMMANDS` have the line for `perfkit --help`, too. `PUBLIC` names are in `perfkit` itself. `SOURCES` of runs
-are named by the prefix of a device, such as `sim:v100`. `SECTIONS` are functions from a session's runs to
-further contents of its report. `PICTURES` are functions from the runs of a panel, its plan and its progress
-to a figure in place of bars. The core asks here for the tables of all additions, and loads what it uses.
+are named by the prefix of a device, such as `sim:v100`. `PROOFS` tell whether a recipe trains the same.
+`SECTIONS` are functions from a session's runs to further contents of its report. `PICTURES` are functions from
+the runs of a panel, its plan and its progress to a figure in place of bars. The core asks here for the tables
+of all additions, and loads what it uses.
 """
 
 import importlib

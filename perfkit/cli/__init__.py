@@ -27,7 +27,6 @@ COMMANDS = {
     "runs": ("perfkit.cli.runs:runs", "List the stored runs"),
     "show": ("perfkit.cli.show:show", "Show a run, a session or a recording; write its report"),
     "compare": ("perfkit.cli.compare:compare", "Is B faster than A?"),
-    "parity": ("perfkit.cli.parity:parity", "Does a recipe train the same as the baseline?"),
     "export": ("perfkit.cli.export:export", "Write the standalone training script of a recipe"),
     "diff": ("perfkit.cli.diff:diff", "What an optimization changes in the training script"),
 }  # fmt: skip

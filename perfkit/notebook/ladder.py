@@ -6,7 +6,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from perfkit import registry
-from perfkit.errors import RunFailed, Stopped, StoreError, one_of
+from perfkit.errors import InvalidValue, RunFailed, Stopped, StoreError, one_of
 from perfkit.machine import devices
 from perfkit.notebook.panel import Panel
 from perfkit.notebook.pieces import heading, row
@@ -17,7 +17,7 @@ from perfkit.results.run import Run
 from perfkit.show import figures, sentences, tables
 from perfkit.show.document import Bullets, Content, Notice, Section
 from perfkit.show.style import Figure
-from perfkit.studies import inspect, sources
+from perfkit.studies import sources
 from perfkit.studies.decisions import question
 from perfkit.studies.job import Job
 from perfkit.studies.rungs import climb
@@ -183,6 +183,12 @@ class LadderPanel(Panel):
         return tables.sections(self.results())
 
 
+def proof(plan: Plan, title: str, recipe: Recipe, progress: Progress | None = None) -> Parity | None:
+    """Whether a recipe trains as the plain program does; None where no addition can tell."""
+    place = registry.table("PROOFS").get("parity")
+    return registry.load(place)(plan, title, recipe, progress=progress) if place else None
+
+
 def _is_open(run: Run) -> bool:
     """Whether more rounds would decide what a run's comparison leaves open."""
     ratios = [run.speedup(pairing.role) for pairing in run.pairings if not run.is_again]
@@ -220,5 +226,7 @@ class RecipePanel(LadderPanel):
 
     def parity(self, title: str) -> Shown[Parity]:
         """Whether a recipe still trains the same."""
-        parity = inspect.parity(self.plan, title, Recipe.from_dict(self[title].recipe))
-        return Shown(parity, tables.parity(parity))
+        found = proof(self.plan, title, Recipe.from_dict(self[title].recipe))
+        if found is None:
+            raise InvalidValue("the addition that checks it is missing", "Install all of perfkit")
+        return Shown(found, tables.parity(found))

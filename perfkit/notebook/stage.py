@@ -12,7 +12,7 @@ from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, optimization
 from perfkit.notebook.controls import Controls
-from perfkit.notebook.ladder import LadderPanel
+from perfkit.notebook.ladder import LadderPanel, proof
 from perfkit.notebook.pieces import row, text
 from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
@@ -21,7 +21,7 @@ from perfkit.results.store import Decided, RunStore
 from perfkit.rules import why_not
 from perfkit.show import sentences, tables, units
 from perfkit.show.document import Bullets, Code, Content, Markdown, Section
-from perfkit.studies import decisions, inspect, rungs, sources
+from perfkit.studies import decisions, rungs, sources
 from perfkit.studies.job import Job
 from perfkit.studies.sources import Plan
 
@@ -152,7 +152,8 @@ class StagePanel(LadderPanel):
         if not run.simulated:
             job.progress.reach(0.99)
             recipe = Recipe.from_dict(run.recipe)
-            self._proof = inspect.parity(job.request, run.title, recipe, progress=job.progress)
+            self._proof = proof(job.request, run.title, recipe, job.progress)
+        if self._proof:
             self.store.prove(run.id, self._proof)
 
     def _answers(self) -> list[Content]:

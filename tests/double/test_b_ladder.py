@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from perfkit.additions.parity import study
 from perfkit.recipe import Recipe, switches
 from perfkit.results.store import RunStore
-from perfkit.studies import compare, inspect, sources
+from perfkit.studies import compare, sources
 from perfkit.studies.rungs import climb
 from tests.support import double
 from tests.support.cli import perfkit
@@ -38,7 +39,7 @@ def test_a_ladder_with_every_switch_that_needs_cuda_runs_from_end_to_end():
 def test_a_stage_trains_the_same(stage):
     baseline = plan(stages=["baseline"])
     side = compare.candidate(stage, baseline)
-    found = inspect.parity(baseline, side.title, Recipe().replace(**side.changes))
+    found = study.parity(baseline, side.title, Recipe().replace(**side.changes))
     assert found.ok, found.describe()
 
 

@@ -7,6 +7,7 @@ import torch
 
 from perfkit import machine
 from perfkit.additions.inside import looks
+from perfkit.additions.parity import study
 from perfkit.additions.trace.profile import profile
 from perfkit.additions.trace.timeline import lanes
 from perfkit.ladder.catalogue import LADDER
@@ -14,7 +15,7 @@ from perfkit.machine import devices
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
-from perfkit.studies import compare, inspect, sources
+from perfkit.studies import compare, sources
 from perfkit.studies.rungs import climb
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
@@ -109,7 +110,7 @@ def test_a_live_profile_has_kernels_copies_ranges_and_parts_that_sum(stage: str)
 def test_a_stage_trains_the_same(stage: str) -> None:
     baseline = plan(stages=["baseline"])
     side = compare.candidate(stage, baseline)
-    found = inspect.parity(baseline, side.title, Recipe().replace(**side.changes))
+    found = study.parity(baseline, side.title, Recipe().replace(**side.changes))
     assert found.ok, found.describe()
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from perfkit.additions.parity import study
 from perfkit.additions.ranks import scaling
 from perfkit.additions.trace.profile import profile
 from perfkit.recipe import Recipe
-from perfkit.studies import inspect, rungs, sources
+from perfkit.studies import rungs, sources
 from perfkit.studies.rungs import climb
 
 pytestmark = [pytest.mark.usefixtures("no_orphans"), pytest.mark.timeout(240)]
@@ -42,7 +43,7 @@ def test_two_ranks_take_twice_the_samples_with_every_switch_proven():
 def test_losses_of_two_ranks_are_those_of_one_with_twice_the_batch(workload):
     """Not with batch normalisation (`Blocks`), which is told as what it is."""
     plan = sources.plan(f"tests.support.toy:{workload}", "smoke", ["baseline"], device="cpu")
-    result = inspect.parity(plan, "two ranks", Recipe(batch_size=8, **TOGETHER))
+    result = study.parity(plan, "two ranks", Recipe(batch_size=8, **TOGETHER))
     assert len(result.losses["candidate"]) == len(result.losses["float32"]) == 4
     assert (result.ok, "SyncBatchNorm" in result.describe()) == (workload == "Toy", workload != "Toy")
 

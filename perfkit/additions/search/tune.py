@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from msgspec import Struct
 
+from perfkit.additions.parity import study
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores
@@ -25,7 +26,7 @@ from perfkit.results.store import RunStore, keep
 from perfkit.rules import Target, applicable
 from perfkit.show import sentences, units
 from perfkit.show.document import Bullets, Col, Content, tabulate
-from perfkit.studies import inspect, rungs
+from perfkit.studies import rungs
 from perfkit.studies.sources import Plan, Progress, Source, opened
 
 SPACE: dict[str, tuple[Value, ...]] = {
@@ -139,7 +140,7 @@ def tune(
         notes.append("Stopped before its end: parity was not checked")
     elif best != base:
         try:
-            parity = inspect.parity(plan, run.title, best, progress=progress)
+            parity = study.parity(plan, run.title, best, progress=progress)
         except PerfkitError as problem:
             notes.append(f"Whether it trains the same could not be checked: {problem}")
     return Tuned(

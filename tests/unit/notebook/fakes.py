@@ -1,9 +1,8 @@
 """Stand-ins for measuring: what a panel would get from a study, without a process."""
 
-from perfkit.notebook import ladder
+from perfkit.notebook import ladder, stage
 from perfkit.results.parity import Check, Parity
 from perfkit.show import figures
-from perfkit.studies import inspect
 from tests.unit.show.fake_runs import session
 
 
@@ -18,7 +17,8 @@ class FakeStudy:
         monkeypatch.setattr(
             ladder.LadderPanel, "_picture", lambda panel, progress=None: figures.headline(panel.runs)
         )
-        monkeypatch.setattr(inspect, "parity", lambda *args, **named: same)
+        for module in (ladder, stage):
+            monkeypatch.setattr(module, "proof", lambda *args: same)
 
     def __call__(self, plan, store, progress, earlier=()):
         self.plans.append(plan)

@@ -110,7 +110,7 @@ class FakeChild:
                 return messages.Block(samples, seconds, [seconds / 2] * 2, [seconds / 8] * 2)
             case "peak":
                 return messages.Peak(1000 * self.recipe.batch_size, None, 0)
-            case "perfkit.worker.parity:check":
+            case "perfkit.additions.parity.check:check":
                 return messages.ParityReport([], {"candidate": [2.0]}, self.machine.mechanisms)
         raise AssertionError(question)
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from perfkit.additions.parity.study import parity
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
 from perfkit.ladder.catalogue import Stage
 from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.results.schema import Mechanism
 from perfkit.results.store import RunStore
-from perfkit.studies.inspect import parity
 from perfkit.studies.rungs import again, described
 from perfkit.studies.sources import Progress, opened
 from tests.unit.studies.fakes import out_of_memory
@@ -177,7 +177,7 @@ def test_nothing_is_compared_with_a_baseline_that_failed_nor_is_it_this_machine_
     )
     plain, other = stage(8), replace(again(stage(64)), title="the same, in a process that is not killed")
     with opened(where, Progress(), store=RunStore()) as source:
-        runs = source.measure([plain, stage(16), stage(32), other], replace(where.preset, rounds=5))
+        runs = source.measure([plain, stage(16), stage(32), other], replace(where.rule, rounds=5))
     assert [run.status for run in runs] == ["failed", "ok", "ok", "ok"]
     roles = [[pairing.role for pairing in run.pairings] for run in runs]
     assert roles == [[], [], ["previous"], []]

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
+from perfkit.additions.parity.study import parity
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.schema import AGAIN
 from perfkit.show import tables, terminal
 from perfkit.studies import rungs
-from perfkit.studies.inspect import parity
 from perfkit.studies.rungs import climb
 from perfkit.studies.sources import Progress, plan
 

@@ -28,7 +28,7 @@ def search(machine, monkeypatch):
         return 100 * factor * 0.9**recipe.channels_last * next(pace) / 100_000
 
     machine.rate = rate
-    monkeypatch.setattr("perfkit.additions.search.tune.inspect.parity", lambda *asked, progress: SAME)
+    monkeypatch.setattr("perfkit.additions.search.tune.study.parity", lambda *asked, progress: SAME)
     return machine
 
 
@@ -82,7 +82,7 @@ def test_the_search_is_kept_if_parity_fails(search, plan, monkeypatch):
     def fails(*_, progress):
         raise RunFailed("out of memory in float64", "use a smaller batch")
 
-    monkeypatch.setattr("perfkit.additions.search.tune.inspect.parity", fails)
+    monkeypatch.setattr("perfkit.additions.search.tune.study.parity", fails)
     tuned = tune(plan, SPACE)
     assert tuned.parity is None
     assert "could not be checked: out of memory in float64" in tuned.notes[0]

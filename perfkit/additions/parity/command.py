@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
+from perfkit.additions.parity import study
 from perfkit.cli.options import Output, Training, progress
 from perfkit.show import tables
-from perfkit.studies import inspect
 from perfkit.studies.compare import candidate
 
 
@@ -21,7 +21,7 @@ def parity(
     side = candidate(what, plan)
     with progress() as follow:
         recipe = plan.source(plan, follow).baseline().replace(**side.changes)
-        result = inspect.parity(plan, side.title, recipe, steps, progress=follow)
+        result = study.parity(plan, side.title, recipe, steps, progress=follow)
     output.show(f"parity of {side.title}", tables.parity(result), result)
     if not result.ok:
         raise typer.Exit(1)

@@ -30,7 +30,7 @@ def parity(
                 source.fresh_child(recipe),
             )
             how = {"exactness": exactness, "seed": plan.subject.seed, "steps": steps}
-            report = child.ask("perfkit.worker.parity:check", recipe=recipe, **how)
+            report = child.ask("perfkit.additions.parity.check:check", recipe=recipe, **how)
     off = [f"{proof.name}: {proof.evidence}" for proof in report.mechanisms if not proof.ok]
     proven = f"{len(report.mechanisms)} switches proven by the built objects"
     mechanisms = Check("mechanisms", not off, "; ".join(off) or proven)

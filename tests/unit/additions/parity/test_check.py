@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from perfkit.additions.parity import check as parity
 from perfkit.recipe import Recipe
-from perfkit.worker import parity
 from tests.support.toy import Toy
 
 CPU = torch.device("cpu")
