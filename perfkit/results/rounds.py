@@ -46,9 +46,6 @@ class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
     """Share of the cores that others took in each round; empty where it was not measured."""
     incarnations: list[Size] = []
     """How many rounds each incarnation has; empty for one."""
-    other_disturbed: list[Share] = []
-    """Of two runs that were not measured in the same rounds: the other's."""
-    other_incarnations: list[Size] = []
 
     def nested(self, spread: Spread, interleaved: bool = True) -> Nested:
         """The mean logarithm of the ratio of the two."""
@@ -57,11 +54,8 @@ class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
         sizes = self.incarnations or [own.size]
         if interleaved:
             return stats.nested(own - other, sizes, counts, spread)
-        theirs = stats.weights(self.other_disturbed, other.size)
-        return stats.difference(
-            stats.nested(own, sizes, counts, spread),
-            stats.nested(other, self.other_incarnations or [other.size], theirs, spread),
-        )
+        each = (stats.nested(logs, sizes, counts, spread) for logs in (own, other))
+        return stats.difference(*each)
 
 
 class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
@@ -85,16 +79,11 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
     """Of recordings until 2026: further incarnations."""
 
     def __post_init__(self) -> None:
-        own = [self] if self.interleaved else []
-        for part in (*own, *self.via, *self.further_pairs):
+        for part in (self, *self.via, *self.further_pairs):
             if len(part.own_samples_per_s) != len(part.other_samples_per_s):
-                raise ValueError("its rates are interleaved, but not equally many")
-        sizes = [(self.other_incarnations, self.other_samples_per_s)]
-        sizes += [
-            (part.incarnations, part.own_samples_per_s) for part in (self, *self.via, *self.further_pairs)
-        ]
-        if any(incarnations and sum(incarnations) != len(rates) for incarnations, rates in sizes):
-            raise ValueError("its incarnations have other rounds than it holds")
+                raise ValueError("its rates are of the same rounds, but not equally many")
+            if part.incarnations and sum(part.incarnations) != len(part.own_samples_per_s):
+                raise ValueError("its incarnations have other rounds than it holds")
 
     @property
     def known_spread(self) -> Spread:
@@ -114,8 +103,6 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
             other_samples_per_s=[rate for part in parts for rate in part.other_samples_per_s],
             disturbed=[share for part in parts for share in part.disturbed],
             incarnations=_sizes(parts),
-            other_disturbed=self.other_disturbed,
-            other_incarnations=self.other_incarnations,
         )
 
     @property
@@ -126,15 +113,10 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
         centre = own.centre + sum(part.centre for part in below)
         half = math.hypot(own.half, *(part.half for part in below))
         ratio = stats.judged(centre, half, len(self.rounds.own_samples_per_s), self.precision)
-        if not self.interleaved and self._is_disturbed:
+        if not self.interleaved and stats.weights(self.disturbed, len(self.own_samples_per_s)).mean() <= 0.5:
+            # Nothing says which part of the difference is the room's, as the sides took turns in it.
             ratio = msgspec.structs.replace(ratio, verdict="undecided")
         return ratio if self.band is None else stats.predicted(ratio, self.band)
-
-    @property
-    def _is_disturbed(self) -> bool:
-        """Whether others spoiled more than half of a side's rounds, in which the other side had no part."""
-        sides = (self.disturbed, self.own_samples_per_s), (self.other_disturbed, self.other_samples_per_s)
-        return any(stats.weights(shares, len(rates)).mean() <= 0.5 for shares, rates in sides)
 
     @property
     def in_two_rooms(self) -> tuple[Ratio, Ratio] | None:

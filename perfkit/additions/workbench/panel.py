@@ -9,8 +9,6 @@ import anywidget
 import traitlets
 
 from perfkit import registry
-from perfkit.additions.workbench.stored import compare_stored
-from perfkit.errors import InvalidValue
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.ladder import LadderPanel
 from perfkit.notebook.pieces import download, preformatted, row, text
@@ -126,17 +124,13 @@ class Workbench(LadderPanel):
         return self._profile or super().sections()
 
     def _answers(self) -> list[Content]:
-        """The ticked runs, each with the first of them."""
-        first, *others = self.runs
-        try:
-            words = [
-                sentences.verdict(run, first, compare_stored(first, run, self.store).ratio) for run in others
-            ]
-            words += [f"Training: {sentences.training(run, first)}." for run in others[-1:]]
-        except InvalidValue as problem:
-            words = [str(problem)]
-        if {run.session for run in self.runs} != {first.session}:
-            words.append("Runs of several sessions, not interleaved: their difference contains drift.")
+        """The ticked runs, each with what it was measured with."""
+        words = sentences.verdicts(self.runs)
+        last, before = self.runs[-1], self.runs[-1].previous(self.runs)
+        if before:
+            words.append(f"Training: {sentences.training(last, before)}.")
+        if len({run.session for run in self.runs}) > 1:
+            words.append("These runs were not all measured together: `perfkit compare` compares two of them.")
         return [tables.ladder(self.runs), Bullets(words)]
 
     def _compare(self) -> None:
