@@ -28,7 +28,8 @@ from perfkit.errors import PerfkitError, RunFailed
 from perfkit.ladder.catalogue import Stage
 from perfkit.recipe import Recipe, Value
 from perfkit.results import recordings
-from perfkit.results.run import AGAIN, Run
+from perfkit.results.run import Run
+from perfkit.results.schema import AGAIN
 from perfkit.studies.sources import Plan, Progress, Source, opened
 
 ROOT = Path(__file__).parents[1]

@@ -13,9 +13,8 @@ imports nothing heavy:
 
 `COMMANDS` have the line for `perfkit --help`, too. `PUBLIC` names are in `perfkit` itself. `SOURCES` of runs
 are named by the prefix of a device, such as `sim:v100`. `PROOFS` tell whether a recipe trains the same.
-`SECTIONS` are functions from a session's runs to further contents of its report. `PICTURES` are functions from
-the runs of a panel, its plan and its progress to a figure in place of bars. The core asks here for the tables
-of all additions, and loads what it uses.
+`SECTIONS` are functions from a session's runs to further contents of its report, `PICTURES` from a panel's
+runs, plan and progress to a figure. The core asks for these tables here, and loads what it uses.
 """
 
 import importlib

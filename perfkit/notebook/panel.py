@@ -27,8 +27,6 @@ from perfkit.studies.sources import Plan
 
 _STYLE = f"<style>{resources.files('perfkit.notebook').joinpath('panel.css').read_text('utf-8')}</style>"
 _newest: "weakref.WeakValueDictionary[str, Panel]" = weakref.WeakValueDictionary()
-
-
 VIEW = "application/vnd.jupyter.widget-view+json"  # ipywidgets 7 has no method that gives it
 
 
@@ -122,9 +120,7 @@ class Panel(Sectioned):
         if job and in_colab():
             self.status.attempt(job.run)
         elif job:
-            threading.Thread(
-                target=self.status.attempt, args=[job.run], name="perfkit-run", daemon=True
-            ).start()
+            threading.Thread(target=self.status.attempt, args=[job.run], daemon=True).start()
 
     def button(self, label: str, tooltip: str, act: Callable[[], object]) -> widgets.Button:
         """A button; tests and styles know it by the first word of its label: `pk-run`."""

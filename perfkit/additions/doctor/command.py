@@ -8,6 +8,7 @@ from perfkit import machine
 from perfkit.additions.doctor import checkup, workshop
 from perfkit.additions.doctor.noise import measure_noise
 from perfkit.cli.options import Output, Training, progress, stored
+from perfkit.show import units
 from perfkit.studies import rungs
 
 
@@ -38,11 +39,9 @@ def doctor(
         with stored() as store, progress() as follow:
             result = measure_noise(plan, store, budget, progress=follow)
             record["noise"] = spread = store.spread(plan.subject.device).sd
-        incarnations = "incarnation" if result.incarnations == 1 else "incarnations"
-        counted = f"{result.incarnations} {incarnations} of two equal trainings"
-        sections.append(
-            f"A/A noise of {plan.subject.device}: {spread:.2%} (standard deviation), from {counted}"
-        )
+        counted = f"{units.plural(result.incarnations, 'incarnation')} of two equal trainings"
+        noisy = f"A/A noise of {plan.subject.device}: {spread:.2%} (standard deviation)"
+        sections.append(f"{noisy}, from {counted}")
     output.show("check of this machine", sections, record)
     if any(check.status == "red" for check in checks):
         raise typer.Exit(1)

@@ -24,9 +24,8 @@ def checks(plan: Plan, progress: Progress) -> list[Check]:
     if any(check.status == "red" for check in found):
         return found  # nothing can be trained
     started = time.monotonic()
-    rungs.climb(
-        sources.plan(stages=["data_loading"], preset="smoke", device=plan.subject.device), progress=progress
-    )
+    trial = sources.plan(stages=["data_loading"], preset="smoke", device=plan.subject.device)
+    rungs.climb(trial, progress=progress)
     return [*found, absent(plan), chapter_02(time.monotonic() - started, plan.rule)]
 
 
@@ -42,10 +41,8 @@ def other_programs(seconds: float) -> Check:
 
 def absent(plan: Plan) -> Check:
     """The chapters whose stage cannot act on this machine, which then show a recording or a simulation."""
-    ladder = rungs.described(
-        sources.plan(stages=[*CHAPTERS], preset=plan.subject.size.name, device=plan.subject.device)
-    )
-    stages = [stage for stage in rungs.all_stages(ladder) if stage.reason]
+    ladder = sources.plan(stages=[*CHAPTERS], preset=plan.subject.size.name, device=plan.subject.device)
+    stages = [stage for stage in rungs.all_stages(rungs.described(ladder)) if stage.reason]
     told = [f"{CHAPTERS[stage.name]} ({stage.name}): {stage.reason}" for stage in stages]
     return Check("chapters with n/a", "; ".join(told) or "none")
 

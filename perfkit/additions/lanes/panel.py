@@ -1,7 +1,6 @@
 """Lanes in a notebook."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ def of_runs(runs: Sequence[Run], plan: Plan, progress: Progress | None = None) -
     folder = machine.shipped(RECORDED) if plan.recorded else machine.data_folder() / "lanes"
     file = folder / f"{name}.json"
     if progress and not file.is_file() and not plan.recorded and all(map(_has_steps, runs)):
-        with opened(replace(plan, recipes=(), stages=()), progress, LOOK) as source:
+        with opened(plan.trying(recipes=(), stages=()), progress, LOOK) as source:
             picture = of_recipes({run.title: Recipe.from_dict(run.recipe) for run in runs}, source)
         file.parent.mkdir(parents=True, exist_ok=True)
         machine.write_atomically(file, msgspec.json.encode(picture))

@@ -83,9 +83,9 @@ def _compared(
     plan = study.script_plan(old, more={"now": new}, observed=observed)
     sides = Candidate("before", before.switches), Candidate("now", now.switches)
     match = Match(plan, *sides, observed, named_differences(allow))
-    size = plan.preset.budget_s, plan.preset.precision, plan.preset.part
+    size = plan.rule.budget_s, plan.rule.precision, plan.rule.part
     result = compare(match.a, match.b, plan, *size, progress=progress)
-    verdict = match.verdict(result, plan.preset.precision)
+    verdict = match.verdict(result, plan.rule.precision)
     added = {name: value for name, value in now.switches.items() if before.switches.get(name) != value}
     what = steps.named(before.text, now.text, added)
     contents: list[Content] = [

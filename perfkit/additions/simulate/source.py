@@ -71,16 +71,11 @@ class Simulated(Source):
         return Plan(subject, Ladder(names, keep=keep), rule, cls)
 
     def __enter__(self) -> Self:
-        plan = self.plan
+        subject = self.plan.subject
         self.progress.phase("loading")
         with Child(cancelled=self.progress.cancelled) as child:
-            subject = plan.subject
-            about = {
-                "workload": subject.workload,
-                "preset": subject.size.name,
-                "options": dict(subject.options),
-            }
-            self.description = child.ask("describe", **about, device="cpu")
+            about = {"workload": subject.workload, "preset": subject.size.name, "device": "cpu"}
+            self.description = child.ask("describe", **about, options=dict(subject.options))
         self._session = secrets.token_hex(4)
         self._fetching = dict(article.ARTICLE.fetch_shares) if self._is_articles() else {}
         """What fetching a sample takes, by the switches that are on: core seconds, or article's shares."""

@@ -8,7 +8,7 @@ from perfkit.additions.my_train import panel, steps
 from perfkit.additions.scripts.referee import Match
 from perfkit.errors import InvalidValue
 from perfkit.notebook import my_train
-from perfkit.results.run import Comparison
+from perfkit.results.comparison import Comparison
 from perfkit.show.document import Code, find
 from perfkit.show.style import Figure
 from tests.unit.show.fake_runs import session
