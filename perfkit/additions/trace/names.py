@@ -21,8 +21,6 @@ WAITING_OPERATORS = "^aten::(item|_local_scalar_dense|nonzero|is_nonzero)$"
 def tensor_core(name: str) -> str:
     """Whether a kernel uses Tensor Cores by its name: `yes`, `no` or `unknown`."""
     name, known = name[:1000], data.names("tensor_core")
-    if name.startswith("simulated "):  # as `perfkit.additions.simulate.chrome` calls kernels that never ran
-        return "yes" if name.endswith("(Tensor Cores)") else "no"
     if known["no"].search(name) and "tensorop" not in name.lower():
         return "no"
     if known["yes"].search(name):

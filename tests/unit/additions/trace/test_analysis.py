@@ -188,3 +188,8 @@ def test_waits_are_found_by_call_and_by_operator(tmp_path):
         ("aten::_local_scalar_dense", "aten::item", 0.018),
         ("cudaStreamSynchronize", "aten::_local_scalar_dense", 0.015),
     ]
+
+
+def test_simulated_kernels_say_themselves_whether_they_use_tensor_cores():
+    assert tensor_core("simulated conv.wgrad.nhwc float16 (convolution_backward) (Tensor Cores)") == "yes"
+    assert tensor_core("simulated conv.wgrad.nchw.fp32 float32 (convolution_backward)") == "no"
