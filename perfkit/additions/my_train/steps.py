@@ -73,7 +73,7 @@ def named(old: str, new: str, switches: Mapping[str, Value]) -> str:
     added = [line[1:].strip() for line in diff(old, new).splitlines() if line.startswith("+")]
     set_ = [f"{name}={value}" for name, value in switches.items()]
     words = units.clean(", ".join([*added[:1], *set_]) or "lines removed")
-    return words if len(words) <= 50 else f"…{words[-49:]}"
+    return words if len(words) <= 44 else f"…{words[-43:]}"
 
 
 def chart(versions: Sequence[Version]) -> Figure:
