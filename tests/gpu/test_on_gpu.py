@@ -1,4 +1,7 @@
-"""What only a GPU can show. Run there with `python -m pytest tests/gpu`; skipped where there is none."""
+"""What only a GPU can show. Run there with `python -m pytest tests/gpu`; skipped where there is none.
+
+Each test must be able to pass on any CUDA card: a T4 computes in neither bfloat16 nor TF32.
+"""
 
 from typing import Any
 
@@ -21,7 +24,7 @@ from perfkit.studies.rungs import climb
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 CIFAR = "cifar_resnet18"
-FURTHER = "device_prefetch tf32 zero_grad cudnn_benchmark fused_optimizer amp_fp16 accumulation ranks".split()
+FURTHER = "device_prefetch zero_grad cudnn_benchmark fused_optimizer amp_fp16 accumulation".split()
 CUDA: Any = {"preset": "smoke", "device": "cuda"}
 
 
@@ -39,6 +42,33 @@ def ladder() -> dict[str, Run]:
     return {run.stage: run for run in measured()}
 
 
+@pytest.fixture(scope="module")
+def further() -> dict[str, Run]:
+    """The other stages that one GPU can have, measured together."""
+    return {run.stage: run for run in measured(stages=FURTHER, keep_all=True)}
+
+
+def cannot_act() -> set[str]:
+    """The stages of the default ladder that this machine lacks something for."""
+    lacking = {"allocator", "scaled_decode"}  # of the host's memory, and of photos
+    if not devices.accelerators().bf16:  # before Ampere
+        lacking |= {"amp", "tf32"}
+    if devices.compiler_problem("cuda"):
+        lacking.add("compile")
+    return lacking
+
+
+def needs(stage: str) -> None:
+    """Skips a test of a stage that cannot act on this GPU."""
+    if stage in cannot_act():
+        pytest.skip(f"this GPU, or its machine, has no {stage}")
+
+
+def half() -> str:
+    """The 16 bits that this GPU computes in."""
+    return "amp" if devices.accelerators().bf16 else "amp_fp16"
+
+
 def evidence(run: Run, switch: str) -> str:
     return next(proof.evidence for proof in run.mechanism if proof.name == switch)
 
@@ -46,7 +76,7 @@ def evidence(run: Run, switch: str) -> str:
 def test_every_stage_of_the_ladder_is_real_on_a_gpu(ladder: dict[str, Run]) -> None:
     assert ladder.keys() == {*LADDER}
     reasons = {name: run.reason for name, run in ladder.items() if run.status != "ok"}
-    assert reasons.keys() == {"allocator", "scaled_decode"}, reasons  # of the host's memory, and of photos
+    assert reasons.keys() == cannot_act(), reasons
     for name in ("data_loading", "pinning"):  # exact switches
         assert ladder[name].losses == pytest.approx(ladder["baseline"].losses, rel=1e-4)
 
@@ -69,15 +99,20 @@ def test_device_times_memory_and_utilization_are_there(ladder: dict[str, Run]) -
 
 
 @pytest.mark.parametrize("stage", FURTHER)
-def test_a_further_optimization_is_real_on_a_gpu(stage: str) -> None:
-    if stage == "ranks" and torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
-    baseline, run = measured(stages=[stage])
-    assert (baseline.status, run.status, run.reason) == ("ok", "ok", "")
+def test_a_further_optimization_is_real_on_a_gpu(stage: str, further: dict[str, Run]) -> None:
+    run = further[stage]
+    assert (run.status, run.reason) == ("ok", "")
     assert all(mechanism.ok for mechanism in run.mechanism)
-    if stage == "ranks":
-        assert run.communication and run.communication.bytes_per_step > 0
-        assert "2 ranks by nccl" in evidence(run, "ranks")
+
+
+def test_two_ranks_average_their_gradients_by_nccl() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    _, run = measured(stages=["ranks"])
+    assert (run.status, run.reason) == ("ok", "")
+    assert run.communication and run.communication.bytes_per_step > 0
+    assert 0 < run.communication.start_s < run.communication.alone_s
+    assert "2 ranks by nccl" in evidence(run, "ranks")
 
 
 def test_sides_that_do_not_fit_beside_each_other_are_measured_one_after_the_other() -> None:
@@ -95,9 +130,9 @@ def test_the_notebook_s_process_gets_no_cuda_context() -> None:
     assert not torch.cuda.is_initialized()
 
 
-@pytest.mark.parametrize("stage", ["baseline", "pinning", "amp"])
+@pytest.mark.parametrize("stage", ["baseline", "pinning", "half"])
 def test_a_live_profile_has_kernels_copies_ranges_and_parts_that_sum(stage: str) -> None:
-    made = profile(CIFAR, stage, **CUDA)
+    made = profile(CIFAR, half() if stage == "half" else stage, **CUDA)
     assert made.analysis.kernels and made.analysis.gpu_utilization
     for step in made.analysis.steps:
         assert sum(filter(None, step.breakdown_us.values())) == pytest.approx(step.duration_us)
@@ -108,6 +143,7 @@ def test_a_live_profile_has_kernels_copies_ranges_and_parts_that_sum(stage: str)
 
 @pytest.mark.parametrize("stage", ["device_prefetch", "channels_last", "amp", "amp_fp16", "compile", "tf32"])
 def test_a_stage_trains_the_same(stage: str) -> None:
+    needs(stage)
     baseline = plan(stages=["baseline"])
     side = compare.candidate(stage, baseline)
     found = study.parity(baseline, side.title, Recipe().replace(**side.changes))
@@ -131,12 +167,14 @@ def test_the_account_of_memory_agrees_with_the_allocator() -> None:
     assert sum(found.parts.values()) == found.peak
     assert found.allocated and found.reserved
     assert found.peak <= found.allocated <= found.reserved
-    assert found.allocated < 2 * found.peak, "the rest is what libraries take inside an operator"
+    # The rest is what libraries take inside an operator: cuBLAS alone has 32 MiB on an H100.
+    assert found.allocated < 2 * found.peak + (512 << 20)
 
 
 def test_roofs_and_share_of_a_gpu() -> None:
-    found = looks.kernels(CIFAR, **CUDA, settings={"amp": "bf16", "batch_size": 64})
-    assert found.peaks.keys() == {"float32", "bfloat16", "float16"}
-    assert found.peaks["bfloat16"] > 2 * found.peaks["float32"]
+    kind, new = ("bf16", {"tf32", "bfloat16"}) if devices.accelerators().bf16 else ("fp16", set[str]())
+    found = looks.kernels(CIFAR, **CUDA, settings={"amp": kind, "batch_size": 64})
+    assert found.peaks.keys() == {"float32", "float16"} | new
+    assert found.peaks["float16"] > 2 * found.peaks["float32"]
     assert found.bytes_per_s > 1e11
     assert found.mfu and 0 < found.mfu < 1

@@ -8,6 +8,7 @@ Peaks are measured, not taken from a data sheet: the best of some large products
 """
 
 import contextlib
+import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -124,7 +125,7 @@ def memory(session: Session) -> MemoryReport:
 
 # ---------------------------------------------------------------- what the device can do
 
-REPEATS, LAUNCHES = 7, 20
+REPEATS, LAUNCHES, ENOUGH_S = 7, 20, 0.02
 DEPTHS = (1536, 1504, 1500, 1503)
 """The k of the slides' product (m × k × n) and its neighbours: multiples of 64, 8 and 4, and an odd one."""
 WIDTHS_ON_GPU, WIDTHS_ON_CPU = (10_048, 10_000, 9_996, 9_999), (2_560, 2_504, 2_500, 2_503)
@@ -200,12 +201,12 @@ def flops(training: Training) -> int | None:
     return int(counter.get_total_flops())
 
 
-def _seconds(device: torch.device, call: Callable[[], Any]) -> float:
-    """Seconds of a call by the device's own clock; on a GPU, of several launched one after the other.
+def _seconds(device: torch.device, call: Callable[[], Any], launches: int) -> float:
+    """Seconds of a call by the device's own clock, of some launched one after the other.
 
     By the host's clock a product that takes 20 µs would be mostly its launch and the wait for its end.
     """
-    launches, ends = LAUNCHES if device.type == "cuda" else 1, timeline(device)
+    ends = timeline(device)
     for _ in range(launches):
         call()
     ends.mark()
@@ -217,5 +218,9 @@ def _least_s(device: torch.device, calls: Sequence[Callable[[], Any]]) -> list[f
 
     Not the median: the question is what the device can do, and every disturbance adds time.
     """
-    rounds = [[_seconds(device, call) for call in calls] for _ in range(1 + REPEATS)]
-    return [min(times) for times in zip(*rounds[1:], strict=True)]  # the first call plans and allocates
+    once = [[_seconds(device, call, 1) for call in calls] for _ in range(2)][
+        1
+    ]  # the first plans and allocates
+    counts = [min(LAUNCHES, math.ceil(ENOUGH_S / seconds)) for seconds in once]  # a T4's largest take 0.3 s
+    rounds = [[*map(partial(_seconds, device), calls, counts)] for _ in range(REPEATS)]
+    return [min(times) for times in zip(*rounds, strict=True)]
