@@ -12,9 +12,9 @@ Measured = Literal["faster", "slower", "no measurable difference", "undecided"]
 Verdict = Measured | Literal["predicted faster", "predicted slower", "too close to predict"]
 
 MIN_EFFECT = 0.01
-"""An effect below 1% is not called an effect, however narrow its interval (metrics §1)."""
+"""An effect below 1% is not called an effect, however narrow its interval."""
 MIN_ROUNDS = 5
-"""Fewer rounds never give a verdict (metrics §1): their interval means little."""
+"""Fewer rounds never give a verdict: their interval means little."""
 ENDING_ROUNDS = 10
 """Measuring never ends after fewer rounds, however narrow their interval: a few come out close together by
 chance, and stopping there gives 88% coverage instead of 95% (Chow and Robbins 1965)."""

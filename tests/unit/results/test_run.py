@@ -186,6 +186,7 @@ def test_what_is_no_run_is_one_message(text):
         ("pairings.0.incarnations", [0, 5]),
         ("raw.block_samples_per_s", [0.0, 1.0, 1.0]),
         ("raw.block_samples_per_s", [100.0, 90.0]),
+        ("raw.incarnations", [0, 3]),
         ("raw.ceiling_samples_per_s", [-1.0]),
         ("raw.step_s", [0.0] * 5),
         ("raw.warmup_steps", -1),

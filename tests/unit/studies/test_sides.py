@@ -1,5 +1,6 @@
 """Sides with children that answer from a table: turns, rounds, incarnations, memory, disturbance, stopping."""
 
+import contextlib
 import itertools
 import threading
 from dataclasses import replace
@@ -292,6 +293,17 @@ def test_it_says_how_long_it_takes_at_most(machine, where):
     known = [left for left in said if left is not None]
     assert max(known) <= 150 and min(known) >= 100
     assert known == sorted(known, reverse=True)
+
+
+def test_a_gpu_is_as_busy_as_it_is_in_slices_not_on_a_cached_batch(machine, where, monkeypatch):
+    """Which keeps it busy always, so that a loop that waits for data looked busier than it is."""
+    samples = []
+    sampler = contextlib.nullcontext(samples)
+    monkeypatch.setattr("perfkit.studies.measurement.gpus.sample_utilization", lambda uuid: sampler)
+    machine.fails = lambda child, asked: samples.append(20.0 if asked == "slice" else 99.0)
+    runs = measure(where, THREE, rounds=5)
+    assert 99.0 in samples
+    assert [run.raw.gpu_utilization_nvml for run in runs] == [[20.0] * 5] * 3
 
 
 def test_a_person_who_stops_it_keeps_the_rounds_until_then(machine, where):
