@@ -11,7 +11,7 @@
 #
 # **Where does *your* step's time go?** *20 minutes. Needs: a script that trains; without one, an example from `data/scripts/`.*
 #
-# *After this you have the wait, the ceiling and one tested change of your script, as a patch.*
+# *After this you have the wait, the lines that cost most and one tested change of your script, as a patch.*
 #
 # Name your script and its arguments. It runs as usual, but in a separate process on a copy of its folder, so your code, checkpoints and logs stay untouched ([what is not stopped](../docs/agents.md#your-files)). Its steps are observed from outside, and it ends when enough of them have been measured.
 #
@@ -128,7 +128,7 @@ pk.puzzle("trace").check(idle_share)
 #
 # <details><summary>Answer</summary>
 #
-# 1 / (1 − 0.3), 1.43 times. The rate on the cached batch may be an even lower limit.
+# 1 / (1 − 0.3), 1.43 times. Measure it: on a CPU, workers take cores from the model.
 #
 # </details>
 #

@@ -130,7 +130,15 @@ def _observe(file, steps):
                 sys.exit()
 
     line = os.open(os.devnull, os.O_RDWR)
-    settings = {"toggles": {}, "scratch": "", "seed": 0, "loaders": [], "witness": True, "samples": 1}
+    settings = {
+        "toggles": {},
+        "scratch": "",
+        "seed": 0,
+        "loaders": [],
+        "witness": True,
+        "samples": 1,
+        "started": 0.0,
+    }
     questions = Questions(settings | {"line": line}, Outputs(str(file.parent)))
     questions.line.close()  # nobody asks
     questions.subject.parts.append(Observer())

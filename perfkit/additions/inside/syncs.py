@@ -13,10 +13,12 @@ driver's own warnings (`torch.cuda.set_sync_debug_mode`) are added.
 import contextlib
 import os
 import sys
+import tomllib
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from importlib import resources
 from typing import Any
 
 import torch
@@ -30,24 +32,12 @@ TO_DEVICE = "host to device"
 LOADER = os.sep.join(("torch", "utils", "data", ""))
 OPTIMIZER = os.sep.join(("torch", "optim", ""))
 SCALER = os.sep.join(("torch", "amp", "grad_scaler.py"))
-SCALER_REMEDY = (
-    "the GradScaler reads whether gradients overflowed: an optimizer with fused=True need not wait"
+_TABLES: dict[str, Any] = tomllib.loads(
+    resources.files(__package__).joinpath("syncs.toml").read_text(encoding="utf-8")
 )
-UNKNOWN_SIZE = (
-    "the size of the result is known only to the device: use torch.where(mask, a, b), or do it on the host"
-)
-FIXES = {
-    "item tolist numpy __float__": (
-        "read it after the loop, or every N steps: losses can be kept on the device"
-    ),
-    "__bool__": "decide on the device (torch.where), or read the value every N steps",
-    "__int__ __index__": "keep it a tensor, or use a size that is known on the host",
-    "__repr__ __format__": "print every N steps, not each",
-    "nonzero masked_select unique": UNKNOWN_SIZE,
-    "equal allclose": "compare on the device, and read the result later",
-}
+WAITS = {name: fix for names, fix in _TABLES["fixes"].items() for name in names.split()}
 """What to do instead of calls that make the host wait for the device."""
-WAITS = {name: fix for names, fix in FIXES.items() for name in names.split()}
+SCALER_REMEDY, UNKNOWN_SIZE = _TABLES["scaler"], WAITS["nonzero"]
 
 
 def syncs(session: Procedures, steps: int) -> Job:

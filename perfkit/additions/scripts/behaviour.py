@@ -15,25 +15,24 @@ FEW = 0.75
 LOSSES = 8
 """First losses that are compared."""
 NAMES = (
-    "samples", "backward", "updates", "inputs", "model", "frozen", "precision", "batches", "evaluations",
-    "checkpoints", "timing", "losses",
+    "samples", "backward", "updates", "inputs", "model", "frozen", "precision", "batches", "optimizer",
+    "moved", "evaluations", "checkpoints", "timing", "losses",
 )  # fmt: skip
 """Of all differences; `losses` are compared elsewhere."""
+BESIDES = ("evaluations", "checkpoints")
+"""Differences that leave the training itself as it is."""
+MOVES_AFTER = 6
+"""Steps between the two looks at the weights."""
+_OF_ALL, _FURTHER = 0.05, 1.25
+"""Which part of all that moved a parameter must be to count, and how many times as far is not the same."""
 _HALF = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 _PER_STEP = ("loaded", "trained", "values", "backwards", "batches", "weight", "reached")
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of a script's steps.
+    """What was seen of a script's steps: `observed` in docs/json.md.
 
-    The first seven have one value a step; the first two steps count as one. `loaded`, `trained`: samples that
-    it fetched, and those that entered the model before a backward pass. `values`, `batches`: elements and a
-    checksum of the model's first input. `weight`: a checksum of one of the parameters. `reached`: parameters
-    that the losses depend on and an optimizer updates, None in steps not looked at. `losses`: sums over the
-    backward passes of each of the first steps. `evaluations`, `checkpoints`: numbers of the steps with one.
-    `precision`: the narrowest number format in which losses were computed. `autocast`: None where none was
-    entered in training, or where weights have 16 bits. `replaced`: functions that measuring relies on and
-    that the script has replaced.
+    The first seven have one value a step; the first two steps count as one.
     """
 
     loaded: list[int]
@@ -50,6 +49,16 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     precision: str | None
     autocast: str | None
     replaced: list[str]
+    optimizers: list[str] = []
+    moved: dict[str, float] = {}
+    run: dict[str, float] = {}
+    run_steps: int = 0
+    marked: int = 0
+    memory: int | None = None
+
+    @property
+    def run_s(self) -> float:
+        return sum(self.run.values()) / max(1, self.run_steps)
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -61,7 +70,6 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def _of_a_step(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
-    """Samples and backward passes of a step."""
     (trained, before), (passes, passes_before), (loaded, loaded_before) = (
         (fmean(getattr(new, name)), fmean(getattr(old, name))) for name in ("trained", "backwards", "loaded")
     )
@@ -101,6 +109,21 @@ _LESS: tuple[tuple[str, float, Callable[[Behaviour], float], str], ...] = (
 """Difference, the share of the old value from which on it is the same, the value, words for new and old."""
 
 
+def _of_optimizers(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
+    if sorted(old.optimizers) != sorted(new.optimizers):
+        names = [" and ".join(side.optimizers) or "none of torch" for side in (new, old)]
+        yield Difference("optimizer", f"the optimizer is {names[0]}, not {names[1]}")
+    if old.moved.keys() != new.moved.keys():  # another model, or its parts are called on their own
+        return
+    total = [math.hypot(*side.moved.values()) or 1.0 for side in (old, new)]
+    for name in sorted(old.moved):
+        before, now = old.moved[name], new.moved[name]
+        counts = max(before / total[0], now / total[1]) ** 2 >= _OF_ALL
+        if counts and not 1 / _FURTHER <= now / max(before, 1e-30) <= _FURTHER:
+            times = f"{now / before:.3g} times as far" if before else "where it had stayed as it was"
+            yield Difference("moved", f"{MOVES_AFTER} steps move {name} {times}")
+
+
 def differences(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     """Where the new script does less than the old one, in as many steps of each.
 
@@ -124,6 +147,7 @@ def differences(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
                     before = FEW * early
             if now < share * before:
                 yield Difference(name, words.format(now, before))
+    yield from _of_optimizers(old, new)
     # In as many steps a script with smaller batches comes through fewer epochs.
     part = min(1.0, sum(new.loaded) / max(1, sum(old.loaded)))
     for name in ("evaluations", "checkpoints"):

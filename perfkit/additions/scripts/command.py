@@ -28,6 +28,9 @@ Arguments = Annotated[
 ]
 Module = Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for python -m")]
 
+PART = 0.1
+"""The half width of an interval that is enough, as a part of the effect: ten times is soon clear."""
+
 
 def watch(
     program: Program,
@@ -71,6 +74,9 @@ def referee(
     allow: Annotated[
         cli.Texts, typer.Option(help="a difference that is meant, such as samples; repeatable")
     ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="run both to their end, and compare all of it")
+    ] = False,
     gate: cli.Gate,
     output: cli.Output,
 ) -> None:
@@ -78,27 +84,27 @@ def referee(
 
     With --set, one script is compared with itself with these switches set. The
     exit code is the verdict: 0 faster, and trains the same; 1 not faster;
-    3 undecided; 4 trains differently.
+    3 undecided; 4 trains differently, or evaluates or saves less.
     """
-    how = (preset, seed, allow or [])
     if settings:
         script, *arguments = programs
         launch = Launch(script, tuple(arguments), module)
-        match = refereeing.with_switches(launch, parse_settings(settings), *how)
+        match = refereeing.with_switches(launch, parse_settings(settings), preset, seed, allowed=allow or [])
     elif len(programs) >= 2:
         first, second, *arguments = programs
         old, new = (Launch(side, tuple(arguments), module) for side in (first, second))
-        match = refereeing.two_scripts(old, new, *how)
+        match = refereeing.two_scripts(old, new, preset, seed, allowed=allow or [])
     else:
         what = f"there is nothing to compare {programs[0]} with"
         raise InvalidValue(what, "Name two scripts, or one with --set switch=value")
-    typer.echo(f"{match.a.title} and {match.b.title}: about {gate.budget:.0f} s once both train", err=True)
+    duration = "until both end" if whole else f"at most about {gate.budget:.0f} s once both train"
+    typer.echo(f"{match.a.title} and {match.b.title}: {duration}", err=True)
     with cli.stored() as store:
         with cli.progress() as follow:
-            result = _measured(match, gate, output, follow, store)
+            result = _measured(match, gate, output, follow, None if whole else store)
         code = None if gate.limit is None else gate_code(result, gate.limit)
-        verdict = match.verdict(result, gate.precision, code)
-        sections: list[Content] = [result.describe(), *verdict.sections(result)]
+        verdict = match.verdict(result, gate.precision, code, whole)
+        sections: list[Content] = [*([] if whole else [result.describe()]), *verdict.sections(result)]
         document = record(result) | msgspec.to_builtins(verdict)
         output.show(f"{result.b.title} against {result.a.title}", sections, document)
         if verdict.exit_code:
@@ -106,11 +112,16 @@ def referee(
 
 
 def _measured(
-    match: refereeing.Match, gate: cli.Gate, output: cli.Output, follow: Progress, store: RunStore
+    match: refereeing.Match, gate: cli.Gate, output: cli.Output, follow: Progress, store: RunStore | None
 ) -> Comparison:
-    """Both sides measured; a script that fails is an outcome too, for whoever reads `--json`."""
+    """Both sides measured; a script that fails is an outcome too, for whoever reads `--json`.
+
+    Without a `store`, both run to their end.
+    """
     try:
-        limits = gate.budget, gate.precision
+        if store is None:
+            return refereeing.compare_whole(match, follow)
+        limits = gate.budget, gate.precision, PART
         return compare(match.a, match.b, match.plan, *limits, progress=follow, store=store)
     except PerfkitError as problem:
         if not isinstance(problem, InvalidValue | Cancelled):

@@ -6,7 +6,11 @@ Nothing here runs while steps are timed: `evidence` is a separate question, with
 import contextlib
 import functools
 import gc
+import linecache
+import os
+import re
 import sys
+import traceback
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -17,10 +21,11 @@ import torch
 from torch import nn
 
 from perfkit.additions.inside.lines import Line, Sampler, lines
-from perfkit.additions.scripts import hooks, loaded_data
-from perfkit.additions.scripts.loaded_data import DataFacts, Loading
+from perfkit.additions.scripts import hooks
+from perfkit.additions.scripts.loaders import DataFacts, Loading, data_facts
 from perfkit.additions.scripts.outputs import clock
-from perfkit.additions.scripts.script import Script, first_tensor
+from perfkit.additions.scripts.script import Script, first_tensor, graph, tensors
+from perfkit.process.failures import is_users
 from perfkit.worker import checks
 from perfkit.worker.procedure import Job
 
@@ -50,13 +55,7 @@ class Rows(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """Some steps whose stacks were looked at, and what torch was asked meanwhile.
-
-    `parts`: seconds by part, `lines` of the training process, `loading` of whatever loads; `collecting`:
-    seconds of garbage collections by place. `is_on`: modes that are on, with the place that set them.
-    `nodes`: of the graphs that backward passes walked, by step. `denormal`: the share of such values in the
-    optimizers' state. `shapes`: of inputs to a compiled model. `threads`: compute threads of the script.
-    """
+    """Some steps whose stacks were looked at, and what torch was asked meanwhile: see docs/json.md."""
 
     steps: int
     parts: dict[str, float] = {}
@@ -71,10 +70,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     shapes: int = 0
     graphs: int = 0
     threads: int = 0
+    kept: dict[str, str] = {}
 
     @property
     def steps_s(self) -> float:
-        """Seconds of plain steps."""
         return max(sum(spent for part, spent in self.parts.items() if part not in NOT_STEPS), 1e-9)
 
 
@@ -99,16 +98,8 @@ class Inquiry:
             self.shapes.add(tuple(tensor.shape))
 
     def on_graph(self, roots: Any) -> None:
-        if not self.is_counting:
-            return
-        seen = set[Any]()
-        waiting = [root.grad_fn for root in (roots if isinstance(roots, list | tuple) else [roots])]
-        while waiting and len(seen) < _MOST_NODES:
-            node = waiting.pop()
-            if node is not None and node not in seen:
-                seen.add(node)
-                waiting += [before for before, _ in node.next_functions]
-        self.nodes[self._script.steps.count] = len(seen)
+        if self.is_counting:
+            self.nodes[self._script.steps.count] = sum(1 for _ in graph(roots, _MOST_NODES))
 
 
 def evidence(session: Any, seconds: float, threads: int = 0) -> Job:
@@ -118,7 +109,7 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Job:
     sampler, collecting = Sampler(session.part_now, script.place), defaultdict[str, float](float)
     is_on, own_threads = dict(_modes(script)), torch.get_num_threads()
     torch.set_num_threads(threads or own_threads)
-    inquiry.is_counting = True
+    inquiry.is_counting, sizes = True, {id(held): len(held) for _, held, _ in _containers()}
     try:
         with (
             session.run_account.counting(is_timed=False),
@@ -132,6 +123,11 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Job:
     finally:
         inquiry.is_counting = False
         torch.set_num_threads(own_threads)
+    kept = {}
+    for name, held, file in _containers():
+        has_grown = len(held) - sizes.get(id(held), len(held)) >= _FEWEST
+        if has_grown and any(tensor.grad_fn is not None for tensor in tensors(held[-1])):
+            kept[name] = _added_at(name, script.place(file))
     parts = defaultdict[str, float](float)
     for (part, _), spent in sampler.times.items():
         parts[part] += spent
@@ -140,9 +136,7 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Job:
         parts=dict(parts),
         lines=lines(sampler.times),
         loading=watch.total(),
-        data=None
-        if script.loader is None
-        else loaded_data.facts(script.loader, session.loaders.asked_worker[0]),
+        data=None if script.loader is None else data_facts(script.loader, session.loaders.asked_worker[0]),
         collecting=dict(collecting),
         is_on=is_on,
         nodes=inquiry.nodes,
@@ -151,6 +145,7 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Job:
         shapes=len(inquiry.shapes),
         graphs=checks.compile_counters().graphs,
         threads=own_threads,
+        kept=kept,
     )
 
 
@@ -177,7 +172,6 @@ def _collections(script: Script, seconds: dict[str, float]) -> Iterator[None]:
 
 
 def _modes(script: Script) -> Iterator[tuple[str, str]]:
-    """What is on that costs time, and where it was switched on."""
     asked = {
         "anomaly_mode": torch.is_anomaly_enabled(),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
@@ -191,8 +185,24 @@ def _modes(script: Script) -> Iterator[tuple[str, str]]:
         yield name, f"{frames[0].file}:{frames[0].line}" if frames else ""
 
 
+def _containers() -> Iterator[tuple[str, Any, str]]:
+    """Lists by the names that the user's code has for them, with its file."""
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
+        if is_users(frame.f_code.co_filename):
+            for name, value in {**frame.f_globals, **frame.f_locals}.items():
+                if isinstance(value, list) and value:
+                    yield name, value, os.path.realpath(frame.f_code.co_filename)
+
+
+def _added_at(name: str, file: str) -> str:
+    adds = re.compile(rf"\b{re.escape(name)}(\.(append|extend|insert)\(|\s*\+=)")
+    for number, line in enumerate(linecache.getlines(file), 1):
+        if adds.search(line):
+            return f"{os.path.basename(file)}:{number}"
+    return os.path.basename(file)
+
+
 def _denormal(script: Script) -> float:
-    """The share of values in the optimizers' state that are so small that a CPU takes long for them."""
     states = [state.values() for optimizer in script.optimizers for state in optimizer.state.values()]
     found = total = 0
     for value in [value for values in states for value in values]:
@@ -206,7 +216,6 @@ def _denormal(script: Script) -> float:
 
 
 def _rows(script: Script) -> Rows | None:
-    """Of the largest dense embedding whose gradient of the last step is there."""
     parts = [part for model in script.model for part in model.modules()]
     tables = [part for part in parts if isinstance(part, nn.Embedding | nn.EmbeddingBag) and not part.sparse]
     known = [table.weight for table in tables if table.weight.grad is not None]

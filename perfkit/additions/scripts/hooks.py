@@ -6,7 +6,9 @@ code runs: steps that are not seen would end in wrong numbers.
 
 import functools
 import inspect
+import tomllib
 from collections.abc import Callable, Iterator
+from importlib import resources
 from pkgutil import resolve_name
 from types import CodeType
 from typing import Any
@@ -18,52 +20,10 @@ from perfkit.errors import RunFailed
 LOADER = "torch.utils.data.dataloader"
 ITERATOR = f"{LOADER}._BaseDataLoaderIter"
 FETCH = "torch.utils.data._utils.fetch"
-WRAPPED = {
-    "torch.utils.data.DataLoader.__init__": "dataset batch_size num_workers pin_memory prefetch_factor",
-    f"{ITERATOR}.__init__": "loader",
-    f"{ITERATOR}._reset": "loader",
-    f"{ITERATOR}._next_index": "",
-    f"{ITERATOR}.__next__": "",
-    f"{FETCH}._MapDatasetFetcher.fetch": "possibly_batched_index",
-    f"{FETCH}._IterableDatasetFetcher.fetch": "possibly_batched_index",
-    "torch.utils.data.get_worker_info": "",
-    "torch.utils.data._utils.worker.get_worker_info": "",
-    f"{LOADER}._MultiProcessingDataLoaderIter._shutdown_workers": "",
-    "torch.autograd.set_detect_anomaly.__init__": "",
-    "torch.autograd.detect_anomaly.__init__": "",
-    "torch.autograd.profiler.profile.__init__": "",
-    "torch.use_deterministic_algorithms": "",
-    "torch.Tensor.to": "",
-    "torch.Tensor.cuda": "",
-    "torch.nn.Module.compile": "",
-    "torch.autocast.__enter__": "",
-    "torch.autograd.backward": "tensors",
-    "torch.autograd.grad": "",
-    "torch._functorch.eager_transforms.grad_and_value_impl": "",
-    "torch.amp.GradScaler.scale": "outputs",
-    "torch.amp.GradScaler.step": "optimizer",
-    "torch.optim.Optimizer.__init__": "params defaults",
-    # Not torch's global hooks: they would cut the profiler's range of a step in two.
-    "torch.optim.Optimizer.profile_hook_step": "func",
-    "torch.compile": "model",
-    "torch.save": "obj f",
-}
-"""Functions that are wrapped, and the parameters that the wrappers rely on."""
-USED = {
-    "torch.nn.Module._compiled_call_impl": "torch.nn.Module.__call__",
-    "torch.nn.Module._call_impl": "torch.nn.Module.__call__",
-    "torch.autograd.backward": "torch.Tensor.backward",
-    "torch._functorch.eager_transforms.grad_and_value_impl": "torch.func.grad_and_value",
-    "torch.optim.Optimizer.profile_hook_step": "torch.optim.Optimizer._patch_step_function",
-    f"{ITERATOR}._reset": "torch.utils.data.DataLoader.__iter__",
-    f"{ITERATOR}._next_index": f"{LOADER}._MultiProcessingDataLoaderIter._try_put_index",
-    f"{FETCH}._MapDatasetFetcher.fetch": f"{LOADER}._SingleProcessDataLoaderIter._next_data",
-    f"{FETCH}._MapDatasetFetcher": f"{LOADER}._DatasetKind.create_fetcher",
-    f"{FETCH}._IterableDatasetFetcher": f"{LOADER}._DatasetKind.create_fetcher",
-}
-"""Names that a function of torch must look up each time it is called, because they are replaced there."""
-READ = ("torch._C._is_tracing", "torch.utils._pytree.tree_map", "torch.nn.modules.conv._ConvNd")
-"""Further names that torch does not document."""
+TABLES: dict[str, Any] = tomllib.loads(
+    resources.files(__package__).joinpath("hooks.toml").read_text(encoding="utf-8")
+)
+WRAPPED, USED, READ = TABLES["wrapped"], TABLES["used"], TABLES["read"]["names"]
 
 
 def check() -> None:
@@ -89,7 +49,6 @@ def _problems() -> Iterator[str]:
 
 
 def _names(code: CodeType) -> set[str]:
-    """The names that a function, and those within it, look up."""
     inner = (_names(part) for part in code.co_consts if isinstance(part, CodeType))
     return {*code.co_names}.union(*inner)
 
@@ -114,3 +73,36 @@ def wrap(place: str, function: Callable[..., Any]) -> None:
     assert place in WRAPPED, f"{place} is not checked"
     holder, _, name = place.rpartition(".")
     around(resolve_name(holder), name, function)
+
+
+class ModuleCalls:
+    """Calls of modules, as a script makes them: at a place that torch looks at before the module's own code.
+
+    The place is `_compiled_call_impl`, of a module or of all of them: the module's class, hooks and
+    parameters stay as they are. It is not a patched `Module.__call__`, nor a function: a
+    `torch.compile(model)` of the script would trace it.
+    """
+
+    def __init__(self, unknown: Callable[..., Any]) -> None:
+        self._unknown = unknown
+        self.are_seen(True)
+
+    def are_seen(self, wanted: bool) -> None:
+        """Whether calls of modules without an own function are given to `unknown`, with the module first."""
+        holder: Any = torch.nn.Module
+        holder._compiled_call_impl = self if wanted else None
+
+    def __get__(self, module: Any, kind: type) -> Any:
+        if module is None or torch.compiler.is_compiling() or torch._C._is_tracing():
+            return None
+        return functools.partial(self._unknown, module)
+
+    @staticmethod
+    def own(module: Any) -> Callable[..., Any] | None:
+        function: Callable[..., Any] | None = module.__dict__.get("_compiled_call_impl")
+        return function
+
+    @staticmethod
+    def replace(module: Any, function: Callable[..., Any]) -> None:
+        """Has a module call a function; a compiled one would hand an attribute on to what it wraps."""
+        module.__dict__["_compiled_call_impl"] = function

@@ -1,8 +1,8 @@
-"""Data loaders: which one feeds the training, how long it is waited for, what a batch holds."""
+"""Data loaders: the one that feeds the training, what its data set holds, what a batch costs."""
 
 import contextlib
 import inspect
-import math
+import json
 import mmap
 import os
 import pickle
@@ -10,20 +10,180 @@ import random
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy
 import torch
 from torch.utils import data
-from torch.utils._pytree import tree_map
 
+from perfkit.additions.inside.lines import Line, Sampler, Times, lines
 from perfkit.additions.scripts import hooks
-from perfkit.additions.scripts.loaded_data import Watch
 from perfkit.additions.scripts.messages import Site
 from perfkit.additions.scripts.outputs import clock
-from perfkit.additions.scripts.script import MOST_LOOKS, Script, size, tensors
+from perfkit.additions.scripts.script import MOST_LOOKS, Script, attributes, size, tensors
+
+_GENERATORS = numpy.random.Generator | numpy.random.RandomState | random.Random | torch.Generator
+_DEPTH, _WIDTH = 3, 50
+"""How deep containers of a data set are looked into, and how long they may be."""
+
+
+class DataFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A loader and its data set, as far as they tell.
+
+    `generators`: attributes that hold random number generators. `in_memory`: attributes with a row for each
+    sample. `objects`: Python objects in lists and dicts, which attributes hold them: `of`. `open_files`:
+    attributes of h5py, with the rows of a chunk. `can_batch`: it has `__getitems__`, or makes batches itself.
+    `is_split`: an iterable data set divides itself between workers.
+    """
+
+    kind: str
+    workers: int
+    is_iterable: bool = False
+    is_split: bool = False
+    can_batch: bool = False
+    generators: list[str] = []
+    in_memory: list[str] = []
+    objects: int = 0
+    of: list[str] = []
+    open_files: dict[str, int] = {}
+
+
+class Loading(msgspec.Struct, kw_only=True):
+    """Seconds that batches took in whatever process made them, and the lines of it in loader workers."""
+
+    batches: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    lines: list[Line] = []
+
+    @property
+    def batch_s(self) -> float:
+        return self.seconds / max(1, self.batches)
+
+
+class Watch:
+    """Times fetches of batches; in a worker it looks at the stacks, too, and leaves a file."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self._here = Loading()
+        self._times: Times = {}
+        self._is_collating = False
+
+    @contextlib.contextmanager
+    def fetching(self, script: Any, fetcher: Any, indices: Any) -> Iterator[None]:
+        in_worker, collate = data._utils.worker._worker_info is not None, fetcher.collate_fn
+
+        def timed(samples: Any) -> Any:
+            self._is_collating = True
+            try:
+                with script.doing("collate"):
+                    return collate(samples)
+            finally:
+                self._is_collating = False
+
+        fetcher.collate_fn, start = timed, clock()
+        sampler = Sampler(lambda: "collate" if self._is_collating else "data set", script.place)
+        try:
+            with script.doing("data set"), sampler.running() if in_worker else contextlib.nullcontext():
+                yield
+        finally:
+            fetcher.collate_fn = collate
+        self._here.batches += 1
+        self._here.samples += len(indices) if isinstance(indices, list | tuple) else 1
+        self._here.seconds += clock() - start
+        for key, seconds in sampler.times.items():
+            self._times[key] = self._times.get(key, 0.0) + seconds
+        if in_worker:
+            self._here.lines = lines(self._times)
+            with script.files.ignored():
+                part = self._folder / f"loading-{os.getpid()}.part"
+                part.write_bytes(msgspec.json.encode(self._here))
+                part.replace(part.with_suffix(".json"))
+
+    def total(self) -> Loading | None:
+        """Of this process and of all workers; None if nothing was loaded."""
+        found = [self._here]
+        for file in self._folder.glob("loading-*.json"):
+            found.append(msgspec.convert(json.loads(file.read_text()), Loading))
+        total = Loading(
+            batches=sum(each.batches for each in found),
+            samples=sum(each.samples for each in found),
+            seconds=sum(each.seconds for each in found),
+            lines=[line for each in found for line in each.lines],
+        )
+        return total if total.batches else None
+
+
+def data_facts(loader: Any, asked_worker: int) -> DataFacts:
+    """What a loader and its data set are."""
+    dataset: Any = getattr(loader, "dataset", None)
+    objects, of = 0, list[str]()
+    generators, in_memory, open_files = list[str](), list[str](), dict[str, int]()
+    count = -1
+    with contextlib.suppress(Exception):  # iterable ones have none
+        count = len(dataset)
+    for name, value in _held(dataset):
+        if isinstance(value, _GENERATORS):
+            generators.append(name)
+        elif isinstance(value, torch.Tensor | numpy.ndarray):
+            is_plain = not isinstance(value, numpy.memmap) and str(value.dtype) != "object"
+            if is_plain and value.ndim and len(value) == count:
+                in_memory.append(name)
+        elif type(value).__module__.split(".")[0] == "h5py":
+            open_files[name] = int((getattr(value, "chunks", None) or [0])[0])
+        elif isinstance(value, list | tuple | dict) and len(value) > _WIDTH:
+            objects += _objects(value)
+            of.append(name)
+    is_iterable = isinstance(dataset, data.IterableDataset)
+    makes_batches = getattr(loader, "batch_size", 1) is None or hasattr(dataset, "__getitems__")
+    return DataFacts(
+        kind=type(dataset).__name__,
+        workers=getattr(loader, "num_workers", 0) or 0,
+        is_iterable=is_iterable,
+        is_split=bool(asked_worker) or getattr(loader, "worker_init_fn", None) is not None,
+        can_batch=bool(makes_batches),
+        generators=generators,
+        in_memory=in_memory,
+        objects=objects,
+        of=of,
+        open_files=open_files,
+    )
+
+
+def _held(value: Any, name: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
+    if not depth or isinstance(value, str | bytes | int | float | torch.Tensor | numpy.ndarray | type):
+        return
+    inner: Any = {}
+    if isinstance(value, Mapping) and len(value) <= _WIDTH:
+        inner = value
+    elif isinstance(value, list | tuple) and len(value) <= _WIDTH:
+        inner = dict(enumerate(value))
+    elif not isinstance(value, Mapping | list | tuple):
+        with contextlib.suppress(Exception):  # a C extension may have no state
+            of_class = {key: part for key, part in vars(type(value)).items() if key[:2] != "__"}
+            inner = {**of_class, **attributes(value)} if depth == _DEPTH else attributes(value)
+    for key, part in inner.items():
+        known = f"{name}.{key}" if name else str(key)
+        yield known, part
+        yield from _held(part, known, depth - 1)
+
+
+def _objects(value: Any) -> int:
+    """About how many Python objects a long container holds: those of its first element for each of them."""
+    first = next(iter(value.values() if isinstance(value, dict) else value))
+    if isinstance(first, torch.Tensor | numpy.ndarray):
+        return len(value)
+    inner = first.values() if isinstance(first, dict) else first
+    each = 1
+    if isinstance(first, list | tuple | dict):
+        each += len(first) + sum(len(part) for part in inner if isinstance(part, list | tuple))
+    return len(value) * each
+
 
 ARGUMENTS = {
     "workers": "num_workers",
@@ -88,7 +248,7 @@ class Loaders:
 
     def _begin_epoch(self, plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         # The indices are those of the batches that are under way.
-        iterator._perfkit = SimpleNamespace(loader=loader, indices=deque(), handed=0, was_held=False)
+        iterator._perfkit = SimpleNamespace(loader=loader, indices=deque(), has_begun=False)
         is_new = loader.__dict__.get(_KIND) != "eval"
         self._script.tell("fetch")
         with self._script.doing("start" if is_new else "evaluation"):
@@ -103,12 +263,12 @@ class Loaders:
 
     def _next_index(self, plain: Any, iterator: Any) -> Any:
         """The sampler knows how many samples a batch has, whatever the collate function makes of them."""
-        indices = plain(iterator)
+        with self._script.doing("sampler") if self._is_fetching else contextlib.nullcontext():
+            indices = plain(iterator)
         iterator._perfkit.indices.append(indices)
         return indices
 
     def _fetch(self, plain: Any, iterator: Any) -> Any:
-        """The next batch of a loader's iterator; the time it takes is waiting, if it is for training."""
         script, epoch = self._script, iterator._perfkit
         is_main = threading.current_thread() is threading.main_thread()
         if not is_main:
@@ -117,72 +277,49 @@ class Loaders:
             return plain(iterator)
         script.steps.begin()
         script.tell("fetch")
-        may_train, start = epoch.loader.__dict__.get(_KIND) != "eval", clock()
-        is_first, self._is_fetching = not epoch.handed, True
+        may_train = epoch.loader.__dict__.get(_KIND) != "eval"
+        is_first, epoch.has_begun, self._is_fetching = not epoch.has_begun, True, True
         part = "evaluation" if not may_train else "start" if is_first else "waiting"
         try:
             with script.doing(part):
-                batch, samples = self._held_or_next(plain, iterator, epoch)
+                batch = plain(iterator)
         finally:
             self._is_fetching = False
-            if may_train:
-                script.steps.now.waited += clock() - start
+        indices = epoch.indices.popleft() if epoch.indices else None
+        if isinstance(indices, list | tuple) and None not in indices[:1]:
+            samples = len(indices)
+        else:
+            samples = size(batch)
         self._fetched.append((epoch.loader, samples, is_first))
         if not torch.is_grad_enabled():
             script.tell("evaluation")
-        is_seen = script.steps.are_first or script.held
+        is_seen = script.steps.are_first
         self._batch_ids = {id(tensor) for tensor in tensors(batch)} if is_seen else set()
+        if is_seen and may_train and script.loader_pins:
+            script.are_pinned = any(tensor.is_pinned() for tensor in tensors(batch))
         if may_train:
             script.iterator = iterator
         return batch
 
-    def _held_or_next(self, plain: Any, iterator: Any, epoch: Any) -> tuple[Any, int]:
-        script, loader, held = self._script, epoch.loader, self._script.held or {}
-        epoch.was_held |= loader in held
-        if epoch.was_held and epoch.handed >= _length(loader):
-            script.iterator = None  # its workers end with it
-            raise StopIteration
-        epoch.handed += 1
-        if loader in held:
-            batch, samples = held[loader]
-            return tree_map(lambda leaf: leaf, batch), samples  # a script may empty its containers
-        batch = plain(iterator)
-        samples, _ = size(batch)
-        indices = epoch.indices.popleft() if epoch.indices else None
-        if isinstance(indices, list | tuple) and None not in indices[:1]:
-            samples = len(indices)
-        if script.held is not None and loader.__dict__.get(_KIND) == "train":
-            script.held[loader] = batch, samples
-        return batch, samples
-
     def _copy(self, plain: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Sees where batches are copied; with `non_blocking` set, those from pinned memory do not wait.
-
-        What a script copies of a held batch is on the device already when it does so again; the rest of the
-        batch stays on the host, where the script may need it: lengths of sequences, targets for a metric.
-        """
-        script, is_of_batch = self._script, id(tensor) in self._batch_ids
+        """Sees where batches are copied; with `non_blocking` set, copies from the host do not wait."""
+        script = self._script
         is_said = any(isinstance(arg, bool) for arg in args)  # as in `.cuda(0, True)`
-        wanted = script.toggles.get("non_blocking") and not is_said
         named = args[0] if args else kwargs.get("device")
         is_copy = plain.__name__ == "cuda" or isinstance(named, str | int | torch.device)
         # Only the driver knows what is pinned, and takes time: a change of type does not ask it.
-        if wanted and is_copy and not tensor.is_cuda and tensor.is_pinned():
+        wanted = script.toggles.get("non_blocking") and not is_said and is_copy
+        if wanted and not tensor.is_cuda and tensor.is_pinned():
             kwargs = {**kwargs, "non_blocking": True}
-        if is_of_batch and is_copy:
-            script.copies.append(kwargs)
+        if is_copy and id(tensor) in self._batch_ids:
+            # A bool among the arguments is `non_blocking`, wherever it is.
+            is_told = any(arg is True for arg in args)
+            script.copies.append({**kwargs, "non_blocking": True} if is_told else kwargs)
             script.note_call("copy")
-        if not (is_of_batch and script.held):
-            return plain(tensor, *args, **kwargs)
-        call = (id(tensor), args, *kwargs.items())
-        copied = plain(script.held.get(call, tensor), *args, **kwargs)
-        if call not in script.held and copied.device != tensor.device:
-            script.held[call] = plain(tensor, copied.device)
-        return copied
+        return plain(tensor, *args, **kwargs)
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[Watch]:
-        """Times batches where they are made, in this process or in workers that were forked from it."""
         self._is_watched[0] = 1
         try:
             yield self._watch
@@ -229,17 +366,6 @@ class Loaders:
                 now.marks.add("evaluation")
         self._fetched.clear()
         self._before_evaluation = 0
-
-
-def _length(loader: Any) -> float:
-    """Batches of an epoch, as far as the script can know it: held ones must not make an epoch longer."""
-    is_iterable = isinstance(loader.dataset, data.IterableDataset)
-    if is_iterable and loader._IterableDataset_len_called is None:
-        return math.inf  # asking would make torch warn later
-    try:  # fastai's stand-in for its loader keeps that as `d`; one without an end may have an epoch's length
-        return len(getattr(loader, "d", loader if is_iterable else loader._index_sampler))
-    except (TypeError, NotImplementedError):
-        return math.inf
 
 
 def _random_state() -> int:

@@ -1,22 +1,27 @@
 """What a watched script says of itself, as typed data."""
 
+import tomllib
+from importlib import resources
+from typing import Any
+
 import msgspec
 
 from perfkit.recipe import Value, switches
 from perfkit.worker.messages import Block, DeviceFacts
 
-EDITS = {
-    "scaled_decode": 'call `photo.draft("RGB", size)` between `Image.open` and the first use of the photo',
-    "device_prefetch": "copy the next batch on a second CUDA stream in the loop",
-    "uint8_copy": "return uint8 from the data set; convert and normalise after `.to(device)`",
-    "device_resize": "return small images from the data set; enlarge them after `.to(device)`",
-    "zero_grad_set_to_none": "give it to optimizer.zero_grad(set_to_none=...)",
-    "accumulation": "call backward on several batches, each loss divided by their number, before the step",
-    "compile_mode": "give it to torch.compile(model, mode=...)",
-    "ranks": "start the script with torchrun, with DistributedDataParallel in it",
-}
+TABLES: dict[str, Any] = tomllib.loads(
+    resources.files(__package__).joinpath("patch.toml").read_text(encoding="utf-8")
+)
+"""How switches are written into a script."""
+EDITS: dict[str, str] = TABLES["by_hand"]
 """Switches that cannot be set from outside a script, each with the edit to make instead."""
 RANDOM_DATA = "the data set draws random numbers, which in workers come from other seeds"
+OWN_RANDOM_DATA = "the data set holds a random generator ({}), of which each worker has a copy"
+FAIR = (
+    "to compare fairly, seed a generator for each sample by its index (torch.Generator().manual_seed(index)) "
+    "in both scripts, or give both as many workers"
+)
+"""How scripts are compared whose random numbers depend on their workers."""
 SETTABLE = tuple(name for name in switches() if name not in EDITS)
 
 
@@ -70,26 +75,21 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """Some steps: the plain ones as a block, the others by what happened in them.
+    """Some plain steps, without anything else in them.
 
-    `tokens`: elements of integer inputs with two dimensions. `optimizer_s`: seconds of the plain steps in
-    optimizers; None on a GPU, which works on by itself. `outside`: steps with a new epoch, an evaluation or a
-    checkpoint in them → how many, and their seconds. `steps`: all steps of the script until now.
+    `optimizer_s`: seconds of them in optimizers; None on a GPU, which works on by itself. `steps`: of the
+    script until now.
     """
 
     block: Block
-    tokens: int = 0
     optimizer_s: float | None = None
-    outside: dict[str, tuple[int, float]] = {}
     steps: int = 0
     ended: bool = False
 
     @property
     def step_s(self) -> float:
-        """Seconds of a plain step."""
         return self.block.seconds / max(1, len(self.block.step_s))
 
     @property
     def waiting(self) -> float:
-        """The share of the plain steps that is waiting for data."""
         return min(1.0, sum(self.block.data_wait_s) / self.block.seconds)

@@ -8,16 +8,16 @@ folders become real, and a path outside is refused in words. What Python does no
 import contextlib
 import errno
 import glob
+import itertools
 import os
 import shutil
 import tempfile
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
-
-from perfkit.additions.scripts.mirror import is_within, replace_by_copy, unfold
 
 clock = time.perf_counter
 """Taken here because this module is imported before any code of the script, which may replace it."""
@@ -108,7 +108,6 @@ class Outputs:
         return place if os.path.isdir(place) and os.path.realpath(place) == place else folder
 
     def _copy(self, link: str) -> None:
-        """A file that is opened for changes needs a copy, large as it may be."""
         size, name = os.path.getsize(link), link.removeprefix(self._scratch)
         if size > min(_MOST, _MOST_OF_DISK * shutil.disk_usage(self._scratch).free):
             reason = f"it is opened for changes, and its copy would take {size >> 20} MB: open it for reading"
@@ -126,7 +125,6 @@ class Outputs:
         return event == "os.mkdir" and (is_on_the_way or os.path.isdir(place))
 
     def _before_start(self, event: str, args: tuple[Any, ...]) -> None:
-        """Refuses a program that the script's own code starts; libraries start compilers, or ask Git."""
         command = args[1] if event in ("subprocess.Popen", "os.spawn") else args[0]
         words = command if isinstance(command, list | tuple) else [command]
         given = [os.fsdecode(word) for word in words]
@@ -139,7 +137,6 @@ class Outputs:
 
 
 def _is_by_the_script() -> bool:
-    """Whether the innermost code outside of Python's own library and perfkit is the user's."""
     from perfkit.process.failures import PACKAGE, is_users  # a script that starts nothing is left as it was
 
     for frame, _ in traceback.walk_stack(None):
@@ -150,7 +147,6 @@ def _is_by_the_script() -> bool:
 
 
 def _writable_folders(more: str) -> Iterator[str]:
-    """Where every script may write: temporary files, devices, caches, hidden folders of the home folder."""
     yield from filter(os.path.isdir, ("/dev", "/proc", "/tmp/nvidia-mps"))
     yield os.path.realpath(tempfile.gettempdir())
     home = os.path.realpath(os.path.expanduser("~"))
@@ -160,3 +156,84 @@ def _writable_folders(more: str) -> Iterator[str]:
     caches = ("_CACHE_DIR", "_CACHE_PATH", "_CACHE_HOME", "HF_HOME", "TORCH_HOME", "MPLCONFIGDIR")
     named = (value for name, value in os.environ.items() if name.endswith(caches))
     yield from (os.path.realpath(value) for value in (*named, more) if value)
+
+
+# ---------------------------------------------------------------- the mirror
+
+_MOST_ENTRIES, _MOST_OF_A_FOLDER = 5000, 1000
+_MOST_BYTES, _MOST_OF_A_FILE = 32 << 20, 8 << 20
+_MOST_S = 1.0
+"""What is copied before the script starts. It stays small, so that training data are read where they are."""
+_LEFT_ALONE = {".git", "__pycache__"}
+
+
+def is_within(place: str, folder: str) -> bool:
+    """Whether a place is a folder or below it."""
+    return place == folder or place.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def unfold(mirror: str, place: str) -> None:
+    """Makes all folders of a path in the mirror real, with links to what the user's folders hold."""
+    here, real = mirror, os.sep
+    for name in ["", *os.path.relpath(place, mirror).split(os.sep)]:
+        here = os.path.join(here, name)
+        is_link = os.path.islink(here)
+        real = os.path.realpath(here) if is_link else os.path.join(real, name)
+        is_real = os.path.exists(here) and not is_link
+        if is_real or not os.path.isdir(real) or is_within(real, mirror):
+            continue
+        if is_link:
+            os.unlink(here)
+        os.mkdir(here)
+        with contextlib.suppress(OSError):  # it may not be listed
+            for entry in os.listdir(real):
+                os.symlink(os.path.join(real, entry), os.path.join(here, entry))
+
+
+def fill(mirror: str, place: str) -> None:
+    """Makes small folders below a real one real, and small files copies of their own.
+
+    Other programs, and libraries in C or Rust, change those without asking; modules find themselves in the
+    mirror. A large folder stays a link as a whole, since those who walk through folders do not follow links.
+    So do other file systems, and Git's folder, in which a commit of the mirror would end.
+    """
+    waiting, left, bytes_left = deque([place]), _MOST_ENTRIES, _MOST_BYTES
+    until = time.monotonic() + _MOST_S
+    while waiting:
+        for entry in sorted(os.scandir(waiting.popleft()), key=lambda entry: entry.name):
+            if time.monotonic() > until:
+                return
+            real = os.readlink(entry.path) if entry.is_symlink() else ""
+            if entry.name in _LEFT_ALONE or os.path.islink(real) or not os.path.exists(real):
+                continue
+            if entry.is_file() and entry.stat().st_size <= min(bytes_left, _MOST_OF_A_FILE):
+                bytes_left -= entry.stat().st_size
+                with contextlib.suppress(OSError):  # it may not be read
+                    replace_by_copy(entry.path)
+            elif entry.is_dir() and not os.path.ismount(real):
+                count = _count(real, min(left, _MOST_OF_A_FOLDER))
+                if count < min(left, _MOST_OF_A_FOLDER):
+                    left -= count
+                    unfold(mirror, entry.path)
+                    waiting.append(entry.path)
+
+
+def _count(folder: str, most: int) -> int:
+    count, waiting = 0, [folder]
+    try:
+        while waiting and count < most:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in itertools.islice(entries, most - count):
+                    count += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+    except OSError:
+        return most
+    return count
+
+
+def replace_by_copy(link: str) -> None:
+    """Puts a copy of the file in the place of a link to it."""
+    copy = f"{link}.perfkit-copy"
+    shutil.copy2(link, copy)
+    os.replace(copy, link)

@@ -15,6 +15,7 @@ from perfkit.notebook.controls import Controls
 from perfkit.notebook.panel import Panel
 from perfkit.notebook.pieces import download, heading, text
 from perfkit.recipe import Recipe, Value, allowed
+from perfkit.results.comparison import Comparison
 from perfkit.rules import Target, why_not
 from perfkit.show import figures, sentences
 from perfkit.show.document import Code, Content, Notice, Section
@@ -41,6 +42,8 @@ class ScriptPanel(Panel):
         self.launch = Launch(str(script), tuple(map(str, args)), module)
         self.plan = study.script_plan(self.launch, preset)
         self._edit, self._compared, self._seen = list[Content](), list[Content](), list[Content]()
+        self._result: Comparison | None = None
+        self._sides = Candidate("as it is"), Candidate("as it is")
         self._controls = Controls(SETTABLE, lambda: self.status.say("press Run to measure"))
         command = self.launch.describe()
         about = "Some steps as they are: rate, waiting, profile, what to try, and what can be set"
@@ -54,23 +57,17 @@ class ScriptPanel(Panel):
         super().__init__((command, preset))
 
     def set(self, **settings: Value) -> None:
-        """Sets switches, as the controls do."""
         self.require_rest()
         self._controls.set(settings)
 
     def watch(self, tries: bool = False) -> None:
-        """Watches some steps as they are: where their time goes, and what to try.
-
-        `tries`: whether the two best suggestions are measured too, for about 30 s each.
-        """
+        """Watches some steps as they are; `tries`: and measures the two best suggestions, 30 s each."""
         self.wait(functools.partial(self._watch, tries=tries))
 
     def patch(self) -> None:
-        """Shows the edit of the script that sets these switches; its file is not changed."""
         self.wait(self._patch)
 
     def sections(self) -> list[Content]:
-        """The edit, what was compared last, and what watching has shown."""
         return [*self._edit, *self._compared, *self._seen]
 
     def _settings(self) -> dict[str, Value]:
@@ -87,12 +84,17 @@ class ScriptPanel(Panel):
         self._seen = [Section("What watching it has shown", watched.sections())]
 
     def _measure(self, job: Job) -> None:
-        settings, rule = self._settings(), job.request.rule
+        earlier, rule = self._result if job.before else None, job.request.rule
         self._edit = []
-        title = self._controls.recipe.describe(self._controls.base)
-        sides = Candidate("as it is"), Candidate(title, changes=settings)
+        if earlier is None:
+            title = self._controls.recipe.describe(self._controls.base)
+            self._sides = Candidate("as it is"), Candidate(title, changes=self._settings())
         size = rule.budget_s, rule.precision, rule.part
-        result = compare(*sides, job.request, *size, progress=job.progress, store=self.store)
+        result = compare(
+            *self._sides, job.request, *size, earlier=earlier, progress=job.progress, store=self.store
+        )
+        self._result = result
+        job.can_continue = lambda: result.ratio.verdict == "undecided"
         runs = [result.a, result.b]
         self._show_runs(runs)
         picture, proofs = figures.headline(runs), study.sides(result, [study.losses(*runs)])

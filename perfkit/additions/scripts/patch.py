@@ -19,7 +19,7 @@ from typing import Any
 
 from perfkit.additions.scripts import referee
 from perfkit.additions.scripts.behaviour import Behaviour
-from perfkit.additions.scripts.messages import Frame, ScriptFacts, Site
+from perfkit.additions.scripts.messages import TABLES, Frame, ScriptFacts, Site
 from perfkit.additions.scripts.study import ScriptSource, script_plan
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import PerfkitError
@@ -30,49 +30,7 @@ from perfkit.studies.compare import Candidate, compare
 from perfkit.studies.sources import Progress
 
 PRECISION = 0.03
-# Tables have a row for a switch, or for one of its values.
-_FP32 = [f"torch.backends.{part}.fp32_precision" for part in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")]
-_WAYS = {
-    "batch_size": ("loader", "batch_size={}"),
-    "workers=0": ("loader", "num_workers=0 persistent_workers=False"),
-    "workers": ("loader", "num_workers={} persistent_workers=True"),
-    "prefetch_factor": ("loader", "prefetch_factor={}"),
-    "pin_memory": ("loader", "pin_memory={}"),
-    "non_blocking": ("copy", "non_blocking={}"),
-    "optimizer_impl=fused": ("optimizer", "fused=True"),
-    "optimizer_impl=foreach": ("optimizer", "foreach=True"),
-    "compile=True": ("optimizer", ".compile()"),
-    "channels_last=True": ("optimizer", ".to(memory_format=torch.channels_last)"),
-    "amp=bf16": ("backward", 'with torch.autocast("{device}", dtype=torch.bfloat16)'),
-    "cpu_threads": ("line", "torch.set_num_threads({})"),
-    "cudnn_benchmark": ("line", "torch.backends.cudnn.benchmark = {}"),
-    "fp32_precision=tf32": ("line", 'torch.set_float32_matmul_precision("high")'),
-    "fp32_precision": ("line", "\n".join(f'{name} = "{{0}}"' for name in _FP32)),
-}
-"""How a switch is written: arguments of a call; a method of the model, called before its optimizer is made (a
-convolution takes over the layout of its weights); a context around model and loss; statements."""
-_OWN = {
-    "cpu_threads": r"set_num_threads\(",
-    "cudnn_benchmark": r"cudnn\.benchmark\s*=",
-    "fp32_precision": r"(allow_tf32|set_float32_matmul_precision|fp32_precision)",
-    "amp": r"autocast\(",
-}
-"""The code by which a script sets such a switch itself."""
-_TRAINING_ARGUMENTS = {
-    "batch_size": "per_device_train_batch_size={}",
-    "workers": "dataloader_num_workers={}",
-    "prefetch_factor": "dataloader_prefetch_factor={}",
-    "pin_memory": "dataloader_pin_memory={}",
-    "amp=bf16": "bf16=True",
-    "optimizer_impl=fused": 'optim="adamw_torch_fused"',
-    "compile=True": "torch_compile=True",
-}
-_LIBRARIES = {
-    "transformers": (r"\w*TrainingArguments|(SFT|DPO|GRPO|Reward)Config", _TRAINING_ARGUMENTS),
-    "accelerate": ("Accelerator", {"amp=bf16": 'mixed_precision="bf16"'}),
-    "lightning": ("Trainer|Fabric", {"amp=bf16": 'precision="bf16-mixed"'}),
-}
-"""For libraries that make the calls: where their options are given, and those of switches."""
+_WAYS, _OWN, _LIBRARIES = TABLES["ways"], TABLES["own"], TABLES["libraries"]
 
 
 class Refused(Exception):
@@ -99,11 +57,9 @@ class Source:
     # ------------------------------------------------------------ finding
 
     def calls(self, pattern: str) -> list[ast.Call]:
-        """The calls of functions, methods and classes whose names match a pattern."""
         return [call for call in self._calls if re.fullmatch(rf"(.*\.)?({pattern})", ast.unparse(call.func))]
 
     def call_at(self, frame: Frame) -> ast.Call:
-        """The call expression that was running."""
         end = (frame.end_line, frame.end_column)  # where no other call ends
         for call in self._calls:
             if (call.end_lineno, call.end_col_offset) == end:
@@ -111,12 +67,10 @@ class Source:
         raise Refused(f"the call seen at {self.name}:{frame.line} is not in the file now; run it again")
 
     def around(self, call: ast.Call) -> list[Any]:
-        """The module, and the statements in it that hold a call, the innermost last."""
         statements = (node for node in ast.walk(self._tree) if isinstance(node, ast.stmt))
         return [self._tree, *(node for node in statements if call in ast.walk(node))]
 
     def assigned(self, name: str) -> str:
-        """The name, if it is a variable of the file, outside of functions; else nothing."""
         names = symtable.symtable(self.text, self.path, "exec")
         return name if name in names.get_identifiers() and names.lookup(name).is_assigned() else ""
 
@@ -143,7 +97,6 @@ class Source:
                 self._insert(max(places, default=end), ", " * bool(places) + setting)
 
     def _span(self, node: Any) -> tuple[int, int]:
-        """The first byte of a node, and the first one after it."""
         start = self._starts[node.lineno - 1] + node.col_offset
         return start, self._starts[node.end_lineno - 1] + node.end_col_offset
 
@@ -151,7 +104,6 @@ class Source:
         self.edits.append((at, at, text))
 
     def add_before(self, statement: ast.stmt, line: str) -> None:
-        """A line of code above a statement."""
         before = self.lines[statement.lineno - 1][: statement.col_offset].decode()
         if before.strip():
             raise Refused(f"{self.name}:{statement.lineno}: put each statement on a line of its own")
@@ -189,7 +141,6 @@ class Source:
                 self._insert(self._starts[number], "\t" if line.startswith(b"\t") else "    ")
 
     def edited(self) -> bytes:
-        """The file with its edits."""
         import_torch = r"^import (.*, *)?torch(\.\w+)*\s*(,|#|$)"
         if any("torch." in edit[2] for edit in self.edits) and not re.search(import_torch, self.text, re.M):
             raise Refused(f"{self.name}: add `import torch` at its top, then run it again")
@@ -204,7 +155,6 @@ class Source:
 
 
 def _imports_torch(statement: ast.stmt) -> bool:
-    """Whether the name `torch` can be used after a statement."""
     names = statement.names if isinstance(statement, ast.Import) else []
     return any((alias.asname or alias.name.partition(".")[0]) == "torch" for alias in names)
 
@@ -225,7 +175,6 @@ class Patch:
 
     @property
     def root(self) -> Path:
-        """Where `patch -p1` applies the diff: the script's working directory, or the next folder above it."""
         return Path(os.path.commonpath([Path.cwd().resolve(), *dict(self.launch.replaced)]))
 
     def diff(self) -> str:
@@ -246,7 +195,6 @@ class Patch:
         )
 
     def notes(self) -> list[Content]:
-        """What a reader must know beside the diff."""
         how = [f"Apply it with: patch -p1 -d {shlex.quote(str(self.root))}"] * bool(self.edited)
         return [*how, *(Notice(f"{name} is not in the patch: {why}") for name, why in self.refused.items())]
 
@@ -293,11 +241,9 @@ class _Patcher:
     sources: Mapping[str, Source]
 
     def sites(self, role: str) -> list[Site]:
-        """The calls of a role in the user's own files."""
         return [site for site in self.facts.sites if site.role == role and site.frames]
 
     def set(self, name: str, value: Value) -> None:
-        """Makes the edits of a switch; `Refused` where it has to be done by hand."""
         if self.facts.settings.get(name) == value:
             raise Refused(f"the script has {name}={shown(value)} already")
         if reason := self.facts.refused.get(name):
@@ -321,7 +267,6 @@ class _Patcher:
             self._edit(sites, role, code)
 
     def _refuse_own(self, name: str, code: str, value: Value) -> None:
-        """A script that has an option for a switch, or sets it itself, is left to do so."""
         for source in self.sources.values():
             for option in re.findall(r"""["']--([\w-]+)["']""", source.text):
                 if option.replace("-", "_") in (name, *re.findall(r"(\w+)=", code)):
@@ -333,8 +278,8 @@ class _Patcher:
                     raise Refused(f"{source.name}:{number}: make that `{own}`")
 
     def _set_option(self, site: Site, name: str, value: Value) -> None:
-        """The option of the library that makes a call."""
-        makers, options = _LIBRARIES.get(site.library, ("", {}))
+        library = _LIBRARIES.get(site.library, {"makers": "", "options": {}})
+        makers, options = library["makers"], library["options"]
         option = (options.get(f"{name}={value}") or options.get(name, "")).format(value)
         calls = [(each, call) for each in self.sources.values() for call in each.calls(makers)]
         if not option or len(calls) != 1:
@@ -358,7 +303,6 @@ class _Patcher:
                 source.set_arguments(call, code, ("dataset", "batch_size") if role == "loader" else ())
 
     def _wrap_loss(self, source: Source, backward: Any, header: str, is_only: bool) -> None:
-        """A context from the model's call to the only backward pass, if one block holds both."""
         *outer, loss = source.around(backward)
         begin = getattr(outer[-1], "lineno", 1)  # further out may be no call, but a comprehension
         seen = [frame for site in self.sites("forward") for frame in site.frames if frame.file == source.path]
@@ -377,7 +321,6 @@ class _Patcher:
 
 
 def _add_to_model(source: Source, call: Any, suffix: str) -> None:
-    """A statement on a model, before a call that makes an optimizer of its parameters."""
     name = ", ".join(re.findall(r"([\w.]+)\.(?:named_)?parameters\(", ast.unparse(call)))
     if name == "self" or not re.fullmatch(r"(self\.)?\w+", name):
         what = f"add `{suffix}` to the model before this call"

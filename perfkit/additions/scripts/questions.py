@@ -11,22 +11,32 @@ import functools
 import math
 import os
 import random
+import statistics
 import sys
 import traceback
 from collections.abc import Generator
 from multiprocessing.connection import Connection
 from typing import Any
 
+import msgspec
 import numpy
 import torch
 from torch import nn
 from torch.utils import data
 
 from perfkit.additions.scripts import evidence, hooks
-from perfkit.additions.scripts.loaders import ARGUMENTS, Loaders
-from perfkit.additions.scripts.messages import EDITS, RANDOM_DATA, SETTABLE, Observation, ScriptFacts
+from perfkit.additions.scripts.behaviour import Behaviour
+from perfkit.additions.scripts.loaders import ARGUMENTS, Loaders, data_facts
+from perfkit.additions.scripts.messages import (
+    EDITS,
+    OWN_RANDOM_DATA,
+    RANDOM_DATA,
+    SETTABLE,
+    Observation,
+    ScriptFacts,
+)
 from perfkit.additions.scripts.outputs import Outputs, clock
-from perfkit.additions.scripts.run_account import EVALUATION, OWN, Account, RunAccount
+from perfkit.additions.scripts.run_account import COMPILING, EVALUATION, OWN, START, Account, RunAccount
 from perfkit.additions.scripts.script import Script, Step
 from perfkit.additions.scripts.training import Models, Updates
 from perfkit.additions.scripts.witness import Witness
@@ -38,10 +48,14 @@ from perfkit.recipe import Recipe, allowed, switches
 from perfkit.show import units
 from perfkit.worker import checks
 from perfkit.worker.messages import Trained
-from perfkit.worker.procedure import Job, Procedures
+from perfkit.worker.procedure import WINDOW, Job, Procedures
 
 _MANY, _WARMUP_S, _LEAST_S = 40, 3.0, 1.0
 """A script is warmed up before it is observed if so many steps fit in the time; then for so long at least."""
+_WARMUP_LONGER = 3
+"""How many times as long as planned a warm-up of a planned number of steps may take."""
+_LONG = 4
+"""Steps of a slice from which on one more to look at is cheap; before each fourth one of shorter ones."""
 
 
 class Ended(Exception):
@@ -59,6 +73,7 @@ class Questions(Procedures):
         self._early: list[Step] = []
         """The steps before the first question."""
         self._job: Job | None = None
+        self._slices = 0
         try:
             hooks.check()
         except RunFailed as problem:
@@ -73,10 +88,9 @@ class Questions(Procedures):
         self.inquiry, self.run_account = evidence.Inquiry(script), RunAccount(script)
         hooks.wrap("torch.save", functools.partial(_save, script))
         script.parts += [self.loaders, self._models, Updates(script), self.inquiry, self.run_account]
-        if settings["witness"]:
-            witness = Witness(script)
-            script.parts.append(witness)
-            self.behaviour = witness.behaviour
+        self._witness = Witness(script) if settings["witness"] else None
+        if self._witness:
+            script.parts.append(self._witness)
         script.parts.append(self)
         hooks.around(sys, "excepthook", self._crashed)
         os.register_at_fork(after_in_child=self.line.close)
@@ -86,18 +100,23 @@ class Questions(Procedures):
 
     # ------------------------------------------------------------ questions
 
-    def train(self, loss_steps: int, warmup_s: float, **_: Any) -> Job:
-        """`Trained`: the first steps, whose losses are kept, then others until their time is steady.
+    def train(self, loss_steps: int, warmup_s: float, warmup_steps: int = 1, **_: Any) -> Job:
+        """`Trained`: the first steps, whose losses are kept, then some for the warm-up.
 
-        The warm-up takes `warmup_s` at most; 0 for a single step. A script has its own recipe and seed.
+        These are as many for each side of a comparison, so that all are at the same place of an epoch; fewer
+        if they take longer than `warmup_s` allows. A script has its own recipe and seed.
         """
-        script = self._script
+        script, until = self._script, clock() + _WARMUP_LONGER * warmup_s
         first = yield from self.take(loss_steps, "first steps", early=self._early)
-        warm = yield from self.warm_up(warmup_s) if warmup_s else self.take(1, "measuring")
+        warm = yield from self.take(1, "warm-up", warmup_steps, lambda: clock() > until)
+        self._step_s = statistics.median(warm.step_s[-WINDOW:])
+        checks.reset_peak(script.device)
         backwards = round(len(first.plain) * script.batches_per_step)
         facts = {f"note {number}": text for number, text in enumerate(script.notes, 1)}
         if self.loaders.drawn[0]:
             facts["data"] = RANDOM_DATA
+        elif script.loader is not None and (own := data_facts(script.loader, 0).generators):
+            facts["data"] = OWN_RANDOM_DATA.format(", ".join(own))
         return Trained(
             recipe=Recipe().replace(**allowed(self._settings())).to_dict(),
             facts={"step": script.step_in_words(), **facts},
@@ -109,8 +128,35 @@ class Questions(Procedures):
             compile_counters=checks.compile_counters(),
         )
 
+    def slice(self, samples: int, seconds: float) -> Job:
+        """See `Procedures`; a step before it is looked at, as nothing is in those that are timed."""
+        witness = self._witness
+        if witness is None:
+            return (yield from super().slice(samples, seconds))
+        self._slices += 1
+        if self.steps_for(samples, seconds) >= _LONG or self._slices % _LONG == 0:
+            yield from self.take(1, "measuring")
+        witness.is_timed = True
+        try:
+            return (yield from super().slice(samples, seconds))
+        finally:
+            witness.is_timed = False
+
+    def reach(self, samples: int) -> Job:
+        """Goes on until so many samples have been trained on in all; returns how many have."""
+        steps = self._script.steps
+        while steps.count * self._script.samples_per_step < samples:
+            yield
+        return steps.count * self._script.samples_per_step
+
+    def behaviour(self) -> Behaviour:
+        assert self._witness
+        account = self.account()
+        run = {part: seconds for part, seconds in account.parts.items() if part not in (START, COMPILING)}
+        seen = {"run": run, "run_steps": account.steps, "marked": account.marked}
+        return msgspec.structs.replace(self._witness.behaviour(), **seen)
+
     def describe(self) -> ScriptFacts:
-        """What trains, what is set, and what can be set from outside."""
         script, loader = self._script, self._script.loader
         return ScriptFacts(
             device=script.device.type,
@@ -145,17 +191,11 @@ class Questions(Procedures):
                     raise
                 self.time_steps()
                 ended = True
-        seen, outside = self.under_way, dict[str, tuple[int, float]]()
-        for step in seen.marked:
-            name = " + ".join(sorted(step.marks))
-            count, spent = outside.get(name, (0, 0.0))
-            outside[name] = count + 1, spent + step.seconds
+        seen = self.under_way
         on_cpu = self._script.device.type == "cpu"
         return Observation(
             block=seen.block(),
-            tokens=sum(step.tokens for step in seen.plain),
             optimizer_s=sum(step.updated for step in seen.plain) if on_cpu else None,
-            outside=outside,
             steps=self._script.steps.count,
             ended=ended,
         )
@@ -172,24 +212,20 @@ class Questions(Procedures):
         return False
 
     def account(self) -> Account:
-        """The wall time of the run that was seen until now."""
         return self.run_account.account(self._script.settings["started"], self._script.steps.began_at)
 
     def part_now(self) -> str:
-        """What the main thread does at this moment."""
         return self._script.part or (EVALUATION if self.run_account.is_evaluating else OWN)
 
     # ------------------------------------------------------------ reading switches
 
     def _settings(self) -> dict[str, Any]:
-        """The switches, as far as there is something to read them from."""
         script = self._script
         unknown = {*ARGUMENTS} if script.loader is None else set()
         values = {name: getattr(script, name)()[0] for name in SETTABLE if name not in unknown}
         return {name: value for name, value in values.items() if value is not None}
 
     def _why_not(self) -> dict[str, str]:
-        """The switches that cannot be set from outside, and why."""
         script, loader = self._script, self._script.loader
         reasons = {name: f"needs the script's own code: {edit}" for name, edit in EDITS.items()}
         if script.device.type != "cuda":
@@ -245,7 +281,6 @@ class Questions(Procedures):
                 self._job.send(step)
 
     def _answers(self) -> Job:
-        """Answers one question after another; is sent the steps that they need."""
         while True:
             try:
                 asked = self.line.recv()
@@ -259,7 +294,7 @@ class Questions(Procedures):
             except Ended:
                 pace = f"{self._script.steps.count} steps of {units.duration(self._early[-1].seconds)} each"
                 what = f"the script ended before it was measured, after {pace}"
-                remedy = "Let it train longer: more epochs, more data or smaller batches"
+                remedy = "Let it train longer, or compare whole runs: perfkit referee --whole"
                 self._send(RunFailed(what, remedy, "ended"))
             except Exception as problem:
                 traceback.print_exception(problem)
@@ -285,7 +320,6 @@ class Questions(Procedures):
         self.line.close()
 
     def _ended(self) -> None:
-        """The script has come to its end; what needs no steps can still be asked."""
         if self.line.closed:
             return
         if self._job is None:
@@ -294,18 +328,17 @@ class Questions(Procedures):
             remedy = "Let it train for some dozen steps; processes that it starts itself are not watched"
             self._send(RunFailed(what, remedy, "no steps"))
             return
+        self._script.tell("end")
         while True:
             self._job.throw(Ended())
 
 
 def _inner(model: Any) -> Any:
-    """The script's own module, inside of what compiles or distributes it."""
     ddp = checks.distributed_model(model)
     return ddp.module if ddp else getattr(model, "_orig_mod", model)
 
 
 def _save(script: Script, plain: Any, *args: Any, **kwargs: Any) -> Any:
-    """Torch and safetensors write checkpoints without Python's `open`."""
     script.steps.now.marks.add("checkpoint")
     script.note_call("checkpoint")
     for value in (*args[1:], *kwargs.values()):

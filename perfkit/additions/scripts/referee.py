@@ -1,43 +1,85 @@
 """The verdict on a script that is to replace another: is it faster, and does it still train the same?"""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import structs
 
 from perfkit.additions.scripts import study
-from perfkit.additions.scripts.behaviour import NAMES, Behaviour, Difference, differences
+from perfkit.additions.scripts.behaviour import BESIDES, NAMES, SAME, Behaviour, Difference, differences
+from perfkit.additions.scripts.run_account import PARTS, STEPS, Account
+from perfkit.additions.scripts.study import Memory, ScriptSource
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import one_of
+from perfkit.process.child import Conversation
 from perfkit.recipe import Value, shown
 from perfkit.results.comparison import Comparison
 from perfkit.results.parity import Check
-from perfkit.show.document import Content
+from perfkit.results.rounds import Pairing
+from perfkit.results.run import Run
+from perfkit.results.schema import Raw
+from perfkit.results.stats import CLEAN, MIN_EFFECT, OF_SCRIPTS
+from perfkit.show import units
+from perfkit.show.document import Content, Table
+from perfkit.studies import record, rungs
 from perfkit.studies.compare import Candidate
-from perfkit.studies.sources import Plan
+from perfkit.studies.sources import Plan, Progress, opened
+from perfkit.worker.messages import Trained
 
-_EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model"}
-"""Differences after which other losses are to be expected."""
+_EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model", "optimizer"}
+"""Differences after which other losses, and other ways of the weights, are to be expected."""
 _WIDE = 2
 """An interval wider than this many times what was asked for, or than the A/A noise, decides nothing."""
+_OVERWHELMING, _FEW_ROUNDS = 2.0, 2
+"""How many times as fast a side must be, at the least, to be so after fewer rounds than others need."""
+_LARGE, _RUN_FASTER, _OFTEN = 0.2, 1.5, 2
+"""The part of a run that something else than steps must take to count, how many times as fast the run must
+be by that alone, and how often it must have been seen on each side."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What a comparison of two scripts comes to: `referee` in docs/json.md."""
 
     outcome: str
     exit_code: int
     reason: str
-    differences: list[Difference]
+    differences: list[Difference] = []
     losses: Check
-    observed: dict[str, Behaviour]
+    observed: dict[str, Behaviour] = {}
     """What the steps of both sides, `a` and `b`, did."""
+    run: float | None = None
+    """How many times as fast B is with its evaluations, checkpoints and starts of epochs."""
+    is_whole: bool = False
+    """Whether both ran to their end, and all of that was compared."""
 
     def sections(self, result: Comparison) -> list[Content]:
-        """The verdict for people."""
         proofs = {"losses": self.losses}
         proofs |= {one.name: Check(one.name, one.allowed, one.evidence) for one in self.differences}
-        return [*study.sides(result, [*proofs.values()]), f"Verdict: {self.outcome}: {self.reason}"]
+        tables = [run_table(self.observed, self.is_whole)] if len(self.observed) == 2 else []
+        return [*study.sides(result, [*proofs.values()]), *tables, f"Verdict: {self.outcome}: {self.reason}"]
+
+
+def run_table(observed: Mapping[str, Behaviour], is_whole: bool) -> Table:
+    """Where the time of both sides goes, whole or for each step, and their memory."""
+    sides = [observed[name] for name in ("a", "b")]
+    counts = [1 if is_whole else max(1, side.run_steps) for side in sides]
+    rows = []
+    for part in PARTS:
+        each = [side.run.get(part, 0.0) / count for side, count in zip(sides, counts, strict=True)]
+        if any(each):
+            rows.append([part, *map(units.duration, each)])
+    totals = [sum(side.run.values()) / count for side, count in zip(sides, counts, strict=True)]
+    rows.append(["all of it", *map(units.duration, totals)])
+    rows.append(["memory of all processes", *(units.size(side.memory) for side in sides)])
+    steps = " and ".join(f"{side.run_steps:,}" for side in sides)
+    head = "the whole run" if is_whole else "for each step"
+    return Table((head, "A", "B"), rows, note=f"Over {steps} steps, with all that is between them.")
 
 
 class Match(NamedTuple):
@@ -51,32 +93,26 @@ class Match(NamedTuple):
     allowed: set[str]
     """Names of differences that are meant."""
 
-    def verdict(self, result: Comparison, precision: float, gate: int | None = None) -> "Verdict":
+    def verdict(
+        self, result: Comparison, precision: float, gate: int | None = None, is_whole: bool = False
+    ) -> "Verdict":
         """The verdict on what was measured; the arguments are those of the function `verdict`."""
-        return verdict(self.observed, self.allowed, result, precision, gate)
+        return verdict(self.observed, self.allowed, result, precision, gate, is_whole)
 
 
 def two_scripts(
-    old: Launch | str,
-    new: Launch | str,
-    preset: str | None = None,
-    seed: int = 0,
-    allowed: Sequence[str] = (),
+    old: Launch | str, new: Launch | str, *how: Any, allowed: Sequence[str] = (), **more: Any
 ) -> Match:
-    """Two scripts as they stand."""
+    """Two scripts as they stand; preset and seed as for `study.script_plan`."""
     first, second = (Launch(side) if isinstance(side, str) else side for side in (old, new))
     observed: dict[str, Behaviour] = {}
-    title = second.program
-    plan = study.script_plan(first, preset, seed, more={title: second}, observed=observed)
-    return Match(plan, Candidate(first.program), Candidate(title), observed, named_differences(allowed))
+    title, declared = second.program, named_differences(allowed)
+    plan = study.script_plan(first, *how, more={title: second}, observed=observed, **more)
+    return Match(plan, Candidate(first.program), Candidate(title), observed, declared)
 
 
 def with_switches(
-    launch: Launch,
-    settings: Mapping[str, Value],
-    preset: str | None = None,
-    seed: int = 0,
-    allowed: Sequence[str] = (),
+    launch: Launch, settings: Mapping[str, Value], *how: Any, allowed: Sequence[str] = (), **more: Any
 ) -> Match:
     """A script as it is, and with switches that are set from outside."""
     observed: dict[str, Behaviour] = {}
@@ -84,7 +120,7 @@ def with_switches(
     declared = named_differences(allowed)
     if "batch_size" in settings:
         declared |= {"samples", "updates"}
-    plan = study.script_plan(launch, preset, seed, observed=observed)
+    plan = study.script_plan(launch, *how, observed=observed, **more)
     return Match(plan, Candidate("as it is"), Candidate(title, settings), observed, declared)
 
 
@@ -102,37 +138,222 @@ def verdict(
     result: Comparison,
     precision: float,
     gate: int | None,
+    is_whole: bool = False,
 ) -> Verdict:
     """The verdict on a comparison, whose interval was to have a half width of this `precision`.
 
     `observed`: what the steps of both sides did, by their titles. `gate`: its exit code, 1 if B is slower
-    than it allows and 3 if it cannot see that; None: no gate, B must be faster.
+    than it allows and 3 if it cannot see that; None: no gate, B must be faster. `is_whole`: of runs to their
+    end.
     """
     sides = {"a": result.a, "b": result.b}
     seen = {name: observed[run.title] for name, run in sides.items() if run.title in observed}
-    found = [*differences(*seen.values())] if len(seen) == len(sides) else []
     losses = study.losses(result.a, result.b)
-    if allowed & _EXPLAIN_LOSSES & {one.name for one in found}:
-        allowed = {*allowed, "losses"}
-    are_none = not (result.a.losses or result.b.losses)
-    if not (losses.ok or are_none):
-        found.append(Difference("losses", losses.evidence))
-    found = [msgspec.structs.replace(one, allowed=one.name in allowed) for one in found]
-    cheats = [f"{one.name}: {one.evidence}" for one in found if not one.allowed]
-
-    ratio, wide = result.ratio, _WIDE * max(precision, result.pairing.known_spread.sd)
-    speed = f"{ratio.ratio:.3f} times as fast ({ratio.low:.3f} to {ratio.high:.3f})"
-    is_open = ratio.verdict == "undecided" or ratio.half_width > wide
-    outcomes = (
-        (cheats, "trains differently", 4, "; ".join(cheats)),  # which makes any speed worthless
-        (len(seen) < len(sides), "undecided", 3, "the comparison ended before the steps were looked at"),
-        (are_none, "undecided", 3, losses.evidence),
-        (gate == 1, "slower", 1, speed),
-        (gate == 0, "not slower", 0, speed),
-        (gate == 3, "undecided", 3, f"{speed}: the gate cannot see that; raise --budget"),
-        (ratio.is_faster, "faster", 0, speed),
-        (ratio.is_slower or not is_open, "not faster", 1, speed),
-        (True, "undecided", 3, f"{speed}, {ratio.verdict}: raise --budget, or continue with --more"),
+    found = _differences(seen, allowed, result, losses, is_whole)
+    run = _run_ratio(seen) if len(seen) == len(sides) and not is_whole else None
+    outcome, code, reason = _outcome(found, seen, losses, _Speed(result, precision, run, is_whole), gate)
+    return Verdict(
+        outcome=outcome,
+        exit_code=code,
+        reason=reason,
+        differences=found,
+        losses=losses,
+        observed=seen,
+        run=run,
+        is_whole=is_whole,
     )
-    outcome, code, reason = next(row[1:] for row in outcomes if row[0])
-    return Verdict(outcome, code, reason, found, losses, seen)
+
+
+def _differences(
+    seen: Mapping[str, Behaviour], allowed: set[str], result: Comparison, losses: Check, is_whole: bool
+) -> list[Difference]:
+    found = [*differences(*seen.values())] if len(seen) == 2 else []
+    if is_whole:
+        found += _in_all(*seen.values())
+    if allowed & _EXPLAIN_LOSSES & {one.name for one in found}:
+        allowed = {*allowed, "losses", "moved"}
+    if result.a.recipe.get("workers") != result.b.recipe.get("workers") and "data" in result.b.facts:
+        found = [one for one in found if one.name != "moved"]  # other random numbers move weights otherwise
+    if not losses.ok and (result.a.losses or result.b.losses):
+        found.append(Difference("losses", losses.evidence))
+    return [msgspec.structs.replace(one, allowed=one.name in allowed) for one in found]
+
+
+def _in_all(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
+    before, now = (sum(side.trained) or sum(side.loaded) for side in (old, new))
+    if not math.isclose(now, before, rel_tol=1 - SAME):
+        yield Difference("samples", f"it trains on {now:,} samples in all, not {before:,}")
+
+
+class _Speed(NamedTuple):
+    """What was measured of the speed of steps, and of the run."""
+
+    result: Comparison
+    precision: float
+    run: float | None
+    is_whole: bool
+
+    @property
+    def in_words(self) -> str:
+        ratio = self.result.ratio
+        text = f"{ratio.ratio:.3f} times as fast ({ratio.low:.3f} to {ratio.high:.3f})"
+        if self.is_whole:
+            return f"the whole run is {text}"
+        if self.run is None or ratio.low <= self.run <= ratio.high:
+            return text
+        return f"a step is {text}, and the run, with all that is between steps, {self.run:.3g} times as fast"
+
+    @property
+    def is_faster(self) -> bool:
+        ratio = self.result.ratio
+        if self.run is not None and (self.run < 1 or self.run > _RUN_FASTER):
+            return self.run > 1 and not ratio.is_slower
+        return ratio.is_faster or ratio.low > self._clear
+
+    @property
+    def is_slower(self) -> bool:
+        ratio = self.result.ratio
+        return ratio.is_slower or ratio.high < 1 / self._clear
+
+    @property
+    def _clear(self) -> float:
+        if self.is_whole:
+            return 1 + MIN_EFFECT
+        return _OVERWHELMING if self.result.rounds >= _FEW_ROUNDS else math.inf
+
+    @property
+    def is_open(self) -> bool:
+        ratio, spread = self.result.ratio, self.result.pairing.known_spread.sd
+        if self.is_whole:
+            return False
+        return ratio.verdict == "undecided" or ratio.half_width > _WIDE * max(self.precision, spread)
+
+    @property
+    def remedy(self) -> str:
+        disturbed = fmean(self.result.pairing.rounds.disturbed or [0.0])
+        if "ended" in self.result.b.facts:
+            return "they came to their end: compare whole runs with --whole, or let them train longer"
+        if disturbed > CLEAN:
+            return f"close other programs, which took {disturbed:.0%} of the cores, then run it again"
+        return "raise --budget"
+
+
+def _outcome(
+    found: Sequence[Difference],
+    seen: Mapping[str, Behaviour],
+    losses: Check,
+    speed: _Speed,
+    gate: int | None,
+) -> tuple[str, int, str]:
+    meant = [one for one in found if not one.allowed]
+    if cheats := [f"{one.name}: {one.evidence}" for one in meant if one.name not in BESIDES]:
+        return "trains differently", 4, "; ".join(cheats)
+    if len(seen) < 2:
+        return "undecided", 3, "the comparison ended before the steps were looked at"
+    if not (speed.result.a.losses or speed.result.b.losses):
+        return "undecided", 3, losses.evidence
+    if meant:
+        less = "; ".join(one.evidence for one in meant)
+        allow = " ".join(f"--allow {one.name}" for one in meant)
+        reason = f"it trains the same, but {less}; {speed.in_words}. If that is meant: {allow}"
+        return "does less besides", 4, reason
+    return _of_speed(speed) if gate is None else _gated(gate, speed)
+
+
+def _of_speed(speed: _Speed) -> tuple[str, int, str]:
+    if speed.is_faster:
+        return "faster", 0, speed.in_words
+    if speed.is_slower or not speed.is_open:
+        return "not faster", 1, speed.in_words
+    return "undecided", 3, f"{speed.in_words}, which decides nothing: {speed.remedy}"
+
+
+def _gated(gate: int, speed: _Speed) -> tuple[str, int, str]:
+    if gate in (0, 1):
+        return ("slower" if gate else "not slower"), gate, speed.in_words
+    return "undecided", 3, f"{speed.in_words}: the gate cannot see that: {speed.remedy}"
+
+
+def _run_ratio(seen: Mapping[str, Behaviour]) -> float | None:
+    """How many times as fast the run is, where much of it is not plain steps and was seen more than once."""
+    sides = [seen[name] for name in ("a", "b")]
+    if any(side.marked < _OFTEN for side in sides):
+        return None
+    most = max(1 - side.run.get(STEPS, 0.0) / max(sum(side.run.values()), 1e-9) for side in sides)
+    a, b = (side.run_s / (fmean(side.trained) or fmean(side.loaded) or 1.0) for side in sides)  # of a sample
+    return a / max(b, 1e-12) if most >= _LARGE else None
+
+
+# ---------------------------------------------------------------- whole runs
+
+TURN_S = 2.0
+"""Seconds after which the other script goes on: what drifts on the machine then hits both."""
+_FOREVER = 10**12
+
+
+class _Life:
+    """One script from its start to its end."""
+
+    def __init__(self, child: Conversation, trained: Trained) -> None:
+        self.child, self.trained = child, trained
+        self.has_ended = False
+        self._memory = 0
+        child.suspend()
+
+    def go_on(self) -> None:
+        self.has_ended = self.child.ask("run_on", steps=_FOREVER, seconds=TURN_S)
+        memory = Memory.of(self.child.trees[0])
+        self._memory = max(self._memory, memory.peak + memory.others)
+        self.child.suspend()
+
+    def seen(self) -> tuple[Account, Behaviour]:
+        account: Account = self.child.ask("account")
+        whole: dict[str, Any] = {"run": account.parts, "memory": self._memory or None}
+        return account, structs.replace(self.child.ask("behaviour"), **whole)
+
+
+def compare_whole(match: Match, progress: Progress) -> Comparison:
+    """Runs both sides of a match to their end, in turns; nothing is looked at meanwhile but their steps.
+
+    Each is run once, so the interval is how far equal processes of scripts usually differ.
+    """
+    plan = replace(match.plan, rule=replace(match.plan.rule, warmup_s=0.0))
+    with opened(plan, progress, "a comparison") as source:
+        assert isinstance(source, ScriptSource)
+        sides = match.a, match.b
+        titled = [(side.title, source.baseline().replace(**side.changes)) for side in sides]
+        stages = rungs.recipe_stages(titled, source.target)
+        runs = [record.begun("whole", stage, source.plan, source.description) for stage in stages]
+        lives = [_Life(*source.start(stage)) for stage in stages]
+        order = random.SystemRandom()
+        for turn in itertools.count(1):
+            going = [life for life in lives if not life.has_ended]
+            if not going:
+                break
+            progress.reach(0.5, f"turn {turn} of both, to their end")
+            for life in order.sample(going, len(going)):
+                life.go_on()
+        found = [life.seen() for life in lives]
+    for stage, (_, behaviour) in zip(stages, found, strict=True):
+        match.observed[stage.title] = behaviour
+    # As if both had trained on as many samples, so that a ratio of rates is one of times.
+    rates = [1e3 / account.seconds for account, _ in found]
+    a, b = (_run(run, life, rate) for run, life, rate in zip(runs, lives, rates, strict=True))
+    pairing = Pairing(
+        rates[1:], rates[:1], against=a.id, role="previous", interleaved=True, spread=OF_SCRIPTS
+    )
+    return Comparison(a, structs.replace(b, pairings=[pairing]), pairing)
+
+
+def _run(run: Run, life: _Life, rate: float) -> Run:
+    trained = life.trained
+    return record.ended(
+        run,
+        recipe=trained.recipe,
+        losses=trained.losses,
+        facts={**run.facts, **trained.facts},
+        mechanism=trained.mechanisms,
+        startup_s=trained.startup_s,
+        samples_per_step=trained.samples_per_step,
+        raw=Raw(block_samples_per_s=[rate]),
+    )

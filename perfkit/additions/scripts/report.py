@@ -1,29 +1,18 @@
 """What watching a script has shown, as a person reads it: one sentence, the run, the lines, what to try."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from perfkit.additions.inside import looks
 from perfkit.additions.inside.trend import Trend
 from perfkit.additions.scripts import run_account
-from perfkit.additions.scripts.causes import Finding
+from perfkit.additions.scripts.causes import Finding, Suggestion
 from perfkit.additions.scripts.evidence import NOT_STEPS
-from perfkit.additions.scripts.suggest import Suggestion
 from perfkit.recipe import shown
-from perfkit.show import sentences, style, units
+from perfkit.show import sentences, units
 from perfkit.show.document import Bullets, Content, Section, Table
-from perfkit.show.style import Figure, Look, Row
 from perfkit.show.units import clean
 
-_LOOKS = {
-    run_account.START: Look("start", style.GREY, "--"),
-    run_account.EPOCHS: Look("starts of epochs", style.ORANGE, "//"),
-    run_account.STEPS: Look("steps", style.BLUE),
-    run_account.EVALUATION: Look("evaluation", style.GREEN, "xx"),
-    run_account.CHECKPOINTS: Look("checkpoints", style.PURPLE, "\\\\"),
-    run_account.COMPILING: Look("compilation", style.YELLOW, ".."),
-    run_account.BETWEEN: Look("between steps", style.VERMILLION, "++"),
-}
 _WORTH_A_SENTENCE = 0.1
 _BAR = 30
 """Characters of a whole bar."""
@@ -36,12 +25,12 @@ def first_sentence(seen: Any) -> str:
         return _of_finding(seen.findings[0], seen.is_disturbed)
     if seen.trend and seen.trend.kind != "steady":
         return f"{trend_in_words(seen.trend, seen.growing)}."
-    parts = sorted(seen.step.items(), key=lambda item: -item[1])
-    shares = [
-        f"{seconds / max(sum(seen.step.values()), 1e-9):.0%} {name}" for name, seconds in parts if seconds
-    ]
-    step = units.duration(seen.seen.step_s)
-    return f"Nothing avoidable is seen: a step of {step} is {', '.join(shares[:4])}."
+    if known := [idea for idea in seen.suggestions if (idea.gain or 1.0) > 1 + _WORTH_A_SENTENCE]:
+        *_, change, expected, _ = _idea_row(known[0], seen)
+        return f"{known[0].why}. Try {change} ({expected})."
+    parts, total = sorted(seen.step.items(), key=lambda item: -item[1]), max(sum(seen.step.values()), 1e-9)
+    shares = ", ".join(f"{seconds / total:.0%} {name}" for name, seconds in parts[:4] if seconds)
+    return f"Nothing avoidable is seen: a step of {units.duration(seen.seen.step_s)} is {shares}."
 
 
 def _of_finding(finding: Finding, is_disturbed: bool) -> str:
@@ -85,12 +74,7 @@ def sections(seen: Any) -> list[Content]:
 
 
 def _run(seen: Any) -> Iterator[Content]:
-    """The parts of the run, which add up, and what that means for the steps."""
     run = seen.run
-    pieces = [(seconds, _LOOKS[name]) for name, seconds in run.parts.items()]
-    yield Figure(
-        "run", "Where the run goes", [Row("the run", pieces, units.duration(run.seconds))], "seconds"
-    )
     rows: list[list[str]] = []
     for name, seconds in run.parts.items():
         share = seconds / max(run.seconds, 1e-9)
@@ -112,7 +96,6 @@ def _part_in_words(name: str, run: Any) -> str:
 
 
 def _seen(seen: Any) -> str:
-    """Which part of the run was seen, and what a gain in the steps is worth for it."""
     until = "to its end" if seen.seen.ended else f"up to step {seen.run.last:,}"
     text = f"Seen: {seen.run.steps:,} steps, {until}, {units.duration(seen.run.seconds)} of this run."
     if seen.trend and seen.trend.kind != "steady":
@@ -127,7 +110,6 @@ def _seen(seen: Any) -> str:
 
 
 def _lines(seen: Any) -> Table:
-    """The lines that took most, by part of a step."""
     evidence, rows = seen.evidence, list[list[str]]()
     of_all = max(sum(evidence.parts.values()), 1e-9)
     steps = max(1, evidence.steps)
@@ -145,15 +127,13 @@ def _lines(seen: Any) -> Table:
 
 
 def _advice(seen: Any) -> Iterator[Content]:
-    """Causes and switches in one table: what was measured, then bounds, then what only measuring tells."""
-    tried = [idea for idea in seen.suggestions if idea.state == "try"]
-    known = [idea for idea in tried if idea.gain or idea.measured]
+    known = [idea for idea in seen.suggestions if idea.gain or idea.measured]
     rows = [*(_idea_row(idea, seen) for idea in known if idea.measured)]
     rows += [_finding_row(finding, seen.is_disturbed) for finding in seen.findings]
     rows += [_idea_row(idea, seen) for idea in known if not idea.measured]
     head = ("evidence", "change", "expected", "where")
     yield Table(head, rows, note="" if rows else "nothing that was seen speaks for a change")
-    if unknown := [f"{idea.title} ({_settings(idea)})" for idea in tried if idea not in known]:
+    if unknown := [f"{idea.title} ({_settings(idea)})" for idea in seen.suggestions if idea not in known]:
         yield f"Not measured, and nothing that was seen tells: {', '.join(unknown)}."
 
 
@@ -184,33 +164,21 @@ def _steps(seen: Any) -> Table:
     count = len(block.step_s)
     samples = round(block.samples / count)  # batches may differ, as in epochs of two
     split = [f"{name} {units.duration(seconds)}" for name, seconds in seen.step.items() if seconds]
-    ceiling = seen.ceiling.samples_per_s if seen.ceiling else None
     rows = [
         ["samples/s", units.number(block.samples_per_s)],
-        ["tokens/s", units.number(seen.seen.tokens / block.seconds or None)],
         ["step", f"{units.duration(seen.seen.step_s)} ({script.step_is}; samples: {samples})"],
         ["a step is", ", ".join(split)],
         ["waiting for data", units.percent(seen.seen.waiting if script.loader else None)],
-        ["samples/s on a cached batch", units.number(ceiling)],
         ["peak memory of the steps", units.size(seen.peak.allocated)],
         ["profile", seen.trace or units.NOT_AVAILABLE],
         ["trains", trains.strip()],
     ]
     known = [row for row in rows if row[1] != units.NOT_AVAILABLE]
-    plural = "" if count == 1 else "s"
-    return Table(
-        ("what", "how much"), known, f"{count} step{plural} without anything else in them, no profiler"
-    )
+    title = f"{units.plural(count, 'step')} without anything else in them, no profiler"
+    return Table(("what", "how much"), known, title)
 
 
 def _details(seen: Any) -> Iterator[Content]:
-    """What cannot be had, what was tried for nothing, what a profile shows, copies and waits."""
-    others: Sequence[Suggestion] = [idea for idea in seen.suggestions if idea.state != "try"]
-    if others:
-        rows = [[idea.title, "has it" if idea.state == "on" else "no", clean(idea.why)] for idea in others]
-        yield Section(
-            "Switches that are on already, or do not help here", [Table(("switch", "", "why"), rows)]
-        )
     if seen.bottlenecks:
         texts = [clean(f"{each.bottleneck}, {each.message}") for each in seen.bottlenecks]
         yield Section("What a profile shows", [Bullets(texts)])

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 import msgspec
+import psutil
 
 from perfkit.additions.scripts.outputs import clock
 from perfkit.additions.scripts.script import Script, Step
@@ -22,7 +23,6 @@ OF_STEP = ("waiting", "forward", "backward", "optimizer", OWN)
 """What a plain step consists of."""
 _KEPT = 4000
 """Plain steps of which each time is kept."""
-_SITES = ("evaluation", "evaluation with gradients", "checkpoint", "retain_graph", "backward")
 
 
 class StepTime(msgspec.Struct, frozen=True, array_like=True):
@@ -34,13 +34,7 @@ class StepTime(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """The wall time of a run that was seen: `parts` → seconds.
-
-    `imports_s`: until torch was imported, of the start. `steps`: how many were seen, of `last` in all;
-    `epochs`: the numbers of those that began one; `evaluations`, `compiled`: how many had one, made graphs.
-    `evaluation_bytes`: by how much the process grew within an evaluation, at most. `sites`: places of calls
-    that matter, each from the innermost outwards.
-    """
+    """The wall time of a run that was seen, `parts` → seconds: `run` of `watch` in docs/json.md."""
 
     parts: dict[str, float]
     imports_s: float = 0.0
@@ -50,26 +44,22 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     epochs: list[int] = []
     evaluations: int = 0
     compiled: int = 0
+    marked: int = 0
     evaluation_bytes: int = 0
-    sites: dict[str, list[str]] = {}
 
     @property
     def seconds(self) -> float:
-        """All of it."""
         return sum(self.parts.values())
 
     def running(self, part: str) -> float:
-        """The share of the run, without its start, that a part takes."""
         return self.parts.get(part, 0.0) / max(self.seconds - self.parts.get(START, 0.0), 1e-9)
 
     @property
     def steps_share(self) -> float:
-        """The share of the run, without its start, that plain steps take."""
         return self.running(STEPS)
 
     @property
     def of_step(self) -> dict[str, float]:
-        """Seconds of a plain step by its part: means."""
         count = max(1, len(self.plain))
         sums = [sum(each) / count for each in zip(*(step.parts for step in self.plain), strict=True)]
         return dict(zip(OF_STEP, sums, strict=False))
@@ -80,7 +70,8 @@ class RunAccount:
 
     def __init__(self, script: Script) -> None:
         self._script = script
-        self._is_open = self._is_timed = not script.settings["witness"]  # from the first step on
+        self._is_open = self._is_timed = True  # from the first step on
+        self._sees_memory = not script.settings["witness"]  # which is compared from outside
         self._plain, self._marked = list[StepTime](), list[Step]()
         self._more_s = 0.0  # of plain steps that are not kept
         self._epochs, self._count = list[int](), 0
@@ -88,10 +79,10 @@ class RunAccount:
         self._fetching_since: float | None = None
         self._evaluating_since: float | None = None
         self._bytes_before = self._evaluation_bytes = 0
+        self._process = psutil.Process()
 
     @contextlib.contextmanager
     def counting(self, is_timed: bool) -> Iterator[None]:
-        """Steps count while it lasts, with the times of plain ones if nothing else is looked at."""
         self._is_open, self._is_timed = True, is_timed
         try:
             yield
@@ -100,22 +91,19 @@ class RunAccount:
 
     @property
     def is_evaluating(self) -> bool:
-        """Whether an evaluation has begun that is not over."""
         return self._evaluating_since is not None
 
     # ------------------------------------------------------------ events
 
     def on_fetch(self) -> None:
-        """A batch is asked for, of whatever loader."""
         self._fetching_since = self._fetching_since or clock()
 
     def on_evaluation(self) -> None:
-        """A model or a batch is used without gradients."""
+        now = self._process.memory_info().rss if self._is_open and self._sees_memory else 0
         if self._evaluating_since is None:
-            self._evaluating_since = self._fetching_since or clock()
-            self._bytes_before = resident_bytes() if self._is_open else 0
-        elif self._is_open:
-            self._evaluation_bytes = max(self._evaluation_bytes, resident_bytes() - self._bytes_before)
+            self._evaluating_since, self._bytes_before = self._fetching_since or clock(), now
+        elif now:
+            self._evaluation_bytes = max(self._evaluation_bytes, now - self._bytes_before)
 
     def on_training(self) -> None:
         """A forward or backward pass of the training begins: an evaluation, if there was one, is over."""
@@ -124,6 +112,13 @@ class RunAccount:
             known = spent["checkpoint"] + spent["start"] + spent["evaluated"]
             spent["evaluated"] += max(0.0, clock() - self._evaluating_since - known)
         self._fetching_since = self._evaluating_since = None
+
+    def on_end(self) -> None:
+        self.on_training()
+        last = self._script.steps.now
+        last.seconds = clock() - self._script.steps.since
+        last.marks.add("end")
+        self._marked.append(last)
 
     def on_steps(self, steps: list[Step]) -> None:
         self.on_training()
@@ -144,7 +139,6 @@ class RunAccount:
     # ------------------------------------------------------------ answering
 
     def account(self, started: float, began: float) -> Account:
-        """What was seen until now; the process `started` and the first step `began` at these times."""
         plain, marked = self._plain, self._marked
         usual_s = statistics.median(step.seconds for step in plain) if plain else None
         parts = defaultdict[str, float](float)
@@ -153,7 +147,6 @@ class RunAccount:
         for step in marked:
             for name, seconds in _split(step, usual_s).items():
                 parts[name] += seconds
-        sites = self._script.sites
         return Account(
             parts={name: parts[name] for name in PARTS if parts[name] > 0},
             imports_s=max(0.0, self._imported_at - started),
@@ -162,16 +155,13 @@ class RunAccount:
             plain=plain or [StepTime(at, step.seconds, _parts(step)) for at, step in enumerate(marked)],
             epochs=self._epochs,
             evaluations=sum("evaluation" in step.marks for step in marked),
+            marked=len(marked),
             compiled=sum("compilation" in step.marks for step in marked),
             evaluation_bytes=self._evaluation_bytes,
-            sites={
-                role: [f"{f.file}:{f.line}" for s in sites[role][:1] for f in s.frames] for role in _SITES
-            },
         )
 
 
 def _parts(step: Step) -> list[float]:
-    """Seconds of a plain step as in `OF_STEP`."""
     known = [step.waited, step.spent["forward"], step.spent["backward"], step.updated]
     return [*known, max(0.0, step.seconds - sum(known))]
 
@@ -185,12 +175,3 @@ def _split(step: Step, usual_s: float | None) -> dict[str, float]:
     if usual_s is None or extra < usual_s:  # as long as a step may be
         return {**split, STEPS: rest}
     return {**split, STEPS: usual_s, COMPILING if "compilation" in step.marks else BETWEEN: extra}
-
-
-def resident_bytes() -> int:
-    """Memory of this process; 0 where that cannot be read so cheaply."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * 4096
-    except OSError:
-        return 0

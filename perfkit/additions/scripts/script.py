@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import functools
+import math
 import os
 import statistics
 import sys
@@ -26,34 +27,37 @@ MOST_LOOKS = 16
 """First steps, calls of a role, batches of a process that are looked at: all would slow the script down."""
 
 
+WAITING = ("waiting", "sampler", "data set", "collate")
+"""Parts in which a batch is waited for; all but the first are made out only where loading is looked at."""
+
+
 @dataclass(eq=False)
 class Step:
-    """One step, from the end of the one before to its own end, by the host's clock.
+    """One step, from the end of the one before to its own end, by the host's clock; `updated` in optimizers.
 
-    `waited` and `updated` are seconds of it spent in the training loader's `next` and in optimizers.
-    `samples` and `tokens` are those that were loaded; those that went into the model (`forward_samples`)
-    where there is no loader. `spent`: seconds by what the script did (`Script.doing`). `marks`: what else
+    `samples` are those that were loaded; those that went into the model (`forward_samples`) where there is no
+    loader. `spent`: seconds by what the script did (`Script.doing`). `marks`: what else
     happened in it: `new epoch`, `evaluation`, `checkpoint`, `compilation`.
     """
 
     seconds: float = 0.0
-    waited: float = 0.0
-    updated: float = 0.0
     samples: int = 0
-    tokens: int = 0
     forward_samples: int = 0
+    updated: float = 0.0
     spent: dict[str, float] = field(default_factory=functools.partial(defaultdict, float))
     marks: set[str] = field(default_factory=set)
 
+    @property
+    def waited(self) -> float:
+        """Seconds in the training loader's `next`."""
+        return sum(self.spent.get(part, 0.0) for part in WAITING)
+
     def since(self, first: "Step") -> "Step":
-        """What came after the first part."""
         spent = {part: seconds - first.spent[part] for part, seconds in self.spent.items()}
         return Step(
             seconds=self.seconds - first.seconds,
-            waited=self.waited - first.waited,
             updated=self.updated - first.updated,
             samples=self.samples - first.samples,
-            tokens=self.tokens - first.tokens,
             forward_samples=self.forward_samples - first.forward_samples,
             spent=defaultdict(float, spent),
             marks=self.marks - first.marks,
@@ -72,20 +76,19 @@ class Steps:
         self.in_backward = False
         self._cycle = Counter[object]()  # what changes the weights, in its order, and samples fed for it
         self._is_over, self._is_loaded = False, True
-        self._since = clock()
+        self.since = clock()
+        """When the step under way began."""
         self._first: Step | None = None
 
     @property
     def are_first(self) -> bool:
-        """Whether the steps are under way in which more than their time is recorded."""
         return self.count < 3
 
     def begin(self) -> None:
-        """A batch is fetched, or a forward or backward pass begins."""
         if self._is_over and not self.in_backward and not is_capturing():
             self._end()
         if not self.began_at:
-            self.began_at, self._since = time.time(), clock()
+            self.began_at, self.since = time.time(), clock()
             self.now.spent.clear()
 
     def updated(self, by: object) -> None:
@@ -103,23 +106,22 @@ class Steps:
             self._is_over |= by is next(reversed(self._cycle))
         elif not self.count:  # one that shows up later is rarer, and ends a step from then on
             self._first = copy.deepcopy(self.now)
-            self._first.seconds = clock() - self._since
+            self._first.seconds = clock() - self.since
         self._cycle[by] += self.now.forward_samples - self._cycle.total()
         self.begin()
 
     def _end(self) -> None:
         self._is_over = False
-        self.now.seconds = clock() - self._since
+        self.now.seconds = clock() - self.since
         steps = [self._first, self.now.since(self._first)] if self._first else [self.now]
         fed = max(self._cycle.values()) // len(steps)  # optimizers share a batch
         self._cycle = Counter(dict.fromkeys(self._cycle, 0))
         for step in steps:
             self._is_loaded &= bool(step.samples)  # else a batch that is loaded serves several steps
             step.samples = (self._is_loaded and step.samples) or fed or step.samples or self._usual
-            step.tokens = step.tokens * step.samples // (step.forward_samples or step.samples)
         self.count += len(steps)
         self._listener(steps)
-        self.now, self._first, self._since = Step(), None, clock()
+        self.now, self._first, self.since = Step(), None, clock()
 
 
 def is_capturing() -> bool:
@@ -134,9 +136,7 @@ class Script(View):
     from), `backward`, and `steps` (have ended). They react in their methods
     `on_evaluation` and so on. `toggles`: switches that are set from outside. `optimizers`: those that have
     made a step. `losses`: the mean of what each of the first backward passes started from, before any
-    gradient scaling. `samples_per_step`: of a typical one. `held`: batches that are handed over again and
-    again, with their samples, by their loaders, and what is copied of them, by the call; None while there
-    are none.
+    gradient scaling. `samples_per_step`: of a typical one.
     """
 
     phases = staticmethod(contextlib.nullcontext[None])
@@ -156,7 +156,8 @@ class Script(View):
         self.backwards = 0
         self.losses: list[torch.Tensor] = []
         self.samples_per_step = 0
-        self.held: dict[Any, Any] | None = None
+        self.are_pinned: bool | None = None
+        """Whether a batch lies in page-locked memory; None until one was seen of a loader that pins."""
         self.part = ""
         """What the main thread does at this moment; empty in code of the script's own."""
         self._inner_s = 0.0
@@ -164,7 +165,6 @@ class Script(View):
         self._graphs = 0
 
     def tell(self, event: str, *facts: Any) -> None:
-        """Tells all parts what has happened."""
         for part in self.parts:
             if react := getattr(part, f"on_{event}", None):
                 react(*facts)
@@ -182,7 +182,6 @@ class Script(View):
             self.part, self._inner_s = outer, outer_inner_s + took
 
     def note(self, text: str) -> None:
-        """Keeps a remark for the parent, once."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -211,22 +210,31 @@ class Script(View):
             if len(gpus := sorted({str(p.device) for p in self.parameters() if p.is_cuda})) > 1:
                 self.note(f"the model is on {', '.join(gpus)}: times and memory are those of {self.device}")
 
+    @property
+    def loader_pins(self) -> bool:
+        return torch.cuda.is_available() and bool(getattr(self.loader, "pin_memory", False))
+
+    def pin_memory(self) -> tuple[bool, str]:
+        """As for other trainings, but of the batches: a class without a method `pin_memory` is not pinned."""
+        if self.are_pinned is False and self.loader_pins:
+            return (
+                False,
+                "the loader pins, but its batches lie in pageable memory: their class has no pin_memory()",
+            )
+        return super().pin_memory()
+
     def step_in_words(self) -> str:
-        """What counts as a step."""
         names = dict.fromkeys(type(optimizer).__name__ for optimizer in self.optimizers)
         return f"a step of {', '.join(names)}" if names else "a backward pass"
 
     def groups(self) -> list[dict[str, Any]]:
-        """The optimizers' groups of parameters."""
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     def parameters(self) -> list[nn.Parameter]:
-        """Those of the models; of the optimizers where no call of a model was seen."""
         return [*self.model.parameters()] or [p for group in self.groups() for p in group["params"]]
 
     @property
     def device(self) -> torch.device:
-        """The first parameter's; the CPU if there is none."""
         return next((p.device for p in self.parameters()), torch.device("cpu"))
 
     @property
@@ -260,15 +268,17 @@ class Script(View):
                 library = library if package in ("torch", "perfkit") else package
         return Site(role, frames, library)
 
-    @contextlib.contextmanager
-    def hold(self) -> Iterator[None]:
-        """The script gets the same batch again and again."""
-        assert self.loader is not None, "there is no DataLoader whose batches could be held"
-        self.held = {}
-        try:
-            yield
-        finally:
-            self.held = None
+
+def graph(roots: Any, most: float = math.inf) -> Iterator[Any]:
+    """The nodes that a backward pass from these tensors walks, at most so many."""
+    seen = set[Any]()
+    waiting = [root.grad_fn for root in (roots if isinstance(roots, list | tuple) else [roots])]
+    while waiting and len(seen) < most:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [before for before, _ in node.next_functions]
+            yield node
 
 
 def attributes(value: Any) -> dict[str, Any]:
@@ -294,14 +304,12 @@ def first_tensor(value: Any) -> torch.Tensor | None:
     return next((tensor for tensor in tensors(value) if tensor.dim()), None)
 
 
-def size(value: Any, batch: int = 0) -> tuple[int, int]:
-    """Samples and tokens of the first tensor: its first dimension; all elements of a 2-D integer tensor.
+def size(value: Any, batch: int = 0) -> int:
+    """Samples of the first tensor: its first dimension.
 
     It is [sequence, batch] if its second dimension is the `batch` that its layers take as such.
     """
     tensor = first_tensor(value)
     if tensor is None:
-        return 0, 0
-    is_text = tensor.dim() == 2 and not tensor.is_floating_point() and not tensor.is_complex()
-    samples = batch if tensor.shape[1:2] == (batch,) else tensor.shape[0]
-    return samples, tensor.numel() if is_text else 0
+        return 0
+    return batch if tensor.shape[1:2] == (batch,) else tensor.shape[0]

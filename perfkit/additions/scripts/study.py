@@ -3,23 +3,28 @@
 import contextlib
 import functools
 import math
+import re
+import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import psutil
 
 from perfkit.additions.scripts import landlock
 from perfkit.additions.scripts.behaviour import LOSSES, Behaviour
-from perfkit.additions.scripts.messages import RANDOM_DATA, ScriptFacts
+from perfkit.additions.scripts.messages import FAIR, RANDOM_DATA, ScriptFacts
 from perfkit.additions.scripts.outputs import LIMITS
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.errors import PerfkitError, RunFailed
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import Stage, StopRule
 from perfkit.process.child import Conversation
+from perfkit.process.tree import Tree
 from perfkit.recipe import Recipe, Value, allowed
 from perfkit.results import parity, stats
 from perfkit.results.comparison import Comparison
@@ -37,10 +42,25 @@ from perfkit.worker.messages import Description, Trained
 _FAR = 3.0
 """Standard errors by which means may differ."""
 _USUAL_STEPS = 120
-"""Steps of both sides of a usual comparison: first losses, warm-up, five rounds with held batches."""
+"""Steps of both sides of a usual comparison: first losses, warm-up, five rounds."""
 _FEWEST, _LOSSES_PART = 2, 0.1
 """If these do not fit: the fewest rounds and losses, and the part of the budget for the losses of a side."""
-_ENDED = "a script came to its end meanwhile; let both train longer to measure more"
+_ENDED = (
+    "a script came to its end meanwhile; let both train longer, or compare them to their end with --whole"
+)
+_LEAST_WARMUP, _MOST_WARMUP, _LAST_STEPS = 4, 200, 8
+"""Steps of a warm-up, and the last of them, which tell how fast a side is."""
+_CATCH_UP_S = 10.0
+"""How long a side may go on by itself at most, to be at the same place of an epoch as the other one."""
+
+
+@dataclass
+class _Pace:
+    """How fast a process is: samples of a step, and its seconds; where its newest slice began, in samples."""
+
+    samples: int
+    step_s: float
+    began_at: int = 0
 
 
 class ScriptSource(ThisMachine):
@@ -53,11 +73,8 @@ class ScriptSource(ThisMachine):
     uses_any_device = True
 
     def spread(self, recipes: Sequence[Recipe]) -> Spread:
-        """Of a user's script, whose pairs no ladder measures, only what scripts usually do is known."""
         return stats.OF_SCRIPTS
 
-    """Equal processes of a script differed by 2.1% (standard deviation, 18 pairs of three small scripts that
-    are watched, two cores, torch 2.15), two of them by more than 4.5%."""
     facts: ScriptFacts
     """What trains in the script."""
 
@@ -73,11 +90,12 @@ class ScriptSource(ThisMachine):
         self._launch = launch
         self._more = more or {}
         self._observed = observed
+        self._paces: dict[Conversation, _Pace] = {}
+        """Of the processes that are alive."""
         self._first: WatchedScript | None = None
         self._known: ScriptFacts | None = None
 
     def load(self) -> None:
-        """Starts the script and looks at its first steps."""
         launch = self._launch
         self._first = child = self._start(launch, {})
         self._known = self.facts = facts = child.ask("describe")
@@ -87,7 +105,6 @@ class ScriptSource(ThisMachine):
         self.description = Description(options, [], facts.facts, facts.convolves)
 
     def take(self) -> WatchedScript:
-        """The script with its own settings; at first it is the one that `facts` are of."""
         child, self._first = self._first or self._start(self._launch, {}), None
         return child
 
@@ -97,19 +114,44 @@ class ScriptSource(ThisMachine):
         return replace(super().target, own=allowed(facts.settings), refuses=refusing(facts.refused))
 
     def baseline(self) -> Recipe:
-        """The script's own settings."""
         return Recipe().replace(**self.target.own)
 
     def start(self, stage: Stage) -> tuple[Conversation, Trained]:
-        """Starts the script with the switches of a stage that differ from its own settings."""
         launch, rule = self._more.get(stage.title, self._launch), self.plan.rule
         toggles = {name: values[0] for name, values in stage.recipe.diff(self.baseline()).items()}
         is_plain = launch == self._launch and not toggles
         child = self.take() if is_plain else self._start(launch, toggles)
-        return self.train(stage.recipe, rule.loss_steps, rule.warmup_s, child=child)
+        steps = int(rule.warmup_s / max(self.facts.step_s, 1e-3))
+        steps = min(_MOST_WARMUP, max(_LEAST_WARMUP, steps)) if rule.warmup_s else 1
+        how = {"loss_steps": rule.loss_steps, "warmup_s": rule.warmup_s, "warmup_steps": steps}
+        try:
+            trained = child.ask("train", **how)
+        except BaseException:
+            child.stop()
+            raise
+        step_s = statistics.median(trained.warmup.step_s[-_LAST_STEPS:])
+        self._paces[child] = _Pace(max(1, trained.samples_per_step), max(step_s, 1e-9))
+        child.before_slice = functools.partial(self._slice_of, child)
+        return child, trained
+
+    def _slice_of(self, child: Conversation, samples: int, seconds: float) -> dict[str, float]:
+        """What a slice is: equal samples for all sides, from the same place of their epochs on.
+
+        Steps may get slower within an epoch, so that slices from different places of it tell nothing. A side
+        goes on to where the newest slice of another one began, unless that is too far.
+        """
+        pace, paces = self._paces[child], self._paces.values()
+        place = child.ask("reach", samples=0)
+        behind = max(each.began_at for each in paces) - place
+        if 0 < behind / pace.samples * pace.step_s <= _CATCH_UP_S:
+            place = child.ask("reach", samples=place + behind)
+        pace.began_at = place
+        if not seconds:
+            return {"samples": samples, "seconds": 0.0}
+        sample_s = sum(each.step_s / each.samples for each in paces)
+        return {"samples": max(1, round(len(paces) * seconds / sample_s)), "seconds": 0.0}
 
     def measure(self, stages: Sequence[Stage], rule: StopRule) -> list[Run]:
-        """See `Source.measure`; then asks both sides of a comparison what their steps did."""
         runs = super().measure(stages, affordable(rule, self.facts.step_s, len(stages)))
         more = {"ended": _ENDED} if isinstance(self.stopped, RunFailed) else {}
         for at, run in enumerate(runs):
@@ -121,12 +163,15 @@ class ScriptSource(ThisMachine):
         return runs
 
     def ask_more(self, side: Side) -> None:
-        """What the steps of a side have done, of its first process."""
         title, child = side.stage.title, side.child
+        if child is not None:
+            self._paces.pop(child, None)
         if self._observed is None or title in self._observed or child is None:
             return
+        memory = Memory.of(child.trees[0])
         with contextlib.suppress(PerfkitError):  # it has ended, or a person stopped it
-            self._observed[title] = child.ask("behaviour")
+            seen = child.ask("behaviour")
+            self._observed[title] = msgspec.structs.replace(seen, memory=memory.peak + memory.others)
 
     def _start(self, launch: Launch, toggles: Mapping[str, Value]) -> WatchedScript:
         child = WatchedScript(
@@ -141,6 +186,31 @@ class ScriptSource(ThisMachine):
         child.timeout_s = self.plan.timeout_s
         self._exit.callback(child.stop)
         return child
+
+
+class Memory(NamedTuple):
+    """Bytes of a script's own process, now and at its most, and of others what they share with none."""
+
+    own: int = 0
+    peak: int = 0
+    others: int = 0
+    threads: int = 0
+    """Most threads of a process of the others."""
+
+    @classmethod
+    def of(cls, tree: Tree) -> "Memory":
+        """That of a script with all that it has started."""
+        own = peak = others = threads = 0
+        for process in tree.processes():
+            with contextlib.suppress(psutil.Error, OSError, AttributeError):  # it has just ended
+                if process == tree.root:
+                    own = peak = process.memory_info().rss
+                    status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii", errors="ignore")
+                    peak = max(own, *(int(size) << 10 for size in re.findall(r"VmHWM:\s+(\d+) kB", status)))
+                else:
+                    others += process.memory_full_info().uss
+                    threads = max(threads, process.num_threads())
+        return cls(own, peak, others, threads)
 
 
 def refusing(reasons: Mapping[str, str]) -> Callable[[str, Recipe], str]:
@@ -165,8 +235,13 @@ def losses(a: Run, b: Run) -> Check:
     compared.
     """
     ours, plain = Recipe.from_dict(b.recipe), Recipe.from_dict(a.recipe)
-    if ours.workers != plain.workers and b.facts.get("data") == RANDOM_DATA and a.losses and b.losses:
-        return mean_losses(b.losses, a.losses)
+    random_data = next((run.facts["data"] for run in (b, a) if "data" in run.facts), "")
+    if ours.workers != plain.workers and random_data and a.losses and b.losses:
+        if random_data == RANDOM_DATA:
+            return mean_losses(b.losses, a.losses)
+        check = parity.losses(b.losses[:LOSSES], a.losses[:LOSSES], "tolerance", False)
+        why = "" if check.ok else f". The workers explain that: {random_data}; {FAIR}"
+        return msgspec.structs.replace(check, evidence=f"{check.evidence}{why}")
     is_same = a.script == b.script  # else more differs than the switches
     exactness = catalogue.exactness(ours, plain, b.device) if is_same else "tolerance"
     is_in_16_bits = {ours.amp, plain.amp} != {"off"}
@@ -181,7 +256,8 @@ def mean_losses(ours: Sequence[float], plain: Sequence[float]) -> Check:
     is_near = bool(abs(a.mean() - b.mean()) <= scatter)
     how = "as near as" if is_near else "further apart than"
     text = f"{a.mean():.4g} on average, and {b.mean():.4g}: {how} their scatter explains"
-    return Check("losses", is_near, f"{text}. They are not compared one by one, because {RANDOM_DATA}")
+    text += f". They are not compared one by one, because {RANDOM_DATA}; {FAIR}"
+    return Check("losses", is_near, text)
 
 
 def sides(result: Comparison, proofs: Sequence[Check]) -> list[Content]:

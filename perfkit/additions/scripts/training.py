@@ -19,44 +19,34 @@ _LOSSES = 64
 """First backward passes whose losses are kept."""
 _MOST_GRADIENTS = 1000
 """Gradients before any backward pass or optimizer: meta-learning takes some for each of its steps."""
-_module: Any = nn.Module
 
 
 class Models:
     """The modules that a script calls itself; what they call is left alone.
 
-    The way in is a module's own `_compiled_call_impl`, which torch calls in place of `_call_impl`: the
-    module's class, hooks and parameters stay as they are. It is set through `__dict__`, because a module that
-    torch.compile wraps around another one hands an attribute on. In the first steps, this object stands in
-    its place in `nn.Module`, and so sees calls of modules that are not known yet. Not a patched
-    `Module.__call__`, nor a function: a `torch.compile(model)` of the script would trace it.
+    In the first steps, calls of modules that are not known yet are seen as well (`hooks.ModuleCalls`).
     """
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self.is_compiled = False
+        self._device_type = "cpu"  # a script's own answer would list all parameters
         self._batch = 0  # samples in a layer of the model that takes [sequence, batch, features]
-        self._fed = 0, 0  # samples and tokens of the largest input for the next backward pass
+        self._fed = 0  # samples of the largest input for the next backward pass
         hooks.wrap("torch.nn.Module.compile", self._compile_in_place)
         hooks.wrap("torch.autocast.__enter__", self._enter_autocast)
-        _module._compiled_call_impl = self
-
-    def __get__(self, module: nn.Module | None, kind: type) -> Any:
-        if module is None or torch.compiler.is_compiling() or torch._C._is_tracing():
-            return None
-        return functools.partial(self._first_call, module)
+        self._calls = hooks.ModuleCalls(self._first_call)
 
     @contextlib.contextmanager
     def _ignoring_inner_calls(self) -> Iterator[None]:
-        _module._compiled_call_impl = None
+        self._calls.are_seen(False)
         try:
             yield
         finally:
             if not self._script.steps.count:  # later, a compiled model would be compiled again
-                _module._compiled_call_impl = self
+                self._calls.are_seen(True)
 
     def _first_call(self, module: Any, *args: Any, **kwargs: Any) -> Any:
-        """An outermost call of a module that is not known yet."""
         script, call = self._script, module._call_impl
         with self._ignoring_inner_calls():
             is_model = any(p.requires_grad for p in module.parameters())
@@ -69,9 +59,9 @@ class Models:
             return call(*args, **kwargs)
 
     def _adopt(self, model: Any) -> Callable[..., Any]:
-        """Takes over the calls of an outermost module, and sets its switches; returns what is called now."""
-        script, call = self._script, model.__dict__.get("_compiled_call_impl")
+        script, call = self._script, self._calls.own(model)
         script.model.append(model)
+        self._device_type = script.device.type
         script.set_process()
         if script.toggles.get("channels_last"):
             model.to(memory_format=torch.channels_last)
@@ -79,7 +69,8 @@ class Models:
         call = call or model._call_impl
         if script.toggles.get("compile"):
             call = torch.compile(call)
-        model.__dict__["_compiled_call_impl"] = own = functools.partial(self._called, model, call)
+        own = functools.partial(self._called, model, call)
+        self._calls.replace(model, own)
         return own
 
     def _compile_in_place(self, plain: Any, model: Any, *args: Any, **kwargs: Any) -> None:
@@ -104,17 +95,16 @@ class Models:
             call = functools.partial(self._examined, call)
         with script.doing("forward"):
             if script.toggles.get("amp") == "bf16":
-                with torch.autocast(script.device.type, dtype=torch.bfloat16):
+                with torch.autocast(self._device_type, dtype=torch.bfloat16):
                     output = tree_map(_in_32_bits, call(*args, **kwargs))
             else:
                 output = call(*args, **kwargs)
-        if not any(self._fed):
+        if not self._fed:
             script.tell("input", args or kwargs)
         self._fed = max(self._fed, size(args or kwargs, self._batch))
         return output
 
     def _evaluated(self, model: nn.Module, call: Any, *args: Any, **kwargs: Any) -> Any:
-        """A call outside of the training."""
         script = self._script
         script.tell("evaluation")
         if not model.training:
@@ -126,13 +116,10 @@ class Models:
             return call(*args, **kwargs)
 
     def on_backward(self) -> None:
-        now = self._script.steps.now
-        now.forward_samples += self._fed[0]
-        now.tokens += self._fed[1]
-        self._fed = 0, 0
+        self._script.steps.now.forward_samples += self._fed
+        self._fed = 0
 
     def _examined(self, call: Any, *args: Any, **kwargs: Any) -> Any:
-        """A call of the first steps: the type that it computes in is read."""
         script = self._script
         script.note_call("forward")
         is_compiled = self.is_compiled or script.toggles.get("compile")  # a hook would be captured
@@ -145,7 +132,6 @@ class Models:
         return output
 
     def _look(self, module: nn.Module, given: Any) -> None:
-        """Reads the number of samples of a layer that takes [sequence, batch, features]."""
         if not getattr(module, "batch_first", True):
             self._batch = next((each.shape[1] for each in tensors(given) if each.dim() == 3), self._batch)
 
@@ -225,7 +211,6 @@ class Updates:
             optimizer._step_supports_amp_scaling = kind == "fused"
 
     def _hook(self, plain: Any, *args: Any) -> Any:
-        """The step of a class of optimizers, from torch's static method of this name."""
         return hooks.wrapped(plain(args[-1]), self._step)
 
     def _step_scaled(self, plain: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -237,7 +222,6 @@ class Updates:
         return result
 
     def _step(self, plain: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """One step of one optimizer, which may be inside of another one."""
         script, start = self._script, clock()
         if optimizer not in script.optimizers:
             script.optimizers.append(optimizer)

@@ -10,8 +10,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -22,30 +24,16 @@ import perfkit
 from perfkit import machine
 from perfkit.additions.scripts import entry, landlock
 from perfkit.additions.scripts.messages import ScriptFacts
-from perfkit.additions.scripts.mirror import fill, unfold
+from perfkit.additions.scripts.outputs import fill, unfold
 from perfkit.errors import InvalidValue, RunFailed, one_of
 from perfkit.process.child import Conversation, OnProgress, last_lines
 from perfkit.process.failures import explain_exit
 from perfkit.process.tree import GRACE_S, Tree
 from perfkit.recipe import Recipe, Value
 
-_LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"}
-"""Programs that start the script in processes of its own."""
+_TABLES = tomllib.loads(resources.files(__package__).joinpath("watched.toml").read_text(encoding="utf-8"))
 _ELSEWHERE_S, _BUSY = 15.0, 0.2
 """Seconds without a step after which busy processes are looked for; of a core, so that one is busy."""
-_HELPERS = ("resource_tracker", "forkserver", "compile_worker")
-"""Processes of Python and torch that train nothing."""
-_QUIET = {
-    "WANDB_MODE": "disabled",
-    "MLFLOW_TRACKING_URI": "file:./mlruns",
-    "COMET_MODE": "disabled",
-    "NEPTUNE_MODE": "debug",
-    "CLEARML_OFFLINE_MODE": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
-"""Variables that keep experiment trackers from recording a run that only measures."""
-
 _DENIED = re.compile(r"Permission denied|(errno|os error) 13|Invalid cross-device link", re.IGNORECASE)
 _MOVE_AWAY = (
     "It works in a copy of its folder, and neither a program that it starts nor a library may change your "
@@ -70,7 +58,7 @@ class Launch:
         """`InvalidValue` if there is no such program, it starts several ranks, or the system is another."""
         if os.name == "nt":
             raise InvalidValue("scripts cannot be watched on this system", "Use Linux, macOS or WSL")
-        if self.script is None and self.name in _LAUNCHERS:
+        if self.script is None and self.name in _TABLES["launchers"]:
             what = f"{self.program} starts several processes, and a script is watched in one"
             raise InvalidValue(what, "Name the script itself, and let it train as a single rank")
         if self.script is None and not self.module:
@@ -80,22 +68,18 @@ class Launch:
 
     @property
     def script(self) -> Path | None:
-        """The script's file, if the program is one."""
         path = Path(self.program).absolute()
         return path if not self.module and path.is_file() else None
 
     @property
     def name(self) -> str:
-        """What the script is called in results: its file, or its module."""
         return Path(self.program).name
 
     @property
     def words(self) -> list[str]:
-        """The arguments of Python."""
         return [*["-m"] * self.module, self.program, *self.arguments]
 
     def describe(self) -> str:
-        """The command as one types it."""
         return " ".join(["python", *self.words])
 
 
@@ -151,10 +135,14 @@ class WatchedScript(Conversation):
         self.trees = [Tree(self._process.pid)]
         self.is_training = False
         """Whether it has answered: it has taken steps."""
+        self.before_slice: Callable[..., dict[str, Any]] | None = None
+        """Is given the arguments of a slice, and returns those that it gets."""
         self._cpu_s: dict[int, float] = {}
         self._look_again_at = time.monotonic()
 
     def ask(self, question: str, **arguments: Any) -> Any:
+        if question == "slice" and self.before_slice:
+            arguments = self.before_slice(**arguments)
         answer = super().ask(question, **arguments)
         self.is_training = True
         return answer
@@ -171,7 +159,7 @@ class WatchedScript(Conversation):
             "TORCHINDUCTOR_CACHE_DIR": str(machine.data_folder() / "cache" / "inductor"),
             "PYTHONHASHSEED": "0",
             **os.environ,
-            **_QUIET,
+            **_TABLES["quiet"],
             **Recipe().replace(**settings["toggles"]).environment(),
             "TMPDIR": str(self.folder),
             "PWD": folder,
@@ -195,7 +183,6 @@ class WatchedScript(Conversation):
             )
 
     def _mirrored(self) -> tuple[list[str], str]:
-        """The arguments of Python and the working directory, in a mirror of the file system."""
         where, script = Path.cwd(), self.launch.script
         known, files = [where], dict(self.launch.replaced)
         if script:
@@ -216,11 +203,9 @@ class WatchedScript(Conversation):
         return arguments, places[str(where)]
 
     def _place(self, path: Path) -> str:
-        """The place of a real path in the mirror."""
         return self._mirror + str(path.resolve())
 
     def written(self, stream: str) -> list[str]:
-        """The last lines that it wrote until now to standard output (`out`) or standard error (`err`)."""
         return last_lines(self.folder / stream).replace(self._mirror, "").splitlines()
 
     # ------------------------------------------------------------ asking
@@ -280,7 +265,7 @@ def _cpu_seconds(tree: Tree) -> dict[int, float]:
         with contextlib.suppress(psutil.Error):
             words, times = process.cmdline(), process.cpu_times()
             of_script = of_script or words  # parents come first
-            is_helper = any(name in word for word in words for name in _HELPERS)
+            is_helper = any(name in word for word in words for name in _TABLES["helpers"])
             is_python = "python" in "".join(words[:1]) and words != of_script and not is_helper
             if is_python or process == tree.root:
                 found[process.pid] = times.user + times.system

@@ -1,6 +1,5 @@
 """A script, watched as it stands: where the time of its run goes, and what to try."""
 
-import contextlib
 import math
 import re
 import statistics
@@ -10,18 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-import psutil
 
 from perfkit import machine
 from perfkit.additions.inside import SYNCS, SyncReport
 from perfkit.additions.inside.trend import Trend, trend
-from perfkit.additions.scripts import causes, evidence, report, suggest
-from perfkit.additions.scripts.causes import Finding, Growth, Symptoms
+from perfkit.additions.scripts import causes, evidence, report
+from perfkit.additions.scripts.causes import Finding, Growth, Suggestion, Switches, Symptoms
 from perfkit.additions.scripts.evidence import Evidence
 from perfkit.additions.scripts.messages import Observation, ScriptFacts
-from perfkit.additions.scripts.run_account import OF_STEP, Account
-from perfkit.additions.scripts.study import ScriptSource, script_plan
-from perfkit.additions.scripts.suggest import Seen, Suggestion
+from perfkit.additions.scripts.run_account import OF_STEP
+from perfkit.additions.scripts.study import Memory, ScriptSource, script_plan
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.model import Bottleneck
@@ -33,7 +30,7 @@ from perfkit.show import units
 from perfkit.show.document import Content
 from perfkit.studies import rungs
 from perfkit.studies.sources import Progress, opened
-from perfkit.worker.messages import Block, Peak
+from perfkit.worker.messages import Peak
 
 BUDGET_S, TRY_S = 60.0, 30.0
 """Seconds for watching once the script trains, and for each suggestion that is tried."""
@@ -47,50 +44,37 @@ _COSTS = 20
 """How many plain steps a further question takes, at most."""
 _PATIENCE_S = 60.0
 """How much longer than its budget a look may take: an evaluation may be under way."""
-_CONTRADICTS = 0.97
-"""A cached batch that is slower than this part of the pace with loading cannot be."""
 _LEAST_FASTER = 1.3
 """How many times as fast steps with one compute thread must be to be suggested."""
 _MOST_WARNINGS = 12
 _FOREVER = 10**12
 
 
-class Watched(msgspec.Struct, frozen=True, kw_only=True):
+class Watched(Symptoms, frozen=True, kw_only=True):
     """What watching a script has shown; a part that was not measured is None or empty.
 
-    `command`: as one types it. `run`: the wall time that was seen, `step`: seconds of a plain step by part.
-    `findings`: what is avoidable, the largest first. `ceiling`: steps on a cached batch. `trace`: the file
-    with the profiled steps; `bottlenecks`: what stands out in them on an accelerator. `printed`: warnings of
-    the script itself.
+    `command`: as one types it. `step`: seconds of a plain step by part. `findings`: what is avoidable, the
+    largest first. `trace`: the file with the profiled steps; `bottlenecks`: what stands out in them on an
+    accelerator.
     """
 
     command: str
-    script: ScriptFacts
     seen: Observation
-    run: Account
-    evidence: Evidence
-    step: dict[str, float] = {}
-    trend: Trend | None = None
-    growing: str = ""
-    memory: Growth | None = None
-    findings: list[Finding] = []
-    ceiling: Block | None = None
-    peak: Peak = Peak(None, None, 0)
-    syncs: SyncReport | None = None
-    trace: str | None = None
-    bottlenecks: list[Bottleneck] = []
-    suggestions: list[Suggestion] = []
-    printed: list[str] = []
-    warnings: list[str] = []
-    is_disturbed: bool = False
+    step: dict[str, float]
+    findings: list[Finding]
+    peak: Peak
+    syncs: SyncReport | None
+    trace: str | None
+    bottlenecks: list[Bottleneck]
+    suggestions: list[Suggestion]
+    warnings: list[str]
+    is_disturbed: bool
 
     @property
     def first_sentence(self) -> str:
-        """The largest avoidable thing."""
         return report.first_sentence(self)
 
     def sections(self) -> list[Content]:
-        """All of it, for people."""
         return report.sections(self)
 
 
@@ -113,7 +97,7 @@ def watch(
         assert isinstance(source, ScriptSource)
         with progress.part(0, 1 + tries):
             result = _Watching(source, budget_s, progress).ask(after, whole)
-        best = [idea for idea in result.suggestions if idea.state == "try"][: _TRIED if tries else 0]
+        best = result.suggestions[: _TRIED if tries else 0]
         side_s = result.script.startup_s + _TRIED_STEPS * result.seen.step_s
         if best and side_s > 2 * TRY_S:
             slow = f"nothing was tried, as the first steps take {side_s:.0f} s: use perfkit referee"
@@ -121,7 +105,7 @@ def watch(
         elif best:
             with progress.part(1, 2):
                 ideas = [*_try(source, best), *result.suggestions[len(best) :]]
-            result = msgspec.structs.replace(result, suggestions=suggest.ordered(ideas))
+            result = msgspec.structs.replace(result, suggestions=causes.ordered(ideas))
     return result
 
 
@@ -135,7 +119,6 @@ class _Watching:
         self._missing, self._ended = list[str](), False
 
     def ask(self, after: int, whole: bool) -> Watched:
-        """All that it tells."""
         script, budget_s = self._script, self._budget_s
         if after:
             script.ask("run_on", steps=after, seconds=_FOREVER)
@@ -144,24 +127,23 @@ class _Watching:
         self._plain: Observation = script.ask("observe", steps=_STEPS, seconds=budget_s * _OBSERVING)
         taken = cores.taken_share(before, cores.cpu_times(script.cpu_s()))
         is_disturbed, self._account = taken > CLEAN, script.ask("account")
-        memory, facts, peak = self._memory(), script.ask("describe"), script.ask("peak")
+        memory, facts, peak = Memory.of(script.trees[0]), script.ask("describe"), script.ask("peak")
+        self._facts: ScriptFacts = facts
         threads = 1 if is_disturbed and facts.device == "cpu" else 0
         seconds = budget_s * _LOOKING
         seen: Evidence = self._look(
             "the lines", evidence.QUESTION, _PATIENCE_S, seconds=seconds, threads=threads
         ) or Evidence(steps=0)
         self._go_on(whole)
-        ceiling = self._ceiling() if facts.loader else None
         syncs = self._look("hidden waits", SYNCS, steps=_SYNC_STEPS)
         trace = self._look("a profile", "profile", path=str(new_file()), **_PROFILED)
         changes, growing = self._trend(is_disturbed)
-        bf16 = any("bf16" in flag for flag in machine.facts()["cpu"]["flags"])
         symptoms = Symptoms(
-            script=facts,
-            account=self._account,
+            script=self._facts,
+            run=self._account,
             evidence=seen,
             cores=cores.usable_cores(),
-            cpu_has_bf16=bf16,
+            cpu_has_bf16=any("bf16" in flag for flag in machine.facts()["cpu"]["flags"]),
             trend=changes,
             growing=growing,
             memory=self._growth(memory),
@@ -169,36 +151,26 @@ class _Watching:
         )
         script.stop()
         self._source.facts = facts
-        fastest = _one_thread(seen, self._plain) if threads else None
-        where, found = self._source.target, causes.findings(symptoms)
-        told = Seen(where, self._plain, symptoms.cores, ceiling, facts.has_fused, is_disturbed, bf16, fastest)
-        diagnosis = analyse(trace).diagnosis if trace and facts.device != "cpu" else []
         return Watched(
+            **(msgspec.structs.asdict(symptoms) | {"run": msgspec.structs.replace(self._account, plain=[])}),
             command=script.launch.describe(),
-            script=facts,
             seen=msgspec.structs.replace(self._plain, ended=self._plain.ended or self._ended),
-            run=msgspec.structs.replace(self._account, plain=[]),
             step=self._account.of_step,
-            trend=changes,
-            growing=growing,
-            memory=symptoms.memory,
-            evidence=seen,
-            findings=found,
-            ceiling=ceiling,
             peak=peak,
             syncs=syncs,
             trace=trace,
-            # What can be gained is said above, and how long data are waited for by the steps.
-            bottlenecks=[
-                msgspec.structs.replace(each, gain_at_most=None)
-                for each in diagnosis
-                if each.bottleneck != "data-bound"
-            ],
-            suggestions=suggest.suggest(told, {each.cause for each in found}),
-            printed=[*symptoms.printed],
+            bottlenecks=[*_bottlenecks(trace)] if trace and facts.device != "cpu" else [],
             warnings=[*facts.notes, *self._remarks(taken)],
             is_disturbed=is_disturbed,
+            **self._advice(symptoms, is_disturbed, _one_thread(seen, self._plain) if threads else None),
         )
+
+    def _advice(self, symptoms: Symptoms, is_disturbed: bool, one_thread: float | None) -> dict[str, Any]:
+        findings = causes.findings(symptoms)
+        where, how = self._source.target, (is_disturbed, symptoms.cpu_has_bf16, one_thread)
+        seen = Switches(where, self._plain, symptoms.cores, symptoms.script.has_fused, *how)
+        ideas = causes.suggest(seen, {each.cause for each in findings})
+        return {"findings": findings, "suggestions": ideas}
 
     # ------------------------------------------------------------ asking
 
@@ -219,16 +191,7 @@ class _Watching:
         self._missing.append(what)
         return None
 
-    def _ceiling(self) -> Block | None:
-        """Steps on a cached batch; measured again if they are slower than with loading, which cannot be."""
-        for _ in range(2):
-            block: Block | None = self._look("a cached batch", "ceiling", samples=self._plain.block.samples)
-            if block is None or block.samples_per_s >= _CONTRADICTS * self._plain.block.samples_per_s:
-                return block
-        return None
-
     def _go_on(self, whole: bool) -> None:
-        """Lets the script go on by itself, as later steps may differ; then asks where its time went."""
         left_s = self._until - time.monotonic()
         if left_s > 0 or whole:
             seconds = _FOREVER if whole else _GOING_ON * left_s
@@ -236,31 +199,17 @@ class _Watching:
             ended = self._look("later steps", "run_on", patience_s, steps=_FOREVER, seconds=seconds)
             self._ended = bool(ended)
         if self._until > 0:
-            self._account = self._script.ask("account")
+            self._account, self._facts = self._script.ask("account"), self._script.ask("describe")
 
     # ------------------------------------------------------------ from outside
 
-    def _memory(self) -> tuple[int, int, int]:
-        """Bytes of the process, of all its workers without what they share, and most threads of a worker."""
-        own, workers, threads = 0, 0, 0
-        tree = self._script.trees[0]
-        for process in tree.processes():
-            with contextlib.suppress(psutil.Error, AttributeError):  # it has just ended
-                if process == tree.root:
-                    own = process.memory_info().rss
-                else:
-                    workers += process.memory_full_info().uss
-                    threads = max(threads, process.num_threads())
-        return own, workers, threads
-
-    def _growth(self, first: tuple[int, int, int]) -> Growth | None:
-        steps, last = self._account.last - self._plain.steps, self._memory()
-        if not (first[0] and last[0] and steps > 0):
+    def _growth(self, first: Memory) -> Growth | None:
+        steps, last = self._account.last - self._plain.steps, Memory.of(self._script.trees[0])
+        if not (first.own and last.own and steps > 0):
             return None
-        return Growth(steps, first[0], last[0], first[1], last[1], last[2])
+        return Growth(steps, first.own, last.own, first.others, last.others, last.threads)
 
     def _trend(self, is_disturbed: bool) -> tuple[Trend | None, str]:
-        """How steps change, and which of their parts does."""
         plain = self._account.plain
         numbers, seconds = [step.number for step in plain], [step.seconds for step in plain]
         # Other programs come and go: while they take the cores, steps get slower by themselves.
@@ -290,8 +239,13 @@ class _Watching:
             )
 
 
+def _bottlenecks(trace: str) -> Iterator[Bottleneck]:
+    for each in analyse(trace).diagnosis:
+        if each.bottleneck != "data-bound":
+            yield msgspec.structs.replace(each, gain_at_most=None)
+
+
 def _one_thread(seen: Evidence, plain: Observation) -> float | None:
-    """How many times as fast steps were with one compute thread; None if they were not clearly faster."""
     if not seen.steps or seen.threads < 2:
         return None
     speed = plain.step_s * seen.steps / seen.steps_s
@@ -308,14 +262,11 @@ def warnings_of(lines: Iterable[str]) -> list[str]:
 
 
 def _try(source: ScriptSource, ideas: list[Suggestion]) -> Iterator[Suggestion]:
-    """Measures suggestions, in turn with the script as it is."""
     base = source.baseline()
     recipes = [("as it is", base), *((idea.title, base.replace(**idea.settings)) for idea in ideas)]
     rule = replace(source.plan.rule, budget_s=TRY_S / 2, cached=0)
     source.plan = replace(source.plan, timeout_s=4 * TRY_S)
     _, *runs = source.measure(rungs.recipe_stages(recipes, source.target), rule)
     for idea, run in zip(ideas, runs, strict=True):
-        if ratio := run.speedup("baseline"):
-            yield suggest.tried(idea, ratio)
-        else:
-            yield msgspec.structs.replace(idea, state="refused", why=f"it failed: {run.reason or run.status}")
+        if ratio := run.speedup("baseline"):  # one that failed is suggested no more
+            yield msgspec.structs.replace(idea, measured=ratio)

@@ -9,21 +9,16 @@ from typing import Any
 import torch
 
 from perfkit.additions.scripts import hooks
-from perfkit.additions.scripts.behaviour import Behaviour
-from perfkit.additions.scripts.script import Script, Step, first_tensor
+from perfkit.additions.scripts.behaviour import MOVES_AFTER, Behaviour
+from perfkit.additions.scripts.script import Script, Step, first_tensor, graph
 from perfkit.worker.checks import shown
 
 _LOOKED_AT, _MOST_APART = 4, 7
 """First steps whose graphs are looked at; then the most steps until the next one, a random number of them."""
 _WATCHED = 4096
 """Elements of the last weights that are watched for changes."""
-_RELIED_ON = (
-    "time.perf_counter", "time.perf_counter_ns", "time.monotonic", "time.time", "time.sleep",
-    "torch.cuda.synchronize", "torch.cuda.Event", "torch.cuda.Event.record",
-    "torch.cuda.Event.elapsed_time", "torch.Tensor.backward", "torch.autograd.backward",
-    "torch.nn.Module.__call__", "torch.optim.Optimizer.profile_hook_step",
-    "torch.utils.data.DataLoader.__init__", "torch.utils.data.dataloader._BaseDataLoaderIter.__next__",
-)  # fmt: skip
+_MOST_KEPT = 64_000_000
+"""Elements of the weights of which a copy is kept for some steps; of larger models every nth one."""
 
 
 class Witness:
@@ -34,13 +29,17 @@ class Witness:
 
     def __init__(self, script: Script) -> None:
         self._script = script
-        self._relied_on = {name: pkgutil.resolve_name(name) for name in _RELIED_ON}
+        self._relied_on = {name: pkgutil.resolve_name(name) for name in hooks.TABLES["timing"]["names"]}
         self._facts = defaultdict[str, list[Any]](list)
         """The lists of a `Behaviour`."""
         self._formats: set[torch.dtype] = set()
         self._weight = torch.zeros(1)
         self._backwards = self._look_at = 0
         self._random = random.Random(script.settings["seed"])
+        self.is_timed = False
+        """Whether the steps under way are timed: then no graph is walked."""
+        self._weights_before: dict[str, torch.Tensor] = {}
+        self._moved: dict[str, torch.Tensor] = {}
         self._begin_step()
         hooks.wrap("torch.compile", self._compile)
 
@@ -55,7 +54,6 @@ class Witness:
         return plain(*args, **kwargs)
 
     def on_input(self, given: Any) -> None:
-        """After the first forward pass before each backward pass."""
         if (tensor := first_tensor(given)) is not None:
             self._values += tensor.numel()
             # The sums of a few tokens are often equal.
@@ -63,19 +61,12 @@ class Witness:
 
     def on_graph(self, roots: Any) -> None:
         """What a loss was computed from, and in which number formats; compiled parts are one node."""
-        if len(self._facts["loaded"]) < self._look_at:
+        if self.is_timed or len(self._facts["loaded"]) < self._look_at:
             return
-        seen: set[Any] = {None}
-        waiting = [root.grad_fn for root in (roots if isinstance(roots, list | tuple) else [roots])]
-        while waiting:
-            node = waiting.pop()
-            if node in seen:
-                continue
-            seen.add(node)
+        for node in graph(roots):
             self._formats |= {result.dtype for result in getattr(node, "_input_metadata", ())}
             if (leaf := getattr(node, "variable", None)) is not None:
                 self._leaves[id(leaf)] = leaf.numel()
-            waiting += [before for before, _ in node.next_functions]
 
     def on_steps(self, steps: Sequence[Step]) -> None:
         """A step has ended; the first two end together, and count as one."""
@@ -84,6 +75,10 @@ class Witness:
             plain = [p for p in script.parameters() if type(p.data) is torch.Tensor and p.dim() > 1]
             if weights := [p for p in plain if p.requires_grad]:
                 self._weight = weights[(len(weights) - 1) // 2]  # a head alone is cheap to update
+            self._weights_before = self._weights()
+        if number == MOVES_AFTER:
+            now, before, self._weights_before = self._weights(), self._weights_before, {}
+            self._moved = {name: (now[name] - old).norm() for name, old in before.items() if name in now}
         reached = None
         if self._leaves:
             updated = {id(p) for group in script.groups() for p in group["params"]} or self._leaves.keys()
@@ -109,8 +104,16 @@ class Witness:
         self._backwards = script.backwards
         self._begin_step()
 
+    def _weights(self) -> dict[str, torch.Tensor]:
+        found = dict[str, torch.Tensor]()
+        step = 1 + sum(p.numel() for p in self._script.parameters()) // _MOST_KEPT
+        for name, weight in self._script.model.named_parameters():
+            if weight.requires_grad and type(weight.data) is torch.Tensor:
+                plain = name.replace("_orig_mod.", "").replace("module.", "")
+                found[plain] = weight.detach().reshape(-1)[::step].float().clone()
+        return found
+
     def behaviour(self) -> Behaviour:
-        """Everything that was seen until now."""
         facts: dict[str, Any] = {"losses": [], "evaluations": [], "checkpoints": [], **self._facts}
         facts["batches"] = [float(hash(tuple(map(float, sums)))) for sums in facts["batches"]]
         for name in ("weight", "losses"):
@@ -122,5 +125,7 @@ class Witness:
             parameters=sum(p.numel() for p in self._script.parameters()),
             precision=shown(min(floating, key=lambda kind: kind.itemsize)) if floating else None,
             autocast=shown(autocast) if autocast else None,
+            optimizers=[type(optimizer).__name__ for optimizer in self._script.optimizers],
+            moved={name: float(norm) for name, norm in self._moved.items()},
             replaced=[name for name, plain in self._relied_on.items() if pkgutil.resolve_name(name) != plain],
         )

@@ -34,20 +34,30 @@ PLAIN = Behaviour(
 SMALLER = msgspec.structs.replace(PLAIN, trained=[8] * STEPS, values=[800] * STEPS)
 
 
-def comparison(speed=1, losses=1.0, passes=STEPS, scatter=0, disturbed=0.0):
+def comparison(speed=1, losses=1.0, passes=STEPS, scatter=0, disturbed=0.0, rounds=10, facts=None):
     def run(title, batch_size, loss):
         about = {"session": "s", "created": "", "stage": "s", "workload": "t.py", "device": "cpu"}
         about["recipe"] = Recipe(batch_size=batch_size).to_dict()
-        return Run(id=title, title=title, **about, script=title, losses=[loss] * passes)
+        return Run(id=title, title=title, **about, script=title, losses=[loss] * passes, facts=facts or {})
 
-    rates = [100 * speed * (1 + scatter * (-1) ** number) for number in range(10)]
+    rates = [100 * speed * (1 + scatter * (-1) ** number) for number in range(rounds)]
     about = {"against": "a", "role": "previous", "interleaved": True, "spread": Spread(0.005, 20)}
-    pairing = Pairing(rates, [100.0] * 10, [disturbed] * 10, **about)
+    pairing = Pairing(rates, [100.0] * rounds, [disturbed] * rounds, **about)
     return Comparison(run("a", 16, 1.0), run("b", 32, losses), pairing)
 
 
-def verdict(speed=1, new=PLAIN, allowed="", gate=None, **how):
-    return referee.verdict({"a": PLAIN, "b": new}, {allowed}, comparison(speed, **how), 0.02, gate)
+def but(**changes):
+    return msgspec.structs.replace(PLAIN, **changes)
+
+
+def verdict(speed=1, new=PLAIN, allowed="", gate=None, old=PLAIN, whole=False, **how):
+    return referee.verdict({"a": old, "b": new}, {allowed}, comparison(speed, **how), 0.02, gate, whole)
+
+
+OFTEN = {"run_steps": 20, "marked": 4}
+VALIDATED = but(evaluations=[3, 7, 11, 15], run={"steps": 1.0, "evaluation": 9.0}, **OFTEN)
+QUICKLY = but(evaluations=[3, 7, 11, 15], run={"steps": 1.0, "evaluation": 1.0}, **OFTEN)
+RARELY = but(evaluations=[15], run={"steps": 1.0, "evaluation": 2.2}, **OFTEN)
 
 
 @pytest.mark.parametrize(
@@ -69,11 +79,70 @@ def verdict(speed=1, new=PLAIN, allowed="", gate=None, **how):
         ({"speed": 2.0, "new": SMALLER, "disturbed": 0.5}, "trains differently", 4),
         ({"speed": 2.0, "new": SMALLER, "losses": 1.1, "allowed": "samples"}, "faster", 0),
         ({"speed": 2.0, "new": SMALLER, "losses": 1.1, "allowed": "batches"}, "trains differently", 4),
+        ({"speed": 10.5, "rounds": 3}, "faster", 0),
+        ({"speed": 0.1, "rounds": 3}, "not faster", 1),
+        ({"speed": 1.5, "rounds": 3}, "undecided", 3),
+        ({"speed": 10.5, "rounds": 1}, "undecided", 3),
+        ({"speed": 2.0, "new": but(optimizers=["SparseAdam"])}, "trains differently", 4),
+        ({"speed": 2.0, "new": but(optimizers=["SparseAdam"]), "allowed": "optimizer"}, "faster", 0),
+        ({"speed": 2.0, "new": but(moved={"table": 1.0}), "old": but(moved={"table": 2.0})}, "trains differently", 4),
+        ({"speed": 2.0, "new": but(moved={"table": 1.1}), "old": but(moved={"table": 1.0})}, "faster", 0),
+        ({"old": VALIDATED, "new": RARELY}, "does less besides", 4),
+        ({"old": VALIDATED, "new": RARELY, "losses": 1.1}, "trains differently", 4),
+        ({"old": VALIDATED, "new": RARELY, "allowed": "evaluations"}, "faster", 0),
+        ({"old": VALIDATED, "new": QUICKLY}, "faster", 0),
+        ({"speed": 2.0, "old": QUICKLY, "new": VALIDATED}, "not faster", 1),
+        ({"speed": 2.0, "rounds": 1, "whole": True}, "faster", 0),
+        ({"rounds": 1, "whole": True}, "not faster", 1),
+        ({"speed": 2.0, "rounds": 1, "whole": True, "new": but(trained=[16] * 10, loaded=[16] * 10)},
+         "trains differently", 4),
     ],
-)
+)  # fmt: skip
 def test_a_verdict_and_its_exit_code(case, outcome, code):
     given = verdict(**case)
     assert (given.outcome, given.exit_code) == (outcome, code), given.reason
+
+
+def test_a_run_is_judged_with_all_that_is_between_its_steps():
+    given = verdict(old=VALIDATED, new=QUICKLY)
+    assert given.run == pytest.approx(5.0)
+    assert (
+        "a step is 1.000 times as fast" in given.reason
+        and "the run" in given.reason
+        and "5 times" in given.reason
+    )
+    assert verdict(old=VALIDATED, new=msgspec.structs.replace(QUICKLY, marked=1)).run is None, (
+        "seen too rarely"
+    )
+    allowing = verdict(old=VALIDATED, new=RARELY)
+    assert "--allow evaluations" in allowing.reason and "not 4" in allowing.reason
+
+
+def test_weights_that_barely_move_do_not_count():
+    old, new = (but(moved={"table": 10.0, "bias": bias}) for bias in (0.1, 0.2))
+    assert not [*differences(old, new)]
+    new = but(moved={"table": 10.0, "head.bias": 0.2})
+    assert not [*differences(old, new)], "other names are another model"
+
+
+@pytest.mark.parametrize(
+    ("case", "remedy"),
+    [
+        ({"facts": {"ended": "they did"}}, "--whole"),
+        ({"disturbed": 0.5}, "close other programs, which took 50% of the cores"),
+        ({}, "raise --budget"),
+    ],
+)
+def test_one_remedy_is_named_the_one_that_helps(case, remedy):
+    reason = verdict(scatter=0.4, **case).reason
+    remedies = ("--whole", "close other programs", "raise --budget")
+    assert remedy in reason and sum(each in reason for each in remedies) == 1
+
+
+def test_memory_of_all_processes_is_shown_of_both():
+    given = verdict(old=but(memory=2_000_000_000), new=but(memory=500_000_000))
+    rows = referee.run_table(given.observed, is_whole=False).rows
+    assert ["memory of all processes", "2.00 GB", "500 MB"] in [[*row] for row in rows]
 
 
 def test_smaller_batches_come_through_fewer_epochs_in_as_many_steps():

@@ -1,7 +1,9 @@
 """Where a step ends, for optimizers of every kind; whose call it was, and how much went in."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 import torch
 
 from perfkit.additions.scripts import messages
@@ -65,7 +67,7 @@ def test_the_exact_expressions_of_the_user_s_calls():
     assert site.frames[0].file == str(Path(__file__).resolve())
 
 
-def test_samples_and_tokens_in_any_container():
+def test_samples_in_any_container():
     class Batch:
         __slots__ = ("__dict__", "mask")
 
@@ -73,25 +75,33 @@ def test_samples_and_tokens_in_any_container():
             self.name, self.mask, self.ids = "x", torch.ones(4), torch.zeros(4, 7, dtype=torch.long)
 
     images = torch.zeros(5, 3, 8, 8)
-    assert size([torch.tensor(1.0), {"x": [images, torch.zeros(5)]}]) == (5, 0)
-    assert size(Batch()) == (4, 28) and size(["text"]) == (0, 0)
+    assert size([torch.tensor(1.0), {"x": [images, torch.zeros(5)]}]) == 5
+    assert size(Batch()) == 4 and size(["text"]) == 0
     assert len(list(tensors({"a": [images, {"b": images}], "c": "text", "d": Batch()}))) == 4
 
 
-def test_copies_do_not_wait_once_set_and_those_of_a_held_batch_are_made_once(monkeypatch):
+@pytest.mark.parametrize("arguments", [("meta",), ("meta", torch.long), ("meta", torch.long, True)])
+def test_copies_do_not_wait_once_that_is_set_or_where_the_script_says_so(arguments, monkeypatch):
     asked = []
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: asked.append(tensor) or True)
-    batch, loaders, sources = torch.zeros(2), Loaders.__new__(Loaders), []
+    batch, loaders = torch.zeros(2), Loaders.__new__(Loaders)
     loaders._script = known = Script({"toggles": {"non_blocking": True}, "scratch": "", "samples": 1}, None)
-    known.held, loaders._batch_ids = {"loader": batch}, {id(batch)}
-    plain = lambda tensor, *to, **_: sources.append(tensor.device.type) or tensor.to(*to)
-    made = [loaders._copy(plain, batch, to, non_blocking=False) for to in ("meta", "meta", torch.long)]
-    assert known.non_blocking()[0] and [copy.device.type for copy in made] == ["meta", "meta", "cpu"]
-    assert sources == ["cpu", "cpu", "meta", "cpu"]
-    assert len(known.copies) == len(asked) == 2, "a change of type is no copy, and asks no driver"
-    loaders._copy(plain, torch.zeros(2), "cpu")
-    loaders._copy(plain, torch.zeros(2), other=torch.zeros(1, device="meta"), device="meta")
-    assert len(asked) == 4
+    loaders._batch_ids, made = {id(batch)}, []
+    loaders._copy(lambda *to, **how: made.append((to, how)), batch, *arguments)
+    assert known.non_blocking()[0]
+    assert made[0][1] == ({} if True in arguments else {"non_blocking": True})
+    assert len(asked) == (True not in arguments)
+    loaders._copy(lambda *to, **how: None, batch, torch.long)
+    assert len(known.copies) == 1 and len(asked) <= 1, "a change of type is no copy, and asks no driver"
+
+
+def test_a_batch_that_the_loader_could_not_pin_is_not_called_pinned(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    known = Script({"toggles": {}, "scratch": "", "samples": 1}, None)
+    known.loader = SimpleNamespace(pin_memory=True)
+    assert known.pin_memory()[0], "as the loader says, until a batch was seen"
+    known.are_pinned = False
+    assert known.pin_memory()[0] is False and "no pin_memory()" in known.pin_memory()[1]
 
 
 def test_every_switch_can_be_set_from_outside_or_has_its_edit():

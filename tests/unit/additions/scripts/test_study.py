@@ -31,6 +31,53 @@ def test_equal_losses_prove_the_same_training():
     assert study.losses(plain, run([2.0, 1.1], workers=2, facts={"data": messages.RANDOM_DATA})).ok
 
 
+def test_a_data_set_with_a_generator_explains_other_losses_with_workers():
+    facts = {"data": messages.OWN_RANDOM_DATA.format("rng")}
+    check = study.losses(run([2.0, 1.0], facts=facts), run([2.0, 1.5], workers=2, facts=facts))
+    assert (
+        not check.ok and "(rng)" in check.evidence and "to compare fairly, seed a generator" in check.evidence
+    )
+    check = study.losses(run([2.0, 1.0], facts=facts), run([2.0, 1.5], facts=facts))
+    assert "rng" not in check.evidence, "with as many workers it explains nothing"
+
+
+class Child:
+    """A script that has trained on some samples."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def ask(self, question, samples):
+        assert question == "reach"
+        self.place = max(self.place, samples)
+        return self.place
+
+
+def source(**paces):
+    found = study.ScriptSource.__new__(study.ScriptSource)
+    children = [Child(pace.began_at) for pace in paces.values()]
+    found._paces = dict(zip(children, paces.values(), strict=True))
+    return found, *children
+
+
+def test_both_sides_take_equal_steps_of_an_epoch():
+    taken, slow, fast = source(slow=study._Pace(32, 0.09, 320), fast=study._Pace(32, 0.01, 960))
+    size = {"samples": 192, "seconds": 0.0}
+    assert taken._slice_of(slow, 1, 0.3) == size, "together as long as two slices of 0.3 s"
+    assert slow.place == 960, "it has gone on to where the other one begins"
+    slow.place += 192
+    assert taken._slice_of(fast, 1, 0.3) == size and fast.place == 960
+    fast.place += 192
+    taken._slice_of(fast, 1, 0.3)
+    assert fast.place == 1152, "it begins the next round"
+
+
+def test_a_side_that_is_far_behind_stays_there():
+    taken, slow, _ = source(slow=study._Pace(32, 0.5, 320), fast=study._Pace(32, 0.01, 3200))
+    taken._slice_of(slow, 1, 0.3)
+    assert slow.place == 320, "45 s would be lost"
+
+
 @pytest.mark.parametrize(
     ("ours", "ok", "evidence"), [([2.0, 1.7, 1.0], True, "as near as"), ([9.0, 9.1, 9.0], False, "further")]
 )
