@@ -65,7 +65,7 @@ class Recipe(Training):
     """A training under one recipe."""
 
     settings: Annotated[
-        Texts, typer.Option("--set", help="switch=value, from the baseline up; repeatable")
+        Texts, typer.Option("--set", help="switch=value, in every stage, the baseline included; repeatable")
     ] = None
 
     def where(self) -> dict[str, Any]:
@@ -80,10 +80,8 @@ class Gate:
     fail_if_slower: Annotated[
         str | None, typer.Option(help="exit with 1 only if B is slower than A by more than this, such as 3%")
     ] = None
-    budget: Annotated[float, typer.Option(help="seconds of rounds, over all pairs of processes", min=0)] = (
-        90.0
-    )
-    precision: Annotated[float, typer.Option(help="until the interval is ± this share", min=0)] = 0.02
+    budget: Annotated[float, typer.Option(help="seconds of starting and measuring", min=0)] = 90.0
+    precision: Annotated[float, typer.Option(help="stop once the interval is ± this share", min=0)] = 0.02
 
     def __post_init__(self) -> None:
         """Checks the limit before anything is measured."""
@@ -199,7 +197,7 @@ def stored() -> "Iterator[RunStore]":
 def check_writable(*paths: Path | None) -> None:
     """Before hours are spent: can the results be written, and at most one of them to standard output?"""
     if [*map(str, paths)].count("-") > 1:
-        raise InvalidValue("two results were to go to standard output", "Name a file for one of them")
+        raise InvalidValue("two results were directed to standard output", "Name a file for one of them")
     for path in paths:
         if path and str(path) != "-":
             folder = path.absolute().parent

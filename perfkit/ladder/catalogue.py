@@ -62,7 +62,7 @@ class StopRule:
 
 
 class Preset(NamedTuple):
-    """What `smoke`, `quick` or `paper` stands for."""
+    """What `smoke`, `quick` or `paper` means."""
 
     size: Size
     rule: StopRule

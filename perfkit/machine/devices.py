@@ -46,7 +46,7 @@ class Found(msgspec.Struct, frozen=True):
 
 @functools.cache
 def ask_torch() -> Found:
-    """Asks torch in a process of its own, which takes seconds."""
+    """Asks torch in a separate process, which takes seconds."""
     command = [sys.executable, "-c", _ASK_TORCH]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)

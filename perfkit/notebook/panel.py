@@ -65,7 +65,7 @@ class Panel(Sectioned):
         self._stop = self.button("Stop", "Stop; what is finished is kept", self.stop)
         if in_colab():  # where no click arrives before the work has ended
             self._stop.layout.display = "none"
-        more = "Measure further rounds, because these do not decide it"
+        more = "Measure more rounds, because these leave it undecided"
         self._more = self.button("Continue", more, lambda: self.start(self._measure, self.job))
         acts = row([run, self._stop, self._more, *self.buttons, self.status.line])
         everything = [widgets.HTML(_STYLE), *self.above, acts, self.status.error, *self.below, result]
@@ -132,7 +132,7 @@ class Panel(Sectioned):
     def require_rest(self) -> None:
         """Refuses a change while work is under way, with an InvalidValue."""
         if self.is_busy:
-            raise InvalidValue("this panel is at work", "Wait for its end, or press Stop")
+            raise InvalidValue("this panel is busy", "Wait until it has finished, or press Stop")
 
     @property
     def runs(self) -> Sequence[Run]:

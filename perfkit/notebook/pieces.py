@@ -75,7 +75,7 @@ class Status:
         if isinstance(problem, KeyboardInterrupt):
             words = str(Stopped())
         elif problem and not isinstance(problem, PerfkitError):
-            words = f"{type(problem).__name__}: {problem}. This is a fault of perfkit: please report it"
+            words = f"{type(problem).__name__}: {problem}. This is a bug in perfkit: please report it"
             lines = preformatted("".join(traceback.format_exception(problem)))
             details = f"<details><summary>Traceback</summary>{lines}</details>"
         self.error.value = alert(words) + details

@@ -52,7 +52,7 @@ class StagePanel(LadderPanel):
         )
         self._guess.observe(lambda _: self.show(), "value")
         self._decisions = text("pk-climb")
-        about = "The panels of later stages start from a loop with it, or without it"
+        about = "The panels of later stages start from a loop with this stage, or without it"
         choices = [self.button("Keep", about, self.keep), self.button("Drop", about, self.drop)]
         self.above = [self.controls.widget]
         if stage != "baseline":  # nothing is below it that it could be faster than

@@ -134,7 +134,7 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
 
 
 class Child(Conversation):
-    """A measuring process for each rank, each with its loader workers in a session of its own.
+    """A measuring process for each rank, each with its loader workers in a separate session.
 
     `environment` holds variables besides those of this process, such as `Recipe.environment()`, `generation`
     is that of its zygote; the others are those of a `Conversation`, and what `ask` raises is raised here too.

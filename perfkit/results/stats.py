@@ -33,7 +33,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """How many times faster one side is (above 1 is faster), with its 95% interval and the verdict."""
+    """How many times as fast one side is, with its 95% interval and the verdict."""
 
     ratio: float
     low: float
@@ -228,7 +228,7 @@ MOST_ROUNDS = 60
 
 
 class AAPair(NamedTuple):
-    """Two equal processes that were measured beside each other."""
+    """Two equal processes that were measured together."""
 
     log_ratio: float
     scatter: float

@@ -122,7 +122,7 @@ def verdict(run: Run, before: Run | None = None, ratio: Ratio | None = None) -> 
         share, ceiling = run.data_wait_share, run.ceiling_samples_per_s
         text = f"{rate(run)} samples/s"
         text += f"; {units.percent(share)} of the step waits for data" if share is not None else ""
-        text += f"; with free data it would reach {units.number(ceiling)} samples/s" if ceiling else ""
+        text += f"; if data were free it would reach {units.number(ceiling)} samples/s" if ceiling else ""
     elif run.is_again:
         text = f"{units.ratio(ratio)} of the baseline, the same recipe in a second process"
     else:
@@ -190,7 +190,8 @@ def notices(runs: Sequence[Run]) -> list[str]:
     origins = dict.fromkeys(clean(run.origin.describe()) for run in runs if run.origin)
     lines = [f"{origin}: played, not measured now." for origin in origins]
     if known := next((run.simulated for run in runs if run.simulated), None):
-        lines.append(f"Simulated {known.gpu}: no kernel ran. Intervals of ~predicted values hold its error.")
+        band = "the intervals of ~predicted values include the model's error"
+        lines.append(f"Simulated {known.gpu}: no kernel ran; {band}.")
     if disturbed := [run for run in runs if run.disturbed is not None]:
         worst = max(disturbed, key=lambda run: run.disturbed or 0.0)
         text = next((clean(text) for text in worst.warnings if "of the cores" in text), "by other programs")

@@ -169,13 +169,13 @@ def _remarks(run: Run, side: Side, measured: Measured) -> Iterator[str]:
     pairing = run.pairing("previous") or run.pairing("baseline")
     if pairing and (rooms := pairing.in_two_rooms):
         quiet, noisy = (f"{room.ratio:.2f}× ({room.low:.2f}–{room.high:.2f})" for room in rooms)
-        yield f"clean rounds and those next to other programs disagree: {quiet} and {noisy}"
+        yield f"rounds without and with other programs disagree: {quiet} and {noisy}"
     if count < stats.MIN_ROUNDS:
         yield f"too few rounds for a verdict ({count}): use the preset quick or paper"
     if not measured.together and len(measured.sides) > 1:
-        yield "the sides took turns, because memory does not hold them together: this needs longer"
+        yield "the sides took turns, because they do not fit into memory together, so this takes longer"
     if run.ceiling_below_rate:
-        yield "the compute-only rate came out below the rate: the machine was not steady; run it again"
+        yield "the compute-only rate is below the measured one, so the machine was not steady: run it again"
     if side.peak and side.peak.recompiles:
         yield "the model was recompiled while it was measured: keep its input shapes the same"
     for conditions in run.machine["conditions"].values():

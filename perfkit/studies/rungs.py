@@ -79,7 +79,7 @@ def all_stages(source: Source) -> list[Stage]:
 def described(plan: Plan, load: bool = False) -> Source:
     """A plan's source, not started, that knows what the workload and the device report.
 
-    A child loads the workload, so that this process stays clean; nothing is trained, so nobody need wait. If
+    A child loads the workload, so that this process stays clean; nothing is trained, so no lock is taken. If
     not `load`, they will probably report what the workload's class declares.
     """
     source = plan.source(plan, Progress())

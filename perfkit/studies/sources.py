@@ -106,7 +106,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Request:
-    """What a source completes: None stands for its default."""
+    """What a source completes: None is replaced by its default."""
 
     workload: str | None
     preset: str | None
@@ -275,11 +275,11 @@ def plan(  # noqa: PLR0913, PLR0917 - the options of every measuring command
         workload: a built-in one, or `package.module:name`.
         preset: `smoke`, `quick` or `paper`.
         stages: optimizations in their order; the whole ladder if None. The baseline always comes first.
-        settings: switches set from the baseline up.
+        settings: switches set in every stage, the baseline included.
         device: `cuda`, `mps` or `cpu`; `sim:v100` predicts what a GPU would do; `recorded:NAME` plays a
             recording, and measures nothing.
         options: the workload's constructor arguments, over those of the preset.
-        below: start from the default ladder as it stands below the first stage, not from the plain loop.
+        below: start from the default ladder below the first stage, not from the plain loop.
         seed: of weights, order and augmentation.
         timeout_s: time limit for the start of a stage, and for each of its blocks.
         host: the host of a simulated GPU.

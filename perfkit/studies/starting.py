@@ -77,6 +77,6 @@ def _check_switches(trained: Trained) -> None:
     off = [f"{proof.name} ({proof.evidence})" for proof in trained.mechanisms if not proof.ok]
     if off:
         raise RunFailed(
-            f"the mechanism is not on: {'; '.join(off)}",
-            "The numbers would not be of this recipe, so it is not measured; check the workload's code",
+            f"the switch is not in effect: {'; '.join(off)}",
+            "It was not measured, because the numbers would not be of this recipe. Check the workload's code",
         )

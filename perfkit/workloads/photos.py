@@ -14,7 +14,7 @@ from perfkit.workloads.files import photo_folder
 
 
 def scaled_photo(file: str, size: int) -> Image.Image:
-    """A photo, decoded at the smallest of a JPEG file's scales whose sides are no shorter than this."""
+    """A photo, decoded at the smallest of a JPEG file's scales whose sides are at least this long."""
     photo = Image.open(file)
     photo.draft("RGB", (size, size))
     return photo.convert("RGB")

@@ -154,7 +154,7 @@ def test_a_switch_that_is_not_in_effect_is_an_error_not_a_slow_stage(machine, wh
     machine.mechanisms = [Mechanism("pin_memory", False, "batch is pageable")]
     (run,) = measure(where, [stage(8)])
     assert run.status == "failed"
-    assert "the mechanism is not on: pin_memory (batch is pageable)" in run.reason
+    assert "the switch is not in effect: pin_memory (batch is pageable)" in run.reason
     assert machine.slices() == []
     assert machine.alive() == []
 
