@@ -211,7 +211,8 @@ def serve(descriptor: int) -> None:
                     _become(Connection(line))
                 os.close(line)
                 children[pid] = status
-                os.write(status, _NUMBER.pack(pid))
+                with contextlib.suppress(BrokenPipeError):  # whoever asked has given up meanwhile
+                    os.write(status, _NUMBER.pack(pid))
 
 
 def _tell_ends(ended: int, children: dict[int, int]) -> None:
@@ -241,8 +242,10 @@ def _end_all(children: Mapping[int, int]) -> None:
 def _become(line: Connection) -> None:
     """Prepares this process, then answers questions; a failure goes to the parent. Never returns."""
     try:
-        _prepare(line.recv())
-        registry.load(SERVE)(line)
+        about = line.recv()
+        if os.path.isdir(os.path.dirname(about.log)):  # else whoever asked has given up meanwhile
+            _prepare(about)
+            registry.load(SERVE)(line)
     except BaseException as problem:  # whatever it is, the parent must hear of it
         traceback.print_exception(problem, file=sys.stderr)
         sys.stderr.flush()

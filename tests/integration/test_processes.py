@@ -190,6 +190,27 @@ def test_when_the_zygote_dies_its_children_do_and_another_starts(tmp_path, monke
         assert call("builtins:divmod", 7, 2) == (3, 1), "also at once, before the death is noticed"
 
 
+GIVES_UP = """
+from perfkit.process import child, zygote
+def interrupted(status):
+    raise KeyboardInterrupt
+zygote.Forked = interrupted
+try:
+    child.Child()
+except KeyboardInterrupt:
+    pass
+"""
+
+
+@on_linux
+def test_who_gives_up_while_torch_is_imported_sees_no_traceback_afterwards():
+    """The request is still read, when its folder and its pipe have gone."""
+    done = subprocess.run(
+        [sys.executable, "-c", GIVES_UP], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stderr == ""
+
+
 def states(child):
     return {process.status() for tree in child.trees for process in tree.processes()}
 
