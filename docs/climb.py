@@ -235,7 +235,7 @@ MEASURED = [knob for knob in LADDER if knob.title not in ("Batch size", "uint8 c
 
 
 def measure(
-    knobs: Sequence[Knob] = MEASURED, preset: str = "quick", minutes: float = 24, group: int = 5
+    knobs: Sequence[Knob] = MEASURED, preset: str = "quick", minutes: float = 24, group: int = 8
 ) -> list[Run]:
     """Measures all combinations on this CPU, `group` of them and the plain loop in the same rounds.
 
