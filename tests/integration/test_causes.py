@@ -119,6 +119,28 @@ CASES = {
         + LOADED,
         "same_random_numbers",
     ),
+    "a slow sampler": (
+        "class Slow(torch.utils.data.Sampler):\n    def __init__(self): pass\n    def __len__(self): return 512\n"
+        "    def __iter__(self):\n        for index in range(512):\n"
+        "            sorted(range(30_000), key=lambda at: -at)  # HERE\n            yield index\n"
+        "loader = DataLoader(torch.randn(512, 8), batch_size=4, sampler=Slow())\n" + LOADED,
+        "loading_line",
+    ),
+    "an epoch in each step": (
+        "loader = DataLoader(torch.randn(500_000, 8), batch_size=4, shuffle=True)  # HERE\n"
+        "while True:\n    step(next(iter(loader)))\n",
+        "epoch_in_each_step",
+    ),
+    "outputs are kept": (
+        "history = []\nwhile True:\n    x = torch.randn(1_500, 8)\n    step(x)\n"
+        "    history.append(model(x))  # HERE\n",
+        "memory_grows",
+    ),
+    "checkpoints": (
+        "for number in range(1_000_000):\n    step(torch.randn(4, 8))\n    time.sleep(0.002)\n"
+        "    if number % 5 == 4:\n        torch.save(torch.zeros(2_000_000), 'last.pt')  # HERE\n",
+        "checkpoints",
+    ),
     "workers start again": (
         "class Slow(Dataset):\n    def __len__(self): return 8\n    def __getitem__(self, index): return torch.zeros(8)\n"
         "def begin(worker): time.sleep(0.3)\n"

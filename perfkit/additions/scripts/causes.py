@@ -34,6 +34,8 @@ _CHEAP_SAMPLE_S = 300e-6
 """Rows in memory that take less cost their handling, not their content."""
 _NEEDED = re.compile(r"(_loss|cross_entropy|Loss\.forward|zero_grad|clip_grad\w*|GradScaler\.\w+)$")
 """Functions between the passes of a step that belong to the training."""
+_BATCHES = ("waiting", "data set", "collate")
+"""Parts in which a batch is loaded, or waited for."""
 _MANY_ROWS, _ENOUGH_STEPS = 8, 20
 _USUAL_THREADS = 5
 """Of a loader worker, at most: its own, and those of its queues."""
@@ -93,11 +95,15 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
             if line.part in parts:
                 yield line, line.seconds / self.evidence.steps_s * self.run.steps_share
 
+    def loads(self, *parts: str) -> float:
+        """The share of the run in which steps wait for data, by parts of that."""
+        seconds = sum(self.evidence.parts.get(part, 0.0) for part in parts)
+        return seconds / self.evidence.steps_s * self.run.steps_share
+
     @property
     def loading(self) -> float:
-        parts = self.evidence.parts
-        loading = sum(parts.get(part, 0.0) for part in ("waiting", "data set", "collate"))
-        return loading / self.evidence.steps_s * self.run.steps_share
+        """All of it."""
+        return self.loads("sampler", *_BATCHES)
 
     def loading_lines(self) -> Iterator[tuple[Line, float]]:
         """Lines that load, with their share of the run; of lines in workers, that is a share of the wait."""
@@ -152,7 +158,12 @@ def _outside(seen: Symptoms) -> Found:
     sites = {EVALUATION: "evaluation", EPOCHS: "loader", CHECKPOINTS: "checkpoint"}
     for part, cause in causes.items():
         share, count = account.running(part), counts[part]
-        least = _LEAST / 2 if part == CHECKPOINTS else _LEAST
+        least = _LEAST
+        if part == CHECKPOINTS:  # other programs make steps long, but not those of the looks with one thread
+            looked_at = seen.evidence.parts.get("checkpoint", 0.0) / max(
+                sum(seen.evidence.parts.values()), 1e-9
+            )
+            least, share = _LEAST / 2, max(share, looked_at)
         if share >= least and not (part == EPOCHS and count < 2):
             each = units.duration(account.parts[part] / max(1, count))
             yield _found(cause, seen.site(sites[part]), share, count=count, each=each, **facts)
@@ -231,7 +242,7 @@ def _dense_embedding(seen: Symptoms) -> Found:
 
 
 def _handling(seen: Symptoms) -> Found:
-    data, loading, share = seen.evidence.data, seen.evidence.loading, seen.loading
+    data, loading, share = seen.evidence.data, seen.evidence.loading, seen.loads(*_BATCHES)
     if where := seen.warned_at("Creating a tensor from a list of numpy.ndarrays is extremely slow"):
         lines = [*seen.loading_lines(), *seen.lines(OWN)]
         yield _found("tensor_from_list", where, sum(part for line, part in lines if line.where == where))
@@ -281,7 +292,7 @@ def _memory(seen: Symptoms) -> Found:
     if not memory or is_explained or memory.steps < _ENOUGH_STEPS:
         return
     grew = memory.last - memory.first
-    if grew > max(2 * _MUCH_MEMORY, 0.1 * memory.first):
+    if grew > (_MUCH_MEMORY if seen.evidence.kept else max(2 * _MUCH_MEMORY, 0.1 * memory.first)):
         grew_by, size, kept = units.size(grew), units.size(memory.last), seen.evidence.kept
         of = f": `{next(iter(kept))}` grows, and holds tensors with their graphs" if kept else ""
         where, steps = next(iter(kept.values()), ""), memory.steps

@@ -263,7 +263,7 @@ class Loaders:
 
     def _next_index(self, plain: Any, iterator: Any) -> Any:
         """The sampler knows how many samples a batch has, whatever the collate function makes of them."""
-        with self._script.doing("sampler") if self._is_fetching else contextlib.nullcontext():
+        with self._script.doing("sampler") if self._script.part == "waiting" else contextlib.nullcontext():
             indices = plain(iterator)
         iterator._perfkit.indices.append(indices)
         return indices
