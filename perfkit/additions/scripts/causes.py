@@ -356,6 +356,12 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     at_most: bool = False
     measured: Ratio | None = None
 
+    @property
+    def may_help(self) -> bool:
+        """Whether it was not tried, or gave something."""
+        gave = self.measured
+        return gave is None or (gave.ratio >= _HELPS and gave.verdict != "no measurable difference")
+
 
 @dataclass(frozen=True)
 class Switches:
@@ -405,19 +411,14 @@ def suggest(seen: Switches, causes: Collection[str] = ()) -> list[Suggestion]:
 
 
 def ordered(ideas: Sequence[Suggestion]) -> list[Suggestion]:
-    """By what they gave, then by what they can give; without those that were tried and did not help."""
+    """By what they gave, then by what they can give; those that were tried for nothing come last."""
 
     def place(idea: Suggestion) -> tuple[int, float]:
         if idea.measured:
-            return 0, -idea.measured.ratio
+            return 0 if idea.may_help else 3, -idea.measured.ratio
         return 1 if idea.gain else 2, -(idea.gain or 0.0)
 
-    return sorted(filter(_may_help, ideas), key=place)
-
-
-def _may_help(idea: Suggestion) -> bool:
-    gave = idea.measured
-    return gave is None or (gave.ratio >= _HELPS and gave.verdict != "no measurable difference")
+    return sorted(ideas, key=place)
 
 
 def _loading(seen: Switches) -> Iterator[Suggestion]:

@@ -25,7 +25,7 @@ def first_sentence(seen: Any) -> str:
         return _of_finding(seen.findings[0], seen.is_disturbed)
     if seen.trend and seen.trend.kind != "steady":
         return f"{trend_in_words(seen.trend, seen.growing)}."
-    if known := [idea for idea in seen.suggestions if (idea.gain or 1.0) > 1 + _WORTH_A_SENTENCE]:
+    if known := [idea for idea in seen.suggestions if (idea.gain or 1) > 1.1 and idea.may_help]:
         *_, change, expected, _ = _idea_row(known[0], seen)
         return f"{known[0].why}. Try {change} ({expected})."
     parts, total = sorted(seen.step.items(), key=lambda item: -item[1]), max(sum(seen.step.values()), 1e-9)
@@ -127,13 +127,17 @@ def _lines(seen: Any) -> Table:
 
 
 def _advice(seen: Any) -> Iterator[Content]:
-    known = [idea for idea in seen.suggestions if idea.gain or idea.measured]
+    tried = [idea for idea in seen.suggestions if not idea.may_help]
+    known = [idea for idea in seen.suggestions if (idea.gain or idea.measured) and idea not in tried]
     rows = [*(_idea_row(idea, seen) for idea in known if idea.measured)]
     rows += [_finding_row(finding, seen.is_disturbed) for finding in seen.findings]
     rows += [_idea_row(idea, seen) for idea in known if not idea.measured]
     head = ("evidence", "change", "expected", "where")
     yield Table(head, rows, note="" if rows else "nothing that was seen speaks for a change")
-    if unknown := [f"{idea.title} ({_settings(idea)})" for idea in seen.suggestions if idea not in known]:
+    for idea in tried:
+        yield f"Tried for nothing: {idea.title} ({_settings(idea)}), {sentences.result(idea.measured)}."
+    others = [idea for idea in seen.suggestions if idea not in known and idea not in tried]
+    if unknown := [f"{idea.title} ({_settings(idea)})" for idea in others]:
         yield f"Not measured, and nothing that was seen tells: {', '.join(unknown)}."
 
 

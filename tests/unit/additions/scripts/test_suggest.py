@@ -97,4 +97,6 @@ def test_what_was_tried_and_did_not_help_is_suggested_no_more():
     cases = (0.95, "slower", False), (1.02, "undecided", False), (1.2, "faster", True)
     for ratio, verdict, helps in cases:
         gave = Ratio(ratio, ratio - 0.1, ratio + 0.1, verdict)
-        assert bool(ordered([msgspec.structs.replace(idea("AMP"), measured=gave)])) == helps
+        tried = msgspec.structs.replace(idea("AMP"), measured=gave)
+        assert tried.may_help == helps
+        assert ordered([tried, idea("Optimizer")])[0 if helps else -1] == tried
