@@ -1,5 +1,6 @@
 """Puts the double of CUDA into every Python process that has this folder on its PYTHONPATH, once it imports torch."""
 
+import importlib.machinery
 import importlib.util
 import os
 import sys
@@ -22,14 +23,14 @@ class AfterTorch:
         if name != "torch":
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        # Not through every finder: one that wraps what it is given, as perfkit's own, would wrap it twice.
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
         plain = spec.loader.exec_module
 
         def exec_module(module):
+            # Torch has none of the lines that are noted, and its import makes millions of calls.
             tracing = sys.gettrace()
-            sys.settrace(
-                None
-            )  # torch has none of the lines that are noted, and its import thousands of calls
+            sys.settrace(None)
             plain(module)
             sys.settrace(tracing)
             double = load("perfkit_double", HERE.parent / "double.py")
