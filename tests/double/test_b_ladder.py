@@ -5,10 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from perfkit.additions.parity import study
-from perfkit.recipe import Recipe, switches
+from perfkit.recipe import switches
 from perfkit.results.store import RunStore
-from perfkit.studies import compare, sources
+from perfkit.studies import sources
 from perfkit.studies.rungs import climb
 from tests.support import double
 from tests.support.cli import perfkit
@@ -33,14 +32,6 @@ def test_a_ladder_with_every_switch_that_needs_cuda_runs_from_end_to_end():
     assert base.machine["device"]["name"] == double.NAME, "a run says that no GPU has made it"
     assert base.peak_memory_bytes <= base.peak_reserved_bytes
     assert base.raw.device_step_s
-
-
-@pytest.mark.parametrize("stage", ["device_prefetch", "amp_fp16"])
-def test_a_stage_trains_the_same(stage):
-    baseline = plan(stages=["baseline"])
-    side = compare.candidate(stage, baseline)
-    found = study.parity(baseline, side.title, Recipe().replace(**side.changes))
-    assert found.ok, found.describe()
 
 
 def test_a_device_that_is_not_there_is_refused():

@@ -9,11 +9,12 @@ from torch import distributed, nn
 import perfkit
 from perfkit.additions.inside import KernelReport, step
 from perfkit.additions.inside.syncs import detect_syncs
+from perfkit.additions.parity import check as parity
 from perfkit.additions.scripts.script import Script, Steps
 from perfkit.errors import RunFailed
 from perfkit.parallel import prefetched
 from perfkit.recipe import Recipe
-from perfkit.worker import checks, parity, timeline
+from perfkit.worker import checks, timeline
 from perfkit.worker.checks import View
 from perfkit.worker.procedure import drive
 from perfkit.worker.session import Session, _reduce_s
@@ -148,6 +149,13 @@ def test_parity_takes_a_small_batch():  # 4.10
     assert batch == f"samples in a batch: {parity.MOST_SAMPLES}"
     assert all(check.ok for check in report.checks), report.checks
     assert all(proof.ok for proof in report.mechanisms)
+
+
+def test_prefetching_to_the_device_trains_the_same():
+    how = {"pin_memory": True, "non_blocking": True, "device_prefetch": True}
+    report = parity.check(session(), Recipe(batch_size=8, **how), "bitwise", 0, 4)
+    assert all(check.ok for check in report.checks), report.checks
+    assert all(proof.ok for proof in report.mechanisms), report.mechanisms
 
 
 def test_the_scale_of_fp16_does_not_skip_the_first_updates():  # 4.9

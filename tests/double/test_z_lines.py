@@ -6,8 +6,6 @@ import pytest
 
 from tests.support import cuda_lines
 
-NOT_YET = 20
-"""Lines that no test here runs yet: of a watched script, of lanes and of a search among others. It is to become 0."""
 SOURCE = """
 def facts(device):
     if device.type != "cuda":
@@ -38,4 +36,4 @@ def test_lines_behind_a_test_for_cuda_were_run(request, cuda):
     if missing or request.config.option.keyword:
         pytest.skip("lines for CUDA: only a run of the whole folder shows whether all were run")
     missing = cuda_lines.missing(cuda)
-    assert len(missing) <= NOT_YET, missing
+    assert missing == []
