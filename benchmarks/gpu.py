@@ -47,7 +47,7 @@ OK, FAILED, LATE, LEFT_OUT = "passed", "failed", "out of time", "left out"
 
 @dataclass(frozen=True)
 class Part:
-    """One command, and for how many seconds it may run."""
+    """One command, and for about how many seconds it may run; all are scaled to the time that there is."""
 
     name: str
     title: str
@@ -88,7 +88,7 @@ def parts(folder: Path, memory_bytes: int | None, preset: str) -> list[Part]:
     if preset == "paper":
         sized += ["--option", f"image_size={image_size(memory_bytes)}"]
     here = [sys.executable, "-m", "benchmarks.gpu"]
-    pytest = [sys.executable, "-m", "pytest", "-q", "-n", "0", "tests/gpu"]
+    pytest = [sys.executable, "-m", "pytest", "-v", "--tb=short", "-n", "0", "tests/gpu"]
     half = "amp" if devices.accelerators().bf16 else "amp_fp16"
     smoke = perfkit("run", *where, "--preset", "smoke", "--keep-all", "-o", out("smoke.json"))
     ladder = perfkit("run", *sized, "--keep-all", "-o", out("ladder.json"), "--html", out("ladder.html"))
@@ -116,10 +116,9 @@ def parts(folder: Path, memory_bytes: int | None, preset: str) -> list[Part]:
 # ---------------------------------------------------------------- running
 
 
-def run(part: Part, folder: Path, until: float, patience: float = 1.0) -> Outcome:
-    """Runs a part until its end or its limit times `patience`; then it is ended with all that it started."""
+def run(part: Part, folder: Path, limit_s: float) -> Outcome:
+    """Runs a part until its end or its limit; then it is ended with all that it started."""
     start, log = time.monotonic(), folder / f"{part.name}.log"
-    limit_s = min(part.limit_s * patience, until - start)
     if limit_s <= 0:
         return Outcome(part, LEFT_OUT, 0.0, "no time was left for it")
     with log.open("wb") as output:
@@ -149,11 +148,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def run_all(every: Sequence[Part], folder: Path, minutes: float) -> Iterator[Outcome]:
-    """Runs parts one after the other, and says of each how it went."""
+    """Runs parts one after the other, and says of each how it went.
+
+    Each may take its share of the time that is left: a long one takes none from those after it.
+    """
     until = time.monotonic() + 60 * minutes - GRACE_S
-    for part in every:
+    for number, part in enumerate(every):
         print(f"{part.title} …", flush=True)
-        outcome = run(part, folder, until, minutes / MINUTES)
+        share = part.limit_s / sum(later.limit_s for later in every[number:])
+        outcome = run(part, folder, share * (until - time.monotonic()))
         print(f"  {outcome.state} after {outcome.seconds:.0f} s", flush=True)
         yield outcome
 

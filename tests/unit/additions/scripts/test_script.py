@@ -8,7 +8,7 @@ import torch
 
 from perfkit.additions.scripts import messages
 from perfkit.additions.scripts.loaders import Loaders
-from perfkit.additions.scripts.script import Script, Steps, size, tensors
+from perfkit.additions.scripts.script import Script, Step, Steps, size, tensors
 from perfkit.recipe import switches
 
 
@@ -102,6 +102,16 @@ def test_a_batch_that_the_loader_could_not_pin_is_not_called_pinned(monkeypatch)
     assert known.pin_memory()[0], "as the loader says, until a batch was seen"
     known.are_pinned = False
     assert known.pin_memory()[0] is False and "no pin_memory()" in known.pin_memory()[1]
+
+
+def test_a_model_on_several_gpus_is_said_to_be_timed_on_one(monkeypatch):
+    known = Script({"toggles": {}, "scratch": "", "samples": 1}, None)
+    for gpus, notes in (("0", 0), ("01", 1)):
+        on = [SimpleNamespace(is_cuda=True, device=f"cuda:{number}") for number in gpus]
+        monkeypatch.setattr(known, "parameters", lambda on=on: on)
+        known.on_steps([Step(samples=4)])
+        assert len(known.notes) == notes
+    assert known.notes == ["the model is on cuda:0, cuda:1: times and memory are those of cuda:0"]
 
 
 def test_every_switch_can_be_set_from_outside_or_has_its_edit():
