@@ -1,9 +1,7 @@
 """What is chosen, refused or drawn because the device is a GPU: where it takes no GPU to see it."""
 
 import importlib.util
-from dataclasses import replace
 
-import msgspec
 import pytest
 
 from perfkit.additions.lanes import panel
@@ -12,16 +10,14 @@ from perfkit.ladder import catalogue
 from perfkit.machine import devices
 from perfkit.recipe import Recipe
 from perfkit.rules import Target
-from perfkit.show.figures import step_time
 from perfkit.studies import rungs, sources
 from perfkit.studies.sources import Progress
 from perfkit.worker.session import Session
-from tests.unit.additions.scripts.test_suggest import SEEN, idea
-from tests.unit.show.fake_runs import session
+from tests.unit.additions.scripts.test_suggest import ideas
 
 
 def test_slices_are_longer_than_on_a_cpu():
-    slices = [catalogue.preset("quick", device).slice_s for device in ("cpu", "cuda")]
+    slices = [catalogue.preset("quick", device).rule.slice_s for device in ("cpu", "cuda")]
     assert slices[1] == catalogue.ACCELERATOR_SLICE_S > slices[0]
 
 
@@ -36,19 +32,13 @@ def test_compiling_needs_triton_and_a_compiler_for_c(monkeypatch):
 
 
 def test_amp_is_worth_a_try_whatever_the_cpu_has():
-    assert idea("AMP", target=Target("cuda"), cpu_has_bf16=False).state == "try"
-    assert idea("AMP", replace(SEEN, cpu_has_bf16=False)).state == "refused"
+    assert ideas("AMP", target=Target("cuda"), cpu_has_bf16=False)
+    assert not ideas("AMP", cpu_has_bf16=False)
 
 
 def test_a_search_with_workers_pins_their_batches():
     (found,) = tune._candidates(Recipe(), {"workers": (1,)}, ["workers"], Target("cuda"))
     assert (found.workers, found.pin_memory, found.non_blocking) == (1, True, True)
-
-
-def test_a_device_that_nobody_timed_has_a_row_that_says_so():
-    (run, *_) = session(gpu=True)
-    raw = msgspec.structs.replace(run.raw, gpu_utilization_nvml=[])
-    assert step_time([msgspec.structs.replace(run, raw=raw)]).rows[-1].text == "not timed"
 
 
 @pytest.mark.usefixtures("no_orphans")
