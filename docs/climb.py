@@ -197,8 +197,9 @@ def _gain(own: Any, other: Any) -> list[float]:
 
 
 def _script(plan: Plan, source: Source, recipe: Recipe) -> str:
+    subject = plan.subject
     return export.script(
-        recipe, plan.workload, source.description.options, plan.device, plan.seed, set_up=False
+        recipe, subject.workload, source.description.options, subject.device, subject.seed, set_up=False
     )
 
 
@@ -249,7 +250,7 @@ def measure(
     runs = list[Run]()
     with opened(plan, Progress()) as source:
         for number, some in enumerate(groups, 1):
-            rule = dataclasses.replace(plan.preset, budget_s=part_s, limit_s=part_s, cached=2)
+            rule = dataclasses.replace(plan.rule, budget_s=part_s, limit_s=part_s, cached=2)
             first, *more = source.measure([plain, *some], rule)
             if first.status != "ok":
                 raise PerfkitError(f"the plain loop could not be measured: {first.reason}", "Try again")

@@ -31,7 +31,7 @@ def ladder():
     plan = perfkit.plan(device="sim:v100", host="article")  # the plan of a step knows no GPU
     with opened(plan, Progress(), "a look at its steps") as source:
         target = Target("cuda", frozenset(source.description.offers), convolves=True, bf16=False, cores=2)
-        sizes, recipe, found = catalogue.sizing(plan.preset, target), Recipe(), {}
+        sizes, recipe, found = catalogue.sizing(plan.subject.size, target), Recipe(), {}
         for name in catalogue.LADDER:
             stage = catalogue.stage(catalogue.optimization(name), recipe, sizes, target)
             if not stage.reason:

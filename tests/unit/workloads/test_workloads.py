@@ -11,13 +11,14 @@ import torch
 from torch import nn
 
 from perfkit import export, rules, workloads
+from perfkit.additions.parity import check as parity
 from perfkit.errors import InvalidValue, WorkloadError
 from perfkit.ladder.catalogue import PRESETS
 from perfkit.recipe import Recipe
 from perfkit.studies import rungs
 from perfkit.studies.sources import plan
 from perfkit.train import train
-from perfkit.worker import checks, parity
+from perfkit.worker import checks
 from perfkit.workloads import files
 from perfkit.workloads.files import text_file
 from perfkit.workloads.photos import Photos
