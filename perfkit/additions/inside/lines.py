@@ -93,10 +93,14 @@ class Sampler:
     def _look(self, thread_id: int, end: threading.Event) -> None:
         before = time.perf_counter()
         while not end.wait(EVERY_S):
-            frame, part, now = sys._current_frames().get(thread_id), self._part(), time.perf_counter()
-            if frame is not None:
-                self.times[part, self._stack(frame)] += now - before
-            before = now
+            before = self.look(thread_id, before)
+
+    def look(self, thread_id: int, before: float) -> float:
+        """Notes where a thread is, for the time since `before`; the time now."""
+        frame, part, now = sys._current_frames().get(thread_id), self._part(), time.perf_counter()
+        if frame is not None:
+            self.times[part, self._stack(frame)] += now - before
+        return now
 
     def _stack(self, frame: FrameType) -> tuple[Spot, ...]:
         spots, calls = list[Spot](), ""

@@ -140,6 +140,10 @@ def _found(cause: str, where: str = "", share: float | None = None, **facts: Any
     return Finding(cause, evidence, change, where, share or None, urgency, kind)
 
 
+of_table = _found
+"""For causes that are looked for elsewhere."""
+
+
 # ---------------------------------------------------------------- outside of plain steps
 
 

@@ -1,11 +1,13 @@
 """The commands that watch a script as it stands, judge two of them, and edit one so that it has switches."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
+from perfkit import registry
 from perfkit.additions.scripts import patch as patching
 from perfkit.additions.scripts import referee as refereeing
 from perfkit.additions.scripts import watching
@@ -46,7 +48,14 @@ def watch(
     after: Annotated[int, typer.Option(min=0, help="steps that pass before it is looked at")] = 0,
     whole: Annotated[bool, typer.Option("--whole", help="let it run to its end, watched lightly")] = False,
 ) -> None:
-    """Runs your training script as it is, and says where its time goes, in which lines, and what to try."""
+    """Runs your training script as it is, and says where its time goes, in which lines, and what to try.
+
+    Several ranks are watched by the command that starts them: perfkit watch -- torchrun --nproc-per-node 2
+    train.py.
+    """
+    if (several := registry.table("LAUNCHERS").get(Path(program).name)) and not Path(program).is_file():
+        registry.load(several)(program, arguments or [], module, budget, whole, output)
+        return
     launch = Launch(program, tuple(arguments or ()), module)
     seconds = budget + (2 * watching.TRY_S if tries else 0.0)
     duration = "until its end" if whole else f"about {seconds:.0f} s once it trains"

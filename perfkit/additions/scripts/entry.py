@@ -34,10 +34,12 @@ def enter() -> None:
     sys.addaudithook(outputs.hook)
     if settings["is_guarded"]:
         landlock.restrict([settings["temporary"], *outputs.writable])
-    else:  # a Python that this one starts comes here as well
+    given = settings
+    if "everywhere" not in settings:
         given = {name: settings[name] for name in ("package", "scratch", "is_guarded", "more")}
+    if "everywhere" in settings or not settings["is_guarded"]:  # a Python that this one starts comes here
         os.environ |= {VARIABLE: json.dumps(given), "PYTHONPATH": paths}
-    if "line" in settings:
+    if "watcher" in settings:
         sys.path[:] = map(outputs.place, sys.path)  # the project may be installed, or on PYTHONPATH
         sys.meta_path.insert(0, _AfterTorch(settings, outputs))
 
@@ -64,9 +66,9 @@ class _AfterTorch:
 
             def exec_module(module: Any) -> None:
                 load(module)
-                from perfkit.additions.scripts.questions import Questions
+                from perfkit.registry import load as find
 
-                Questions(self._settings, self._outputs)
+                find(self._settings["watcher"])(self._settings, self._outputs)
 
             spec.loader.exec_module = exec_module
         return spec

@@ -34,6 +34,8 @@ from perfkit.recipe import Recipe, Value
 _TABLES = tomllib.loads(resources.files(__package__).joinpath("watched.toml").read_text(encoding="utf-8"))
 _ELSEWHERE_S, _BUSY = 15.0, 0.2
 """Seconds without a step after which busy processes are looked for; of a core, so that one is busy."""
+_WATCHER = "perfkit.additions.scripts.questions:Questions"
+"""What is made in its process once torch is imported."""
 _DENIED = re.compile(r"Permission denied|(errno|os error) 13|Invalid cross-device link", re.IGNORECASE)
 _MOVE_AWAY = (
     "It works in a copy of its folder, and neither a program that it starts nor a library may change your "
@@ -59,7 +61,7 @@ class Launch:
         if os.name == "nt":
             raise InvalidValue("scripts cannot be watched on this system", "Use Linux, macOS or WSL")
         if self.script is None and self.name in _TABLES["launchers"]:
-            what = f"{self.program} starts several processes, and a script is watched in one"
+            what = f"{self.program} starts several processes, and a script is measured in one"
             raise InvalidValue(what, "Name the script itself, and let it train as a single rank")
         if self.script is None and not self.module:
             folder = Path(self.program).parent
@@ -74,6 +76,11 @@ class Launch:
     @property
     def name(self) -> str:
         return Path(self.program).name
+
+    @property
+    def interpreter(self) -> list[str]:
+        """What runs it."""
+        return [sys.executable]
 
     @property
     def words(self) -> list[str]:
@@ -128,10 +135,7 @@ class WatchedScript(Conversation):
             "started": time.time(),
         }
         self.on_progress("waiting for its second step")
-        ours, theirs = Pipe()
-        self.lines = [ours]
-        with theirs:
-            self._process = self._start(settings | {"line": theirs.fileno()})
+        self._process = self._begin(settings)
         self.trees = [Tree(self._process.pid)]
         self.is_training = False
         """Whether it has answered: it has taken steps."""
@@ -139,6 +143,14 @@ class WatchedScript(Conversation):
         """Is given the arguments of a slice, and returns those that it gets."""
         self._cpu_s: dict[int, float] = {}
         self._look_again_at = time.monotonic()
+
+    def _begin(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+        """Starts it, with a line to its process."""
+        ours, theirs = Pipe()
+        self.lines = [ours]
+        with theirs:
+            line = theirs.fileno()
+            return self._start(settings | {"watcher": _WATCHER, "line": line}, pass_fds=[line])
 
     def ask(self, question: str, **arguments: Any) -> Any:
         if question == "slice" and self.before_slice:
@@ -149,7 +161,7 @@ class WatchedScript(Conversation):
 
     # ------------------------------------------------------------ starting
 
-    def _start(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+    def _start(self, settings: dict[str, Any], pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
         arguments, folder = self._mirrored()
         way_in = self.folder / "entry"
         way_in.mkdir()
@@ -172,13 +184,13 @@ class WatchedScript(Conversation):
         source = "/dev/stdin" if os.path.isfile("/dev/stdin") else os.devnull
         with open(source, "rb") as given, out.open("wb") as output, err.open("wb") as errors:
             return subprocess.Popen(
-                [sys.executable, *arguments],
+                [*self.launch.interpreter, *arguments],
                 stdin=given,
                 stdout=output,
                 stderr=errors,
                 cwd=folder,
                 env=environment,
-                pass_fds=[settings["line"]],
+                pass_fds=pass_fds,
                 start_new_session=True,
             )
 
@@ -236,9 +248,8 @@ class WatchedScript(Conversation):
             return None
         what = f"the script has taken no step in {_ELSEWHERE_S:.0f} s, while it waits for busy processes: "
         what += f"it started {len(working)}, and steps in them are not seen"
-        return RunFailed(
-            what, "Let the training run in the script's own process, as a single rank", "no steps"
-        )
+        remedy = f"Watch all of them: perfkit watch -- {self.launch.describe()}"
+        return RunFailed(what, remedy, "no steps")
 
     def cause(self, rank: int, failure: RunFailed) -> RunFailed:
         # It may be one of two that are compared.

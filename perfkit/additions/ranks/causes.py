@@ -1,0 +1,274 @@
+"""Known causes of slow or wrong training on several ranks, recognised by what was measured and compared.
+
+What is said of each is in the table of `scripts`.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from perfkit.additions.inside.lines import text_at
+from perfkit.additions.ranks.lateness import Lateness
+from perfkit.additions.ranks.lines import line_of_difference, line_of_share, place
+from perfkit.additions.ranks.messages import BUFFERS, PARTS, Exchange, State
+from perfkit.additions.scripts.causes import Finding, of_table
+from perfkit.show import units
+
+_LEAST, _UNLIKE = 0.1, 1.15
+"""Of the time: what takes less is not a cause; how many times as long inputs are to be called so."""
+_FEWEST_ROWS, _FEWEST_EPOCHS = 4, 2
+
+
+@dataclass(frozen=True)
+class Symptoms:
+    """All that was seen of several ranks; `local`: how many run on this machine, whose cores they share."""
+
+    states: Sequence[State]
+    lateness: Lateness | None
+    local: int
+    cores: int
+    chose_threads: bool = True
+    """Whether OMP_NUM_THREADS was set by the user: torchrun sets it otherwise."""
+    is_disturbed: bool = False
+    """Whether other programs took so much of the cores that alike ranks may differ."""
+
+    @property
+    def first(self) -> State:
+        """Any rank."""
+        return self.states[0]
+
+    @property
+    def seconds(self) -> float:
+        """Of all steps that were seen."""
+        return max(sum(step.seconds for step in state.steps) for state in self.states) or 1e-9
+
+    @property
+    def share_of_equal(self) -> float:
+        """The share of the time that goes if the work of the late rank is divided equally."""
+        ranks = len(self.states)
+        return self.lateness.share * (ranks - 1) / ranks if self.lateness else 0.0
+
+
+Found = Iterator[Finding]
+
+
+# ---------------------------------------------------------------- other data than meant
+
+
+def _weights(seen: Symptoms) -> Found:
+    """Each rank must have the same weights after the same step."""
+    steps = sorted(set.intersection(*(set(state.weights) for state in seen.states)))
+    equal = [step for step in steps if len({state.weights[step] for state in seen.states}) == 1]
+    unlike = [step for step in steps if step not in equal]
+    exchanged = any(state.ddps or state.exchanges for state in seen.states)
+    if unlike and not exchanged:
+        yield of_table("nothing_exchanged", _model(seen), ranks=len(seen.states))
+    elif unlike and equal and equal[0] < unlike[0]:
+        yield of_table("weights_drift", _model(seen), before=equal[-1], after=unlike[0], why="")
+
+
+def _model(seen: Symptoms) -> str:
+    return place(seen.first.ddps[0].where if seen.first.ddps else next(iter(seen.first.inputs), ""))
+
+
+def _rows(seen: Symptoms) -> Found:
+    """The rows that ranks train on, by checksums of their inputs and by what their samplers draw."""
+    steps = set.intersection(*(set(state.rows) for state in seen.states))
+    told = [step for step in steps if len(set(seen.first.rows[step])) > len(seen.first.rows[step]) / 2]
+    rows = sum(len(seen.first.rows[step]) for step in told)
+    is_same = all(state.rows[step] == seen.first.rows[step] for state in seen.states for step in told)
+    loader, ranks = seen.first.loader, len(seen.states)
+    where = place(loader.where if loader else next(iter(seen.first.inputs), ""))
+    if rows >= _FEWEST_ROWS and len(told) >= 2 and is_same and loader and loader.is_divided:
+        yield of_table("same_random_rows", where, ranks=ranks, steps=len(told))
+    elif rows >= _FEWEST_ROWS and len(told) >= 2 and is_same:
+        more = f"; an epoch has {ranks} times as many steps as it needs" if loader and loader.rows else ""
+        yield of_table("same_rows", where, ranks=ranks, steps=len(told), epochs=more)
+    elif loader and loader.rows and _have_all(seen):
+        yield of_table("all_rows_on_each", where, ranks=ranks, rows=loader.rows)
+
+
+def _have_all(seen: Symptoms) -> bool:
+    """Whether each rank draws every row of the same data: the same rows come up on all of them."""
+    loaders = [state.loader for state in seen.states]
+    rows = {loader.rows for loader in loaders if loader}
+    draw_all = all(loader and loader.drawn == loader.rows and not loader.is_divided for loader in loaders)
+    if not draw_all or len(rows) != 1:
+        return False
+    sums = [{each for rows in state.rows.values() for each in rows} for state in seen.states]
+    common = set.intersection(*sums)
+    return len(common) >= max(_FEWEST_ROWS, 0.02 * min(map(len, sums)))
+
+
+def _order(seen: Symptoms) -> Found:
+    loader = seen.first.loader
+    if loader and loader.is_divided and loader.is_shuffled and len(loader.epochs) > _FEWEST_EPOCHS:
+        epochs = loader.epochs
+        if len(epochs[0]) > _FEWEST_ROWS and all(each == epochs[0] for each in epochs):
+            yield of_table("same_order", place(loader.where), epochs=len(epochs))
+
+
+# ---------------------------------------------------------------- who is late
+
+
+def _late(seen: Symptoms) -> Found:
+    found = seen.lateness
+    if found is None or found.late is None:
+        return
+    late = next(state for state in seen.states if state.rank == found.late)
+    others = [state for state in seen.states if state is not late]
+    where, why = _why(found, late, others)
+    if seen.is_disturbed and not where:
+        return
+    facts: dict[str, Any] = {
+        "rank": found.late,
+        "by": units.duration(found.by_s),
+        "why": why,
+        "lost": units.percent(found.share),
+        "waits": _where_they_wait(others, found),
+    }
+    if found.at_times:
+        facts |= {"few": found.few, "steps": found.steps}
+        yield of_table("late_at_times", where, seen.share_of_equal, **facts)
+    else:
+        step = units.duration(found.step_s)
+        yield of_table("late_rank", where, seen.share_of_equal, step=step, **facts)
+
+
+def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, str]:
+    """The place, and what takes longer there on the late rank."""
+    own = next(spent for spent in found.spent if spent.rank == late.rank)
+    rest = [spent for spent in found.spent if spent.rank != late.rank]
+    usual = fmean(spent.elements for spent in rest)
+    computes = found.part in ("forward", "backward")
+    if computes and not found.at_times and usual and own.elements >= _UNLIKE * usual:
+        where = next(filter(None, map(line_of_share, late.inputs)), "") or next(iter(late.inputs), "")
+        times = units.times(own.elements / usual)
+        return place(
+            where
+        ), f"its inputs are {times} as large ({own.elements:,.0f} elements, not {usual:,.0f})"
+    parts = _sampled(found.part)
+    line = line_of_difference(late, others, parts)
+    part = PARTS.index(found.part)
+    here = units.duration(own.parts[part])
+    there = units.duration(fmean(spent.parts[part] for spent in rest))
+    mark = f"an {found.mark}: " if found.mark == "evaluation" else f"a {found.mark}: " if found.mark else ""
+    text = f"`{text_at(line)}`" if line and text_at(line) else _in_words(found.part)
+    if found.at_times:
+        return place(line), f"{mark}{text}"
+    if computes:
+        return "", f"its {found.part} pass takes {here}, and {there} on the others, with inputs as large"
+    return place(line), f"{text} takes {here} a step, and {there} on the others"
+
+
+def _in_words(part: str) -> str:
+    return {"waiting": "loading its data", "own code": "the script's own code"}.get(part, f"its {part}")
+
+
+def _sampled(part: str) -> Sequence[str]:
+    """Parts of a step as they are named where stacks are looked at."""
+    if part == "own code":
+        return ("own code", "evaluation", "checkpoint", "start")
+    if part == "waiting":
+        return ("waiting", "start", "data set", "collate")
+    return (part,)
+
+
+def _where_they_wait(others: Sequence[State], found: Lateness) -> str:
+    waited = defaultdict[tuple[str, str], float](float)
+    for state in others:
+        for exchange in state.exchanges:
+            waited[exchange.name, exchange.where] += exchange.seconds
+    whole_s = found.share * found.step_s * found.steps * len(others)
+    if waited:
+        name, where = max(waited, key=waited.__getitem__)
+        if waited[name, where] > whole_s / 2:
+            return f", in {name} ({place(where)})"
+    lines = [line for state in others for line in state.backward[:1]]
+    return f", in backward ({place(lines[0])})" if lines else ""
+
+
+def _in_turn(seen: Symptoms) -> Found:
+    found = seen.lateness
+    if found and found.in_turn >= _LEAST and found.longest >= 0.7:
+        where = place(next(iter(seen.first.inputs), ""))
+        longest = units.percent(found.longest)
+        yield of_table("unlike_lengths", where, found.in_turn, longest=longest)
+
+
+# ---------------------------------------------------------------- the exchange
+
+
+def _exchange(seen: Symptoms) -> Found:
+    """Gradients that are sent more often than needed, or longer than computing lasts."""
+    found, ddps = seen.lateness, seen.first.ddps
+    if found is None or len(ddps) != 1:
+        return
+    size = units.size(ddps[0].bytes)
+    share = max(0.0, found.exposed_share - sum(share for _, share in _explicit(seen)))
+    syncs = [step.syncs for step in seen.first.steps if step.is_read and step.syncs]
+    count = sorted(syncs)[len(syncs) // 2] if syncs else 0
+    where = place(next(iter(seen.first.backward), ""))
+    if count > 1 and len(seen.first.backward) == 1:
+        saved = share * (count - 1) / count
+        yield of_table(
+            "exchange_in_each_pass", where, saved, count=count, size=size, lost=units.percent(share)
+        )
+    elif share >= _LEAST and found.late is None:
+        yield of_table("exposed_exchange", where, share, size=size, backend=ddps[0].backend)
+    if any(ddp.backend == "gloo" for ddp in ddps) and seen.first.device == "cuda":
+        yield of_table("gloo_on_gpus", place(ddps[0].where))
+
+
+def _explicit(seen: Symptoms) -> Iterator[tuple[Exchange, float]]:
+    """Collectives that the script calls, and the share of the time that no late rank explains."""
+    known = [{(each.name, each.where): each for each in state.exchanges} for state in seen.states]
+    for key in set.intersection(*map(set, known)):
+        seconds = min(each[key].seconds for each in known)
+        yield known[0][key], seconds / seen.seconds
+
+
+def _collectives(seen: Symptoms) -> Found:
+    for exchange, share in _explicit(seen):
+        is_in_each = exchange.count >= 0.9 * seen.first.count > 0
+        if not is_in_each or share < _LEAST / 2:
+            continue
+        if exchange.name == BUFFERS:
+            buffers = sum(ddp.buffers for ddp in seen.first.ddps)
+            yield of_table("buffers_in_each_step", _model(seen), share, buffers=buffers)
+        else:
+            yield of_table("collective_in_each_step", place(exchange.where), share, name=exchange.name)
+
+
+def _unused(seen: Symptoms) -> Found:
+    for ddp in seen.first.ddps:
+        if ddp.needs_no_search:
+            yield of_table("unused_parameters", place(ddp.where))
+
+
+# ---------------------------------------------------------------- cores
+
+
+def _cores(seen: Symptoms) -> Found:
+    """What ranks of one machine share."""
+    threads = seen.cores // max(1, seen.local)
+    facts: dict[str, Any] = {"ranks": seen.local, "cores": seen.cores}
+    is_set = not seen.chose_threads and all(state.threads == 1 for state in seen.states)
+    if is_set and seen.first.device == "cpu" and threads >= 2:
+        yield of_table("threads_of_ranks", threads=threads, **facts)
+    loader = seen.first.loader
+    if loader and loader.workers * seen.local > seen.cores:
+        yield of_table("workers_of_ranks", place(loader.where), workers=loader.workers, **facts)
+
+
+CAUSES: tuple[Callable[[Symptoms], Found], ...] = (
+    _weights, _rows, _order, _late, _in_turn, _exchange, _collectives, _unused, _cores,
+)  # fmt: skip
+
+
+def findings(seen: Symptoms) -> list[Finding]:
+    """What is avoidable, the largest first."""
+    found = [finding for cause in CAUSES for finding in cause(seen)]
+    return sorted(found, key=lambda finding: -finding.weight)

@@ -1,0 +1,252 @@
+"""A command that starts several ranks, as people launch them: started as it was written, and ended whole."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing import connection as connections
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from perfkit.additions.ranks.messages import Beat, Hello, Message, State
+from perfkit.additions.scripts.watched import Launch, WatchedScript
+from perfkit.errors import InvalidValue, RunFailed
+from perfkit.machine import cores
+from perfkit.process.child import POLL_S
+from perfkit.process.failures import LOST_RANK
+from perfkit.process.locks import check_cancelled
+
+WATCHER = "perfkit.additions.ranks.rank:Rank"
+QUIET_S, ANSWER_S, START_S = 30.0, 5.0, 180.0
+"""Seconds without a step of any rank after which they hang; for an answer; until the ranks train."""
+_CLOCK_S = 2.0
+_decoder = msgspec.json.Decoder(Message)
+
+
+@dataclass(frozen=True)
+class RankedLaunch(Launch):
+    """A command line that starts ranks, such as `torchrun --nproc-per-node 2 train.py`."""
+
+    def __post_init__(self) -> None:
+        if os.name == "nt":
+            raise InvalidValue("scripts cannot be watched on this system", "Use Linux, macOS or WSL")
+        if not self.module and _found(self.program) is None:
+            what = f"there is no program {self.program} on the path"
+            raise InvalidValue(what, "Write the command as you start it, such as torchrun … train.py")
+
+    @property
+    def script(self) -> Path | None:
+        """The first argument that is a file of Python."""
+        paths = [Path(word).absolute() for word in self.arguments if word.endswith(".py")]
+        return next((path for path in paths if path.is_file()), None)
+
+    @property
+    def interpreter(self) -> list[str]:
+        return super().interpreter if self.module else []
+
+    @property
+    def words(self) -> list[str]:
+        if self.module:
+            return super().words
+        return [_found(self.program) or self.program, *self.arguments]
+
+    def describe(self) -> str:
+        words = [self.program, *self.arguments]
+        return " ".join(["python", "-m", *words] if self.module else words)
+
+
+def _found(program: str) -> str | None:
+    """The program that is meant: that of the environment in which perfkit itself runs, if it has one."""
+    return shutil.which(program, path=str(Path(sys.executable).parent)) or shutil.which(program)
+
+
+@dataclass
+class Seen:
+    """A rank, as far as it was heard of."""
+
+    hello: Hello
+    line: Connection
+    steps: int = 0
+    heard_at: float = field(default_factory=time.monotonic)
+    state: State | None = None
+
+
+class LaunchedRanks(WatchedScript):
+    """The tree of processes that a command starts; each rank answers on a socket in a private folder."""
+
+    launch: RankedLaunch
+
+    def _begin(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+        self.ranks: dict[int, Seen] = {}
+        self.restarts, self._read_at, self._began = 0, 0.0, time.monotonic()
+        self.cpu_times = cores.cpu_times()
+        self._strangers: list[Connection] = []
+        self._far: dict[int, State] = {}  # of ranks on other nodes
+        self._socket = socket.socket(socket.AF_UNIX)
+        address = str(self.folder / "ranks")
+        self._socket.bind(address)
+        self._socket.listen()
+        self.lines = []
+        return self._start(settings | {"watcher": WATCHER, "address": address, "everywhere": True})
+
+    @property
+    def world(self) -> int:
+        """How many ranks there are to be; 0 while none is known."""
+        return max((seen.hello.world for seen in self.ranks.values()), default=0)
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks that were not heard of, on whatever node."""
+        return [rank for rank in range(self.world) if rank not in self.ranks and rank not in self._far]
+
+    # ------------------------------------------------------------ watching
+
+    def watch(self, budget_s: float, whole: bool = False) -> str:
+        """Lets the ranks train for so long; how it ended: `watched`, `ended`, `failed`, `hangs` or `silent`.
+
+        The budget begins when all ranks have taken two steps.
+        """
+        until = float("inf")
+        while True:
+            check_cancelled(self.cancelled)
+            self._listen()
+            self._read_clock()
+            now = time.monotonic()
+            is_over = self._process.poll() is not None
+            if is_over:
+                self._listen()
+                return "failed" if self._process.returncode else "ended"
+            if any(seen.state and seen.state.failure for seen in self.ranks.values()):
+                self._wait_for(lambda: False, ANSWER_S / 2)  # the others fail, too, and say how
+                return "failed"
+            if until == float("inf") and self._all_train():
+                until = now + budget_s
+                self.on_progress("watching")
+            if now > until and not whole and self.is_first_node:
+                return "watched" if self._ask() else "hangs"
+            if now - self._active_at() > (QUIET_S if self._all_train() else START_S):
+                self._ask()
+                return "hangs" if self.ranks else "silent"
+
+    def _active_at(self) -> float:
+        """When a rank was last seen to take a step; one that has ended takes none any more."""
+        heard = [seen.heard_at for seen in self.ranks.values() if not (seen.state and seen.state.ended)]
+        return max(heard, default=time.monotonic() if self.ranks else self._began)
+
+    def _read_clock(self) -> None:
+        """The CPU time of the tree, and of all else, while it runs."""
+        if time.monotonic() > self._read_at:
+            self._read_at = time.monotonic() + _CLOCK_S
+            self.pids()
+            self.cpu_times = cores.cpu_times(self.cpu_s())
+
+    def _all_train(self) -> bool:
+        local = max((seen.hello.local for seen in self.ranks.values()), default=0)
+        are_here = 0 < local <= len(self.ranks)
+        return are_here and all(seen.steps >= 2 for seen in self.ranks.values())
+
+    @property
+    def is_first_node(self) -> bool:
+        """Whether the report is written here: where rank 0 is."""
+        return 0 in self.ranks
+
+    def _ask(self) -> bool:
+        """Asks all ranks for what they have seen; whether they still take steps."""
+        running = [seen for seen in self.ranks.values() if seen.state is None]
+        for seen in running:
+            with contextlib.suppress(OSError):
+                seen.line.send_bytes(b"state")
+        self._wait_for(lambda: all(seen.state for seen in running) and not self.missing, ANSWER_S)
+        states = [seen.state for seen in running if seen.state]
+        return not states or min(state.last_step_s for state in states) < QUIET_S
+
+    def _wait_for(self, is_there: Any, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while not is_there() and time.monotonic() < until:
+            self._listen()
+
+    def _listen(self) -> None:
+        lines = [seen.line for seen in self.ranks.values() if not seen.line.closed]
+        for ready in connections.wait([self._socket, *lines, *self._strangers], POLL_S):
+            if ready is self._socket:
+                self._strangers.append(Connection(self._socket.accept()[0].detach()))
+            elif isinstance(ready, Connection):
+                self._hear(ready)
+
+    def _hear(self, line: Connection) -> None:
+        try:
+            message = _decoder.decode(line.recv_bytes())
+        except (EOFError, OSError):
+            line.close()
+            self._strangers = [each for each in self._strangers if each is not line]
+            return
+        except msgspec.DecodeError:  # nothing that a rank of ours would send
+            line.close()
+            return
+        if isinstance(message, Hello):
+            self._strangers = [each for each in self._strangers if each is not line]
+            if message.restart > self.restarts:  # what came before is another run
+                self.restarts = message.restart
+                self.ranks.clear()
+            self.ranks[message.rank] = Seen(message, line)
+            return
+        for seen in self.ranks.values():
+            if seen.line is line and isinstance(message, Beat):
+                if message.steps > seen.steps:
+                    seen.steps, seen.heard_at = message.steps, time.monotonic()
+            elif seen.line is line and isinstance(message, State):
+                if message.rank == seen.hello.rank:
+                    seen.state = message
+                elif message.rank not in self.ranks:
+                    self._far[message.rank] = message
+
+    # ------------------------------------------------------------ ending
+
+    @property
+    def states(self) -> list[State]:
+        """What the ranks told, by rank."""
+        told = [seen.state for seen in self.ranks.values() if seen.state] + [*self._far.values()]
+        return sorted(told, key=lambda state: state.rank)
+
+    def failure(self) -> RunFailed:
+        """Which rank failed first, with its last words; the others fail because they lose it."""
+        failed = [state for state in self.states if state.failure]
+        first = min(failed, key=lambda state: bool(LOST_RANK.search(state.failure)), default=None)
+        mute = [seen for seen in self.ranks.values() if seen.line.closed and seen.state is None]
+        said = self.written("err")
+        if mute and (first is None or LOST_RANK.search(first.failure)):
+            dead = mute[0]
+            what = f"rank {dead.hello.rank} of {self.world} ended without a word after {dead.steps} steps "
+            what += "or more (killed, most likely because memory ran out)"
+        elif first:
+            what = f"rank {first.rank} of {self.world} failed after {first.count} steps: {first.failure}"
+        else:
+            what = f"{self.launch.describe()} ended with exit code {self._process.poll()}"
+        problem = RunFailed(what, "Its own words are below; run the command without perfkit to compare")
+        problem.output = "\n".join(said[-60:])
+        return problem
+
+    def stop(self) -> None:
+        """Ends the whole tree, whoever started what in it."""
+        for seen in self.ranks.values():
+            seen.line.close()
+        self._socket.close()
+        self.trees[0].end()
+        self._process.wait()
+        self._files.cleanup()
+
+
+def launch_of(program: str, arguments: Sequence[str], module: bool) -> RankedLaunch:
+    """The launch of a command; `python -m name …` is the module."""
+    words = list(arguments)
+    if Path(program).name.startswith("python") and words[:1] == ["-m"] and len(words) > 1:
+        return RankedLaunch(words[1], tuple(words[2:]), True)
+    return RankedLaunch(program, tuple(words), module)

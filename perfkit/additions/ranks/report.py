@@ -1,0 +1,70 @@
+"""What watching several ranks has shown, as a person reads it."""
+
+from collections.abc import Sequence
+
+from perfkit.additions.ranks.lateness import EXCHANGE, Lateness
+from perfkit.additions.ranks.lines import place
+from perfkit.additions.ranks.messages import PARTS, State
+from perfkit.additions.scripts.causes import Finding
+from perfkit.show import units
+from perfkit.show.document import Cell, Table
+from perfkit.show.units import clean
+
+
+def ranks_table(found: Lateness) -> Table:
+    """A mean step of each rank."""
+    head = (
+        "rank", "samples/s", *PARTS[:EXCHANGE], "waits for others", "communication", "hidden",
+        "elements of inputs",
+    )  # fmt: skip
+    rows: list[list[Cell | str]] = [
+        [
+            str(spent.rank),
+            Cell(spent.samples_per_s, units.number),
+            *(Cell(seconds, units.duration) for seconds in spent.parts),
+            Cell(spent.for_others, units.duration),
+            Cell(spent.exposed, units.duration),
+            Cell(spent.hidden, units.duration),
+            Cell(spent.elements, units.number),
+        ]
+        for spent in found.spent
+    ]
+    note = (
+        f"A mean of {found.steps} steps that all ranks have taken, of {units.duration(found.step_s)} each. "
+        "Communication is what all ranks spend in exchanges; hidden is that behind the backward pass."
+    )
+    return Table(head, rows, note=note)
+
+
+def advice_table(findings: Sequence[Finding]) -> Table:
+    """What can be avoided, and what that is worth."""
+    rows = list[list[Cell | str]]()
+    for finding in findings:
+        expected = {"memory": "less memory", "data": "other data"}.get(finding.kind, "only measuring tells")
+        if finding.gain:
+            expected = f"about {units.times(finding.gain)}"
+        rows.append([clean(finding.evidence), clean(finding.change), expected, finding.where])
+    head = ("evidence", "change", "expected", "where")
+    return Table(head, rows, note="" if rows else "nothing that was seen speaks for a change")
+
+
+def exchanges_table(states: Sequence[State]) -> Table:
+    """The collectives that took most, and the gradients."""
+    rows: list[list[Cell | str]] = [
+        [
+            each.name,
+            place(each.where),
+            f"rank {state.rank}",
+            Cell(each.count),
+            Cell(each.seconds, units.duration),
+        ]
+        for state in states
+        for each in sorted(state.exchanges, key=lambda each: -each.seconds)[:4]
+    ]
+    for ddp in states[0].ddps:
+        backward = ", ".join(map(place, states[0].backward[:2]))
+        buckets = units.plural(len(ddp.buckets), "bucket")
+        rows.append([f"gradients, {units.size(ddp.bytes)} in {buckets}", backward, "all", "", ""])
+    return Table(
+        ("exchange", "where", "rank", "calls", "time"), rows, note="" if rows else "nothing was seen"
+    )

@@ -1,0 +1,220 @@
+"""Several ranks, watched as they were launched: who is late, what they exchange, what they train on."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from perfkit.additions.ranks import causes, report
+from perfkit.additions.ranks.causes import Symptoms
+from perfkit.additions.ranks.lateness import Lateness, lateness
+from perfkit.additions.ranks.launched import LaunchedRanks, RankedLaunch
+from perfkit.additions.ranks.lines import place
+from perfkit.additions.ranks.messages import State
+from perfkit.additions.scripts.causes import Finding
+from perfkit.additions.scripts.watching import warnings_of
+from perfkit.errors import RunFailed
+from perfkit.machine import cores
+from perfkit.results.stats import CLEAN
+from perfkit.show import units
+from perfkit.show.document import Bullets, Content, Section
+from perfkit.show.units import clean
+from perfkit.studies.sources import Progress
+
+_WORTH_A_SENTENCE = 0.1
+_SIGNAL_S = 1.0
+
+
+class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
+    """What watching several ranks has shown.
+
+    `ended`: whether the command came to its end meanwhile. `taken`: the share of the cores that other
+    programs took. `lateness` is None where too few steps were seen.
+    """
+
+    command: str
+    ranks: int
+    nodes: int
+    device: str
+    cores: int
+    threads: int
+    steps: int
+    lateness: Lateness | None
+    findings: list[Finding] = []
+    states: list[State] = []
+    printed: list[str] = []
+    warnings: list[str] = []
+    ended: bool = False
+    taken: float = 0.0
+
+    @property
+    def first_sentence(self) -> str:
+        """The largest avoidable thing."""
+        if self.findings and self.findings[0].weight >= _WORTH_A_SENTENCE:
+            return self._of_finding(self.findings[0])
+        found = self.lateness
+        if found is None:
+            return f"Too few steps were seen to compare {self.ranks} ranks."
+        if found.in_turn:
+            share = units.percent(found.in_turn)
+            return (
+                f"No rank is late for long, but they wait for each other {share} of the time, each in turn."
+            )
+        exposed = units.percent(found.exposed_share)
+        return f"Nothing avoidable is seen: the ranks are alike, and {exposed} of a step is their exchange."
+
+    def _of_finding(self, finding: Finding) -> str:
+        where = f"{finding.where}: " if finding.where else ""
+        worth = ""
+        if finding.gain and finding.cause.startswith("late"):
+            worth = f" Equal ranks would be up to {units.times(finding.gain)} as fast"
+            is_shared = self.device == "cpu" and self.ranks * self.threads >= self.cores
+            worth += ", less where the waiting ranks leave their cores to the late one." if is_shared else "."
+        elif finding.gain:
+            worth = f" Without it, the run is about {units.times(finding.gain)} as fast."
+        return f"{where}{finding.evidence}. Remedy: {finding.change}.{worth}"
+
+    def sections(self) -> list[Content]:
+        """All of it, for people."""
+        contents: list[Content] = [self.first_sentence]
+        if self.lateness:
+            contents.append(Section("The ranks", [report.ranks_table(self.lateness)]))
+        contents.append(Section("What to try", [report.advice_table(self.findings)]))
+        contents.append(Section("What they exchange", [report.exchanges_table(self.states)]))
+        contents.append(Section("Details", [clean(self.command), self._seen()]))
+        if self.warnings:
+            contents.append(Section("Take note", [Bullets([*map(clean, self.warnings)])]))
+        if self.printed:
+            contents.append(
+                Section("What the script itself warned of", [Bullets([*map(clean, self.printed)])])
+            )
+        return contents
+
+    def _seen(self) -> str:
+        until = "to the end" if self.ended else "then the launch was ended"
+        nodes = f" on {units.plural(self.nodes, 'node')}" if self.nodes > 1 else ""
+        return f"Seen: {self.steps:,} steps of {self.ranks} ranks{nodes} on {self.device}, {until}."
+
+
+def watch(
+    launch: RankedLaunch, progress: Progress | None = None, budget_s: float = 60.0, whole: bool = False
+) -> WatchedRanks:
+    """Starts the command, and watches its ranks for so many seconds once all of them train.
+
+    Raises `RunFailed` where a rank fails, or none takes a step any more.
+    """
+    progress = progress or Progress()
+    launched = LaunchedRanks(launch, on_progress=progress.phase, cancelled=progress.cancelled)
+    with launched:
+        before = launched.cpu_times
+        how = launched.watch(budget_s, whole)
+        taken = cores.taken_share(before, launched.cpu_times)
+        if how == "hangs":
+            raise hanging(launched)
+        if launched.ranks and not launched.is_first_node:
+            what = f"ranks {', '.join(map(str, sorted(launched.ranks)))} of {launched.world} ran on this node"
+            raise RunFailed(what, "The report of all ranks is on the node of rank 0", "elsewhere")
+        if how in ("failed", "silent") or not launched.states:
+            raise _nothing_seen(launched) if how != "failed" else launched.failure()
+        return _result(launched, how, taken)
+
+
+def _result(launched: LaunchedRanks, how: str, taken: float) -> WatchedRanks:
+    states, hellos = launched.states, [seen.hello for seen in launched.ranks.values()]
+    late = lateness(states)
+    local = len(hellos)
+    symptoms = Symptoms(
+        states, late, local, cores.usable_cores(), "OMP_NUM_THREADS" in os.environ, taken > CLEAN
+    )
+    return WatchedRanks(
+        command=launched.launch.describe(),
+        ranks=launched.world,
+        nodes=round(launched.world / max(1, hellos[0].local)),
+        device=states[0].device,
+        cores=cores.usable_cores(),
+        threads=states[0].threads,
+        steps=min(state.count for state in states),
+        lateness=late,
+        findings=causes.findings(symptoms),
+        states=[msgspec.structs.replace(state, steps=[], stacks=[], rows={}) for state in states],
+        printed=warnings_of(launched.written("err")),
+        warnings=[*_remarks(launched, taken), *dict.fromkeys(n for state in states for n in state.notes)],
+        ended=how == "ended",
+        taken=taken,
+    )
+
+
+def _remarks(launched: LaunchedRanks, taken: float) -> Iterator[str]:
+    if launched.restarts:
+        yield f"the agent restarted the ranks (restart {launched.restarts}): only what came after is told"
+    if launched.missing:
+        yield f"these ranks were not heard of: {', '.join(map(str, launched.missing))}"
+    if taken > CLEAN:
+        yield (
+            f"other programs took {taken:.0%} of the cores, so times are rough: who is late by much is still "
+            "certain, small differences are not"
+        )
+
+
+def _nothing_seen(launched: LaunchedRanks) -> RunFailed:
+    what = f"{launched.launch.describe()}: no rank was seen that trains"
+    remedy = "Does it call torch.distributed.init_process_group in Python processes of this machine?"
+    problem = RunFailed(what, remedy, "no steps")
+    problem.output = "\n".join(launched.written("err")[-60:])
+    return problem
+
+
+# ---------------------------------------------------------------- ranks that hang
+
+
+def hanging(launched: LaunchedRanks) -> RunFailed:
+    """Which rank has not come where the others wait, with the stacks of all."""
+    told = {state.rank: state for state in launched.states}
+    waiting = {rank: state for rank, state in told.items() if state.inside or state.part == "backward"}
+    absent = [rank for rank in range(launched.world) if rank not in waiting]
+    meeting = [_where(state) for state in waiting.values()]
+    quiet = max((state.last_step_s for state in told.values()), default=0.0)
+    if absent and waiting:
+        places = [f"rank {rank}{_place_of(told.get(rank))}" for rank in absent]
+        what = f"no step for {quiet:.0f} s: {', '.join(places)} has not come to {meeting[0]}, where "
+        what += f"{', '.join(f'rank {rank}' for rank in waiting)} waits"
+    elif len(set(meeting)) > 1:
+        what = f"no step for {quiet:.0f} s: ranks wait in different exchanges: "
+        what += ", ".join(f"rank {rank} in {_where(state)}" for rank, state in waiting.items())
+    else:
+        places = [f"rank {rank}{_place_of(state)}" for rank, state in told.items()]
+        what = f"no step for {quiet:.0f} s: {', '.join(places)}"
+    problem = RunFailed(what, "Every rank must come to the same exchanges, in the same order", "hangs")
+    problem.output = "\n".join([*_stacks(launched, told), *launched.written("err")[-40:]])
+    return problem
+
+
+def _where(state: State) -> str:
+    line = f" ({place(state.at[0])})" if state.at else ""
+    return f"{state.inside or 'the exchange of gradients in backward'}{line}"
+
+
+def _place_of(state: State | None) -> str:
+    if state is None:
+        return " (which does not answer)"
+    return f" (at {place(state.at[0])}, after {state.count} steps)" if state.at else ""
+
+
+def _stacks(launched: LaunchedRanks, told: dict[int, State]) -> Iterator[str]:
+    for rank, state in told.items():
+        yield f"rank {rank}: " + " <- ".join(map(place, state.at))
+    members = {process.pid for tree in launched.trees for process in tree.processes()}
+    mute = [seen.hello for rank, seen in launched.ranks.items() if rank not in told]
+    for hello in mute:
+        if hello.pid in members:
+            with contextlib.suppress(OSError):
+                os.kill(hello.pid, signal.SIGUSR2)
+    if mute:
+        time.sleep(_SIGNAL_S)
+    for hello in mute:
+        path = launched.folder / f"stacks{hello.rank}"
+        if path.is_file():
+            yield f"rank {hello.rank}:\n" + path.read_text(encoding="utf-8", errors="replace")[:4000]

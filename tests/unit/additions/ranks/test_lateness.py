@@ -1,0 +1,196 @@
+"""Who is late, and which line it comes from: from steps and stacks that are made up."""
+
+import msgspec
+import pytest
+
+from perfkit.additions.ranks import causes
+from perfkit.additions.ranks.causes import Symptoms
+from perfkit.additions.ranks.lateness import lateness
+from perfkit.additions.ranks.lines import line_of_difference, line_of_share
+from perfkit.additions.ranks.messages import Ddp, Exchange, LoaderOfRank, Stack, State, StepOfRank
+
+DDP = Ddp(where="/me/train.py:9", buckets=[400], bytes=400, needs_no_search=False, buffers=0, backend="gloo")
+
+
+def step(number, computing, step_s, elements=100, syncs=1, own=0.0, is_read=True, marks=()):
+    """A step of which what is not computing is the exchange."""
+    parts = [0.0, computing / 3, 2 * computing / 3, 0.0, own, step_s - computing - own]
+    return StepOfRank(number, step_s, parts, 0.0, is_read, syncs, 8, elements, list(marks))
+
+
+def ranks(*computing, steps=20, step_s=1.0, **more):
+    """A state of each rank, which computes for so long in each step."""
+    return [
+        State(
+            rank=at,
+            count=steps,
+            steps=[step(n, each, step_s, **more) for n in range(1, steps + 1)],
+            ddps=[DDP],
+        )
+        for at, each in enumerate(computing)
+    ]
+
+
+def found(states, cores=2, **more):
+    seen = Symptoms(states, lateness(states), len(states), cores, **more)
+    return {finding.cause: finding for finding in causes.findings(seen)}
+
+
+def test_the_rank_that_waits_least_is_late_and_waiting_is_what_others_exchange_longer():
+    late = lateness(ranks(0.2, 0.9, 0.3))
+    assert (late.late, late.at_times) == (1, False)
+    assert [round(spent.for_others, 6) for spent in late.spent] == [0.7, 0.0, 0.6]
+    assert [round(spent.exposed, 6) for spent in late.spent] == [0.1] * 3
+    assert late.share == pytest.approx(0.65)
+
+
+def test_alike_ranks_are_not_late_and_too_few_steps_say_nothing():
+    assert lateness(ranks(0.80, 0.82)).late is None
+    assert lateness(ranks(0.2, 0.9, steps=6)) is None
+    assert lateness(ranks(0.2)) is None
+
+
+def test_late_at_times_is_told_from_late_always_with_what_was_in_these_steps():
+    early, late = ranks(0.9, 0.9, steps=40)
+    for at in (9, 19, 29, 39):
+        early.steps[at] = step(at + 1, 0.9, 9.0)
+        late.steps[at] = step(at + 1, 0.9, 9.0, own=8.0, marks=["evaluation"])
+    result = lateness([early, late])
+    assert (result.late, result.at_times, result.few, result.mark) == (1, True, 4, "evaluation")
+    assert result.by_s == pytest.approx(8.0)
+
+
+def test_ranks_that_are_late_in_turn_are_not_one_late_rank():
+    a, b = ranks(0.2, 0.2)
+    for n in range(20):
+        long, short = step(n + 1, 0.9, 1.0, elements=900), step(n + 1, 0.2, 1.0, elements=100)
+        a.steps[n], b.steps[n] = (long, short) if n % 2 else (short, long)
+    assert lateness([a, b]).late is None
+    assert "unlike_lengths" in found([a, b])
+
+
+def test_an_exchange_that_was_not_read_is_taken_from_a_step_that_was():
+    early, late = ranks(0.2, 0.9)
+    for n in range(0, 20, 2):  # all of the step looks like computing
+        early.steps[n] = step(n + 1, 1.0, 1.0, syncs=0, is_read=False)
+        late.steps[n] = step(n + 1, 1.0, 1.0, syncs=0, is_read=False)
+    assert lateness([early, late]).late == 1
+    assert lateness([early, late]).spent[0].for_others == pytest.approx(0.6, abs=0.1)
+
+
+def test_longer_inputs_explain_a_late_rank_and_noise_is_no_cause():
+    early, late = ranks(0.2, 0.9)
+    late = msgspec.structs.replace(late, steps=[step(s.number, 0.9, 1.0, 900) for s in late.steps])
+    assert "9.00× as large (900 elements, not 100)" in found([early, late])["late_rank"].evidence
+    alike = ranks(0.2, 0.9)
+    assert "with inputs as large" in found(alike)["late_rank"].evidence
+    assert "late_rank" not in found(alike, is_disturbed=True)
+
+
+def test_gradients_sent_for_each_of_several_batches_are_blamed_by_their_count():
+    states = [
+        msgspec.structs.replace(state, backward=["/me/train.py:7"]) for state in ranks(0.4, 0.4, syncs=8)
+    ]
+    sent = found(states)["exchange_in_each_pass"]
+    assert sent.where == "train.py:7"
+    assert sent.share == pytest.approx(0.6 * 7 / 8)
+    two_lines = [msgspec.structs.replace(state, backward=["a:1", "a:2"]) for state in states]
+    assert "exchange_in_each_pass" not in found(two_lines), "a GAN's passes are not accumulated"
+
+
+def test_a_barrier_in_each_step_is_blamed_for_what_no_late_rank_explains():
+    free, costly = (
+        [
+            msgspec.structs.replace(state, exchanges=[Exchange("barrier", "train.py:8", 20, seconds)])
+            for state, seconds in zip(ranks(0.9, 0.9), each, strict=True)
+        ]
+        for each in ((8.0, 0.1), (8.0, 4.0))
+    )
+    assert "collective_in_each_step" not in found(free)
+    assert found(costly)["collective_in_each_step"].share == pytest.approx(0.2)
+
+
+ROWS = {0: [1, 2, 3, 4], 1: [5, 6, 7, 8]}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "cause"),
+    [
+        (ROWS, ROWS, "same_rows"),
+        (ROWS, {0: [8, 7, 6, 5], 1: [4, 3, 2, 1]}, "all_rows_on_each"),
+        (ROWS, {0: [11, 12, 13, 14], 1: [15, 16, 17, 18]}, ""),
+        ({0: [0, 0, 0, 0], 1: [0, 0, 0, 0]}, {0: [0, 0, 0, 0], 1: [0, 0, 0, 0]}, ""),
+    ],
+)
+def test_rows_of_ranks_are_compared(ours, theirs, cause):
+    loader = LoaderOfRank(
+        where="train.py:3", workers=0, rows=8, drawn=8, is_divided=False, is_shuffled=True, epochs=[]
+    )
+    states = [
+        msgspec.structs.replace(state, rows=rows, loader=loader)
+        for state, rows in zip(ranks(0.9, 0.9), (ours, theirs), strict=True)
+    ]
+    assert {"same_rows", "all_rows_on_each"} & set(found(states)) == ({cause} if cause else set())
+
+
+def test_a_sampler_whose_epoch_is_not_set_begins_each_with_the_same_rows():
+    first = [4, 2, 7, 1, 5]
+    loader = LoaderOfRank(
+        where="train.py:3", workers=4, rows=9, drawn=5, is_divided=True, is_shuffled=True, epochs=[first] * 3
+    )
+    states = [msgspec.structs.replace(state, loader=loader) for state in ranks(0.9, 0.9)]
+    assert {"same_order", "workers_of_ranks"} <= set(found(states))
+    shuffled = msgspec.structs.replace(loader, epochs=[first, first[::-1], first[1:]], workers=1)
+    states = [msgspec.structs.replace(state, loader=shuffled) for state in states]
+    assert not {"same_order", "workers_of_ranks"} & set(found(states))
+
+
+def test_weights_that_drift_apart_are_wrong_not_slow():
+    weights = ({3: 5, 20: 6}, {3: 5, 20: 7})
+    states = [
+        msgspec.structs.replace(state, weights=each)
+        for state, each in zip(ranks(0.9, 0.9), weights, strict=True)
+    ]
+    drifts = found(states)["weights_drift"]
+    assert (drifts.kind, "equal after step 3, and differ after step 20" in drifts.evidence) == ("data", True)
+    alone = [msgspec.structs.replace(state, ddps=[]) for state in states]
+    assert "nothing_exchanged" in found(alone)
+
+
+def test_one_thread_is_blamed_only_where_torchrun_set_it_and_cores_are_free():
+    states = [msgspec.structs.replace(state, threads=1) for state in ranks(0.9, 0.9)]
+    assert "OMP_NUM_THREADS=4" in found(states, cores=8, chose_threads=False)["threads_of_ranks"].change
+    assert "threads_of_ranks" not in found(states, cores=8, chose_threads=True)
+    assert "threads_of_ranks" not in found(states, cores=2, chose_threads=False)
+
+
+def test_the_line_of_a_difference_is_the_outermost_that_only_the_late_rank_passes():
+    late = State(
+        rank=0,
+        count=10,
+        stacks=[
+            Stack("own code", ["t:9", "t:5", "t:2"], 8.0),
+            Stack("forward", ["t:9", "t:3", "t:2"], 1.0),
+        ],
+    )
+    other = State(rank=1, count=10, stacks=[Stack("exchange", ["t:9", "t:4"], 8.0)])
+    assert line_of_difference(late, [other], ["own code"]) == "t:5"
+    alike = State(rank=1, count=10, stacks=[Stack("own code", ["t:9", "t:5", "t:2"], 2.0)])
+    assert line_of_difference(late, [alike], ["own code"]) == "t:2"
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("rank = get_rank()\nmine = rows[rank::2]\nfor x in mine:\n    model(x)\n", 2),
+        ("rank, n = get_rank(), get_world_size()\nshare = 8 // n\nx = rows[rank * share :]\nmodel(x)\n", 3),
+        ("mine = rows[int(os.environ['RANK']) :: 2]\nx = mine[0]\nmodel(x)\n", 1),
+        ("rank = get_rank()\ntorch.manual_seed(rank)\nx = randn(3)\nmodel(x)\n", 0),
+        ("rank = get_rank()\ndice = seeded(seed=rank)\nx = dice.draw()\nmodel(x)\n", 0),
+    ],
+)
+def test_the_line_that_gives_each_rank_its_rows_is_found_through_assignments(tmp_path, code, line):
+    path = tmp_path / "train.py"
+    path.write_text(code)
+    number = next(n for n, text in enumerate(code.splitlines(), 1) if "model(" in text)
+    assert line_of_share(f"{path}:{number}") == (f"{path}:{line}" if line else "")
