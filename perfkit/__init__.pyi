@@ -1,3 +1,4 @@
+from perfkit.additions.inside.panel import load_ipython_extension as load_ipython_extension
 from perfkit.additions.inside.syncs import detect_syncs as detect_syncs
 from perfkit.additions.trace.profile import profile as profile
 from perfkit.errors import PerfkitError as PerfkitError

@@ -1,7 +1,7 @@
 """What is inside a step: what holds its memory, its kernels by shape, its hidden copies and waits.
 
 `step` and `syncs` find it in the measured process, `looks` asks for it and shows it; the reports between the
-two are here.
+two are here. `loop` times the steps of a notebook's own cell.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,10 @@ import msgspec
 COMMANDS = {
     "memory": ("perfkit.additions.inside.looks:memory_command", "What holds memory in a training step")
 }
-PUBLIC = {"detect_syncs": "perfkit.additions.inside.syncs:detect_syncs"}
+PUBLIC = {
+    "detect_syncs": "perfkit.additions.inside.syncs:detect_syncs",
+    "load_ipython_extension": "perfkit.additions.inside.panel:load_ipython_extension",
+}
 NOTEBOOK = {name: f"perfkit.additions.inside.panel:{name}" for name in ("kernels", "memory")}
 
 MEMORY, KERNELS = "perfkit.additions.inside.step:memory", "perfkit.additions.inside.step:kernels"

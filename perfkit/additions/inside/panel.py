@@ -1,11 +1,45 @@
-"""Looks inside a step in a notebook."""
+"""Looks inside a step in a notebook; `%%watch` above a cell with a loop."""
 
+import functools
 from typing import Any
+from unittest import mock
 
+from IPython.display import display
 from msgspec.structs import replace
 
 from perfkit.additions.inside import KernelReport, MemoryReport, looks
 from perfkit.notebook.shown import Recipes, Shown
+
+_WAY = (
+    "To see which line costs most and what to try, write the loop to a file: begin the cell with "
+    "`%%writefile train.py`, then run `!perfkit watch train.py`."
+)
+_MODULE = (
+    "A worker process that is spawned cannot import the class of a data set that a cell defines: "
+    "begin that cell with `%%writefile my_data.py`, and import the class from there."
+)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Registers `%%watch`; called by `%load_ext perfkit`."""
+    shell.register_magic_function(functools.partial(_watch_cell, shell), "cell", "watch")
+
+
+def _watch_cell(shell: Any, line: str, cell: str) -> None:
+    """Runs a cell, shows the steps of its loop below its own output, then raises what the cell raised."""
+    from perfkit.additions.inside import loop  # torch, once a cell is to be run
+
+    later = mock.patch.object(shell, "showtraceback")  # the error is raised, and shown, below
+    with later, loop.observed() as steps:
+        result = shell.run_cell(cell)
+    contents = [*loop.contents(steps), _WAY]
+    if not result.success:
+        contents = [*loop.contents(steps)] if steps else []
+        if "DataLoader worker" in str(result.error_in_exec):
+            contents.append(_MODULE)
+    if contents:
+        display(Shown(steps, contents))
+    result.raise_error()
 
 
 def memory(recipes: Recipes, workload: str | None = None, **where: Any) -> Shown[list[MemoryReport]]:

@@ -1,0 +1,148 @@
+"""A loop of a user's own, observed in its own process: cells with `%%watch`.
+
+Nothing is set from outside here: model and loader exist already, so there is no other side to compare with.
+"""
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim import optimizer
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import dataloader
+
+from perfkit.results import stats
+from perfkit.show import units
+from perfkit.show.document import Content, Notice, Table
+
+_NOTABLE = 0.2
+"""A wait of this part of the steps is worth a hint."""
+_FIRST = 2
+"""Steps that the figures leave out where there are others: caches, compilation, workers that start."""
+
+
+@dataclass
+class Step:
+    """From one step of the first optimizer to its next one; the first step begins with the first batch."""
+
+    seconds: float = 0.0
+    waited: float = 0.0
+    """Seconds of it in which batches were waited for."""
+    samples: int = 0
+    evaluated: bool = False
+    """Whether an evaluation was in it, whose batches count for nothing."""
+
+
+class _Batches:
+    """The batches that were fetched with gradients since the last step.
+
+    Those of a data set are for training if it had some in the first step, or the last one before any other
+    step; the others are for an evaluation.
+    """
+
+    def __init__(self) -> None:
+        self.fetched: list[tuple[int, float, int]] = []
+        """The data set, the wait for the batch, its samples."""
+        self._trained_on = set[int]()
+
+    def count(self, step: Step, is_first: bool) -> None:
+        """The step has ended: it gets its batches."""
+        sure = self.fetched if is_first else self.fetched[-1:]
+        self._trained_on.update(data_set for data_set, *_ in sure)
+        for data_set, waited, samples in self.fetched:
+            if data_set in self._trained_on:
+                step.waited += waited
+                step.samples += samples
+            else:
+                step.evaluated = True
+        self.fetched.clear()
+
+
+@contextlib.contextmanager
+def observed() -> Iterator[list[Step]]:
+    """Notes the steps of a loop over a `DataLoader` while the context lasts; afterwards all is as before."""
+    steps, now, ends, batches = list[Step](), Step(), list[torch.Event](), _Batches()
+    first: Any = None
+    since: float | None = None
+    base: Any = dataloader._BaseDataLoaderIter
+    plain, here = base.__next__, threading.current_thread()
+
+    def fetch(iterator: Any) -> Any:
+        nonlocal since
+        if threading.current_thread() is not here:
+            return plain(iterator)
+        start = time.perf_counter()
+        since = start if since is None else since
+        if not torch.is_grad_enabled():
+            now.evaluated = True
+            return plain(iterator)
+        batch = plain(iterator)
+        batches.fetched.append((id(iterator._dataset), time.perf_counter() - start, _samples(batch)))
+        return batch
+
+    def stepped(which: Any, *_: Any) -> None:
+        nonlocal since, now, first
+        first = first or which
+        if since is not None and which is first:
+            end = time.perf_counter()
+            now.seconds = end - since
+            batches.count(now, is_first=not steps)
+            steps.append(now)
+            since, now = end, Step()
+            if torch.cuda.is_initialized():
+                ends.append(torch.Event("cuda", enable_timing=True))
+                ends[-1].record()
+
+    handle = optimizer.register_optimizer_step_post_hook(stepped)
+    base.__next__ = fetch
+    try:
+        yield steps
+    finally:
+        base.__next__ = plain
+        handle.remove()
+        with contextlib.suppress(RuntimeError):  # after an error of CUDA: the loop has raised it
+            _by_the_device(steps, ends)
+
+
+def _by_the_device(steps: Sequence[Step], ends: Sequence[torch.Event]) -> None:
+    """Steps get the device's own times, but for the first one: by the host's, they are those of launching."""
+    if not ends:
+        return
+    ends[-1].synchronize()
+    timed = steps[len(steps) - len(ends) + 1 :]
+    for step, (before, after) in zip(timed, itertools.pairwise(ends), strict=True):
+        step.seconds = before.elapsed_time(after) / 1e3
+
+
+def _samples(batch: Any) -> int:
+    """The first dimension of the first tensor of a batch; 0 where none is seen."""
+    leaves = tree_leaves(dict(batch) if isinstance(batch, Mapping) else batch)
+    return next((len(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()), 0)
+
+
+def contents(steps: Sequence[Step]) -> list[Content]:
+    """The steps of a loop that was observed."""
+    if not steps:
+        return [Notice("No step was seen: a batch of a DataLoader, then a step of an optimizer.")]
+    counted = [step for step in steps[_FIRST:] if not step.evaluated] or steps[_FIRST:] or steps
+    each = np.array([step.seconds for step in counted])
+    rows = [
+        ["samples/s", units.number(sum(step.samples for step in counted) / each.sum() or None)],
+        ["step (median)", units.duration_interval(stats.median(each))],
+        ["waiting for data", units.percent(sum(step.waited for step in counted) / each.sum())],
+        ["steps", str(len(steps))],
+    ]
+    left_out = f"The first {_FIRST} steps, and those with an evaluation in them, are left out."
+    note = left_out if len(counted) < len(steps) else ""
+    contents: list[Content] = [Table(("what", "how much"), rows, "The loop", note)]
+    waiting = sum(step.waited for step in counted) / each.sum()
+    if waiting > _NOTABLE:
+        words = f"{units.percent(waiting)} of a step waits for data"
+        contents.append(f"{words}: let the DataLoader have workers, or more of them (num_workers=2).")
+    return contents
