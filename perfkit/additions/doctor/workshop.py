@@ -15,7 +15,7 @@ CHAPTERS = {
     "channels_last": "06", "amp": "06", "compile": "07",
 }  # fmt: skip
 """The chapter that measures a stage."""
-PANELS, SIDES = 2, 5  # of chapter 02: the panels that measure, and the recipes in them
+PANELS, SIDES = 1, 2  # of chapter 02: the panels that measure, and the recipes in them
 
 
 def checks(plan: Plan, progress: Progress) -> list[Check]:
