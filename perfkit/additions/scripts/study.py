@@ -37,7 +37,7 @@ from perfkit.show.tables import checks
 from perfkit.studies.here import ThisMachine
 from perfkit.studies.sides import Side
 from perfkit.studies.sources import Plan, Progress, plan
-from perfkit.worker.messages import Description, Trained
+from perfkit.worker.messages import Block, Description, Trained
 
 _FAR = 3.0
 """Standard errors by which means may differ."""
@@ -61,6 +61,12 @@ class _Pace:
     samples: int
     step_s: float
     began_at: int = 0
+    size: int = 0
+    """Samples of the newest slice."""
+
+    def note(self, block: Block) -> None:
+        """A slice tells how fast it is now: it was started while others were busy, too."""
+        self.step_s = block.seconds / max(1, len(block.step_s))
 
 
 class ScriptSource(ThisMachine):
@@ -132,6 +138,7 @@ class ScriptSource(ThisMachine):
         step_s = statistics.median(trained.warmup.step_s[-_LAST_STEPS:])
         self._paces[child] = _Pace(max(1, trained.samples_per_step), max(step_s, 1e-9))
         child.before_slice = functools.partial(self._slice_of, child)
+        child.after_slice = self._paces[child].note
         return child, trained
 
     def _slice_of(self, child: Conversation, samples: int, seconds: float) -> dict[str, float]:
@@ -148,8 +155,10 @@ class ScriptSource(ThisMachine):
         pace.began_at = place
         if not seconds:
             return {"samples": samples, "seconds": 0.0}
+        same = [each.size for each in paces if each is not pace and each.began_at == place]
         sample_s = sum(each.step_s / each.samples for each in paces)
-        return {"samples": max(1, round(len(paces) * seconds / sample_s)), "seconds": 0.0}
+        pace.size = max(same, default=0) or max(1, round(len(paces) * seconds / sample_s))
+        return {"samples": pace.size, "seconds": 0.0}
 
     def measure(self, stages: Sequence[Stage], rule: StopRule) -> list[Run]:
         runs = super().measure(stages, affordable(rule, self.facts.step_s, len(stages)))

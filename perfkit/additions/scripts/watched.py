@@ -141,6 +141,7 @@ class WatchedScript(Conversation):
         """Whether it has answered: it has taken steps."""
         self.before_slice: Callable[..., dict[str, Any]] | None = None
         """Is given the arguments of a slice, and returns those that it gets."""
+        self.after_slice: Callable[[Any], None] | None = None
         self._cpu_s: dict[int, float] = {}
         self._look_again_at = time.monotonic()
 
@@ -156,6 +157,8 @@ class WatchedScript(Conversation):
         if question == "slice" and self.before_slice:
             arguments = self.before_slice(**arguments)
         answer = super().ask(question, **arguments)
+        if question == "slice" and self.after_slice:
+            self.after_slice(answer)
         self.is_training = True
         return answer
 

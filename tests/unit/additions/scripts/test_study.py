@@ -8,6 +8,7 @@ from perfkit.additions.scripts import messages, study
 from perfkit.ladder.catalogue import PRESETS
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
+from perfkit.worker.messages import Block
 
 
 def run(losses, workers=0, **more):
@@ -68,8 +69,10 @@ def test_both_sides_take_equal_steps_of_an_epoch():
     slow.place += 192
     assert taken._slice_of(fast, 1, 0.3) == size and fast.place == 960
     fast.place += 192
-    taken._slice_of(fast, 1, 0.3)
+    taken._paces[slow].note(Block(32, 0.03, [0.03], [0.0]))
+    assert taken._slice_of(fast, 1, 0.3)["samples"] == 480, "it is as fast as its newest slice was"
     assert fast.place == 1152, "it begins the next round"
+    assert taken._slice_of(slow, 1, 0.3)["samples"] == 480, "a round has slices of one size"
 
 
 def test_a_side_that_is_far_behind_stays_there():
