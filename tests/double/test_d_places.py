@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import distributed, nn
+from torch.utils.data import DataLoader
 
 import perfkit
-from perfkit.additions.inside import KernelReport, step
+from perfkit.additions.inside import KernelReport, loop, step
 from perfkit.additions.inside.syncs import detect_syncs
 from perfkit.additions.parity import check as parity
 from perfkit.additions.scripts.script import Script, Steps
@@ -138,6 +139,18 @@ def test_flops_of_recurrent_layers_are_not_known_on_a_gpu():  # 4.7
         peaks={"float32": 1.0}, bytes_per_s=1.0, rows=[], flops=None, dtype="float32", step_s=1.0, recipe=""
     )
     assert report.mfu is None
+
+
+def test_a_watched_cell_has_the_times_of_the_device(clock):  # 4.11
+    model = nn.Linear(2, 1).to(CUDA)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with loop.observed() as steps:
+        for batch in DataLoader(torch.zeros(16, 2), batch_size=2):
+            model(batch.to(CUDA)).sum().backward()
+            double.work(0.02)
+            optimizer.step()
+    assert len(steps) == 8
+    assert [each.seconds for each in steps[1:]] == pytest.approx([0.02] * 7)
 
 
 def test_parity_takes_a_small_batch():  # 4.10
