@@ -74,7 +74,7 @@ ACCELERATOR_SLICE_S = 0.7
 _PRESETS = (
     Preset(Size("smoke", 8, 16, 16), StopRule(slice_samples=16, rounds=3, loss_steps=4, warmup_s=0.5)),
     Preset(Size("quick", 32, 64, 64), StopRule(slice_samples=1, rounds=5, loss_steps=4, warmup_s=3,
-                                               slice_s=0.3, budget_s=60, limit_s=340, noisy_limit_s=560)),
+                                               slice_s=0.3, budget_s=60, limit_s=345, noisy_limit_s=560)),
     Preset(Size("paper", 32, 512, 1024), StopRule(slice_samples=1, rounds=5, loss_steps=8, warmup_s=10,
                                                   slice_s=0.3, budget_s=60, limit_s=570, noisy_limit_s=900)),
 )  # fmt: skip

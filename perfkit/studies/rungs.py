@@ -173,7 +173,7 @@ def _climbed(source: Source) -> Iterator[Run]:
 
 
 END_SHARES = 3
-"""What is kept at the end gets as much time as three stages: its ratio is the one that people tell."""
+"""What is kept at the end gets as much time as three stages."""
 
 
 class _Climb:
@@ -202,7 +202,7 @@ class _Climb:
             yield from source.measure([stage], source.plan.rule)
             return
         with source.progress.part(number, count + 1):
-            *before, run = source.measure([*self._sides(), stage], self._rule(count - number + END_SHARES))
+            *before, run = source.measure([*self._sides(), stage], self._rule(self._shares(number)))
         if self.base_run is None:
             self.base_run = self._kept_run = before[0]
             yield before[0]
@@ -220,7 +220,9 @@ class _Climb:
         source = self.source
         final = replace(self.kept, name=KEPT, title="everything kept, measured again")
         with source.progress.part(count, count + 1):
-            _, *runs = source.measure([self.base, final, again(self.base)], self._rule(1))
+            # To the full precision, however large the effect: this is the ratio that people tell.
+            rule = replace(self._rule(1), part=0.0)
+            _, *runs = source.measure([self.base, final, again(self.base)], rule)
         assert self.base_run
         base = self.base_run.samples_per_s
         for run in runs:
@@ -253,6 +255,13 @@ class _Climb:
         base = self.base_run.samples_per_s
         reference = base.value if base and is_chained else None
         return structs.replace(run, pairings=pairings, reference_samples_per_s=reference)
+
+    def _shares(self, number: int) -> int:
+        """How many parts of the ladder are left from a stage on; what cannot act here needs no time."""
+        source = self.source
+        left = source.plan.ladder.stages[number:]
+        stages = [stage_of(source.plan, source.target, name, self.kept.recipe) for name in left]
+        return sum(not stage.reason for stage in stages) + END_SHARES
 
     def _rule(self, shares: int) -> StopRule:
         """A share of the time that is left, of which there are so many."""

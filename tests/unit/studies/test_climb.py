@@ -98,6 +98,12 @@ def test_the_end_gets_the_time_of_three_stages_and_all_that_nobody_needed(machin
     assert limits == pytest.approx([300 / 6, 300 / 5, 300 / 4, 300], abs=2)
 
 
+def test_what_cannot_act_takes_no_time_from_the_others(machine, ladder, limits):
+    more = ladder.trying(stages=("data_loading", "pinning", "tf32", *NAMES[1:]))
+    climb(replace(more, rule=replace(ladder.rule, limit_s=300.0)))
+    assert limits[0] == pytest.approx(300 / 6, abs=2), "as without them"
+
+
 def test_a_ladder_in_a_disturbed_room_gets_more_time(machine, ladder, limits):
     machine.taken = lambda: 0.4
     climb(replace(ladder, rule=replace(ladder.rule, limit_s=300.0, noisy_limit_s=600.0)))
