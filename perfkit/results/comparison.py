@@ -31,10 +31,12 @@ class Comparison(msgspec.Struct, frozen=True):
         rounds = self.pairing.rounds
         return min(len(rounds.own_samples_per_s), len(rounds.other_samples_per_s))
 
-    def describe(self) -> str:
-        """One line for people."""
+    def describe(self, with_verdict: bool = True) -> str:
+        """One line for people; without its verdict where another one is given on the same numbers."""
         ratio, pairing, simulated = self.ratio, self.pairing, self.a.simulated
-        numbers = f"{ratio.ratio:.3f}× ({ratio.low:.3f}–{ratio.high:.3f}), {ratio.verdict}"
+        numbers = f"{ratio.ratio:.3f}× ({ratio.low:.3f}–{ratio.high:.3f})"
+        if with_verdict:
+            numbers += f", {ratio.verdict}"
         if simulated and pairing.band is not None:
             basis = f"simulated on {self.a.device}, host {simulated.host}"
             basis += f", model error of the ratio ±{pairing.band:.0%}"

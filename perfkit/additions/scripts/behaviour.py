@@ -116,12 +116,16 @@ def _of_optimizers(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     if old.moved.keys() != new.moved.keys():  # another model, or its parts are called on their own
         return
     total = [math.hypot(*side.moved.values()) or 1.0 for side in (old, new)]
+    moved = []
     for name in sorted(old.moved):
         before, now = old.moved[name], new.moved[name]
         counts = max(before / total[0], now / total[1]) ** 2 >= _OF_ALL
         if counts and not 1 / _FURTHER <= now / max(before, 1e-30) <= _FURTHER:
-            times = f"{now / before:.3g} times as far" if before else "where it had stayed as it was"
-            yield Difference("moved", f"{MOVES_AFTER} steps move {name} {times}")
+            moved.append(
+                f"{name} {now / before:.3g} times as far" if before else f"{name}, which had not moved"
+            )
+    if moved:
+        yield Difference("moved", f"{MOVES_AFTER} steps move {', '.join(moved)}")
 
 
 def differences(old: Behaviour, new: Behaviour) -> Iterator[Difference]:

@@ -19,7 +19,6 @@ from perfkit.recipe import parse_settings
 from perfkit.results.comparison import Comparison
 from perfkit.results.store import RunStore
 from perfkit.show import terminal
-from perfkit.show.document import Content
 from perfkit.studies.compare import compare
 from perfkit.studies.sources import Progress
 
@@ -113,7 +112,7 @@ def referee(
             result = _measured(match, gate, output, follow, None if whole else store)
         code = None if gate.limit is None else gate_code(result, gate.limit)
         verdict = match.verdict(result, gate.precision, code, whole)
-        sections: list[Content] = [*([] if whole else [result.describe()]), *verdict.sections(result)]
+        sections = verdict.sections(result)
         document = record(result) | msgspec.to_builtins(verdict)
         output.show(f"{result.b.title} against {result.a.title}", sections, document)
         if verdict.exit_code:

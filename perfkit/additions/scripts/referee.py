@@ -33,7 +33,7 @@ from perfkit.studies.sources import Plan, Progress, opened
 from perfkit.worker.messages import Trained
 
 _EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model", "optimizer"}
-"""Differences after which other losses, and other ways of the weights, are to be expected."""
+"""Differences after which other losses are to be expected, and weights that move otherwise."""
 _WIDE = 2
 """An interval wider than this many times what was asked for, or than the A/A noise, decides nothing."""
 _OVERWHELMING, _FEW_ROUNDS = 2.0, 2
@@ -62,7 +62,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         proofs = {"losses": self.losses}
         proofs |= {one.name: Check(one.name, one.allowed, one.evidence) for one in self.differences}
         tables = [run_table(self.observed, self.is_whole)] if len(self.observed) == 2 else []
-        return [*study.sides(result, [*proofs.values()]), *tables, f"Verdict: {self.outcome}: {self.reason}"]
+        speed = [] if self.is_whole else [result.describe(with_verdict=False)]
+        checked = study.sides(result, [*proofs.values()])
+        return [*speed, *checked, *tables, f"Verdict: {self.outcome}: {self.reason}"]
 
 
 def run_table(observed: Mapping[str, Behaviour], is_whole: bool) -> Table:
@@ -170,10 +172,14 @@ def _differences(
     found = [*differences(*seen.values())] if len(seen) == 2 else []
     if is_whole:
         found += _in_all(*seen.values())
-    if allowed & _EXPLAIN_LOSSES & {one.name for one in found}:
-        allowed = {*allowed, "losses", "moved"}
-    if result.a.recipe.get("workers") != result.b.recipe.get("workers") and "data" in result.b.facts:
-        found = [one for one in found if one.name != "moved"]  # other random numbers move weights otherwise
+    named = _EXPLAIN_LOSSES & {one.name for one in found}
+    if allowed & named:
+        allowed = {*allowed, "losses"}
+    draws_others = (
+        result.a.recipe.get("workers") != result.b.recipe.get("workers") and "data" in result.b.facts
+    )
+    if named or draws_others:  # then weights move otherwise, and how far they should is not known
+        found = [one for one in found if one.name != "moved"]
     if not losses.ok and (result.a.losses or result.b.losses):
         found.append(Difference("losses", losses.evidence))
     return [msgspec.structs.replace(one, allowed=one.name in allowed) for one in found]
@@ -214,6 +220,15 @@ class _Speed(NamedTuple):
     def is_slower(self) -> bool:
         ratio = self.result.ratio
         return ratio.is_slower or ratio.high < 1 / self._clear
+
+    @property
+    def why_so_soon(self) -> str:
+        """Why rounds decide that are too few for a smaller difference."""
+        ratio = self.result.ratio
+        is_large = ratio.low > self._clear or ratio.high < 1 / self._clear
+        if self.is_whole or ratio.verdict != "undecided" or not is_large:
+            return ""
+        return f"; {self.result.rounds} rounds are enough for so large a difference"
 
     @property
     def _clear(self) -> float:
@@ -262,9 +277,9 @@ def _outcome(
 
 def _of_speed(speed: _Speed) -> tuple[str, int, str]:
     if speed.is_faster:
-        return "faster", 0, speed.in_words
+        return "faster", 0, speed.in_words + speed.why_so_soon
     if speed.is_slower or not speed.is_open:
-        return "not faster", 1, speed.in_words
+        return "not faster", 1, speed.in_words + speed.why_so_soon
     return "undecided", 3, f"{speed.in_words}, which decides nothing: {speed.remedy}"
 
 

@@ -103,6 +103,16 @@ def test_a_verdict_and_its_exit_code(case, outcome, code):
     assert (given.outcome, given.exit_code) == (outcome, code), given.reason
 
 
+def test_how_far_weights_move_is_one_difference_and_none_where_another_one_explains_it():
+    old, new = but(moved={"table": 2.0, "head": 1.0}), but(moved={"table": 1.0, "head": 4.0})
+    given = verdict(2.0, old=old, new=new)
+    assert [(one.name, one.evidence) for one in given.differences] == [
+        ("moved", "6 steps move head 4 times as far, table 0.5 times as far")
+    ]
+    fewer = msgspec.structs.replace(SMALLER, moved=new.moved)
+    assert [one.name for one in verdict(2.0, old=old, new=fewer).differences] == ["samples"]
+
+
 def test_a_run_is_judged_with_all_that_is_between_its_steps():
     given = verdict(old=VALIDATED, new=QUICKLY)
     assert given.run == pytest.approx(5.0)
@@ -137,6 +147,16 @@ def test_one_remedy_is_named_the_one_that_helps(case, remedy):
     reason = verdict(scatter=0.4, **case).reason
     remedies = ("--whole", "close other programs", "raise --budget")
     assert remedy in reason and sum(each in reason for each in remedies) == 1
+
+
+def test_what_is_shown_has_one_verdict():
+    """Rounds that are too few for a small difference are open, and decide a large one."""
+    result, given = comparison(10.5, rounds=3), verdict(10.5, rounds=3)
+    speed, *_, last = given.sections(result)
+    assert speed.startswith("b / a: 10.500× (") and speed.endswith("); 3 interleaved rounds")
+    assert last.startswith("Verdict: faster: 10.500 times as fast")
+    assert last.endswith("; 3 rounds are enough for so large a difference")
+    assert "enough" not in verdict(2.0).reason
 
 
 def test_memory_of_all_processes_is_shown_of_both():
