@@ -45,7 +45,7 @@ panel
 panel.run()
 
 # %% [markdown]
-# **What to expect.** Without bf16 instructions a CPU only casts and gains nothing: press *Drop*. With AMX, or AVX512-BF16 as on the recorded CPU, it is faster for convolutional models, provided the loader keeps up.
+# **What to expect.** Without bf16 instructions a CPU only casts and gains nothing. With AMX, bf16 is much faster for convolutional models, provided the loader keeps up. With AVX512-BF16 it can go either way: on the recorded CPU it was slower. What does not help gets *Drop*.
 #
 # On a CPU, this stage changes two things: it computes in 16 bits, and it leaves one core to the worker (`cpu_threads`). Until then the worker kept interrupting one of the compute threads, and each kernel had to wait for that thread. Which of the two helps? Take them apart:
 

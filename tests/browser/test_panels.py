@@ -139,7 +139,7 @@ def test_the_workbench_by_keyboard(lab, data_dir):
     expect(rows).to_have_count(100)
     for at in range(2):
         rows.nth(at).locator("input").press("Space")
-    expect(result(lab, 1)).to_contain_text("not interleaved", timeout=DONE)
+    expect(result(lab, 1)).to_contain_text("not all measured together", timeout=DONE)
 
 
 def test_a_panel_in_an_output_widget_or_a_tab_shows_its_result(lab, data_dir):

@@ -1,7 +1,5 @@
 """For every stage: measured recipe, shown diff, exported script and the stage of the ladder agree."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 
@@ -48,7 +46,7 @@ def scripted(*arguments, **more):
 
 
 def plan(device, stages=None, below=True):
-    return replace(sources.plan(WORKLOAD, "smoke", stages, device="cpu", below=below), device=device)
+    return sources.plan(WORKLOAD, "smoke", stages, device="cpu", below=below).on(device=device)
 
 
 def described(wanted):

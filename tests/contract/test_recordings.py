@@ -69,13 +69,11 @@ def test_the_ladder_is_complete_and_undisturbed():
         assert len(run.raw.block_samples_per_s) >= 5
 
 
-def test_a_cached_batch_does_not_show_what_a_loop_with_a_worker_gains():
-    """Chapter 06: one thread in bf16 computes as fast as two in float32, and the loop is faster."""
+def test_bf16_was_slower_on_the_recorded_cpu():
+    """Chapter 06 says so."""
     runs = {run.stage: run for run in find("cpu-quick")}
-    before, after = runs["scaled_decode"], runs["amp"]
-    assert after.ceiling_samples_per_s == pytest.approx(before.ceiling_samples_per_s, rel=0.1)
-    ratio = after.speedup("previous")
-    assert ratio.verdict == "faster"
+    assert runs["amp"].speedup("previous").verdict == "slower"
+    assert not runs["amp"].decision.kept
 
 
 def test_the_simulated_ladder_says_so_and_is_of_todays_model():

@@ -41,7 +41,7 @@ print(json.dumps({
     "data": str(machine.data_folder()),
     "checkout": machine.checkout(),
     "recordings": sorted(recordings.available()),
-    "pages": [(machine.shipped("recordings") / name).is_file() for name in ("climb.html", "lanes/02.json")],
+    "pages": [(machine.shipped("recordings") / name).is_file() for name in ("climb.html", "lanes/sim-v100-data_loading.json")],
     "puzzles": (puzzles.folder() / "mysteries.toml").is_file(),
     "panel": said,
     "torch": "torch" in sys.modules,

@@ -34,10 +34,10 @@ def _on_a_simulated_gpu(data_dir, monkeypatch):
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_the_cells_of_a_stage_run_on_a_simulated_gpu(path):
-    """Those up to the loop that the reader edits; no panel needs losses. Other cells run in `test_run.py`."""
+    """Those before the reader's own file; no panel needs losses. Other cells run in `test_run.py`."""
     scope = {}
     for cell in jupytext.read(path).cells:
-        if cell.metadata.get("tags") == ["exercise"]:
+        if cell.cell_type == "code" and ("pk.my_train" in cell.source or "pk.puzzle" in cell.source):
             break
         if cell.cell_type == "code" and not any(other in cell.source for other in OTHERS):
             exec(compile(ast.parse(cell.source), "cell", "exec"), scope)
@@ -54,7 +54,9 @@ def test_two_ranks_train_on_two_gpus_or_else_on_the_cores(gpus, mps, device, mon
     monkeypatch.setattr(devices, "accelerators", lambda: found)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     cells, scope = jupytext.read(FOLDER / "13_several_gpus.py").cells, {}
-    exec(next(cell.source for cell in cells if cell.cell_type == "code"), scope)
+    code = [cell.source for cell in cells if cell.cell_type == "code"]
+    for source in code[: next(at for at, source in enumerate(code) if "panel =" in source) + 1]:
+        exec(source, scope)
     exec(next(cell.source for cell in cells if "merged =" in cell.source).split("merged.run")[0], scope)
     stages = [
         stage

@@ -13,6 +13,8 @@ from torch.utils.data import DistributedSampler, TensorDataset
 
 from perfkit.additions.puzzles.judge import bench
 
+pytestmark = pytest.mark.usefixtures("settings_kept")
+
 ROOT = Path(__file__).parents[2]
 SHEET = (ROOT / "docs" / "cheat_sheet.md").read_text(encoding="utf-8")
 CARDS = sorted((ROOT / "perfkit" / "ladder" / "cards").glob("*.md"))

@@ -115,7 +115,7 @@ class Lanes(msgspec.Struct, frozen=True):
         from matplotlib.figure import Figure as Drawing
 
         lines = sum(1 + len(side.shown) for side in self.sides)
-        drawing = Drawing((style.WIDTH, 1.1 + 0.36 * lines))
+        drawing = Drawing((style.WIDTH, 1.1 + 0.28 * lines))
         drawing.set_layout_engine("constrained", w_pad=0.08, h_pad=0.06)
         ax, ticks, legend, top = drawing.add_subplot(), dict[float, str](), dict[str, Any](), 0.0
         most = max(side.samples for side in self.sides)

@@ -109,10 +109,10 @@ def test_a_second_click_does_nothing_and_a_cell_waits(monkeypatch):
     assert started.wait(20)
     press(panel, "pk-run")
     panel.start(panel._measure)
-    with pytest.raises(InvalidValue, match="at work"):
+    with pytest.raises(InvalidValue, match="busy"):
         panel.set(workers=1)
     panel._menu.value = "recorded:cpu-quick"
-    assert panel._menu.value == "cpu" and "at work" in words(panel)
+    assert panel._menu.value == "cpu" and "busy" in words(panel)
     cell = threading.Thread(target=panel.run)
     cell.start()
     go.set()
