@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 
 from perfkit.additions.scripts import patch as patching
+from perfkit.additions.scripts import referee
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.ladder.catalogue import exactness
 from perfkit.recipe import Recipe
 from perfkit.results import parity
+from perfkit.results.store import RunStore
+from perfkit.studies.compare import compare, compared
+from perfkit.studies.sources import Progress
 from tests.support import scripts
 from tests.support.cli import ROOT, perfkit
 from tests.unit.additions.scripts.test_behaviour import TOKENS
@@ -147,3 +151,20 @@ def test_the_command_prints_and_verifies(tmp_path, monkeypatch):
     diff = done.stdout.encode()
     subprocess.run(["patch", "-p1"], input=diff, check=True, capture_output=True, cwd=tmp_path)
     assert b"momentum=0.9, fused=True)" in file.read_bytes()
+
+
+def test_ctrl_c_ends_a_comparison_of_scripts_and_keeps_its_rounds(tmp_path, monkeypatch, data_dir):
+    scripts.fork(monkeypatch)
+    (tmp_path / "a.py").write_text(TOKENS)
+    (tmp_path / "b.py").write_text(TOKENS)
+    monkeypatch.chdir(tmp_path)
+
+    def press(now):
+        if now.stage.startswith("round 3"):
+            raise KeyboardInterrupt
+
+    match, store = referee.two_scripts("a.py", "b.py", "smoke"), RunStore()
+    with pytest.raises(KeyboardInterrupt):
+        compare(match.a, match.b, match.plan, budget_s=30.0, progress=Progress(press), store=store)
+    runs = {run.title: run for run in store.runs()}
+    assert compared(runs["a.py"], runs["b.py"]).rounds == 2

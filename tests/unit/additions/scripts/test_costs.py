@@ -1,0 +1,84 @@
+"""What watching a script may not cost: both sides of a comparison must be looked at for nothing while timed."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from perfkit.additions.scripts import hooks
+from perfkit.additions.scripts.questions import Questions
+from perfkit.additions.scripts.script import Script
+from perfkit.additions.scripts.training import Models
+from perfkit.additions.scripts.witness import Witness
+
+
+@pytest.fixture
+def script():
+    return Script({"toggles": {"amp": "bf16"}, "scratch": "", "samples": 1, "seed": 0}, None)
+
+
+def test_no_graph_is_walked_in_steps_that_are_timed(script, monkeypatch):
+    """An eager model has hundreds of nodes, a compiled one has one: looking would speak for compiling."""
+    monkeypatch.setattr(hooks, "wrap", lambda *_: None)
+    witness = Witness(script)
+    loss = torch.nn.Linear(3, 2)(torch.ones(1, 3)).sum()
+    witness.is_timed = True
+    witness.on_graph(loss)
+    assert not witness._leaves
+    witness.is_timed = False
+    witness.on_graph(loss)
+    assert sorted(witness._leaves.values()) == [2, 6], "weight and bias"
+
+
+@pytest.mark.parametrize(("steps", "looks"), [(4, 4), (1, 1)])
+def test_a_slice_is_timed_and_a_step_before_it_is_looked_at(steps, looks):
+    """Before every slice of four steps, and before every fourth one that is shorter."""
+    asked, taken = Questions.__new__(Questions), []
+    asked._witness, asked._slices = SimpleNamespace(is_timed=False), 0
+    asked.steps_for = lambda samples, seconds: steps
+    asked.of_rank_0 = lambda value: value
+
+    def take(count, phase):
+        taken.append((count, asked._witness.is_timed))
+        yield
+        return SimpleNamespace(step_s=[0.1], block=lambda: "block")
+
+    asked.take = take
+    for _ in range(4):
+        assert [*asked.slice(8, 0.5)]
+    assert taken.count((steps, True)) == 4, "what is measured"
+    assert taken.count((1, False)) == looks
+    assert not asked._witness.is_timed
+
+
+def test_a_step_that_fails_leaves_no_slice_timed():
+    asked = Questions.__new__(Questions)
+    asked._witness, asked._slices = SimpleNamespace(is_timed=False), 0
+    asked.steps_for = lambda samples, seconds: 1
+
+    def take(count, phase):
+        yield
+        raise ArithmeticError
+
+    asked.take = take
+    with pytest.raises(ArithmeticError):
+        [*asked.slice(8, 0.5)]
+    assert not asked._witness.is_timed
+
+
+def test_a_call_of_the_model_lists_no_parameters(script, monkeypatch):
+    """With hundreds of them that takes as long as small kernels do, on the side with the switch alone."""
+    model = torch.nn.Linear(3, 2)
+    models = Models.__new__(Models)
+    models._script, models._device_type, models._fed, models._batch = script, "cpu", 0, 0
+    monkeypatch.setattr(Script, "parameters", lambda script: pytest.fail("they were listed"))
+    script.steps.count = 3  # the first ones are examined
+    inside = []
+
+    def call(given):
+        inside.append(torch.is_autocast_enabled("cpu"))
+        return model(given)
+
+    output = models._called(model, call, torch.ones(4, 3))
+    assert inside == [True] and output.dtype == torch.float32
+    assert models._fed == 4

@@ -1,0 +1,62 @@
+"""The panel of a script: *Continue* adds rounds to those of the same sides, where they left it undecided."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from perfkit import notebook as pk
+from perfkit.additions.scripts import panel as panels
+from perfkit.show.style import Figure
+from tests.unit.additions.scripts.test_referee import comparison
+
+pytestmark = pytest.mark.usefixtures("data_dir")
+
+
+class Compared:
+    """In the place of measuring: remembers what it was asked, and gives what it holds."""
+
+    def __init__(self, *results):
+        self.results, self.asked = list(results), []
+
+    def __call__(self, a, b, plan, *size, earlier, **how):
+        self.asked.append(SimpleNamespace(sides=(a, b), plan=plan, earlier=earlier))
+        return self.results.pop(0)
+
+
+@pytest.fixture
+def panel(tmp_path, monkeypatch):
+    monkeypatch.setattr(Figure, "svg", lambda figure: "<svg></svg>")
+    (tmp_path / "train.py").touch()
+    return pk.script_panel(tmp_path / "train.py", preset="smoke")
+
+
+def click(panel, label):
+    """Clicks the button with this label, and waits for what it starts."""
+    (button,) = [one for one in panel._inputs if getattr(one, "description", "") == label]
+    button.click()
+    until = time.monotonic() + 20
+    while panel.is_busy:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert not panel.status.error.value
+
+
+def test_continue_adds_to_the_rounds_of_the_same_sides_until_they_decide(panel, monkeypatch):
+    open_, decided, again = comparison(scatter=0.3), comparison(2.0), comparison(2.0)
+    compared = Compared(open_, decided, again)
+    monkeypatch.setattr(panels, "compare", compared)
+    panel.set(workers=2)
+    click(panel, "Run")
+    assert "pk-off" not in panel._more._dom_classes
+    panel.set(workers=0, channels_last=True)  # which is for the next Run
+    click(panel, "Continue")
+    first, more = compared.asked
+    assert first.earlier is None and more.earlier is open_
+    assert more.sides == first.sides and first.sides[1].changes == {"workers": 2}
+    assert more.plan is first.plan
+    assert "pk-off" in panel._more._dom_classes, "more rounds would change nothing"
+    assert [*panel.runs] == [decided.a, decided.b]
+    click(panel, "Run")
+    assert compared.asked[-1].earlier is None
+    assert compared.asked[-1].sides[1].changes == {"channels_last": True}
