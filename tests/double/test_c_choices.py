@@ -2,6 +2,7 @@
 
 import importlib.util
 
+import msgspec
 import pytest
 
 from perfkit.additions.lanes import panel
@@ -13,6 +14,7 @@ from perfkit.rules import Target
 from perfkit.studies import rungs, sources
 from perfkit.studies.sources import Progress
 from perfkit.worker.session import Session
+from tests.unit.additions.ranks.test_lateness import found, ranks
 from tests.unit.additions.scripts.test_suggest import ideas
 
 
@@ -60,3 +62,9 @@ def test_a_plan_that_loads_nothing_knows_the_gpu(monkeypatch):
     where = sources.plan("tests.support.toy:Toy", preset="smoke", device="cuda")
     target = rungs.described(where).target
     assert (target.count, target.bf16) == (2, False)
+
+
+def test_gradients_that_gloo_averages_on_gpus_are_a_cause():
+    cause = "gloo_on_gpus"
+    assert cause in found([msgspec.structs.replace(state, device="cuda") for state in ranks(0.8, 0.82)])
+    assert cause not in found(ranks(0.8, 0.82))
