@@ -153,7 +153,7 @@ def _draw(ax: Any, side: Side, top: float, times: float, legend: dict[str, Any])
             _row(ax, side.rows[name], top + number, (repeat * side.length_ms, side.length_ms), legend)
     edges = [side.middle_ms or until / 2, until] if side.steps == 2 and times == 1 else [until]
     ax.vlines(edges, top + 0.5, bottom, ink, linewidth=0.8, alpha=0.6)
-    if side.ceiling_ms:
+    if side.ceiling_ms and side.ceiling_ms < side.step_ms:  # else the two contradict each other
         x = side.steps * side.ceiling_ms * times
         line = ax.vlines(x, top + 0.5, bottom, ink, linestyle="--", linewidth=1.4)
         legend.setdefault("ceiling: a cached batch", line)

@@ -201,3 +201,12 @@ def test_a_training_on_a_cpu_is_measured_with_its_workers():
     assert len(before.computing) == 2 and before.ceiling_ms > 0
     first, second = before.rows["kernels"]
     assert second.batch == first.batch + 1
+
+
+@pytest.mark.parametrize(("ceiling_ms", "is_drawn"), [(0.5, True), (3.0, False), (None, False)])
+def test_a_cached_batch_that_came_out_slower_than_its_loop_is_no_ceiling(ceiling_ms, is_drawn):
+    rows = {"kernels": [Bar(0.0, 1.0, "compute", 1)]}
+    side = Side(title="one", step_ms=1.0, rows=rows, steps=1, ceiling_ms=ceiling_ms)
+    (ax,) = Lanes([side]).draw().axes
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert ("ceiling: a cached batch" in labels) == is_drawn
