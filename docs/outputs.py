@@ -67,7 +67,8 @@ def execute(source: Path, page: Page) -> Any:
         if cell.cell_type == "code":
             cell.execution_count = None
             cell.outputs = [one for one in cell.outputs if "text" in one or any(one.data.values())]
-    notebook.metadata.pop("language_info", None)
+    for name in ("language_info", "jupytext"):  # as `make notebooks` leaves them
+        notebook.metadata.pop(name, None)
     notebook.metadata["perfkit"] = depends_on
     return notebook
 

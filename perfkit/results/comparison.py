@@ -28,8 +28,7 @@ class Comparison(msgspec.Struct, frozen=True):
     @property
     def rounds(self) -> int:
         """Rounds of all incarnations."""
-        rounds = self.pairing.rounds
-        return min(len(rounds.own_samples_per_s), len(rounds.other_samples_per_s))
+        return len(self.pairing.rounds.own_samples_per_s)
 
     def describe(self, with_verdict: bool = True) -> str:
         """One line for people; without its verdict where another one is given on the same numbers."""

@@ -23,8 +23,8 @@ Duration = Annotated[float, Meta(gt=0, lt=1e9)]
 """Seconds that something divides by."""
 Share = Annotated[float, Meta(ge=0, lt=1e3)]
 Count = Annotated[int, Meta(ge=0)]
-Size = Annotated[int, Meta(gt=0)]
-"""Of an incarnation, in rounds."""
+RoundCount = Annotated[int, Meta(gt=0)]
+"""The rounds of an incarnation."""
 
 
 def clean(shares: Sequence[float], count: int) -> Flags:
@@ -44,7 +44,7 @@ class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
     other_samples_per_s: Annotated[list[Rate], Meta(min_length=1)]
     disturbed: list[Share] = []
     """Share of the cores that others took in each round; empty where it was not measured."""
-    incarnations: list[Size] = []
+    incarnations: list[RoundCount] = []
     """How many rounds each incarnation has; empty for one."""
 
     def nested(self, spread: Spread, interleaved: bool = True) -> Nested:
@@ -113,7 +113,7 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
         centre = own.centre + sum(part.centre for part in below)
         half = math.hypot(own.half, *(part.half for part in below))
         ratio = stats.judged(centre, half, len(self.rounds.own_samples_per_s), self.precision)
-        if not self.interleaved and stats.weights(self.disturbed, len(self.own_samples_per_s)).mean() <= 0.5:
+        if not self.interleaved and stats.is_spoiled(self.disturbed, len(self.own_samples_per_s)):
             # Nothing says which part of the difference is the room's, as the sides took turns in it.
             ratio = msgspec.structs.replace(ratio, verdict="undecided")
         return ratio if self.band is None else stats.predicted(ratio, self.band)

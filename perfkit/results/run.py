@@ -111,9 +111,8 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
     def disturbed(self) -> float | None:
         """The mean share of the cores that others took, if that spoiled more than half of the rounds."""
         shares = self.raw.disturbed
-        if self.status != "ok" or not shares or stats.weights(shares, len(shares)).mean() > 0.5:
-            return None
-        return float(np.mean(shares))
+        is_spoiled = self.status == "ok" and bool(shares) and stats.is_spoiled(shares, len(shares))
+        return float(np.mean(shares)) if is_spoiled else None
 
     def pairing(self, role: str) -> Pairing | None:
         """The rounds with the `previous` stage or the `baseline`; None where they were not compared."""

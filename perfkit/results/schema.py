@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from perfkit import machine
 from perfkit.results.parity import Check
-from perfkit.results.rounds import Count, Duration, Pairing, Rate, Seconds, Share, Size
+from perfkit.results.rounds import Count, Duration, Pairing, Rate, RoundCount, Seconds, Share
 from perfkit.results.upgrade import SCHEMA
 
 AGAIN = "baseline_again"
@@ -83,7 +83,7 @@ class Raw(msgspec.Struct, frozen=True):
     block_steps: list[Count] = []
     disturbed: list[Share] = []
     """For each round, the largest share of the cores that others took during one of its slices."""
-    incarnations: list[Size] = []
+    incarnations: list[RoundCount] = []
     """How many rounds each incarnation has; empty for one."""
     further_warmup_s: list[list[Duration]] = []
     """The steps of the warm-up of every further incarnation."""

@@ -117,6 +117,11 @@ def weights(disturbed: Sequence[float], count: int) -> Values:
     return counts
 
 
+def is_spoiled(disturbed: Sequence[float], count: int) -> bool:
+    """Whether others spoiled more than half of `count` rounds, by the share of the cores that they took."""
+    return bool(weights(disturbed, count).mean() <= 0.5)
+
+
 def nested(logs: Values, sizes: Sequence[int], counts: Values, spread: Spread = UNKNOWN) -> Nested:
     """The mean of rounds nested in incarnations, with its 95% interval (Kalibera and Jones 2013).
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec import structs
+
 from perfkit.additions.my_train import steps
 from perfkit.additions.my_train.steps import NAME, Version
 from perfkit.additions.scripts import study
@@ -51,8 +53,9 @@ def my_train(
     now = Version(text, {**versions[-1].switches, **switches})
     if (now.text, now.switches) == (before.text, before.switches):
         return Shown(versions, [*said, f"Your turn: {NAME} is as it was. {_HOW}", steps.chart(versions)])
-    how = allow, keep, whole
-    kept, contents = with_line(lambda progress: _compared(versions, before, now, how, progress))
+    kept, contents = with_line(
+        lambda progress: _compared(versions, before, now, progress, allow=allow, keep=keep, whole=whole)
+    )
     return Shown(kept, [*said, *contents])
 
 
@@ -71,21 +74,23 @@ def _compared(
     versions: list[Version],
     before: Version,
     now: Version,
-    how: tuple[Sequence[str], bool, bool],
     progress: Progress,
+    *,
+    allow: Sequence[str],
+    keep: bool,
+    whole: bool,
 ) -> tuple[list[Version], list[Content]]:
     """Measures two versions in turn; what was kept, and what is shown."""
     photo_folder(steps.PHOTOS)  # a measured script may not write there
-    allow, keep, whole = how
     observed: dict[str, Behaviour] = {}
     file = Path(NAME).resolve()
     old, new = (Launch(NAME, replaced=((file, one.text.encode()),)) for one in (before, now))
     plan = study.script_plan(old, more={"now": new}, observed=observed)
     sides = Candidate("before", before.switches), Candidate("now", now.switches)
     match = Match(plan, *sides, observed, named_differences(allow))
-    size = plan.rule.budget_s, plan.rule.precision, plan.rule.part
-    result = compare(match.a, match.b, plan, *size, progress=progress)
-    verdict = match.verdict(result, plan.rule.precision)
+    rule = plan.rule
+    result = compare(match.a, match.b, plan, rule.budget_s, rule.precision, rule.part, progress=progress)
+    verdict = match.verdict(result, rule.precision)
     added = {name: value for name, value in now.switches.items() if before.switches.get(name) != value}
     what = steps.named(before.text, now.text, added)
     contents: list[Content] = [
@@ -94,11 +99,12 @@ def _compared(
         Code(steps.diff(before.text, now.text), "diff"),
         f"Verdict: {verdict.outcome}: {verdict.reason}.",
     ]
-    if not whole and (verdict.outcome == "faster" or (keep and verdict.outcome != "trains differently")):
-        first = versions[0]
+    is_wanted = keep and verdict.outcome != "trains differently"
+    if not whole and (verdict.outcome == "faster" or is_wanted):
+        first, *later = versions
         if first.rate is None and result.a.samples_per_s:
-            versions = [Version(first.text, first.switches, first.what, None, result.a.samples_per_s.value)]
-        versions = [*versions, Version(now.text, now.switches, what, result.ratio)]
+            first = structs.replace(first, rate=result.a.samples_per_s.value)
+        versions = [first, *later, Version(now.text, now.switches, what, result.ratio)]
         steps.save(versions)
     elif not whole:
         contents.append("It is not kept: undo the line, or call `pk.my_train(keep=True)`.")

@@ -53,10 +53,11 @@ def edits() -> list[dict[str, str]]:
 def after(chapter: str) -> str:
     """The file with the lines of all chapters up to this one."""
     text = machine.shipped(f"scripts/{NAME}").read_text(encoding="utf-8")
-    names = ["00", *dict.fromkeys(edit["chapter"] for edit in edits())]
+    lines = edits()
+    names = ["00", *dict.fromkeys(edit["chapter"] for edit in lines)]
     if chapter not in names:
         raise one_of(chapter, names, "chapter")
-    for edit in edits():
+    for edit in lines:
         if edit["chapter"] <= chapter:
             text = text.replace(edit["old"], edit["new"])
     return text
@@ -71,8 +72,8 @@ def diff(old: str, new: str) -> str:
 def named(old: str, new: str, switches: Mapping[str, Value]) -> str:
     """A change in a few words: the end of its first new line, and what is set outside the file."""
     added = [line[1:].strip() for line in diff(old, new).splitlines() if line.startswith("+")]
-    set_ = [f"{name}={value}" for name, value in switches.items()]
-    words = units.clean(", ".join([*added[:1], *set_]) or "lines removed")
+    outside = [f"{name}={value}" for name, value in switches.items()]
+    words = units.clean(", ".join([*added[:1], *outside]) or "lines removed")
     return words if len(words) <= 44 else f"…{words[-43:]}"
 
 

@@ -201,10 +201,19 @@ class Rank:
             backward = max(0.0, step.spent["backward"] - exposed)
             known = [step.waited, step.spent["forward"], backward, step.updated]
             own = max(0.0, step.seconds - sum(known) - exchange)
-            parts, marks = [*known, own, exchange], sorted(step.marks)
-            seen = self._hidden / count, self._is_read, self._syncs // count
-            fed = step.samples, self._elements // count
-            self._steps.append(StepOfRank(number, step.seconds, parts, *seen, *fed, marks))
+            self._steps.append(
+                StepOfRank(
+                    number=number,
+                    seconds=step.seconds,
+                    parts=[*known, own, exchange],
+                    hidden=self._hidden / count,
+                    is_read=self._is_read,
+                    syncs=self._syncs // count,
+                    samples=step.samples,
+                    elements=self._elements // count,
+                    marks=sorted(step.marks),
+                )
+            )
         self._exposed, self._hidden, self._syncs, self._elements = 0.0, 0.0, 0, 0
         self._is_read = True
 
@@ -352,7 +361,8 @@ def _weights_sum(parameters: list[Any]) -> int:
     for parameter in parameters:
         if seen < _MOST_BYTES:
             raw = parameter.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
-            total, seen = zlib.crc32(raw.tobytes(), total), seen + len(raw)
+            total = zlib.crc32(raw.tobytes(), total)
+            seen += len(raw)
     return total
 
 

@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from perfkit.additions.ranks.lateness import EXCHANGE, Lateness
 from perfkit.additions.ranks.lines import place
 from perfkit.additions.ranks.messages import PARTS, State
-from perfkit.additions.scripts.causes import Finding
 from perfkit.show import units
 from perfkit.show.document import Cell, Table
-from perfkit.show.units import clean
 
 
 def ranks_table(found: Lateness) -> Table:
@@ -34,18 +32,6 @@ def ranks_table(found: Lateness) -> Table:
         "Communication is what all ranks spend in exchanges; hidden is that behind the backward pass."
     )
     return Table(head, rows, note=note)
-
-
-def advice_table(findings: Sequence[Finding]) -> Table:
-    """What can be avoided, and what that is worth."""
-    rows = list[list[Cell | str]]()
-    for finding in findings:
-        expected = {"memory": "less memory", "data": "other data"}.get(finding.kind, "only measuring tells")
-        if finding.gain:
-            expected = f"about {units.times(finding.gain)}"
-        rows.append([clean(finding.evidence), clean(finding.change), expected, finding.where])
-    head = ("evidence", "change", "expected", "where")
-    return Table(head, rows, note="" if rows else "nothing that was seen speaks for a change")
 
 
 def exchanges_table(states: Sequence[State]) -> Table:

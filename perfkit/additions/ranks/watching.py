@@ -15,12 +15,13 @@ from perfkit.additions.ranks.launched import LaunchedRanks, RankedLaunch
 from perfkit.additions.ranks.lines import place
 from perfkit.additions.ranks.messages import State
 from perfkit.additions.scripts.causes import Finding
+from perfkit.additions.scripts.report import advice_table, finding_row, warned
 from perfkit.additions.scripts.watching import warnings_of
 from perfkit.errors import RunFailed
 from perfkit.machine import cores
 from perfkit.results.stats import CLEAN
 from perfkit.show import units
-from perfkit.show.document import Bullets, Content, Section
+from perfkit.show.document import Content, Section
 from perfkit.show.units import clean
 from perfkit.studies.sources import Progress
 
@@ -82,16 +83,11 @@ class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
         contents: list[Content] = [self.first_sentence]
         if self.lateness:
             contents.append(Section("The ranks", [report.ranks_table(self.lateness)]))
-        contents.append(Section("What to try", [report.advice_table(self.findings)]))
+        advice = [finding_row(finding, "about") for finding in self.findings]
+        contents.append(Section("What to try", [advice_table(advice)]))
         contents.append(Section("What they exchange", [report.exchanges_table(self.states)]))
         contents.append(Section("Details", [clean(self.command), self._seen()]))
-        if self.warnings:
-            contents.append(Section("Take note", [Bullets([*map(clean, self.warnings)])]))
-        if self.printed:
-            contents.append(
-                Section("What the script itself warned of", [Bullets([*map(clean, self.printed)])])
-            )
-        return contents
+        return contents + warned(self.warnings, self.printed)
 
     def _seen(self) -> str:
         until = "to the end" if self.ended else "then the launch was ended"
@@ -117,31 +113,38 @@ def watch(
         if launched.ranks and not launched.is_first_node:
             what = f"ranks {', '.join(map(str, sorted(launched.ranks)))} of {launched.world} ran on this node"
             raise RunFailed(what, "The report of all ranks is on the node of rank 0", "elsewhere")
-        if how in ("failed", "silent") or not launched.states:
-            raise _nothing_seen(launched) if how != "failed" else launched.failure()
+        if how == "failed":
+            raise launched.failure()
+        if how == "silent" or not launched.states:
+            raise _nothing_seen(launched)
         return _result(launched, how, taken)
 
 
 def _result(launched: LaunchedRanks, how: str, taken: float) -> WatchedRanks:
     states, hellos = launched.states, [seen.hello for seen in launched.ranks.values()]
     late = lateness(states)
-    local = len(hellos)
     symptoms = Symptoms(
-        states, late, local, cores.usable_cores(), "OMP_NUM_THREADS" in os.environ, taken > CLEAN
+        states,
+        late,
+        local=len(hellos),
+        cores=cores.usable_cores(),
+        chose_threads="OMP_NUM_THREADS" in os.environ,
+        is_disturbed=taken > CLEAN,
     )
+    noted = dict.fromkeys(note for state in states for note in state.notes)
     return WatchedRanks(
         command=launched.launch.describe(),
         ranks=launched.world,
         nodes=round(launched.world / max(1, hellos[0].local)),
         device=states[0].device,
-        cores=cores.usable_cores(),
+        cores=symptoms.cores,
         threads=states[0].threads,
         steps=min(state.count for state in states),
         lateness=late,
         findings=causes.findings(symptoms),
         states=[msgspec.structs.replace(state, steps=[], stacks=[], rows={}) for state in states],
         printed=warnings_of(launched.written("err")),
-        warnings=[*_remarks(launched, taken), *dict.fromkeys(n for state in states for n in state.notes)],
+        warnings=[*_remarks(launched, taken), *noted],
         ended=how == "ended",
         taken=taken,
     )

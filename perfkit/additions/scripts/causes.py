@@ -429,9 +429,9 @@ def _loading(seen: Switches) -> Iterator[Suggestion]:
     own, cores, waiting, step_s = seen.own, seen.cores, seen.steps.waiting, seen.steps.step_s
     on_cpu = seen.target.device == "cpu"
     count = cores // 2 if on_cpu else cores
-    workers = f"{own.workers or 'no'} worker{'s' * (own.workers != 1)}"
+    workers = units.plural(own.workers, "worker") if own.workers else "no workers"
     if on_cpu and own.workers and own.workers + own.cpu_threads > cores:
-        why = f"{workers} and cpu_threads={own.cpu_threads} share {cores} core{'s' * (cores != 1)}"
+        why = f"{workers} and cpu_threads={own.cpu_threads} share {units.plural(cores, 'core')}"
         yield from seen.idea("Fewer workers", why, {"workers": count if count < own.workers else 0})
         if own.cpu_threads > 1 and not seen.one_thread:
             yield from seen.idea("One compute thread", why, {"cpu_threads": 1})

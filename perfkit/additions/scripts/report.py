@@ -1,6 +1,6 @@
 """What watching a script has shown, as a person reads it: one sentence, the run, the lines, what to try."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from perfkit.additions.inside import looks
@@ -66,11 +66,13 @@ def sections(seen: Any) -> list[Content]:
         contents.append(Section("Where in the script", [_lines(seen)]))
     contents.append(Section("What to try", [*_advice(seen)]))
     contents.append(Section("Details", [clean(seen.command), _steps(seen), *_details(seen)]))
-    if seen.warnings:
-        contents.append(Section("Take note", [Bullets([*map(clean, seen.warnings)])]))
-    if seen.printed:
-        contents.append(Section("What the script itself warned of", [Bullets([*map(clean, seen.printed)])]))
-    return contents
+    return contents + warned(seen.warnings, seen.printed)
+
+
+def warned(warnings: Sequence[str], printed: Sequence[str]) -> list[Content]:
+    """What makes the numbers doubtful, and what the script printed; only what there is."""
+    parts = {"Take note": warnings, "What the script itself warned of": printed}
+    return [Section(title, [Bullets([*map(clean, texts)])]) for title, texts in parts.items() if texts]
 
 
 def _run(seen: Any) -> Iterator[Content]:
@@ -130,10 +132,10 @@ def _advice(seen: Any) -> Iterator[Content]:
     tried = [idea for idea in seen.suggestions if not idea.may_help]
     known = [idea for idea in seen.suggestions if (idea.gain or idea.measured) and idea not in tried]
     rows = [*(_idea_row(idea, seen) for idea in known if idea.measured)]
-    rows += [_finding_row(finding, seen.is_disturbed) for finding in seen.findings]
+    bound = "up to about" if seen.is_disturbed else "up to"
+    rows += [finding_row(finding, bound) for finding in seen.findings]
     rows += [_idea_row(idea, seen) for idea in known if not idea.measured]
-    head = ("evidence", "change", "expected", "where")
-    yield Table(head, rows, note="" if rows else "nothing that was seen speaks for a change")
+    yield advice_table(rows)
     for idea in tried:
         yield f"Tried for nothing: {idea.title} ({_settings(idea)}), {sentences.result(idea.measured)}."
     others = [idea for idea in seen.suggestions if idea not in known and idea not in tried]
@@ -141,10 +143,17 @@ def _advice(seen: Any) -> Iterator[Content]:
         yield f"Not measured, and nothing that was seen tells: {', '.join(unknown)}."
 
 
-def _finding_row(finding: Finding, is_disturbed: bool) -> list[str]:
+def advice_table(rows: Sequence[Sequence[str]]) -> Table:
+    """What can be changed, and what that is worth; rows as of `finding_row`."""
+    note = "" if rows else "nothing that was seen speaks for a change"
+    return Table(("evidence", "change", "expected", "where"), [[*row] for row in rows], note=note)
+
+
+def finding_row(finding: Finding, bound: str) -> list[str]:
+    """A finding; its gain with these words before it, such as `up to`."""
     expected = {"memory": "less memory", "data": "other data"}.get(finding.kind, "only measuring tells")
     if finding.gain:
-        expected = f"{'up to about' if is_disturbed else 'up to'} {units.times(finding.gain)}"
+        expected = f"{bound} {units.times(finding.gain)}"
     return [clean(finding.evidence), clean(finding.change), expected, finding.where]
 
 
