@@ -567,7 +567,7 @@ def test_the_command_says_where_the_time_goes_and_what_two_suggestions_gave(fold
 
 def test_a_comparison_shows_what_was_measured_until_a_script_ended(folder):
     for name in ("a.py", "b.py"):
-        Path(name).write_text(LOOP + "import time\nfor _ in range(24):\n    step()\n    time.sleep(0.1)\n")
+        Path(name).write_text(LOOP + "import time\nfor _ in range(16):\n    step()\n    time.sleep(0.1)\n")
     how = ("--budget", "60", "--precision", "0", "--json", "-")
     done = perfkit("referee", "a.py", "b.py", *how, code=None, cwd=folder)
     document = json.loads(done.stdout)
