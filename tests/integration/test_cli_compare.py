@@ -8,7 +8,7 @@ import pytest
 from perfkit.results.store import RunStore
 from tests.support import scripts
 from tests.support.cli import ROOT, perfkit
-from tests.unit.additions.scripts.test_behaviour import IMAGES
+from tests.unit.additions.referee.test_behaviour import IMAGES
 
 pytestmark = pytest.mark.usefixtures("no_orphans", "data_dir")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.additions.scripts import landlock
+from perfkit.additions.guard import landlock
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.errors import RunFailed
 from tests.support import scripts

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from perfkit.additions.scripts import patch as patching
-from perfkit.additions.scripts import referee
+from perfkit.additions.patch import edits as patching
+from perfkit.additions.referee.match import two_scripts
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.ladder.catalogue import exactness
 from perfkit.recipe import Recipe
@@ -19,7 +19,7 @@ from perfkit.studies.compare import compare, compared
 from perfkit.studies.sources import Progress
 from tests.support import scripts
 from tests.support.cli import ROOT, perfkit
-from tests.unit.additions.scripts.test_behaviour import TOKENS
+from tests.unit.additions.referee.test_behaviour import TOKENS
 
 LOSS_STEPS = 6
 DATA = {"workers": 1, "prefetch_factor": 3}
@@ -163,7 +163,7 @@ def test_ctrl_c_ends_a_comparison_of_scripts_and_keeps_its_rounds(tmp_path, monk
         if now.stage.startswith("round 3"):
             raise KeyboardInterrupt
 
-    match, store = referee.two_scripts("a.py", "b.py", "smoke"), RunStore()
+    match, store = two_scripts("a.py", "b.py", "smoke"), RunStore()
     with pytest.raises(KeyboardInterrupt):
         compare(match.a, match.b, match.plan, budget_s=30.0, progress=Progress(press), store=store)
     runs = {run.title: run for run in store.runs()}

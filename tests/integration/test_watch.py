@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfkit.additions.inside import SYNCS
+from perfkit.additions.referee.behaviour import WITNESS
 from perfkit.additions.scripts import watching
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.errors import Cancelled, RunFailed
@@ -537,7 +538,7 @@ while True:
     optimizer.zero_grad()
 """
     )
-    with started(code, witness=True) as script:
+    with started(code, observers=[WITNESS]) as script:
         assert (train(script).samples_per_step, set(script.ask("behaviour").backwards)) == (16, {1})
 
 

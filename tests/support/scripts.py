@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import msgspec
 
+from perfkit.additions.referee.behaviour import WITNESS, Behaviour
 from perfkit.additions.scripts import entry, watched
-from perfkit.additions.scripts.behaviour import Behaviour
 
 ROOT = Path(__file__).parents[2]
 _IMPORTED = ["torch", "torch._dynamo", "torchvision.io", "torchvision.models", "torchvision.transforms.v2"]
@@ -120,13 +120,14 @@ def behaviour(file, steps=40):
 
 
 def _observe(file, steps):
-    from perfkit.additions.scripts.outputs import Outputs
+    from perfkit.additions.guard.outputs import Outputs
+    from perfkit.additions.referee.witness import behaviour as behaviour_of
     from perfkit.additions.scripts.questions import Questions
 
     class Observer:
         def on_steps(self, ended):
             if questions.subject.steps.count >= steps:
-                file.with_suffix(".json").write_bytes(msgspec.json.encode(questions.behaviour()))
+                file.with_suffix(".json").write_bytes(msgspec.json.encode(behaviour_of(questions)))
                 sys.exit()
 
     line = os.open(os.devnull, os.O_RDWR)
@@ -135,7 +136,7 @@ def _observe(file, steps):
         "scratch": "",
         "seed": 0,
         "loaders": [],
-        "witness": True,
+        "observers": [WITNESS],
         "samples": 1,
         "started": 0.0,
     }

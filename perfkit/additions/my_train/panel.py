@@ -7,9 +7,7 @@ from msgspec import structs
 
 from perfkit.additions.my_train import steps
 from perfkit.additions.my_train.steps import NAME, Version
-from perfkit.additions.scripts import study
-from perfkit.additions.scripts.behaviour import Behaviour
-from perfkit.additions.scripts.referee import Match, named_differences
+from perfkit.additions.referee.match import matched, named_differences
 from perfkit.additions.scripts.watched import Launch
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.recipe import Value
@@ -82,14 +80,14 @@ def _compared(
 ) -> tuple[list[Version], list[Content]]:
     """Measures two versions in turn; what was kept, and what is shown."""
     photo_folder(steps.PHOTOS)  # a measured script may not write there
-    observed: dict[str, Behaviour] = {}
     file = Path(NAME).resolve()
     old, new = (Launch(NAME, replaced=((file, one.text.encode()),)) for one in (before, now))
-    plan = study.script_plan(old, more={"now": new}, observed=observed)
     sides = Candidate("before", before.switches), Candidate("now", now.switches)
-    match = Match(plan, *sides, observed, named_differences(allow))
-    rule = plan.rule
-    result = compare(match.a, match.b, plan, rule.budget_s, rule.precision, rule.part, progress=progress)
+    match = matched(old, *sides, allowed=named_differences(allow), more={"now": new})
+    rule = match.plan.rule
+    result = compare(
+        match.a, match.b, match.plan, rule.budget_s, rule.precision, rule.part, progress=progress
+    )
     verdict = match.verdict(result, rule.precision)
     added = {name: value for name, value in now.switches.items() if before.switches.get(name) != value}
     what = steps.named(before.text, now.text, added)

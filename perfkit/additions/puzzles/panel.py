@@ -165,7 +165,7 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
             timeout_s=LEVERS_S,
             cancelled=progress.cancelled,
         )
-        two_scripts = registry.load("perfkit.additions.scripts.referee:two_scripts")
+        two_scripts = registry.load("perfkit.additions.referee.match:two_scripts")
         others = {"slow": slow, "speed of light": slow.with_name("capstone_light.py")}
         results = []
         for number, (name, other) in enumerate(others.items()):

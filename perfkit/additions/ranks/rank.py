@@ -27,12 +27,12 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
+from perfkit.additions.guard.outputs import Outputs, clock
 from perfkit.additions.inside.lines import SWITCH_S, Sampler
 from perfkit.additions.ranks import messages
 from perfkit.additions.ranks.messages import BUFFERS, Ddp, Exchange, LoaderOfRank, Stack, State, StepOfRank
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.loaders import Loaders
-from perfkit.additions.scripts.outputs import Outputs, clock
 from perfkit.additions.scripts.run_account import EVALUATION, OWN, RunAccount
 from perfkit.additions.scripts.script import Script, Step, first_tensor
 from perfkit.additions.scripts.training import Models, Updates

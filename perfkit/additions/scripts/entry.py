@@ -27,8 +27,8 @@ def enter() -> None:
     if spec := importlib.machinery.PathFinder.find_spec("sitecustomize"):  # the user's own
         _load(spec)
     _load(importlib.util.spec_from_file_location("perfkit", settings["package"]))
-    from perfkit.additions.scripts import landlock
-    from perfkit.additions.scripts.outputs import Outputs
+    from perfkit.additions.guard import landlock
+    from perfkit.additions.guard.outputs import Outputs
 
     outputs = Outputs(settings["scratch"], settings["is_guarded"], settings["more"])
     sys.addaudithook(outputs.hook)

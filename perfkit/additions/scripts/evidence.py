@@ -20,10 +20,10 @@ import numpy
 import torch
 from torch import nn
 
+from perfkit.additions.guard.outputs import clock
 from perfkit.additions.inside.lines import Line, Sampler, lines
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.loaders import DataFacts, Loading, data_facts
-from perfkit.additions.scripts.outputs import clock
 from perfkit.additions.scripts.script import Script, first_tensor, graph, tensors
 from perfkit.process.failures import is_users
 from perfkit.worker import checks

@@ -20,10 +20,10 @@ import numpy
 import torch
 from torch.utils import data
 
+from perfkit.additions.guard.outputs import clock
 from perfkit.additions.inside.lines import Line, Sampler, Times, lines
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.messages import Site
-from perfkit.additions.scripts.outputs import clock
 from perfkit.additions.scripts.script import MOST_LOOKS, Script, attributes, size, tensors
 
 _GENERATORS = numpy.random.Generator | numpy.random.RandomState | random.Random | torch.Generator

@@ -2,18 +2,15 @@
 
 import tomllib
 from importlib import resources
-from typing import Any
 
 import msgspec
 
 from perfkit.recipe import Value, switches
 from perfkit.worker.messages import Block, DeviceFacts
 
-TABLES: dict[str, Any] = tomllib.loads(
-    resources.files(__package__).joinpath("patch.toml").read_text(encoding="utf-8")
+EDITS: dict[str, str] = tomllib.loads(
+    resources.files(__package__).joinpath("by_hand.toml").read_text(encoding="utf-8")
 )
-"""How switches are written into a script."""
-EDITS: dict[str, str] = TABLES["by_hand"]
 """Switches that cannot be set from outside a script, each with the edit to make instead."""
 RANDOM_DATA = "the data set draws random numbers, which in workers come from other seeds"
 OWN_RANDOM_DATA = "the data set holds a random generator ({}), of which each worker has a copy"
@@ -22,6 +19,8 @@ FAIR = (
     "in both scripts, or give both as many workers"
 )
 """How scripts are compared whose random numbers depend on their workers."""
+LOSSES = 8
+"""First losses that are compared."""
 SETTABLE = tuple(name for name in switches() if name not in EDITS)
 
 

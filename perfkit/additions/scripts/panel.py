@@ -4,8 +4,7 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfkit import machine
-from perfkit.additions.scripts import patch as patching
+from perfkit import machine, registry
 from perfkit.additions.scripts import study
 from perfkit.additions.scripts.messages import SETTABLE
 from perfkit.additions.scripts.watched import Launch
@@ -101,7 +100,8 @@ class ScriptPanel(Panel):
         self._compared = [*map(Notice, sentences.notices(runs)), picture, result.describe(), *proofs]
 
     def _patch(self, job: Job) -> None:
-        edit = patching.make(self.launch, self._settings(), job.progress)
+        make = registry.load("perfkit.additions.patch.edits:make")
+        edit = make(self.launch, self._settings(), job.progress)
         diff = edit.diff()
         self._save.value = download(diff, "perfkit.diff")
         self._edit = [Code(diff or "No line of the script has to change.", "diff"), *edit.notes()]

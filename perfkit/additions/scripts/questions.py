@@ -18,14 +18,13 @@ from collections.abc import Generator
 from multiprocessing.connection import Connection
 from typing import Any
 
-import msgspec
 import numpy
 import torch
 from torch import nn
 from torch.utils import data
 
+from perfkit.additions.guard.outputs import Outputs, clock
 from perfkit.additions.scripts import evidence, hooks
-from perfkit.additions.scripts.behaviour import Behaviour
 from perfkit.additions.scripts.loaders import ARGUMENTS, Loaders, data_facts
 from perfkit.additions.scripts.messages import (
     EDITS,
@@ -35,16 +34,15 @@ from perfkit.additions.scripts.messages import (
     Observation,
     ScriptFacts,
 )
-from perfkit.additions.scripts.outputs import Outputs, clock
-from perfkit.additions.scripts.run_account import COMPILING, EVALUATION, OWN, START, Account, RunAccount
+from perfkit.additions.scripts.run_account import EVALUATION, OWN, Account, RunAccount
 from perfkit.additions.scripts.script import Script, Step
 from perfkit.additions.scripts.training import Models, Updates
-from perfkit.additions.scripts.witness import Witness
 from perfkit.errors import RunFailed
 from perfkit.process import Answer
 from perfkit.process.failures import explain
 from perfkit.process.zygote import die_with_parent
 from perfkit.recipe import Recipe, allowed, switches
+from perfkit.registry import load
 from perfkit.show import units
 from perfkit.worker import checks
 from perfkit.worker.messages import Trained
@@ -88,10 +86,9 @@ class Questions(Procedures):
         self.inquiry, self.run_account = evidence.Inquiry(script), RunAccount(script)
         hooks.wrap("torch.save", functools.partial(_save, script))
         script.parts += [self.loaders, self._models, Updates(script), self.inquiry, self.run_account]
-        self._witness = Witness(script) if settings["witness"] else None
-        if self._witness:
-            script.parts.append(self._witness)
-        script.parts.append(self)
+        self.observers = {place: load(place)(script) for place in settings["observers"]}
+        """What further additions have a script looked at by."""
+        script.parts += [*self.observers.values(), self]
         hooks.around(sys, "excepthook", self._crashed)
         os.register_at_fork(after_in_child=self.line.close)
         if sys.platform == "linux":  # also while it is suspended
@@ -130,17 +127,16 @@ class Questions(Procedures):
 
     def slice(self, samples: int, seconds: float) -> Job:
         """See `Procedures`; a step before it is looked at, as nothing is in those that are timed."""
-        witness = self._witness
-        if witness is None:
+        if not self.observers:
             return (yield from super().slice(samples, seconds))
         self._slices += 1
         if self.steps_for(samples, seconds) >= _LONG or self._slices % _LONG == 0:
             yield from self.take(1, "measuring")
-        witness.is_timed = True
+        self._script.is_timed = True
         try:
             return (yield from super().slice(samples, seconds))
         finally:
-            witness.is_timed = False
+            self._script.is_timed = False
 
     def reach(self, samples: int) -> Job:
         """Goes on until so many samples have been trained on in all; returns how many have."""
@@ -148,13 +144,6 @@ class Questions(Procedures):
         while steps.count * self._script.samples_per_step < samples:
             yield
         return steps.count * self._script.samples_per_step
-
-    def behaviour(self) -> Behaviour:
-        assert self._witness
-        account = self.account()
-        run = {part: seconds for part, seconds in account.parts.items() if part not in (START, COMPILING)}
-        seen = {"run": run, "run_steps": account.steps, "marked": account.marked}
-        return msgspec.structs.replace(self._witness.behaviour(), **seen)
 
     def describe(self) -> ScriptFacts:
         script, loader = self._script, self._script.loader

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import msgspec
 import psutil
 
-from perfkit.additions.scripts.outputs import clock
+from perfkit.additions.guard.outputs import clock
 from perfkit.additions.scripts.script import Script, Step
 
 START, EPOCHS, STEPS, EVALUATION = "start", "starts of epochs", "steps", "evaluation"
@@ -71,7 +71,7 @@ class RunAccount:
     def __init__(self, script: Script) -> None:
         self._script = script
         self._is_open = self._is_timed = True  # from the first step on
-        self._sees_memory = not script.settings["witness"]  # which is compared from outside
+        self._sees_memory = not script.settings["observers"]  # which is compared from outside
         self._plain, self._marked = list[StepTime](), list[Step]()
         self._more_s = 0.0  # of plain steps that are not kept
         self._epochs, self._count = list[int](), 0

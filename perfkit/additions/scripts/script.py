@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from perfkit.additions.guard.outputs import Outputs, clock
 from perfkit.additions.scripts.messages import Frame, Site
-from perfkit.additions.scripts.outputs import Outputs, clock
 from perfkit.errors import RunFailed
 from perfkit.process.failures import is_users
 from perfkit.worker.checks import FP32_PARTS, View, compile_counters
@@ -158,6 +158,8 @@ class Script(View):
         self.samples_per_step = 0
         self.are_pinned: bool | None = None
         """Whether a batch lies in page-locked memory; None until one was seen of a loader that pins."""
+        self.is_timed = False
+        """Whether the steps under way are timed: then nothing is walked or listed."""
         self.part = ""
         """What the main thread does at this moment; empty in code of the script's own."""
         self._inner_s = 0.0

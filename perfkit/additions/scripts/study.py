@@ -9,18 +9,17 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 import psutil
 
-from perfkit.additions.scripts import landlock
-from perfkit.additions.scripts.behaviour import LOSSES, Behaviour
-from perfkit.additions.scripts.messages import FAIR, RANDOM_DATA, ScriptFacts
-from perfkit.additions.scripts.outputs import LIMITS
+from perfkit.additions.guard import landlock
+from perfkit.additions.guard.outputs import LIMITS
+from perfkit.additions.scripts.messages import FAIR, LOSSES, RANDOM_DATA, ScriptFacts
 from perfkit.additions.scripts.watched import Launch, WatchedScript
-from perfkit.errors import PerfkitError, RunFailed
+from perfkit.errors import RunFailed
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import Stage, StopRule
 from perfkit.process.child import Conversation
@@ -72,11 +71,12 @@ class _Pace:
 class ScriptSource(ThisMachine):
     """A script that has taken its first steps. Every stage is a process of its own.
 
-    `more`: other scripts, by the titles of their stages. `observed` gets what the steps of each stage have
-    done, by title; the losses of a run are those of steps then, however many backward passes they have.
+    `more`: other scripts, by the titles of their stages.
     """
 
     uses_any_device = True
+    observers: ClassVar[tuple[str, ...]] = ()
+    """What looks at the scripts, as for `WatchedScript`."""
 
     def spread(self, recipes: Sequence[Recipe]) -> Spread:
         return stats.OF_SCRIPTS
@@ -90,12 +90,10 @@ class ScriptSource(ThisMachine):
         progress: Progress,
         launch: Launch,
         more: Mapping[str, Launch] | None = None,
-        observed: dict[str, Behaviour] | None = None,
     ) -> None:
         super().__init__(plan, progress)
         self._launch = launch
         self._more = more or {}
-        self._observed = observed
         self._paces: dict[Conversation, _Pace] = {}
         """Of the processes that are alive."""
         self._first: WatchedScript | None = None
@@ -164,23 +162,18 @@ class ScriptSource(ThisMachine):
         runs = super().measure(stages, affordable(rule, self.facts.step_s, len(stages)))
         more = {"ended": _ENDED} if isinstance(self.stopped, RunFailed) else {}
         for at, run in enumerate(runs):
-            launch, losses = self._more.get(run.title, self._launch), run.losses
-            if self._observed and run.title in self._observed:
-                losses = self._observed[run.title].losses
+            launch, losses = self._more.get(run.title, self._launch), self.losses(run)
             changes = {"facts": {**run.facts, **more}, "losses": losses, "script": launch.describe()}
             runs[at] = msgspec.structs.replace(run, **changes)
         return runs
 
+    def losses(self, run: Run) -> list[float]:
+        """Those that are compared."""
+        return run.losses
+
     def ask_more(self, side: Side) -> None:
-        title, child = side.stage.title, side.child
-        if child is not None:
-            self._paces.pop(child, None)
-        if self._observed is None or title in self._observed or child is None:
-            return
-        memory = Memory.of(child.trees[0])
-        with contextlib.suppress(PerfkitError):  # it has ended, or a person stopped it
-            seen = child.ask("behaviour")
-            self._observed[title] = msgspec.structs.replace(seen, memory=memory.peak + memory.others)
+        if side.child is not None:
+            self._paces.pop(side.child, None)
 
     def _start(self, launch: Launch, toggles: Mapping[str, Value]) -> WatchedScript:
         child = WatchedScript(
@@ -188,7 +181,7 @@ class ScriptSource(ThisMachine):
             toggles,
             seed=self.plan.subject.seed,
             known=self._known,
-            witness=self._observed is not None,
+            observers=self.observers,
             on_progress=self.progress.phase,
             cancelled=self.progress.cancelled,
         )
@@ -276,7 +269,14 @@ def sides(result: Comparison, proofs: Sequence[Check]) -> list[Content]:
     return [*notices, checks("Checks", [*result.b.mechanism, *proofs])]
 
 
-def script_plan(launch: Launch, preset: str | None = None, seed: int = 0, **more: Any) -> Plan:
+def script_plan(
+    launch: Launch,
+    preset: str | None = None,
+    seed: int = 0,
+    *,
+    source: type[ScriptSource] = ScriptSource,
+    **more: Any,
+) -> Plan:
     """The plan of a study of a script; `more` as for its source.
 
     The device is the script's own choice, known once it trains.
@@ -285,5 +285,5 @@ def script_plan(launch: Launch, preset: str | None = None, seed: int = 0, **more
         warnings.warn(LIMITS, stacklevel=2)
     checked = plan(None, catalogue.preset(preset).size.name, ["baseline"], seed=seed)
     rule = replace(checked.rule, loss_steps=max(LOSSES, checked.rule.loss_steps))
-    source = functools.partial(ScriptSource, launch=launch, **more)
-    return replace(checked.on(workload=launch.name), rule=rule, source=source)
+    started = functools.partial(source, launch=launch, **more)
+    return replace(checked.on(workload=launch.name), rule=rule, source=started)

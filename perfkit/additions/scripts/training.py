@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._pytree import tree_map
 
+from perfkit.additions.guard.outputs import clock
 from perfkit.additions.scripts import hooks
-from perfkit.additions.scripts.outputs import clock
 from perfkit.additions.scripts.script import Script, attributes, is_capturing, size, tensors
 from perfkit.errors import RunFailed
 

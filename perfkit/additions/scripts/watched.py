@@ -22,9 +22,10 @@ import psutil
 
 import perfkit
 from perfkit import machine
-from perfkit.additions.scripts import entry, landlock
+from perfkit.additions.guard import landlock
+from perfkit.additions.guard.outputs import fill, unfold
+from perfkit.additions.scripts import entry
 from perfkit.additions.scripts.messages import ScriptFacts
-from perfkit.additions.scripts.outputs import fill, unfold
 from perfkit.errors import InvalidValue, RunFailed, one_of
 from perfkit.process.child import Conversation, OnProgress, last_lines
 from perfkit.process.failures import explain_exit
@@ -98,7 +99,8 @@ class WatchedScript(Conversation):
 
     `toggles`: switches that are set from outside; what cannot be set has no proof. `seed`: of torch, Python
     and NumPy at its start. `known`: of another process of it: the calls that make the training loader, and
-    the samples of a step in which none are seen. `witness`: it is to be asked for its behaviour.
+    the samples of a step in which none are seen. `observers`: what is made in its process to look
+    at it further, as `module:name`.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class WatchedScript(Conversation):
         *,
         seed: int = 0,
         known: ScriptFacts | None = None,
-        witness: bool = False,
+        observers: Sequence[str] = (),
         on_progress: OnProgress = lambda phase: None,
         cancelled: threading.Event | None = None,
     ) -> None:
@@ -125,7 +127,7 @@ class WatchedScript(Conversation):
                 (f.file, f.line, f.column) for site in sites if site.role == "loader" for f in site.frames[:1]
             ],
             "samples": known.samples_per_step if known else 1,
-            "witness": witness,
+            "observers": [*observers],
             "seed": seed,
             "package": perfkit.__file__,
             "scratch": self._mirror,

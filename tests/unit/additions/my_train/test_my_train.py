@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from perfkit.additions.my_train import panel, steps
-from perfkit.additions.scripts.referee import Match
+from perfkit.additions.referee.verdict import Match
 from perfkit.errors import InvalidValue
 from perfkit.notebook import my_train
 from perfkit.results.comparison import Comparison

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from perfkit.additions.referee.witness import Witness
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.questions import Questions
 from perfkit.additions.scripts.script import Script
 from perfkit.additions.scripts.training import Models
-from perfkit.additions.scripts.witness import Witness
 
 
 @pytest.fixture
@@ -22,10 +22,10 @@ def test_no_graph_is_walked_in_steps_that_are_timed(script, monkeypatch):
     monkeypatch.setattr(hooks, "wrap", lambda *_: None)
     witness = Witness(script)
     loss = torch.nn.Linear(3, 2)(torch.ones(1, 3)).sum()
-    witness.is_timed = True
+    script.is_timed = True
     witness.on_graph(loss)
     assert not witness._leaves
-    witness.is_timed = False
+    script.is_timed = False
     witness.on_graph(loss)
     assert sorted(witness._leaves.values()) == [2, 6], "weight and bias"
 
@@ -34,12 +34,12 @@ def test_no_graph_is_walked_in_steps_that_are_timed(script, monkeypatch):
 def test_a_slice_is_timed_and_a_step_before_it_is_looked_at(steps, looks):
     """Before every slice of four steps, and before every fourth one that is shorter."""
     asked, taken = Questions.__new__(Questions), []
-    asked._witness, asked._slices = SimpleNamespace(is_timed=False), 0
+    asked.observers, asked._slices, asked._script = {"one": None}, 0, SimpleNamespace(is_timed=False)
     asked.steps_for = lambda samples, seconds: steps
     asked.of_rank_0 = lambda value: value
 
     def take(count, phase):
-        taken.append((count, asked._witness.is_timed))
+        taken.append((count, asked._script.is_timed))
         yield
         return SimpleNamespace(step_s=[0.1], block=lambda: "block")
 
@@ -48,12 +48,12 @@ def test_a_slice_is_timed_and_a_step_before_it_is_looked_at(steps, looks):
         assert [*asked.slice(8, 0.5)]
     assert taken.count((steps, True)) == 4, "what is measured"
     assert taken.count((1, False)) == looks
-    assert not asked._witness.is_timed
+    assert not asked._script.is_timed
 
 
 def test_a_step_that_fails_leaves_no_slice_timed():
     asked = Questions.__new__(Questions)
-    asked._witness, asked._slices = SimpleNamespace(is_timed=False), 0
+    asked.observers, asked._slices, asked._script = {"one": None}, 0, SimpleNamespace(is_timed=False)
     asked.steps_for = lambda samples, seconds: 1
 
     def take(count, phase):
@@ -63,7 +63,7 @@ def test_a_step_that_fails_leaves_no_slice_timed():
     asked.take = take
     with pytest.raises(ArithmeticError):
         [*asked.slice(8, 0.5)]
-    assert not asked._witness.is_timed
+    assert not asked._script.is_timed
 
 
 def test_a_call_of_the_model_lists_no_parameters(script, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from perfkit import notebook as pk
 from perfkit.additions.scripts import panel as panels
 from perfkit.show.style import Figure
-from tests.unit.additions.scripts.test_referee import comparison
+from tests.unit.additions.referee.test_referee import comparison
 
 pytestmark = pytest.mark.usefixtures("data_dir")
 

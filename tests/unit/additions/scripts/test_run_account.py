@@ -18,7 +18,7 @@ from perfkit.additions.scripts.script import Step
 
 def account(*steps):
     script = SimpleNamespace(
-        settings={"witness": False}, steps=SimpleNamespace(count=0, now=Step()), sites=defaultdict(list)
+        settings={"observers": []}, steps=SimpleNamespace(count=0, now=Step()), sites=defaultdict(list)
     )
     kept = RunAccount(script)
     for step in steps:

@@ -1,25 +1,21 @@
-"""The edit of a user's script that sets switches, and the proof that it does what they do from outside.
-
-Positions of `ast` and of `co_positions()` both count lines and bytes of UTF-8, so nothing is converted, and a
-byte that is not part of an edit stays as it is.
-"""
+"""The edit of a user's script that sets switches, and the proof that it does what they do from outside."""
 
 import ast
 import difflib
 import io
-import itertools
 import os
 import re
 import shlex
-import symtable
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from perfkit.additions.scripts import referee
-from perfkit.additions.scripts.behaviour import Behaviour
-from perfkit.additions.scripts.messages import TABLES, Frame, ScriptFacts, Site
+from perfkit.additions.patch.source import Refused, Source
+from perfkit.additions.referee.match import matched
+from perfkit.additions.scripts.messages import ScriptFacts, Site
 from perfkit.additions.scripts.study import ScriptSource, script_plan
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import PerfkitError
@@ -30,133 +26,8 @@ from perfkit.studies.compare import Candidate, compare
 from perfkit.studies.sources import Progress
 
 PRECISION = 0.03
-_WAYS, _OWN, _LIBRARIES = TABLES["ways"], TABLES["own"], TABLES["libraries"]
-
-
-class Refused(Exception):
-    """An edit that is left to the user: where it belongs, and the edit in words."""
-
-
-class Source:
-    """A parsed file. The methods add to `edits`, or raise `Refused` for what they cannot find or place."""
-
-    def __init__(self, path: str, data: bytes) -> None:
-        self.path, self.data, self.name = path, data, Path(path).name
-        self.edits: list[tuple[int, int, str]] = []
-        """Start and end of bytes that are replaced by a text; nothing is where both are the same."""
-        try:
-            self.text = data.decode()
-            self._tree = ast.parse(self.text)
-        except (SyntaxError, ValueError) as problem:
-            raise PerfkitError(f"cannot read {path} as Python in UTF-8: {problem}", "Correct it") from None
-        self.lines = data.splitlines(keepends=True)
-        self._starts = [0, *itertools.accumulate(map(len, self.lines))]
-        self._end = "\r\n" if b"\r\n" in data else "\n"
-        self._calls = [node for node in ast.walk(self._tree) if isinstance(node, ast.Call)]
-
-    # ------------------------------------------------------------ finding
-
-    def calls(self, pattern: str) -> list[ast.Call]:
-        return [call for call in self._calls if re.fullmatch(rf"(.*\.)?({pattern})", ast.unparse(call.func))]
-
-    def call_at(self, frame: Frame) -> ast.Call:
-        end = (frame.end_line, frame.end_column)  # where no other call ends
-        for call in self._calls:
-            if (call.end_lineno, call.end_col_offset) == end:
-                return call
-        raise Refused(f"the call seen at {self.name}:{frame.line} is not in the file now; run it again")
-
-    def around(self, call: ast.Call) -> list[Any]:
-        statements = (node for node in ast.walk(self._tree) if isinstance(node, ast.stmt))
-        return [self._tree, *(node for node in statements if call in ast.walk(node))]
-
-    def assigned(self, name: str) -> str:
-        names = symtable.symtable(self.text, self.path, "exec")
-        return name if name in names.get_identifiers() and names.lookup(name).is_assigned() else ""
-
-    # ------------------------------------------------------------ editing
-
-    def set_arguments(self, call: ast.Call, settings: str, order: Sequence[str] = ()) -> None:
-        """Sets arguments, such as `lr=1 fused=True`: adds them, or replaces their literals.
-
-        `order`: arguments that may be given by their places.
-        """
-        given = dict(zip(order, call.args, strict=False)) | {part.arg: part.value for part in call.keywords}
-        for setting in settings.split():
-            name, code = setting.split("=", 1)
-            value = given.get(name)
-            if isinstance(value, ast.Constant):
-                self.edits.append((*self._span(value), code))
-            elif made := value or given.get(None):  # by a variable, or within a dictionary as `**options`
-                where = f"where `{ast.unparse(made)}` comes from"
-                raise Refused(f"{self.name}:{made.lineno}: set {settings} {where}")
-            else:
-                # After the last argument; the parentheses of a generator may be those of the call.
-                end = self._span(call)[1] - 1
-                places = [min(self._span(part)[1], end) for part in (*call.args, *call.keywords)]
-                self._insert(max(places, default=end), ", " * bool(places) + setting)
-
-    def _span(self, node: Any) -> tuple[int, int]:
-        start = self._starts[node.lineno - 1] + node.col_offset
-        return start, self._starts[node.end_lineno - 1] + node.end_col_offset
-
-    def _insert(self, at: int, text: str) -> None:
-        self.edits.append((at, at, text))
-
-    def add_before(self, statement: ast.stmt, line: str) -> None:
-        before = self.lines[statement.lineno - 1][: statement.col_offset].decode()
-        if before.strip():
-            raise Refused(f"{self.name}:{statement.lineno}: put each statement on a line of its own")
-        self._add(statement.lineno - 1, before + line)
-
-    def add_after_imports(self, line: str) -> None:
-        """One or more lines of code after `import torch` and the imports that follow it at once.
-
-        What else is imported further below may stand below the training.
-        """
-        body = self._tree.body
-        rest = [*itertools.dropwhile(lambda node: not _imports_torch(node), body)]
-        if not rest:
-            raise Refused(f"{self.name}: add `import torch` at its top, then run it again")
-        last = rest[0]
-        for node in rest[1:]:
-            if node.lineno == last.end_lineno:
-                raise Refused(f"{self.name}:{last.lineno}: put each statement on a line of its own")
-            if not isinstance(node, ast.Import | ast.ImportFrom):
-                break
-            last = node
-        self._add(last.end_lineno or 0, line)
-
-    def _add(self, number: int, line: str) -> None:
-        self._insert(self._starts[number], f"{line}\n".replace("\n", self._end))
-
-    def wrap(self, first: ast.stmt, after: ast.stmt, header: str) -> None:
-        """A `with` around the statements from the first one to that before `after`."""
-        self.add_before(first, f"{header}:")
-        for number in range(first.lineno - 1, after.lineno - 1):
-            line = self.lines[number]
-            if re.search(rb"'''|\"\"\"|\\\r?\n", line):
-                raise Refused(f"{self.name}:{number + 1}: a text may span lines; put it above the loop")
-            if line.strip():
-                self._insert(self._starts[number], "\t" if line.startswith(b"\t") else "    ")
-
-    def edited(self) -> bytes:
-        import_torch = r"^import (.*, *)?torch(\.\w+)*\s*(,|#|$)"
-        if any("torch." in edit[2] for edit in self.edits) and not re.search(import_torch, self.text, re.M):
-            raise Refused(f"{self.name}: add `import torch` at its top, then run it again")
-        result = self.data
-        for start, end, text in sorted(dict.fromkeys(self.edits), key=lambda edit: edit[0])[::-1]:
-            result = result[:start] + text.encode() + result[end:]
-        try:
-            ast.parse(result)
-        except SyntaxError as problem:
-            raise Refused(f"the edited file would not be valid Python: {problem.msg}") from None
-        return result
-
-
-def _imports_torch(statement: ast.stmt) -> bool:
-    names = statement.names if isinstance(statement, ast.Import) else []
-    return any((alias.asname or alias.name.partition(".")[0]) == "torch" for alias in names)
+_TABLES = tomllib.loads(resources.files(__package__).joinpath("ways.toml").read_text(encoding="utf-8"))
+_WAYS, _OWN, _LIBRARIES = _TABLES["ways"], _TABLES["own"], _TABLES["libraries"]
 
 
 @dataclass(frozen=True)
@@ -336,11 +207,10 @@ def verify(result: Patch, launch: Launch, budget_s: float, progress: Progress) -
     """
     if not (budget_s and result.edited):
         return Check("patch", bool(result.edited), "not verified")
-    observed: dict[str, Behaviour] = {}
     sides = Candidate("set from outside", changes=result.edited), Candidate("patched")
-    plan = script_plan(launch, more={"patched": result.launch}, observed=observed)
-    measured = compare(*sides, plan, budget_s, PRECISION, progress=progress)
-    verdict = referee.verdict(observed, set(), measured, PRECISION, gate=None)
+    match = matched(launch, *sides, more={"patched": result.launch})
+    measured = compare(*sides, match.plan, budget_s, PRECISION, progress=progress)
+    verdict = match.verdict(measured, PRECISION)
     is_as_fast = verdict.outcome in ("faster", "not faster") and not measured.ratio.is_slower
     if is_as_fast:
         start = "verified: as fast as"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfkit.additions.scripts.patch import Refused, Source
+from perfkit.additions.patch.source import Refused, Source
 from perfkit.errors import PerfkitError
 
 

@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from perfkit.additions.scripts.behaviour import NAMES, differences
+from perfkit.additions.referee.behaviour import NAMES, differences
 from perfkit.results import parity
 from tests.support import scripts
 

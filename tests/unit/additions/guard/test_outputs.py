@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.additions.scripts import landlock, outputs
-from perfkit.additions.scripts.outputs import Outputs, fill, unfold
+from perfkit.additions.guard import landlock, outputs
+from perfkit.additions.guard.outputs import Outputs, fill, unfold
 
 
 @pytest.fixture
@@ -97,8 +97,8 @@ def test_a_file_that_is_opened_for_changes_is_copied_with_its_size_said_or_refus
 def test_small_folders_are_made_real_and_others_stay_links_as_a_whole(
     project, scratch, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("perfkit.additions.scripts.outputs._MOST_OF_A_FOLDER", 4)
-    monkeypatch.setattr("perfkit.additions.scripts.outputs._MOST_OF_A_FILE", 100)
+    monkeypatch.setattr("perfkit.additions.guard.outputs._MOST_OF_A_FOLDER", 4)
+    monkeypatch.setattr("perfkit.additions.guard.outputs._MOST_OF_A_FILE", 100)
     for name in ("many/sub/1.txt", "many/sub/2.txt", "many/3.txt", "many/4.txt", ".git/index", "large.bin"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text("x" * (101 if name == "large.bin" else 1))

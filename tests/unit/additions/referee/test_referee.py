@@ -3,8 +3,11 @@
 import msgspec
 import pytest
 
-from perfkit.additions.scripts import patch, referee, study
-from perfkit.additions.scripts.behaviour import Behaviour, differences
+from perfkit.additions.patch import edits
+from perfkit.additions.referee.behaviour import Behaviour, differences
+from perfkit.additions.referee.match import two_scripts, with_switches
+from perfkit.additions.referee.verdict import Match, run_table
+from perfkit.additions.scripts import messages
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
@@ -51,7 +54,8 @@ def but(**changes):
 
 
 def verdict(speed=1, new=PLAIN, allowed="", gate=None, old=PLAIN, whole=False, **how):
-    return referee.verdict({"a": old, "b": new}, {allowed}, comparison(speed, **how), 0.02, gate, whole)
+    match = Match(None, None, None, {"a": old, "b": new}, {allowed})
+    return match.verdict(comparison(speed, **how), 0.02, gate, whole)
 
 
 OFTEN = {"run_steps": 20, "marked": 4}
@@ -161,7 +165,7 @@ def test_what_is_shown_has_one_verdict():
 
 def test_memory_of_all_processes_is_shown_of_both():
     given = verdict(old=but(memory=2_000_000_000), new=but(memory=500_000_000))
-    rows = referee.run_table(given.observed, is_whole=False).rows
+    rows = run_table(given.observed, is_whole=False).rows
     assert ["memory of all processes", "2.00 GB", "500 MB"] in [[*row] for row in rows]
 
 
@@ -176,16 +180,16 @@ def test_both_sides_of_a_comparison_are_checked_before_anything_starts(tmp_path,
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "train.py").write_text("")
-    match = referee.two_scripts("a/train.py", "b/train.py", "smoke")
-    assert (match.plan.subject.workload, match.plan.rule.loss_steps) == ("train.py", study.LOSSES)
+    match = two_scripts("a/train.py", "b/train.py", "smoke")
+    assert (match.plan.subject.workload, match.plan.rule.loss_steps) == ("train.py", messages.LOSSES)
     assert (match.a.title, match.b.title, match.allowed) == ("a/train.py", "b/train.py", set())
-    match = referee.with_switches(Launch("a/train.py"), {"batch_size": 8, "compile": True}, "smoke")
+    match = with_switches(Launch("a/train.py"), {"batch_size": 8, "compile": True}, "smoke")
     assert (match.a.title, match.b.title) == ("as it is", "batch_size=8, compile=on")
     assert (match.b.changes["batch_size"], match.allowed) == (8, {"samples", "updates"})
     with pytest.raises(InvalidValue, match="unknown difference 'sample'"):
-        referee.two_scripts("a/train.py", "b/train.py", allowed=["sample"])
+        two_scripts("a/train.py", "b/train.py", allowed=["sample"])
     with pytest.raises(InvalidValue, match="unknown script 'c.py'"):
-        referee.two_scripts("a/train.py", "c.py")
+        two_scripts("a/train.py", "c.py")
 
 
 @pytest.mark.parametrize(
@@ -206,7 +210,7 @@ def test_a_patch_is_verified_by_a_verdict_only(case, said, tmp_path, monkeypatch
         plan.source.keywords["observed"].update(a=PLAIN, b=PLAIN)
         return comparison(**case)
 
-    monkeypatch.setattr(patch, "compare", compare)
-    result = patch.Patch(Launch("train.py"), {"workers": 2}, {}, {})
-    proof = patch.verify(result, Launch("train.py"), 30.0, Progress())
+    monkeypatch.setattr(edits, "compare", compare)
+    result = edits.Patch(Launch("train.py"), {"workers": 2}, {}, {})
+    proof = edits.verify(result, Launch("train.py"), 30.0, Progress())
     assert proof.evidence.startswith(said) and proof.ok == (not case)

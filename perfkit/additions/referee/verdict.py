@@ -1,36 +1,22 @@
 """The verdict on a script that is to replace another: is it faster, and does it still train the same?"""
 
-import itertools
 import math
-import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence, Set
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
-from msgspec import structs
 
+from perfkit.additions.referee.behaviour import BESIDES, SAME, Behaviour, Difference, differences
 from perfkit.additions.scripts import study
-from perfkit.additions.scripts.behaviour import BESIDES, NAMES, SAME, Behaviour, Difference, differences
-from perfkit.additions.scripts.run_account import PARTS, STEPS, Account
-from perfkit.additions.scripts.study import Memory, ScriptSource
-from perfkit.additions.scripts.watched import Launch
-from perfkit.errors import one_of
-from perfkit.process.child import Conversation
-from perfkit.recipe import Value, shown
+from perfkit.additions.scripts.run_account import PARTS, STEPS
 from perfkit.results.comparison import Comparison
 from perfkit.results.parity import Check
-from perfkit.results.rounds import Pairing
-from perfkit.results.run import Run
-from perfkit.results.schema import Raw
-from perfkit.results.stats import CLEAN, MIN_EFFECT, OF_SCRIPTS
+from perfkit.results.stats import CLEAN, MIN_EFFECT
 from perfkit.show import units
 from perfkit.show.document import Content, Table
-from perfkit.studies import record, rungs
 from perfkit.studies.compare import Candidate
-from perfkit.studies.sources import Plan, Progress, opened
-from perfkit.worker.messages import Trained
+from perfkit.studies.sources import Plan
 
 _EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model", "optimizer"}
 """Differences after which other losses are to be expected, and weights that move otherwise."""
@@ -92,82 +78,37 @@ class Match(NamedTuple):
     b: Candidate
     observed: dict[str, Behaviour]
     """What the steps of both sides do, by title; filled while they are measured."""
-    allowed: set[str]
+    allowed: Set[str]
     """Names of differences that are meant."""
 
     def verdict(
         self, result: Comparison, precision: float, gate: int | None = None, is_whole: bool = False
-    ) -> "Verdict":
-        """The verdict on what was measured; the arguments are those of the function `verdict`."""
-        return verdict(self.observed, self.allowed, result, precision, gate, is_whole)
+    ) -> Verdict:
+        """The verdict on a comparison, whose interval was to have a half width of this `precision`.
 
-
-def two_scripts(
-    old: Launch | str, new: Launch | str, *how: Any, allowed: Sequence[str] = (), **more: Any
-) -> Match:
-    """Two scripts as they stand; preset and seed as for `study.script_plan`."""
-    first, second = (Launch(side) if isinstance(side, str) else side for side in (old, new))
-    observed: dict[str, Behaviour] = {}
-    title, declared = second.program, named_differences(allowed)
-    plan = study.script_plan(first, *how, more={title: second}, observed=observed, **more)
-    return Match(plan, Candidate(first.program), Candidate(title), observed, declared)
-
-
-def with_switches(
-    launch: Launch, settings: Mapping[str, Value], *how: Any, allowed: Sequence[str] = (), **more: Any
-) -> Match:
-    """A script as it is, and with switches that are set from outside."""
-    observed: dict[str, Behaviour] = {}
-    title = ", ".join(f"{name}={shown(value)}" for name, value in settings.items())
-    declared = named_differences(allowed)
-    if "batch_size" in settings:
-        declared |= {"samples", "updates"}
-    plan = study.script_plan(launch, *how, observed=observed, **more)
-    return Match(plan, Candidate("as it is"), Candidate(title, settings), observed, declared)
-
-
-def named_differences(allowed: Sequence[str]) -> set[str]:
-    """The names of differences; an `InvalidValue` if there is no such difference."""
-    for name in allowed:
-        if name not in NAMES:
-            raise one_of(name, NAMES, "difference")
-    return set(allowed)
-
-
-def verdict(
-    observed: dict[str, Behaviour],
-    allowed: set[str],
-    result: Comparison,
-    precision: float,
-    gate: int | None,
-    is_whole: bool = False,
-) -> Verdict:
-    """The verdict on a comparison, whose interval was to have a half width of this `precision`.
-
-    `observed`: what the steps of both sides did, by their titles. `gate`: its exit code, 1 if B is slower
-    than it allows and 3 if it cannot see that; None: no gate, B must be faster. `is_whole`: of runs to their
-    end.
-    """
-    sides = {"a": result.a, "b": result.b}
-    seen = {name: observed[run.title] for name, run in sides.items() if run.title in observed}
-    losses = study.losses(result.a, result.b)
-    found = _differences(seen, allowed, result, losses, is_whole)
-    run = _run_ratio(seen) if len(seen) == len(sides) and not is_whole else None
-    outcome, code, reason = _outcome(found, seen, losses, _Speed(result, precision, run, is_whole), gate)
-    return Verdict(
-        outcome=outcome,
-        exit_code=code,
-        reason=reason,
-        differences=found,
-        losses=losses,
-        observed=seen,
-        run=run,
-        is_whole=is_whole,
-    )
+        `gate`: its exit code, 1 if B is slower than it allows and 3 if it cannot see that; None: no gate, B
+        must be faster. `is_whole`: of runs to their end.
+        """
+        sides = {"a": result.a, "b": result.b}
+        seen = {name: self.observed[run.title] for name, run in sides.items() if run.title in self.observed}
+        losses = study.losses(result.a, result.b)
+        found = _differences(seen, self.allowed, result, losses, is_whole)
+        run = _run_ratio(seen) if len(seen) == len(sides) and not is_whole else None
+        outcome, code, reason = _outcome(found, seen, losses, _Speed(result, precision, run, is_whole), gate)
+        return Verdict(
+            outcome=outcome,
+            exit_code=code,
+            reason=reason,
+            differences=found,
+            losses=losses,
+            observed=seen,
+            run=run,
+            is_whole=is_whole,
+        )
 
 
 def _differences(
-    seen: Mapping[str, Behaviour], allowed: set[str], result: Comparison, losses: Check, is_whole: bool
+    seen: Mapping[str, Behaviour], allowed: Set[str], result: Comparison, losses: Check, is_whole: bool
 ) -> list[Difference]:
     found = [*differences(*seen.values())] if len(seen) == 2 else []
     if is_whole:
@@ -297,78 +238,3 @@ def _run_ratio(seen: Mapping[str, Behaviour]) -> float | None:
     most = max(1 - side.run.get(STEPS, 0.0) / max(sum(side.run.values()), 1e-9) for side in sides)
     a, b = (side.run_s / (fmean(side.trained) or fmean(side.loaded) or 1.0) for side in sides)  # of a sample
     return a / max(b, 1e-12) if most >= _LARGE else None
-
-
-# ---------------------------------------------------------------- whole runs
-
-TURN_S = 2.0
-"""Seconds after which the other script goes on: what drifts on the machine then hits both."""
-_FOREVER = 10**12
-
-
-class _Life:
-    """One script from its start to its end."""
-
-    def __init__(self, child: Conversation, trained: Trained) -> None:
-        self.child, self.trained = child, trained
-        self.has_ended = False
-        self._memory = 0
-        child.suspend()
-
-    def go_on(self) -> None:
-        self.has_ended = self.child.ask("run_on", steps=_FOREVER, seconds=TURN_S)
-        memory = Memory.of(self.child.trees[0])
-        self._memory = max(self._memory, memory.peak + memory.others)
-        self.child.suspend()
-
-    def seen(self) -> tuple[Account, Behaviour]:
-        account: Account = self.child.ask("account")
-        whole: dict[str, Any] = {"run": account.parts, "memory": self._memory or None}
-        return account, structs.replace(self.child.ask("behaviour"), **whole)
-
-
-def compare_whole(match: Match, progress: Progress) -> Comparison:
-    """Runs both sides of a match to their end, in turns; nothing is looked at meanwhile but their steps.
-
-    Each is run once, so the interval is how far equal processes of scripts usually differ.
-    """
-    plan = replace(match.plan, rule=replace(match.plan.rule, warmup_s=0.0))
-    with opened(plan, progress, "a comparison") as source:
-        assert isinstance(source, ScriptSource)
-        sides = match.a, match.b
-        titled = [(side.title, source.baseline().replace(**side.changes)) for side in sides]
-        stages = rungs.recipe_stages(titled, source.target)
-        runs = [record.begun("whole", stage, source.plan, source.description) for stage in stages]
-        lives = [_Life(*source.start(stage)) for stage in stages]
-        order = random.SystemRandom()
-        for turn in itertools.count(1):
-            going = [life for life in lives if not life.has_ended]
-            if not going:
-                break
-            progress.reach(0.5, f"turn {turn} of both, to their end")
-            for life in order.sample(going, len(going)):
-                life.go_on()
-        found = [life.seen() for life in lives]
-    for stage, (_, behaviour) in zip(stages, found, strict=True):
-        match.observed[stage.title] = behaviour
-    # As if both had trained on as many samples, so that a ratio of rates is one of times.
-    rates = [1e3 / account.seconds for account, _ in found]
-    a, b = (_run(run, life, rate) for run, life, rate in zip(runs, lives, rates, strict=True))
-    pairing = Pairing(
-        rates[1:], rates[:1], against=a.id, role="previous", interleaved=True, spread=OF_SCRIPTS
-    )
-    return Comparison(a, structs.replace(b, pairings=[pairing]), pairing)
-
-
-def _run(run: Run, life: _Life, rate: float) -> Run:
-    trained = life.trained
-    return record.ended(
-        run,
-        recipe=trained.recipe,
-        losses=trained.losses,
-        facts={**run.facts, **trained.facts},
-        mechanism=trained.mechanisms,
-        startup_s=trained.startup_s,
-        samples_per_step=trained.samples_per_step,
-        raw=Raw(block_samples_per_s=[rate]),
-    )

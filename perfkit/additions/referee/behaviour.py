@@ -8,12 +8,16 @@ from statistics import StatisticsError, fmean
 
 import msgspec
 
+from perfkit.additions.scripts.messages import LOSSES
+
+WITNESS = "perfkit.additions.referee.witness:Witness"
+"""What is made in the process of a script, to note its steps."""
+BEHAVIOUR = "perfkit.additions.referee.witness:behaviour"
+"""The question for a `Behaviour`."""
 SAME = 0.95
 """A mean over steps is less below this share of the other one: the last batch of an epoch may be smaller."""
 FEW = 0.75
 """The same of steps that change weights."""
-LOSSES = 8
-"""First losses that are compared."""
 NAMES = (
     "samples", "backward", "updates", "inputs", "model", "frozen", "precision", "batches", "optimizer",
     "moved", "evaluations", "checkpoints", "timing", "losses",

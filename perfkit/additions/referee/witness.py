@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from msgspec import structs
 
+from perfkit.additions.referee.behaviour import MOVES_AFTER, WITNESS, Behaviour
 from perfkit.additions.scripts import hooks
-from perfkit.additions.scripts.behaviour import MOVES_AFTER, Behaviour
+from perfkit.additions.scripts.run_account import COMPILING, START
 from perfkit.additions.scripts.script import Script, Step, first_tensor, graph
 from perfkit.worker.checks import shown
 
@@ -36,8 +38,6 @@ class Witness:
         self._weight = torch.zeros(1)
         self._backwards = self._look_at = 0
         self._random = random.Random(script.settings["seed"])
-        self.is_timed = False
-        """Whether the steps under way are timed: then no graph is walked."""
         self._weights_before: dict[str, torch.Tensor] = {}
         self._moved: dict[str, torch.Tensor] = {}
         self._begin_step()
@@ -61,7 +61,7 @@ class Witness:
 
     def on_graph(self, roots: Any) -> None:
         """What a loss was computed from, and in which number formats; compiled parts are one node."""
-        if self.is_timed or len(self._facts["loaded"]) < self._look_at:
+        if self._script.is_timed or len(self._facts["loaded"]) < self._look_at:
             return
         for node in graph(roots):
             self._formats |= {result.dtype for result in getattr(node, "_input_metadata", ())}
@@ -129,3 +129,12 @@ class Witness:
             moved={name: float(norm) for name, norm in self._moved.items()},
             replaced=[name for name, plain in self._relied_on.items() if pkgutil.resolve_name(name) != plain],
         )
+
+
+def behaviour(session: Any) -> Behaviour:
+    """What the steps of a watched script have done until now, and where the time of its run went."""
+    witness: Witness = session.observers[WITNESS]
+    account = session.account()
+    run = {part: seconds for part, seconds in account.parts.items() if part not in (START, COMPILING)}
+    seen = {"run": run, "run_steps": account.steps, "marked": account.marked}
+    return structs.replace(witness.behaviour(), **seen)

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from perfkit.additions.scripts import patch as patching
+from perfkit.additions.patch import edits as patching
 from perfkit.additions.scripts.messages import Frame, ScriptFacts, Site
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import PerfkitError

@@ -1,0 +1,1 @@
+"""The user's files, kept from what a program writes; it knows nothing of training."""

@@ -1,0 +1,36 @@
+"""The command that edits a script so that it has switches."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from perfkit.additions.patch import edits
+from perfkit.additions.scripts.command import Arguments, Module, Program
+from perfkit.additions.scripts.watched import Launch
+from perfkit.cli import options as cli
+from perfkit.recipe import parse_settings
+from perfkit.show import terminal
+
+
+def patch(
+    program: Program,
+    arguments: Arguments = None,
+    *,
+    module: Module = False,
+    settings: Annotated[list[str], typer.Option("--set", help="switch=value; repeatable")],
+    budget: Annotated[
+        float,
+        typer.Option(help="seconds of rounds against the switches set from outside; 0: unverified", min=0),
+    ] = 30.0,
+) -> None:
+    """Prints the edit of your own script that sets switches, at the calls seen while it trained."""
+    switches = parse_settings(settings)
+    launch = Launch(program, tuple(arguments or ()), module)
+    with cli.progress() as follow:
+        result = edits.make(launch, switches, follow)
+        proof = edits.verify(result, launch, budget, follow)
+    sys.stdout.write(result.diff())
+    terminal.show([*result.notes(), proof.evidence], to_stderr=True)
+    if not proof.ok:
+        raise typer.Exit(1)
