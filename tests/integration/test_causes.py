@@ -80,16 +80,13 @@ CASES = {
         "    with torch.no_grad():\n        for p in model.parameters(): p.grad.zero_()\n    optimizer.step()\n",
         "graph_grows",
     ),
-    "denormals": (
-        "unused = nn.Parameter(torch.zeros(4096))\n"
-        "optimizer = torch.optim.Adam([*model.parameters(), unused])\n"
-        "while True:\n    loss = model(torch.randn(4, 8)).pow(2).mean() + 0 * unused.sum()\n"
-        "    optimizer.zero_grad()\n    loss.backward()\n"
-        "    optimizer.state[unused].get('exp_avg', torch.zeros(1)).fill_(1e-41)\n    optimizer.step()\n",
-        "denormal_numbers",
-    ),
     "a line of its own": (
         "def report():\n    for p in model.parameters():\n        sorted(numpy.random.rand(60_000))  # HERE\n"
+        "while True:\n    step(torch.randn(4, 8), report)\n",
+        "own_line",
+    ),
+    "a metric over all history": (
+        "seen = []\ndef report():\n    seen.append(torch.randn(400))\n    torch.cat(seen).sort()  # HERE\n"
         "while True:\n    step(torch.randn(4, 8), report)\n",
         "own_line",
     ),
@@ -170,6 +167,9 @@ def test_the_first_sentence_names_the_cause_and_its_line(name, folder):
     code, cause = CASES[name]
     seen = watched(code)
     assert seen.findings[0].cause == cause, seen.findings
+    assert cause == "memory_grows" or "memory_grows" not in [each.cause for each in seen.findings], (
+        "a look took it"
+    )
     lines = (START + code).splitlines()
     places = [f"train.py:{number}" for number, line in enumerate(lines, 1) if "# HERE" in line]
     assert all(seen.first_sentence.startswith(place) for place in places), seen.first_sentence

@@ -60,6 +60,43 @@ def test_a_cheat_is_named_and_can_be_allowed(tmp_path, monkeypatch):
     assert [difference["allowed"] for difference in passed["differences"]] == [True, True]
 
 
+SHORT = """
+import time, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for number in range(60):
+    model(torch.randn(16, 8)).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(0.03)
+    if number % 20 == 19:
+        with torch.no_grad():
+            model.eval()(torch.randn(16, 8))
+        model.train()
+"""
+
+
+def test_whole_runs_are_compared_to_their_end(tmp_path, monkeypatch):
+    scripts.fork(monkeypatch)
+    faster, fewer = SHORT.replace("time.sleep(0.03)", ""), SHORT.replace("range(60)", "range(50)")
+    for name, text in {"old.py": SHORT, "faster.py": faster, "fewer.py": fewer}.items():
+        (tmp_path / name).write_text(text)
+
+    def referee(new, code):
+        done = perfkit("referee", "old.py", new, "--whole", "--json", "-", code=code, cwd=tmp_path)
+        return json.loads(done.stdout)
+
+    kept = referee("faster.py", 0)
+    assert (kept["outcome"], kept["is_whole"], kept["differences"]) == ("faster", True, [])
+    assert [kept["observed"][side]["run_steps"] for side in "ab"] == [60, 60]
+    assert len(kept["observed"]["a"]["evaluations"]) == 3, "all of the run was seen"
+    less = referee("fewer.py", 4)
+    assert [(one["name"], one["evidence"]) for one in less["differences"] if one["name"] == "samples"] == [
+        ("samples", "it trains on 784 samples in all, not 944")
+    ]
+
+
 def test_a_script_that_cannot_be_compared_is_told(tmp_path):
     other = tmp_path / "other.py"
     other.write_text(IMAGES.replace("range(1000)", "range(1)") + "raise ValueError('file 13 is corrupt')\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfkit.additions.inside import SYNCS
-from perfkit.additions.referee.behaviour import WITNESS
+from perfkit.additions.referee.behaviour import BEHAVIOUR, WITNESS
 from perfkit.additions.scripts import watching
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.errors import Cancelled, RunFailed
@@ -197,7 +197,7 @@ def test_a_script_that_comes_to_its_end_meanwhile(folder):
     unseen = LOOP.replace("model(torch", "model.forward(torch")
     with started(unseen + "for i in range(9): step()\nsys.exit(0)\n") as script:
         seen = observe(script, 50)
-        assert seen.ended and seen.steps == 9
+        assert seen.ended and script.ask("account").last == 9
         assert len(seen.block.step_s) >= 3  # those since the end of what was complete
         facts = script.ask("describe")
         assert (facts.optimizers, facts.models, facts.parameters) == (["SGD"], [], 8 * 4 + 4)
@@ -365,9 +365,11 @@ while True:
     torch.nn.init.normal_(model.weight)
 """
     with started(code) as script:
-        trained, facts, seen = train(script), script.ask("describe"), observe(script, 4)
+        trained, facts = train(script), script.ask("describe")
+        observe(script, 4)
+        step = script.ask("account").of_step
     assert facts.step_is == "a step of LBFGS" and len(trained.losses) > 12 and not facts.notes
-    assert 0 < seen.optimizer_s < 0.5 * seen.block.seconds, "forward and backward are not its own work"
+    assert 0 < step["optimizer"] < 0.5 * sum(step.values()), "forward and backward are not its own work"
 
 
 @pytest.mark.parametrize("compiling", ["model = torch.compile(model)", "model.compile()", ""])
@@ -539,7 +541,7 @@ while True:
 """
     )
     with started(code, observers=[WITNESS]) as script:
-        assert (train(script).samples_per_step, set(script.ask("behaviour").backwards)) == (16, {1})
+        assert (train(script).samples_per_step, set(script.ask(BEHAVIOUR).backwards)) == (16, {1})
 
 
 def test_the_command_says_where_the_time_goes_and_what_two_suggestions_gave(folder, monkeypatch):

@@ -133,9 +133,14 @@ class _Patcher:
             raise Refused(f"no {role} was seen in the script's own code")
         self._refuse_own(name, code, value)
         if sites and sites[0].library:
-            self._set_option(sites[0], name, value)
-        else:
-            self._edit(sites, role, code)
+            options = _LIBRARIES.get(sites[0].library, {})
+            option = (options.get(f"{name}={value}") or options.get(name, "it")).format(value)
+            what = f"{sites[0].library} makes the {role}: set {option} in its options"
+            raise Refused(f"{os.path.basename(sites[0].frames[0].place)}: {what}")
+        if code.startswith("with "):
+            what = f"put `{code}:` around the call of the model and its loss"
+            raise Refused(f"{os.path.basename(sites[0].frames[0].place)}: {what}")
+        self._edit(sites, role, code)
 
     def _refuse_own(self, name: str, code: str, value: Value) -> None:
         for source in self.sources.values():
@@ -148,18 +153,6 @@ class _Patcher:
                     own = code.removeprefix("with ").replace("\n", "; ")  # it may be no `with` there
                     raise Refused(f"{source.name}:{number}: make that `{own}`")
 
-    def _set_option(self, site: Site, name: str, value: Value) -> None:
-        library = _LIBRARIES.get(site.library, {"makers": "", "options": {}})
-        makers, options = library["makers"], library["options"]
-        option = (options.get(f"{name}={value}") or options.get(name, "")).format(value)
-        calls = [(each, call) for each in self.sources.values() for call in each.calls(makers)]
-        if not option or len(calls) != 1:
-            what = f"{site.library} makes the {site.role}: set {option or 'it'} in its options"
-            frame = site.frames[0]
-            raise Refused(f"{self.sources[frame.file].name}:{frame.line}: {what}")
-        source, call = calls[0]
-        source.set_arguments(call, option)
-
     def _edit(self, sites: Sequence[Site], role: str, code: str) -> None:
         if role == "line":
             next(iter(self.sources.values())).add_after_imports(code)
@@ -168,27 +161,8 @@ class _Patcher:
             call = source.call_at(site.frames[0])
             if code.startswith("."):
                 _add_to_model(source, call, code)
-            elif code.startswith("with "):
-                self._wrap_loss(source, call, code, is_only=len(sites) == 1)
             else:
                 source.set_arguments(call, code, ("dataset", "batch_size") if role == "loader" else ())
-
-    def _wrap_loss(self, source: Source, backward: Any, header: str, is_only: bool) -> None:
-        *outer, loss = source.around(backward)
-        begin = getattr(outer[-1], "lineno", 1)  # further out may be no call, but a comprehension
-        seen = [frame for site in self.sites("forward") for frame in site.frames if frame.file == source.path]
-        models = [source.around(source.call_at(at)) for at in seen if begin <= at.line <= loss.lineno]
-        near = [path[len(outer)] for path in models if path[: len(outer)] == outer != path]
-        near = [statement for statement in near if not isinstance(statement, ast.FunctionDef)]
-        if not near or loss in near or near[0].lineno > loss.lineno or not is_only:
-            what = f"put `{header}:` around the call of the model and its loss"
-            raise Refused(f"{source.name}:{backward.lineno}: {what}")
-        block = b"".join(source.lines[begin : loss.lineno])
-        # The script may choose another one: it is the batch's, or a name for the whole file.
-        of_batch = re.search(rb"\.to\(([\w.]*device)\b", block)
-        if device := of_batch[1].decode() if of_batch else source.assigned("device"):
-            header = header.replace(f'"{self.facts.device}"', f"torch.device({device}).type")
-        source.wrap(near[0], loss, header)
 
 
 def _add_to_model(source: Source, call: Any, suffix: str) -> None:
@@ -196,7 +170,7 @@ def _add_to_model(source: Source, call: Any, suffix: str) -> None:
     if name == "self" or not re.fullmatch(r"(self\.)?\w+", name):
         what = f"add `{suffix}` to the model before this call"
         raise Refused(f"{source.name}:{call.lineno}: {what}")
-    source.add_before(source.around(call)[-1], f"{name}{suffix}")
+    source.add_before(source.statement_of(call), f"{name}{suffix}")
 
 
 def verify(result: Patch, launch: Launch, budget_s: float, progress: Progress) -> Check:

@@ -6,7 +6,6 @@ Positions of `ast` and of `co_positions()` both count lines and bytes of UTF-8, 
 import ast
 import itertools
 import re
-import symtable
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,9 +37,6 @@ class Source:
 
     # ------------------------------------------------------------ finding
 
-    def calls(self, pattern: str) -> list[ast.Call]:
-        return [call for call in self._calls if re.fullmatch(rf"(.*\.)?({pattern})", ast.unparse(call.func))]
-
     def call_at(self, frame: Frame) -> ast.Call:
         end = (frame.end_line, frame.end_column)  # where no other call ends
         for call in self._calls:
@@ -48,13 +44,10 @@ class Source:
                 return call
         raise Refused(f"the call seen at {self.name}:{frame.line} is not in the file now; run it again")
 
-    def around(self, call: ast.Call) -> list[Any]:
-        statements = (node for node in ast.walk(self._tree) if isinstance(node, ast.stmt))
-        return [self._tree, *(node for node in statements if call in ast.walk(node))]
-
-    def assigned(self, name: str) -> str:
-        names = symtable.symtable(self.text, self.path, "exec")
-        return name if name in names.get_identifiers() and names.lookup(name).is_assigned() else ""
+    def statement_of(self, call: ast.Call) -> ast.stmt:
+        """The innermost statement that has a call in it."""
+        statements = [node for node in ast.walk(self._tree) if isinstance(node, ast.stmt)]
+        return [node for node in statements if call in ast.walk(node)][-1]
 
     # ------------------------------------------------------------ editing
 
@@ -111,16 +104,6 @@ class Source:
 
     def _add(self, number: int, line: str) -> None:
         self._insert(self._starts[number], f"{line}\n".replace("\n", self._end))
-
-    def wrap(self, first: ast.stmt, after: ast.stmt, header: str) -> None:
-        """A `with` around the statements from the first one to that before `after`."""
-        self.add_before(first, f"{header}:")
-        for number in range(first.lineno - 1, after.lineno - 1):
-            line = self.lines[number]
-            if re.search(rb"'''|\"\"\"|\\\r?\n", line):
-                raise Refused(f"{self.name}:{number + 1}: a text may span lines; put it above the loop")
-            if line.strip():
-                self._insert(self._starts[number], "\t" if line.startswith(b"\t") else "    ")
 
     def edited(self) -> bytes:
         import_torch = r"^import (.*, *)?torch(\.\w+)*\s*(,|#|$)"

@@ -13,7 +13,7 @@ from perfkit.additions.inside.lines import text_at
 from perfkit.additions.ranks.lateness import Lateness
 from perfkit.additions.ranks.lines import line_of_difference, line_of_share, place
 from perfkit.additions.ranks.messages import BUFFERS, PARTS, Exchange, State
-from perfkit.additions.scripts.causes import Finding, of_table
+from perfkit.additions.scripts.causes import Finding, Found, of_table
 from perfkit.show import units
 
 _LEAST, _UNLIKE = 0.1, 1.15
@@ -49,9 +49,6 @@ class Symptoms:
         """The share of the time that goes if the work of the late rank is divided equally."""
         ranks = len(self.states)
         return self.lateness.share * (ranks - 1) / ranks if self.lateness else 0.0
-
-
-Found = Iterator[Finding]
 
 
 # ---------------------------------------------------------------- other data than meant

@@ -33,7 +33,7 @@ from perfkit.additions.ranks import messages
 from perfkit.additions.ranks.messages import BUFFERS, Ddp, Exchange, LoaderOfRank, Stack, State, StepOfRank
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.loaders import Loaders
-from perfkit.additions.scripts.run_account import EVALUATION, OWN, RunAccount
+from perfkit.additions.scripts.run_account import RunAccount
 from perfkit.additions.scripts.script import Script, Step, first_tensor
 from perfkit.additions.scripts.training import Models, Updates
 from perfkit.process.failures import explain, is_users
@@ -74,10 +74,10 @@ class Rank:
         self._epoch: Any = None  # the sampler's iterator
         self._inside, self._is_read, self._shortest_backward = "", True, float("inf")
         self._exposed, self._hidden, self._syncs, self._elements = 0.0, 0.0, 0, 0
-        self._sampler = Sampler(self._part, script.place)
         hooks.check()
         hooks.around(torch.autograd, "backward", self._backward)  # within that of `Updates`
         self._account = RunAccount(script)
+        self._sampler = Sampler(self._account.part_now, script.place)
         script.parts += [Loaders(script), Models(script), Updates(script), self._account, self]
         for module in (dist, distributed_c10d):
             hooks.around(module, "init_process_group", self._join)
@@ -261,9 +261,6 @@ class Rank:
             self._store.set(f"{_ASKED}/{self._rank}", msgspec.json.encode(small))
             self._store = None
 
-    def _part(self) -> str:
-        return self.script.part or (EVALUATION if self._account.is_evaluating else OWN)
-
     def state(self, ended: bool = False, failure: str = "") -> State:
         """All that was seen until now."""
         script, times = self.script, dict(self._sampler.times)
@@ -288,7 +285,7 @@ class Rank:
             inputs=self._sites("input"),
             at=[] if ended else [*self._frames(main)],
             inside=self._inside,
-            part=self._part(),
+            part=self._account.part_now(),
             count=script.steps.count,
             last_step_s=clock() - self._stepped_at,
             notes=[*script.notes, *script.files.notes],

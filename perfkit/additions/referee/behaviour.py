@@ -62,6 +62,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def run_s(self) -> float:
+        """Seconds for each step, with all that is between them."""
         return sum(self.run.values()) / max(1, self.run_steps)
 
 

@@ -5,9 +5,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from perfkit.additions.referee.match import two_scripts, with_switches
+from perfkit.additions.referee.match import compare_whole, two_scripts, with_switches
 from perfkit.additions.referee.verdict import Match
-from perfkit.additions.referee.whole import compare_whole
 from perfkit.additions.scripts.command import Module
 from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import options as cli

@@ -1,20 +1,32 @@
 """Two scripts, or one with and without switches, that are to be compared: their steps are looked at."""
 
 import contextlib
+import itertools
+import random
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
 
 from perfkit.additions.referee.behaviour import BEHAVIOUR, NAMES, WITNESS, Behaviour
 from perfkit.additions.referee.verdict import Match
+from perfkit.additions.scripts.run_account import Account
 from perfkit.additions.scripts.study import Memory, ScriptSource, script_plan
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import PerfkitError, one_of
+from perfkit.process.child import Conversation
 from perfkit.recipe import Value, shown
+from perfkit.results.comparison import Comparison
+from perfkit.results.rounds import Pairing
 from perfkit.results.run import Run
+from perfkit.results.schema import Raw
+from perfkit.results.stats import OF_SCRIPTS
+from perfkit.studies import record, rungs
 from perfkit.studies.compare import Candidate
 from perfkit.studies.sides import Side
+from perfkit.studies.sources import Progress, opened
+from perfkit.worker.messages import Trained
 
 
 class Observed(ScriptSource):
@@ -80,3 +92,78 @@ def named_differences(allowed: Sequence[str]) -> set[str]:
         if name not in NAMES:
             raise one_of(name, NAMES, "difference")
     return set(allowed)
+
+
+# ---------------------------------------------------------------- whole runs
+
+TURN_S = 2.0
+"""Seconds after which the other script goes on: what drifts on the machine then hits both."""
+_FOREVER = 10**12
+
+
+class _Life:
+    """One script from its start to its end."""
+
+    def __init__(self, child: Conversation, trained: Trained) -> None:
+        self.child, self.trained = child, trained
+        self.has_ended = False
+        self._memory = 0
+        child.suspend()
+
+    def go_on(self) -> None:
+        self.has_ended = self.child.ask("run_on", steps=_FOREVER, seconds=TURN_S)
+        memory = Memory.of(self.child.trees[0])
+        self._memory = max(self._memory, memory.peak + memory.others)
+        self.child.suspend()
+
+    def seen(self) -> tuple[Account, Behaviour]:
+        account: Account = self.child.ask("account")
+        whole: dict[str, Any] = {"run": account.parts, "memory": self._memory or None}
+        return account, structs.replace(self.child.ask(BEHAVIOUR), **whole)
+
+
+def compare_whole(match: Match, progress: Progress) -> Comparison:
+    """Runs both sides of a match to their end, in turns; nothing is looked at meanwhile but their steps.
+
+    Each is run once, so the interval is how far equal processes of scripts usually differ.
+    """
+    plan = replace(match.plan, rule=replace(match.plan.rule, warmup_s=0.0))
+    with opened(plan, progress, "a comparison") as source:
+        assert isinstance(source, ScriptSource)
+        sides = match.a, match.b
+        titled = [(side.title, source.baseline().replace(**side.changes)) for side in sides]
+        stages = rungs.recipe_stages(titled, source.target)
+        runs = [record.begun("whole", stage, source.plan, source.description) for stage in stages]
+        lives = [_Life(*source.start(stage)) for stage in stages]
+        order = random.SystemRandom()
+        for turn in itertools.count(1):
+            going = [life for life in lives if not life.has_ended]
+            if not going:
+                break
+            progress.reach(0.5, f"turn {turn} of both, to their end")
+            for life in order.sample(going, len(going)):
+                life.go_on()
+        found = [life.seen() for life in lives]
+    for stage, (_, behaviour) in zip(stages, found, strict=True):
+        match.observed[stage.title] = behaviour
+    # As if both had trained on as many samples, so that a ratio of rates is one of times.
+    rates = [1e3 / account.seconds for account, _ in found]
+    a, b = (_run(run, life, rate) for run, life, rate in zip(runs, lives, rates, strict=True))
+    pairing = Pairing(
+        rates[1:], rates[:1], against=a.id, role="previous", interleaved=True, spread=OF_SCRIPTS
+    )
+    return Comparison(a, structs.replace(b, pairings=[pairing]), pairing)
+
+
+def _run(run: Run, life: _Life, rate: float) -> Run:
+    trained = life.trained
+    return record.ended(
+        run,
+        recipe=trained.recipe,
+        losses=trained.losses,
+        facts={**run.facts, **trained.facts},
+        mechanism=trained.mechanisms,
+        startup_s=trained.startup_s,
+        samples_per_step=trained.samples_per_step,
+        raw=Raw(block_samples_per_s=[rate]),
+    )

@@ -163,15 +163,6 @@ class _Speed(NamedTuple):
         return ratio.is_slower or ratio.high < 1 / self._clear
 
     @property
-    def why_so_soon(self) -> str:
-        """Why rounds decide that are too few for a smaller difference."""
-        ratio = self.result.ratio
-        is_large = ratio.low > self._clear or ratio.high < 1 / self._clear
-        if self.is_whole or ratio.verdict != "undecided" or not is_large:
-            return ""
-        return f"; {self.result.rounds} rounds are enough for so large a difference"
-
-    @property
     def _clear(self) -> float:
         if self.is_whole:
             return 1 + MIN_EFFECT
@@ -218,9 +209,9 @@ def _outcome(
 
 def _of_speed(speed: _Speed) -> tuple[str, int, str]:
     if speed.is_faster:
-        return "faster", 0, speed.in_words + speed.why_so_soon
+        return "faster", 0, speed.in_words
     if speed.is_slower or not speed.is_open:
-        return "not faster", 1, speed.in_words + speed.why_so_soon
+        return "not faster", 1, speed.in_words
     return "undecided", 3, f"{speed.in_words}, which decides nothing: {speed.remedy}"
 
 

@@ -10,19 +10,20 @@ import os
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from perfkit.additions.inside.lines import Line, text_at
 from perfkit.additions.inside.trend import Trend
 from perfkit.additions.scripts.evidence import Evidence
 from perfkit.additions.scripts.messages import Observation, ScriptFacts
 from perfkit.additions.scripts.run_account import CHECKPOINTS, COMPILING, EPOCHS, EVALUATION, OWN, Account
-from perfkit.recipe import Recipe, Value
+from perfkit.recipe import Recipe, Value, shown
 from perfkit.results.stats import Ratio
 from perfkit.rules import Target, applicable
 from perfkit.show import units
@@ -37,32 +38,59 @@ _NEEDED = re.compile(r"(_loss|cross_entropy|Loss\.forward|zero_grad|clip_grad\w*
 _BATCHES = ("waiting", "data set", "collate")
 """Parts in which a batch is loaded, or waited for."""
 _MANY_ROWS, _ENOUGH_STEPS = 8, 20
+_LOADING = ("tensor_from_list", "rows_one_by_one", "open_hdf5", "loading_line")
+"""Causes whose share is a part of the wait for data."""
+_HELPS = 1.05
+"""What a switch that was tried must have given, to be suggested still."""
 _USUAL_THREADS = 5
 """Of a loader worker, at most: its own, and those of its queues."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something avoidable: what was seen, the change, the place.
+    """Something avoidable, or a switch to try: what was seen, the change, the place.
 
-    `share`: of the run without its start, None where only measuring tells; `urgency` orders such ones.
-    `kind`: `time`, `memory`, or `data` where something trains on other data than meant.
+    `share`: what it takes of the run without its start, None where only measuring tells; `urgency` orders
+    such ones. `kind`: `time`, `memory`, or `data` where something trains on other data than meant. `limit`:
+    how the share limits the gain, `up to`, `about`, or empty where it does not. `settings`: the switches that
+    make the change from outside, and what they gave when they were tried: `measured`.
     """
 
     cause: str
     evidence: str
     change: str
-    where: str
-    share: float | None
-    urgency: float
-    kind: str
+    where: str = ""
+    share: float | None = None
+    urgency: float = 0.0
+    kind: str = "time"
+    limit: str = "up to"
+    settings: dict[str, bool | int | str] = {}
+    measured: Ratio | None = None
 
     @property
     def gain(self) -> float | None:
-        return None if self.share is None else 1 / max(1 - self.share, 0.01)
+        """How many times as fast the run can be."""
+        return 1 / max(1 - self.share, 0.01) if self.share and self.limit else None
 
     @property
     def weight(self) -> float:
         return max(self.share or 0.0, self.urgency)
+
+    @property
+    def may_help(self) -> bool:
+        """Whether it was not tried, or gave something."""
+        gave = self.measured
+        return gave is None or (gave.ratio >= _HELPS and gave.verdict != "no measurable difference")
+
+
+def ordered(ideas: Iterable[Finding]) -> list[Finding]:
+    """By what they gave, then by what they can give; those that were tried for nothing come last."""
+
+    def place(idea: Finding) -> tuple[int, float]:
+        if idea.measured:
+            return 0 if idea.may_help else 2, -idea.measured.ratio
+        return 1, -idea.weight
+
+    return sorted(ideas, key=place)
 
 
 class Growth(msgspec.Struct, frozen=True):
@@ -115,8 +143,7 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
 
     def site(self, role: str) -> str:
         frames = next((site.frames for site in self.script.sites if site.role == role), [])
-        places = [f"{frame.file}:{frame.line}" for frame in frames]
-        return ", called in ".join(map(os.path.basename, places[:2]))
+        return ", called in ".join(os.path.basename(frame.place) for frame in frames[:2])
 
     def warned_at(self, text: str) -> str:
         """The place of a warning that the script printed; empty if it did not."""
@@ -131,7 +158,8 @@ _TEXTS: dict[str, dict[str, Any]] = tomllib.loads(
 Found = Iterator[Finding]
 
 
-def _found(cause: str, where: str = "", share: float | None = None, **facts: Any) -> Finding:
+def of_table(cause: str, where: str = "", share: float | None = None, **facts: Any) -> Finding:
+    """A finding as the table says it; `facts` are the numbers and names in its sentences."""
     text = _TEXTS[cause]
     evidence, change = (
         text[name].format(share=units.percent(share or 0.0), **facts) for name in ("seen", "change")
@@ -140,44 +168,34 @@ def _found(cause: str, where: str = "", share: float | None = None, **facts: Any
     return Finding(cause, evidence, change, where, share or None, urgency, kind)
 
 
-of_table = _found
-"""For causes that are looked for elsewhere."""
-
-
 # ---------------------------------------------------------------- outside of plain steps
 
 
 def _outside(seen: Symptoms) -> Found:
-    account, data = seen.run, seen.evidence.data
+    account, data, epochs = seen.run, seen.evidence.data, len(seen.run.epochs)
     facts: dict[str, Any] = {"steps": account.steps, "workers": data.workers if data else 0}
-    counts = {EVALUATION: account.evaluations, EPOCHS: len(account.epochs), CHECKPOINTS: 1}
     starts = "workers_restart" if facts["workers"] else "epochs_start"
-    if len(account.epochs) >= 0.9 * account.steps:
+    if epochs >= 0.9 * account.steps:
         starts = "epoch_in_each_step"
-    causes = {
-        EVALUATION: "evaluation" if account.evaluations <= account.steps / 2 else "frozen_model",
-        EPOCHS: starts,
-        CHECKPOINTS: "checkpoints",
-    }
-    sites = {EVALUATION: "evaluation", EPOCHS: "loader", CHECKPOINTS: "checkpoint"}
-    for part, cause in causes.items():
-        share, count = account.running(part), counts[part]
-        least = _LEAST
-        if part == CHECKPOINTS:  # other programs make steps long, but not those of the looks with one thread
-            looked_at = seen.evidence.parts.get("checkpoint", 0.0) / max(
-                sum(seen.evidence.parts.values()), 1e-9
-            )
-            least, share = _LEAST / 2, max(share, looked_at)
-        if share >= least and not (part == EPOCHS and count < 2):
-            each = units.duration(account.parts[part] / max(1, count))
-            yield _found(cause, seen.site(sites[part]), share, count=count, each=each, **facts)
+    evaluation = "evaluation" if account.evaluations <= account.steps / 2 else "frozen_model"
+    # Other programs make steps long, but not those of the looks with one thread.
+    looked_at = seen.evidence.parts.get("checkpoint", 0.0) / (sum(seen.evidence.parts.values()) or 1.0)
+    saving = max(account.running(CHECKPOINTS), looked_at)
+    for cause, part, role, count, share, least in (
+        (evaluation, EVALUATION, "evaluation", account.evaluations, account.running(EVALUATION), _LEAST),
+        (starts, EPOCHS, "loader", epochs, account.running(EPOCHS) if epochs > 1 else 0.0, _LEAST),
+        ("checkpoints", CHECKPOINTS, "checkpoint", 1, saving, _LEAST / 2),
+    ):
+        if share >= least:
+            each = units.duration(account.parts.get(part, 0.0) / max(1, count))
+            yield of_table(cause, seen.site(role), share, count=count, each=each, **facts)
 
 
 def _gradients_in_evaluation(seen: Symptoms) -> Found:
     grew = seen.run.evaluation_bytes
     if where := seen.site("evaluation with gradients"):
         more = f"; the process grew by {units.size(grew)} in one" if grew > _MUCH_MEMORY else ""
-        yield _found("evaluation_with_gradients", where, grew=more)
+        yield of_table("evaluation_with_gradients", where, grew=more)
 
 
 def _compiled_again(seen: Symptoms) -> Found:
@@ -186,7 +204,7 @@ def _compiled_again(seen: Symptoms) -> Found:
     if is_over or (account.compiled >= 3 and evidence.shapes >= 3):
         limit = "; past its limit, torch runs the model uncompiled" if is_over else ""
         graphs, share = {"graphs": evidence.graphs, "shapes": evidence.shapes}, account.running(COMPILING)
-        yield _found("compiled_again", seen.site("forward"), share, limit=limit, **graphs)
+        yield of_table("compiled_again", seen.site("forward"), share, limit=limit, **graphs)
 
 
 # ---------------------------------------------------------------- in each step
@@ -194,11 +212,11 @@ def _compiled_again(seen: Symptoms) -> Found:
 
 def _modes(seen: Symptoms) -> Found:
     for name, place in seen.evidence.is_on.items():
-        yield _found(name, os.path.basename(place))
+        yield of_table(name, os.path.basename(place))
     if seen.script.device == "cpu" and seen.script.settings.get("amp") == "bf16" and not seen.cpu_has_bf16:
-        yield _found("bf16_without_instructions", seen.site("forward"))
+        yield of_table("bf16_without_instructions", seen.site("forward"))
     if seen.evidence.denormal > 0.01:
-        yield _found("denormal_numbers", values=units.percent(seen.evidence.denormal))
+        yield of_table("denormal_numbers", values=units.percent(seen.evidence.denormal))
 
 
 def _collections(seen: Symptoms) -> Found:
@@ -210,9 +228,9 @@ def _collections(seen: Symptoms) -> Found:
     asked_for = [place for place in places if "collect(" in text_at(place)]
     if asked_for and share >= _LEAST / 2:
         text, where = text_at(asked_for[0]), os.path.basename(asked_for[0])
-        yield _found("explicit_collection", where, share, each=each, text=text)
+        yield of_table("explicit_collection", where, share, each=each, text=text)
     elif share >= 2 * _LEAST:
-        yield _found("automatic_collection", os.path.basename(places[0]), share, each=each)
+        yield of_table("automatic_collection", os.path.basename(places[0]), share, each=each)
 
 
 def _graph_grows(seen: Symptoms) -> Found:
@@ -226,20 +244,21 @@ def _graph_grows(seen: Symptoms) -> Found:
         slower = f"; each step takes {units.duration(seen.trend.per_step)} more than the one before"
     if last >= 1.05 * first:
         where, ends = seen.site("retain_graph") or seen.site("backward"), {"first": first, "last": last}
-        yield _found("graph_grows", where, first_step=first_step, last_step=last_step, slower=slower, **ends)
+        ends |= {"first_step": first_step, "last_step": last_step}
+        yield of_table("graph_grows", where, slower=slower, **ends)
 
 
 def _state_dict(seen: Symptoms) -> Found:
     for line, share in seen.lines(OWN):
         if share >= _LEAST / 2 and any("state_dict" in name for name in line.calls):
-            yield _found("state_dict_in_each_step", line.where, share, text=line.text)
+            yield of_table("state_dict_in_each_step", line.where, share, text=line.text)
 
 
 def _dense_embedding(seen: Symptoms) -> Found:
     rows, places = seen.evidence.rows, [*seen.lines("optimizer")]
     share = sum(part for _, part in places)
     if rows and rows.touched < 0.2 * rows.count and rows.of_weights > 0.5 and share >= 2 * _LEAST:
-        yield _found("dense_embedding", places[0][0].where, share, rows=rows.count, touched=rows.touched)
+        yield of_table("dense_embedding", places[0][0].where, share, rows=rows.count, touched=rows.touched)
 
 
 # ---------------------------------------------------------------- loading
@@ -249,7 +268,7 @@ def _handling(seen: Symptoms) -> Found:
     data, loading, share = seen.evidence.data, seen.evidence.loading, seen.loads(*_BATCHES)
     if where := seen.warned_at("Creating a tensor from a list of numpy.ndarrays is extremely slow"):
         lines = [*seen.loading_lines(), *seen.lines(OWN)]
-        yield _found("tensor_from_list", where, sum(part for line, part in lines if line.where == where))
+        yield of_table("tensor_from_list", where, sum(part for line, part in lines if line.where == where))
         return
     if not (data and loading and data.in_memory) or data.can_batch or share < _LEAST / 2:
         return
@@ -257,7 +276,7 @@ def _handling(seen: Symptoms) -> Found:
     has_own_collate = any(line.part == "collate" and not line.calls for line, _ in seen.loading_lines())
     if rows >= _MANY_ROWS and loading.seconds / loading.samples <= _CHEAP_SAMPLE_S and not has_own_collate:
         names, each = ", ".join(data.in_memory), units.duration(loading.batch_s)
-        yield _found("rows_one_by_one", seen.site("loader"), share, rows=rows, names=names, each=each)
+        yield of_table("rows_one_by_one", seen.site("loader"), share, rows=rows, names=names, each=each)
 
 
 def _hdf5(seen: Symptoms) -> Found:
@@ -267,7 +286,7 @@ def _hdf5(seen: Symptoms) -> Found:
         where = next((line.where for line, _ in seen.loading_lines()), "")
         chunk = f", and reads a chunk of {rows} rows" if rows > 1 else ""
         each, share = units.duration(loading.seconds / loading.samples), seen.loading if rows > 1 else None
-        yield _found("open_hdf5", where, share, chunk=chunk, names=names, each=each)
+        yield of_table("open_hdf5", where, share, chunk=chunk, names=names, each=each)
 
 
 def _workers(seen: Symptoms) -> Found:
@@ -276,19 +295,19 @@ def _workers(seen: Symptoms) -> Found:
         return
     facts: dict[str, Any] = {"dataset": data.kind, "workers": data.workers}
     if data.is_iterable and not data.is_split and data.workers > 1:
-        yield _found("iterable_not_split", loader, **facts)
+        yield of_table("iterable_not_split", loader, **facts)
     if data.generators:
         cause = "same_random_numbers" if data.workers > 1 else "random_numbers_of_workers"
-        yield _found(cause, loader, names=", ".join(data.generators), **facts)
+        yield of_table(cause, loader, names=", ".join(data.generators), **facts)
     if not memory or not data.workers:
         return
     if memory.threads > _USUAL_THREADS:
-        yield _found("threads_of_workers", loader, threads=memory.threads, cores=seen.cores, **facts)
+        yield of_table("threads_of_workers", loader, threads=memory.threads, cores=seen.cores, **facts)
     grew = memory.workers_last - memory.workers_first
     if data.objects >= _MANY_OBJECTS and grew >= _MUCH_MEMORY:
         facts |= {"grew": units.size(grew), "size": units.size(memory.workers_last), "steps": memory.steps}
         name = f"{data.kind}.{data.of[0]}"
-        yield _found("workers_copy_objects", loader, name=name, objects=data.objects, **facts)
+        yield of_table("workers_copy_objects", loader, name=name, objects=data.objects, **facts)
 
 
 def _memory(seen: Symptoms) -> Found:
@@ -300,7 +319,7 @@ def _memory(seen: Symptoms) -> Found:
         grew_by, size, kept = units.size(grew), units.size(memory.last), seen.evidence.kept
         of = f": `{next(iter(kept))}` grows, and holds tensors with their graphs" if kept else ""
         where, steps = next(iter(kept.values()), ""), memory.steps
-        yield _found("memory_grows", where, steps=steps, of=of, grew=grew_by, size=size)
+        yield of_table("memory_grows", where, steps=steps, of=of, grew=grew_by, size=size)
 
 
 CAUSES: tuple[Callable[[Symptoms], Found], ...] = (
@@ -318,65 +337,42 @@ def _unnamed(seen: Symptoms, known: Sequence[Finding]) -> Found:
     for line, share in seen.lines(OWN):
         is_needed = line.where in passes or any(_NEEDED.search(name) for name in line.calls)
         if share >= _LEAST and sees_models and line.where not in taken and not is_needed:
-            yield _found("own_line", line.where, share, text=line.text, slower=slower)
+            yield of_table("own_line", line.where, share, text=line.text, slower=slower)
     if any((finding.share or 0.0) >= seen.loading for finding in known):
         return
     each = units.duration(seen.evidence.loading.batch_s) if seen.evidence.loading else "some time"
     for line, share in seen.loading_lines():
         if share >= _LEAST and line.where not in taken:
-            yield _found("loading_line", line.where, share, text=line.text, part=line.part, each=each)
+            yield of_table("loading_line", line.where, share, text=line.text, part=line.part, each=each)
 
 
 def findings(seen: Symptoms) -> list[Finding]:
     """What is avoidable, the largest first."""
     found = [finding for cause in CAUSES for finding in cause(seen)]
     found += _unnamed(seen, [each for each in found if each.cause != "automatic_collection"])
+    if seen.evidence.data and seen.evidence.data.workers and seen.script.device == "cpu":
+        # What workers do not load any more leaves their cores to the steps, which get faster, too.
+        found = [structs.replace(each, limit="") if each.cause in _LOADING else each for each in found]
     named = Counter(finding.where for finding in found)
     # Objects that are made in a cause are collected there.
     found = [each for each in found if each.cause != "automatic_collection" or named[each.where] == 1]
-    return sorted(found, key=lambda finding: -finding.weight)
+    return ordered(found)
 
 
 # ---------------------------------------------------------------- switches
 
 _LEAST_GAIN = 1.03
 """A smaller gain is not told from chance."""
-_HELPS = 1.05
-"""What a suggestion that was tried must have given, to be suggested still."""
-
-
-class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
-    """One switch that may make a script faster.
-
-    `why` is what was seen that speaks for it. `gain` is the predicted ratio of samples/s, None where nothing
-    that was seen tells, and a bound if `at_most`: as if its part took no time. `measured`: what it gave
-    when it was tried.
-    """
-
-    title: str
-    settings: dict[str, bool | int | str]
-    why: str
-    gain: float | None = None
-    at_most: bool = False
-    measured: Ratio | None = None
-
-    @property
-    def may_help(self) -> bool:
-        """Whether it was not tried, or gave something."""
-        gave = self.measured
-        return gave is None or (gave.ratio >= _HELPS and gave.verdict != "no measurable difference")
 
 
 @dataclass(frozen=True)
 class Switches:
-    """What was seen; `one_thread`: how many times as fast steps were with one compute thread."""
+    """What was seen, and some plain steps; `one_thread`: how many times as fast with one compute thread."""
 
+    symptoms: Symptoms
     target: Target
     steps: Observation
-    cores: int
-    has_fused: bool = True
     is_disturbed: bool = False
-    cpu_has_bf16: bool = True
     one_thread: float | None = None
 
     @property
@@ -390,43 +386,36 @@ class Switches:
 
     def idea(
         self, title: str, why: str, settings: Mapping[str, Value], left_s: float | None = None
-    ) -> Iterator[Suggestion]:
-        """A suggestion, unless its first switch is on already, cannot be set here, or gains nothing.
+    ) -> Iterator[Finding]:
+        """A switch to try, unless the first one is on already, cannot be set here, or gains nothing.
 
-        `left_s`: what a step would take; None where only measuring tells.
+        `left_s`: what a step would take at the least; None where only measuring tells.
         """
         first, gain = next(iter(settings)), self.steps.step_s / left_s if left_s else None
         recipe, _ = applicable(self.own.replace(**settings), self.target)
         left = {name: new for name, (new, _) in recipe.diff(self.own).items()}
         if first not in left or (gain is not None and gain < _LEAST_GAIN):
             return
-        is_bound = gain is not None and first != "cpu_threads"  # which was tried for a moment
-        if is_bound and self.is_disturbed:
-            gain, is_bound = None, False
-        yield Suggestion(title=title, settings=left, why=why, gain=gain, at_most=is_bound)
+        limit = "about" if first == "cpu_threads" else "up to"  # which was tried for a moment
+        # Workers that have less to do leave their cores to the steps, which get faster, too.
+        shares_cores = self.own.workers > 0 and self.target.device == "cpu"
+        if limit == "up to" and (self.is_disturbed or shares_cores):
+            gain = None
+        share = self.symptoms.run.steps_share * (1 - 1 / gain) if gain else None
+        change = f"{title}: {', '.join(f'{name}={shown(value)}' for name, value in left.items())}"
+        yield Finding(title, why, change, share=share, limit=limit, settings=left)
 
 
-def suggest(seen: Switches, causes: Collection[str] = ()) -> list[Suggestion]:
-    """What to try, the most promising first, except what does not help against known `causes`."""
-    ideas = [*_loading(seen), *_computing(seen)]
+def suggest(seen: Switches, causes: Collection[str] = ()) -> list[Finding]:
+    """Switches to try, the most promising first, except what does not help against known `causes`."""
+    ideas = ordered([*_loading(seen), *_computing(seen)])
     if "rows_one_by_one" in causes:
-        ideas = [idea for idea in ideas if idea.title != "Loader workers"]
-    return ordered(ideas)
+        ideas = [idea for idea in ideas if idea.cause != "Loader workers"]
+    return ideas
 
 
-def ordered(ideas: Sequence[Suggestion]) -> list[Suggestion]:
-    """By what they gave, then by what they can give; those that were tried for nothing come last."""
-
-    def place(idea: Suggestion) -> tuple[int, float]:
-        if idea.measured:
-            return 0 if idea.may_help else 3, -idea.measured.ratio
-        return 1 if idea.gain else 2, -(idea.gain or 0.0)
-
-    return sorted(ideas, key=place)
-
-
-def _loading(seen: Switches) -> Iterator[Suggestion]:
-    own, cores, waiting, step_s = seen.own, seen.cores, seen.steps.waiting, seen.steps.step_s
+def _loading(seen: Switches) -> Found:
+    own, cores, waiting, step_s = seen.own, seen.symptoms.cores, seen.steps.waiting, seen.steps.step_s
     on_cpu = seen.target.device == "cpu"
     count = cores // 2 if on_cpu else cores
     workers = units.plural(own.workers, "worker") if own.workers else "no workers"
@@ -441,32 +430,26 @@ def _loading(seen: Switches) -> Iterator[Suggestion]:
     if own.workers < count:
         why = f"{waiting:.0%} of a step is spent waiting for data, with {workers}"
         settings: dict[str, Value] = {"workers": count, "pin_memory": True, "non_blocking": True}
-        # Workers that are there may take cores from the work, so that a wait says nothing of its size.
-        left_s = None if own.workers and on_cpu else max(seen.work_s, waiting * step_s / count)
-        yield from seen.idea("Loader workers", why, settings, left_s)
+        yield from seen.idea("Loader workers", why, settings, max(seen.work_s, waiting * step_s / count))
 
 
-def _computing(seen: Switches) -> Iterator[Suggestion]:
+def _computing(seen: Switches) -> Found:
     """What makes parts of the work faster, or saves them; of all but the optimizer, only measuring tells."""
-    steps, where, work_s = seen.steps, seen.target, seen.work_s
-    on_cuda, convolutions = where.device == "cuda", "convolutions"
-    amp = seen.own.amp if seen.own.amp != "off" else "bf16" if where.bf16 else "fp16"
-    if where.device != "cpu" or seen.cpu_has_bf16:
-        yield from seen.idea("AMP", "matrix products and convolutions", {"amp": amp})
-    if on_cuda:
-        yield from seen.idea("TF32", "matrix products and convolutions", {"fp32_precision": "tf32"})
-    if where.convolves:
-        yield from seen.idea("channels_last", convolutions, {"channels_last": True})
-        if on_cuda:
-            yield from seen.idea("cuDNN benchmark", convolutions, {"cudnn_benchmark": True})
+    step_s, products = seen.steps.step_s, "matrix products and convolutions"
+    amp = seen.own.amp if seen.own.amp != "off" else "bf16" if seen.target.bf16 else "fp16"
+    if seen.target.device != "cpu" or seen.symptoms.cpu_has_bf16:
+        yield from seen.idea("AMP", products, {"amp": amp})
+    yield from seen.idea("TF32", products, {"fp32_precision": "tf32"})
+    yield from seen.idea("channels_last", "convolutions", {"channels_last": True})
+    if seen.target.convolves:
+        yield from seen.idea("cuDNN benchmark", "convolutions", {"cudnn_benchmark": True})
     yield from seen.idea("torch.compile", "small operators, and Python between them", {"compile": True})
-    if on_cuda:
-        pinned: dict[str, Value] = {"pin_memory": True, "non_blocking": True}
-        yield from seen.idea("Pinned memory", "copies to the device", pinned)
-    why, left_s = "the optimizer's own work", None
-    if steps.optimizer_s is not None:  # at most all of the work
-        share = steps.optimizer_s / steps.block.seconds
+    pinned: dict[str, Value] = {"pin_memory": True, "non_blocking": True}
+    yield from seen.idea("Pinned memory", "copies to the device", pinned)
+    why, left_s, step = "the optimizer's own work", None, seen.symptoms.run.of_step
+    if seen.target.device == "cpu" and step:  # a GPU works on by itself
+        share = step["optimizer"] / max(sum(step.values()), 1e-9)
         why += f": {share:.0%} of a step"
-        left_s = max(steps.step_s - min(share * steps.step_s, work_s), 0.02 * steps.step_s)
-    kind = "fused" if seen.has_fused else "foreach"
+        left_s = max(step_s - min(share * step_s, seen.work_s), 0.02 * step_s)  # at most all of the work
+    kind = "fused" if seen.symptoms.script.has_fused else "foreach"
     yield from seen.idea("Optimizer", why, {"optimizer_impl": kind}, left_s)

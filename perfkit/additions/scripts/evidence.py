@@ -30,6 +30,7 @@ from perfkit.worker import checks
 from perfkit.worker.procedure import Job
 
 QUESTION = "perfkit.additions.scripts.evidence:evidence"
+STATE = "perfkit.additions.scripts.evidence:denormals"
 _MODES = {
     "torch.autograd.set_detect_anomaly.__init__": "anomaly_mode",
     "torch.autograd.detect_anomaly.__init__": "anomaly_mode",
@@ -42,6 +43,8 @@ NOT_STEPS = ("evaluation", "start", "checkpoint")
 _FEWEST, _MOST_NODES, _MOST_SHAPES = 3, 50_000, 1000
 _LONG_S = 1e-3
 """A garbage collection for which the line is looked up, which takes a while itself."""
+_SLOW, _MULTIPLIED, _TIMES = 2, 20_000, 10
+"""How many times as long a product of denormal numbers takes to count; how many numbers, and how often."""
 _MOST_VALUES = 5_000_000
 """Of an optimizer's state, which are looked at for denormal ones."""
 
@@ -106,7 +109,7 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Job:
     """`Evidence` of some steps: at least three, and others for some seconds, with so many compute threads."""
     script: Script = session.subject
     inquiry, until, count = session.inquiry, clock() + seconds, 0
-    sampler, collecting = Sampler(session.part_now, script.place), defaultdict[str, float](float)
+    sampler, collecting = Sampler(session.run_account.part_now, script.place), defaultdict[str, float](float)
     is_on, own_threads = dict(_modes(script)), torch.get_num_threads()
     torch.set_num_threads(threads or own_threads)
     inquiry.is_counting, sizes = True, {id(held): len(held) for _, held, _ in _containers()}
@@ -140,7 +143,7 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Job:
         collecting=dict(collecting),
         is_on=is_on,
         nodes=inquiry.nodes,
-        denormal=_denormal(script),
+        denormal=denormals(session),
         rows=_rows(script),
         shapes=len(inquiry.shapes),
         graphs=checks.compile_counters().graphs,
@@ -161,8 +164,7 @@ def _collections(script: Script, seconds: dict[str, float]) -> Iterator[None]:
             return
         took = clock() - began
         frames = script.call_under_way("collection").frames if took > _LONG_S else []
-        place = f"{frames[0].file}:{frames[0].line}" if frames else ""
-        seconds[place] += took
+        seconds[frames[0].place if frames else ""] += took
 
     gc.callbacks.append(note)
     try:
@@ -182,7 +184,7 @@ def _modes(script: Script) -> Iterator[tuple[str, str]]:
     }
     for name in [name for name, is_on in asked.items() if is_on]:
         frames = [frame for site in script.sites[name][:1] for frame in site.frames[:1]]
-        yield name, f"{frames[0].file}:{frames[0].line}" if frames else ""
+        yield name, frames[0].place if frames else ""
 
 
 def _containers() -> Iterator[tuple[str, Any, str]]:
@@ -202,8 +204,12 @@ def _added_at(name: str, file: str) -> str:
     return os.path.basename(file)
 
 
-def _denormal(script: Script) -> float:
-    states = [state.values() for optimizer in script.optimizers for state in optimizer.state.values()]
+def denormals(session: Any) -> float:
+    """The share of denormal numbers in the optimizers' state now; 0 where this CPU is not slow with them."""
+    if _product_s(1e-41) < _SLOW * _product_s(0.5):
+        return 0.0
+    optimizers = session.subject.optimizers
+    states = [state.values() for optimizer in optimizers for state in optimizer.state.values()]
     found = total = 0
     for value in [value for values in states for value in values]:
         if isinstance(value, torch.Tensor) and value.dtype == torch.float32 and value.device.type == "cpu":
@@ -213,6 +219,16 @@ def _denormal(script: Script) -> float:
         if total > _MOST_VALUES:
             break
     return found / total if total else 0.0
+
+
+def _product_s(value: float) -> float:
+    """Seconds of a product of numbers, at the least."""
+    numbers, took = torch.full((_MULTIPLIED,), value), list[float]()
+    for _ in range(_TIMES):
+        start = clock()
+        torch.mul(numbers, 0.5)
+        took.append(clock() - start)
+    return min(took)
 
 
 def _rows(script: Script) -> Rows | None:

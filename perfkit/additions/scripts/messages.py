@@ -33,6 +33,11 @@ class Frame(msgspec.Struct, frozen=True):
     column: int
     end_column: int
 
+    @property
+    def place(self) -> str:
+        """`/home/me/train.py:41`."""
+        return f"{self.file}:{self.line}"
+
 
 class Site(msgspec.Struct, frozen=True):
     """A call: its `role` is a constructor (`loader`, `optimizer` …) or a part of a step (`forward` …).
@@ -74,15 +79,9 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """Some plain steps, without anything else in them.
-
-    `optimizer_s`: seconds of them in optimizers; None on a GPU, which works on by itself. `steps`: of the
-    script until now.
-    """
+    """Some plain steps, without anything else in them; `ended`: so has the script."""
 
     block: Block
-    optimizer_s: float | None = None
-    steps: int = 0
     ended: bool = False
 
     @property

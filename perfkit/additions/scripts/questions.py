@@ -34,7 +34,7 @@ from perfkit.additions.scripts.messages import (
     Observation,
     ScriptFacts,
 )
-from perfkit.additions.scripts.run_account import EVALUATION, OWN, Account, RunAccount
+from perfkit.additions.scripts.run_account import Account, RunAccount
 from perfkit.additions.scripts.script import Script, Step
 from perfkit.additions.scripts.training import Models, Updates
 from perfkit.errors import RunFailed
@@ -180,14 +180,7 @@ class Questions(Procedures):
                     raise
                 self.time_steps()
                 ended = True
-        seen = self.under_way
-        on_cpu = self._script.device.type == "cpu"
-        return Observation(
-            block=seen.block(),
-            optimizer_s=sum(step.updated for step in seen.plain) if on_cpu else None,
-            steps=self._script.steps.count,
-            ended=ended,
-        )
+        return Observation(block=self.under_way.block(), ended=ended)
 
     def run_on(self, steps: int, seconds: float) -> Job:
         """Goes on at the script's own speed, until so many steps or for so many seconds; whether it ended."""
@@ -202,9 +195,6 @@ class Questions(Procedures):
 
     def account(self) -> Account:
         return self.run_account.account(self._script.settings["started"], self._script.steps.began_at)
-
-    def part_now(self) -> str:
-        return self._script.part or (EVALUATION if self.run_account.is_evaluating else OWN)
 
     # ------------------------------------------------------------ reading switches
 

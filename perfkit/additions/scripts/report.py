@@ -5,10 +5,9 @@ from typing import Any
 
 from perfkit.additions.inside import looks
 from perfkit.additions.inside.trend import Trend
-from perfkit.additions.scripts import run_account
-from perfkit.additions.scripts.causes import Finding, Suggestion
+from perfkit.additions.scripts import causes, run_account
+from perfkit.additions.scripts.causes import Finding
 from perfkit.additions.scripts.evidence import NOT_STEPS
-from perfkit.recipe import shown
 from perfkit.show import sentences, units
 from perfkit.show.document import Bullets, Content, Section, Table
 from perfkit.show.units import clean
@@ -25,9 +24,8 @@ def first_sentence(seen: Any) -> str:
         return _of_finding(seen.findings[0], seen.is_disturbed)
     if seen.trend and seen.trend.kind != "steady":
         return f"{trend_in_words(seen.trend, seen.growing)}."
-    if known := [idea for idea in seen.suggestions if (idea.gain or 1) > 1.1 and idea.may_help]:
-        *_, change, expected, _ = _idea_row(known[0], seen)
-        return f"{known[0].why}. Try {change} ({expected})."
+    if known := [idea for idea in seen.suggestions if idea.weight >= _WORTH_A_SENTENCE and idea.may_help]:
+        return f"{known[0].evidence}. Try {known[0].change} ({expected(known[0], 'up to')})."
     parts, total = sorted(seen.step.items(), key=lambda item: -item[1]), max(sum(seen.step.values()), 1e-9)
     shares = ", ".join(f"{seconds / total:.0%} {name}" for name, seconds in parts[:4] if seconds)
     return f"Nothing avoidable is seen: a step of {units.duration(seen.seen.step_s)} is {shares}."
@@ -90,11 +88,8 @@ def _run(seen: Any) -> Iterator[Content]:
 def _part_in_words(name: str, run: Any) -> str:
     if name == run_account.START and run.imports_s:
         return f"start (imports {units.duration(run.imports_s)}; then data, model, first batch)"
-    if name == run_account.EPOCHS:
-        return f"starts of epochs ({len(run.epochs)})"
-    if name == run_account.EVALUATION and run.evaluations:
-        return f"evaluation ({run.evaluations})"
-    return name
+    counts = {run_account.EPOCHS: len(run.epochs), run_account.EVALUATION: run.evaluations}
+    return f"{name} ({counts[name]})" if counts.get(name) else name
 
 
 def _seen(seen: Any) -> str:
@@ -103,7 +98,8 @@ def _seen(seen: Any) -> str:
     if seen.trend and seen.trend.kind != "steady":
         text += f" {trend_in_words(seen.trend, seen.growing)}."
     elif not seen.seen.ended:
-        text += " What changes later is not seen: --after 1000, or --whole."
+        later = max(100, int(float(f"{2 * seen.run.last:.1g}")))  # one digit and noughts
+        text += f" What changes later is not seen: --after {later}, or --whole."
     if seen.run.steps_share < 0.9:
         most = 1 / max(1 - seen.run.steps_share, 0.01)
         text += f" Without its start, steps are {seen.run.steps_share:.0%} of it: no switch gains more than "
@@ -129,18 +125,18 @@ def _lines(seen: Any) -> Table:
 
 
 def _advice(seen: Any) -> Iterator[Content]:
-    tried = [idea for idea in seen.suggestions if not idea.may_help]
-    known = [idea for idea in seen.suggestions if (idea.gain or idea.measured) and idea not in tried]
-    rows = [*(_idea_row(idea, seen) for idea in known if idea.measured)]
+    found = causes.ordered([*seen.findings, *seen.suggestions])
+    tried = [each for each in found if not each.may_help]
+    others = [each for each in found if each.settings and not (each.share or each.measured)]
     bound = "up to about" if seen.is_disturbed else "up to"
-    rows += [finding_row(finding, bound) for finding in seen.findings]
-    rows += [_idea_row(idea, seen) for idea in known if not idea.measured]
-    yield advice_table(rows)
-    for idea in tried:
-        yield f"Tried for nothing: {idea.title} ({_settings(idea)}), {sentences.result(idea.measured)}."
-    others = [idea for idea in seen.suggestions if idea not in known and idea not in tried]
-    if unknown := [f"{idea.title} ({_settings(idea)})" for idea in others]:
-        yield f"Not measured, and nothing that was seen tells: {', '.join(unknown)}."
+    yield advice_table(
+        [finding_row(each, bound) for each in found if each not in tried and each not in others]
+    )
+    for each in tried:
+        yield f"Tried for nothing: {each.change}, {sentences.result(each.measured)}."
+    if others:
+        changes = "; ".join(each.change for each in others)
+        yield f"Not measured, and nothing that was seen tells: {changes}."
 
 
 def advice_table(rows: Sequence[Sequence[str]]) -> Table:
@@ -150,25 +146,17 @@ def advice_table(rows: Sequence[Sequence[str]]) -> Table:
 
 
 def finding_row(finding: Finding, bound: str) -> list[str]:
-    """A finding; its gain with these words before it, such as `up to`."""
-    expected = {"memory": "less memory", "data": "other data"}.get(finding.kind, "only measuring tells")
+    """A finding; a gain that its share bounds with these words before it, such as `up to`."""
+    return [clean(finding.evidence), clean(finding.change), expected(finding, bound), finding.where]
+
+
+def expected(finding: Finding, bound: str) -> str:
+    """What a change is worth, in words."""
+    if finding.measured:
+        return f"{sentences.result(finding.measured)}, measured"
     if finding.gain:
-        expected = f"{bound} {units.times(finding.gain)}"
-    return [clean(finding.evidence), clean(finding.change), expected, finding.where]
-
-
-def _idea_row(idea: Suggestion, seen: Any) -> list[str]:
-    if idea.measured:
-        expected = f"{sentences.result(idea.measured)}, measured"
-    else:
-        gain = idea.gain or 1.0
-        of_run = 1 / (1 - seen.run.steps_share * (1 - 1 / gain))
-        expected = f"{'up to' if idea.at_most else 'about'} {units.times(of_run)}"
-    return [clean(idea.why), f"{idea.title}: {_settings(idea)}", expected, ""]
-
-
-def _settings(idea: Suggestion) -> str:
-    return ", ".join(f"{name}={shown(value)}" for name, value in idea.settings.items())
+        return f"{bound if finding.limit == 'up to' else finding.limit} {units.times(finding.gain)}"
+    return {"memory": "less memory", "data": "other data"}.get(finding.kind, "only measuring tells")
 
 
 def _steps(seen: Any) -> Table:

@@ -89,9 +89,9 @@ class RunAccount:
         finally:
             self._is_open = self._is_timed = False
 
-    @property
-    def is_evaluating(self) -> bool:
-        return self._evaluating_since is not None
+    def part_now(self) -> str:
+        """What the script does at this moment."""
+        return self._script.part or (OWN if self._evaluating_since is None else EVALUATION)
 
     # ------------------------------------------------------------ events
 

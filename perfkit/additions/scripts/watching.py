@@ -14,9 +14,9 @@ from perfkit import machine
 from perfkit.additions.inside import SYNCS, SyncReport
 from perfkit.additions.inside.trend import Trend, trend
 from perfkit.additions.scripts import causes, evidence, report
-from perfkit.additions.scripts.causes import Finding, Growth, Suggestion, Switches, Symptoms
+from perfkit.additions.scripts.causes import Finding, Growth, Switches, Symptoms
 from perfkit.additions.scripts.evidence import Evidence
-from perfkit.additions.scripts.messages import Observation, ScriptFacts
+from perfkit.additions.scripts.messages import Observation
 from perfkit.additions.scripts.run_account import OF_STEP
 from perfkit.additions.scripts.study import Memory, ScriptSource, script_plan
 from perfkit.additions.scripts.watched import Launch, WatchedScript
@@ -66,7 +66,7 @@ class Watched(Symptoms, frozen=True, kw_only=True):
     syncs: SyncReport | None
     trace: str | None
     bottlenecks: list[Bottleneck]
-    suggestions: list[Suggestion]
+    suggestions: list[Finding]
     warnings: list[str]
     is_disturbed: bool
 
@@ -97,16 +97,16 @@ def watch(
         assert isinstance(source, ScriptSource)
         with progress.part(0, 1 + tries):
             result = _Watching(source, budget_s, progress).ask(after, whole)
-        best = result.suggestions[: _TRIED if tries else 0]
+        if not tries:
+            return result
         side_s = result.script.startup_s + _TRIED_STEPS * result.seen.step_s
-        if best and side_s > 2 * TRY_S:
+        if side_s > 2 * TRY_S:
             slow = f"nothing was tried, as the first steps take {side_s:.0f} s: use perfkit referee"
-            result = msgspec.structs.replace(result, warnings=[*result.warnings, slow])
-        elif best:
-            with progress.part(1, 2):
-                ideas = [*_try(source, best), *result.suggestions[len(best) :]]
-            result = msgspec.structs.replace(result, suggestions=causes.ordered(ideas))
-    return result
+            return msgspec.structs.replace(result, warnings=[*result.warnings, slow])
+        best, others = result.suggestions[:_TRIED], result.suggestions[_TRIED:]
+        with progress.part(1, 2):
+            ideas = causes.ordered([*_try(source, best), *others])
+        return msgspec.structs.replace(result, suggestions=ideas)
 
 
 class _Watching:
@@ -117,60 +117,65 @@ class _Watching:
         self._script: WatchedScript = source.take()
         self._until = time.monotonic() + budget_s
         self._missing, self._ended = list[str](), False
+        self._denormal = 0.0
 
     def ask(self, after: int, whole: bool) -> Watched:
+        """Some plain steps, then some that are looked at, then how it goes on."""
         script, budget_s = self._script, self._budget_s
         if after:
             script.ask("run_on", steps=after, seconds=_FOREVER)
             self._until = time.monotonic() + budget_s
         before = cores.cpu_times(script.cpu_s())
         self._plain: Observation = script.ask("observe", steps=_STEPS, seconds=budget_s * _OBSERVING)
-        taken = cores.taken_share(before, cores.cpu_times(script.cpu_s()))
-        is_disturbed, self._account = taken > CLEAN, script.ask("account")
-        memory, facts, peak = Memory.of(script.trees[0]), script.ask("describe"), script.ask("peak")
-        self._facts: ScriptFacts = facts
-        threads = 1 if is_disturbed and facts.device == "cpu" else 0
-        seconds = budget_s * _LOOKING
-        seen: Evidence = self._look(
-            "the lines", evidence.QUESTION, _PATIENCE_S, seconds=seconds, threads=threads
-        ) or Evidence(steps=0)
-        self._go_on(whole)
+        self._taken = cores.taken_share(before, cores.cpu_times(script.cpu_s()))
+        self._account, self._facts = script.ask("account"), script.ask("describe")
+        peak = script.ask("peak")
+        # Threads of a step wait for each other where other programs take the cores; one has no such waits.
+        threads = 1 if self._is_disturbed and self._facts.device == "cpu" else 0
+        how = {"seconds": budget_s * _LOOKING, "threads": threads}
+        looked = self._look("the lines", evidence.QUESTION, _PATIENCE_S, **how) or Evidence(steps=0)
+        memory = self._go_on(whole)
         syncs = self._look("hidden waits", SYNCS, steps=_SYNC_STEPS)
         trace = self._look("a profile", "profile", path=str(new_file()), **_PROFILED)
-        changes, growing = self._trend(is_disturbed)
-        symptoms = Symptoms(
-            script=self._facts,
-            run=self._account,
-            evidence=seen,
-            cores=cores.usable_cores(),
-            cpu_has_bf16=any("bf16" in flag for flag in machine.facts()["cpu"]["flags"]),
-            trend=changes,
-            growing=growing,
-            memory=self._growth(memory),
-            printed=warnings_of(script.written("err")),
-        )
+        symptoms = self._symptoms(looked, memory)
         script.stop()
-        self._source.facts = facts
+        self._source.facts = self._facts
+        one_thread = _one_thread(looked, self._plain) if threads else None
+        seen = Switches(symptoms, self._source.target, self._plain, self._is_disturbed, one_thread)
+        findings = causes.findings(symptoms)
         return Watched(
-            **(msgspec.structs.asdict(symptoms) | {"run": msgspec.structs.replace(self._account, plain=[])}),
+            **msgspec.structs.asdict(symptoms) | {"run": msgspec.structs.replace(self._account, plain=[])},
             command=script.launch.describe(),
             seen=msgspec.structs.replace(self._plain, ended=self._plain.ended or self._ended),
             step=self._account.of_step,
+            findings=findings,
             peak=peak,
             syncs=syncs,
             trace=trace,
-            bottlenecks=[*_bottlenecks(trace)] if trace and facts.device != "cpu" else [],
-            warnings=[*facts.notes, *self._remarks(taken)],
-            is_disturbed=is_disturbed,
-            **self._advice(symptoms, is_disturbed, _one_thread(seen, self._plain) if threads else None),
+            bottlenecks=[*_bottlenecks(trace)] if trace and self._facts.device != "cpu" else [],
+            suggestions=causes.suggest(seen, {each.cause for each in findings}),
+            warnings=[*self._facts.notes, *self._remarks()],
+            is_disturbed=self._is_disturbed,
         )
 
-    def _advice(self, symptoms: Symptoms, is_disturbed: bool, one_thread: float | None) -> dict[str, Any]:
-        findings = causes.findings(symptoms)
-        where, how = self._source.target, (is_disturbed, symptoms.cpu_has_bf16, one_thread)
-        seen = Switches(where, self._plain, symptoms.cores, symptoms.script.has_fused, *how)
-        ideas = causes.suggest(seen, {each.cause for each in findings})
-        return {"findings": findings, "suggestions": ideas}
+    @property
+    def _is_disturbed(self) -> bool:
+        return self._taken > CLEAN
+
+    def _symptoms(self, looked: Evidence, memory: Growth | None) -> Symptoms:
+        trend, growing = self._trend()
+        denormal = max(looked.denormal, self._denormal)  # which may come late
+        return Symptoms(
+            script=self._facts,
+            run=self._account,
+            evidence=msgspec.structs.replace(looked, denormal=denormal),
+            cores=cores.usable_cores(),
+            cpu_has_bf16=any("bf16" in flag for flag in machine.facts()["cpu"]["flags"]),
+            trend=trend,
+            growing=growing,
+            memory=memory,
+            printed=warnings_of(self._script.written("err")),
+        )
 
     # ------------------------------------------------------------ asking
 
@@ -191,8 +196,10 @@ class _Watching:
         self._missing.append(what)
         return None
 
-    def _go_on(self, whole: bool) -> None:
-        left_s = self._until - time.monotonic()
+    def _go_on(self, whole: bool) -> Growth | None:
+        """Lets it go on by itself; how its memory grew meanwhile: looks take some for themselves."""
+        first, left_s = Memory.of(self._script.trees[0]), self._until - time.monotonic()
+        began = self._script.ask("account").last
         if left_s > 0 or whole:
             seconds = _FOREVER if whole else _GOING_ON * left_s
             patience_s = _FOREVER if whole else _PATIENCE_S
@@ -200,20 +207,19 @@ class _Watching:
             self._ended = bool(ended)
         if self._until > 0:
             self._account, self._facts = self._script.ask("account"), self._script.ask("describe")
-
-    # ------------------------------------------------------------ from outside
-
-    def _growth(self, first: Memory) -> Growth | None:
-        steps, last = self._account.last - self._plain.steps, Memory.of(self._script.trees[0])
+            self._denormal = self._script.ask(evidence.STATE)
+        steps, last = self._account.last - began, Memory.of(self._script.trees[0])
         if not (first.own and last.own and steps > 0):
             return None
         return Growth(steps, first.own, last.own, first.others, last.others, last.threads)
 
-    def _trend(self, is_disturbed: bool) -> tuple[Trend | None, str]:
+    # ------------------------------------------------------------ from outside
+
+    def _trend(self) -> tuple[Trend | None, str]:
         plain = self._account.plain
         numbers, seconds = [step.number for step in plain], [step.seconds for step in plain]
         # Other programs come and go: while they take the cores, steps get slower by themselves.
-        found = None if is_disturbed else trend(numbers, seconds, self._account.epochs)
+        found = None if self._is_disturbed else trend(numbers, seconds, self._account.epochs)
         if found is None or found.kind == "steady":
             return found, ""
         third = max(1, len(plain) // 3)
@@ -225,17 +231,17 @@ class _Watching:
         largest = grew.index(max(grew))
         return found, OF_STEP[largest] if grew[largest] > 0.8 * sum(map(abs, grew)) else ""
 
-    def _remarks(self, taken: float) -> Iterator[str]:
+    def _remarks(self) -> Iterator[str]:
         if self._ended or self._plain.ended:
             steps = self._account.last
             yield f"the script came to its end after {steps} steps: let it train longer to see more"
         elif self._missing:
             step, what = units.duration(self._plain.step_s), ", ".join(dict.fromkeys(self._missing))
             yield f"no time was left to measure {what} (a step takes {step}): raise --budget"
-        if taken > CLEAN:
+        if self._is_disturbed:
             yield (
-                f"other programs took {taken:.0%} of the cores, so shares are rough, no bound is certain, "
-                "and no trend can be seen: close them, then watch it again"
+                f"other programs took {self._taken:.0%} of the cores, so shares are rough, no bound is "
+                "certain, and no trend can be seen: close them, then watch it again"
             )
 
 
@@ -261,9 +267,9 @@ def warnings_of(lines: Iterable[str]) -> list[str]:
     return [*found][:_MOST_WARNINGS]
 
 
-def _try(source: ScriptSource, ideas: list[Suggestion]) -> Iterator[Suggestion]:
+def _try(source: ScriptSource, ideas: list[Finding]) -> Iterator[Finding]:
     base = source.baseline()
-    recipes = [("as it is", base), *((idea.title, base.replace(**idea.settings)) for idea in ideas)]
+    recipes = [("as it is", base), *((idea.cause, base.replace(**idea.settings)) for idea in ideas)]
     rule = replace(source.plan.rule, budget_s=TRY_S / 2, cached=0)
     source.plan = replace(source.plan, timeout_s=4 * TRY_S)
     _, *runs = source.measure(rungs.recipe_stages(recipes, source.target), rule)

@@ -7,12 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfkit.additions.patch.source import Refused, Source
+from perfkit.additions.scripts.messages import Frame
 from perfkit.errors import PerfkitError
 
 
 def added(text):
     source = Source("train.py", text.encode())
-    (call,) = source.calls("f")
+    end = ast.parse(text).body[0].value
+    call = source.call_at(Frame("train.py", 1, end.end_lineno, 0, end.end_col_offset))
     source.set_arguments(call, "n=2")
     return source.edited().decode()
 

@@ -159,8 +159,6 @@ def test_what_is_shown_has_one_verdict():
     speed, *_, last = given.sections(result)
     assert speed.startswith("b / a: 10.500× (") and speed.endswith("); 3 interleaved rounds")
     assert last.startswith("Verdict: faster: 10.500 times as fast")
-    assert last.endswith("; 3 rounds are enough for so large a difference")
-    assert "enough" not in verdict(2.0).reason
 
 
 def test_memory_of_all_processes_is_shown_of_both():

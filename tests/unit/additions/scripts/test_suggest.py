@@ -6,11 +6,13 @@ import msgspec
 import pytest
 
 from perfkit.additions.scripts import study
-from perfkit.additions.scripts.causes import Switches, ordered, suggest
-from perfkit.additions.scripts.messages import Observation
+from perfkit.additions.scripts.causes import Switches, Symptoms, ordered, suggest
+from perfkit.additions.scripts.evidence import Evidence
+from perfkit.additions.scripts.messages import Observation, ScriptFacts
+from perfkit.additions.scripts.run_account import Account, StepTime
 from perfkit.results.stats import Ratio
 from perfkit.rules import Target
-from perfkit.worker.messages import Block
+from perfkit.worker.messages import Block, DeviceFacts
 
 
 def block(samples_per_s, waits=0.0, batch=32, steps=10):
@@ -18,7 +20,16 @@ def block(samples_per_s, waits=0.0, batch=32, steps=10):
     return Block(batch * steps, steps * step, [step] * steps, [waits * step] * steps)
 
 
-SEEN = Switches(Target("cpu"), Observation(block=block(100, waits=0.5)), cores=4)
+def run(optimizing=0.0):
+    return Account(
+        parts={"steps": 1.0}, plain=[StepTime(1, 1.0, [0.0, 0.0, 1 - optimizing, optimizing, 0.0])]
+    )
+
+
+SYMPTOMS = Symptoms(
+    script=ScriptFacts(device="cpu", facts=DeviceFacts()), run=run(), evidence=Evidence(steps=0), cores=4
+)
+SEEN = Switches(SYMPTOMS, Target("cpu"), Observation(block=block(100, waits=0.5)))
 
 
 def on(device, **own):
@@ -26,7 +37,9 @@ def on(device, **own):
 
 
 def ideas(title, seen=SEEN, **changes):
-    return [idea for idea in suggest(replace(seen, **changes)) if idea.title.startswith(title)]
+    symptoms = {name: changes.pop(name) for name in ("cores", "cpu_has_bf16", "run") if name in changes}
+    seen = replace(seen, symptoms=msgspec.structs.replace(seen.symptoms, **symptoms), **changes)
+    return [idea for idea in suggest(seen) if idea.cause.startswith(title)]
 
 
 def idea(*args, **changes):
@@ -37,7 +50,7 @@ def idea(*args, **changes):
 def test_workers_save_the_wait_as_far_as_they_load_fast_enough():
     found = idea("Loader workers")
     # 10 ms a sample, half of it loading, which two workers do in half the time
-    assert found.gain == pytest.approx(2.0) and found.at_most
+    assert found.gain == pytest.approx(2.0) and found.limit == "up to"
     assert found.settings == {"workers": 2}
     late = idea("Loader workers", steps=Observation(block=block(100, waits=0.9)))
     assert late.gain == pytest.approx(2 / 0.9)
@@ -47,8 +60,8 @@ def test_workers_save_the_wait_as_far_as_they_load_fast_enough():
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_no_prediction_exceeds_what_waiting_and_work_allow(device):
-    steps = Observation(block=block(100, waits=0.5), optimizer_s=3.04)  # 95%
-    seen = replace(SEEN, target=on(device), steps=steps)
+    symptoms = msgspec.structs.replace(SYMPTOMS, run=run(optimizing=0.95))
+    seen = replace(SEEN, target=on(device), symptoms=symptoms)
     assert idea("Loader workers", seen).gain == idea("Optimizer", seen).gain == pytest.approx(2.0)
 
 
@@ -60,7 +73,7 @@ def test_no_bound_is_given_where_workers_may_take_cores_from_the_model():
 
 def test_no_bound_is_given_while_other_programs_take_the_cores():
     found = idea("Loader workers", is_disturbed=True)
-    assert (found.gain, found.at_most) == (None, False)
+    assert found.gain is None
 
 
 def test_workers_of_which_there_are_enough_call_for_fewer_of_them_or_of_threads():
@@ -68,7 +81,7 @@ def test_workers_of_which_there_are_enough_call_for_fewer_of_them_or_of_threads(
         target = on("cpu", workers=workers, cpu_threads=2)
         assert idea("Fewer workers", cores=2, target=target).settings == {"workers": fewer}
         assert idea("One compute thread", cores=2, target=target).settings == {"cpu_threads": 1}
-    assert idea("Fewer workers", cores=1, target=target).why.endswith(" share 1 core")
+    assert idea("Fewer workers", cores=1, target=target).evidence.endswith(" share 1 core")
     steady = Observation(block=block(100, waits=0.01))
     assert not ideas("Loader workers", steps=steady)
     assert idea("One compute thread", target=on("cpu", cpu_threads=2), one_thread=4.0).gain == pytest.approx(
@@ -87,10 +100,10 @@ def test_bounds_come_before_what_only_measuring_tells_and_measured_gains_before_
     target = Target("cpu", own={"channels_last": True}, refuses=study.refusing(refused))
     seen = replace(SEEN, target=target)
     found = suggest(seen)
-    assert [idea.title for idea in found] == ["Loader workers", "AMP", "Optimizer"], "neither refused nor on"
+    assert [idea.cause for idea in found] == ["Loader workers", "AMP", "Optimizer"], "neither refused nor on"
     measured = msgspec.structs.replace(found[2], measured=Ratio(1.2, 1.1, 1.3, "faster"))
     assert ordered([*found, measured])[0] == measured
-    assert "Loader workers" not in [idea.title for idea in suggest(seen, {"rows_one_by_one"})]
+    assert "Loader workers" not in [idea.cause for idea in suggest(seen, {"rows_one_by_one"})]
 
 
 def test_what_was_tried_and_did_not_help_is_suggested_no_more():

@@ -1,0 +1,51 @@
+"""What is said of a script follows from what was measured, and no bound is given where none holds."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from perfkit.additions.inside.lines import Line
+from perfkit.additions.scripts import evidence
+from perfkit.additions.scripts.causes import Symptoms, findings
+from perfkit.additions.scripts.evidence import Evidence
+from perfkit.additions.scripts.loaders import DataFacts, Loading
+from perfkit.additions.scripts.messages import ScriptFacts
+from perfkit.additions.scripts.run_account import Account
+from perfkit.worker.messages import DeviceFacts
+
+
+def seen(device="cpu", **known):
+    script = ScriptFacts(device=device, facts=DeviceFacts())
+    looked = Evidence(steps=10, **known)
+    return Symptoms(script=script, run=Account(parts={"steps": 1.0}), evidence=looked, cores=2)
+
+
+@pytest.mark.parametrize(("slow", "named"), [(20.0, ["denormal_numbers"]), (1.0, [])])
+def test_denormal_numbers_are_a_cause_where_the_cpu_is_slow_with_them(slow, named, monkeypatch):
+    monkeypatch.setattr(evidence, "_product_s", lambda value: 1e-6 if value == 0.5 else slow * 1e-6)
+    weight = torch.nn.Parameter(torch.ones(8))
+    optimizer = torch.optim.Adam([weight])
+    weight.grad = torch.ones(8)
+    optimizer.step()
+    optimizer.state[weight]["exp_avg"].fill_(1e-41)
+    share = evidence.denormals(SimpleNamespace(subject=SimpleNamespace(optimizers=[optimizer])))
+    assert [each.cause for each in findings(seen(denormal=share))] == named
+
+
+@pytest.mark.parametrize(("device", "workers", "gain"), [("cpu", 2, None), ("cpu", 0, 2.0), ("cuda", 2, 2.0)])
+def test_what_workers_load_has_no_bound_where_they_share_the_cores_with_the_steps(device, workers, gain):
+    """A wait of half of a step says little: a faster sample leaves its cores to the model."""
+    line = Line("data set", "/home/me/train.py", 7, 1.0, [], "decode(file)")
+    loading = Loading(batches=10, samples=80, seconds=1.0, lines=[line] if workers else [])
+    (found,) = findings(
+        seen(
+            device,
+            parts={"waiting" if workers else "data set": 1.0, "forward": 1.0},
+            lines=[] if workers else [line],
+            loading=loading,
+            data=DataFacts(kind="Files", workers=workers),
+        )
+    )
+    assert (found.cause, found.where) == ("loading_line", "train.py:7")
+    assert found.gain == (None if gain is None else pytest.approx(gain))
