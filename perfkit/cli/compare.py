@@ -66,7 +66,7 @@ def record(result: Comparison) -> dict[str, Any]:
     }
 
 
-def gate_code(result: Comparison, limit: float | None) -> int:
+def gate_code(result: Comparison, limit: float | None, remedy: str = "Add rounds with --more") -> int:
     """The exit code of a gate: 1 if B is slower than it allows, 3 if that cannot be seen; which is said."""
     ratio = result.ratio
     if limit is None or ratio.low >= 1 - limit:
@@ -75,5 +75,5 @@ def gate_code(result: Comparison, limit: float | None) -> int:
         complain(f"B is slower than A by more than {limit:.1%}")
         return 1
     found = f"B is {ratio.low:.3f} to {ratio.high:.3f} times as fast as A"
-    complain(f"whether B is slower by more than {limit:.1%} cannot be seen: {found}. Add rounds with --more")
+    complain(f"whether B is slower by more than {limit:.1%} cannot be seen: {found}. {remedy}")
     return UNDECIDED

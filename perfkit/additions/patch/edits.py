@@ -66,8 +66,10 @@ class Patch:
         )
 
     def notes(self) -> list[Content]:
-        how = [f"Apply it with: patch -p1 -d {shlex.quote(str(self.root))}"] * bool(self.edited)
-        return [*how, *(Notice(f"{name} is not in the patch: {why}") for name, why in self.refused.items())]
+        notes: list[Content] = []
+        if self.edited:
+            notes.append(f"Apply it with: patch -p1 -d {shlex.quote(str(self.root))}")
+        return notes + [Notice(f"{name} is not in the patch: {why}") for name, why in self.refused.items()]
 
 
 def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | None = None) -> Patch:
@@ -136,10 +138,10 @@ class _Patcher:
             options = _LIBRARIES.get(sites[0].library, {})
             option = (options.get(f"{name}={value}") or options.get(name, "it")).format(value)
             what = f"{sites[0].library} makes the {role}: set {option} in its options"
-            raise Refused(f"{os.path.basename(sites[0].frames[0].place)}: {what}")
+            raise Refused(f"{os.path.basename(sites[0].place)}: {what}")
         if code.startswith("with "):
             what = f"put `{code}:` around the call of the model and its loss"
-            raise Refused(f"{os.path.basename(sites[0].frames[0].place)}: {what}")
+            raise Refused(f"{os.path.basename(sites[0].place)}: {what}")
         self._edit(sites, role, code)
 
     def _refuse_own(self, name: str, code: str, value: Value) -> None:

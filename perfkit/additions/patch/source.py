@@ -22,7 +22,7 @@ class Source:
     """A parsed file. The methods add to `edits`, or raise `Refused` for what they cannot find or place."""
 
     def __init__(self, path: str, data: bytes) -> None:
-        self.path, self.data, self.name = path, data, Path(path).name
+        self.data, self.name = data, Path(path).name
         self.edits: list[tuple[int, int, str]] = []
         """Start and end of bytes that are replaced by a text; nothing is where both are the same."""
         try:
@@ -33,15 +33,14 @@ class Source:
         self.lines = data.splitlines(keepends=True)
         self._starts = [0, *itertools.accumulate(map(len, self.lines))]
         self._end = "\r\n" if b"\r\n" in data else "\n"
-        self._calls = [node for node in ast.walk(self._tree) if isinstance(node, ast.Call)]
 
     # ------------------------------------------------------------ finding
 
     def call_at(self, frame: Frame) -> ast.Call:
         end = (frame.end_line, frame.end_column)  # where no other call ends
-        for call in self._calls:
-            if (call.end_lineno, call.end_col_offset) == end:
-                return call
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Call) and (node.end_lineno, node.end_col_offset) == end:
+                return node
         raise Refused(f"the call seen at {self.name}:{frame.line} is not in the file now; run it again")
 
     def statement_of(self, call: ast.Call) -> ast.stmt:
@@ -69,7 +68,7 @@ class Source:
                 # After the last argument; the parentheses of a generator may be those of the call.
                 end = self._span(call)[1] - 1
                 places = [min(self._span(part)[1], end) for part in (*call.args, *call.keywords)]
-                self._insert(max(places, default=end), ", " * bool(places) + setting)
+                self._insert(max(places, default=end), f", {setting}" if places else setting)
 
     def _span(self, node: Any) -> tuple[int, int]:
         start = self._starts[node.lineno - 1] + node.col_offset

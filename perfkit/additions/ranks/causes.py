@@ -1,6 +1,6 @@
 """Known causes of slow or wrong training on several ranks, recognised by what was measured and compared.
 
-What is said of each is in the table of `scripts`.
+What is said of each is in the table of `advice`.
 """
 
 from collections import defaultdict
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from perfkit.additions.advice.finding import Finding, Found, of_table
 from perfkit.additions.inside.lines import text_at
 from perfkit.additions.ranks.lateness import Lateness
 from perfkit.additions.ranks.lines import line_of_difference, line_of_share, place
 from perfkit.additions.ranks.messages import BUFFERS, PARTS, Exchange, State
-from perfkit.additions.scripts.causes import Finding, Found, of_table
 from perfkit.show import units
 
 _LEAST, _UNLIKE = 0.1, 1.15

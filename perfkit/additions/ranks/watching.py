@@ -8,15 +8,13 @@ from collections.abc import Iterator
 
 import msgspec
 
+from perfkit.additions.advice.finding import WORTH_A_SENTENCE, Finding, advice_table, warned, warnings_of
 from perfkit.additions.ranks import causes, report
 from perfkit.additions.ranks.causes import Symptoms
 from perfkit.additions.ranks.lateness import Lateness, lateness
 from perfkit.additions.ranks.launched import LaunchedRanks, RankedLaunch
 from perfkit.additions.ranks.lines import place
 from perfkit.additions.ranks.messages import State
-from perfkit.additions.scripts.causes import Finding
-from perfkit.additions.scripts.report import advice_table, finding_row, warned
-from perfkit.additions.scripts.watching import warnings_of
 from perfkit.errors import RunFailed
 from perfkit.machine import cores
 from perfkit.results.stats import CLEAN
@@ -25,7 +23,6 @@ from perfkit.show.document import Content, Section
 from perfkit.show.units import clean
 from perfkit.studies.sources import Progress
 
-_WORTH_A_SENTENCE = 0.1
 _SIGNAL_S = 1.0
 
 
@@ -54,7 +51,7 @@ class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def first_sentence(self) -> str:
         """The largest avoidable thing."""
-        if self.findings and self.findings[0].weight >= _WORTH_A_SENTENCE:
+        if self.findings and self.findings[0].weight >= WORTH_A_SENTENCE:
             return self._of_finding(self.findings[0])
         found = self.lateness
         if found is None:
@@ -68,7 +65,6 @@ class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
         return f"Nothing avoidable is seen: the ranks are alike, and {exposed} of a step is their exchange."
 
     def _of_finding(self, finding: Finding) -> str:
-        where = f"{finding.where}: " if finding.where else ""
         worth = ""
         if finding.gain and finding.cause.startswith("late"):
             worth = f" Equal ranks would be up to {units.times(finding.gain)} as fast"
@@ -76,15 +72,14 @@ class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
             worth += ", less where the waiting ranks leave their cores to the late one." if is_shared else "."
         elif finding.gain:
             worth = f" Without it, the run is about {units.times(finding.gain)} as fast."
-        return f"{where}{finding.evidence}. Remedy: {finding.change}.{worth}"
+        return finding.in_words(worth)
 
     def sections(self) -> list[Content]:
         """All of it, for people."""
         contents: list[Content] = [self.first_sentence]
         if self.lateness:
             contents.append(Section("The ranks", [report.ranks_table(self.lateness)]))
-        advice = [finding_row(finding, "about") for finding in self.findings]
-        contents.append(Section("What to try", [advice_table(advice)]))
+        contents.append(Section("What to try", [advice_table(self.findings, "about")]))
         contents.append(Section("What they exchange", [report.exchanges_table(self.states)]))
         contents.append(Section("Details", [clean(self.command), self._seen()]))
         return contents + warned(self.warnings, self.printed)

@@ -68,7 +68,7 @@ def referee(
     with cli.stored() as store:
         with cli.progress() as follow:
             result = _measured(match, gate, output, follow, None if whole else store)
-        code = None if gate.limit is None else gate_code(result, gate.limit)
+        code = None if gate.limit is None else gate_code(result, gate.limit, "Raise --budget")
         verdict = match.verdict(result, gate.precision, code, whole)
         sections = verdict.sections(result)
         document = record(result) | msgspec.to_builtins(verdict)

@@ -1,6 +1,6 @@
 """What is avoidable in a script, and which switches to try: by what was measured or asked, never by a name.
 
-What is said of each cause is in the table `causes.toml`; a function looks for one, or a few that are alike.
+A function looks for one cause, or a few that are alike; what is said of each is in the table of `advice`.
 Switches have one model of gains (`Switches`): a plain step waits for data, then works. Loading can save the
 wait, everything else a share of the work, by Amdahl's law. Where nothing that was seen tells, or other
 programs take the cores, the gain is None.
@@ -8,23 +8,21 @@ programs take the cores, the gain is None.
 
 import os
 import re
-import tomllib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 import msgspec
 from msgspec import structs
 
+from perfkit.additions.advice.finding import Finding, Found, of_table, ordered
 from perfkit.additions.inside.lines import Line, text_at
 from perfkit.additions.inside.trend import Trend
 from perfkit.additions.scripts.evidence import Evidence
 from perfkit.additions.scripts.messages import Observation, ScriptFacts
 from perfkit.additions.scripts.run_account import CHECKPOINTS, COMPILING, EPOCHS, EVALUATION, OWN, Account
 from perfkit.recipe import Recipe, Value, shown
-from perfkit.results.stats import Ratio
 from perfkit.rules import Target, applicable
 from perfkit.show import units
 
@@ -40,57 +38,8 @@ _BATCHES = ("waiting", "data set", "collate")
 _MANY_ROWS, _ENOUGH_STEPS = 8, 20
 _LOADING = ("tensor_from_list", "rows_one_by_one", "open_hdf5", "loading_line")
 """Causes whose share is a part of the wait for data."""
-_HELPS = 1.05
-"""What a switch that was tried must have given, to be suggested still."""
 _USUAL_THREADS = 5
 """Of a loader worker, at most: its own, and those of its queues."""
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """Something avoidable, or a switch to try: what was seen, the change, the place.
-
-    `share`: what it takes of the run without its start, None where only measuring tells; `urgency` orders
-    such ones. `kind`: `time`, `memory`, or `data` where something trains on other data than meant. `limit`:
-    how the share limits the gain, `up to`, `about`, or empty where it does not. `settings`: the switches that
-    make the change from outside, and what they gave when they were tried: `measured`.
-    """
-
-    cause: str
-    evidence: str
-    change: str
-    where: str = ""
-    share: float | None = None
-    urgency: float = 0.0
-    kind: str = "time"
-    limit: str = "up to"
-    settings: dict[str, bool | int | str] = {}
-    measured: Ratio | None = None
-
-    @property
-    def gain(self) -> float | None:
-        """How many times as fast the run can be."""
-        return 1 / max(1 - self.share, 0.01) if self.share and self.limit else None
-
-    @property
-    def weight(self) -> float:
-        return max(self.share or 0.0, self.urgency)
-
-    @property
-    def may_help(self) -> bool:
-        """Whether it was not tried, or gave something."""
-        gave = self.measured
-        return gave is None or (gave.ratio >= _HELPS and gave.verdict != "no measurable difference")
-
-
-def ordered(ideas: Iterable[Finding]) -> list[Finding]:
-    """By what they gave, then by what they can give; those that were tried for nothing come last."""
-
-    def place(idea: Finding) -> tuple[int, float]:
-        if idea.measured:
-            return 0 if idea.may_help else 2, -idea.measured.ratio
-        return 1, -idea.weight
-
-    return sorted(ideas, key=place)
 
 
 class Growth(msgspec.Struct, frozen=True):
@@ -130,7 +79,6 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def loading(self) -> float:
-        """All of it."""
         return self.loads("sampler", *_BATCHES)
 
     def loading_lines(self) -> Iterator[tuple[Line, float]]:
@@ -150,22 +98,6 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
         found = [line for line in self.printed if text in line]
         place = re.match(r"(.+?:\d+): \w*Warning", found[0]) if found else None
         return os.path.basename(place[1]) if place else ""
-
-
-_TEXTS: dict[str, dict[str, Any]] = tomllib.loads(
-    resources.files(__package__).joinpath("causes.toml").read_text(encoding="utf-8")
-)
-Found = Iterator[Finding]
-
-
-def of_table(cause: str, where: str = "", share: float | None = None, **facts: Any) -> Finding:
-    """A finding as the table says it; `facts` are the numbers and names in its sentences."""
-    text = _TEXTS[cause]
-    evidence, change = (
-        text[name].format(share=units.percent(share or 0.0), **facts) for name in ("seen", "change")
-    )
-    urgency, kind = text.get("urgency", 0.0), text.get("kind", "time")
-    return Finding(cause, evidence, change, where, share or None, urgency, kind)
 
 
 # ---------------------------------------------------------------- outside of plain steps
@@ -408,10 +340,8 @@ class Switches:
 
 def suggest(seen: Switches, causes: Collection[str] = ()) -> list[Finding]:
     """Switches to try, the most promising first, except what does not help against known `causes`."""
-    ideas = ordered([*_loading(seen), *_computing(seen)])
-    if "rows_one_by_one" in causes:
-        ideas = [idea for idea in ideas if idea.cause != "Loader workers"]
-    return ideas
+    useless = {"Loader workers"} if "rows_one_by_one" in causes else set()
+    return ordered(idea for idea in (*_loading(seen), *_computing(seen)) if idea.cause not in useless)
 
 
 def _loading(seen: Switches) -> Found:

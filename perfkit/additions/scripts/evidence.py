@@ -163,8 +163,8 @@ def _collections(script: Script, seconds: dict[str, float]) -> Iterator[None]:
             began = clock()
             return
         took = clock() - began
-        frames = script.call_under_way("collection").frames if took > _LONG_S else []
-        seconds[frames[0].place if frames else ""] += took
+        place = script.call_under_way("collection").place if took > _LONG_S else ""
+        seconds[place] += took
 
     gc.callbacks.append(note)
     try:
@@ -183,8 +183,7 @@ def _modes(script: Script) -> Iterator[tuple[str, str]]:
         "float64": any(p.dtype == torch.float64 for p in script.parameters()),
     }
     for name in [name for name, is_on in asked.items() if is_on]:
-        frames = [frame for site in script.sites[name][:1] for frame in site.frames[:1]]
-        yield name, frames[0].place if frames else ""
+        yield name, next((site.place for site in script.sites[name]), "")
 
 
 def _containers() -> Iterator[tuple[str, Any, str]]:

@@ -50,6 +50,11 @@ class Site(msgspec.Struct, frozen=True):
     frames: list[Frame]
     library: str = ""
 
+    @property
+    def place(self) -> str:
+        """That of the innermost call in the user's files; empty if there is none."""
+        return self.frames[0].place if self.frames else ""
+
 
 class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A script after its first steps: what trains, what is set, what can be set from outside.

@@ -1,18 +1,17 @@
 """What watching a script has shown, as a person reads it: one sentence, the run, the lines, what to try."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
+from perfkit.additions.advice.finding import WORTH_A_SENTENCE, advice_table, ordered, warned
 from perfkit.additions.inside import looks
 from perfkit.additions.inside.trend import Trend
-from perfkit.additions.scripts import causes, run_account
-from perfkit.additions.scripts.causes import Finding
+from perfkit.additions.scripts import run_account
 from perfkit.additions.scripts.evidence import NOT_STEPS
 from perfkit.show import sentences, units
 from perfkit.show.document import Bullets, Content, Section, Table
 from perfkit.show.units import clean
 
-_WORTH_A_SENTENCE = 0.1
 _BAR = 30
 """Characters of a whole bar."""
 _MOST_LINES = 8
@@ -20,24 +19,17 @@ _MOST_LINES = 8
 
 def first_sentence(seen: Any) -> str:
     """The largest avoidable thing, with its place and what it is worth at most."""
-    if seen.findings and seen.findings[0].weight >= _WORTH_A_SENTENCE:
-        return _of_finding(seen.findings[0], seen.is_disturbed)
+    if seen.findings and seen.findings[0].weight >= WORTH_A_SENTENCE:
+        gain, bound = seen.findings[0].gain, "at most about" if seen.is_disturbed else "at most"
+        worth = f" Without it, the run is {bound} {units.times(gain)} as fast." if gain else ""
+        return str(seen.findings[0].in_words(worth))
     if seen.trend and seen.trend.kind != "steady":
         return f"{trend_in_words(seen.trend, seen.growing)}."
-    if known := [idea for idea in seen.suggestions if idea.weight >= _WORTH_A_SENTENCE and idea.may_help]:
-        return f"{known[0].evidence}. Try {known[0].change} ({expected(known[0], 'up to')})."
+    if known := [idea for idea in seen.suggestions if idea.weight >= WORTH_A_SENTENCE and idea.may_help]:
+        return f"{known[0].evidence}. Try {known[0].change} ({known[0].expected('up to')})."
     parts, total = sorted(seen.step.items(), key=lambda item: -item[1]), max(sum(seen.step.values()), 1e-9)
     shares = ", ".join(f"{seconds / total:.0%} {name}" for name, seconds in parts[:4] if seconds)
     return f"Nothing avoidable is seen: a step of {units.duration(seen.seen.step_s)} is {shares}."
-
-
-def _of_finding(finding: Finding, is_disturbed: bool) -> str:
-    where = f"{finding.where}: " if finding.where else ""
-    worth = ""
-    if finding.gain:
-        bound = "at most about" if is_disturbed else "at most"
-        worth = f" Without it, the run is {bound} {units.times(finding.gain)} as fast."
-    return f"{where}{finding.evidence}. Remedy: {finding.change}.{worth}"
 
 
 def trend_in_words(trend: Trend, part: str = "") -> str:
@@ -65,12 +57,6 @@ def sections(seen: Any) -> list[Content]:
     contents.append(Section("What to try", [*_advice(seen)]))
     contents.append(Section("Details", [clean(seen.command), _steps(seen), *_details(seen)]))
     return contents + warned(seen.warnings, seen.printed)
-
-
-def warned(warnings: Sequence[str], printed: Sequence[str]) -> list[Content]:
-    """What makes the numbers doubtful, and what the script printed; only what there is."""
-    parts = {"Take note": warnings, "What the script itself warned of": printed}
-    return [Section(title, [Bullets([*map(clean, texts)])]) for title, texts in parts.items() if texts]
 
 
 def _run(seen: Any) -> Iterator[Content]:
@@ -125,38 +111,16 @@ def _lines(seen: Any) -> Table:
 
 
 def _advice(seen: Any) -> Iterator[Content]:
-    found = causes.ordered([*seen.findings, *seen.suggestions])
+    found = ordered([*seen.findings, *seen.suggestions])
     tried = [each for each in found if not each.may_help]
     others = [each for each in found if each.settings and not (each.share or each.measured)]
     bound = "up to about" if seen.is_disturbed else "up to"
-    yield advice_table(
-        [finding_row(each, bound) for each in found if each not in tried and each not in others]
-    )
+    yield advice_table([each for each in found if each not in tried and each not in others], bound)
     for each in tried:
         yield f"Tried for nothing: {each.change}, {sentences.result(each.measured)}."
     if others:
         changes = "; ".join(each.change for each in others)
         yield f"Not measured, and nothing that was seen tells: {changes}."
-
-
-def advice_table(rows: Sequence[Sequence[str]]) -> Table:
-    """What can be changed, and what that is worth; rows as of `finding_row`."""
-    note = "" if rows else "nothing that was seen speaks for a change"
-    return Table(("evidence", "change", "expected", "where"), [[*row] for row in rows], note=note)
-
-
-def finding_row(finding: Finding, bound: str) -> list[str]:
-    """A finding; a gain that its share bounds with these words before it, such as `up to`."""
-    return [clean(finding.evidence), clean(finding.change), expected(finding, bound), finding.where]
-
-
-def expected(finding: Finding, bound: str) -> str:
-    """What a change is worth, in words."""
-    if finding.measured:
-        return f"{sentences.result(finding.measured)}, measured"
-    if finding.gain:
-        return f"{bound if finding.limit == 'up to' else finding.limit} {units.times(finding.gain)}"
-    return {"memory": "less memory", "data": "other data"}.get(finding.kind, "only measuring tells")
 
 
 def _steps(seen: Any) -> Table:
@@ -168,7 +132,7 @@ def _steps(seen: Any) -> Table:
     rows = [
         ["samples/s", units.number(block.samples_per_s)],
         ["step", f"{units.duration(seen.seen.step_s)} ({script.step_is}; samples: {samples})"],
-        ["a step is", ", ".join(split)],
+        ["a mean step of all", ", ".join(split)],
         ["waiting for data", units.percent(seen.seen.waiting if script.loader else None)],
         ["peak memory of the steps", units.size(seen.peak.allocated)],
         ["profile", seen.trace or units.NOT_AVAILABLE],

@@ -114,8 +114,8 @@ class ScriptSource(ThisMachine):
 
     @property
     def target(self) -> Target:
-        facts = self.facts
-        return replace(super().target, own=allowed(facts.settings), refuses=refusing(facts.refused))
+        own = allowed(self.facts.settings)
+        return replace(super().target, own=own, refuses=refusing(self.facts.refused))
 
     def baseline(self) -> Recipe:
         return Recipe().replace(**self.target.own)

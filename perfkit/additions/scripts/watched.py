@@ -85,7 +85,8 @@ class Launch:
 
     @property
     def words(self) -> list[str]:
-        return [*["-m"] * self.module, self.program, *self.arguments]
+        words = [self.program, *self.arguments]
+        return ["-m", *words] if self.module else words
 
     def describe(self) -> str:
         return " ".join(["python", *self.words])
@@ -120,12 +121,11 @@ class WatchedScript(Conversation):
         self.folder = Path(self._files.name)
         """Everything that only this process needs, its mirror of the user's folder among it."""
         self._mirror = os.path.realpath(self.folder / "files")
-        sites = known.sites if known else []
+        sites = [site for site in known.sites if site.frames] if known else []
+        loaders = [site.frames[0] for site in sites if site.role == "loader"]
         settings = {
             "toggles": dict(toggles or {}),
-            "loaders": [
-                (f.file, f.line, f.column) for site in sites if site.role == "loader" for f in site.frames[:1]
-            ],
+            "loaders": [(frame.file, frame.line, frame.column) for frame in loaders],
             "samples": known.samples_per_step if known else 1,
             "observers": [*observers],
             "seed": seed,

@@ -1,20 +1,20 @@
 """A script, watched as it stands: where the time of its run goes, and what to try."""
 
 import math
-import re
 import statistics
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from perfkit import machine
+from perfkit.additions.advice.finding import Finding, ordered, warnings_of
 from perfkit.additions.inside import SYNCS, SyncReport
 from perfkit.additions.inside.trend import Trend, trend
 from perfkit.additions.scripts import causes, evidence, report
-from perfkit.additions.scripts.causes import Finding, Growth, Switches, Symptoms
+from perfkit.additions.scripts.causes import Growth, Switches, Symptoms
 from perfkit.additions.scripts.evidence import Evidence
 from perfkit.additions.scripts.messages import Observation
 from perfkit.additions.scripts.run_account import OF_STEP
@@ -46,7 +46,6 @@ _PATIENCE_S = 60.0
 """How much longer than its budget a look may take: an evaluation may be under way."""
 _LEAST_FASTER = 1.3
 """How many times as fast steps with one compute thread must be to be suggested."""
-_MOST_WARNINGS = 12
 _FOREVER = 10**12
 
 
@@ -105,7 +104,7 @@ def watch(
             return msgspec.structs.replace(result, warnings=[*result.warnings, slow])
         best, others = result.suggestions[:_TRIED], result.suggestions[_TRIED:]
         with progress.part(1, 2):
-            ideas = causes.ordered([*_try(source, best), *others])
+            ideas = ordered([*_try(source, best), *others])
         return msgspec.structs.replace(result, suggestions=ideas)
 
 
@@ -252,19 +251,8 @@ def _bottlenecks(trace: str) -> Iterator[Bottleneck]:
 
 
 def _one_thread(seen: Evidence, plain: Observation) -> float | None:
-    if not seen.steps or seen.threads < 2:
-        return None
     speed = plain.step_s * seen.steps / seen.steps_s
-    return speed if speed >= _LEAST_FASTER else None
-
-
-def warnings_of(lines: Iterable[str]) -> list[str]:
-    """The warnings among what a script printed, once each, with their place."""
-    found = dict[str, None]()
-    for line in lines:
-        if re.match(r".+?:\d+: \w*Warning: ", line) or "torch._dynamo hit config" in line:
-            found.setdefault(line.strip())
-    return [*found][:_MOST_WARNINGS]
+    return speed if seen.threads > 1 and speed >= _LEAST_FASTER else None
 
 
 def _try(source: ScriptSource, ideas: list[Finding]) -> Iterator[Finding]:

@@ -5,8 +5,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from perfkit.additions.advice.finding import ordered
 from perfkit.additions.scripts import study
-from perfkit.additions.scripts.causes import Switches, Symptoms, ordered, suggest
+from perfkit.additions.scripts.causes import Switches, Symptoms, suggest
 from perfkit.additions.scripts.evidence import Evidence
 from perfkit.additions.scripts.messages import Observation, ScriptFacts
 from perfkit.additions.scripts.run_account import Account, StepTime

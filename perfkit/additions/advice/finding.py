@@ -1,0 +1,118 @@
+"""Something avoidable that was found, in the words of the table `causes.toml`, and how it is shown."""
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+from perfkit.results.stats import Ratio
+from perfkit.show import sentences, units
+from perfkit.show.document import Bullets, Content, Section, Table
+from perfkit.show.units import clean
+
+WORTH_A_SENTENCE = 0.1
+"""The weight from which on a finding is said first."""
+_HELPS = 1.05
+"""What a switch that was tried must have given, to be suggested still."""
+_MOST_WARNINGS = 12
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something avoidable, or a switch to try: what was seen, the change, the place.
+
+    `share`: what it takes of the run without its start, None where only measuring tells; `urgency` orders
+    such ones. `kind`: `time`, `memory`, or `data` where something trains on other data than meant. `limit`:
+    how the share limits the gain, `up to`, `about`, or empty where it does not. `settings`: the switches that
+    make the change from outside, and what they gave when they were tried: `measured`.
+    """
+
+    cause: str
+    evidence: str
+    change: str
+    where: str = ""
+    share: float | None = None
+    urgency: float = 0.0
+    kind: str = "time"
+    limit: str = "up to"
+    settings: dict[str, bool | int | str] = {}
+    measured: Ratio | None = None
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast the run can be."""
+        return 1 / max(1 - self.share, 0.01) if self.share and self.limit else None
+
+    @property
+    def weight(self) -> float:
+        return max(self.share or 0.0, self.urgency)
+
+    @property
+    def may_help(self) -> bool:
+        """Whether it was not tried, or gave something."""
+        gave = self.measured
+        return gave is None or (gave.ratio >= _HELPS and gave.verdict != "no measurable difference")
+
+    def in_words(self, worth: str) -> str:
+        """It and its remedy; `worth` says what that gives."""
+        where = f"{self.where}: " if self.where else ""
+        return f"{where}{self.evidence}. Remedy: {self.change}.{worth}"
+
+    def expected(self, bound: str) -> str:
+        """What the change is worth; a gain that the share bounds with these words before it."""
+        if self.measured:
+            return f"{sentences.result(self.measured)}, measured"
+        if self.gain:
+            return f"{bound if self.limit == 'up to' else self.limit} {units.times(self.gain)}"
+        return {"memory": "less memory", "data": "other data"}.get(self.kind, "only measuring tells")
+
+
+Found = Iterator[Finding]
+_TEXTS: dict[str, dict[str, Any]] = tomllib.loads(
+    resources.files(__package__).joinpath("causes.toml").read_text(encoding="utf-8")
+)
+
+
+def of_table(cause: str, where: str = "", share: float | None = None, **facts: Any) -> Finding:
+    """A finding as the table says it; `facts` are the numbers and names in its sentences."""
+    text = _TEXTS[cause]
+    evidence, change = (
+        text[name].format(share=units.percent(share or 0.0), **facts) for name in ("seen", "change")
+    )
+    urgency, kind = text.get("urgency", 0.0), text.get("kind", "time")
+    return Finding(cause, evidence, change, where, share or None, urgency, kind)
+
+
+def ordered(ideas: Iterable[Finding]) -> list[Finding]:
+    """By what they gave, then by what they can give; those that were tried for nothing come last."""
+
+    def place(idea: Finding) -> tuple[int, float]:
+        if idea.measured:
+            return 0 if idea.may_help else 2, -idea.measured.ratio
+        return 1, -idea.weight
+
+    return sorted(ideas, key=place)
+
+
+def advice_table(findings: Sequence[Finding], bound: str) -> Table:
+    """What can be changed, and what that is worth; `bound` as for `expected`."""
+    rows = [[clean(each.evidence), clean(each.change), each.expected(bound), each.where] for each in findings]
+    note = "" if rows else "nothing that was seen speaks for a change"
+    return Table(("evidence", "change", "expected", "where"), rows, note=note)
+
+
+def warnings_of(lines: Iterable[str]) -> list[str]:
+    """The warnings among what a script printed, once each, with their place."""
+    found = dict[str, None]()
+    for line in lines:
+        if re.match(r".+?:\d+: \w*Warning: ", line) or "torch._dynamo hit config" in line:
+            found.setdefault(line.strip())
+    return [*found][:_MOST_WARNINGS]
+
+
+def warned(warnings: Sequence[str], printed: Sequence[str]) -> list[Content]:
+    """What makes the numbers doubtful, and what the script printed; only what there is."""
+    parts = {"Take note": warnings, "What the script itself warned of": printed}
+    return [Section(title, [Bullets([*map(clean, texts)])]) for title, texts in parts.items() if texts]
