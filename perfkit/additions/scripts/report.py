@@ -8,7 +8,7 @@ from perfkit.additions.inside import looks
 from perfkit.additions.inside.trend import Trend
 from perfkit.additions.scripts import run_account
 from perfkit.additions.scripts.evidence import NOT_STEPS
-from perfkit.show import sentences, units
+from perfkit.show import units
 from perfkit.show.document import Bullets, Content, Section, Table
 from perfkit.show.units import clean
 
@@ -117,7 +117,7 @@ def _advice(seen: Any) -> Iterator[Content]:
     bound = "up to about" if seen.is_disturbed else "up to"
     yield advice_table([each for each in found if each not in tried and each not in others], bound)
     for each in tried:
-        yield f"Tried for nothing: {each.change}, {sentences.result(each.measured)}."
+        yield f"Tried for nothing: {each.change}, {each.expected(bound)}."
     if others:
         changes = "; ".join(each.change for each in others)
         yield f"Not measured, and nothing that was seen tells: {changes}."
