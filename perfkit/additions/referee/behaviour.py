@@ -60,11 +60,6 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     marked: int = 0
     memory: int | None = None
 
-    @property
-    def run_s(self) -> float:
-        """Seconds for each step, with all that is between them."""
-        return sum(self.run.values()) / max(1, self.run_steps)
-
 
 class Difference(msgspec.Struct, frozen=True):
     """One way in which the new script does not do what the old one did; `allowed`: it was declared."""
@@ -133,6 +128,11 @@ def _of_optimizers(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
         yield Difference("moved", f"{MOVES_AFTER} steps move {', '.join(moved)}")
 
 
+def _times(side: Behaviour, name: str, count: int) -> int:
+    """How many evaluations or checkpoints so many steps have; one may follow the last of all."""
+    return sum(step < count or count == len(side.loaded) for step in getattr(side, name))
+
+
 def differences(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     """Where the new script does less than the old one, in as many steps of each.
 
@@ -140,6 +140,7 @@ def differences(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     autocast, another implementation of the optimizer, fewer waits.
     """
     count = min(len(old.loaded), len(new.loaded))
+    often = {name: (_times(new, name, count), _times(old, name, count)) for name in BESIDES}
     old, new = (
         msgspec.structs.replace(side, **{name: getattr(side, name)[:count] for name in _PER_STEP})
         for side in (old, new)
@@ -159,8 +160,8 @@ def differences(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     yield from _of_optimizers(old, new)
     # In as many steps a script with smaller batches comes through fewer epochs.
     part = min(1.0, sum(new.loaded) / max(1, sum(old.loaded)))
-    for name in ("evaluations", "checkpoints"):
-        seen, known = (sum(step < count for step in getattr(side, name)) for side in (new, old))
+    for name in BESIDES:
+        seen, known = often[name]
         if seen + bool(seen) < int(known * part):  # one may be just beyond
             yield Difference(name, f"{seen} {name} in the first {count} steps, not {known}")
     if replaced := [f"{name} is replaced" for name in new.replaced if name not in old.replaced]:

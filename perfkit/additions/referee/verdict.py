@@ -227,5 +227,11 @@ def _run_ratio(seen: Mapping[str, Behaviour]) -> float | None:
     if any(side.marked < _OFTEN for side in sides):
         return None
     most = max(1 - side.run.get(STEPS, 0.0) / max(sum(side.run.values()), 1e-9) for side in sides)
-    a, b = (side.run_s / (fmean(side.trained) or fmean(side.loaded) or 1.0) for side in sides)  # of a sample
+    a, b = (_sample_s(side) for side in sides)
     return a / max(b, 1e-12) if most >= _LARGE else None
+
+
+def _sample_s(side: Behaviour) -> float:
+    """Seconds for each sample, with all that is between steps."""
+    step_s = sum(side.run.values()) / side.run_steps
+    return step_s / (fmean(side.trained) or fmean(side.loaded) or 1.0)

@@ -84,8 +84,7 @@ class Witness:
             updated = {id(p) for group in script.groups() for p in group["params"]} or self._leaves.keys()
             reached = sum(size for leaf, size in self._leaves.items() if leaf in updated)
             self._look_at = number + (1 if number < _LOOKED_AT else self._random.randint(1, _MOST_APART))
-        for mark in {mark for step in steps for mark in step.marks} & {"evaluation", "checkpoint"}:
-            facts[f"{mark}s"].append(number)
+        self._note(set().union(*(step.marks for step in steps)))
         most = script.samples_per_step  # batches of an evaluation may come from the same loader
         loaded = sum(min(one.samples, most) if "evaluation" in one.marks else one.samples for one in steps)
         known = {
@@ -103,6 +102,14 @@ class Witness:
             facts[name].append(value)
         self._backwards = script.backwards
         self._begin_step()
+
+    def on_end(self) -> None:
+        """An evaluation or a checkpoint may follow the last step."""
+        self._note(self._script.steps.now.marks)
+
+    def _note(self, marks: set[str]) -> None:
+        for mark in marks & {"evaluation", "checkpoint"}:
+            self._facts[f"{mark}s"].append(len(self._facts["loaded"]))
 
     def _weights(self) -> dict[str, torch.Tensor]:
         found = dict[str, torch.Tensor]()

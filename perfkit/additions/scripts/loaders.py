@@ -72,22 +72,17 @@ class Watch:
         self._folder = Path(folder)
         self._here = Loading()
         self._times: Times = {}
-        self._is_collating = False
 
     @contextlib.contextmanager
     def fetching(self, script: Any, fetcher: Any, indices: Any) -> Iterator[None]:
         in_worker, collate = data._utils.worker._worker_info is not None, fetcher.collate_fn
 
         def timed(samples: Any) -> Any:
-            self._is_collating = True
-            try:
-                with script.doing("collate"):
-                    return collate(samples)
-            finally:
-                self._is_collating = False
+            with script.doing("collate"):
+                return collate(samples)
 
         fetcher.collate_fn, start = timed, clock()
-        sampler = Sampler(lambda: "collate" if self._is_collating else "data set", script.place)
+        sampler = Sampler(lambda: str(script.part), script.place)
         try:
             with script.doing("data set"), sampler.running() if in_worker else contextlib.nullcontext():
                 yield

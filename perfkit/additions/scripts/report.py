@@ -145,7 +145,9 @@ def _steps(seen: Any) -> Table:
 
 def _details(seen: Any) -> Iterator[Content]:
     if seen.bottlenecks:
-        texts = [clean(f"{each.bottleneck}, {each.message}") for each in seen.bottlenecks]
+        # Waiting for data is seen better in the steps above, which no profiler slows down.
+        shown = [each for each in seen.bottlenecks if each.bottleneck != "data-bound"]
+        texts = [clean(f"{each.bottleneck}, {each.message}") for each in shown]
         yield Section("What a profile shows", [Bullets(texts)])
     if seen.syncs:
         yield looks.sync_table(seen.syncs)

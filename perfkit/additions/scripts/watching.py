@@ -131,15 +131,19 @@ class _Watching:
         peak = script.ask("peak")
         # Threads of a step wait for each other where other programs take the cores; one has no such waits.
         threads = 1 if self._is_disturbed and self._facts.device == "cpu" else 0
-        how = {"seconds": budget_s * _LOOKING, "threads": threads}
-        looked = self._look("the lines", evidence.QUESTION, _PATIENCE_S, **how) or Evidence(steps=0)
+        seconds = budget_s * _LOOKING
+        looked: Evidence = self._look(
+            "the lines", evidence.QUESTION, _PATIENCE_S, seconds=seconds, threads=threads
+        ) or Evidence(steps=0)
         memory = self._go_on(whole)
         syncs = self._look("hidden waits", SYNCS, steps=_SYNC_STEPS)
         trace = self._look("a profile", "profile", path=str(new_file()), **_PROFILED)
         symptoms = self._symptoms(looked, memory)
         script.stop()
         self._source.facts = self._facts
-        one_thread = _one_thread(looked, self._plain) if threads else None
+        speed = self._plain.step_s * looked.steps / looked.steps_s
+        is_faster = threads and looked.threads > 1 and speed >= _LEAST_FASTER
+        one_thread = speed if is_faster else None
         seen = Switches(symptoms, self._source.target, self._plain, self._is_disturbed, one_thread)
         findings = causes.findings(symptoms)
         return Watched(
@@ -151,7 +155,7 @@ class _Watching:
             peak=peak,
             syncs=syncs,
             trace=trace,
-            bottlenecks=[*_bottlenecks(trace)] if trace and self._facts.device != "cpu" else [],
+            bottlenecks=analyse(trace).diagnosis if trace and self._facts.device != "cpu" else [],
             suggestions=causes.suggest(seen, {each.cause for each in findings}),
             warnings=[*self._facts.notes, *self._remarks()],
             is_disturbed=self._is_disturbed,
@@ -242,17 +246,6 @@ class _Watching:
                 f"other programs took {self._taken:.0%} of the cores, so shares are rough, no bound is "
                 "certain, and no trend can be seen: close them, then watch it again"
             )
-
-
-def _bottlenecks(trace: str) -> Iterator[Bottleneck]:
-    for each in analyse(trace).diagnosis:
-        if each.bottleneck != "data-bound":
-            yield msgspec.structs.replace(each, gain_at_most=None)
-
-
-def _one_thread(seen: Evidence, plain: Observation) -> float | None:
-    speed = plain.step_s * seen.steps / seen.steps_s
-    return speed if seen.threads > 1 and speed >= _LEAST_FASTER else None
 
 
 def _try(source: ScriptSource, ideas: list[Finding]) -> Iterator[Finding]:
