@@ -118,8 +118,7 @@ def _advice(seen: Any) -> Iterator[Content]:
     yield advice_table([each for each in found if each not in tried and each not in others], bound)
     for each in tried:
         yield f"Tried for nothing: {each.change}, {each.expected(bound)}."
-    if others:
-        changes = "; ".join(each.change for each in others)
+    if changes := "; ".join(each.change for each in others):
         yield f"Not measured, and nothing that was seen tells: {changes}."
 
 
@@ -144,10 +143,9 @@ def _steps(seen: Any) -> Table:
 
 
 def _details(seen: Any) -> Iterator[Content]:
-    if seen.bottlenecks:
-        # Waiting for data is seen better in the steps above, which no profiler slows down.
-        shown = [each for each in seen.bottlenecks if each.bottleneck != "data-bound"]
-        texts = [clean(f"{each.bottleneck}, {each.message}") for each in shown]
+    # Waiting for data is seen better in the steps above, which no profiler slows down.
+    known = [each for each in seen.bottlenecks if each.bottleneck != "data-bound"]
+    if texts := [clean(f"{each.bottleneck}, {each.message}") for each in known]:
         yield Section("What a profile shows", [Bullets(texts)])
     if seen.syncs:
         yield looks.sync_table(seen.syncs)

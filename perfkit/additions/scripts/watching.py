@@ -167,11 +167,10 @@ class _Watching:
 
     def _symptoms(self, looked: Evidence, memory: Growth | None) -> Symptoms:
         trend, growing = self._trend()
-        denormal = max(looked.denormal, self._denormal)  # which may come late
         return Symptoms(
             script=self._facts,
             run=self._account,
-            evidence=msgspec.structs.replace(looked, denormal=denormal),
+            evidence=msgspec.structs.replace(looked, denormal=max(looked.denormal, self._denormal)),
             cores=cores.usable_cores(),
             cpu_has_bf16=any("bf16" in flag for flag in machine.facts()["cpu"]["flags"]),
             trend=trend,
