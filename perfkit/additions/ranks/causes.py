@@ -6,19 +6,21 @@ What is said of each is in the table of `advice`.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from perfkit.additions.advice.finding import Finding, Found, of_table
 from perfkit.additions.inside.lines import text_at
 from perfkit.additions.ranks.lateness import Lateness
 from perfkit.additions.ranks.lines import line_of_difference, line_of_share, place
-from perfkit.additions.ranks.messages import BUFFERS, PARTS, Exchange, State
+from perfkit.additions.ranks.messages import BUFFERS, PARTS, Ddp, Exchange, State
 from perfkit.show import units
 
 _LEAST, _UNLIKE = 0.1, 1.15
 """Of the time: what takes less is not a cause; how many times as long inputs are to be called so."""
 _FEWEST_ROWS, _FEWEST_EPOCHS = 4, 2
+_UNEQUAL, _MANY_BUCKETS, _SMALL = 1.2, 25, 1 << 20
+"""How many times as many rows a step are unequal; how many buckets are many, with so few bytes each."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,8 @@ def _weights(seen: Symptoms) -> Found:
     if unlike and not exchanged:
         yield of_table("nothing_exchanged", _model(seen), ranks=len(seen.states))
     elif unlike and equal and equal[0] < unlike[0]:
-        yield of_table("weights_drift", _model(seen), before=equal[-1], after=unlike[0], why="")
+        before = f"after step {equal[-1]}" if equal[-1] else "before the first step"
+        yield of_table("weights_drift", _model(seen), before=before, after=unlike[0])
 
 
 def _model(seen: Symptoms) -> str:
@@ -107,6 +110,19 @@ def _order(seen: Symptoms) -> Found:
             yield of_table("same_order", place(loader.where), epochs=len(epochs))
 
 
+def _batches(seen: Symptoms) -> Found:
+    """Ranks whose batches differ: gradients are averaged over ranks, not over rows."""
+    if seen.lateness is None or not seen.first.ddps:
+        return
+    plain = [[step.samples for step in state.steps if not step.marks] for state in seen.states]
+    rows = [median(samples or [0]) for samples in plain]
+    if min(rows) > 0 and max(rows) >= _UNEQUAL * min(rows):
+        fewest, most = (seen.states[rows.index(each)].rank for each in (min(rows), max(rows)))
+        facts: dict[str, Any] = {"fewest": fewest, "few": min(rows), "most": most, "many": max(rows)}
+        where = place(seen.first.loader.where) if seen.first.loader else ""
+        yield of_table("unequal_batches", where, **facts)
+
+
 # ---------------------------------------------------------------- who is late
 
 
@@ -119,14 +135,17 @@ def _late(seen: Symptoms) -> Found:
     where, why = _why(found, late, others)
     if seen.is_disturbed and not where:
         return
+    name, waits = _where_they_wait(others, found)
     facts: dict[str, Any] = {
         "rank": found.late,
         "by": units.duration(found.by_s),
         "why": why,
         "lost": units.percent(found.share),
-        "waits": _where_they_wait(others, found),
+        "waits": f", in {waits}" if waits else "",
     }
-    if found.at_times:
+    if name in ("broadcast", "broadcast_object_list", "scatter") and not found.at_times:
+        yield of_table("reads_for_all", where, seen.share_of_equal, **facts)
+    elif found.at_times:
         facts |= {"few": found.few, "steps": found.steps}
         yield of_table("late_at_times", where, seen.share_of_equal, **facts)
     else:
@@ -143,9 +162,8 @@ def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, st
     if computes and not found.at_times and usual and own.elements >= _UNLIKE * usual:
         where = next(filter(None, map(line_of_share, late.inputs)), "") or next(iter(late.inputs), "")
         times = units.times(own.elements / usual)
-        return place(
-            where
-        ), f"its inputs are {times} as large ({own.elements:,.0f} elements, not {usual:,.0f})"
+        large = f"({own.elements:,.0f} elements, not {usual:,.0f})"
+        return place(where), f"its inputs are {times} as large {large}"
     parts = _sampled(found.part)
     line = line_of_difference(late, others, parts)
     part = PARTS.index(found.part)
@@ -173,7 +191,8 @@ def _sampled(part: str) -> Sequence[str]:
     return (part,)
 
 
-def _where_they_wait(others: Sequence[State], found: Lateness) -> str:
+def _where_they_wait(others: Sequence[State], found: Lateness) -> tuple[str, str]:
+    """The collective, and it with its line."""
     waited = defaultdict[tuple[str, str], float](float)
     for state in others:
         for exchange in state.exchanges:
@@ -182,9 +201,9 @@ def _where_they_wait(others: Sequence[State], found: Lateness) -> str:
     if waited:
         name, where = max(waited, key=waited.__getitem__)
         if waited[name, where] > whole_s / 2:
-            return f", in {name} ({place(where)})"
-    lines = [line for state in others for line in state.backward[:1]]
-    return f", in backward ({place(lines[0])})" if lines else ""
+            return name, f"{name} ({place(where)})"
+    lines = [line for state in others for line in state.backward]
+    return "backward", f"backward ({place(lines[0])})" if lines else ""
 
 
 def _in_turn(seen: Symptoms) -> Found:
@@ -203,20 +222,45 @@ def _exchange(seen: Symptoms) -> Found:
     found, ddps = seen.lateness, seen.first.ddps
     if found is None or len(ddps) != 1:
         return
-    size = units.size(ddps[0].bytes)
+    size, facts = units.size(ddps[0].bytes), dict[str, Any]()
     share = max(0.0, found.exposed_share - sum(share for _, share in _explicit(seen)))
     syncs = [step.syncs for step in seen.first.steps if step.is_read and step.syncs]
     count = sorted(syncs)[len(syncs) // 2] if syncs else 0
     where = place(next(iter(seen.first.backward), ""))
     if count > 1 and len(seen.first.backward) == 1:
         saved = share * (count - 1) / count
-        yield of_table(
-            "exchange_in_each_pass", where, saved, count=count, size=size, lost=units.percent(share)
-        )
+        facts = {"count": count, "size": size, "lost": units.percent(share)}
+        yield of_table("exchange_in_each_pass", where, saved, **facts)
     elif share >= _LEAST and found.late is None:
-        yield of_table("exposed_exchange", where, share, size=size, backend=ddps[0].backend)
-    if any(ddp.backend == "gloo" for ddp in ddps) and seen.first.device == "cuda":
-        yield of_table("gloo_on_gpus", place(ddps[0].where))
+        hidden = fmean(spent.hidden for spent in found.spent) / found.step_s
+        facts = {"size": size, "backend": ddps[0].backend, "hidden": units.percent(hidden)}
+        yield _of_buckets(ddps[0], share) or of_table("exposed_exchange", where, share, **facts)
+
+
+def _of_buckets(ddp: Ddp, share: float) -> Finding | None:
+    """How a model's gradients are put together, where that keeps their exchange from being hidden."""
+    count, where, largest = len(ddp.buckets), place(ddp.where), units.size(max(ddp.buckets, default=0))
+    facts: dict[str, Any] = {"count": count, "size": units.size(ddp.bytes), "largest": largest}
+    if ddp.is_compiled:
+        return of_table("exposed_around_compiled", where, share, **facts)
+    if count == 1 and ddp.bytes > _SMALL:
+        return of_table("exposed_in_one_bucket", where, share, **facts)
+    if count >= _MANY_BUCKETS and ddp.bytes < count * _SMALL:
+        return of_table("exposed_in_many_buckets", where, share, **facts)
+    return None
+
+
+def _gpus(seen: Symptoms) -> Found:
+    """What only GPUs have; none of it has been seen to happen on one."""
+    gpus, ddps = [state.gpu for state in seen.states if state.gpu], seen.first.ddps
+    shared = [gpu for gpu in gpus if gpus.count(gpu) > 1]
+    if shared:
+        yield of_table("ranks_share_a_gpu", _model(seen), ranks=gpus.count(shared[0]), gpu=shared[0])
+    if gpus and any(ddp.backend == "gloo" for ddp in ddps):
+        yield of_table("gloo_on_gpus", _model(seen))
+    layers = sum(ddp.sync_norms for ddp in ddps)
+    if layers:
+        yield of_table("sync_batch_norm", _model(seen), layers=layers)
 
 
 def _explicit(seen: Symptoms) -> Iterator[tuple[Exchange, float]]:
@@ -253,7 +297,10 @@ def _cores(seen: Symptoms) -> Found:
     threads = seen.cores // max(1, seen.local)
     facts: dict[str, Any] = {"ranks": seen.local, "cores": seen.cores}
     is_set = not seen.chose_threads and all(state.threads == 1 for state in seen.states)
-    if is_set and seen.first.device == "cpu" and threads >= 2:
+    late = seen.lateness
+    waits_s = max(spent.parts[0] for spent in late.spent) if late else 0.0
+    starves = late is not None and waits_s >= _LEAST * late.step_s
+    if is_set and threads >= 2 and (seen.first.device == "cpu" or starves):
         yield of_table("threads_of_ranks", threads=threads, **facts)
     loader = seen.first.loader
     if loader and loader.workers * seen.local > seen.cores:
@@ -261,7 +308,8 @@ def _cores(seen: Symptoms) -> Found:
 
 
 CAUSES: tuple[Callable[[Symptoms], Found], ...] = (
-    _weights, _rows, _order, _late, _in_turn, _exchange, _collectives, _unused, _cores,
+    _weights, _rows, _order, _batches, _late, _in_turn, _exchange, _collectives, _unused, _gpus,
+    _cores,
 )  # fmt: skip
 
 

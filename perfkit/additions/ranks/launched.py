@@ -120,8 +120,7 @@ class LaunchedRanks(WatchedScript):
             self._listen()
             self._read_clock()
             now = time.monotonic()
-            is_over = self._process.poll() is not None
-            if is_over:
+            if self._process.poll() is not None:
                 self._listen()
                 return "failed" if self._process.returncode else "ended"
             if any(seen.state and seen.state.failure for seen in self.ranks.values()):
@@ -184,12 +183,9 @@ class LaunchedRanks(WatchedScript):
     def _hear(self, line: Connection) -> None:
         try:
             message = _decoder.decode(line.recv_bytes())
-        except (EOFError, OSError):
+        except (EOFError, OSError, msgspec.DecodeError):  # it has ended, or was not started by us
             line.close()
             self._strangers = [each for each in self._strangers if each is not line]
-            return
-        except msgspec.DecodeError:  # nothing that a rank of ours would send
-            line.close()
             return
         if isinstance(message, Hello):
             self._strangers = [each for each in self._strangers if each is not line]
@@ -199,9 +195,8 @@ class LaunchedRanks(WatchedScript):
             self.ranks[message.rank] = Seen(message, line)
             return
         for seen in self.ranks.values():
-            if seen.line is line and isinstance(message, Beat):
-                if message.steps > seen.steps:
-                    seen.steps, seen.heard_at = message.steps, time.monotonic()
+            if seen.line is line and isinstance(message, Beat) and message.steps > seen.steps:
+                seen.steps, seen.heard_at = message.steps, time.monotonic()
             elif seen.line is line and isinstance(message, State):
                 if message.rank == seen.hello.rank:
                     seen.state = message
@@ -221,7 +216,6 @@ class LaunchedRanks(WatchedScript):
         failed = [state for state in self.states if state.failure]
         first = min(failed, key=lambda state: bool(LOST_RANK.search(state.failure)), default=None)
         mute = [seen for seen in self.ranks.values() if seen.line.closed and seen.state is None]
-        said = self.written("err")
         if mute and (first is None or LOST_RANK.search(first.failure)):
             dead = mute[0]
             what = f"rank {dead.hello.rank} of {self.world} ended without a word after {dead.steps} steps "
@@ -231,7 +225,7 @@ class LaunchedRanks(WatchedScript):
         else:
             what = f"{self.launch.describe()} ended with exit code {self._process.poll()}"
         problem = RunFailed(what, "Its own words are below; run the command without perfkit to compare")
-        problem.output = "\n".join(said[-60:])
+        problem.output = "\n".join(self.written("err")[-60:])
         return problem
 
     def stop(self) -> None:

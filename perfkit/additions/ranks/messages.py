@@ -60,15 +60,20 @@ class LoaderOfRank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ddp(msgspec.Struct, frozen=True, kw_only=True):
-    """A `DistributedDataParallel` model, by torch's own account of it."""
+    """A `DistributedDataParallel` model, by torch's own account of it.
+
+    `needs_no_search`: `find_unused_parameters` is on, and none was unused. `is_compiled`: the model in it was
+    compiled before. `sync_norms`: layers of `SyncBatchNorm`.
+    """
 
     where: str
     buckets: list[int]
     bytes: int
     needs_no_search: bool
-    """`find_unused_parameters` is on, and none was unused."""
     buffers: int
     backend: str
+    is_compiled: bool = False
+    sync_norms: int = 0
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -94,6 +99,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     `at`: the user's lines that the main thread is in, the innermost first; `inside`: the collective, in this
     `part` of a step. `rows`: checksums of input rows by step; `weights`: those of all parameters. `count` of
     steps; `last_step_s`: seconds since the last one. `backward`, `inputs`: lines of these calls.
+    `gpu`: which one of which machine, such as `node1 cuda:0`.
     """
 
     rank: int
@@ -108,6 +114,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     weights: dict[int, int] = {}
     threads: int = 0
     device: str = "cpu"
+    gpu: str = ""
     backward: list[str] = []
     inputs: list[str] = []
     at: list[str] = []

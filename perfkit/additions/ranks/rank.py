@@ -96,18 +96,21 @@ class Rank:
         """A process is a rank once it has joined the group of all."""
         result = plain(*args, **kwargs)
         if self._line is None:
-            self._rank, self._main = dist.get_rank(), threading.current_thread()
-            sock = socket.socket(socket.AF_UNIX)
-            sock.connect(self.script.settings["address"])
+            self._rank, self._world = dist.get_rank(), dist.get_world_size()
+            sock, by_slurm = socket.socket(socket.AF_UNIX), os.environ.get("SLURM_NTASKS_PER_NODE")
+            local = int(os.environ.get("LOCAL_WORLD_SIZE") or by_slurm or self._world)
+            try:
+                sock.connect(self.script.settings["address"])
+            except OSError as problem:  # another machine than that of who watches: the rank trains on
+                print(f"perfkit cannot see rank {self._rank}: {problem}", file=sys.stderr)
+                return result
             self._line = Connection(sock.detach())
-            restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-            self._world = world = dist.get_world_size()
-            local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-            if local < world:
+            if local < self._world:
                 self._store = self._own_line_to_the_store()
-            about: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "restart": restart}
             self._show_stacks()
-            self._send(messages.Hello(rank=self._rank, world=world, local=local, **about))
+            restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+            about: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "restart": restart}
+            self._send(messages.Hello(rank=self._rank, world=self._world, local=local, **about))
             sys.setswitchinterval(SWITCH_S)
             threading.Thread(target=self._attend, name="perfkit", daemon=True).start()
         return result
@@ -151,6 +154,8 @@ class Rank:
 
     def _backward(self, plain: Any, *args: Any, **kwargs: Any) -> None:
         """Torch itself times the exchange of a model's gradients; here that is read after each."""
+        if not self.script.backwards:
+            self._weights[0] = _weights_sum(self.script.parameters())
         start = clock()
         plain(*args, **kwargs)
         took = clock() - start
@@ -181,6 +186,7 @@ class Rank:
         return indices
 
     def on_input(self, given: Any) -> None:
+        self._main = threading.current_thread()  # Ray trains in another one than that which has joined
         tensor = first_tensor(given)
         if tensor is None:
             return
@@ -221,12 +227,12 @@ class Rank:
 
     def _attend(self) -> None:
         """The thread that looks at the main one, says that it lives, and answers for it."""
-        main, line = self._main.ident or 0, self._line
+        line = self._line
         assert line is not None
         before = beaten = clock()
         while not self._is_over:
             time.sleep(EVERY_S)
-            before = self._sampler.look(main, before)
+            before = self._sampler.look(self._main.ident or 0, before)
             try:
                 if line.poll():
                     line.recv_bytes()
@@ -281,6 +287,7 @@ class Rank:
             weights=dict(self._weights),
             threads=torch.get_num_threads(),
             device=script.device.type,
+            gpu=f"{socket.gethostname()} {script.device}" if script.device.type == "cuda" else "",
             backward=self._sites("backward"),
             inputs=self._sites("input"),
             at=[] if ended else [*self._frames(main)],
@@ -374,4 +381,6 @@ def _ddp(model: Any, where: str, told: dict[str, Any]) -> Ddp:
         needs_no_search=bool(searches and not told.get("unused_parameter_size")),
         buffers=sum(1 for _ in model.module.buffers()),
         backend=str(told.get("backend_name", "")),
+        is_compiled=hasattr(model.module, "_orig_mod"),
+        sync_norms=sum(isinstance(part, torch.nn.SyncBatchNorm) for part in model.modules()),
     )

@@ -66,7 +66,9 @@ class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
 
     def _of_finding(self, finding: Finding) -> str:
         worth = ""
-        if finding.gain and finding.cause.startswith("late"):
+        if finding.gain and finding.cause.startswith("exposed"):
+            worth = f" With all of it hidden, the run would be {units.times(finding.gain)} as fast."
+        elif finding.gain and finding.cause.startswith(("late", "reads")):
             worth = f" Equal ranks would be up to {units.times(finding.gain)} as fast"
             is_shared = self.device == "cpu" and self.ranks * self.threads >= self.cores
             worth += ", less where the waiting ranks leave their cores to the late one." if is_shared else "."

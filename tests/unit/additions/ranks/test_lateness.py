@@ -153,6 +153,11 @@ def test_weights_that_drift_apart_are_wrong_not_slow():
     ]
     drifts = found(states)["weights_drift"]
     assert (drifts.kind, "equal after step 3, and differ after step 20" in drifts.evidence) == ("data", True)
+    early = [
+        msgspec.structs.replace(state, weights=each)
+        for state, each in zip(states, ({0: 5, 3: 6}, {0: 5, 3: 7}), strict=True)
+    ]
+    assert "equal before the first step, and differ after step 3" in found(early)["weights_drift"].evidence
     alone = [msgspec.structs.replace(state, ddps=[]) for state in states]
     assert "nothing_exchanged" in found(alone)
 
@@ -187,6 +192,7 @@ def test_the_line_of_a_difference_is_the_outermost_that_only_the_late_rank_passe
         ("mine = rows[int(os.environ['RANK']) :: 2]\nx = mine[0]\nmodel(x)\n", 1),
         ("rank = get_rank()\ntorch.manual_seed(rank)\nx = randn(3)\nmodel(x)\n", 0),
         ("rank = get_rank()\ndice = seeded(seed=rank)\nx = dice.draw()\nmodel(x)\n", 0),
+        ("me = get_rank()\nmine = rows[me::2]\nfor x in mine:\n    model(x)\n", 2),
     ],
 )
 def test_the_line_that_gives_each_rank_its_rows_is_found_through_assignments(tmp_path, code, line):
@@ -194,3 +200,61 @@ def test_the_line_that_gives_each_rank_its_rows_is_found_through_assignments(tmp
     path.write_text(code)
     number = next(n for n, text in enumerate(code.splitlines(), 1) if "model(" in text)
     assert line_of_share(f"{path}:{number}") == (f"{path}:{line}" if line else "")
+
+
+def causes_of(states, **more):
+    return set(found(states, **more))
+
+
+def test_a_rank_whose_data_others_are_handed_reads_for_all():
+    line = Stack("own code", ["train.py:4", "train.py:9"], 14.0)
+    early, late = ranks(0.2, 0.9)
+    late = msgspec.structs.replace(
+        late, steps=[step(s.number, 0.2, 1.0, own=0.7) for s in late.steps], stacks=[line]
+    )
+    hands_out = Exchange("broadcast", "train.py:10", 20, 14.0)
+    waits = msgspec.structs.replace(early, exchanges=[hands_out])
+    told = found([waits, late])["reads_for_all"]
+    assert "in broadcast (train.py:10)" in told.evidence
+    assert told.where == "train.py:4"
+    assert "late_rank" not in found([waits, late])
+
+
+def test_batches_of_unequal_size_are_told_as_what_they_do_to_the_gradients():
+    few, many = ranks(0.9, 0.9)
+    many = msgspec.structs.replace(many, steps=[msgspec.structs.replace(s, samples=32) for s in many.steps])
+    told = found([few, many])["unequal_batches"]
+    assert "rank 0 trains on 8 rows in a step and rank 1 on 32" in told.evidence
+    assert "unequal_batches" not in causes_of(ranks(0.9, 0.9))
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"buckets": [4 << 20], "bytes": 4 << 20}, "exposed_in_one_bucket"),
+        ({"buckets": [1 << 10] * 40, "bytes": 40 << 10}, "exposed_in_many_buckets"),
+        ({"buckets": [1 << 20, 3 << 20], "bytes": 4 << 20, "is_compiled": True}, "exposed_around_compiled"),
+        ({"buckets": [1 << 20, 3 << 20], "bytes": 4 << 20}, "exposed_exchange"),
+    ],
+)
+def test_what_keeps_an_exchange_from_being_hidden_is_named_once(changes, cause):
+    ddp = msgspec.structs.replace(DDP, **changes)
+    exposed = {
+        name
+        for name in causes_of([msgspec.structs.replace(s, ddps=[ddp]) for s in ranks(0.5, 0.5)])
+        if name.startswith("exposed")
+    }
+    assert exposed == {cause}
+    hidden = [msgspec.structs.replace(s, ddps=[ddp]) for s in ranks(0.98, 0.98)]
+    assert not {name for name in causes_of(hidden) if name.startswith("exposed")}
+
+
+def test_what_only_gpus_have_is_read_from_their_ranks():
+    ddp = msgspec.structs.replace(DDP, sync_norms=3)
+    here = [
+        msgspec.structs.replace(state, device="cuda", gpu=gpu, ddps=[ddp])
+        for state, gpu in zip(ranks(0.9, 0.9), ("a cuda:0", "a cuda:0"), strict=True)
+    ]
+    assert {"ranks_share_a_gpu", "gloo_on_gpus", "sync_batch_norm"} <= causes_of(here)
+    apart = [msgspec.structs.replace(here[0], gpu="b cuda:0"), here[1]]
+    assert "ranks_share_a_gpu" not in causes_of(apart)
