@@ -18,7 +18,7 @@ _CORE = {
     "Run": "perfkit.results.run:Run",
     "RunStore": "perfkit.results.store:RunStore",
     "Stopped": "perfkit.errors:Stopped",
-    "climb": "perfkit.studies.rungs:climb",
+    "climb": "perfkit.studies.climb:climb",
     "compare": "perfkit.studies.compare:compare_named",
     "plan": "perfkit.studies.sources:plan",
 }

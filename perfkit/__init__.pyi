@@ -7,8 +7,8 @@ from perfkit.recipe import Recipe as Recipe
 from perfkit.results.comparison import Comparison as Comparison
 from perfkit.results.run import Run as Run
 from perfkit.results.store import RunStore as RunStore
+from perfkit.studies.climb import climb as climb
 from perfkit.studies.compare import compare_named
-from perfkit.studies.rungs import climb as climb
 from perfkit.studies.sources import Plan as Plan
 from perfkit.studies.sources import plan as plan
 

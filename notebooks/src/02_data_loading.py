@@ -65,7 +65,7 @@ pk.my_train()
 # %% [markdown]
 # ## On a CPU: threads that sleep
 #
-# While PyTorch's compute threads wait for each other they *spin*, and a worker then takes a core from them. With `OMP_WAIT_POLICY=PASSIVE python my_train.py` they sleep ([details](../docs/cpu.md)). The panel sets this together with the worker. In your file it is a separate change, made outside the file:
+# While PyTorch's compute threads wait for each other they *spin*, and a worker then takes a core from them. With `OMP_WAIT_POLICY=PASSIVE python my_train.py` they sleep ([details](../docs/cpu.md)). The panel sets this together with the worker, because neither helps without the other. In your file it is a separate change, made outside the file:
 
 # %%
 pk.my_train(wait_policy="passive")

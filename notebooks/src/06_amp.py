@@ -47,7 +47,7 @@ panel.run()
 # %% [markdown]
 # **What to expect.** Without bf16 instructions a CPU only casts and gains nothing. With AMX, bf16 is much faster for convolutional models, provided the loader keeps up. With AVX512-BF16 it can go either way: on the recorded CPU it was slower. What does not help gets *Drop*.
 #
-# On a CPU, this stage changes two things: it computes in 16 bits, and it leaves one core to the worker (`cpu_threads`). Until then the worker kept interrupting one of the compute threads, and each kernel had to wait for that thread. Which of the two helps? Take them apart:
+# On a CPU, the worker keeps interrupting one of the compute threads, and each kernel waits for that thread. In 16 bits kernels are shorter, so this matters more. One thread fewer leaves a core to the worker: the switch `cpu_threads`, a separate stage of the ladder. Does it help here, with and without 16 bits?
 
 # %%
 base = panel.runs[0].recipe  # what you have kept

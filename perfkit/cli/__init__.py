@@ -23,7 +23,7 @@ from perfkit import registry
 from perfkit.errors import InvalidValue, PerfkitError, RunFailed, explain, one_of
 
 COMMANDS = {
-    "run": ("perfkit.cli.run:run", "Measure a ladder of optimizations, each against the one before"),
+    "run": ("perfkit.cli.run:run", "Measure a ladder of optimizations, and keep those that help"),
     "runs": ("perfkit.cli.runs:runs", "List the stored runs"),
     "show": ("perfkit.cli.show:show", "Show a run, a session or a recording; write its report"),
     "compare": ("perfkit.cli.compare:compare", "Is B faster than A?"),

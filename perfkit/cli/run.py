@@ -9,7 +9,7 @@ from perfkit.cli.show import show_session
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.show import sentences
-from perfkit.studies.rungs import climb
+from perfkit.studies.climb import climb
 from perfkit.studies.sources import Update
 
 
@@ -22,7 +22,7 @@ def run(
     timeout: Annotated[float | None, typer.Option(help="seconds for one stage", min=1)] = None,
     out: Out = None,
 ) -> None:
-    """Climbs a ladder: each stage is measured on top of what was kept so far, and kept if it is faster."""
+    """Climbs a ladder: each stage is measured on top of what was kept before, and kept if it is faster."""
     plan = training.plan(names(stages), timeout_s=timeout, keep=names(keep) or [], keep_all=keep_all)
     check_writable(out, output.json_file, output.html_file)
     done: list[Run] = []

@@ -6,7 +6,7 @@ Each is declared once, in its card `cards/NAME.md`: front matter (TOML), then pr
 import math
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, get_args
@@ -16,6 +16,7 @@ import msgspec
 from perfkit.errors import one_of
 from perfkit.machine.cores import usable_cores
 from perfkit.recipe import Recipe, Value
+from perfkit.results.schema import AGAIN
 from perfkit.rules import Target, applicable, joined, why_not
 
 Exactness = Literal["bitwise", "tolerance", "changes training"]
@@ -108,7 +109,6 @@ def sizing(size: Size, target: Target) -> dict[str, Value]:
         "workers": workers,
         "batch_size": size.batch_size,
         "large_batch": size.large_batch,
-        "largest_batch": size.largest_batch,
         "amp": "fp16" if why_not("amp", Recipe(amp="bf16"), target) else "bf16",
         "threads": max(1, cores - workers) if on_cpu else 0,
         "wait_policy": "passive" if on_cpu else "default",
@@ -131,8 +131,6 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The official page on it."""
     exactness: Exactness
     """Of the change itself: switches that only make it possible, such as `ranks`, do not count."""
-    position: float = math.inf
-    """Its place in the default ladder; infinite for one that is not part of it."""
     published: str = ""
     """What the articles say of it."""
     times: float | None = None
@@ -160,13 +158,36 @@ def _read(path: Path) -> Optimization:
     return msgspec.convert(fields, Optimization)
 
 
-_CARDS = map(_read, (Path(__file__).parent / "cards").glob("*.md"))
-OPTIMIZATIONS = {card.name: card for card in sorted(_CARDS, key=lambda card: (card.position, card.name))}
+GROUPS = (
+    ("allocator", "data_loading"),
+    ("pinning", "batch_size", "uint8_copy", "device_resize"),
+    ("tf32", "channels_last", "scaled_decode"),
+    ("amp", "cpu_threads"),
+    ("compile",),
+)
+"""The default ladder: the article's order, with stages that it does not have, and without its
+`set_to_none=True`, which has been torch's default since 2.0.
+
+The stages of a group do not depend on each other, so they are measured in the same rounds. A group ends where
+the bottleneck moves: after the workers, the batch, the layout that AMP needs. Compiling is dear to start."""
+LADDER = ("baseline", *(name for group in GROUPS for name in group))
+
+
+_CARDS = {path.stem: _read(path) for path in sorted((Path(__file__).parent / "cards").glob("*.md"))}
+OPTIMIZATIONS = {name: _CARDS[name] for name in LADDER} | _CARDS
 """Every optimization by name: the default ladder first, in its order, then the others."""
 
-LADDER = tuple(name for name, card in OPTIMIZATIONS.items() if card.position < math.inf)
-"""The default ladder: the article's order, with stages that it does not have, and without its
-`set_to_none=True`, which has been torch's default since 2.0."""
+
+def groups(stages: Sequence[str]) -> list[list[str]]:
+    """Stages in their order, those next to each other that belong to one of `GROUPS` in one list."""
+    found: list[list[str]] = []
+    for name in stages:
+        group = next((group for group in GROUPS if name in group), ())
+        if found and found[-1][0] in group and name not in found[-1]:
+            found[-1].append(name)
+        else:
+            found.append([name])
+    return found
 
 
 def optimization(name: str) -> Optimization:
@@ -192,8 +213,13 @@ def exactness(recipe: Recipe, baseline: Recipe, device: str = "cpu") -> Exactnes
     return max(classes, key=get_args(Exactness).index)
 
 
+SO_FAR = "kept_so_far"
+"""The name of a row that a group begins with: several stages that were kept, in one training."""
 KEPT = "kept"
 """The name of the row that ends a ladder: everything that was kept, measured in new processes."""
+
+NOT_STAGES = (AGAIN, SO_FAR, KEPT)
+"""The rows of a ladder that are no stage of it."""
 
 
 @dataclass(frozen=True)

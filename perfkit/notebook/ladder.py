@@ -18,9 +18,9 @@ from perfkit.show import figures, sentences, tables
 from perfkit.show.document import Bullets, Content, Notice, Section
 from perfkit.show.style import Figure
 from perfkit.studies import sources
+from perfkit.studies.climb import climb
 from perfkit.studies.decisions import question
 from perfkit.studies.job import Job
-from perfkit.studies.rungs import climb
 from perfkit.studies.sources import Plan, Progress
 
 

@@ -167,7 +167,7 @@ class Panel(Sectioned):
         for widget in self._inputs:
             widget.disabled = True
         self._stop.disabled = False
-        self.status.begin()
+        self.status.tell(None)
         if in_colab():
             self.status.say("starting …; Runtime > Interrupt execution stops it")
         if output is not self._beside:

@@ -2,7 +2,6 @@
 
 import base64
 import html
-import time
 import traceback
 from collections.abc import Callable, Sequence
 
@@ -55,13 +54,7 @@ class Status:
 
     def __init__(self) -> None:
         self.line, self.error = text("pk-status"), text("pk-error")
-        self._began = time.monotonic()
         self.say("ready")
-
-    def begin(self) -> None:
-        """A job begins."""
-        self._began = time.monotonic()
-        self.tell(None)
 
     def say(self, words: str, fraction: float = 0.0) -> None:
         """Shows the part of the work that is done, and a line of words with it."""
@@ -81,11 +74,8 @@ class Status:
         self.error.value = alert(words) + details
 
     def follow(self, now: Update) -> None:
-        """Shows how far a study is, and roughly how long the rest takes."""
-        left = ""
-        if now.fraction > 0.08:
-            left = _about_left(time.monotonic() - self._began, now.fraction)
-        self.say(f"{now.describe()}, {now.fraction:.0%}{left}", now.fraction)
+        """Shows how far a study is, and how long the rest takes at most."""
+        self.say(f"{now.describe()}, {now.fraction:.0%}", now.fraction)
 
     def attempt(self, act: Callable[[], object]) -> None:
         """Does what a person asks for; the panel says what goes wrong."""
@@ -94,13 +84,3 @@ class Status:
             act()
         except (Exception, KeyboardInterrupt) as problem:
             self.tell(problem)
-
-
-def _about_left(spent_s: float, fraction: float) -> str:
-    """Roughly how long the rest takes, if that can be said."""
-    left_s = spent_s / fraction - spent_s
-    if spent_s <= 3 or left_s < 0.5:
-        return ""
-    if left_s >= 90:
-        return f", about {left_s / 60:.0f} min left"
-    return f", about {left_s:.0f} s left"

@@ -203,9 +203,6 @@ def predicted(ratio: Ratio, band: float) -> Ratio:
     return Ratio(ratio.ratio, wide.low, wide.high, verdict)
 
 
-# ---------------------------------------------------------------- when measuring may end
-
-
 def is_known(centre: float, half: float, rounds: int, precision: float, part: float) -> bool:
     """Whether a ratio is known well enough: to a precision, or to a part of its effect if that is clear.
 
@@ -213,23 +210,6 @@ def is_known(centre: float, half: float, rounds: int, precision: float, part: fl
     """
     enough = max(math.log1p(precision), part * abs(centre))
     return rounds >= ENDING_ROUNDS and half <= enough
-
-
-def rounds_per_incarnation(start_s: float, round_s: float, scatter: float, spread: Spread) -> int:
-    """How many rounds an incarnation should have, so that a budget gives the narrowest interval.
-
-    Starting it takes `start_s`, a round `round_s`; its rounds scatter by the standard deviation `scatter`.
-    The optimum of Kalibera and Jones 2013, §7.
-    """
-    best = scatter / max(spread.sd, 1e-3) * math.sqrt(start_s / max(round_s, 1e-9))
-    return max(MIN_ROUNDS, min(MOST_ROUNDS, round(best)))
-
-
-MOST_ROUNDS = 60
-"""Of one incarnation: more would show nothing but that one."""
-
-
-# ---------------------------------------------------------------- equal processes
 
 
 class AAPair(NamedTuple):

@@ -54,9 +54,6 @@ def summary(runs: Sequence[Run]) -> list[str]:
     return [*filter(None, (machine.describe(first.machine), facts, sentences.headline(runs)))]
 
 
-# ---------------------------------------------------------------- the ladder
-
-
 def ladder(runs: Sequence[Run]) -> Table:
     """One row for each run.
 
@@ -78,6 +75,8 @@ def ladder(runs: Sequence[Run]) -> Table:
     signs = [f"{sign} {verdict}" for verdict, sign in SIGNS.items() if verdict in used]
     if any(run.simulated for run in runs):
         signs.append("~ simulated")
+    if not same and any(run.decision and not run.simulated for run in runs):
+        signs.append("× previous is to what was kept before the stage's group")
     signs += ["× is from rounds measured together: don't divide the rates"] if used else []
     return tabulate(columns, runs, "The ladder", " · ".join(signs), "nothing was measured")
 
@@ -139,9 +138,6 @@ def _facts(run: Run) -> list[str]:
     lines = [run.decision.describe()] if run.decision else []
     lines += [f"command: {run.script}"] if run.script else []
     return [*lines, *map(": ".join, run.facts.items())]
-
-
-# ---------------------------------------------------------------- checks
 
 
 _CHECK = (

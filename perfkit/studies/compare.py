@@ -105,7 +105,7 @@ def compare_named(a: str, b: str, plan: Plan | None = None, progress: Progress |
 def compared(a: Run, b: Run) -> Comparison:
     """The comparison of two runs that were measured together: B with the one before it."""
     pairing = b.pairing("previous")
-    assert pairing, "each stage of a measurement is compared with the one before it"
+    assert pairing, "every side of a measurement is compared with the first one"
     return Comparison(a, b, pairing)
 
 

@@ -1,15 +1,14 @@
 """When a measurement ends and when its processes are renewed: by what is known, and by the time left."""
 
-from collections.abc import Callable, Sequence
-
-import numpy as np
+from collections.abc import Callable
 
 from perfkit.ladder.catalogue import StopRule
 from perfkit.results import stats
-from perfkit.studies.sides import Measured, Side, log_ratios
+from perfkit.results.schema import AGAIN
+from perfkit.studies.sides import Measured, Side
 
-USUAL_SCATTER = 0.1
-"""Of the logarithm of a ratio from round to round, until rounds have shown it."""
+PART_OF_START = 0.5
+"""An incarnation is measured for this part of the time that its start took, or longer."""
 CHECK_EVERY = 5
 """Rounds after which it is looked whether more are needed: looking after each would stop at lucky ones."""
 
@@ -31,48 +30,56 @@ class Enough:
         """Seconds of the budget that are left."""
         return self.budget_s - (self._clock() - self._began)
 
+    def is_over(self) -> bool:
+        """Whether measuring ends: everybody has taken part, and enough is known or the time is spent."""
+        measured = self._measured
+        if not all(measured.rounds_of(side) for side in measured.open()):
+            return False
+        return self.is_satisfied() or not self.can_renew()
+
     def is_satisfied(self) -> bool:
         """Whether every ratio that is asked for is known."""
-        rule, rounds = self._rule, self._measured.rounds
+        rule, measured = self._rule, self._measured
         if not rule.budget_s:
-            return rounds >= rule.rounds
-        found = self._measured.comparisons()
-        if not found:  # one side alone: its own rate
-            return rounds >= stats.ENDING_ROUNDS
-        if not rule.precision:
+            return measured.rounds >= rule.rounds
+        compared = [side for side in measured.open() if side.stage.name != AGAIN][1:]
+        if not (compared and measured.sides[0].is_open):  # each by itself: its own rate
+            return measured.rounds >= stats.ENDING_ROUNDS
+        return all(map(self._is_known, compared))
+
+    def next_sides(self) -> list[Side]:
+        """Who takes part in the next incarnation: the others only as long as their ratio is not known.
+
+        Where memory does not hold all of them, those with the fewest rounds are next.
+        """
+        measured = self._measured
+        first, *others = measured.open()
+        unknown = sorted((side for side in others if not self._is_known(side)), key=measured.rounds_of)
+        return [first, *unknown][: max(2, measured.most)]
+
+    def _is_known(self, own: Side) -> bool:
+        """Whether the ratio of a side to the first one is known."""
+        measured, rule = self._measured, self._rule
+        pair = measured.with_first(own)
+        rounds = len(pair.own_samples_per_s)
+        if rounds < stats.ENDING_ROUNDS or not rule.precision:
             return False
-        return all(
-            stats.is_known(each.centre, each.half, rounds, rule.precision, rule.part) for each in found
-        )
+        ratio = pair.nested(measured.spread(own, measured.sides[0]), measured.most > 1)
+        return stats.is_known(ratio.centre, ratio.half, rounds, rule.precision, rule.part)
 
     def can_renew(self) -> bool:
         """Whether the time that is left allows another incarnation."""
         now = self._measured.now
         return self._rule.budget_s > 0 and self.left_s >= now.start_s + stats.MIN_ROUNDS * now.round_s
 
-    def has_had_its_share(self, sides: Sequence[Side], rounds: int) -> bool:
-        """Whether so many rounds are enough for this incarnation of these sides."""
+    def has_had_its_share(self, rounds: int) -> bool:
+        """Whether so many rounds are enough for this incarnation."""
         if rounds < self._rule.rounds:
             return False
         if not self._rule.budget_s or self.left_s <= 0:
             return True
-        if self.can_renew() and rounds >= self._most_rounds(sides):
+        now = self._measured.now
+        is_worth_it = rounds * now.round_s >= PART_OF_START * now.start_s
+        if self.can_renew() and is_worth_it:  # new processes tell more than further rounds of these
             return True
         return rounds % CHECK_EVERY == 0 and self.is_satisfied()
-
-    def _most_rounds(self, sides: Sequence[Side]) -> int:
-        """How many rounds an incarnation should have, because further ones tell less than new processes."""
-        now, spread = self._measured.now, self._measured.spread
-        widest = max((spread(own, sides[0]) for own in sides), key=lambda each: each.sd)
-        return stats.rounds_per_incarnation(now.start_s, now.round_s, self._scatter(), widest)
-
-    def _scatter(self) -> float:
-        """How much ratios scatter from round to round."""
-        first, *others = self._measured.open()
-        found = [
-            float(log_ratios(rounds, other, first).std(ddof=1))
-            for other in others
-            for rounds in self._measured.common_rounds(other, first)
-            if len(rounds) >= stats.MIN_ROUNDS
-        ]
-        return float(np.median(found)) if found else USUAL_SCATTER

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
-from msgspec import structs
-
 from perfkit import workloads
 from perfkit.errors import Cancelled, InvalidValue, RunFailed
 from perfkit.ladder import catalogue
@@ -43,8 +41,8 @@ class ThisMachine(Source):
         self._exit = contextlib.ExitStack()
         self._spare: Conversation | None = None
         self._generation = 0
-        self._first_rate: float | None = None
-        """Of the stage that was measured first, in samples/s."""
+        self._started = set[str]()
+        """The titles of the stages that have trained in the measurement under way."""
 
     @classmethod
     def checked(cls, request: Request) -> Plan:
@@ -95,7 +93,9 @@ class ThisMachine(Source):
 
     def start(self, stage: Stage) -> tuple[Conversation, Trained]:
         """Starts the process of a stage, and returns once it is warm."""
-        return self.train(stage.recipe, self.plan.rule.loss_steps, self.plan.rule.warmup_s)
+        loss_steps = 1 if stage.title in self._started else self.plan.rule.loss_steps
+        self._started.add(stage.title)
+        return self.train(stage.recipe, loss_steps, self.plan.rule.warmup_s)
 
     def train(
         self, recipe: Recipe, loss_steps: int, warmup_s: float = 0.0, child: Conversation | None = None
@@ -149,6 +149,9 @@ class ThisMachine(Source):
         how = Machine(self.start, self.renew, self.description.facts.uuid, self.ask_more)
         measured = Measured(sides, self._spread_of)
         record = Record(self._session, self.plan, self.description, measured)
+        self._started.clear()
+        if self._spare:  # nothing else has a zygote yet
+            self._prepare([side.stage for side in measured.open()])
         try:
             Measurement(measured, rule, how, self.progress).run()
         except (Cancelled, KeyboardInterrupt, RunFailed) as reason:  # a person, or the end of a training
@@ -156,33 +159,21 @@ class ThisMachine(Source):
         finally:
             zygote.end_generation(self._generation)
             self._generation = 0
-        runs = self._at_first_rate(record.runs())
+        runs = record.runs()
         for run, stage in zip(runs, stages, strict=True):
-            if stage.name == AGAIN:
-                self._note_noise(run, stage.recipe)
+            if self.store and stage.name == AGAIN and run.pairings:
+                about = self.plan.subject.device, stage.recipe.allocator, stage.recipe.workers > 0
+                self.store.add_noise(*about, aa_pairs(run.pairings[0]))
         return runs
 
-    def _note_noise(self, again: Run, recipe: Recipe) -> None:
-        """Keeps how far the baseline differs from itself."""
-        if self.store and again.pairings:
-            pairs = aa_pairs(again.pairings[0])
-            self.store.add_noise(self.plan.subject.device, recipe.allocator, recipe.workers > 0, pairs)
-
-    def _at_first_rate(self, runs: list[Run]) -> list[Run]:
-        """Runs whose rates can be divided by those of earlier calls.
-
-        Each is the rate of the first stage, as it was measured first, times their ratio.
-        """
-        rate, first = self._first_rate, runs[0].samples_per_s
-        if rate is None:
-            self._first_rate = first.value if first else None
-            return runs
-        return [structs.replace(run, reference_samples_per_s=rate) if run.pairings else run for run in runs]
-
     def renew(self, stages: Sequence[Stage]) -> None:
-        """Has the next processes of stages come from new zygotes, which import torch at the same time."""
+        """Has the next processes of stages come from new zygotes."""
         zygote.end_generation(self._generation)
         self._generation = zygote.new_generation()
+        self._prepare(stages)
+
+    def _prepare(self, stages: Sequence[Stage]) -> None:
+        """Starts the zygotes of stages, which import torch at the same time."""
         for stage in stages:
             if stage.recipe.ranks == 1:
                 zygote.prepare(environment_of(stage.recipe.environment()), self._generation)

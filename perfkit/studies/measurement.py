@@ -30,33 +30,32 @@ class Measurement:
         pids = set[int]()
         try:
             with gpus.sample_utilization(self._machine.gpu) as self._slices.utilization:
-                while self._measured.open():
+                while self._measured.open() and not self._enough.is_over():
                     pids |= self._one_more()
                     others.look()
-                    if self._enough.is_satisfied() or not self._enough.can_renew():
-                        return
         finally:
             self._measured.busiest = others.busiest(pids)
 
     def _one_more(self) -> set[int]:
-        """Measures in one more incarnation, and returns the processes that took part."""
-        measured = self._measured
+        """Measures in one more incarnation, and returns the processes that took part; none do not fit."""
+        measured, sides = self._measured, self._enough.next_sides()
         if measured.incarnations:
-            self._machine.renew([side.stage for side in measured.open()])
+            self._machine.renew([side.stage for side in sides])
         measured.incarnations.append(Incarnation())
-        if measured.together:
-            try:
-                return self._all_at_once(measured.open())
-            except Crowded:
-                measured.together = False
-                measured.incarnations[-1] = Incarnation()
-        return self._in_turns(measured.open())
+        if measured.most == 1:
+            return self._in_turns(sides)
+        try:
+            return self._all_at_once(sides)
+        except Crowded as crowd:
+            measured.incarnations.pop()
+            measured.most = crowd.fitting
+            return set()
 
     def _all_at_once(self, sides: Sequence[Side]) -> set[int]:
         """Rounds of sides that are alive together."""
         rounds = self._measured.now.rounds
         with self._starter.alive(sides) as pids:
-            while _alive(sides) and not self._enough.has_had_its_share(sides, len(rounds)):
+            while _alive(sides) and not self._enough.has_had_its_share(len(rounds)):
                 rounds.append(self._take_round(sides))
             self._end(sides)
             return pids
@@ -78,7 +77,7 @@ class Measurement:
         """
         rounds = self._measured.now.rounds
         wanted, number = len(rounds), 0
-        while side.child and not self._is_over(side, number, wanted):
+        while side.child and not self._is_over(number, wanted):
             taken = self._take_round([side])
             if number == len(rounds):
                 rounds.append(Round())
@@ -86,8 +85,8 @@ class Measurement:
             rounds[number].taken |= taken.taken
             number += 1
 
-    def _is_over(self, side: Side, number: int, wanted: int) -> bool:
-        return number >= wanted if wanted else self._enough.has_had_its_share([side], number)
+    def _is_over(self, number: int, wanted: int) -> bool:
+        return number >= wanted if wanted else self._enough.has_had_its_share(number)
 
     def _take_round(self, sides: Sequence[Side]) -> Round:
         alive = _alive(sides)
@@ -95,9 +94,8 @@ class Measurement:
         return self._slices.take_round(alive, is_in_time=self._enough.left_s > 0)
 
     def _end(self, sides: Sequence[Side]) -> None:
-        """What is measured once, in the first incarnation."""
-        if len(self._measured.incarnations) == 1:
-            self._slices.measure_once(_alive(sides))
+        """What is measured once, in the first incarnation of each side."""
+        self._slices.measure_once([side for side in _alive(sides) if not side.peak])
 
     def _say(self, title: str) -> None:
         budget_s, left_s = self._enough.budget_s, self._enough.left_s

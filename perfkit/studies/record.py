@@ -13,7 +13,7 @@ from perfkit import machine
 from perfkit.ladder.catalogue import Stage
 from perfkit.machine import cores
 from perfkit.results import stats
-from perfkit.results.rounds import Pairing, Role, Rounds
+from perfkit.results.rounds import Pairing, Role
 from perfkit.results.run import Run
 from perfkit.results.schema import AGAIN, Raw
 from perfkit.studies.sides import Measured, Round, Side
@@ -62,8 +62,13 @@ class Record:
         self._begun = {side: begun(session, side.stage, plan, description) for side in measured.sides}
 
     def runs(self) -> list[Run]:
-        """A run for each side, in their order."""
-        return [self._run(side) for side in self._found.sides]
+        """A run for each side, in their order; where one has fewer rounds, its rate is by its ratio."""
+        runs = [self._run(side) for side in self._found.sides]
+        rate = runs[0].samples_per_s.value if runs[0].samples_per_s else None
+        for at, run in enumerate(runs):
+            if run.raw.sizes != runs[0].raw.sizes:
+                runs[at] = structs.replace(run, reference_samples_per_s=rate)
+        return runs
 
     def _run(self, side: Side) -> Run:
         run = self._begun[side]
@@ -103,37 +108,20 @@ class Record:
         return structs.replace(run, warnings=list(remarks))
 
     def _pairings(self, side: Side) -> Iterator[Pairing]:
-        """Its rounds with those of the side before it, and of the first one if that was measured."""
-        baseline = self._found.sides[0]
-        measured = [each for each in self._found.sides if each.is_open and self._parts(each)]
-        before = measured[: measured.index(side)]
-        others: list[tuple[Role, Side]] = []
-        if before and side.stage.name != AGAIN:
-            others.append(("previous", before[-1]))
-        if baseline in before:
-            others.append(("baseline", baseline))
-        for role, other in others:
-            common = pair(side, other, self._found)
+        """Its rounds with those of the first side, which is all that it is built on."""
+        first, common = self._found.sides[0], self._found.with_first(side)
+        if side is first or not (first.is_open and common.own_samples_per_s):
+            return
+        roles: list[Role] = ["baseline"] if side.stage.name == AGAIN else ["previous", "baseline"]
+        for role in roles:
             yield Pairing(
                 **structs.asdict(common),
-                against=self._begun[other].id,
+                against=self._begun[first].id,
                 role=role,
-                interleaved=self._found.together,
-                spread=self._found.spread(side, other),
+                interleaved=self._found.most > 1,
+                spread=self._found.spread(side, first),
                 precision=self._precision,
             )
-
-
-def pair(own: Side, other: Side, measured: Measured) -> Rounds:
-    """The rounds in which two sides took part."""
-    parts = measured.common_rounds(own, other)
-    rounds = [round for part in parts for round in part]
-    return Rounds(
-        own_samples_per_s=[round.slices[own].samples_per_s for round in rounds],
-        other_samples_per_s=[round.slices[other].samples_per_s for round in rounds],
-        disturbed=[round.disturbed for round in rounds],
-        incarnations=[len(part) for part in parts],
-    )
 
 
 def _raw(side: Side, parts: list[list[Round]]) -> Raw:
@@ -172,7 +160,7 @@ def _remarks(run: Run, side: Side, measured: Measured) -> Iterator[str]:
         yield f"rounds without and with other programs disagree: {quiet} and {noisy}"
     if count < stats.MIN_ROUNDS:
         yield f"too few rounds for a verdict ({count}): use the preset quick or paper"
-    if not measured.together and len(measured.sides) > 1:
+    if measured.most == 1 and len(measured.sides) > 1:
         yield "the sides took turns, because they do not fit into memory together, so this takes longer"
     if run.ceiling_below_rate:
         yield "the compute-only rate is below the measured one, so the machine was not steady: run it again"

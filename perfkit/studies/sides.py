@@ -5,20 +5,18 @@ of its slice to the start of its next it is suspended, so nobody loads, spins or
 somebody else, and each finds its own queue as it left it.
 """
 
-import itertools
 import random
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from perfkit.errors import PerfkitError
 from perfkit.ladder.catalogue import Stage
 from perfkit.process.child import Conversation
-from perfkit.results import stats
-from perfkit.results.schema import AGAIN, Communication
-from perfkit.results.stats import Nested, Spread
+from perfkit.results.rounds import Rounds
+from perfkit.results.schema import Communication
+from perfkit.results.stats import Spread
 from perfkit.worker.messages import Block, Peak, Trained
 
 
@@ -92,7 +90,11 @@ class Incarnation:
 
 
 class Crowded(Exception):
-    """The sides do not fit into memory together."""
+    """The sides do not fit into memory together; so many of them do."""
+
+    def __init__(self, fitting: int) -> None:
+        super().__init__()
+        self.fitting = fitting
 
 
 @dataclass
@@ -121,12 +123,12 @@ class Measured:
     """What a measurement has found so far."""
 
     sides: Sequence[Side]
-    """They are compared with the first one and with the one before them."""
+    """The others are compared with the first one."""
     spread: Callable[[Side, Side], Spread]
     """How far equal processes of two sides differ here."""
     incarnations: list[Incarnation] = field(default_factory=list)
-    together: bool = True
-    """Whether all sides are alive at the same time; else they take turns, incarnation by incarnation."""
+    most: int = sys.maxsize
+    """How many sides may be alive at the same time. Where memory holds one only, they take turns."""
     busiest: tuple[str, float] = "", 0.0
     """The other program that took most of the cores, and its share."""
 
@@ -144,6 +146,10 @@ class Measured:
         """The sides that can be measured."""
         return [side for side in self.sides if side.is_open]
 
+    def rounds_of(self, side: Side) -> int:
+        """The rounds in which a side took part."""
+        return sum(map(len, self.common_rounds(side, side)))
+
     def common_rounds(self, own: Side, other: Side) -> list[list[Round]]:
         """The rounds of each incarnation in which both took part."""
         found = [
@@ -152,26 +158,14 @@ class Measured:
         ]
         return [rounds for rounds in found if rounds]
 
-    def nested(self, own: Side, other: Side) -> Nested | None:
-        """The logarithm of the ratio of two sides; None where they never took part together."""
-        parts = self.common_rounds(own, other)
-        if not parts:
-            return None
+    def with_first(self, own: Side) -> Rounds:
+        """The rounds of a side with those of the first one."""
+        first = self.sides[0]
+        parts = self.common_rounds(own, first)
         rounds = [round for part in parts for round in part]
-        counts = stats.weights([round.disturbed for round in rounds], len(rounds))
-        sizes = [len(part) for part in parts]
-        return stats.nested(log_ratios(rounds, own, other), sizes, counts, self.spread(own, other))
-
-    def comparisons(self) -> list[Nested]:
-        """The ratios that are asked for: of each side to the first one and to the one before it."""
-        compared = [side for side in self.open() if side.stage.name != AGAIN]
-        pairs = {(own, compared[0]) for own in compared[1:]}
-        pairs |= {(own, other) for other, own in itertools.pairwise(compared)}
-        return [ratio for own, other in pairs if (ratio := self.nested(own, other))]
-
-
-def log_ratios(rounds: Sequence[Round], own: Side, other: Side) -> stats.Values:
-    """The logarithm of own / other rate in each round."""
-    rates = [[round.slices[side].samples_per_s for round in rounds] for side in (own, other)]
-    logs: stats.Values = np.log(rates[0]) - np.log(rates[1])
-    return logs
+        return Rounds(
+            own_samples_per_s=[round.slices[own].samples_per_s for round in rounds],
+            other_samples_per_s=[round.slices[first].samples_per_s for round in rounds],
+            disturbed=[round.disturbed for round in rounds],
+            incarnations=[len(part) for part in parts],
+        )

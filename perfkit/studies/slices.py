@@ -54,8 +54,9 @@ class Slices:
         """A slice has failed: the side leaves, or the measurement goes on in another way or ends."""
         if isinstance(problem, Cancelled) or (self._measured.rounds and _is_end(problem)):
             raise problem
-        if is_memory(problem) and sum(each.child is not None for each in self._measured.sides) > 1:
-            raise Crowded from None
+        others = sum(each.child is not None for each in self._measured.sides) - 1
+        if is_memory(problem) and others:
+            raise Crowded(others) from None
         side.fail(problem)
 
     def measure_once(self, sides: Sequence[Side]) -> None:

@@ -138,6 +138,8 @@ class Ladder:
     """Switches set from the baseline up."""
     changes: Mapping[str, Value] = field(default_factory=dict)
     """Switches of the stages above the first, in place of the ladder's values."""
+    also: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    """What some stages change in addition, as the article did in one step."""
     below: bool = False
     """Whether it starts from the default ladder below its first stage, and not from the plain loop."""
     keep: tuple[str, ...] = ()
@@ -228,8 +230,8 @@ class Source:
     def measure(self, stages: Sequence[Stage], rule: StopRule) -> list[Run]:
         """Measures stages in the same rounds, and returns a run for each, in their order.
 
-        The first stage is the baseline: every other one is compared with it and with the stage before. A
-        stage with a `reason` is not measured. A stage that fails does not stop the others.
+        Every stage is compared with the first one; where measuring costs nothing, with the one before as
+        well. A stage with a `reason` is not measured. A stage that fails does not stop the others.
         """
         raise NotImplementedError
 

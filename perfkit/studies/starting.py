@@ -26,9 +26,9 @@ class Starter:
         try:
             for number, side in enumerate(self._machine.shuffled(sides)):
                 if number and self._is_crowded():
-                    raise Crowded
+                    raise Crowded(number)
                 self._say(f"starting {side.stage.title}")
-                self._start(side, is_alone=number == 0)
+                self._start(side, alive=number)
             self._measured.now.start_s += self._machine.clock() - began
             yield set[int]().union(*(side.child.pids() for side in sides if side.child))
         finally:
@@ -37,7 +37,7 @@ class Starter:
                     self._machine.ask_more(side)
                 side.stop()
 
-    def _start(self, side: Side, is_alone: bool) -> None:
+    def _start(self, side: Side, alive: int) -> None:
         free = gpus.free_gpu_bytes(self._machine.gpu)
         try:
             side.child, trained = self._machine.start(side.stage)
@@ -46,8 +46,8 @@ class Starter:
         except Cancelled:
             raise
         except PerfkitError as problem:
-            if not is_alone and is_memory(problem):
-                raise Crowded from None
+            if alive and is_memory(problem):
+                raise Crowded(alive) from None
             side.fail(problem)
             return
         side.trained.append(trained)

@@ -7,7 +7,7 @@ from perfkit import export
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
 from perfkit.results.schema import Communication
 from perfkit.studies import rungs, sources
-from perfkit.studies.rungs import climb
+from perfkit.studies.climb import climb
 from perfkit.studies.sources import Progress
 from perfkit.worker.messages import Description, DeviceFacts
 from perfkit.workloads.cifar_resnet18 import CifarResNet18

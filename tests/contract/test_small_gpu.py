@@ -53,10 +53,10 @@ def test_a_stage_of_a_chapter_fits_into_a_t4(ladder, name):
     assert recipe.amp != "bf16", "a T4 has none"
 
 
-def test_float32_at_the_batch_of_amp_would_not_fit(ladder):
+def test_float32_at_the_largest_batch_would_not_fit(ladder):
     """So that the tests above can fail."""
     recipes, source = ladder
-    wide = replace(recipes["amp"], amp="off")
+    wide = replace(recipes["amp"], amp="off", batch_size=source.plan.subject.size.largest_batch)
     with pytest.raises(perfkit.PerfkitError, match="out of memory"):
         source.prediction(wide)
 

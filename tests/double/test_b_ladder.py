@@ -8,7 +8,7 @@ import torch
 from perfkit.recipe import switches
 from perfkit.results.store import RunStore
 from perfkit.studies import sources
-from perfkit.studies.rungs import climb
+from perfkit.studies.climb import climb
 from tests.support import double
 from tests.support.cli import perfkit
 

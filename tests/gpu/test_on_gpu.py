@@ -19,7 +19,7 @@ from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.studies import compare, sources
-from perfkit.studies.rungs import climb
+from perfkit.studies.climb import climb
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

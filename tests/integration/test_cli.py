@@ -10,7 +10,7 @@ import pytest
 from perfkit.additions.inside import looks
 from perfkit.additions.simulate import article
 from perfkit.additions.trace.analysis import analyse
-from perfkit.studies.rungs import climb
+from perfkit.studies.climb import climb
 from perfkit.studies.sources import plan
 from tests.support import scripts
 from tests.support.cli import ROOT, perfkit

@@ -12,7 +12,7 @@ from perfkit.errors import Cancelled
 from perfkit.process.child import Child
 from perfkit.results.store import RunStore
 from perfkit.studies import sources
-from perfkit.studies.rungs import climb
+from perfkit.studies.climb import climb
 from perfkit.studies.sources import Progress
 
 pytestmark = pytest.mark.usefixtures("no_orphans")

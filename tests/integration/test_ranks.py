@@ -12,7 +12,7 @@ from perfkit.additions.ranks import scaling
 from perfkit.additions.trace.profile import profile
 from perfkit.recipe import Recipe
 from perfkit.studies import rungs, sources
-from perfkit.studies.rungs import climb
+from perfkit.studies.climb import climb
 
 pytestmark = [pytest.mark.usefixtures("no_orphans"), pytest.mark.timeout(240)]
 ROOT = Path(__file__).parents[2]

@@ -8,6 +8,7 @@ from perfkit.additions.doctor.checkup import Check
 from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores
 from perfkit.studies import rungs, sources
+from perfkit.studies.climb import climb
 from perfkit.studies.sources import Plan, Progress
 
 CHAPTERS = {
@@ -25,7 +26,7 @@ def checks(plan: Plan, progress: Progress) -> list[Check]:
         return found  # nothing can be trained
     started = time.monotonic()
     trial = sources.plan(stages=["data_loading"], preset="smoke", device=plan.subject.device)
-    rungs.climb(trial, progress=progress)
+    climb(trial, progress=progress)
     return [*found, absent(plan), chapter_02(time.monotonic() - started, plan.rule)]
 
 

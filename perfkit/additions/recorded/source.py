@@ -6,7 +6,7 @@ from typing import Self
 
 from perfkit.errors import InvalidValue, one_of
 from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import KEPT
+from perfkit.ladder.catalogue import NOT_STAGES
 from perfkit.recipe import Recipe, allowed
 from perfkit.results import recordings
 from perfkit.results.run import Run
@@ -38,7 +38,7 @@ class Recorded(Source):
                 f"the recording '{name}' is of {first.workload} ({options}), preset {first.preset or '–'}",
                 "Leave workload, preset and options out to play it, or choose a different device",
             )
-        known = tuple(run.stage for run in runs if run.stage not in (AGAIN, KEPT))
+        known = tuple(run.stage for run in runs if run.stage not in NOT_STAGES)
         stages = known if request.stages is None else tuple(request.stages)
         for stage in stages:
             if stage not in known:
@@ -58,7 +58,7 @@ class Recorded(Source):
 
     @property
     def target(self) -> Target:
-        last = [run for run in self.stored() if run.stage not in (AGAIN, KEPT)][-1]
+        last = [run for run in self.stored() if run.stage not in NOT_STAGES][-1]
         device = self.plan.subject.device.split(":")[0]
         return Target(device, own=allowed(last.recipe), refuses=lambda name, recipe: _AS_IT_IS)
 
@@ -79,6 +79,6 @@ class Recorded(Source):
         rows = [stages[name] for name in plan.ladder.stages if name != first.stage]
         if plan.ladder.below:
             return [rows[0].previous(runs) or first, *rows] if rows else [first]
-        is_whole = stages.keys() <= {first.stage, *plan.ladder.stages, AGAIN, KEPT}
-        ends = [run for run in runs if run.stage == AGAIN or (is_whole and run.stage == KEPT)]
-        return [first, *rows, *ends]
+        if stages.keys() <= {first.stage, *plan.ladder.stages, *NOT_STAGES}:
+            return runs  # the whole ladder, in its own order
+        return [first, *rows, *(run for run in runs if run.stage == AGAIN)]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from perfkit.additions.parity import study
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
@@ -169,7 +169,10 @@ def _measure(
             return
         titled = [(recipe.describe(base)[:120], recipe) for recipe in others[at : at + TOGETHER]]
         stages = rungs.recipe_stages([("baseline", base), *titled], source.target)
-        for run in source.measure(stages, rule):
+        runs = source.measure(stages, rule)
+        rate = next(iter(tried.values()), runs[0]).samples_per_s
+        for measured in runs:
+            run = structs.replace(measured, reference_samples_per_s=rate.value if rate else None)
             source.progress.finish(run)
             if run.status == "ok" and (run.pairings or run.id not in tried):
                 tried[run.id] = run

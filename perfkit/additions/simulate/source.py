@@ -68,7 +68,8 @@ class Simulated(Source):
         if request.host:  # its spelling; whether it fits the workload is known once that is loaded
             hosts.host(request.host, is_article=True, cores=1)
         subject = Subject(workload, size, name, request.options, host=request.host)
-        return Plan(subject, Ladder(names, keep=keep), rule, cls)
+        also = {"amp": {"batch_size": size.largest_batch}} if is_article else {}
+        return Plan(subject, Ladder(names, keep=keep, also=also), rule, cls)
 
     def __enter__(self) -> Self:
         subject = self.plan.subject

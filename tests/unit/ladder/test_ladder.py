@@ -1,18 +1,17 @@
 """Cards, presets, and the stages that follow from them on a machine."""
 
-import math
 import re
 
 import pytest
 
 from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS, PRESETS, exactness, sizing
-from perfkit.recipe import Recipe
+from perfkit.ladder.catalogue import GROUPS, LADDER, OPTIMIZATIONS, PRESETS, exactness, sizing
+from perfkit.recipe import Recipe, switches
 from perfkit.rules import Target
 
 SIZES = {
-    "workers": 3, "batch_size": 8, "large_batch": 16, "largest_batch": 32, "amp": "bf16", "threads": 2,
+    "workers": 3, "batch_size": 8, "large_batch": 16, "amp": "bf16", "threads": 2,
     "wait_policy": "default",
 }  # fmt: skip
 CPU = Target("cpu")
@@ -28,11 +27,34 @@ def test_a_card_has_every_section_and_settings_that_a_recipe_takes(name):
     assert Recipe().replace(**card.changes(SIZES))
 
 
-def test_the_ladder_is_numbered_from_the_baseline_and_comes_first():
-    positions = [card.position for card in OPTIMIZATIONS.values()]
-    assert positions == [*range(len(LADDER)), *[math.inf] * (len(OPTIMIZATIONS) - len(LADDER))]
+def test_the_ladder_starts_from_the_baseline_and_comes_first():
     assert list(OPTIMIZATIONS)[: len(LADDER)] == list(LADDER)
     assert LADDER[0] == "baseline" and LADDER.index("tf32") < LADDER.index("amp")
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_no_two_stages_of_a_group_set_the_same_switch_or_need_one_of_the_other(group):
+    """They are measured without each other, and kept together."""
+    settings = [switch for name in group for switch in OPTIMIZATIONS[name].settings]
+    assert len(settings) == len(set(settings)) and len(group) <= 5
+    own = {OPTIMIZATIONS[name].switch for name in group}
+    for name in group:
+        switch = switches()[OPTIMIZATIONS[name].switch]
+        assert not (switch.idle_when and switch.idle_when[0] in own)
+
+
+@pytest.mark.parametrize(
+    ("stages", "expected"),
+    [
+        (LADDER[1:], [list(group) for group in GROUPS]),
+        (("uint8_copy", "batch_size", "compile"), [["uint8_copy", "batch_size"], ["compile"]]),
+        (("batch_size", "compile", "uint8_copy"), [["batch_size"], ["compile"], ["uint8_copy"]]),
+        (("ranks", "zero_grad"), [["ranks"], ["zero_grad"]]),  # which are in no group
+        (("batch_size", "batch_size"), [["batch_size"], ["batch_size"]]),
+    ],
+)
+def test_stages_keep_their_order_and_share_rounds_with_their_neighbours_of_the_same_group(stages, expected):
+    assert catalogue.groups(stages) == expected
 
 
 def test_a_card_names_its_switch_and_shows_the_official_documentation():

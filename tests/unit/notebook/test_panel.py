@@ -155,9 +155,8 @@ def test_two_hundred_draws_leave_as_many_widgets_as_two(monkeypatch):
 
 def test_the_line_says_what_is_left():
     panel = pk.LadderPanel(["data_loading"])
-    panel.status._began = time.monotonic() - 600
-    panel.status.follow(Update("baseline", "measuring", 0.5))
-    assert "baseline: measuring, 50%, about 10 min left" in panel.status.line.value
+    panel.status.follow(Update("baseline", "measuring", 0.5, left_s=600))
+    assert "baseline: measuring, at most 10:00 left, 50%" in panel.status.line.value
 
 
 def test_a_class_of_a_cell_is_refused_with_what_to_do():

@@ -102,13 +102,6 @@ def test_the_verdict_follows_from_the_interval(centre, half, rounds, verdict):
     assert (found.ratio, found.low, found.high) == pytest.approx(expected)
 
 
-def test_an_incarnation_has_as_many_rounds_as_its_start_is_worth():
-    rounds = statistics.rounds_per_incarnation
-    assert rounds(start_s=0.0, round_s=0.6, scatter=0.1, spread=Spread(0.02, 4)) == statistics.MIN_ROUNDS
-    assert rounds(start_s=6.0, round_s=0.6, scatter=0.1, spread=Spread(0.04, 4)) == round(2.5 * math.sqrt(10))
-    assert rounds(start_s=600.0, round_s=0.6, scatter=0.1, spread=Spread(0.02, 4)) == statistics.MOST_ROUNDS
-
-
 def test_noise_is_what_processes_differ_by_beyond_the_scatter_of_their_rounds():
     """Simulated: pairs that differ by 2% for good, rounds that scatter by 3%; pairs that do not differ."""
     generator = np.random.default_rng(0)

@@ -6,11 +6,11 @@ import pytest
 from msgspec import structs
 
 from perfkit.errors import RunFailed
-from perfkit.ladder.catalogue import KEPT
+from perfkit.ladder.catalogue import KEPT, SO_FAR
 from perfkit.results.schema import AGAIN
 from perfkit.results.store import RunStore
+from perfkit.studies.climb import climb, with_earlier
 from perfkit.studies.here import ThisMachine
-from perfkit.studies.rungs import climb, with_earlier
 from perfkit.studies.sources import Progress, plan
 from tests.unit.show.fake_runs import session
 
@@ -93,21 +93,21 @@ def limits(monkeypatch):
     return found
 
 
-def test_the_end_gets_the_time_of_three_stages_and_all_that_nobody_needed(machine, ladder, limits):
+def test_time_goes_by_sides_and_what_nobody_needed_to_those_that_come_later(machine, ladder, limits):
     climb(replace(ladder, rule=replace(ladder.rule, limit_s=300.0)))
-    assert limits == pytest.approx([300 / 6, 300 / 5, 300 / 4, 300], abs=2)
+    assert limits == pytest.approx([300 * 2 / 9, 300 * 2 / 7, 300 * 2 / 5, 300], abs=2)
 
 
 def test_what_cannot_act_takes_no_time_from_the_others(machine, ladder, limits):
     more = ladder.trying(stages=("data_loading", "pinning", "tf32", *NAMES[1:]))
     climb(replace(more, rule=replace(ladder.rule, limit_s=300.0)))
-    assert limits[0] == pytest.approx(300 / 6, abs=2), "as without them"
+    assert limits[0] == pytest.approx(300 * 2 / 9, abs=2), "as without them"
 
 
 def test_a_ladder_in_a_disturbed_room_gets_more_time(machine, ladder, limits):
     machine.taken = lambda: 0.4
     climb(replace(ladder, rule=replace(ladder.rule, limit_s=300.0, noisy_limit_s=600.0)))
-    assert limits == pytest.approx([300 / 6, 600 / 5, 600 / 4, 600], abs=2)
+    assert limits == pytest.approx([300 * 2 / 9, 600 * 2 / 7, 600 * 2 / 5, 600], abs=2)
 
 
 def test_without_verdicts_every_stage_is_kept_and_nothing_is_repeated(machine, ladder):
@@ -124,6 +124,55 @@ def test_one_stage_is_measured_beside_the_baseline_and_its_repetition(machine, l
 def test_nobody_waits_for_the_loop_below_a_stage_that_cannot_act(machine, ladder):
     (run,) = climb(ladder.trying(stages=("pinning",), below=True))
     assert run.status == "not_applicable" and not machine.slices()
+
+
+GROUP = ("batch_size", "uint8_copy")
+"""Two stages that share rounds."""
+
+
+def gains(recipe, together=1.0):
+    """A larger batch 1.2, bytes 1.3, channels_last 1.5 times as fast; the first two are not free together."""
+    larger = recipe.batch_size > 8
+    rate = 100.0 * 1.2**larger * 1.3**recipe.uint8_copy * 1.5**recipe.channels_last
+    return rate * (together if larger and recipe.uint8_copy else 1.0)
+
+
+def test_stages_of_a_group_share_rounds_and_the_next_is_built_on_all_that_were_kept(machine, ladder):
+    machine.rate = gains
+    runs = climb(ladder.trying(stages=(*GROUP, "channels_last")))
+    assert [run.stage for run in runs] == ["baseline", *GROUP, SO_FAR, "channels_last", KEPT, AGAIN]
+    base, larger, bytes_, both, layout, final, _ = runs
+    assert {tuple(sorted(machine.slices()[at : at + 3])) for at in range(0, 15, 3)} == {(0, 1, 2)}
+    for run, gain in ((larger, 1.2), (bytes_, 1.3)):
+        assert {pairing.against for pairing in run.pairings} == {base.id}
+        assert run.speedup("previous").ratio == run.speedup("baseline").ratio == pytest.approx(gain)
+    assert bytes_.recipe["batch_size"] != larger.recipe["batch_size"], "neither is built on the other"
+    assert layout.recipe == {**larger.recipe, "uint8_copy": True, "channels_last": True} == final.recipe
+    assert layout.speedup("previous").ratio == pytest.approx(1.5)
+    assert layout.previous(runs) is both and both.recipe == {**layout.recipe, "channels_last": False}
+    assert both.samples_per_s.value == pytest.approx(100 * 1.2 * 1.3) and not both.pairings
+    assert layout.speedup("baseline").ratio == pytest.approx(1.2 * 1.3 * 1.5)
+    assert layout.samples_per_s.value == pytest.approx(100 * 1.2 * 1.3 * 1.5)
+    assert len(machine.children) == 3 + 2 + 3
+
+
+def test_a_stage_that_fails_stops_no_other_of_its_group(machine, ladder):
+    machine.rate = gains
+    machine.fail("train", RunFailed("no", "x"), lambda child: child.recipe.batch_size > 8)
+    _, larger, bytes_, layout, *_ = climb(ladder.trying(stages=(*GROUP, "channels_last")))
+    assert [run.status for run in (larger, bytes_, layout)] == ["failed", "ok", "ok"]
+    assert layout.recipe["batch_size"] == 8 and layout.recipe["uint8_copy"]
+    assert layout.pairing("previous").against == bytes_.id
+
+
+@pytest.mark.parametrize(("together", "is_said"), [(1.0, False), (0.7, True)])
+def test_it_is_said_if_what_helps_alone_does_not_help_together(machine, ladder, together, is_said):
+    machine.rate = lambda recipe: gains(recipe, together)
+    *_, final, again = climb(ladder.trying(stages=GROUP))
+    said = [text for text in final.warnings if "does not help together" in text]
+    assert bool(said) is is_said and not any("together" in text for text in again.warnings)
+    if is_said:
+        assert said[0].startswith("everything kept is slower than 'uint8 copy' promised (1.30×")
 
 
 def test_runs_are_stored_and_told_in_the_order_of_the_ladder(machine, ladder):

@@ -3,15 +3,17 @@
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from perfkit.additions.parity.study import parity
 from perfkit.errors import InvalidValue
+from perfkit.ladder.catalogue import KEPT, SO_FAR
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.schema import AGAIN
 from perfkit.show import tables, terminal
 from perfkit.studies import rungs
-from perfkit.studies.rungs import climb
+from perfkit.studies.climb import climb
 from perfkit.studies.sources import Progress, plan
 
 NAME, ONE = "cpu-quick", {"cpu_threads": 1}
@@ -32,6 +34,21 @@ def test_a_whole_ladder_is_played_as_it_was_recorded():
     assert [update.run for update in progress] == runs
     text = " ".join(terminal.text(tables.sections(runs)).split())
     assert "played, not measured now." in text and runs[0].origin.describe() in text
+
+
+def test_a_ladder_measured_in_groups_is_played_in_its_order_and_one_stage_with_what_it_was_built_on(tmp_path):
+    """What was kept so far begins a group, as often as several stages were kept."""
+    old = [replace(run, origin=None) for run in recordings.find(NAME)]
+    by_stage = {run.stage: run for run in old}
+    base, loading, amp = (by_stage[name] for name in ("baseline", "data_loading", "amp"))
+    so_far = replace(loading, id="so-far", stage=SO_FAR, pairings=[], decision=None)
+    amp = replace(amp, pairings=[replace(each, against="so-far") for each in amp.pairings])
+    file = tmp_path / "groups.json"
+    file.write_bytes(recordings.text([base, loading, so_far, amp, *old[-2:]]))
+    played = climb(plan(device=f"recorded:{file}"))
+    assert [run.stage for run in played] == ["baseline", "data_loading", SO_FAR, "amp", KEPT, AGAIN]
+    before, stage = climb(plan(stages=["amp"], below=True, device=f"recorded:{file}"))
+    assert (before.id, stage.stage) == ("so-far", "amp")
 
 
 def test_some_stages_come_with_the_baseline_and_its_repetition():

@@ -1,0 +1,216 @@
+"""Climbing a ladder: its stages are measured in groups, those that help are kept, and the end is measured.
+
+The stages of a group are tried at the same time, each on top of what the groups before it left.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from msgspec import structs
+
+from perfkit.ladder import catalogue
+from perfkit.ladder.catalogue import KEPT, SO_FAR, Stage, StopRule
+from perfkit.results import stats
+from perfkit.results.rounds import Rounds
+from perfkit.results.run import Run, continued
+from perfkit.results.schema import Decision
+from perfkit.results.store import RunStore, keep
+from perfkit.show import units
+from perfkit.studies import rungs
+from perfkit.studies.sources import Plan, Progress, Source, opened
+
+END_SIDES = 3
+"""The baseline, everything kept, and the baseline again."""
+CACHED = 2
+"""Slices on a cached batch: the time of a ladder goes into rounds."""
+
+
+def climb(
+    plan: Plan,
+    store: RunStore | None = None,
+    progress: Progress | None = None,
+    earlier: Sequence[Run] = (),
+) -> list[Run]:
+    """Measures the ladder of a plan, or its recipes.
+
+    The `store` keeps the runs, and knows how far equal processes differ; `lost` has what it cannot keep.
+    Stages of a group (`catalogue.GROUPS`) are measured in the same rounds as the recipe that was kept before
+    it. A stage is kept if it is faster, if the plan says so, or if the preset has too few rounds for a
+    verdict. At the end everything that was kept is measured against the baseline: it may have been lucky, and
+    what helps alone may not help together. Nothing is built on a stage that fails; a workload that cannot be
+    loaded raises. A KeyboardInterrupt is raised after every process has ended.
+
+    `earlier`: runs of the same plan, to whose rounds these are added.
+    """
+    progress = progress or Progress()
+    runs: list[Run] = []
+    with opened(plan, progress, store=store) as source:
+        stored = source.stored()
+        for measured in stored or _measured(source):
+            run = with_earlier(measured, earlier)
+            if not stored:
+                keep(store, run)
+            progress.finish(run)
+            runs.append(run)
+    return runs
+
+
+def with_earlier(run: Run, earlier: Sequence[Run]) -> Run:
+    """A run with the rounds of the earlier one of its stage and recipe, if there is one, before its own."""
+    for before in earlier:
+        if (before.stage, before.recipe) == (run.stage, run.recipe) and before.status == run.status == "ok":
+            return continued(before, run)
+    return run
+
+
+def _measured(source: Source) -> Iterator[Run]:
+    ladder = source.plan.ladder
+    if not ladder.recipes and len(ladder.stages) > 1:
+        yield from _Climb(source).runs()
+        return
+    rows = rungs.all_stages(source)
+    if ladder.below and rows[-1].reason:  # there is nothing to compare it with
+        rows = rows[-1:]
+    if sum(not stage.reason for stage in rows) > 1 and _repeats(source):
+        rows = [*rows, rungs.again(rows[0])]
+    yield from source.measure(rows, source.plan.rule)
+
+
+class _Climb:
+    """A ladder under way: what is kept, and how it compares with the baseline."""
+
+    def __init__(self, source: Source) -> None:
+        plan = source.plan
+        self._source = source
+        # Where measuring costs nothing, each stage is built on the one before it.
+        names = plan.ladder.stages
+        self._groups = catalogue.groups(names) if source.is_costly else [[name] for name in names]
+        self._base = self._kept = rungs.first(plan, source.target)
+        self._base_run: Run | None = None
+        self._kept_run: Run | None = None
+        """The run of what is kept; None until it is measured: the baseline, or several stages together."""
+        self._newest: list[Run] = []
+        """The runs of the stages that were kept last, all of one group."""
+        self._below: list[Rounds] = []
+        """The rounds of every stage that is kept, each with those of what was kept before its group."""
+        self._began, self._limit_s = time.monotonic(), plan.rule.limit_s
+
+    def runs(self) -> Iterator[Run]:
+        """Measures one group after the other, then the end; the run of the baseline comes first."""
+        for number in range(len(self._groups)):
+            yield from self._group(number)
+            has_failed = self._base_run is not None and self._base_run.status != "ok"
+            if self._source.stopped or has_failed:
+                return
+        if self._kept is not self._base and _repeats(self._source):
+            yield from self._end()
+
+    def _candidates(self, number: int) -> list[Stage]:
+        """The stages of a group, each on top of what is kept."""
+        plan, target, kept = self._source.plan, self._source.target, self._kept.recipe
+        names, changes = self._groups[number], plan.ladder.changes
+        return [rungs.stage_of(plan, target, name, kept, changes) for name in names]
+
+    def _group(self, number: int) -> Iterator[Run]:
+        source, candidates = self._source, self._candidates(number)
+        if self._base_run and all(stage.reason for stage in candidates):  # nothing is measured again for them
+            yield from source.measure(candidates, source.plan.rule)
+            return
+        is_plain = source.is_costly or self._kept is self._base
+        references = [self._kept] if is_plain else [self._base, self._kept]
+        with source.progress.part(number, len(self._groups) + 1):
+            found = source.measure([*references, *candidates], self._rule(number))
+        before, runs = found[len(references) - 1], found[len(references) :]
+        base = self._base_run = self._base_run or before
+        if self._kept_run is None:
+            yield before
+        kept = self._kept_run = self._kept_run or before
+        if any(run.disturbed is not None for run in runs):
+            self._limit_s = source.plan.rule.noisy_limit_s
+        runs = [self._judged(run, kept, base) for run in runs]
+        self._keep(candidates, runs)
+        yield from runs
+
+    def _judged(self, run: Run, kept: Run, base: Run) -> Run:
+        """A run of a group with the decision on its stage, compared with what is kept and with the baseline.
+
+        Where the baseline was not measured again, the ratio to it is that to what was kept, times that of
+        every stage below.
+        """
+        plan, rate, pairings, decision = self._source.plan, base.samples_per_s, [], None
+        against = {"previous": kept.id, "baseline": base.id}
+        for pairing in run.pairings:
+            via = self._below if pairing.role == "baseline" else []
+            pairings.append(structs.replace(pairing, against=against[pairing.role], via=[*via]))
+        if ratio := run.speedup("previous"):
+            if run.stage in plan.ladder.keep or plan.rule.rounds < stats.MIN_ROUNDS:
+                decision = Decision(True, "plan")
+            else:
+                decision = Decision(ratio.is_faster, "climb", "" if ratio.is_faster else ratio.verdict)
+        reference = rate.value if rate and self._source.is_costly else None
+        return structs.replace(run, pairings=pairings, reference_samples_per_s=reference, decision=decision)
+
+    def _keep(self, candidates: Sequence[Stage], runs: Sequence[Run]) -> None:
+        """Has the next group built on the stages of this one that were kept."""
+        pairs = zip(candidates, runs, strict=True)
+        kept = [(stage, run) for stage, run in pairs if run.decision and run.decision.kept]
+        if not kept:
+            return
+        self._kept = _together(self._kept, [stage for stage, _ in kept])
+        self._newest = [run for _, run in kept]
+        self._kept_run = self._newest[0] if len(kept) == 1 else None
+        for run in self._newest:
+            if self._source.is_costly and (pairing := run.pairing("previous")):
+                self._below.append(pairing.rounds)
+
+    def _end(self) -> Iterator[Run]:
+        """Measures everything kept against the baseline, and the baseline against itself."""
+        source, count = self._source, len(self._groups)
+        final = replace(self._kept, name=KEPT, title="everything kept, measured again")
+        with source.progress.part(count, count + 1):
+            # To the full precision, however large the effect: this is the ratio that people tell.
+            rule = replace(self._rule(count), part=0.0)
+            _, *runs = source.measure([self._base, final, rungs.again(self._base)], rule)
+        assert self._base_run
+        base = self._base_run.samples_per_s
+        for run in runs:
+            newest = [] if run.is_again else self._newest
+            pairings = [structs.replace(each, against=self._base_run.id) for each in run.pairings]
+            rate, remarks = base.value if base else None, [*run.warnings, *_losses(run, newest)]
+            yield structs.replace(run, pairings=pairings, reference_samples_per_s=rate, warnings=remarks)
+
+    def _rule(self, number: int) -> StopRule:
+        """The rule of a group, or of the end: its share of the time that is left, by the sides to come."""
+        counts = list[int]()
+        for later in range(number, len(self._groups)):
+            acting = sum(not stage.reason for stage in self._candidates(later))
+            counts.append(acting + 1 if acting else 0)
+        counts.append(END_SIDES)
+        left_s = max(0.0, self._began + self._limit_s - time.monotonic())
+        own_s = left_s * counts[0] / sum(counts)
+        self._source.progress.later_s = left_s - own_s
+        return replace(self._source.plan.rule, limit_s=own_s, cached=CACHED)
+
+
+def _together(before: Stage, kept: Sequence[Stage]) -> Stage:
+    """What was kept before, with the changes of several stages."""
+    recipe = before.recipe
+    for stage in kept:
+        changes = stage.recipe.diff(before.recipe)
+        recipe = recipe.replace(**{name: value for name, (value, _) in changes.items()})
+    return Stage(SO_FAR, "kept so far", recipe)
+
+
+def _losses(kept: Run, newest: Sequence[Run]) -> Iterator[str]:
+    """What is to be said where everything kept is slower than a stage that was kept last, beyond chance."""
+    own = kept.speedup("baseline")
+    for run in newest:
+        ratio = run.speedup("baseline")
+        if own and ratio and own.high < ratio.low:
+            promised = f"'{run.title}' promised ({units.times(ratio.ratio)} of the baseline)"
+            yield f"everything kept is slower than {promised}: what helps alone does not help together"
+
+
+def _repeats(source: Source) -> bool:
+    return "A/A noise" not in source.refused and source.plan.rule.rounds >= stats.MIN_ROUNDS
