@@ -219,7 +219,7 @@ KEPT = "kept"
 """The name of the row that ends a ladder: everything that was kept, measured in new processes."""
 
 NOT_STAGES = (AGAIN, SO_FAR, KEPT)
-"""The rows of a ladder that are no stage of it."""
+"""The rows of a ladder that are not stages."""
 
 
 @dataclass(frozen=True)
