@@ -106,6 +106,8 @@ if __name__ == "__main__":
         port = str(free.getsockname()[1])
     torch.multiprocessing.spawn(main, (port,), nprocs=2)
 """
+FORKED = """from torch.multiprocessing import start_processes
+    start_processes(main, (port,), nprocs=2, start_method="fork")"""
 LOOP = """
 rank, world = joined()
 model = DistributedDataParallel(nn.Linear(8, 4))
@@ -176,6 +178,13 @@ def test_ranks_that_a_script_starts_itself_train_on_the_same_rows(write):
     assert seen.ranks == 2
     assert seen.first_sentence.startswith(f"{line('DataLoader(data')}: all 2 ranks train on the same rows")
     assert "sampler.set_epoch" in seen.first_sentence
+
+
+def test_ranks_that_are_forked_are_seen_and_tell_what_they_have_seen_at_their_end(write):
+    write(ALL_ROWS.replace("torch.multiprocessing.spawn(main, (port,), nprocs=2)", FORKED))
+    seen = watch(launch_of("python", ["train.py"], False))
+    assert (seen.ranks, seen.ended) == (2, True)
+    assert "train on the same rows" in seen.first_sentence
 
 
 def test_a_rank_that_raises_is_named_with_its_last_words(write):

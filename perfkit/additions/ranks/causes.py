@@ -19,8 +19,9 @@ from perfkit.show import units
 _LEAST, _UNLIKE = 0.1, 1.15
 """Of the time: what takes less is not a cause; how many times as long inputs are to be called so."""
 _FEWEST_ROWS, _FEWEST_EPOCHS = 4, 2
-_UNEQUAL, _MANY_BUCKETS, _SMALL = 1.2, 25, 1 << 20
-"""How many times as many rows a step are unequal; how many buckets are many, with so few bytes each."""
+_WORDS = {"waiting": "loading its data", "own code": "the script's own code"}
+_UNEQUAL, _MANY_BUCKETS, _USUAL_BUCKET = 1.2, 25, 25 << 20
+"""How many times as many rows a step are unequal; how many buckets are many; bytes of one by default."""
 
 
 @dataclass(frozen=True)
@@ -170,16 +171,16 @@ def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, st
     here = units.duration(own.parts[part])
     there = units.duration(fmean(spent.parts[part] for spent in rest))
     mark = f"an {found.mark}: " if found.mark == "evaluation" else f"a {found.mark}: " if found.mark else ""
-    text = f"`{text_at(line)}`" if line and text_at(line) else _in_words(found.part)
+    text, words = text_at(line) if line else "", _WORDS.get(found.part, f"its {found.part}")
+    quoted = f"`{text}`" if text else words
     if found.at_times:
-        return place(line), f"{mark}{text}"
+        return place(line), f"{mark}{quoted}"
     if computes:
-        return "", f"its {found.part} pass takes {here}, and {there} on the others, with inputs as large"
-    return place(line), f"{text} takes {here} a step, and {there} on the others"
-
-
-def _in_words(part: str) -> str:
-    return {"waiting": "loading its data", "own code": "the script's own code"}.get(part, f"its {part}")
+        is_clear = own.parts[part] > 2 * fmean(spent.parts[part] for spent in rest)
+        why = f"its {found.part} pass takes {here}, and {there} on the others, with inputs as large"
+        return place(line) if is_clear else "", why
+    start = f"{quoted}: {words}" if text else words
+    return place(line), f"{start} takes {here} a step, and {there} on the others"
 
 
 def _sampled(part: str) -> Sequence[str]:
@@ -243,9 +244,9 @@ def _of_buckets(ddp: Ddp, share: float) -> Finding | None:
     facts: dict[str, Any] = {"count": count, "size": units.size(ddp.bytes), "largest": largest}
     if ddp.is_compiled:
         return of_table("exposed_around_compiled", where, share, **facts)
-    if count == 1 and ddp.bytes > _SMALL:
+    if count == 1 and ddp.cap > _USUAL_BUCKET:
         return of_table("exposed_in_one_bucket", where, share, **facts)
-    if count >= _MANY_BUCKETS and ddp.bytes < count * _SMALL:
+    if count >= _MANY_BUCKETS and ddp.cap < _USUAL_BUCKET:
         return of_table("exposed_in_many_buckets", where, share, **facts)
     return None
 
@@ -276,7 +277,10 @@ def _collectives(seen: Symptoms) -> Found:
         is_in_each = exchange.count >= 0.9 * seen.first.count > 0
         if not is_in_each or share < _LEAST / 2:
             continue
-        if exchange.name == BUFFERS:
+        if exchange.name == "all_reduce" and not seen.first.ddps:
+            count = round(exchange.count / seen.first.count)
+            yield of_table("averaged_by_hand", place(exchange.where), share, count=count)
+        elif exchange.name == BUFFERS:
             buffers = sum(ddp.buffers for ddp in seen.first.ddps)
             yield of_table("buffers_in_each_step", _model(seen), share, buffers=buffers)
         else:

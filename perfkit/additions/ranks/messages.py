@@ -62,8 +62,8 @@ class LoaderOfRank(msgspec.Struct, frozen=True, kw_only=True):
 class Ddp(msgspec.Struct, frozen=True, kw_only=True):
     """A `DistributedDataParallel` model, by torch's own account of it.
 
-    `needs_no_search`: `find_unused_parameters` is on, and none was unused. `is_compiled`: the model in it was
-    compiled before. `sync_norms`: layers of `SyncBatchNorm`.
+    `needs_no_search`: `find_unused_parameters` is on, and none was unused. `cap`: bytes of a bucket, at most.
+    `is_compiled`: the model in it was compiled before. `sync_norms`: layers of `SyncBatchNorm`.
     """
 
     where: str
@@ -72,6 +72,7 @@ class Ddp(msgspec.Struct, frozen=True, kw_only=True):
     needs_no_search: bool
     buffers: int
     backend: str
+    cap: int = 0
     is_compiled: bool = False
     sync_norms: int = 0
 

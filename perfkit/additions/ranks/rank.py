@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import faulthandler
 import functools
+import multiprocessing.util
 import os
 import signal
 import socket
@@ -104,7 +105,8 @@ class Rank:
             except OSError as problem:  # another machine than that of who watches: the rank trains on
                 print(f"perfkit cannot see rank {self._rank}: {problem}", file=sys.stderr)
                 return result
-            self._line = Connection(sock.detach())
+            self._line, self._is_over = Connection(sock.detach()), False  # it may have been forked
+            multiprocessing.util.Finalize(None, self._end, exitpriority=0)  # what is forked has no `atexit`
             if local < self._world:
                 self._store = self._own_line_to_the_store()
             self._show_stacks()
@@ -305,9 +307,7 @@ class Rank:
         sampler, batches = (getattr(loader, name, None) for name in ("sampler", "batch_sampler"))
         knows = ("num_replicas", "num_processes", "world_size")
         samplers = (sampler, batches, getattr(batches, "sampler", None))
-        is_shuffled = isinstance(sampler, torch.utils.data.RandomSampler) or getattr(
-            sampler, "shuffle", False
-        )
+        is_random = isinstance(sampler, torch.utils.data.RandomSampler)
         rows = drawn = None
         with contextlib.suppress(TypeError, NotImplementedError, AttributeError):
             rows, drawn = len(loader.dataset), len(loader.sampler)
@@ -317,7 +317,7 @@ class Rank:
             rows=rows,
             drawn=drawn,
             is_divided=any(hasattr(each, name) for each in samplers for name in knows),
-            is_shuffled=bool(is_shuffled),
+            is_shuffled=is_random or bool(getattr(sampler, "shuffle", False)),
             epochs=self._epochs.get(id(getattr(loader, "dataset", None)), []),
         )
 
@@ -381,6 +381,7 @@ def _ddp(model: Any, where: str, told: dict[str, Any]) -> Ddp:
         needs_no_search=bool(searches and not told.get("unused_parameter_size")),
         buffers=sum(1 for _ in model.module.buffers()),
         backend=str(told.get("backend_name", "")),
+        cap=told.get("bucket_cap_bytes", 0),
         is_compiled=hasattr(model.module, "_orig_mod"),
         sync_norms=sum(isinstance(part, torch.nn.SyncBatchNorm) for part in model.modules()),
     )

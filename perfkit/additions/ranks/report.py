@@ -36,21 +36,14 @@ def ranks_table(found: Lateness) -> Table:
 
 def exchanges_table(states: Sequence[State]) -> Table:
     """The collectives that took most, and the gradients."""
-    rows: list[list[Cell | str]] = [
-        [
-            each.name,
-            place(each.where),
-            f"rank {state.rank}",
-            Cell(each.count),
-            Cell(each.seconds, units.duration),
-        ]
-        for state in states
-        for each in sorted(state.exchanges, key=lambda each: -each.seconds)[:4]
-    ]
+    rows: list[list[Cell | str]] = []
+    for state in states:
+        for each in sorted(state.exchanges, key=lambda each: -each.seconds)[:4]:
+            spent = Cell(each.seconds, units.duration)
+            rows.append([each.name, place(each.where), f"rank {state.rank}", Cell(each.count), spent])
     for ddp in states[0].ddps:
         backward = ", ".join(map(place, states[0].backward[:2]))
         buckets = units.plural(len(ddp.buckets), "bucket")
         rows.append([f"gradients, {units.size(ddp.bytes)} in {buckets}", backward, "all", "", ""])
-    return Table(
-        ("exchange", "where", "rank", "calls", "time"), rows, note="" if rows else "nothing was seen"
-    )
+    note = "" if rows else "nothing was seen"
+    return Table(("exchange", "where", "rank", "calls", "time"), rows, note=note)

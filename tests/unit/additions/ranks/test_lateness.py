@@ -84,6 +84,11 @@ def test_longer_inputs_explain_a_late_rank_and_noise_is_no_cause():
     assert "9.00× as large (900 elements, not 100)" in found([early, late])["late_rank"].evidence
     alike = ranks(0.2, 0.9)
     assert "with inputs as large" in found(alike)["late_rank"].evidence
+    slow = Stack("backward", ["train.py:6"], 10.0)
+    asleep = [alike[0], msgspec.structs.replace(alike[1], stacks=[slow])]
+    assert found(asleep, is_disturbed=True)["late_rank"].where == "train.py:6", (
+        "noise makes nothing twice as long"
+    )
     assert "late_rank" not in found(alike, is_disturbed=True)
 
 
@@ -231,8 +236,9 @@ def test_batches_of_unequal_size_are_told_as_what_they_do_to_the_gradients():
 @pytest.mark.parametrize(
     ("changes", "cause"),
     [
-        ({"buckets": [4 << 20], "bytes": 4 << 20}, "exposed_in_one_bucket"),
-        ({"buckets": [1 << 10] * 40, "bytes": 40 << 10}, "exposed_in_many_buckets"),
+        ({"buckets": [4 << 20], "bytes": 4 << 20, "cap": 100 << 20}, "exposed_in_one_bucket"),
+        ({"buckets": [1 << 20], "bytes": 1 << 20, "cap": 25 << 20}, "exposed_exchange"),
+        ({"buckets": [1 << 20] * 40, "bytes": 40 << 20, "cap": 1 << 20}, "exposed_in_many_buckets"),
         ({"buckets": [1 << 20, 3 << 20], "bytes": 4 << 20, "is_compiled": True}, "exposed_around_compiled"),
         ({"buckets": [1 << 20, 3 << 20], "bytes": 4 << 20}, "exposed_exchange"),
     ],
@@ -258,3 +264,13 @@ def test_what_only_gpus_have_is_read_from_their_ranks():
     assert {"ranks_share_a_gpu", "gloo_on_gpus", "sync_batch_norm"} <= causes_of(here)
     apart = [msgspec.structs.replace(here[0], gpu="b cuda:0"), here[1]]
     assert "ranks_share_a_gpu" not in causes_of(apart)
+
+
+def test_gradients_that_are_averaged_by_hand_are_no_metric_to_leave_out():
+    states = [
+        msgspec.structs.replace(state, ddps=[], exchanges=[Exchange("all_reduce", "train.py:8", 1600, 8.0)])
+        for state in ranks(0.5, 0.5)
+    ]
+    told = found(states)["averaged_by_hand"]
+    assert "called 80 times in each step" in told.evidence
+    assert "collective_in_each_step" not in found(states)
