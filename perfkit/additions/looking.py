@@ -1,9 +1,13 @@
 """What the additions share that look at the steps of one recipe, in a fresh process."""
 
 import contextlib
+import secrets
+import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from perfkit import machine
 from perfkit.recipe import Recipe
 from perfkit.studies import rungs
 from perfkit.studies.sources import Progress, Source, opened, plan
@@ -29,3 +33,19 @@ def prepared(
     wanted = plan(workload, stages=[stage], below=True, **more)
     with opened(wanted, progress or Progress(), study) as source:
         yield source, rungs.acting(source).recipe
+
+
+def new_trace() -> Path:
+    """The file of a further trace, among the runs."""
+    folder = machine.data_folder() / "runs" / "profiles"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}.pt.trace.json.gz"
+
+
+def profiled(
+    source: Source, recipe: Recipe, steps: int, path: Path | None = None, stacks: bool = False
+) -> Path:
+    """The trace of some steps of a recipe, after five that are skipped or discarded; a new file if None."""
+    path = path or new_trace()
+    source.look(recipe, "profile", path=str(path), wait=1, warmup=4, active=steps, stacks=stacks)
+    return path

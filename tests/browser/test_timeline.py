@@ -13,12 +13,12 @@ from tests.browser.lab import ARTEFACTS
 TEXTS = ["", "train.py:7", "train.py:9", "forward", "conv", "launch", "step", "kernel_a", "kernel_b", "relu"]
 
 
-def columns(*bars, busy=0, events=1):
+def columns(*bars):
     """A row of the timeline; each bar has name, start and duration in µs, part, and perhaps a place."""
     row = []
     for name, start, duration, part, *place in bars:
         about = (TEXTS.index(name), PARTS.index(part), TEXTS.index(*place or [""]))
-        row.append((1000 * start, 1000 * duration, 1000 * busy, events, *about))
+        row.append((1000 * start, 1000 * duration, *about))
     return list(map(list, zip(*row, strict=True)))
 
 
@@ -29,7 +29,9 @@ HOST = [
 ]
 DEVICE = (("kernel_a", 10, 10, "kernel"), ("kernel_b", 60, 30, "kernel"))
 LANES = Lanes(
-    duration=100_000,
+    start=0,
+    end=100_000,
+    left_out=0,
     step=0,
     steps=([0], [100_000], ["step"]),
     texts=TEXTS,
@@ -113,22 +115,20 @@ def test_a_span_is_selected_with_the_mouse_and_with_the_keyboard(timeline):
     expect(timeline.locator("#pk-timeline-span")).to_contain_text("Selected")
 
 
-def test_steps_are_visited_and_short_events_share_a_pale_bar(shown):
-    steps = ([0, 100_000], [100_000] * 2, ["step 1", "step 2"])
-    together = columns(("relu", 120, 40, "kernel"), busy=20, events=1500)
-    row = [[*few, *more] for few, more in zip(columns(*DEVICE), together, strict=True)]
-    gpu = Lane(label="GPU", kind="stream", rows=[row])
-    window = Lanes(duration=200_000, step=0, steps=steps, lanes=[gpu], texts=TEXTS)
+def test_steps_are_visited_and_what_is_not_shown_is_said(shown):
+    steps = ([10_000, 110_000], [100_000] * 2, ["step 1", "step 2"])
+    gpu = Lane(label="GPU", kind="stream", rows=[columns(*DEVICE, ("relu", 120, 20, "kernel"))])
+    window = Lanes(start=10_000, end=210_000, left_out=1500, step=0, steps=steps, lanes=[gpu], texts=TEXTS)
     page = shown(window)
     canvas, said = page.locator("#pk-timeline"), page.locator("#pk-timeline-said")
-    expect(said).to_contain_text("0.0 µs to 100.0 µs of 200.0 µs; 1,500 short events outside of step 1")
+    expect(said).to_contain_text("10.0 µs to 110.0 µs of 210.0 µs; 1,500 events are not here")
     canvas.press("s")
-    expect(said).to_contain_text("100.0 µs to 200.0 µs")
-    expect(page.locator("#pk-timeline-sum")).to_have_text("kernels 20.0 µs (20%, 1,500×)")
+    expect(said).to_contain_text("110.0 µs to 210.0 µs")
+    expect(page.locator("#pk-timeline-sum")).to_have_text("kernels 20.0 µs (20%, 1×)")
     canvas.press("0")
-    expect(said).to_contain_text("0.0 µs to 200.0 µs")
+    expect(said).to_contain_text("10.0 µs to 210.0 µs")
     canvas.click(position={"x": 300, "y": 8})
-    expect(said).to_contain_text("0.0 µs to 100.0 µs")
+    expect(said).to_contain_text("10.0 µs to 110.0 µs")
 
 
 def test_a_frame_has_the_colours_of_the_notebook_around_it(page):

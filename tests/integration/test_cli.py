@@ -140,7 +140,7 @@ def test_the_workload_of_the_documents_works(tmp_path, monkeypatch):
 BEFORE = str(ROOT / "data" / "recordings" / "traces" / "photos-baseline.pt.trace.json.gz")
 FIELDS = """
     schema files device shows recorded_us steps_are late_rank ranks health steps mean_step_us mean_us exposed_and_hidden_us gpu_utilization
-    gpu_utilization_with_copies est_sm_efficiency est_achieved_occupancy tensor_core operators kernels transfers syncs idle communication
+    gpu_utilization_with_copies tensor_core operators kernels transfers syncs idle communication
     diagnosis
 """.split()
 

@@ -3,11 +3,12 @@
 Drawn from plain data, whoever has it: a recording, the simulation, a profile, or stamps of a training.
 """
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
+from perfkit.additions.intervals import merge
 from perfkit.show import style
 from perfkit.show.style import Figure
 
@@ -65,10 +66,9 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def computing(self) -> list[tuple[float, float]]:
         """When kernels run in the two steps."""
-        spans = (
-            (max(0.0, bar.start_ms), min(bar.end_ms, self.length_ms)) for bar in self.rows.get("kernels", [])
-        )
-        return merged((start, end) for start, end in spans if start < end)
+        bars = self.rows.get("kernels", [])
+        times = np.array([[bar.start_ms, bar.end_ms] for bar in bars]).reshape(-1, 2)
+        return merge(*times.clip(0.0, self.length_ms).T).pairs()
 
     @property
     def computing_ms(self) -> float:
@@ -192,14 +192,3 @@ def _arrow(ax: Any, closed: tuple[str, tuple[float, float]], at: float) -> None:
 
 def _ms(value: float) -> str:
     return f"{value:.3g}" if value >= 1 else f"{value:.1f}"
-
-
-def merged(spans: Iterable[tuple[float, float]], least: float = 0.0) -> list[tuple[float, float]]:
-    """The union of spans; gaps up to `least` are filled."""
-    union: list[tuple[float, float]] = []
-    for start, end in sorted(spans):
-        if union and start - union[-1][1] <= least:
-            union[-1] = union[-1][0], max(end, union[-1][1])
-        else:
-            union.append((start, end))
-    return union

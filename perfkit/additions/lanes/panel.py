@@ -10,8 +10,7 @@ from IPython.display import HTML
 from perfkit import machine
 from perfkit.additions.lanes import MEASURE, sides
 from perfkit.additions.lanes.figures import Bar, Lanes, Side
-from perfkit.additions.looking import prepared
-from perfkit.additions.trace.profile import new_file
+from perfkit.additions.looking import prepared, profiled
 from perfkit.errors import InvalidValue, one_of
 from perfkit.notebook.shown import with_line
 from perfkit.recipe import Recipe
@@ -111,9 +110,7 @@ def _looked(source: Source, recipe: Recipe, title: str) -> Side:
     """Two steady steps of a recipe: stamped on a CPU, from a profile elsewhere."""
     if source.plan.subject.device == "cpu":
         return source.look(recipe, MEASURE, title=title)  # type: ignore[no-any-return]
-    path = new_file()
-    source.look(recipe, "profile", path=str(path), wait=1, warmup=4, active=STEPS, stacks=False)
-    side = sides.of_trace(path, title, FIRST)
+    side = sides.of_trace(profiled(source, recipe, STEPS), title, FIRST)
     return msgspec.structs.replace(side, samples=recipe.batch_size * recipe.accumulation)
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from perfkit.additions.lanes.figures import Bar, Side, merged
+from perfkit.additions.intervals import merge
+from perfkit.additions.lanes.figures import Bar, Side
 from perfkit.additions.trace.events import KERNELS, Kind
 from perfkit.additions.trace.formats import TraceError
-from perfkit.additions.trace.intervals import Ints
 from perfkit.additions.trace.table import Trace
 
 _LEAST = 0.003
@@ -66,8 +66,8 @@ def _bars(trace: Trace, kinds: tuple[Kind, ...], what: str, window: tuple[int, i
     bars = []
     for step in sorted(set(steps.tolist())):
         chosen = (steps == step) & (begins < end) & (ends > start)
-        spans = zip(begins[chosen].tolist(), ends[chosen].tolist(), strict=True)
-        for began, ended in merged(spans, _LEAST * (end - start)):
+        spans = merge(begins[chosen], ends[chosen], round(_LEAST * (end - start)))
+        for began, ended in spans.pairs():
             number = step if step >= 0 else None  # launched before the recording
             bars.append(Bar((began - start) / 1e6, (ended - start) / 1e6, what, number))
     return bars
@@ -75,13 +75,13 @@ def _bars(trace: Trace, kinds: tuple[Kind, ...], what: str, window: tuple[int, i
 
 def _blocked(trace: Trace, start: int, end: int) -> list[Bar]:
     """Long calls of the runtime, in which the host waits for the device, and the launches between them."""
-    least = _LEAST * (end - start)
-    is_long = trace.duration(trace.calls) > least
-    waits = merged(_spans(trace, trace.calls[is_long]), _MANY * least)
+    calls, least = trace.table[trace.calls], round(_LEAST * (end - start))
+    is_long = calls.end - calls.start > least
+    waits = merge(calls.start[is_long], calls.end[is_long], _MANY * least).pairs()
     launches = [
-        span
-        for span in merged(_spans(trace, trace.calls[~is_long]), least)
-        if not any(began <= span[0] and span[1] <= ended for began, ended in waits)
+        (first, last)
+        for first, last in merge(calls.start[~is_long], calls.end[~is_long], least).pairs()
+        if not any(began <= first and last <= ended for began, ended in waits)
     ]
     return [
         Bar((began - start) / 1e6, (ended - start) / 1e6, kind)
@@ -89,10 +89,6 @@ def _blocked(trace: Trace, start: int, end: int) -> list[Bar]:
         for began, ended in spans
         if began < end and ended > start
     ]
-
-
-def _spans(trace: Trace, rows: Ints) -> list[tuple[float, float]]:
-    return [*zip(trace.table.start[rows].tolist(), trace.table.end[rows].tolist(), strict=True)]
 
 
 def _workers(trace: Trace, start: int, end: int) -> list[Bar]:

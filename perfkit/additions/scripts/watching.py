@@ -13,6 +13,7 @@ from perfkit import machine
 from perfkit.additions.advice.finding import Finding, ordered, warnings_of
 from perfkit.additions.inside import SYNCS, SyncReport
 from perfkit.additions.inside.trend import Trend, trend
+from perfkit.additions.looking import new_trace
 from perfkit.additions.scripts import causes, evidence, report
 from perfkit.additions.scripts.causes import Growth, Switches, Symptoms
 from perfkit.additions.scripts.evidence import Evidence
@@ -22,7 +23,6 @@ from perfkit.additions.scripts.study import Memory, ScriptSource, script_plan
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.model import Bottleneck
-from perfkit.additions.trace.profile import new_file
 from perfkit.errors import RunFailed
 from perfkit.machine import cores
 from perfkit.results.stats import CLEAN
@@ -137,7 +137,7 @@ class _Watching:
         ) or Evidence(steps=0)
         memory = self._go_on(whole)
         syncs = self._look("hidden waits", SYNCS, steps=_SYNC_STEPS)
-        trace = self._look("a profile", "profile", path=str(new_file()), **_PROFILED)
+        trace = self._look("a profile", "profile", path=str(new_trace()), **_PROFILED)
         symptoms = self._symptoms(looked, memory)
         script.stop()
         self._source.facts = self._facts

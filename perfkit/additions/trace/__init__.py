@@ -1,8 +1,4 @@
-"""Reading PyTorch profiler traces: a table of events in, tables of figures out.
-
-analysis = perfkit.additions.trace.analysis.analyse("step.pt.trace.json.gz")
-print(analysis.gpu_utilization, analysis.mean_us)
-"""
+"""Reading PyTorch profiler traces: a table of events in, tables of figures out (`analysis.analyse`)."""
 
 COMMANDS = {
     "trace": (

@@ -10,7 +10,7 @@ import jinja2
 
 from perfkit.show import units
 
-_PLAIN = ("summary.jinja", "ranks.jinja")
+_PLAIN = ("summary.jinja", "ranks.jinja", "use.jinja")
 """Sentences, which are escaped where they are shown."""
 
 
@@ -33,9 +33,10 @@ def us(value: float | None) -> str:
 
 
 def filled(template: str, **facts: Any) -> str:
-    """The text of a template."""
+    """The text of a template; sentences have single spaces."""
     loader = jinja2.PackageLoader(__package__, ".")
     environment = jinja2.Environment(loader=loader, autoescape=lambda name: name not in _PLAIN)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     environment.filters |= {"us": us, "percent": units.percent, "clean": lambda name: units.clean(name, 60)}
-    return environment.get_template(template).render(**facts)
+    text = environment.get_template(template).render(**facts)
+    return " ".join(text.split()) if template in _PLAIN else text

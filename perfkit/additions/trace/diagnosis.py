@@ -1,6 +1,6 @@
 """The bottlenecks that an analysis shows, and which switches could act on them."""
 
-from collections.abc import Iterator
+from typing import Any
 
 from perfkit.additions.trace import data
 from perfkit.additions.trace.model import Analysis, Bottleneck
@@ -9,11 +9,6 @@ _BOUNDED = 0.95
 """Share of a step beyond which Amdahl's bound is too large to be useful."""
 _FEW = 0.05
 """Share of a step up to which first calls do not matter."""
-UNKNOWN_DEVICE = {
-    *("nothing_recorded", "no_kernels", "no_gpu_events", "operators_on_gpu", "on_mps", "perhaps_mps"),
-    "truncated",
-}
-"""Problems because of which nothing tells on what the operators ran, or how long."""
 
 
 def diagnose(analysis: Analysis) -> list[Bottleneck]:
@@ -27,14 +22,17 @@ def diagnose(analysis: Analysis) -> list[Bottleneck]:
     step_us, rows = analysis.mean_step_us, []
     if not step_us or analysis.mean_us["other"] is None or analysis.is_empty:
         return []
+    device = "accelerator" if analysis.has_accelerator else analysis.device["kind"]
     once = _idle(analysis, "first_calls")
     if once < _FEW * step_us:
         once = 0.0
     of = "the recording" if analysis.is_whole else "a step"
-    for name, exposed in _cases(analysis):
-        words = data.table("words")["bottleneck"][name]
+    for name, words in data.table("words")["bottleneck"].items():
+        if device not in words["on"]:
+            continue
         length = step_us - once if once and name != "first-calls" else step_us
-        share = (exposed or 0.0) / length if length else 0.0
+        exposed = _exposed(analysis, words)
+        share = exposed / length if length else 0.0
         if share < words["least"]:
             continue
         rest = " without first calls" if length < step_us else ""
@@ -42,7 +40,7 @@ def diagnose(analysis: Analysis) -> list[Bottleneck]:
         bottleneck = Bottleneck(
             bottleneck=name.removesuffix("-cpu"),
             message=f"{share:.0%} of {of}{rest}: {message}",
-            exposed_us=exposed or 0.0,
+            exposed_us=exposed,
             share_of_step=share,
             gain_at_most=1 / (1 - share) if share < _BOUNDED and not words.get("unbounded") else None,
             try_next=[switch for switch in words.get("try", []) if _can_act(switch, analysis)],
@@ -51,31 +49,16 @@ def diagnose(analysis: Analysis) -> list[Bottleneck]:
     return sorted(rows, key=lambda row: -row.exposed_us)
 
 
-def _cases(analysis: Analysis) -> Iterator[tuple[str, float | None]]:
-    """The bottlenecks that there could be, and their exposed µs per step."""
-    mean = analysis.mean_us
-    yield "data-bound", mean["dataloader"]
-    if analysis.device["kind"] == "cpu":
-        yield "device-bound-cpu", mean["cpu_op"]
-        yield "host-bound-cpu", mean["other"]
-        yield "communication-bound", mean["communication"]
-    if not analysis.has_accelerator:
-        return
-    yield "first-calls", _idle(analysis, "first_calls")
-    yield "host-bound", _idle(analysis, "launch")
-    yield "end-of-step", _idle(analysis, "end_of_step")
-    yield "late-start", _idle(analysis, "queued")
-    yield "unknown", _idle(analysis, "unknown")
-    yield "allocation", _idle(analysis, "allocator")
-    yield "garbage-collection", _idle(analysis, "gc")
-    talk = (analysis.communication or {}).get("exposed_us_per_step")
-    yield "communication-bound", talk or _idle(analysis, "collective")
-    yield "device-bound", mean["kernel"]
-    yield "sync-bound", _idle(analysis, "synchronisation")
-    across = [row for row in analysis.transfers if row.direction in ("HtoD", "DtoH")]
-    if across:
-        copies = min(mean["memcpy"] or 0.0, sum(row.us_per_step for row in across))
-        yield "copy-bound", copies + _idle(analysis, "copy")
+def _exposed(analysis: Analysis, words: dict[str, Any]) -> float:
+    """The exposed µs per step of a bottleneck: of a part of the step, and of a cause of idle time."""
+    part, cause = words.get("part", ""), words.get("idle", "")
+    exposed = analysis.mean_us.get(part) or 0.0
+    if part == "memcpy":
+        across = [row.us_per_step for row in analysis.transfers if row.direction in ("HtoD", "DtoH")]
+        if not across:
+            return 0.0
+        exposed = min(exposed, sum(across))
+    return exposed + _idle(analysis, cause)
 
 
 def _idle(analysis: Analysis, cause: str) -> float:

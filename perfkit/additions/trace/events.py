@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from perfkit.additions.intervals import Ints
 from perfkit.additions.trace import data
-from perfkit.additions.trace.intervals import Ints
 from perfkit.additions.trace.reader import Args, Event
 
 _FARTHEST_NS, _LONGEST_NS = 4 * 10**18, 10**15
@@ -92,10 +92,8 @@ class Tabulator:
             end=start + length,
             correlation=np.array([a.correlation for a in args], np.int64),
             bytes=np.array([a.bytes if a.bytes >= 0 else a.size for a in args], np.int64),
-            blocks=np.array([a.blocks for a in args], np.float64),
-            occupancy=np.array([a.occupancy for a in args], np.float64),
-            # The profiler's own number; NaN where it gives none.
-            identity=np.array([a.frame if a.operator is None else a.operator for a in args], np.float64),
+            # The profiler's own number; -1 where it gives none.
+            identity=np.array([a.frame or a.operator or -1 for a in args], np.float64),
         )
         return table if fits.all() else table[fits]
 

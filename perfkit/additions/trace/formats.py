@@ -25,9 +25,9 @@ class TraceError(InvalidValue):
 
 def _fits(form: dict[str, Any], name: str, begin: bytes) -> bool:
     """Whether a file's name or its first bytes are those of a format."""
-    if form.get("suffix"):
+    if "suffix" in form:
         return name.lower().endswith(tuple(form["suffix"]))
-    if form.get("holds"):
+    if "holds" in form:
         return re.search(form["holds"].encode(), begin) is not None
     at = form.get("at", 0)
     return any(begin.startswith(text.encode("latin-1"), at) for text in form["begins"])
@@ -36,19 +36,9 @@ def _fits(form: dict[str, Any], name: str, begin: bytes) -> bool:
 def refusal(name: str, begin: bytes, is_cut: bool = False) -> TraceError:
     """The error for a file that is not a trace: what it is, and what to do.
 
-    Args:
-        name: of the file.
-        begin: its first bytes, unpacked if it is a gzip file.
-        is_cut: whether no more could be unpacked.
+    `begin`: its first bytes, unpacked; `is_cut`: whether no more could be unpacked.
     """
     if is_cut:
         return TraceError(f"{name}: the file is cut off or damaged before its first event", "Copy it again")
-    for form in data.table("formats")["format"]:
-        if _fits(form, name, begin):
-            return TraceError(f"{name}: {form['is']}", form.get("do", ADVICE))
-    if not begin:
-        return TraceError(f"{name}: the file is empty", "Record or copy it again")
-    if begin[:1] in (b"{", b"["):
-        return TraceError(f"{name}: this is JSON, but not a trace of the PyTorch profiler", ADVICE)
-    sort = "binary data" if b"\0" in begin else "text, but not JSON"
-    return TraceError(f"{name}: this is {sort}, so not a trace of the PyTorch profiler", ADVICE)
+    form = next(form for form in data.table("formats")["format"] if _fits(form, name, begin))
+    return TraceError(f"{name}: {form['is']}", form.get("do", ADVICE))

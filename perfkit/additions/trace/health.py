@@ -11,19 +11,17 @@ from perfkit.additions.trace.model import Health
 from perfkit.additions.trace.table import Trace
 from perfkit.show import units
 
-_DEVICE = [
-    *("breakdown_us", "mean_us", "exposed_and_hidden_us", "idle", "gpu_utilization", "tensor_core"),
-    *("gpu_utilization_with_copies", "est_sm_efficiency", "est_achieved_occupancy"),
-]
-"""Figures that need every event of the device."""
 _FEW = 0.01
 """A share of launches without a kernel that the edges of the recording explain."""
 
 
-def said(code: str, spoils: list[str] | None = None, **facts: Any) -> Health:
+def said(code: str, **facts: Any) -> Health:
     """The problem with this code in words.toml, filled in."""
     words = data.table("words")["health"][code]
-    return Health(code, words["severity"], words["message"].format(**facts), spoils or [])
+    spoils = list[str]()
+    for figure in words.get("spoils", []):
+        spoils += data.table("words")["device_figures"]["names"] if figure == "device" else [figure]
+    return Health(code, words["severity"], words["message"].format(**facts), spoils)
 
 
 def check(trace: Trace, shows: list[str]) -> list[Health]:
@@ -35,7 +33,7 @@ def _file(trace: Trace) -> Iterator[Health]:
     if basis := trace.simulated:
         yield said("simulated", facts="".join(f"; {name}: {fact[:200]}" for name, fact in basis.items()))
     if trace.file.truncated:
-        yield said("truncated", ["mean_step_us", *_DEVICE])
+        yield said("truncated")
     if trace.file.documents > 1:
         yield said("several_documents")
     counts = {
@@ -97,14 +95,13 @@ def _launches(trace: Trace) -> Iterator[Health]:
     launching = launching[ids[launching] >= 0]
     without = len(launching) - int(np.isin(ids[launching], ids[trace.device]).sum())
     if without and not len(trace.device):
-        yield said("no_gpu_events", _DEVICE)
+        yield said("no_gpu_events")
     elif without:
         why = "; profile once, in a fresh process, after more warm-up steps (pytorch#192021)"
         if trace.file.dropped:
             why = ", perhaps because events were left out"
-        many = without > _FEW * len(launching)
-        code, spoils = ("dropped_kernels", _DEVICE) if many else ("few_dropped_kernels", [])
-        yield said(code, spoils, without=without, count=len(launching), why=why)
+        few = "few_" if without <= _FEW * len(launching) else ""
+        yield said(f"{few}dropped_kernels", without=without, count=len(launching), why=why)
     if early := int((start[tied] < start[trace.launch[tied]]).sum()):
-        spoils = ["idle"] if early > _FEW * len(tied) else []
-        yield said("early_kernels", spoils, early=early, count=len(tied))
+        few = "few_" if early <= _FEW * len(tied) else ""
+        yield said(f"{few}early_kernels", early=early, count=len(tied))

@@ -1,7 +1,4 @@
-"""The contents of an analysis.
-
-Plain frozen values: times in µs, ratios 0–1, None for what is unknown.
-"""
+"""The contents of an analysis: frozen values, times in µs, ratios 0–1, None for what is unknown."""
 
 from typing import Any
 
@@ -50,14 +47,12 @@ class Calls(Struct, frozen=True, kw_only=True):
 
 
 class Kernel(Calls, frozen=True, kw_only=True):
-    """Launches of one kernel, with the place of the longest. Blocks and occupancy: weighted by duration."""
+    """Launches of one kernel, with the place of the longest."""
 
     name: str
     mean_us: float
     max_us: float
     min_us: float
-    blocks_per_sm: float | None
-    occupancy: float | None
     tensor_core: str
 
 
@@ -138,8 +133,6 @@ class Analysis(Struct, frozen=True, kw_only=True):
     exposed_and_hidden_us: dict[str, float | None]
     gpu_utilization: float | None
     gpu_utilization_with_copies: float | None = None
-    est_sm_efficiency: float | None
-    est_achieved_occupancy: float | None
     tensor_core: dict[str, float] | None
     operators: list[Operator]
     kernels: list[Kernel]

@@ -4,18 +4,24 @@ import re
 
 import numpy as np
 
+from perfkit.additions.intervals import Ints
 from perfkit.additions.trace import data
 from perfkit.additions.trace.events import KERNELS, Kind
-from perfkit.additions.trace.intervals import Ints
 from perfkit.additions.trace.table import Trace
 
-DIRECTION, HOST_MEMORY = re.compile("HtoD|DtoH|DtoD|HtoH|PtoP"), re.compile("(?i)pageable|pinned")
+DIRECTION, HOST_MEMORY = "HtoD|DtoH|DtoD|HtoH|PtoP", "pageable|pinned"
 ALLOCATES = (
     r"^(cuda|hip|cuMem)(Malloc|Free|HostAlloc|HostMalloc|HostRegister|HostUnregister|Alloc|Create|Map|Unmap)"
 )
 WAITS = r"Synchronize|^(cudaMemcpy|hipMemcpy|cuMemcpy)(?!.*Async)(?!.*Peer)"
 """Runtime calls that make the host wait for the device."""
 WAITING_OPERATORS = "^aten::(item|_local_scalar_dense|nonzero|is_nonzero)$"
+
+
+def found(pattern: str, name: str) -> str | None:
+    """The part of a name that fits."""
+    match = re.search(pattern, name)
+    return match[0] if match else None
 
 
 def tensor_core(name: str) -> str:
@@ -30,13 +36,11 @@ def tensor_core(name: str) -> str:
 
 def accelerator(trace: Trace) -> str:
     """`cuda`, `rocm`, `xpu`, `npu`, or `accelerator` where nothing names it."""
-    categories = [category for (_, category, _), kind in trace.kinds.items() if kind == Kind.RUNTIME]
-    devices = [device.name or "" for device in trace.devices or []]
-    kinds = [
-        *_fitting("call", trace.names(trace.calls)),
-        *_fitting("runtime", categories),
-        *_fitting("device", devices + trace.names(trace.rows(*KERNELS))),
+    calls = [
+        f"{category} {name}" for (_, category, name), kind in trace.kinds.items() if kind == Kind.RUNTIME
     ]
+    devices = [device.name or "" for device in trace.devices or []]
+    kinds = [*_fitting("call", calls), *_fitting("device", devices + trace.names(trace.rows(*KERNELS)))]
     return kinds[0] if kinds else "accelerator"
 
 
@@ -50,7 +54,7 @@ def evidence(trace: Trace) -> list[str]:
 
     A trace with operators, but without any of training, shows `inference`.
     """
-    host = trace.rows(Kind.CPU_OP, Kind.ANNOTATION)
+    host = trace.rows(Kind.CPU_OP, Kind.ANNOTATION, Kind.COMMUNICATION)
     shows = {*_fitting("host", trace.names(host))}
     if not len(trace.ops):
         shows |= {*_fitting("kernel", trace.names(trace.rows(*KERNELS)))}
@@ -73,11 +77,7 @@ _SLOW_NS, _CONTEXT_NS = 10**6, 50 * 10**6
 
 
 def first_calls(trace: Trace) -> Ints:
-    """Calls in which the context is created, or a kernel's code is loaded: they are slow once.
-
-    These are slow first launches of a kernel, calls that load code, and very slow calls before the device
-    does anything.
-    """
+    """Calls that are slow once: first launches of a kernel, those that load code, or create the context."""
     table, length = trace.table, trace.duration(trace.calls)
     kernels = np.intersect1d(trace.launched, trace.rows(*KERNELS))
     launched = kernels[np.argsort(table.start[kernels], kind="stable")]

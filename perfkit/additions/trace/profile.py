@@ -1,19 +1,16 @@
 """What a trace says, as sections; and one recipe under the profiler, in a fresh process."""
 
 import functools
-import secrets
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfkit import machine
-from perfkit.additions.looking import prepared
-from perfkit.additions.trace import data, ranks, summary
+from perfkit.additions.looking import new_trace, prepared, profiled
+from perfkit.additions.trace import data, ranks
 from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.data import us
 from perfkit.additions.trace.model import Analysis
-from perfkit.additions.trace.reader import Tell, find
+from perfkit.additions.trace.reader import Tell
 from perfkit.additions.trace.table import Trace
 from perfkit.additions.trace.timeline import LOOKS, OTHER, interactive, lanes
 from perfkit.errors import InvalidValue
@@ -25,10 +22,9 @@ from perfkit.studies.sources import Progress
 
 _ROWS, _STEPS = 12, 12
 """Most rows of a long table, and most steps in the picture; the JSON has them all."""
-_USE = ("gpu_utilization_with_copies", "gpu_utilization", "est_sm_efficiency", "est_achieved_occupancy")
 
 _FORMATS = {
-    **dict.fromkeys(("occupancy", "share_of_step", "gpu_utilization"), units.percent),
+    **dict.fromkeys(("share_of_step", "gpu_utilization"), units.percent),
     **dict.fromkeys(("calls", "rank"), "{:,}".format),
     "bytes": units.size,
     "gain_at_most": units.times,
@@ -50,14 +46,15 @@ class Profile:
         analysis, whole = self.analysis, self.analysis.is_whole
         use, work, waits = list[Content](), [self._table("operators")], list[Content]()
         if analysis.has_accelerator:
-            use = [self._use(), self._table("idle")]
+            how = self._spoiled("gpu_utilization") or data.filled("use.jinja", a=analysis)
+            use = [how, self._table("idle")]
             work.append(self._table("kernels"))
             waits = [self._table("transfers"), self._table("syncs")]
-        talk: list[Content] = [text] if (text := summary.ranks(analysis)) else []
+        talk: list[Content] = [text] if (text := lateness(analysis)) else []
         if analysis.ranks:
             talk.append(self._table("ranks"))
         return [
-            summary.summary(analysis),
+            summary(analysis),
             Section("What stands out", [self._table("diagnosis"), self._table("health")]),
             Section("Ranks", talk),
             Section("The recording in a picture" if whole else "The steps in a picture", [self._breakdown()]),
@@ -118,15 +115,18 @@ class Profile:
         title = "The recording" if self.analysis.is_whole else "Mean step"
         return tabulate(columns, known, title, note, self._spoiled("mean_us"))
 
-    def _use(self) -> Table:
-        """The share of the step in which the device works, by ever stricter definitions."""
-        shares = [(_head(field), getattr(self.analysis, field)) for field in _USE]
-        cores = self.analysis.tensor_core or {}
-        shares += [(f"Tensor Cores: {name}", share) for name, share in cores.items()]
-        absent = self._spoiled("gpu_utilization") or f"{units.NOT_AVAILABLE}: the trace does not record it"
-        rows = [(head, Cell(share, units.percent, absent)) for head, share in shares]
-        note = "Shares of the steps' time; Tensor Cores: of the kernels' time, estimated by their names."
-        return Table(["figure", "share"], rows, "Utilisation", note)
+
+def summary(analysis: Analysis) -> str:
+    """What ran, on what, how many steps, how long; how busy the device is, and its largest bottleneck."""
+    device = data.table("words")["device"].get(analysis.device["kind"], "an unnamed accelerator")
+    return data.filled("summary.jinja", a=analysis, device=device)
+
+
+def lateness(analysis: Analysis) -> str:
+    """Who is late, how long the others wait, and how long collectives take; empty if nothing communicates."""
+    waits = {row.rank: row.waiting_us for row in analysis.ranks if row.waiting_us is not None}
+    own = None if analysis.late_rank is None else waits.pop(analysis.late_rank)
+    return data.filled("ranks.jinja", a=analysis, waits=[*waits.values()], own=own)
 
 
 def _head(field: str, whole: bool = False) -> str:
@@ -150,20 +150,8 @@ def _cell(field: str, row: Any) -> Cell | str:
 
 
 def read(path: str | Path, tell: Tell) -> Profile:
-    """A trace, or those of several ranks in a folder or an archive.
-
-    Raises:
-        InvalidValue: it cannot be read.
-        TraceError: it is not a trace.
-    """
-    return Profile(*ranks.read(find(path), tell))
-
-
-def new_file() -> Path:
-    """The file of a further trace, among the runs."""
-    folder = machine.data_folder() / "runs" / "profiles"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}.pt.trace.json.gz"
+    """A trace, or those of several ranks in a folder or an archive; raises what `ranks.read` raises."""
+    return Profile(*ranks.read(Path(path), tell))
 
 
 def profile(
@@ -190,12 +178,10 @@ def profile(
     Raises:
         PerfkitError: a value is not allowed, or the training failed.
     """
-    path = Path(out).absolute() if out else new_file()
+    path = Path(out).absolute() if out else new_trace()
     if not path.name.endswith((".json", ".json.gz")):
         raise InvalidValue(f"cannot write a trace to {path}", "Give a name that ends in .json or .json.gz")
     path.parent.mkdir(parents=True, exist_ok=True)
     with prepared(workload, recipe, where, progress) as (source, used):
-        how: dict[str, Any] = {"wait": 1, "warmup": 4, "active": steps, "stacks": stacks}
-        source.look(used, "profile", path=str(path), **how)
-    trace = Trace(path)
+        trace = Trace(profiled(source, used, steps, path, stacks))
     return Profile(trace, analyse(trace))

@@ -53,13 +53,11 @@ def read(path: Path, tell: Tell) -> tuple[Trace, Analysis]:
             trace = Trace(file, files.get(file), tell)
             return trace, analyse(trace)
         each, left_out = _each(files, tell)
-        health = [said("not_traces", names=units.clean(", ".join(left_out), 200))] if left_out else []
-        if len(each) == 1:
-            shown, among = each[0], dict[str, Any]()
-        else:
-            shown, among = _among(path, each)
-            health += among.pop("health")
-        analysis = msgspec.structs.replace(shown.analysis, health=[*shown.analysis.health, *health], **among)
+        shown, among = _among(path, each) if len(each) > 1 else (each[0], {})
+        health = [*shown.analysis.health, *among.pop("health", [])]
+        if left_out:
+            health.append(said("not_traces", names=units.clean(", ".join(left_out), 200)))
+        analysis = msgspec.structs.replace(shown.analysis, health=health, **among)
         return Trace(shown.path, shown.opens, tell), analysis
 
 
@@ -76,20 +74,19 @@ def _among(path: Path, each: list[_Read]) -> tuple[_Read, dict[str, Any]]:
             raise TraceError(f"{path}: of several traces, {rank.path.name} {why}", "Give one of the files")
     rows, late = _compared(each)
     shown = late or each[0]
-    first = sorted(rows, key=lambda row: row.rank != shown.number)
+    others = [rank for rank in each if rank is not shown]
     errors = [
         msgspec.structs.replace(problem, message=f"rank {rank.number}: {problem.message}", spoils=[])
-        for rank in each
+        for rank in others
         for problem in rank.analysis.health
-        if problem.severity == "error" and rank is not shown
+        if problem.severity == "error"
     ]
-    why = ", which is late" if late else ""
     return shown, {
-        "files": [row.file for row in first],
-        "device": {**shown.analysis.device, "ranks": [row.rank for row in first]},
+        "files": [str(rank.path) for rank in (shown, *others)],
+        "device": {**shown.analysis.device, "ranks": [rank.number for rank in (shown, *others)]},
         "ranks": rows,
         "late_rank": late.number if late else None,
-        "health": [*errors, said("several_ranks", rank=shown.number, why=why)],
+        "health": [*errors, said("several_ranks", rank=shown.number, why=", which is late" if late else "")],
     }
 
 
@@ -158,20 +155,22 @@ def _compared(each: list[_Read]) -> tuple[list[Rank], _Read | None]:
         times = [us.sum(keepdims=True) for us in times]
     waiting = (np.stack(times) - np.min(times, axis=0)).sum(axis=1)
     talks = all(rank.collectives and rank.analysis.mean_step_us for rank in each)
-    rows = [
-        Rank(
-            rank=rank.number,
-            file=str(rank.path),
-            mean_step_us=rank.analysis.mean_step_us,
-            gpu_utilization=rank.analysis.gpu_utilization,
-            computing_us=rank.analysis.mean_us["kernel"],
-            communication_us=(rank.analysis.communication or {}).get("total_us_per_step"),
-            exposed_us=(rank.analysis.communication or {}).get("exposed_us_per_step"),
-            waiting_us=wait if talks else None,
-        )
-        for rank, wait in zip(each, waiting.tolist(), strict=True)
-    ]
+    rows = [_row(rank, wait if talks else None) for rank, wait in zip(each, waiting.tolist(), strict=True)]
     last = int(np.argmin(waiting))
     others = np.delete(waiting, last).mean() - waiting[last]
     step = each[last].analysis.mean_step_us or np.inf
     return rows, each[last] if talks and others >= _LATE * step else None
+
+
+def _row(rank: _Read, waiting_us: float | None) -> Rank:
+    talk = rank.analysis.communication or {}
+    return Rank(
+        rank=rank.number,
+        file=str(rank.path),
+        mean_step_us=rank.analysis.mean_step_us,
+        gpu_utilization=rank.analysis.gpu_utilization,
+        computing_us=rank.analysis.mean_us["kernel"],
+        communication_us=talk.get("total_us_per_step"),
+        exposed_us=talk.get("exposed_us_per_step"),
+        waiting_us=waiting_us,
+    )

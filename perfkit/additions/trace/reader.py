@@ -45,8 +45,6 @@ class Args(Struct, gc=False):
     correlation: _Id = -1
     bytes: _Id = -1
     size: _Id = -1  # where ROCm puts the bytes of a copy: at its launch
-    blocks: float | None = msgspec.field(name="blocks per SM", default=None)
-    occupancy: float | None = msgspec.field(name="est. achieved occupancy %", default=None)
     dims: Raw = msgspec.field(name="Input Dims", default=Raw())
     types: Raw = msgspec.field(name="Input type", default=Raw())
     stack: str = msgspec.field(name="Call stack", default="")
@@ -85,14 +83,9 @@ class World(Struct):
 
 
 class Reader:
-    """The events of a `.json` or `.json.gz` (recognised by content), and what was wrong with the file.
+    """The complete events of a `.json` or `.json.gz` (recognised by content), and what was wrong with it.
 
-    Of a file that is cut off or damaged, the events that are complete are read.
-
-    Args:
-        path: the file, or the archive and the name in it.
-        opens: opens the file where it is in an archive.
-        tell: called after each MiB of text.
+    Its arguments are those of a `Trace`.
     """
 
     def __init__(self, path: Path, opens: Callable[[], Any] | None, tell: Tell) -> None:
@@ -115,12 +108,7 @@ class Reader:
         return None
 
     def pieces(self) -> Iterator[list[Event]]:
-        """The events, piece by piece.
-
-        Raises:
-            InvalidValue: the file cannot be read.
-            TraceError: it is not a trace.
-        """
+        """The events, piece by piece; raises what a `Trace` raises."""
         with contextlib.closing(self._ahead()) as texts:
             text, is_object = self._first(texts)
             for more in texts:
@@ -130,11 +118,12 @@ class Reader:
                 text += more
                 if len(text) > LONGEST_EVENT:
                     break
-                if len(text) >= PIECE and (start := _last_start(text)):
-                    yield self._events(text[:start].rstrip(_COMMA))
-                    text = text[start:]
+                last = _LAST.match(text, max(0, len(text) - MIB // 4)) if len(text) >= PIECE else None
+                if last:
+                    yield self._events(text[: last.end()].rstrip(_COMMA))
+                    text = text[last.end() :]
         if self._after is None:
-            yield self._events(text, is_last=True)
+            yield self._events(text)
         self.truncated = self.truncated or self._after is None
         self._finish(self._after or b"", is_object)
 
@@ -203,51 +192,40 @@ class Reader:
         if after.lstrip(b" \t\r\n,").startswith((b"{", b"[")) or _OPENING.search(after):
             self.documents = 2
 
-    def _events(self, text: bytes, is_last: bool = False) -> list[Event]:
+    def _events(self, text: bytes) -> list[Event]:
         """Events between commas: all at once, or where that fails, each that can be decoded."""
-        for form in (bytes, repaired):
-            for events, after in _cuts(text, is_last):
-                decoded = _decode(b"[" + form(events) + b"]", list[Event])
-                if decoded is not None:
-                    self._after = after
-                    return decoded
+        found = self._decoded(text)
+        if found is not None:
+            return found
         ends = [0, *(match.end() for match in _BETWEEN.finditer(text)), len(text)]
-        return [event for start, end in pairwise(ends) if (event := self._one(text[start:end]))]
+        return [event for start, end in pairwise(ends) for event in self._one(text[start:end])]
 
-    def _one(self, text: bytes) -> Event | None:
-        """An event of a damaged piece; the last one may be followed by the end of the list."""
+    def _one(self, text: bytes) -> list[Event]:
+        """An event of a damaged piece; none if it is damaged, or follows the end of the list."""
         if self._after is not None:
             self._after = (self._after + text)[:_AFTER]
-            return None
+            return []
+        found = self._decoded(text.rstrip(_COMMA))
+        if found is None:
+            self.dropped += 1
+        return found or []
+
+    def _decoded(self, text: bytes) -> list[Event] | None:
+        """The events of a text, in which the list may end; None if it is damaged."""
         for form in (bytes, repaired):
-            for event, after in _cuts(text.rstrip(_COMMA), is_last=False):
-                decoded = _decode(form(event), Event)
-                if decoded is not None:
+            for events, after in _cuts(text):
+                found = _decode(b"[" + form(events) + b"]", list[Event])
+                if found is not None:
                     self._after = after
-                    return decoded
-        self.dropped += 1
+                    return found
         return None
 
 
-def _last_start(text: bytes) -> int:
-    """Where the last event begins that is not the first; 0 if none is found near the end."""
-    for near in (MIB // 64, MIB // 4):
-        starts = [match.end() for match in _BETWEEN.finditer(text, max(0, len(text) - near))]
-        if starts:
-            return starts[-1]
-    return 0
-
-
-def _cuts(text: bytes, is_last: bool) -> Iterator[tuple[bytes, bytes | None]]:
+def _cuts(text: bytes) -> Iterator[tuple[bytes, bytes | None]]:
     """What may be events, and what follows if the list ends there: more than once only in odd arguments."""
-    if not is_last:
-        yield text, None
-    if end := _EMPTY.match(text):
-        yield b"", text[end.end() :]
+    yield text, None
     for end in islice(_END.finditer(text), 8):
-        yield text[: end.start() + 1], text[end.end() :]
-    if is_last:
-        yield text, None
+        yield text[: end.start(1)], text[end.end() :]
 
 
 def _decode(text: bytes, kind: type[_T]) -> _T | None:
@@ -260,8 +238,8 @@ _COMMA = b", \t\r\n"
 _LIST = re.compile(rb"\[\s*(\{|\]|$)")
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*")')
-_END = re.compile(rb'\}\s*\](?=\s*(?:,\s*"|[}\[{]|\Z))')
-_EMPTY = re.compile(rb"\s*\]")
+_LAST = re.compile(rb"(?s:.*)" + _BETWEEN.pattern)
+_END = re.compile(rb'(?:\A|\})\s*(\])(?=\s*(?:,\s*"|[}\[{]|\Z))')
 _ESCAPES = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 _NOT_A_NUMBER = re.compile(rb"([:,\[]\s*)-?(?:NaN|nan|Infinity|inf)(?=\s*[,}\]])")
 _CONTROL = bytes(32 if byte < 32 else byte for byte in range(256))

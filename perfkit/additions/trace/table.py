@@ -10,33 +10,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from perfkit.additions.intervals import Ints, Spans, merge
+from perfkit.additions.trace import data
 from perfkit.additions.trace.events import COPIES, KERNELS, Kind, Table, Tabulator, joined
-from perfkit.additions.trace.intervals import Ints, Spans, merge
 from perfkit.additions.trace.reader import Device, Reader, Tell, World, find
 
 WHOLE = "whole trace"
-_LAYERS: dict[str, tuple[Kind, ...]] = {
-    "kernel": (Kind.KERNEL,),
-    "memcpy": (Kind.MEMCPY,),
-    "memset": (Kind.MEMSET,),
-    "communication": (Kind.COLLECTIVE,),
-    "runtime": (Kind.RUNTIME,),
-    "dataloader": (Kind.DATALOADER,),
-    "cpu_op": (Kind.CPU_OP, Kind.ANNOTATION, Kind.COMMUNICATION),
-}
-"""The parts of a step in order of priority, but the rest; collective kernels are communication."""
-_LAYERS_ON_CPU = {**_LAYERS, "communication": (Kind.COMMUNICATION,), "cpu_op": (Kind.CPU_OP, Kind.ANNOTATION)}
-"""Without a device, the host's marks of collectives are all that is known of communication."""
-PARTS = (*_LAYERS, "other")
-_SILENCE_NS = 3600 * 10**9
-"""Nothing for an hour: what is before or after has a wrong time."""
+PARTS = (*data.table("names")["parts"]["device"], "other")
+"""What a step is made of, in order of priority; the last is the rest."""
+_HOURS_NS = 6 * 3600 * 10**9
+"""What is so far from the middle of the recording has a wrong time."""
 
 
 class Trace:
-    """The events of interest of a `*.pt.trace.json` or `.json.gz` as one `table`, and what follows from it.
+    """The events of interest of a trace as one `table`, and what follows from it.
 
     Rows have the order of the file, times are in ns from the first event on. Names, threads, inputs (pairs of
-    dims and types) and stacks are numbers of `texts`. Absent values are -1 (integers) or NaN (floats).
+    dims and types) and stacks are numbers of `texts`; -1 is none.
 
     Args:
         path: the file, of one rank; `recorded:NAME` is one that comes with perfkit.
@@ -55,11 +45,14 @@ class Trace:
         self.table = joined([rows.table(events) for events in self.file.pieces()])
         self.file.dropped += rows.dropped
         self.texts, self.threads, self.kinds = [*rows.texts], rows.threads, rows.kinds
-        self.repeated = 0
-        """Events that were in the file twice."""
         if not len(self.table):
             raise self.file.refusal()
-        self._clean()
+        self.file.dropped += self._keep(_near(self.table))
+        self.repeated = self._keep(_distinct(self.table))
+        """Events that were in the file twice."""
+        del self.table.identity  # needed no more
+        if len(self.rows(Kind.CPU_OP, *KERNELS, *COPIES)):  # then the profiler's span tells nothing more
+            self._keep(self.table.kind != Kind.SPAN)
         table = self.table
         self.start = int(table.start.min())
         """Of the recording, in ns; times of the table count from it."""
@@ -70,9 +63,6 @@ class Trace:
         """The basis of a simulated trace."""
         table.start -= self.start
         table.end -= self.start
-        for column in (table.blocks, table.occupancy):
-            column[~(column >= 0)] = np.nan
-        table.occupancy /= 100
         self.ops, self.calls = self.rows(Kind.CPU_OP), self.rows(Kind.RUNTIME)
         """Operators, and calls of the runtime."""
         self.device = self.rows(*KERNELS, *COPIES)
@@ -80,38 +70,26 @@ class Trace:
         """For each row of the table the call that launched it, or -1; device work with several candidates."""
         self.launched = self.device[self.launch[self.device] >= 0]
 
-    def _clean(self) -> None:
-        """Leaves out what is far from all else in time, what is there twice, and the profiler's span."""
-        near = _near(self.table)
-        self.file.dropped += int((~near).sum())
-        if not near.all():
-            self.table = self.table[near]
-        first = _distinct(self.table)
-        self.repeated = int((~first).sum())
-        if self.repeated:
-            self.table = self.table[first]
-        del self.table.identity  # needed no more
-        kinds = self.table.kind
-        if np.isin(kinds, (Kind.CPU_OP, *KERNELS, *COPIES)).any() and (kinds == Kind.SPAN).any():
-            self.table = self.table[kinds != Kind.SPAN]
+    def _keep(self, good: npt.NDArray[np.bool_]) -> int:
+        """Leaves out the rows that are not good, and says how many."""
+        if not good.all():
+            self.table = self.table[good]
+        return int((~good).sum())
 
     def _launches(self) -> tuple[Ints, Ints]:
         """The outermost call with the same correlation; none where calls with it are apart."""
         table, launch = self.table, np.full(len(self.table), -1)
         calls = self.calls[table.correlation[self.calls] >= 0]
-        if not len(calls):
-            return launch, self.device[:0]
-        calls = calls[np.lexsort((-table.end[calls], table.start[calls], table.correlation[calls]))]
-        number = table.correlation[calls]
-        distinct, first, of = np.unique(number, return_index=True, return_inverse=True)
-        outer = calls[first[of]]
-        apart = (table.end[calls] > table.end[outer]) | (table.thread[calls] != table.thread[outer])
+        calls = calls[np.lexsort((-table.end[calls], table.start[calls]))]
+        distinct, first, of = np.unique(table.correlation[calls], return_index=True, return_inverse=True)
+        outer = calls[first]  # of each number, the one that begins first
+        apart = (table.end[calls] > table.end[outer[of]]) | (table.thread[calls] != table.thread[outer[of]])
         unclear = np.bincount(of, apart, len(distinct)) > 0
-        at = np.searchsorted(distinct, table.correlation[self.device]).clip(max=len(distinct) - 1)
-        found = distinct[at] == table.correlation[self.device]
-        clear = found & ~unclear[at]
-        launch[self.device[clear]] = calls[first[at[clear]]]
-        return launch, self.device[found & unclear[at]]
+        called = self.device[np.isin(table.correlation[self.device], distinct)]
+        number = np.searchsorted(distinct, table.correlation[called])
+        clear = ~unclear[number]
+        launch[called[clear]] = outer[number[clear]]
+        return launch, called[~clear]
 
     def rows(self, *kinds: Kind) -> Ints:
         """Row numbers of these kinds, ascending."""
@@ -144,8 +122,8 @@ class Trace:
     @cached_property
     def layers(self) -> tuple[Spans, ...]:
         """The time of each of `PARTS` but the rest."""
-        layers = _LAYERS if len(self.device) else _LAYERS_ON_CPU
-        return tuple(self.union(self.rows(*kinds)) for kinds in layers.values())
+        parts = data.table("names")["parts"]["device" if len(self.device) else "host"]
+        return tuple(self.union(self.rows(*map(Kind.__getitem__, kinds))) for kinds in parts.values())
 
     @cached_property
     def track(self) -> Ints:
@@ -219,9 +197,9 @@ class Trace:
         """
         table, marks = self.table, self.rows(Kind.STEP)
         marks = marks[np.lexsort((-table.end[marks], table.start[marks]))]
-        first, last, names = table.start[marks], table.end[marks], self.text(table.name[marks])
-        edges, inferred = self._edges() if not len(marks) else (first, "")
-        if inferred:
+        first, last, names, inferred = table.start[marks], table.end[marks], self.text(table.name[marks]), ""
+        if not len(marks):
+            edges, inferred = self._edges()
             first, last = edges[:-1], edges[1:]
             names = [f"step {number}" for number in range(2, len(edges) + 1)]
         if not len(first):
@@ -260,7 +238,7 @@ class Trace:
         table = self.table
         rows = rows[table.thread[rows] == np.append(np.bincount(table.thread[rows]), 0).argmax()]
         rows = rows[np.lexsort((-table.end[rows], table.start[rows]))]
-        before = np.append(-1, np.maximum.accumulate(table.end[rows])[:-1])[: len(rows)]
+        before = np.append(-1, np.maximum.accumulate(table.end[rows]))[: len(rows)]
         apart: Ints = rows[table.start[rows] >= before]
         return apart
 
@@ -290,27 +268,16 @@ class Steps(Spans):
 
 
 def _near(table: Table) -> npt.NDArray[np.bool_]:
-    """The rows that are not an hour away from most others."""
-    order = np.argsort(table.start, kind="stable")
-    group = np.cumsum(np.diff(table.start[order], prepend=table.start[order[0]]) > _SILENCE_NS)
-    near = np.empty(len(table), bool)
-    near[order] = group == np.bincount(group).argmax()
-    last = table.start[near].max()
-    near &= table.end <= last + _SILENCE_NS
+    """The rows that are not hours away from the middle of the recording."""
+    middle = np.median(table.start)
+    near: npt.NDArray[np.bool_] = (table.start >= middle - _HOURS_NS) & (table.end <= middle + _HOURS_NS)
     return near
 
 
 def _distinct(table: Table) -> npt.NDArray[np.bool_]:
     """The rows that are no repetition: same event, same numbers, same times."""
-    columns = (
-        np.nan_to_num(table.identity, nan=-1),
-        table.correlation,
-        table.name,
-        table.thread,
-        table.kind,
-        table.end,
-        table.start,
-    )
+    names = ("identity", "correlation", "name", "thread", "kind", "end", "start")
+    columns = [getattr(table, name) for name in names]
     order = np.lexsort(columns)
     same = np.all([np.diff(column[order]) == 0 for column in columns], axis=0)
     first = np.ones(len(table), bool)

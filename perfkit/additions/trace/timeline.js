@@ -1,17 +1,17 @@
 // The timeline of a recording: rows of bars on a canvas. Data comes from the element #pk-timeline-data, times in ns:
-// {duration, step, steps, lanes: [{label, kind, rows}], texts, parts, colours}. Steps are starts, durations and names. Each
-// row is columns: starts, durations, busy times, events, texts, parts, places.
-// Several short events share a bar, as several bars share a pixel: it is as pale as the time is idle in it.
+// {start, end, left_out, step, steps, lanes: [{label, kind, rows}], texts, parts, colours}. Steps are starts, durations and
+// names. Each row is columns: starts, durations, texts, parts, places.
+// Several bars share a pixel: it is as pale as the time is idle in it.
 (() => {
   "use strict";
   const $ = (name) => document.getElementById("pk-timeline" + name);
   const data = JSON.parse($("-data").textContent), canvas = $(""), c = canvas.getContext("2d");
-  const FONT = "12px system-ui, sans-serif", ROW = 15, GAP = 7, TOP = 22, { parts, colours, texts, duration } = data;
+  const FONT = "12px system-ui, sans-serif", ROW = 15, GAP = 7, TOP = 22, { parts, colours, texts } = data;
   c.font = FONT;                            // the column of labels is as wide as the longest, which is squeezed where it is too long
   const LEFT = Math.min(210, Math.max(150, ...data.lanes.map((lane) => c.measureText("▾ " + lane.label).width + 12)));
   const [starts, durations, names] = data.steps, steps = { s: starts, d: durations };
-  for (const lane of data.lanes) lane.rows = lane.rows.map(([s = [], d, busy, count, n, c, p]) => ({ s, d, busy, count, n, c, p, lane }));
-  const end = (row, i) => row.s[i] + row.d[i], share = (row, i) => row.busy[i] ? row.busy[i] / row.d[i] : 1;
+  for (const lane of data.lanes) lane.rows = lane.rows.map(([s, d, n, c, p]) => ({ s, d, n, c, p, lane }));
+  const end = (row, i) => row.s[i] + row.d[i];
   // Black or white on a colour, whichever is read better (relative luminance, WCAG 2).
   const light = (hex) => [1, 3, 5].map((at) => (parseInt(hex.slice(at, at + 2), 16) / 255) ** 2.2)
     .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
@@ -29,10 +29,8 @@
   };
   const show = (ns) => ns >= 1e9 ? (ns / 1e9).toFixed(3) + " s" : ns >= 1e6 ? (ns / 1e6).toFixed(3) + " ms" : (ns / 1e3).toFixed(1) + " µs";
   const many = (count) => count.toLocaleString("en");
-  const name = (row, i) => row.count[i] > 1 ? `${many(row.count[i])} short events, the longest ${texts[row.n[i]]}` : texts[row.n[i]];
-  const matches = (row, i) => row.count[i] === 1 && (good[row.n[i]] || good[row.p[i]]);
-  let together = 0;
-  for (const lane of data.lanes) for (const row of lane.rows) for (const count of row.count) if (count > 1) together += count;
+  const name = (row, i) => texts[row.n[i]];
+  const matches = (row, i) => good[row.n[i]] || good[row.p[i]];
 
   function arrange() {                      // rows of folded lanes: only the outermost
     rows = []; height = TOP;
@@ -82,14 +80,14 @@
       visible(row, (i, a, b) => {
         if (b - a < 1.5) {                  // it shares a pixel
           if (Math.floor(a) !== pixel) { flush(); pixel = Math.floor(a); }
-          busy += (b - a) * share(row, i); match ||= matches(row, i);
+          busy += b - a; match ||= matches(row, i);
           if (longest < 0 || row.d[i] > row.d[longest]) longest = i;
           return;
         }
-        flush(); paint(i, a, b - 0.3, share(row, i), matches(row, i));
+        flush(); paint(i, a, b - 0.3, 1, matches(row, i));
         if (b - a < 45) return;
         c.globalAlpha = wanted && !matches(row, i) ? 0.3 : 1;
-        c.fillStyle = share(row, i) < 0.7 ? theme.ink : inks[row.c[i]]; label(name(row, i), a, b, row.y + ROW / 2 - 1);
+        c.fillStyle = inks[row.c[i]]; label(name(row, i), a, b, row.y + ROW / 2 - 1);
       });
       flush();
     }
@@ -118,14 +116,14 @@
     for (const lane of data.lanes) lane.rows.forEach((row, level) => {
       const above = lane.rows[level - 1];
       for (let i = first(row, a); i < row.s.length && row.s[i] < b; i++) {
-        const time = (Math.min(b, end(row, i)) - Math.max(a, row.s[i])) * share(row, i);
-        own[row.c[i]] += time; count[row.c[i]] += row.count[i];
+        const time = Math.min(b, end(row, i)) - Math.max(a, row.s[i]);
+        own[row.c[i]] += time; count[row.c[i]]++;
         const parent = above ? first(above, row.s[i]) : -1;
         if (above && parent < above.s.length && above.s[parent] <= row.s[i]) own[above.c[parent]] -= time;
       }
     });
-    $("-said").textContent = `${show(from)} to ${show(to)} of ${show(duration)}` +
-      (together ? `; ${many(together)} short events outside of ${names[data.step]} share pale bars` : "");
+    $("-said").textContent = `${show(from)} to ${show(to)} of ${show(data.end)}` +
+      (data.left_out ? `; ${many(data.left_out)} events are not here, as they are farther from ${names[data.step]}` : "");
     const order = parts.map((_, at) => at).filter((at) => count[at]).sort((p, q) => own[q] - own[p]);
     $("-sum").replaceChildren(...order.map((at) => {
       const item = document.createElement("li"), name = document.createElement("b");
@@ -136,8 +134,8 @@
     $("-span").textContent = span ? `Selected ${show(b - a)}:` : `In view, ${show(b - a)}:`;
   }
   function move(a, b) {
-    const length = Math.min(Math.max(b - a, 500), duration);
-    from = Math.min(Math.max(a, 0), duration - length); to = from + length; redraw();
+    const length = Math.min(Math.max(b - a, 500), data.end - data.start);
+    from = Math.min(Math.max(a, data.start), data.end - length); to = from + length; redraw();
   }
   const zoom = (factor, at) => move(at - (at - from) * factor, at + (to - at) * factor);
   function visit(a, b) { home = [a, b]; gaps = span = null; move(a, b); choose(null); }
@@ -203,7 +201,7 @@
   find.addEventListener("keydown", (e) => { e.stopPropagation(); if (e.key === "Enter") step(e.shiftKey ? -1 : 1); if (e.key === "Escape") { find.value = ""; search(""); canvas.focus(); } });
   $("-next").addEventListener("click", () => step(1));
   $("-gap").addEventListener("click", longestGap);
-  $("-all").addEventListener("click", () => visit(0, duration));
+  $("-all").addEventListener("click", () => visit(data.start, data.end));
   $("-line").addEventListener("click", () => { find.value = $("-line").value; search(find.value); step(1); });
 
   const time = (e) => from + Math.max(0, e.offsetX - LEFT) / scale();
@@ -236,10 +234,10 @@
   });
   canvas.addEventListener("keydown", (e) => {
     const far = (to - from) / 5, middle = (from + to) / 2;
-    const select = (by) => { span = span || [middle, middle]; span[1] = Math.min(Math.max(span[1] + by, 0), duration); redraw(); };
+    const select = (by) => { span = span || [middle, middle]; span[1] = Math.min(Math.max(span[1] + by, data.start), data.end); redraw(); };
     const does = { ArrowLeft: () => e.shiftKey ? select(-far / 4) : move(from - far, to - far), ArrowRight: () => e.shiftKey ? select(far / 4) : move(from + far, to + far),
       ArrowUp: () => zoom(0.7, middle), ArrowDown: () => zoom(1 / 0.7, middle), "+": () => zoom(0.7, middle),
-      "-": () => zoom(1 / 0.7, middle), 0: () => visit(0, duration), Home: () => move(0, to - from), g: longestGap, s: () => nextStep(1), S: () => nextStep(-1),
+      "-": () => zoom(1 / 0.7, middle), 0: () => visit(data.start, data.end), Home: () => move(data.start, data.start + to - from), g: longestGap, s: () => nextStep(1), S: () => nextStep(-1),
       "/": () => find.focus(), n: () => step(1), N: () => step(-1), Escape: () => { span = null; choose(null); } }[e.key];
     if (does) { does(); e.preventDefault(); e.stopPropagation(); }
   });

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from perfkit.additions import pipeline
 from perfkit.additions.lanes import panel, sides, stamps
-from perfkit.additions.lanes.figures import KINDS, Bar, Lanes, Side, merged
+from perfkit.additions.lanes.figures import KINDS, Bar, Lanes, Side
 from perfkit.additions.trace.timeline import LOOKS
 from perfkit.errors import InvalidValue
 from perfkit.results import recordings
@@ -170,11 +170,6 @@ def test_runs_of_a_recording_have_its_picture_and_others_are_measured_once(monke
     assert [recipe.pin_memory for recipe in asked] == [False, True]
     several = [msgspec.structs.replace(run, id="x", recipe={**run.recipe, "ranks": 2}) for run in mine]
     assert panel.of_runs(several, here, Progress()) is None
-
-
-def test_the_union_of_spans_fills_small_gaps():
-    assert merged([(5, 6), (0, 2), (1, 3)]) == [(0, 3), (5, 6)]
-    assert merged([(0, 2), (3, 4)], least=1) == [(0, 4)]
 
 
 @pytest.mark.parametrize("which", [{}, {key: {} for key in "abc"}])

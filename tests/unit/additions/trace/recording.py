@@ -60,16 +60,14 @@ class Bar(NamedTuple):
     depth: int
     start: int
     duration: int
-    busy: int
-    events: int
 
 
 def bars(window, lane):
     """What a lane shows, row by row; times in ns."""
     return [
-        Bar(window.texts[name], PARTS[part], window.texts[place], depth, start, length, busy, events)
+        Bar(window.texts[name], PARTS[part], window.texts[place], depth, start, length)
         for depth, row in enumerate(window.lanes[lane].rows)
-        for start, length, busy, events, name, part, place in zip(*row, strict=True)
+        for start, length, name, part, place in zip(*row, strict=True)
     ]
 
 

@@ -3,12 +3,13 @@
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfkit.additions.intervals import merge, partition
 from perfkit.additions.trace.analysis import analyse
-from perfkit.additions.trace.intervals import merge, partition
 from perfkit.additions.trace.names import tensor_core
 from perfkit.additions.trace.table import PARTS
 from tests.unit.additions.trace.recording import AUTOGRAD, LOADER, Recording, step
@@ -97,14 +98,10 @@ def test_launches_without_a_kernel_spoil_the_device_figures(tmp_path):
     assert lost(step()) == "no_gpu_events"
 
 
-def test_efficiency_occupancy_and_tensor_cores_are_weighted_by_time(tmp_path):
+def test_tensor_cores_are_weighted_by_time(tmp_path):
     trace = step().launch("mystery", 2, (60, 10))
-    trace.launch("sm90_xmma_gemm", 0, (0, 30), **{"blocks per SM": 0.5, "est. achieved occupancy %": 20})
-    trace.launch("elementwise_kernel", 1, (40, 10), **{"blocks per SM": 7, "est. achieved occupancy %": 60})
-    analysis = trace.analyse(tmp_path)
-    assert analysis.est_sm_efficiency == pytest.approx((0.5 * 30 + 10) / 100)
-    assert analysis.est_achieved_occupancy == pytest.approx((20 * 30 + 60 * 10) / 40 / 100)
-    assert analysis.tensor_core == pytest.approx({"yes": 0.6, "no": 0.2, "unknown": 0.2})
+    trace.launch("sm90_xmma_gemm", 0, (0, 30)).launch("elementwise_kernel", 1, (40, 10))
+    assert trace.analyse(tmp_path).tensor_core == pytest.approx({"yes": 0.6, "no": 0.2, "unknown": 0.2})
 
 
 TENSOR_CORES = {
@@ -127,6 +124,12 @@ TENSOR_CORES = {
 def test_tensor_cores_by_name(answer):
     names = TENSOR_CORES[answer].split()
     assert [tensor_core(name) for name in names] == [answer] * len(names)
+
+
+def test_the_union_of_spans_fills_small_gaps():
+    start, end = np.array([5, 0, 1, 9]), np.array([6, 2, 3, 9])
+    assert merge(start, end).pairs() == [(0, 3), (5, 6)]
+    assert merge(start, end, least=2).pairs() == [(0, 6)]
 
 
 def test_idle_time_is_divided_by_what_the_host_did(tmp_path):

@@ -12,8 +12,7 @@ import pytest
 from perfkit.additions.trace import profile, reader
 from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.formats import TraceError
-from perfkit.additions.trace.summary import ranks as sentence
-from perfkit.additions.trace.summary import summary
+from perfkit.additions.trace.profile import lateness, summary
 from perfkit.additions.trace.table import Trace
 from perfkit.errors import InvalidValue
 from perfkit.show import terminal
@@ -112,6 +111,7 @@ def test_nothing_recorded_is_said_and_not_diagnosed(tmp_path):
         (GPU, "aten::mm", "no_kernels", "unknown"),
         (GPU, "aten::mkldnn_convolution", "on_cpu_beside_gpu", "cpu"),
         (GPU, "aten::cudnn_convolution", "operators_on_gpu", "unknown"),
+        ({}, "aten::record_stream", "operators_on_gpu", "unknown"),
         (NO_GPU, "aten::mm", "perhaps_mps", "unknown"),
         (NO_GPU, "aten::_mps_convolution", "on_mps", "unknown"),
         (NO_GPU, "aten::mkldnn_convolution", None, "cpu"),
@@ -125,6 +125,15 @@ def test_without_kernels_it_is_said_why_and_the_cpu_is_blamed_only_where_it_is_s
     assert (codes(analysis), analysis.device["kind"]) == ([code] if code else [], kind)
     assert list(found(analysis)) == (["device-bound"] if kind == "cpu" else [])
     assert sum(time or 0 for time in analysis.mean_us.values()) == 100
+
+
+def test_nccl_runs_on_a_gpu_even_if_nothing_of_it_was_recorded(tmp_path):
+    trace = step().op("aten::mm", 1, 49).add("user_annotation", "nccl:all_to_all", 50, 48)
+    analysis = trace.analyse(tmp_path)
+    assert (codes(analysis), analysis.device["kind"]) == (["operators_on_gpu"], "unknown")
+    assert summary(analysis).startswith(
+        "Forward passes without a backward pass, such as inference, on an unknown"
+    )
 
 
 def test_a_trace_of_perfkit_says_where_its_operators_ran(tmp_path):
@@ -224,7 +233,7 @@ def test_ranks_open_as_one_and_the_late_one_is_found(tmp_path, form):
     figures = [(row.rank, row.computing_us, row.communication_us, row.waiting_us) for row in analysis.ranks]
     assert figures == [(0, 40, 70, 60), (1, 50, 60, 50), (2, 100, 10, 0)]
     assert (analysis.late_rank, analysis.device["ranks"], len(analysis.files)) == (2, [2, 0, 1], 3)
-    assert sentence(analysis).startswith(
+    assert lateness(analysis).startswith(
         "Rank 2 is late: in collectives, it waits 0 µs of a step, and the others 50"
     )
     assert "on 3 ranks" in summary(analysis)
@@ -250,7 +259,7 @@ def test_even_ranks_have_none_that_is_late(tmp_path):
         rank(number, 50, 1).save(tmp_path, f"{number}.json")
     analysis = profile.read(tmp_path, lambda what, share: None).analysis
     assert analysis.late_rank is None
-    assert sentence(analysis).startswith("No rank is late")
+    assert lateness(analysis).startswith("No rank is late")
 
 
 def test_one_rank_says_that_collectives_wait(tmp_path):
@@ -587,7 +596,7 @@ def test_a_damaged_rank_is_said_and_no_rank_is_called_late(tmp_path):
     (tmp_path / "1.json").write_bytes(rank(1, 90, 10).text()[:-700])
     analysis = profile.read(tmp_path, lambda what, share: None).analysis
     assert [row.waiting_us for row in analysis.ranks] == [None, None]
-    assert sentence(analysis).startswith("Nothing tells which rank is late")
+    assert lateness(analysis).startswith("Nothing tells which rank is late")
     assert any(problem.message.startswith("rank 1: the file is cut off") for problem in analysis.health)
 
 
@@ -601,7 +610,7 @@ def test_ranks_with_different_numbers_of_steps_are_compared_per_step(tmp_path):
     late.save(tmp_path, "1.json")
     analysis = profile.read(tmp_path, lambda what, share: None).analysis
     assert [(row.rank, row.waiting_us) for row in analysis.ranks] == [(0, 60), (1, 0)]
-    assert sentence(analysis).startswith(
+    assert lateness(analysis).startswith(
         "Rank 1 is late: in collectives, it waits 0 µs of a step, and the other 60"
     )
 

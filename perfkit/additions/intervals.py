@@ -1,4 +1,4 @@
-"""Arithmetic on sets of half-open time intervals, in integer nanoseconds, so that sums are exact."""
+"""Arithmetic on sets of half-open time intervals, for additions; in integers, such as ns, it is exact."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,6 +22,10 @@ class Spans:
         """Length in ns."""
         return int((self.end - self.start).sum())
 
+    def pairs(self) -> list[tuple[float, float]]:
+        """Start and end of each."""
+        return [*zip(self.start.tolist(), self.end.tolist(), strict=True)]
+
     def within(self, start: Ints, end: Ints) -> Ints:
         """Length inside each window [start, end), int64[M] ns; floats are exact within 104 days of 0."""
         edges = np.append(-1, np.stack((self.start, self.end), axis=1))
@@ -34,12 +38,12 @@ class Spans:
         return int(other.within(self.start, self.end).sum())
 
 
-def merge(start: Ints, end: Ints) -> Spans:
-    """The union of any intervals."""
+def merge(start: Ints, end: Ints, least: int = 0) -> Spans:
+    """The union of any intervals; gaps up to `least` are filled."""
     keep = end > start
     order = np.argsort(start[keep], kind="stable")
     start, reach = start[keep][order], np.maximum.accumulate(end[keep][order])
-    is_first = np.append(True, start[1:] > reach[:-1])[: len(start)]
+    is_first = np.append(True, start[1:] > reach[:-1] + least)[: len(start)]
     return Spans(start[is_first], reach[np.append(is_first[1:], True)[: len(start)]])
 
 
@@ -49,13 +53,10 @@ def union(*parts: Spans) -> Spans:
 
 
 def partition(layers: Iterable[Spans], start: Ints, end: Ints) -> Ints:
-    """Divides disjoint windows among layers; earlier layers have priority.
+    """Divides disjoint windows among layers, the earlier first: int64[L + 1, M], the last row for the rest.
 
     Layer i gets |U_i ∩ window| - |U_(i-1) ∩ window|, where U_i is the union of the first i layers; the sum
     telescopes, so it equals the window exactly.
-
-    Returns:
-        int64[L + 1, M] ns: a row per layer, and a last one for the rest.
     """
     seen, covered = merge(start[:0], end[:0]), [np.zeros(len(start), np.int64)]
     for layer in layers:
@@ -69,12 +70,3 @@ def gaps(busy: Spans, start: int, end: int) -> Spans:
     begin = np.append(start, np.clip(busy.end, start, end))
     finish = np.append(np.clip(busy.start, start, end), end)
     return Spans(begin[finish > begin], finish[finish > begin])
-
-
-def weighted(start: Ints, end: Ints, value: Floats) -> tuple[Ints, Floats]:
-    """Times int64[K], and the running integral of min(sum of overlapping values, 1) up to each, in ns."""
-    times = np.concatenate((start, end))
-    order = np.argsort(times, kind="stable")
-    times, height = times[order], np.cumsum(np.concatenate((value, -value))[order])
-    area = np.clip(height[:-1], 0.0, 1.0) * np.diff(times)
-    return times, np.concatenate(([0.0], np.cumsum(area)))
