@@ -106,8 +106,8 @@ outputs: $(STAMPS)/dev $(STAMPS)/chromium notebooks  ## put the outputs of a rec
 book: $(STAMPS)/book  ## the chapters as pages that open without a server: build/book/html, build/perfkit-book.zip
 	$(BIN)/python -m docs.book $(ARGS)
 
-slides: $(STAMPS)/book  ## chapters 00 to 08 as slides with their outputs: build/slides
-	$(BIN)/jupyter nbconvert --to slides --no-input --output-dir build/slides notebooks/0[0-8]*.ipynb
+slides: $(STAMPS)/install  ## slides to teach from, in one file with notes: build/slides.html
+	$(BIN)/python -m docs.slides $(ARGS)
 
 bundle:  ## the wheels to install without a network: build/wheels
 	$(BIN)/python -m pip download -r requirements.txt -d build/wheels

@@ -94,15 +94,17 @@ import time
 
 
 class StandIn:
-    """Runs what is put into its queue, one after the other."""
+    """Runs what is put into its queue, one after the other, and notes when."""
 
     def __init__(self):
-        self.queue = queue.Queue()
+        self.queue, self.spans = queue.Queue(), []
         threading.Thread(target=self.work, daemon=True).start()
 
     def work(self):
         while True:
-            time.sleep(self.queue.get())
+            seconds, start = self.queue.get(), time.perf_counter()
+            time.sleep(seconds)
+            self.spans.append((start, time.perf_counter()))
             self.queue.task_done()
 
     def launch(self):
@@ -111,36 +113,73 @@ class StandIn:
     def item(self):
         self.queue.join()
 
+    def ran(self):
+        return self.spans
+
 
 class Gpu:
-    """A matrix product as a step, and its sum as the loss."""
+    """A matrix product as a step, and its sum as the loss; events note when it ran."""
 
     def __init__(self):
-        self.x = torch.randn(4096, 4096, device="cuda")
+        self.x, self.marks = torch.randn(4096, 4096, device="cuda"), []
+        torch.cuda.synchronize()
+        self.zero, self.at = self.mark(), time.perf_counter()
+
+    def mark(self):
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
     def launch(self):
+        start = self.mark()
         self.loss = (self.x @ self.x).sum()
+        self.marks.append((start, self.mark()))
 
     def item(self):
         return self.loss.item()
 
+    def ran(self):
+        return [[self.at + self.zero.elapsed_time(mark) / 1e3 for mark in pair] for pair in self.marks]
 
-def seconds_per_step(device, reads, steps=30, fetch_s=0.009):
+
+def timed(device, reads, steps=30, fetch_s=0.009):
+    """Seconds per step, and what the host did."""
     device.launch()
     device.item()
-    start = time.perf_counter()
-    for _ in range(steps):
+    host, start = [], time.perf_counter()
+    for step in range(steps):
+        begin = time.perf_counter()
         time.sleep(fetch_s)  # the next batch
+        fetched = time.perf_counter()
         device.launch()
         if reads:
             device.item()
+        host += [(begin, fetched, "load", step), (fetched, time.perf_counter(), "wait", step)]
     device.item()
-    return (time.perf_counter() - start) / steps
+    return (time.perf_counter() - start) / steps, host
 
 
+def two_steps(device, host, first=10):
+    """The rows of two steps for a picture, in milliseconds from the first one's start."""
+    begins = [start for start, _, kind, _ in host if kind == "load"]
+    zero, last = begins[first], begins[first + 2]
+    kernels = [(*span, "compute", step) for step, span in enumerate(device.ran(), -1)]
+
+    def row(bars):
+        shown = [bar for bar in bars if bar[0] < last and bar[1] > zero]
+        return [(1e3 * (start - zero), 1e3 * (min(end, last) - zero), *what) for start, end, *what in shown]
+
+    return {"steps": 2, "host": row(host), "kernels": row(kernels)}
+
+
+sides = {}
 for title, reads in (("read in every step", True), ("read at the end", False)):
     stand_in = Gpu() if torch.cuda.is_available() else StandIn()
-    print(f"{title}: {seconds_per_step(stand_in, reads) * 1e3:.1f} ms a step")
+    seconds, host = timed(stand_in, reads)
+    print(f"{title}: {seconds * 1e3:.1f} ms a step")
+    sides[title] = two_steps(stand_in, host)
+
+pk.lanes(sides)
 
 # %% [markdown]
 # If nothing reads, fetching is hidden behind the kernels, and a step takes as long as the longer of the two. If something does, a step takes both. A wait costs the work that could have run at the same time. That is why the distributed guide fetches results every 30 steps, not in each.

@@ -8,7 +8,7 @@ import jupytext
 import nbformat
 import pytest
 
-from docs import elsewhere, outputs
+from docs import elsewhere, outputs, slides
 from perfkit.additions.my_train import steps
 
 ROOT = Path(__file__).parents[2]
@@ -127,3 +127,23 @@ def test_a_plan_for_a_room_adds_up(plan):
     for (start, minutes), (following, _) in itertools.pairwise(rows):
         assert start + minutes == following
     assert f"Sum: {sum(minutes for _, minutes in rows)} minutes" in text
+
+
+@pytest.mark.parametrize("plan", ["90-minutes", "half-a-day"])
+def test_a_chapter_s_guess_run_and_talk_fit_into_the_plan(plan):
+    text = (ROOT / "docs" / "teaching" / f"{plan}.md").read_text(encoding="utf-8")
+    minutes = {lesson.chapter: sum(map(int, lesson.minutes.split("+"))) for lesson in slides.lessons()}
+    assert sorted(minutes) == [source.stem[:2] for source in SOURCES]
+    planned = re.findall(r"^\| \d+:\d+ \| (\d+) \|[^|]*\[(\d\d)\]", text, re.M)
+    assert len(planned) >= 4
+    for available, chapter in planned:
+        assert minutes[chapter] <= int(available), chapter
+
+
+def test_slides_have_for_each_chapter_a_question_two_wrong_answers_and_need_no_network():
+    deck = slides.deck()
+    assert not re.search(r"(src|href)=.https?:", deck)
+    for lesson in slides.lessons()[:9]:
+        assert len(slides.wrong_answers(lesson.wrong)) == 2 and lesson.elsewhere
+        assert len(list(slides.chapter(lesson))) >= 4
+    assert deck.count("<img") >= 20
