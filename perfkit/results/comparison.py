@@ -23,12 +23,12 @@ class Comparison(msgspec.Struct, frozen=True):
     @property
     def incarnations(self) -> int:
         """How often the processes of both sides were started."""
-        return len(self.pairing.rounds.incarnations) or 1
+        return len(self.pairing.sizes)
 
     @property
     def rounds(self) -> int:
         """Rounds of all incarnations."""
-        return len(self.pairing.rounds.own_samples_per_s)
+        return len(self.pairing.own_samples_per_s)
 
     def describe(self, with_verdict: bool = True) -> str:
         """One line for people; without its verdict where another one is given on the same numbers."""

@@ -14,8 +14,7 @@ from perfkit import machine
 from perfkit.errors import InvalidValue, StoreError
 from perfkit.results.documents import read
 from perfkit.results.run import Run
-from perfkit.results.schema import Provenance
-from perfkit.results.upgrade import SCHEMA
+from perfkit.results.schema import SCHEMA, Provenance
 
 PREFIX = "recorded:"
 """Begins the name of a device; the name of a recording, or a file, follows."""

@@ -47,14 +47,18 @@ class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
     incarnations: list[RoundCount] = []
     """How many rounds each incarnation has; empty for one."""
 
+    @property
+    def sizes(self) -> list[int]:
+        """How many rounds each incarnation has."""
+        return self.incarnations or [len(self.own_samples_per_s)]
+
     def nested(self, spread: Spread, interleaved: bool = True) -> Nested:
         """The mean logarithm of the ratio of the two."""
         own, other = np.log(self.own_samples_per_s), np.log(self.other_samples_per_s)
         counts = stats.weights(self.disturbed, own.size)
-        sizes = self.incarnations or [own.size]
         if interleaved:
-            return stats.nested(own - other, sizes, counts, spread)
-        each = (stats.nested(logs, sizes, counts, spread) for logs in (own, other))
+            return stats.nested(own - other, self.sizes, counts, spread)
+        each = (stats.nested(logs, self.sizes, counts, spread) for logs in (own, other))
         return stats.difference(*each)
 
 
@@ -73,13 +77,9 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
     """What else the ratio is multiplied by: the rounds of every stage that was kept in between."""
     band: Share | None = None
     """Of simulated runs: the model's error of the ratio to expect, as a fraction; None for measured ones."""
-    noise: Share | None = None
-    """Of recordings until 2026: a 95% bound in place of `spread`."""
-    further_pairs: list[Rounds] = []
-    """Of recordings until 2026: further incarnations."""
 
     def __post_init__(self) -> None:
-        for part in (self, *self.via, *self.further_pairs):
+        for part in (self, *self.via):
             if len(part.own_samples_per_s) != len(part.other_samples_per_s):
                 raise ValueError("its rates are of the same rounds, but not equally many")
             if part.incarnations and sum(part.incarnations) != len(part.own_samples_per_s):
@@ -90,78 +90,48 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
         """How far equal processes differ, for the interval; simulated ones do not."""
         if self.band is not None:
             return stats.ONE_PROCESS
-        if self.spread:
-            return self.spread
-        return stats.UNKNOWN if self.noise is None else stats.spread_of_bound(self.noise)
+        return self.spread or stats.UNKNOWN
 
     @property
     def rounds(self) -> Rounds:
-        """Those of all incarnations, further pairs among them."""
-        parts = [self, *self.further_pairs]
-        return Rounds(
-            own_samples_per_s=[rate for part in parts for rate in part.own_samples_per_s],
-            other_samples_per_s=[rate for part in parts for rate in part.other_samples_per_s],
-            disturbed=[share for part in parts for share in part.disturbed],
-            incarnations=_sizes(parts),
-        )
+        """Its rounds alone."""
+        return Rounds(self.own_samples_per_s, self.other_samples_per_s, self.disturbed, self.incarnations)
 
     @property
     def ratio(self) -> Ratio:
         """How many times as fast this run is as the other, with its interval and verdict."""
-        own = self.rounds.nested(self.known_spread, self.interleaved)
+        own = self.nested(self.known_spread, self.interleaved)
         below = [rounds.nested(self.known_spread) for rounds in self.via]
         centre = own.centre + sum(part.centre for part in below)
         half = math.hypot(own.half, *(part.half for part in below))
-        ratio = stats.judged(centre, half, len(self.rounds.own_samples_per_s), self.precision)
+        ratio = stats.judged(centre, half, len(self.own_samples_per_s), self.precision)
         if not self.interleaved and stats.is_spoiled(self.disturbed, len(self.own_samples_per_s)):
             # Nothing says which part of the difference is the room's, as the sides took turns in it.
             ratio = msgspec.structs.replace(ratio, verdict="undecided")
         return ratio if self.band is None else stats.predicted(ratio, self.band)
 
-    @property
-    def in_two_rooms(self) -> tuple[Ratio, Ratio] | None:
-        """The ratio of the clean rounds and that of the disturbed ones, if they differ beyond chance."""
-        logs = np.log(self.own_samples_per_s[: len(self.disturbed)])
-        if not self.interleaved or not self.disturbed or logs.size != len(self.disturbed):
-            return None
-        logs = logs - np.log(self.other_samples_per_s)
-        alone = np.array(self.disturbed) <= stats.CLEAN
-        if min(alone.sum(), (~alone).sum()) < stats.MIN_ROUNDS:
-            return None
-        rooms = [stats.nested(each, [each.size], np.ones(each.size)) for each in (logs[alone], logs[~alone])]
-        if abs(rooms[0].centre - rooms[1].centre) <= math.hypot(rooms[0].half, rooms[1].half):
-            return None
-        quiet, noisy = (stats.judged(room.centre, room.half, stats.MIN_ROUNDS) for room in rooms)
-        return quiet, noisy
-
-
-def _sizes(parts: Sequence[Rounds]) -> list[int]:
-    """How many rounds each incarnation has, over all parts."""
-    each = [part.incarnations or [len(part.own_samples_per_s)] for part in parts]
-    return [size for sizes in each for size in sizes]
-
 
 def joined(before: Pairing, now: Pairing) -> Pairing:
     """A pairing with the rounds of an earlier one before its own."""
-    parts = [part.rounds for part in (before, now)]
     return msgspec.structs.replace(
         now,
-        own_samples_per_s=[rate for part in parts for rate in part.own_samples_per_s],
-        other_samples_per_s=[rate for part in parts for rate in part.other_samples_per_s],
-        disturbed=[share for part in parts for share in part.disturbed],
-        incarnations=_sizes(parts),
-        further_pairs=[],
+        own_samples_per_s=[*before.own_samples_per_s, *now.own_samples_per_s],
+        other_samples_per_s=[*before.other_samples_per_s, *now.other_samples_per_s],
+        disturbed=[*before.disturbed, *now.disturbed],
+        incarnations=[*before.sizes, *now.sizes],
+        interleaved=before.interleaved and now.interleaved,
     )
 
 
 def aa_pairs(pairing: Pairing) -> list[AAPair]:
     """How far two equal sides differed in each incarnation that others left alone."""
-    pairs, at, rounds = [], 0, pairing.rounds
-    for size in rounds.incarnations or [len(rounds.own_samples_per_s)]:
+    pairs = []
+    at = 0
+    for size in pairing.sizes:
         part = slice(at, at + size)
         at += size
-        own = np.array(rounds.own_samples_per_s[part])
-        other = np.array(rounds.other_samples_per_s[part])
-        if size >= stats.MIN_ROUNDS and max(rounds.disturbed[part], default=0.0) <= stats.CLEAN:
+        own = np.array(pairing.own_samples_per_s[part])
+        other = np.array(pairing.other_samples_per_s[part])
+        if size >= stats.MIN_ROUNDS and max(pairing.disturbed[part], default=0.0) <= stats.CLEAN:
             pairs.append(stats.aa_pair(own, other))
     return pairs

@@ -8,8 +8,9 @@ from msgspec import Meta
 from perfkit import machine
 from perfkit.results.parity import Check
 from perfkit.results.rounds import Count, Duration, Pairing, Rate, RoundCount, Seconds, Share
-from perfkit.results.upgrade import SCHEMA
 
+SCHEMA: Literal[2] = 2
+"""Version of what is stored."""
 AGAIN = "baseline_again"
 """The stage that measures the baseline once more in another process: the A/A row."""
 

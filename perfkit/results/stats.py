@@ -226,11 +226,6 @@ def aa_pair(own: Values, other: Values) -> AAPair:
     return AAPair(float(logs.mean()), float(logs.var(ddof=1)) / logs.size)
 
 
-def spread_of_bound(bound: float) -> Spread:
-    """The spread that a 95% bound, a fraction, means."""
-    return Spread(math.log1p(bound) / _student(UNKNOWN.freedom), UNKNOWN.freedom)
-
-
 def spread_of(pairs: Sequence[AAPair], usual: Spread = UNKNOWN) -> Spread:
     """How far equal processes differ, by pairs of them that were measured on this machine.
 

@@ -35,8 +35,8 @@ ORIGIN = '"provenance": {"machine": {}, "when": "w", "command": "c"}'
     ("text", "words"),
     [
         ("", "not a recording"),
-        ('{"schema": 1, ' + ORIGIN + ', "runs": []}', "length >= 1"),
-        ('{"schema": 1, ' + ORIGIN + ', "runs": [{"schema": 1}]}', "missing required field `id`"),
+        ('{"schema": 2, ' + ORIGIN + ', "runs": []}', "length >= 1"),
+        ('{"schema": 2, ' + ORIGIN + ', "runs": [{"schema": 2}]}', "missing required field `id`"),
         (msgspec.json.encode({"provenance": PLACE, "runs": [run("r0")]}).decode(), "in a different way"),
     ],
 )

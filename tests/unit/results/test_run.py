@@ -9,7 +9,7 @@ import pytest
 from perfkit.errors import StoreError
 from perfkit.results.comparison import Comparison
 from perfkit.results.documents import document, read
-from perfkit.results.rounds import Pairing, Rounds
+from perfkit.results.rounds import Pairing, Rounds, joined
 from perfkit.results.run import Run
 from perfkit.results.schema import Mechanism, Raw, Simulated
 
@@ -90,14 +90,10 @@ def test_incarnations_count_once_each_and_are_stored_with_the_run():
     assert decode(msgspec.json.encode(result.b)).speedup("previous") == result.ratio
 
 
-def test_a_recording_with_further_pairs_reads_as_incarnations():
-    """Until 2026 each further pair of processes was kept beside the first one."""
-    pairs = [Rounds([factor * 100.0] * 5, [100.0] * 5) for factor in (1.1, 1.12)]
-    old = pairing([108.0] * 5, [100.0] * 5, noise=0.03, further_pairs=pairs)
-    new = pairing([108.0] * 5 + [110.0] * 5 + [112.0] * 5, [100.0] * 15, noise=0.03, incarnations=[5] * 3)
-    assert compared(old).incarnations == 3
-    assert old.ratio.ratio == pytest.approx(new.ratio.ratio)
-    assert old.ratio.high == pytest.approx(new.ratio.high)
+def test_rounds_that_took_turns_make_what_they_are_joined_with_sequential():
+    together, in_turns = (pairing([110.0] * 5, [100.0] * 5, interleaved=is_so) for is_so in (True, False))
+    assert joined(together, together).interleaved
+    assert not joined(together, in_turns).interleaved and not joined(in_turns, together).interleaved
 
 
 def test_rounds_that_others_disturbed_count_less_and_decide_no_verdict():
@@ -122,13 +118,6 @@ def test_a_ratio_by_way_of_kept_stages_is_their_product_with_all_their_errors():
     assert math.log(through.high / through.ratio) == pytest.approx(
         math.sqrt(3) * math.log(alone.high / alone.ratio)
     )
-
-
-def test_clean_and_disturbed_rounds_that_disagree_are_told_apart():
-    own = [150.0, 151.0, 149.0] * 4 + [220.0, 222.0, 218.0] * 4
-    quiet, noisy = pairing(own, [100.0] * 24, disturbed=[0.0] * 12 + [0.4] * 12).in_two_rooms
-    assert (quiet.ratio, noisy.ratio) == (pytest.approx(1.5, rel=0.01), pytest.approx(2.2, rel=0.01))
-    assert pairing(own[:12], [100.0] * 12, disturbed=[0.0, 0.4] * 6).in_two_rooms is None
 
 
 KNOWN = Simulated(gpu="V100", host="article", model="1", constants="abc", band=0.15, kernel_s=0.09)
@@ -180,8 +169,6 @@ def test_what_is_no_run_is_one_message(text):
         ("pairings.0.own_samples_per_s", []),
         ("pairings.0.other_samples_per_s", [50.0, 0.0, 50.0, 50.0, 50.0]),
         ("pairings.0.own_samples_per_s", [50.0] * 4),
-        ("pairings.0.further_pairs", [{"own_samples_per_s": [1.0], "other_samples_per_s": []}]),
-        ("pairings.0.further_pairs", [{"own_samples_per_s": [1.0], "other_samples_per_s": [1.0, 2.0]}]),
         ("pairings.0.via", [{"own_samples_per_s": [1.0], "other_samples_per_s": [1.0, 2.0]}]),
         ("pairings.0.incarnations", [0, 5]),
         ("raw.block_samples_per_s", [0.0, 1.0, 1.0]),
