@@ -29,8 +29,9 @@ def prepared(
     """
     switches = recipe.to_dict() if isinstance(recipe, Recipe) else {}
     stage = recipe if isinstance(recipe, str) else "baseline"
-    more: dict[str, Any] = {**where, "settings": {**switches, **(where.get("settings") or {})}}
-    wanted = plan(workload, stages=[stage], below=True, **more)
+    asked: dict[str, Any] = {**where, "settings": {**switches, **(where.get("settings") or {})}}
+    seed = asked.pop("seed", 0)
+    wanted = plan(workload, stages=[stage], **asked).on(seed=seed).trying(below=True)
     with opened(wanted, progress or Progress(), study) as source:
         yield source, rungs.acting(source).recipe
 

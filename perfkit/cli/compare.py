@@ -11,9 +11,6 @@ from perfkit.errors import InvalidValue
 from perfkit.results.comparison import Comparison
 from perfkit.studies import compare as comparing
 
-UNDECIDED = 3
-"""The exit code of a gate that cannot see what it is asked for."""
-
 
 def compare(
     sides: Annotated[
@@ -67,13 +64,13 @@ def record(result: Comparison) -> dict[str, Any]:
 
 
 def gate_code(result: Comparison, limit: float | None, remedy: str = "Add rounds with --more") -> int:
-    """The exit code of a gate: 1 if B is slower than it allows, 3 if that cannot be seen; which is said."""
+    """The exit code of a gate, after saying why: 1 if B is slower than it allows, 3 if nobody can tell."""
     ratio = result.ratio
     if limit is None or ratio.low >= 1 - limit:
         return 0
     if ratio.high < 1 - limit:
         complain(f"B is slower than A by more than {limit:.1%}")
         return 1
-    found = f"B is {ratio.low:.3f} to {ratio.high:.3f} times as fast as A"
-    complain(f"whether B is slower by more than {limit:.1%} cannot be seen: {found}. {remedy}")
-    return UNDECIDED
+    found = f"it is {ratio.low:.3f} to {ratio.high:.3f} times as fast as A"
+    complain(f"Cannot tell whether B is more than {limit:.1%} slower: {found}. {remedy}")
+    return 3

@@ -11,5 +11,5 @@ from perfkit.studies import rungs
 
 def diff(stage: Annotated[str, typer.Argument(help="a stage, such as amp")], training: Training) -> None:
     """Shows what a stage changes in the training script: here, or on a GPU if it cannot act here."""
-    title, text = rungs.stage_diff(rungs.described(training.plan([stage], below=True), load=True))
+    title, text = rungs.stage_diff(rungs.described(training.plan([stage]).trying(below=True), load=True))
     sys.stdout.write(f"# {title}\n{text}")

@@ -18,7 +18,7 @@ def export(
 ) -> None:
     """Writes the standalone training script of a recipe; it does not need perfkit."""
     check_writable(out)
-    plan = training.plan([stage or "baseline"], below=True)
+    plan = training.plan([stage or "baseline"]).trying(below=True)
     source = rungs.described(plan, load=True)
     recipe = rungs.acting(source).recipe
     options = source.description.options

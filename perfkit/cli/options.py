@@ -50,14 +50,16 @@ class Training:
     seed: Annotated[int, typer.Option(help="seed of weights, order and augmentation")] = 0
 
     def where(self) -> dict[str, Any]:
-        """These options as keyword arguments of `studies.sources.plan`."""
+        """These options as the arguments of whoever looks at steps."""
         return vars(self) | {"options": parse_options(self.options)}
 
-    def plan(self, stages: list[str] | None = None, **more: Any) -> "Plan":
-        """The plan of a study; `more` as for `studies.sources.plan`."""
+    def plan(self, stages: list[str] | None = None) -> "Plan":
+        """The plan of a study of these stages."""
         from perfkit.studies import sources
 
-        return sources.plan(stages=stages, **self.where(), **more)
+        where = self.where()
+        seed = where.pop("seed")
+        return sources.plan(stages=stages, **where).on(seed=seed)
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Recipe(Training):
     ] = None
 
     def where(self) -> dict[str, Any]:
-        """These options as keyword arguments of `studies.sources.plan`."""
+        """These options as the arguments of whoever looks at steps."""
         return super().where() | {"settings": parse_settings(self.settings)}
 
 

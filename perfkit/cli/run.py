@@ -1,5 +1,6 @@
 """`perfkit run`: measures a ladder."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -23,7 +24,8 @@ def run(
     out: Out = None,
 ) -> None:
     """Climbs a ladder: each stage is measured on top of what was kept before, and kept if it is faster."""
-    plan = training.plan(names(stages), timeout_s=timeout, keep=names(keep) or [], keep_all=keep_all)
+    plan = training.plan(names(stages))
+    plan = replace(plan.keeping(plan.ladder.stages if keep_all else names(keep) or ()), timeout_s=timeout)
     check_writable(out, output.json_file, output.html_file)
     done: list[Run] = []
 

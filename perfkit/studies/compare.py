@@ -1,21 +1,22 @@
 """Two recipes, interleaved until their ratio is known precisely enough, or two stored runs."""
 
 import contextlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, one_of
-from perfkit.ladder.catalogue import OPTIMIZATIONS
+from perfkit.ladder.catalogue import OPTIMIZATIONS, Stage
 from perfkit.recipe import Value, parse_settings
 from perfkit.results import stats
 from perfkit.results.comparison import Comparison
 from perfkit.results.run import Run, continued
 from perfkit.results.store import RunStore, keep
 from perfkit.studies import rungs, sources
-from perfkit.studies.sources import Plan, Progress, opened
+from perfkit.studies.sources import Plan, Progress, Source, opened
 
 BUDGET_S = 120.0
 PRECISION = 0.03
@@ -70,10 +71,8 @@ def compare(
     rounds = max(stats.MIN_ROUNDS, plan.rule.rounds)
     rule = replace(plan.rule, rounds=rounds, precision=precision, part=part, budget_s=budget_s, cached=0)
     rule = replace(rule, limit_s=math.inf)
-    sides = (a, b._replace(title=f"{b.title} (again)") if b.title == a.title else b)
     with opened(replace(plan, rule=rule), progress, "a comparison", store) as source:
-        titled = [(side.title, source.baseline().replace(**side.changes)) for side in sides]
-        pair = source.measure(rungs.recipe_stages(titled, source.target), rule)
+        pair = source.measure(_stages(a, b, source), rule)
         if not all(run.status == "ok" for run in pair):
             raise _failure(pair, store)
         if earlier:
@@ -83,17 +82,40 @@ def compare(
 
 
 def earlier_comparison(a: Candidate, b: Candidate, plan: Plan, store: RunStore) -> Comparison:
-    """The newest stored comparison of these sides, to which more rounds are to be added."""
+    """The newest stored comparison of these two sides, to which more rounds are to be added.
+
+    It has the same recipes, options, preset, seed, device and machine; an `InvalidValue` if there is none.
+    """
+    source = rungs.described(plan, load=True)
+    first, second = _stages(a, b, source)
     for stored in store.history(workload=plan.subject.workload):
-        pairing, run = stored.run.pairing("previous"), stored.run
-        if run.title != b.title or run.device != plan.subject.device or pairing is None:
+        run = stored.run
+        pairing = run.pairing("previous")
+        if pairing is None or not _is_of(run, second, source, store.machine_id):
             continue
         with contextlib.suppress(InvalidValue):  # the run that it was compared with is deleted
             other = store.get(pairing.against)
-            if other.title == a.title:
+            if _is_of(other, first, source, store.machine_id):
                 return Comparison(other, run, pairing)
-    what = f"no comparison of {b.title} with {a.title} is stored"
+    what = f"no comparison of {second.title} with {first.title} is stored that was measured in the same way"
     raise InvalidValue(what, "Compare them first, without --more")
+
+
+def _stages(a: Candidate, b: Candidate, source: Source) -> list[Stage]:
+    """Both sides as stages; if they have one name, the second gets another."""
+    titles = (a.title, f"{b.title} (again)" if b.title == a.title else b.title)
+    recipes = [source.baseline().replace(**side.changes) for side in (a, b)]
+    return rungs.recipe_stages(zip(titles, recipes, strict=True), source.target)
+
+
+def _is_of(run: Run, stage: Stage, source: Source, machine_id: str) -> bool:
+    """Whether a run measured a stage as a source would measure it now."""
+    subject = source.plan.subject
+    now: list[Any] = [stage.name, stage.recipe.to_dict(), subject.workload, source.description.options]
+    now += [subject.size.name, subject.seed, subject.device, machine_id]
+    then: list[Any] = [run.stage, run.recipe, run.workload, run.options]
+    then += [run.preset, run.seed, run.device, run.machine.get("id")]
+    return run.status == "ok" and json.dumps(then, sort_keys=True) == json.dumps(now, sort_keys=True)
 
 
 def compare_named(a: str, b: str, plan: Plan | None = None, progress: Progress | None = None) -> Comparison:

@@ -169,6 +169,10 @@ class Plan:
         """The same with another ladder."""
         return replace(self, ladder=replace(self.ladder, **ladder))
 
+    def keeping(self, stages: Sequence[str]) -> Self:
+        """The same, where these stages are kept even if they are not faster."""
+        return self.trying(keep=(*self.ladder.keep, *(optimization(name).name for name in stages)))
+
 
 # ---------------------------------------------------------------- the sources
 
@@ -257,21 +261,18 @@ def source_of(device: str | None) -> type[Source]:
     return source
 
 
-def plan(  # noqa: PLR0913, PLR0917 - the options of every measuring command
+def plan(
     workload: str | None = None,
     preset: str | None = None,
     stages: Sequence[str] | None = None,
     settings: Mapping[str, Any] | None = None,
     device: str | None = None,
     options: Mapping[str, Any] | None = None,
-    below: bool = False,
-    seed: int = 0,
-    timeout_s: float | None = None,
     host: str | None = None,
-    keep: Sequence[str] = (),
-    keep_all: bool = False,
 ) -> Plan:
     """A checked plan, with this machine's defaults for what is left out.
+
+    Its methods `on`, `trying` and `keeping` give it a seed, and its ladder another start or end.
 
     Args:
         workload: a built-in one, or `package.module:name`.
@@ -281,29 +282,19 @@ def plan(  # noqa: PLR0913, PLR0917 - the options of every measuring command
         device: `cuda`, `mps` or `cpu`; `sim:v100` predicts what a GPU would do; `recorded:NAME` plays a
             recording, and measures nothing.
         options: the workload's constructor arguments, over those of the preset.
-        below: start from the default ladder below the first stage, not from the plain loop.
-        seed: of weights, order and augmentation.
-        timeout_s: time limit for the start of a stage, and for each of its blocks.
         host: the host of a simulated GPU.
-        keep: stages that are kept even if they are not faster.
-        keep_all: keep every stage.
 
     Raises:
         InvalidValue: a name or value that is not allowed.
     """
     recipe = Recipe().replace(**(settings or {}))
-    for name in (*(stages or ()), *keep):
+    for name in stages or ():
         optimization(name)
     request = Request(workload, preset, stages, device, dict(options or {}), host)
     found = source_of(device).checked(request)
-    return replace(
-        found.on(seed=seed).trying(
-            stages=tuple(name for name in found.ladder.stages if name != "baseline"),
-            settings={name: getattr(recipe, name) for name in settings or {}},
-            below=below,
-            keep=(*found.ladder.keep, *(found.ladder.stages if keep_all else keep)),
-        ),
-        timeout_s=timeout_s,
+    return found.trying(
+        stages=tuple(name for name in found.ladder.stages if name != "baseline"),
+        settings={name: getattr(recipe, name) for name in settings or {}},
     )
 
 

@@ -46,7 +46,7 @@ def scripted(*arguments, **more):
 
 
 def plan(device, stages=None, below=True):
-    return sources.plan(WORKLOAD, "smoke", stages, device="cpu", below=below).on(device=device)
+    return sources.plan(WORKLOAD, "smoke", stages, device="cpu").on(device=device).trying(below=below)
 
 
 def described(wanted):

@@ -23,7 +23,7 @@ def plan(**wanted):
 
 
 def test_a_ladder_with_every_switch_that_needs_cuda_runs_from_end_to_end():
-    runs = climb(plan(stages=STAGES, keep_all=True), RunStore())
+    runs = climb(plan(stages=STAGES).keeping(STAGES), RunStore())
     assert [run.reason for run in runs if run.status != "ok"] == []
     assert all(check.ok for run in runs for check in run.mechanism)
     proven = {check.name for run in runs for check in run.mechanism}

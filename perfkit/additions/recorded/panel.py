@@ -26,7 +26,7 @@ def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
     if stage is None:
         runs = recordings.find(str(name))
         return Shown(runs, tables.sections(runs))
-    runs = climb(sources.plan(stages=[stage], device=f"{recordings.PREFIX}{name}", below=True))
+    runs = climb(sources.plan(stages=[stage], device=f"{recordings.PREFIX}{name}").trying(below=True))
     origin = runs[0].origin
     assert origin, "it is of a recording"
     version = f" of perfkit {origin.commit[:10]}" if origin.commit else ""

@@ -66,7 +66,7 @@ class Recorded(Source):
         """Refuses every study."""
         if study:
             raise InvalidValue(
-                f"'{self.plan.recorded}' is a recording: it is played, and nothing can be measured on it",
+                f"'{self.plan.recorded}' is a recording. It can be shown, but not measured",
                 "perfkit run, perfkit show and the panels play it; for this, choose a different device",
             )
 

@@ -283,7 +283,7 @@ def script_plan(
     """
     if not landlock.is_there():
         warnings.warn(LIMITS, stacklevel=2)
-    checked = plan(None, catalogue.preset(preset).size.name, ["baseline"], seed=seed)
+    checked = plan(None, catalogue.preset(preset).size.name, ["baseline"]).on(seed=seed)
     rule = replace(checked.rule, loss_steps=max(LOSSES, checked.rule.loss_steps))
     started = functools.partial(source, launch=launch, **more)
     return replace(checked.on(workload=launch.name), rule=rule, source=started)

@@ -13,4 +13,4 @@ def machine(monkeypatch, data_dir):
 
 @pytest.fixture
 def where(data_dir):
-    return plan("cifar_resnet18", "smoke", ["baseline"], device="cpu", seed=7)
+    return plan("cifar_resnet18", "smoke", ["baseline"], device="cpu").on(seed=7)

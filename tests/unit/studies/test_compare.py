@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,6 +54,41 @@ def test_more_rounds_are_added_to_those_that_are_there(machine, where):
     assert store.get(more.b.id).pairings == more.b.pairings
     with pytest.raises(InvalidValue, match="no comparison of A with B is stored"):
         earlier_comparison(B, A, where, store)
+
+
+def other_preset(plan):
+    return replace(plan, subject=replace(plan.subject, size=replace(plan.subject.size, name="quick")))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        other_preset,
+        lambda plan: plan.on(options={"samples": 64}),
+        lambda plan: plan.on(seed=8),
+        lambda plan: plan.on(workload="perfkit.workloads.tiny_gpt:TinyGPT"),
+        lambda plan: plan.trying(settings={"channels_last": True}),
+    ],
+)
+def test_rounds_of_anything_else_are_not_added(machine, where, changed):
+    store = RunStore()
+    compare(A, B, where, budget_s=0, store=store)
+    with pytest.raises(InvalidValue, match=r"no comparison of B with A is stored .*in the same way"):
+        earlier_comparison(A, B, changed(where), store)
+    assert earlier_comparison(A, B, where, store).rounds == 5
+
+
+def test_rounds_of_another_machine_are_not_added(machine, where):
+    compare(A, B, where, budget_s=0, store=RunStore())
+    with pytest.raises(InvalidValue, match="no comparison of B with A is stored"):
+        earlier_comparison(A, B, where, RunStore(machine_id="another"))
+
+
+def test_a_recipe_that_is_compared_with_itself_takes_more_rounds_as_well(machine, where):
+    store = RunStore()
+    first = compare(A, A, where, budget_s=0, store=store)
+    assert (first.a.title, first.b.title) == ("A", "A (again)")
+    assert earlier_comparison(A, A, where, store) == first
 
 
 def test_a_side_that_fails_ends_the_comparison_and_is_kept(machine, where):

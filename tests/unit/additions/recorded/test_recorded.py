@@ -56,18 +56,18 @@ def test_some_stages_come_with_the_baseline_and_its_repetition():
 
 
 def test_one_stage_on_top_of_the_ladder_comes_with_the_one_before_it():
-    before, amp = climb(planned("amp", below=True))
+    before, amp = climb(planned("amp").trying(below=True))
     pairing = amp.pairing("previous")
     assert pairing.against == before.id
     assert before.stage == "scaled_decode"
-    stages = rungs.all_stages(rungs.described(planned("amp", below=True)))
+    stages = rungs.all_stages(rungs.described(planned("amp").trying(below=True)))
     assert stages[-1].recipe.amp == "bf16" and stages[0].recipe.amp == "off"
 
 
 def test_a_stage_that_could_not_be_measured_there_keeps_its_reason():
-    before, pinning = climb(planned("pinning", below=True))
+    before, pinning = climb(planned("pinning").trying(below=True))
     assert before.stage == "baseline" and pinning.reason == stored()["pinning"].reason
-    heading, _ = rungs.stage_diff(rungs.described(planned("pinning", below=True)))
+    heading, _ = rungs.stage_diff(rungs.described(planned("pinning").trying(below=True)))
     assert heading.startswith(f"n/a here: {pinning.reason}")
 
 
