@@ -2,8 +2,8 @@
 
 One group of switches is searched after the other, on top of the best recipe so far: workers together with the
 batch size, as they depend on each other, then every other switch. All combinations of a group are measured
-beside the baseline, for a few rounds. The best recipe is then measured afresh, for longer, and compared with
-the plain program in parity.
+with the baseline, for a few rounds. The best recipes are then measured again in new processes, for longer.
+The fastest of them is picked that is clearly faster than the baseline and trains as the plain program does.
 """
 
 import itertools
@@ -31,7 +31,6 @@ from perfkit.studies.sources import Plan, Progress, Source, opened
 
 SPACE: dict[str, tuple[Value, ...]] = {
     "workers": (0, 1, 2, 4, 8),
-    "batch_size": (16, 32, 64, 128),
     "uint8_copy": (False, True),
     "channels_last": (False, True),
     "amp": ("off", "bf16", "fp16"),
@@ -39,16 +38,19 @@ SPACE: dict[str, tuple[Value, ...]] = {
     "cpu_threads": (0, 1),
     "prefetch_factor": (2, 4),
 }
-"""The default space; values that cannot act here are left out."""
+"""The default space; values that cannot act here are left out. No batch size: it changes the training."""
 FIRST = ("workers", "batch_size")
 """Switches that are searched together."""
 ROUNDS = 5
 """Rounds of a recipe in its group."""
 SEARCHING = 0.7
-"""After this part of the budget no further recipe starts: the best one is still to be measured afresh, for a
-tenth of the budget at most, and its parity checked."""
+"""After this part of the budget no further recipe starts: the best ones are still to be measured again, each
+for a tenth of the budget at most."""
+_STOPPED = "Stopped before its end: parity was not checked"
+FINALISTS = 3
+"""Recipes that are measured again; their parity is checked, the fastest first, until one trains the same."""
 TOGETHER = 4
-"""Recipes that are measured in the same rounds, beside the baseline."""
+"""Recipes that are measured in the same rounds, with the baseline."""
 
 
 class Tuned(Struct, frozen=True, kw_only=True):
@@ -72,12 +74,12 @@ class Tuned(Struct, frozen=True, kw_only=True):
         picked = f"{self.settings}: {units.interval(self.best.samples_per_s)} samples/s"
         lines = [f"{picked}; {len(self.tried)} runs in {self.seconds:.0f} s"]
         if self.gain:
-            lines.append(f"Beside the baseline: {sentences.result(self.gain)}")
+            lines.append(f"Compared with the baseline: {sentences.result(self.gain)}")
         if self.parity:
             lines.append(f"Parity: {self.parity.describe().removeprefix(f'{self.parity.title}: ')}")
         columns = (
             Col("recipe", "title"),
-            Col("picked", lambda run: "✓" * (run.id == self.best.id)),
+            Col("picked", lambda run: "✓" if run.id == self.best.id else ""),
             Col("samples/s", "samples_per_s", units.interval),
             Col("peak memory", lambda run: run.peak_memory_bytes or None, units.size),
         )
@@ -95,87 +97,128 @@ def tune(
 ) -> Tuned:
     """Searches a space: values by switch (None: `SPACE`). Runs above the memory cap are not picked.
 
-    `budget_s`: seconds of it all. The first recipes come in any case; so does the best one, which is measured
-    afresh, for twice the rounds, and checked for parity. The `store` is that of `climb`.
+    A recipe is picked if it is clearly faster than the baseline, beyond the interval, and trains the same.
+    `budget_s`: seconds of it all. The first recipes come in any case; so do the best ones, which are measured
+    again, for twice the rounds. The `store` is that of `climb`.
     """
-    progress, space, started = progress or Progress(), space or SPACE, time.monotonic()
-    short, long = (
-        replace(plan.rule, rounds=ROUNDS, budget_s=0.0, cached=0),
-        replace(
-            plan.rule,
-            rounds=2 * plan.rule.rounds,
-            budget_s=max(0.0, min(plan.rule.budget_s, budget_s / 10)),
-        ),
-    )
-    groups = [[name for name in FIRST if name in space], *([name] for name in space if name not in FIRST)]
-    tried, left, parity, notes = dict[str, Run](), list[str](), None, list[str]()
+    progress = progress or Progress()
+    began = time.monotonic()
     with opened(plan, progress, "tuning", store) as source:
-        base = best = source.baseline()
+        search = _Search(plan, source, memory_cap_bytes, budget_s)
         try:
-            for number, group in enumerate(groups):
-                if source.stopped or (tried and time.monotonic() > started + SEARCHING * budget_s):
-                    left += group
-                    continue
-                recipes = _candidates(best, space, group, source.target)
-                with progress.part(number, len(groups) + 1):
-                    _measure(source, recipes, short, started + SEARCHING * budget_s, tried)
-                best = _fastest([base, best, *recipes], tried, memory_cap_bytes)
-            if best != base and not source.stopped:
-                with progress.part(len(groups), len(groups) + 1):
-                    _measure(source, [best], long, math.inf, tried)
-                best = _fastest([base, best], tried, memory_cap_bytes)
+            left = search.run(space or SPACE)
         finally:
-            keep(store, *tried.values())
-        if base not in _newest(tried.values()):
+            keep(store, *search.tried.values())
+        base = source.baseline()
+        if base not in _newest(search.tried.values()):
             if source.stopped:
                 raise Cancelled("stopped before anything was measured")
             raise InvalidValue("nothing could be measured", "See `perfkit run` for what goes wrong")
-        run = _newest(tried.values(), memory_cap_bytes).get(best)
-        if run is None:
-            what = "nothing that was measured fits under the memory cap"
-            raise InvalidValue(what, "Raise it, or allow smaller batches")
-        if left and not source.stopped:
-            notes.append(f"No time was left to try {', '.join(left)}: raise the budget")
+    fitting = _newest(search.tried.values(), memory_cap_bytes)
+    notes: list[str] = []
     if source.stopped:
-        notes.append("Stopped before its end: parity was not checked")
-    elif best != base:
-        try:
-            parity = study.parity(plan, run.title, best, progress=progress)
-        except PerfkitError as problem:
-            notes.append(f"Whether it trains the same could not be checked: {problem}")
+        notes.append(_STOPPED)
+    elif left:
+        notes.append(f"No time was left to try {', '.join(left)}: raise the budget")
+    picked, parity = _picked(plan, fitting, None if source.stopped else progress, notes)
+    run = fitting.get(picked or base)
+    if run is None:
+        what = " ".join(["nothing fits under the memory cap that is faster and trains the same.", *notes])
+        raise InvalidValue(what, "Raise it, or allow smaller batches")
     return Tuned(
         best=run,
-        settings="the baseline" if best == base else best.describe(base),
+        settings=picked.describe(base) if picked else "the baseline",
         gain=run.speedup("baseline"),
         parity=parity,
-        tried=list(tried.values()),
+        tried=list(search.tried.values()),
         cap_bytes=memory_cap_bytes,
-        seconds=time.monotonic() - started,
+        seconds=time.monotonic() - began,
         notes=notes,
     )
 
 
-def _measure(
-    source: Source, recipes: Sequence[Recipe], rule: StopRule, until: float, tried: dict[str, Run]
-) -> None:
-    """Measures recipes beside the baseline, the first in any case; `tried` gets the runs that succeed, by id.
+class _Search:
+    """The search: one group of switches after the other, then the best recipes again."""
 
-    The baseline's run is the first one: the rates of all others are relative to that.
+    def __init__(self, plan: Plan, source: Source, cap_bytes: int | None, budget_s: float) -> None:
+        self.tried: dict[str, Run] = {}
+        """The runs that succeeded, by id."""
+        self._source, self._cap_bytes = source, cap_bytes
+        self._until = time.monotonic() + SEARCHING * budget_s
+        self._short = replace(plan.rule, rounds=ROUNDS, budget_s=0.0, cached=0)
+        longest_s = max(0.0, min(plan.rule.budget_s, budget_s / 10))
+        self._long = replace(plan.rule, rounds=2 * plan.rule.rounds, budget_s=longest_s)
+
+    def run(self, space: Mapping[str, Sequence[Value]]) -> list[str]:
+        """Measures what the time allows, and returns the switches for which none was left."""
+        source, left = self._source, list[str]()
+        groups = [[name for name in FIRST if name in space], *([name] for name in space if name not in FIRST)]
+        base = best = source.baseline()
+        for number, group in enumerate(groups):
+            if source.stopped or (self.tried and time.monotonic() > self._until):
+                left += group
+                continue
+            recipes = _candidates(best, space, group, source.target)
+            with source.progress.part(number, len(groups) + 1):
+                self._measure(recipes, self._short, self._until)
+            best = _fastest([base, best, *recipes], self.tried, self._cap_bytes)
+        if not source.stopped:
+            with source.progress.part(len(groups), len(groups) + 1):
+                self._measure(self._finalists(), self._long, math.inf)
+        return left
+
+    def _finalists(self) -> list[Recipe]:
+        """The recipes that seem to be the fastest below the memory cap, as far as they seem to gain."""
+        fitting = _newest(self.tried.values(), self._cap_bytes)
+        fastest = sorted(fitting, key=lambda recipe: _speedup(fitting[recipe]), reverse=True)
+        return [recipe for recipe in fastest[:FINALISTS] if _speedup(fitting[recipe]) > 1]
+
+    def _measure(self, recipes: Sequence[Recipe], rule: StopRule, until: float) -> None:
+        """Measures recipes with the baseline, the first in any case.
+
+        The baseline's run is the first one: the rates of all others are relative to that.
+        """
+        source, base = self._source, self._source.baseline()
+        others = [recipe for recipe in recipes if recipe != base]
+        for at in range(0, len(others), TOGETHER):
+            if source.stopped or (at and time.monotonic() > until):
+                return
+            titled = [(recipe.describe(base)[:120], recipe) for recipe in others[at : at + TOGETHER]]
+            stages = rungs.recipe_stages([("baseline", base), *titled], source.target)
+            runs = source.measure(stages, rule)
+            rate = next(iter(self.tried.values()), runs[0]).samples_per_s
+            for measured in runs:
+                run = structs.replace(measured, reference_samples_per_s=rate.value if rate else None)
+                source.progress.finish(run)
+                if run.status == "ok" and (run.pairings or run.id not in self.tried):
+                    self.tried[run.id] = run
+
+
+def _picked(
+    plan: Plan, fitting: Mapping[Recipe, Run], progress: Progress | None, notes: list[str]
+) -> tuple[Recipe | None, Parity | None]:
+    """The fastest recipe that is clearly faster than the baseline and trains the same, with the proof.
+
+    Without a `progress` to follow parity is not checked. `notes` gets why faster ones are not picked.
     """
-    base = source.baseline()
-    others = [recipe for recipe in recipes if recipe != base]
-    for at in range(0, len(others), TOGETHER):
-        if source.stopped or (at and time.monotonic() > until):
-            return
-        titled = [(recipe.describe(base)[:120], recipe) for recipe in others[at : at + TOGETHER]]
-        stages = rungs.recipe_stages([("baseline", base), *titled], source.target)
-        runs = source.measure(stages, rule)
-        rate = next(iter(tried.values()), runs[0]).samples_per_s
-        for measured in runs:
-            run = structs.replace(measured, reference_samples_per_s=rate.value if rate else None)
-            source.progress.finish(run)
-            if run.status == "ok" and (run.pairings or run.id not in tried):
-                tried[run.id] = run
+    faster = [recipe for recipe, run in fitting.items() if _is_clearly_faster(run)]
+    faster.sort(key=lambda recipe: _speedup(fitting[recipe]), reverse=True)
+    for recipe in faster[:FINALISTS]:
+        if progress is None:
+            return recipe, None
+        title = fitting[recipe].title
+        try:
+            parity = study.parity(plan, title, recipe, progress=progress)
+        except Cancelled:
+            notes.append(_STOPPED)
+            return recipe, None
+        except PerfkitError as problem:
+            notes.append(f"Whether it trains the same could not be checked: {problem}")
+            return recipe, None
+        if parity.ok:
+            return recipe, parity
+        notes.append(f"Faster, but not picked: {parity.describe()}")
+    return None, None
 
 
 def _fastest(recipes: Sequence[Recipe], tried: Mapping[str, Run], cap_bytes: int | None) -> Recipe:
@@ -207,6 +250,12 @@ def _newest(runs: Iterable[Run], cap_bytes: int | None = None) -> dict[Recipe, R
     newest = {Recipe.from_dict(run.recipe): run for run in runs}
     most = math.inf if cap_bytes is None else cap_bytes
     return {recipe: run for recipe, run in newest.items() if (run.peak_memory_bytes or 0) <= most}
+
+
+def _is_clearly_faster(run: Run) -> bool:
+    """Whether it is faster than the baseline beyond its interval."""
+    gain = run.speedup("baseline")
+    return gain is not None and gain.is_faster
 
 
 def _speedup(run: Run) -> float:
