@@ -33,21 +33,24 @@ class WorkloadError(PerfkitError):
 
 
 class RunFailed(PerfkitError):
-    """A measuring process that ended without a result (crash, out of memory, time-out …).
-
-    `kind` is a code for programs: `failed`, `out of memory` … `output`: what a script wrote itself, its end.
-    """
+    """A measuring process that ended without a result (crash, time-out …)."""
 
     output = ""
+    """The end of what a script wrote itself."""
+    given: PerfkitError | None = None
+    """The error that the process raised, if it was about what the user gave."""
 
-    def __init__(self, what: str, remedy: str = "", kind: str = "failed") -> None:
-        super().__init__(what, remedy)
-        self.kind = kind
 
-    def original(self) -> PerfkitError:
-        """The error that the process raised, if it was about what the user gave; else this one."""
-        kinds = {kind.__name__: kind for kind in (InvalidValue, WorkloadError)}
-        return kinds[self.kind](self.what, self.remedy) if self.kind in kinds else self
+class OutOfMemory(RunFailed):
+    """A measuring process for which there was too little memory, of the machine or of its GPU."""
+
+
+class TrainingEnded(RunFailed):
+    """A training that came to its own end before it was measured."""
+
+
+class TrainingRaised(RunFailed):
+    """A training whose own code raised something."""
 
 
 class StoreError(PerfkitError):

@@ -80,7 +80,7 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
     def ask(self, question: str, **arguments: Any) -> Any:
         """The answer to a question (`Procedures.answer`); progress goes to `on_progress`.
 
-        Raises `RunFailed` where a process failed, died or took too long (see `RunFailed.original`),
+        Raises `RunFailed` where a process failed, died or took too long (or what its `given` is),
         `Cancelled` where that was set.
         """
         asked = Question(next(self._numbers), question, arguments)
@@ -100,7 +100,8 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
                     if event.number == asked.number:  # else it answers one that was given up
                         answers[rank] = event.value
                 elif isinstance(event, RunFailed):
-                    raise self.cause(rank, event).original()
+                    failure = self.cause(rank, event)
+                    raise failure.given or failure
                 elif rank == 0:
                     self.on_progress(event)
         return answers[0]

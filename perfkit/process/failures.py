@@ -7,7 +7,7 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-from perfkit.errors import PerfkitError, RunFailed
+from perfkit.errors import InvalidValue, OutOfMemory, PerfkitError, RunFailed, TrainingRaised, WorkloadError
 
 PACKAGE = Path(__file__).parents[1]
 LIBRARIES = tuple(
@@ -54,7 +54,6 @@ SIGNALS = {
     "SIGKILL": (
         "the measuring process was killed, most likely because memory ran out",
         "Lower batch_size or workers, or give the machine (or container) more memory",
-        OUT_OF_MEMORY,
     ),
     "SIGBUS": ("the measuring process died of a bus error: shared memory is full", ENLARGE_SHM),
 }
@@ -72,22 +71,27 @@ def is_users(filename: str) -> bool:
 def explain(problem: BaseException) -> RunFailed:
     """An exception in words."""
     if isinstance(problem, PerfkitError):
-        return RunFailed(problem.what, problem.remedy, type(problem).__name__)
+        failure = RunFailed(problem.what, problem.remedy)
+        if isinstance(problem, InvalidValue | WorkloadError):
+            failure.given = problem
+        return failure
     name, text = type(problem).__name__, str(problem).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [name]
     gist = lines[-1] if lines[0].startswith("Caught ") else lines[0][:300]
     what = f"{gist}{_place(problem, text)}"
     for kind, pattern, remedy in KNOWN:
         if re.search(pattern, f"{type(problem).__module__}.{name}: {text}", re.DOTALL):
-            return RunFailed(f"{kind}: {what}", remedy, kind)
-    return RunFailed(f"the training raised {name}: {what}", "Fix the error at that line", "exception")
+            failed = OutOfMemory if kind == OUT_OF_MEMORY else RunFailed
+            return failed(f"{kind}: {what}", remedy)
+    return TrainingRaised(f"the training raised {name}: {what}", "Fix the error at that line")
 
 
 def explain_exit(code: int | None, last_line: str = "") -> RunFailed:
     """How a process ended that reported no failure itself; a negative code is a signal."""
     name = signal.Signals(-code).name if code is not None and code < 0 else ""
     if name in SIGNALS:
-        return RunFailed(*SIGNALS[name])
+        failed = OutOfMemory if name == "SIGKILL" else RunFailed
+        return failed(*SIGNALS[name])
     how = f"was ended by {name}" if name else f"ended with exit status {code}"
     last = f" (last line of its log: {last_line})" if last_line else ""
     remedy = "Run `perfkit doctor`; try workers=0 to see the cause"

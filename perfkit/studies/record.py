@@ -149,15 +149,11 @@ def _remarks(run: Run, side: Side, measured: Measured) -> Iterator[str]:
     count = len(run.raw.block_samples_per_s)
     if run.disturbed is not None:
         program, share = measured.busiest
-        who = f"{program} {share:.0%}" if share > run.disturbed / 4 else "many that end soon"
+        who = f"{program} {share:.0%}" if share > run.disturbed / 4 else "many short-lived ones"
         yield (
-            f"other programs took {run.disturbed:.0%} of the cores ({who}), so this holds in this room: "
-            "close them, then run it again"
+            f"other programs took {run.disturbed:.0%} of the cores ({who}), so this holds only "
+            "under that load. Close them and run it again"
         )
-    pairing = run.pairing("previous") or run.pairing("baseline")
-    if pairing and (rooms := pairing.in_two_rooms):
-        quiet, noisy = (f"{room.ratio:.2f}× ({room.low:.2f}–{room.high:.2f})" for room in rooms)
-        yield f"rounds without and with other programs disagree: {quiet} and {noisy}"
     if count < stats.MIN_ROUNDS:
         yield f"too few rounds for a verdict ({count}): use the preset quick or paper"
     if measured.most == 1 and len(measured.sides) > 1:

@@ -3,11 +3,10 @@
 import time
 from collections.abc import Sequence
 
-from perfkit.errors import Cancelled, PerfkitError, RunFailed
+from perfkit.errors import Cancelled, OutOfMemory, PerfkitError, TrainingEnded
 from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores, gpus
 from perfkit.studies.sides import Crowded, Machine, Measured, Round, Side
-from perfkit.studies.starting import is_memory
 from perfkit.worker.messages import Block, Peak
 
 MOSTLY = 0.5
@@ -21,15 +20,20 @@ class Slices:
         self._measured, self._rule, self._machine = measured, rule, machine
         self.utilization: list[float] = []
         """Of the GPU, sampled all the time; a slice has the samples that were added meanwhile."""
+        self._sampled: dict[Side, list[float]] = {}
+        """Those of the slices of this round that count: one that is taken again has others."""
 
     def take_round(self, sides: Sequence[Side], is_in_time: bool) -> Round:
         """A slice of each side, in random order; one that others mostly took is repeated if there is time."""
         round = Round()
+        self._sampled = {}
         for side in self._machine.shuffled(sides):
             self._take(side, round)
         if is_in_time:
             for side in [side for side, share in round.taken.items() if share > MOSTLY and side.child]:
                 self._take(side, round)
+        for side, samples in self._sampled.items():
+            side.gpu_utilization += samples
         return round
 
     def _take(self, side: Side, round: Round) -> None:
@@ -47,15 +51,17 @@ class Slices:
         share = cores.taken_share(before, cores.cpu_times(side.child.cpu_s()))
         if self._machine.gpu:
             share = max(share, gpus.taken_gpu_share(self._machine.gpu, since, side.child.pids()))
-        side.gpu_utilization += self.utilization[sampled:]
+        if side not in round.taken or share < round.taken[side]:
+            self._sampled[side] = self.utilization[sampled:]
         round.add(side, block, share)
 
     def _give_up(self, side: Side, problem: PerfkitError) -> None:
         """A slice has failed: the side leaves, or the measurement goes on in another way or ends."""
-        if isinstance(problem, Cancelled) or (self._measured.rounds and _is_end(problem)):
+        has_ended = isinstance(problem, TrainingEnded) and self._measured.rounds > 0
+        if isinstance(problem, Cancelled) or has_ended:
             raise problem
         others = sum(each.child is not None for each in self._measured.sides) - 1
-        if is_memory(problem) and others:
+        if isinstance(problem, OutOfMemory) and others:
             raise Crowded(others) from None
         side.fail(problem)
 
@@ -89,8 +95,3 @@ def _ask(side: Side, question: str, **arguments: float) -> None:
         side.peak = answer
     else:
         side.communication = answer
-
-
-def _is_end(problem: PerfkitError) -> bool:
-    """Whether a script has come to its own end."""
-    return isinstance(problem, RunFailed) and problem.kind == "ended"

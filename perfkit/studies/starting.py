@@ -3,9 +3,8 @@
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
-from perfkit.errors import Cancelled, PerfkitError, RunFailed
+from perfkit.errors import Cancelled, OutOfMemory, PerfkitError, RunFailed
 from perfkit.machine import cores, gpus
-from perfkit.process.failures import OUT_OF_MEMORY
 from perfkit.studies.sides import Crowded, Machine, Measured, Side
 from perfkit.worker.messages import Trained
 
@@ -21,8 +20,12 @@ class Starter:
 
     @contextlib.contextmanager
     def alive(self, sides: Sequence[Side]) -> Iterator[set[int]]:
-        """Has sides started and warm, each suspended; gives their processes, which end with the block."""
+        """Has sides started and warm, each suspended; gives their processes, which end with the block.
+
+        If they turn out not to fit together, what they reported in this life is forgotten.
+        """
         began = self._machine.clock()
+        reported = {side: (len(side.trained), len(side.gpu_utilization)) for side in sides}
         try:
             for number, side in enumerate(self._machine.shuffled(sides)):
                 if number and self._is_crowded():
@@ -31,6 +34,11 @@ class Starter:
                 self._start(side, alive=number)
             self._measured.now.start_s += self._machine.clock() - began
             yield set[int]().union(*(side.child.pids() for side in sides if side.child))
+        except Crowded:
+            for side, (trainings, samples) in reported.items():
+                del side.trained[trainings:]
+                del side.gpu_utilization[samples:]
+            raise
         finally:
             for side in sides:
                 if side.child:
@@ -46,7 +54,7 @@ class Starter:
         except Cancelled:
             raise
         except PerfkitError as problem:
-            if alive and is_memory(problem):
+            if alive and isinstance(problem, OutOfMemory):
                 raise Crowded(alive) from None
             side.fail(problem)
             return
@@ -66,11 +74,6 @@ class Starter:
         if self._machine.gpu and free is None:  # no NVML, no permission, or memory that is the host's
             return len(alive) >= 2
         return free is not None and free < MEMORY_MARGIN * max((side.gpu_bytes for side in alive), default=0)
-
-
-def is_memory(problem: PerfkitError) -> bool:
-    """Whether there was too little memory."""
-    return isinstance(problem, RunFailed) and problem.kind == OUT_OF_MEMORY
 
 
 def _check_switches(trained: Trained) -> None:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from perfkit.errors import Cancelled, RunFailed
+from perfkit.errors import Cancelled, OutOfMemory, RunFailed
 from perfkit.process import zygote
 from perfkit.process.child import Child, call, environment_of
 from perfkit.process.tree import Tree
@@ -336,7 +336,7 @@ def test_what_a_child_started_ends_when_the_child_is_killed():
         worker.kill()
         with pytest.raises(RunFailed, match="killed") as failure:
             child.ask("slice", samples=8, seconds=0.0)
-        assert failure.value.kind == "out of memory"
+        assert isinstance(failure.value, OutOfMemory)
     assert not psutil.wait_procs(loaders, timeout=10)[1]
 
 

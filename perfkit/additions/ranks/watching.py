@@ -109,7 +109,7 @@ def watch(
             raise hanging(launched)
         if launched.ranks and not launched.is_first_node:
             what = f"ranks {', '.join(map(str, sorted(launched.ranks)))} of {launched.world} ran on this node"
-            raise RunFailed(what, "The report of all ranks is on the node of rank 0", "elsewhere")
+            raise RunFailed(what, "The report of all ranks is on the node of rank 0")
         if how == "failed":
             raise launched.failure()
         if how == "silent" or not launched.states:
@@ -162,7 +162,7 @@ def _remarks(launched: LaunchedRanks, taken: float) -> Iterator[str]:
 def _nothing_seen(launched: LaunchedRanks) -> RunFailed:
     what = f"{launched.launch.describe()}: no rank was seen that trains"
     remedy = "Does it call torch.distributed.init_process_group in Python processes of this machine?"
-    problem = RunFailed(what, remedy, "no steps")
+    problem = RunFailed(what, remedy)
     problem.output = "\n".join(launched.written("err")[-60:])
     return problem
 
@@ -187,7 +187,7 @@ def hanging(launched: LaunchedRanks) -> RunFailed:
     else:
         places = [f"rank {rank}{_place_of(state)}" for rank, state in told.items()]
         what = f"no step for {quiet:.0f} s: {', '.join(places)}"
-    problem = RunFailed(what, "Every rank must come to the same exchanges, in the same order", "hangs")
+    problem = RunFailed(what, "Every rank must come to the same exchanges, in the same order")
     problem.output = "\n".join([*_stacks(launched, told), *launched.written("err")[-40:]])
     return problem
 

@@ -37,7 +37,7 @@ from perfkit.additions.scripts.messages import (
 from perfkit.additions.scripts.run_account import Account, RunAccount
 from perfkit.additions.scripts.script import Script, Step
 from perfkit.additions.scripts.training import Models, Updates
-from perfkit.errors import RunFailed
+from perfkit.errors import RunFailed, TrainingEnded, TrainingRaised
 from perfkit.process import Answer
 from perfkit.process.failures import explain
 from perfkit.process.zygote import die_with_parent
@@ -274,7 +274,7 @@ class Questions(Procedures):
                 pace = f"{self._script.steps.count} steps of {units.duration(self._early[-1].seconds)} each"
                 what = f"the script ended before it was measured, after {pace}"
                 remedy = "Let it train longer, or compare whole runs: perfkit referee --whole"
-                self._send(RunFailed(what, remedy, "ended"))
+                self._send(TrainingEnded(what, remedy))
             except Exception as problem:
                 traceback.print_exception(problem)
                 what = f"perfkit failed inside the script: {type(problem).__name__}: {problem}"
@@ -293,7 +293,7 @@ class Questions(Procedures):
         failure.what = f"the script ended {when}: {failure.what}"
         if isinstance(problem, EOFError):
             failure.remedy = "No keyboard is there: redirect its standard input from a file"
-        elif failure.kind == "exception":
+        elif isinstance(failure, TrainingRaised):
             failure.remedy = f"Run it without {', '.join(self._script.toggles) or 'perfkit'} to compare"
         self._send(failure)
         self.line.close()
@@ -305,7 +305,7 @@ class Questions(Procedures):
             what = "the script ended before its second training step was seen"
             what += f" (backward passes: {self._script.backwards})"
             remedy = "Let it train for some dozen steps; processes that it starts itself are not watched"
-            self._send(RunFailed(what, remedy, "no steps"))
+            self._send(RunFailed(what, remedy))
             return
         self._script.tell("end")
         while True:

@@ -254,7 +254,7 @@ class WatchedScript(Conversation):
         what = f"the script has taken no step in {_ELSEWHERE_S:.0f} s, while it waits for busy processes: "
         what += f"it started {len(working)}, and steps in them are not seen"
         remedy = f"Watch all of them: perfkit watch -- {self.launch.describe()}"
-        return RunFailed(what, remedy, "no steps")
+        return RunFailed(what, remedy)
 
     def cause(self, rank: int, failure: RunFailed) -> RunFailed:
         # It may be one of two that are compared.

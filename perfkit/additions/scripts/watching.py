@@ -23,7 +23,7 @@ from perfkit.additions.scripts.study import Memory, ScriptSource, script_plan
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.model import Bottleneck
-from perfkit.errors import RunFailed
+from perfkit.errors import RunFailed, TrainingEnded
 from perfkit.machine import cores
 from perfkit.results.stats import CLEAN
 from perfkit.show import units
@@ -190,7 +190,7 @@ class _Watching:
             try:
                 return self._script.ask(question, **arguments)
             except RunFailed as problem:
-                self._ended = problem.kind == "ended"
+                self._ended = isinstance(problem, TrainingEnded)
                 if not self._ended and time.monotonic() < self._until + patience_s:
                     raise
                 if not self._ended:

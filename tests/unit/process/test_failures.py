@@ -1,6 +1,7 @@
 """Exceptions and exit codes in words: kind, place and remedy."""
 
 import os
+import pickle
 import signal
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 
 import perfkit
 from perfkit import parallel, train
-from perfkit.errors import InvalidValue, RunFailed, WorkloadError
+from perfkit.errors import InvalidValue, OutOfMemory, RunFailed, TrainingRaised, WorkloadError
 from perfkit.process.failures import PROGRAM, explain, explain_exit, is_users
 from tests.support import toy
 
@@ -19,35 +20,37 @@ PACKAGE = Path(perfkit.__file__).parent
 @pytest.mark.parametrize(
     ("problem", "kind"),
     [
-        (MemoryError(), "out of memory"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB"), "out of memory"),
-        (OSError("[Errno 12] Cannot allocate memory"), "out of memory"),
-        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be"), "out of memory"),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), "out of memory"),
-        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), "out of memory"),
-        (RuntimeError("Triton Error [CUDA]: out of memory"), "out of memory"),
-        (RuntimeError("unable to write to shared memory of a DataLoader"), "shared memory is full"),
-        (RuntimeError("DataLoader worker (pid 3) exited unexpectedly"), "a loader worker died"),
-        (ValueError("what a workload raises"), "exception"),
+        (MemoryError(), OutOfMemory),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB"), OutOfMemory),
+        (OSError("[Errno 12] Cannot allocate memory"), OutOfMemory),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be"), OutOfMemory),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), OutOfMemory),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), OutOfMemory),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), OutOfMemory),
+        (RuntimeError("unable to write to shared memory of a DataLoader"), RunFailed),
+        (RuntimeError("DataLoader worker (pid 3) exited unexpectedly"), RunFailed),
+        (ValueError("what a workload raises"), TrainingRaised),
     ],
 )
 def test_an_exception_has_a_kind_a_place_and_a_remedy(problem, kind):
     with pytest.raises(type(problem)) as caught:
         raise problem
     failure = explain(caught.value)
-    assert failure.kind == kind
+    assert type(failure) is kind
     assert failure.remedy
     assert "test_failures.py:" in failure.what
 
 
 @pytest.mark.parametrize("kind", [InvalidValue, WorkloadError, RunFailed])
 def test_an_error_of_our_own_keeps_its_words_and_its_kind(kind):
-    failure = explain(kind("wrong", "right")).original()
-    assert (type(failure), failure.what, failure.remedy) == (kind, "wrong", "right")
+    failure = pickle.loads(pickle.dumps(explain(kind("wrong", "right"))))
+    told = failure.given or failure
+    assert (type(told), told.what, told.remedy) == (kind, "wrong", "right")
 
 
 def test_a_signal_is_named_with_a_remedy():
     full, crashed = (explain_exit(-code, "a line") for code in (signal.SIGBUS, signal.SIGSEGV))
+    assert isinstance(explain_exit(-signal.SIGKILL), OutOfMemory) and not isinstance(full, OutOfMemory)
     assert "shared memory is full" in full.what and "/dev/shm" in full.remedy
     assert "SIGSEGV (last line of its log: a line)" in crashed.what and crashed.remedy
 

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from perfkit.errors import Cancelled, RunFailed
+from perfkit.errors import Cancelled, OutOfMemory
 from perfkit.recipe import Recipe
 from perfkit.studies import here, record, sides, slices
 from perfkit.worker import messages
@@ -131,7 +131,7 @@ class FakeChild:
 
 
 def out_of_memory():
-    return RunFailed("no memory", "lower batch_size", "out of memory")
+    return OutOfMemory("no memory", "lower batch_size")
 
 
 def install(monkeypatch, machine):

@@ -279,11 +279,33 @@ def test_what_fits_with_nothing_else_takes_turns_and_what_does_not_fit_alone_fai
     assert machine.alive() == []
 
 
+def test_a_life_that_turned_out_crowded_leaves_nothing(machine, where, monkeypatch):
+    """Two of three were warm, and a round was taken, before the third one needed too much."""
+    utilization = []
+    sampler = contextlib.nullcontext(utilization)
+    monkeypatch.setattr("perfkit.studies.measurement.gpus.sample_utilization", lambda uuid: sampler)
+
+    def fails(child, question):
+        utilization.append(20.0)
+        is_late = question == "slice" and len(machine.alive()) > 1 and len(machine.slices()) > 4
+        return out_of_memory() if is_late else None
+
+    machine.fails = fails
+    runs = measure(where, THREE, rounds=5)
+    assert [run.status for run in runs] == ["ok"] * 3
+    for run in runs:
+        assert len(run.raw.further_warmup_s) == len(run.raw.sizes) - 1
+        assert len(run.raw.gpu_utilization_nvml) == len(run.raw.block_samples_per_s)
+
+
 def test_a_disturbed_room_is_a_remark_that_names_who_did_it_and_never_the_verdict(machine, where):
     machine.taken = lambda: 0.4
     for run in measure(where, THREE, rounds=10)[1:]:
         assert run.disturbed == pytest.approx(0.4)
-        assert "took 40% of the cores (chrome (process 7) 38%), so this holds in this room" in run.warnings[0]
+        assert (
+            "other programs took 40% of the cores (chrome (process 7) 38%), so this holds only under that load"
+            in run.warnings[0]
+        )
         assert run.speedup("baseline").verdict in ("faster", "slower", "undecided")
 
 
@@ -293,6 +315,17 @@ def test_a_slice_that_others_mostly_took_is_taken_again_and_the_cleaner_one_coun
     first, second = measure(where, [stage(8), stage(16)], rounds=1, budget_s=1e-9 + 10, precision=9.0)
     assert max(first.raw.disturbed) == max(second.raw.disturbed) == pytest.approx(0.1)
     assert len(machine.slices()) == 2 * len(second.raw.disturbed) + 1
+
+
+def test_the_utilization_of_a_slice_that_is_taken_again_counts_once(machine, where, monkeypatch):
+    samples, shares = [], iter([0.9, 0.0, 0.1, *[0.0] * 100])
+    sampler = contextlib.nullcontext(samples)
+    monkeypatch.setattr("perfkit.studies.measurement.gpus.sample_utilization", lambda uuid: sampler)
+    machine.fails = lambda child, asked: samples.append(99.0 if len(machine.slices()) == 1 else 20.0)
+    machine.taken = lambda: next(shares)
+    runs = measure(where, [stage(8), stage(16)], rounds=1, budget_s=1e-9 + 10, precision=9.0)
+    for run in runs:
+        assert run.raw.gpu_utilization_nvml == [20.0] * len(run.raw.block_samples_per_s)
 
 
 def test_a_second_study_waits_for_the_device_says_so_and_can_give_up(machine, where):
