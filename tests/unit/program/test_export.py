@@ -75,6 +75,14 @@ def test_a_script_gives_the_losses_of_the_program(workload, switches, tmp_path):
     assert [loss.item() for loss in itertools.islice(program(CPU), 2)] == expected
 
 
+def test_a_script_whose_batch_is_larger_than_its_data_set_ends_with_both_sizes(tmp_path):
+    text = export.script(Recipe(batch_size=64), "cifar_resnet18", {"image_size": 32, "samples": 8})
+    (tmp_path / "train.py").write_text(text)
+    program = runpy.run_path(str(tmp_path / "train.py"))["train"]
+    with pytest.raises(ValueError, match="8 samples do not fill a batch of 64"):
+        next(program(CPU))
+
+
 @pytest.mark.parametrize("workload", ["photos", "tiny_gpt"])
 def test_a_stage_of_the_ladder_changes_its_own_lines_only(workload):
     target = Target("cuda", offers(workloads.load(workload)), convolves=workload != "tiny_gpt")
