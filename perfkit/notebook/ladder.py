@@ -6,7 +6,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from perfkit import registry
-from perfkit.errors import InvalidValue, RunFailed, Stopped, StoreError, one_of
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed, Stopped, StoreError, one_of
 from perfkit.machine import devices
 from perfkit.notebook.panel import Panel
 from perfkit.notebook.pieces import heading, row
@@ -17,7 +17,7 @@ from perfkit.results.run import Run
 from perfkit.show import figures, sentences, tables
 from perfkit.show.document import Bullets, Content, Notice, Section
 from perfkit.show.style import Figure
-from perfkit.studies import sources
+from perfkit.studies import rungs, sources
 from perfkit.studies.climb import climb
 from perfkit.studies.decisions import question
 from perfkit.studies.job import Job
@@ -60,6 +60,8 @@ class LadderPanel(Panel):
         **asked: Any,
     ) -> None:
         self._asked, self._settings = {"stages": stages, **asked}, dict(settings or {})
+        self._notices: list[str] = []
+        """What went wrong with the shown result without making it void."""
         key = (self._asked, self._settings, self.titles)
         self.plan = self._planned(device, self._settings)
         self.device = device or self.plan.subject.device
@@ -99,11 +101,13 @@ class LadderPanel(Panel):
 
     def _move(self, device: str, settings: dict[str, Any]) -> None:
         self.require_rest()
-        if (device, settings) == (self.device, self._settings):
-            return
-        self.plan = self._planned(device, settings)
-        self.device, self._settings = device, settings
-        self._moved()
+        plan = self._planned(device, settings)
+        is_same = device == self.device and _measures_the_same(plan, self.plan)
+        self.device = device
+        self._settings = settings
+        if not is_same:
+            self.plan = plan
+            self._moved()
 
     def _planned(self, device: str | None, settings: Mapping[str, Any]) -> Plan:
         """The plan on a device. Raises a PerfkitError where there can be none."""
@@ -115,12 +119,18 @@ class LadderPanel(Panel):
     def _moved(self) -> None:
         """There is another plan: shows what was measured earlier for it, if anything was."""
         self._more.add_class("pk-off")
-        self.store.problems.clear()
+        self._forget_problems()
         self._show_runs(self._earlier())
         if self.runs:
             when = self.runs[0].created[:16].replace("T", " ")
             self.status.say(f"measured earlier, at {when} UTC; Run measures again")
         self.show()
+
+    def _forget_problems(self) -> None:
+        """What went wrong with an earlier result says nothing of the next one."""
+        self._notices.clear()
+        self.store.problems.clear()
+        self.store.lost.clear()
 
     def _earlier(self) -> Sequence[Run]:
         """The stored answer to the plan; none if there is none."""
@@ -135,6 +145,7 @@ class LadderPanel(Panel):
     def _climb(self, job: Job, plan: Plan) -> None:
         """Measures a plan completely. Raises what went wrong, also in a run, and what was stopped."""
         self._show_runs(())
+        self._forget_problems()
         runs = climb(plan, self.store, job.progress, job.before.runs if job.before else ())
         self._show_runs(runs)
         if plan.ladder.recipes or len(plan.ladder.stages) < 2:  # a longer ladder is built on its own verdicts
@@ -152,11 +163,11 @@ class LadderPanel(Panel):
     def sections(self) -> Sequence[Content]:
         """The result in one picture and a few sentences; details are folded."""
         if not self.runs:
-            return tuple(map(Notice, self.store.problems))
+            return tuple(Notice(words) for words in self.store.problems)
         picture = [self._picture()] if any(run.status == "ok" for run in self.runs) else []
         details = [*self._evidence(), *tables.summary(self.runs)[:2]]
-        notices = map(Notice, [*self.store.problems, *sentences.notices(self.runs)])
-        return [*notices, *picture, *self._answers(), Section("Details", details, folded=True)]
+        notices = [*self.store.problems, *self._notices, *sentences.notices(self.runs)]
+        return [*map(Notice, notices), *picture, *self._answers(), Section("Details", details, folded=True)]
 
     def _picture(self, progress: Progress | None = None) -> Figure:
         """Before above after: an addition's picture, which is measured if there is a progress; else bars."""
@@ -165,8 +176,12 @@ class LadderPanel(Panel):
             try:
                 if picture := registry.load(place)(runs, self.plan, progress):
                     return picture._replace(title=bars.title)  # type: ignore[no-any-return]
-            except RunFailed as problem:  # the result is shown without it
-                self.store.problems.append(f"no picture of the steps: {problem}")
+            except Cancelled:
+                raise
+            except PerfkitError as problem:  # the result is shown without it
+                words = f"There is no picture of the steps: {problem}"
+                if words not in self._notices:
+                    self._notices.append(words)
         return bars
 
     def _answers(self) -> list[Content]:
@@ -181,6 +196,13 @@ class LadderPanel(Panel):
     def parts(self) -> Sequence[Content]:
         """Every table, and the figures `step_time` and `throughput`."""
         return tables.sections(self.results())
+
+
+def _measures_the_same(plan: Plan, other: Plan) -> bool:
+    """Whether two plans for a place measure the same recipes; what the controls change is not looked at."""
+    sources = [rungs.described(one.trying(changes={})) for one in (plan, other)]
+    recipes = [[stage.recipe for stage in rungs.all_stages(source)] for source in sources]
+    return plan.recorded == other.recorded and recipes[0] == recipes[1]
 
 
 def proof(plan: Plan, title: str, recipe: Recipe, progress: Progress | None = None) -> Parity | None:

@@ -250,11 +250,12 @@ def _tree(widget: widgets.Widget) -> Iterator[widgets.Widget]:
 def _replace_older(panel: Panel, key: object) -> None:
     """Stops the panel that was made of the same by an earlier run of the same cell; it is closed as well.
 
-    Without a cell's id, the older panel may be another cell's, and stays where it is.
+    Notebooks that give cells no id have the text of the cell. Without both, the older panel may be another
+    cell's, and stays where it is.
     """
     shell: Any = get_ipython()
     message = shell.get_parent() if hasattr(shell, "get_parent") else {}
-    cell = message.get("metadata", {}).get("cellId", "")
+    cell = message.get("metadata", {}).get("cellId") or message.get("content", {}).get("code", "")
     name = f"{type(panel).__name__} {key} {cell}"
     older, _newest[name] = _newest.get(name), panel
     if older and cell:

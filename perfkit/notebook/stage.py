@@ -8,7 +8,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from perfkit.errors import InvalidValue, PerfkitError
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, optimization
 from perfkit.notebook.controls import Controls
@@ -44,7 +44,7 @@ class StagePanel(LadderPanel):
         """Whether the shown run trains the same."""
         self.controls = Controls(self.optimization.settings, self._set_changes)
         self._guess = widgets.BoundedFloatText(
-            description="Guess: times as fast (0: none)",
+            description="Your guess: how many times as fast? (0 = no guess)",
             max=1000.0,
             step=0.1,
             continuous_update=False,
@@ -152,9 +152,19 @@ class StagePanel(LadderPanel):
         if not run.simulated:
             job.progress.reach(0.99)
             recipe = Recipe.from_dict(run.recipe)
-            self._proof = proof(job.request, run.title, recipe, job.progress)
+            self._proof = self._proven(job, run.title, recipe)
         if self._proof:
             self.store.prove(run.id, self._proof)
+
+    def _proven(self, job: Job, title: str, recipe: Recipe) -> Parity | None:
+        """Whether a recipe trains the same; if that cannot be checked, the measured result stays."""
+        try:
+            return proof(job.request, title, recipe, job.progress)
+        except Cancelled:
+            raise
+        except PerfkitError as problem:
+            self._notices.append(f"Whether it trains the same could not be checked: {problem}")
+            return None
 
     def _answers(self) -> list[Content]:
         """Why, whether the training is still right, and the guess."""

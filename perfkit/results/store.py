@@ -164,8 +164,12 @@ class RunStore:
 
     def proof(self, run_id: str) -> Parity | None:
         """Whether a run trains the same; None if it was not checked."""
-        rows = self._do("SELECT body FROM proofs WHERE run = ?", (run_id,))
-        return read(rows[0][0], Parity, f"the proof of run {run_id}") if rows else None
+        for (body,) in self._do("SELECT body FROM proofs WHERE run = ?", (run_id,)):
+            try:
+                return read(body, Parity, f"the proof of run {run_id}")
+            except StoreError as problem:
+                self._leave_out(f"left out: {problem}")
+        return None
 
     # ------------------------------------------------------------ answers and decisions
 
@@ -206,10 +210,11 @@ class RunStore:
         for stage, kept, by, why, settings, body in self._do(_DECIDED, (self.machine_id, place)):
             try:
                 run = read(body, Run, f"the run of {stage}")
-            except StoreError as problem:
+                switches = msgspec.json.decode(settings, type=dict[str, Any])
+            except (StoreError, ValueError) as problem:
                 self._leave_out(f"left out: {problem}")
                 continue
-            found[stage] = Decided(Decision(bool(kept), by, why), msgspec.json.decode(settings), run)
+            found[stage] = Decided(Decision(bool(kept), by, why), switches, run)
         return found
 
     # ------------------------------------------------------------ noise

@@ -13,6 +13,7 @@ The protocol (`cifar_resnet18.py` is a full example); `recipe` is a `perfkit.Rec
 """
 
 import ast
+import contextlib
 import importlib
 import inspect
 import sys
@@ -66,14 +67,17 @@ def declared(name: str, attribute: str) -> Any:
     return None
 
 
-def source(name: str) -> str:
-    """The code of a workload's module, where an import looks for it; empty where there is no such file."""
+def source(name: str) -> bytes:
+    """The code of a workload's module, where an import looks for it; empty where none can be read.
+
+    In bytes, as the file itself may say how it is encoded.
+    """
     place = Path(*reference(name).partition(":")[0].split("."))
     for folder in sys.path:
         for file in (Path(folder, place, "__init__.py"), Path(folder, place).with_suffix(".py")):
-            if file.is_file():
-                return file.read_text(encoding="utf-8")
-    return ""
+            with contextlib.suppress(OSError):
+                return file.read_bytes()
+    return b""
 
 
 def find(name: str) -> Any:

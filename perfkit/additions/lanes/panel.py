@@ -11,7 +11,7 @@ from perfkit import machine
 from perfkit.additions.lanes import MEASURE, sides
 from perfkit.additions.lanes.figures import Bar, Lanes, Side
 from perfkit.additions.looking import prepared, profiled
-from perfkit.errors import InvalidValue, one_of
+from perfkit.errors import InvalidValue, StoreError, explain, one_of
 from perfkit.notebook.shown import with_line
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
@@ -35,14 +35,27 @@ def of_runs(runs: Sequence[Run], plan: Plan, progress: Progress | None = None) -
     name = f"{plan.recorded}-{runs[-1].stage}" if plan.recorded else runs[-1].id
     folder = machine.shipped(RECORDED) if plan.recorded else machine.data_folder() / "lanes"
     file = folder / f"{name}.json"
-    if progress and not file.is_file() and not plan.recorded and all(map(_has_steps, runs)):
+    picture = _stored(file)
+    if picture is None and progress and not plan.recorded and all(map(_has_steps, runs)):
         with opened(plan.trying(recipes=(), stages=()), progress, LOOK) as source:
             picture = of_recipes({run.title: Recipe.from_dict(run.recipe) for run in runs}, source)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        machine.write_atomically(file, msgspec.json.encode(picture))
-    picture = _read(file) if file.is_file() else Lanes([])
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            machine.write_atomically(file, msgspec.json.encode(picture))
+        except OSError as problem:
+            raise StoreError(*explain(problem, file)) from problem
     titles = _titles([run.title for run in runs])
-    return picture.figure() if [side.title for side in picture.sides] == titles else None
+    if picture is None or [side.title for side in picture.sides] != titles:
+        return None
+    return picture.figure()
+
+
+def _stored(file: Path) -> Lanes | None:
+    """The picture in a file; None where there is none, or it is damaged or of another version of perfkit."""
+    try:
+        return _read(file)
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def _titles(names: Sequence[str]) -> list[str]:

@@ -47,7 +47,7 @@ class Workbench(LadderPanel):
         self._profile: Sequence[Content] = ()
         self._listed: dict[str, Run] = {}
         """The runs of the history by id."""
-        self.controls = Controls(switches(), lambda: self.status.say("press Run to measure"))
+        self.controls = Controls(switches(), self._set_recipe)
         self.history = History(_dom_classes=["pk-history"])
         self.history.observe(lambda _: self._compare(), "ticked")
         self._link = text("pk-script")
@@ -73,10 +73,27 @@ class Workbench(LadderPanel):
         """Offers what the workload's class declares, and shows the runs of the place."""
         source = rungs.described(self.plan)
         self.controls.offer(source.baseline(), partial(why_not, target=source.target))
+        self.plan = self.plan.trying(recipes=self._recipes())
+        self._more.add_class("pk-off")
+        self._forget_problems()
         self._show_runs(())
         if self.plan.recorded:
             self.history.ticked = [*self._listed]
         self._compare()
+
+    def _set_recipe(self) -> None:
+        """Measuring waits for Run; *Continue* would add rounds of another recipe."""
+        recipes = self._recipes()
+        if recipes != self.plan.ladder.recipes:
+            self.plan = self.plan.trying(recipes=recipes)
+            self._more.add_class("pk-off")
+            self.status.say("press Run to measure")
+
+    def _recipes(self) -> tuple[tuple[str, Recipe], ...]:
+        """The recipe of the controls with the baseline; the baseline itself is measured once."""
+        recipe, base = self.controls.recipe, self.controls.base
+        changed = ", ".join(_changes(recipe.to_dict(), base.to_dict()))
+        return (("baseline", base), (changed[:60], recipe)) if changed else (("baseline", base),)
 
     @property
     def runs(self) -> list[Run]:
@@ -101,13 +118,9 @@ class Workbench(LadderPanel):
         return [each for each in history if each.run.samples_per_s and not each.run.is_again]
 
     def _measure(self, job: Job) -> None:
-        """The recipe of the controls with the baseline; the baseline itself is measured once."""
-        recipe, base = self.controls.recipe, self.controls.base
-        recipes = {"baseline": base}
-        if changed := ", ".join(_changes(recipe.to_dict(), base.to_dict())):
-            recipes[changed[:60]] = recipe
+        """Measures the recipe that the job was asked for, with the baseline."""
         self._profile = ()
-        self._climb(job, job.request.trying(recipes=tuple(recipes.items())))
+        self._climb(job, job.request)
 
     def profile(self) -> None:
         """Profiles some steps of the recipe, and shows what they do below the cell that called."""

@@ -128,4 +128,29 @@ def test_a_panel_shows_the_picture_of_an_addition_and_says_why_there_is_none(mon
 
     monkeypatch.setattr(ladder.registry, "load", lambda place: broken)
     assert panel._picture().name == "step_time"
-    assert panel.store.problems == ["no picture of the steps: it ended"]
+    words = "There is no picture of the steps: it ended"
+    assert words in html.fragment(panel.sections())
+    FakeStudy(monkeypatch)
+    panel.run()
+    assert words not in html.fragment(panel.sections()), "the next result has one"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: pk.LadderPanel(["data_loading"]),
+        lambda: pk.StagePanel("data_loading"),
+        lambda: pk.RecipePanel({"plain": {}, "AMP": {"amp": "bf16"}}),
+    ],
+)
+def test_setting_the_value_that_is_set_already_keeps_the_result(monkeypatch, make):
+    FakeStudy(monkeypatch)
+    panel = make()
+    panel.run()
+    panel.set(channels_last=False)
+    assert len(panel.runs) == 2
+    panel.set(channels_last=True)
+    assert not panel.runs
+    panel.set(channels_last=True)
+    with pytest.raises(InvalidValue):
+        panel.set(channels_last="perhaps")

@@ -156,7 +156,7 @@ def test_two_hundred_draws_leave_as_many_widgets_as_two(monkeypatch):
 def test_the_line_says_what_is_left():
     panel = pk.LadderPanel(["data_loading"])
     panel.status.follow(Update("baseline", "measuring", 0.5, left_s=600))
-    assert "baseline: measuring, at most 10:00 left, 50%" in panel.status.line.value
+    assert "baseline: measuring, at most 10:00 left, 50%<" in panel.status.line.value, "one estimate"
 
 
 def test_a_class_of_a_cell_is_refused_with_what_to_do():
@@ -246,6 +246,20 @@ def test_a_stopped_answer_does_not_take_the_place_of_a_complete_one(monkeypatch)
     assert RunStore().remembered(question(panel.plan)) == runs
 
 
+def test_a_disk_that_was_full_once_says_nothing_of_the_next_run(monkeypatch):
+    def full(progress):
+        panel.store.lost.append("baseline was measured, but not stored: the disk is full")
+        return session()[:2]
+
+    FakeStudy(monkeypatch, full)
+    panel = pk.LadderPanel(["data_loading"])
+    with pytest.raises(StoreError, match="the disk is full"):
+        panel.run()
+    FakeStudy(monkeypatch)
+    panel.run()
+    assert "done" in panel.status.line.value
+
+
 @pytest.mark.parametrize("problem", [StoreError("the store is damaged"), KeyboardInterrupt()])
 def test_what_drawing_raises_leaves_run_enabled_and_the_first_problem_told(monkeypatch, problem):
     def fails(progress):
@@ -318,8 +332,15 @@ def test_a_panel_in_a_tab_shows_its_result_there(monkeypatch):
     assert any("<svg" in getattr(one, "value", "") for one in _all(tab) if isinstance(one, ipywidgets.HTML))
 
 
-def test_a_cell_that_runs_again_leaves_nothing_of_its_older_panel(monkeypatch):
-    cell = type("Shell", (), {"get_parent": lambda self: {"metadata": {"cellId": "the same"}}})
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"metadata": {"cellId": "the same"}},
+        {"metadata": {}, "content": {"code": "pk.StagePanel('data_loading')"}},  # a notebook without ids
+    ],
+)
+def test_a_cell_that_runs_again_leaves_nothing_of_its_older_panel(monkeypatch, message):
+    cell = type("Shell", (), {"get_parent": lambda self: message})
     monkeypatch.setattr("perfkit.notebook.panel.get_ipython", cell)
     pk.StagePanel("data_loading")
     before = len(ipywidgets.widgets.widget._instances)

@@ -4,7 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from perfkit import notebook as pk
-from perfkit.errors import InvalidValue
+from perfkit import workloads
+from perfkit.errors import InvalidValue, RunFailed
+from perfkit.notebook import stage
 from perfkit.results.store import RunStore
 from perfkit.show import html, terminal
 from tests.unit.notebook.fakes import FakeStudy
@@ -111,6 +113,41 @@ def test_the_menu_holds_for_one_panel_and_use_for_the_session(place):
     pk.use("recorded:none")
     panel = pk.StagePanel("data_loading")
     assert panel.device == panel._menu.value == "cpu" and "none" in panel.status.error.value
+
+
+def test_a_check_of_the_training_that_fails_leaves_the_measured_result(monkeypatch):
+    runs = stored("data_loading")
+    FakeStudy(monkeypatch, lambda progress: runs)
+
+    def fails(*_):
+        raise RunFailed("out of memory in float64", "Use a smaller batch")
+
+    monkeypatch.setattr(stage, "proof", fails)
+    panel = pk.StagePanel("data_loading")
+    panel.run()
+    assert "done" in panel.status.line.value
+    assert "could not be checked: out of memory in float64" in shown(panel)
+    panel.keep()
+    assert pk.kept()["prefetch_factor"] == runs[-1].recipe["prefetch_factor"]
+
+
+def test_a_damaged_proof_leaves_the_panel_usable(monkeypatch):
+    runs = stored("data_loading")
+    FakeStudy(monkeypatch, lambda progress: runs)
+    panel = pk.StagePanel("data_loading")
+    panel.run()
+    panel.store._do("UPDATE proofs SET body = ?", (b'{"title": 1',))
+    later = pk.StagePanel("data_loading")
+    assert [*later.runs] == runs
+    assert "the proof of run" in shown(later)
+
+
+def test_a_workload_that_is_not_in_utf_8_has_a_panel(tmp_path, monkeypatch):
+    code = "# -*- coding: latin-1 -*-\nclass Mine:\n    presets = {'quick': {'grüße': 1}}\n"
+    (tmp_path / "in_latin.py").write_text(code, encoding="latin-1")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert workloads.declared("in_latin:Mine", "presets") == {"quick": {"grüße": 1}}
+    assert not pk.StagePanel("data_loading", workload="in_latin:Mine").runs
 
 
 def test_what_was_measured_earlier_comes_back_with_its_proof_when_its_switches_are_set(monkeypatch):

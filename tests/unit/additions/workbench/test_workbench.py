@@ -10,7 +10,7 @@ from perfkit.notebook.shown import Shown
 from perfkit.results.store import RunStore
 from perfkit.show import terminal
 from tests.unit.notebook.fakes import FakeStudy
-from tests.unit.notebook.test_panel import press, words
+from tests.unit.notebook.test_panel import press, wait_until, words
 from tests.unit.show.fake_runs import session
 
 RUNS = session()[:2]
@@ -37,6 +37,26 @@ def test_a_plain_first_run_measures_the_baseline_once(monkeypatch):
     bench.set(workers=1)
     bench.run()
     assert [title for title, _ in study.plans[-1].ladder.recipes] == ["baseline", "Loader workers 1"]
+
+
+def test_continue_measures_what_was_measured_and_goes_when_a_switch_is_changed(monkeypatch):
+    base, run = RUNS
+    pairings = [
+        replace(each, own_samples_per_s=[100.0, 140.0], other_samples_per_s=[140.0, 100.0], disturbed=[])
+        for each in run.pairings
+    ]
+    study = FakeStudy(monkeypatch, lambda progress: [base, replace(run, pairings=pairings)])
+    bench = pk.Workbench()
+    bench.set(workers=1)
+    bench.run()
+    assert "pk-off" not in bench._more._dom_classes
+    bench.set(workers=1)
+    assert "pk-off" not in bench._more._dom_classes, "nothing is changed"
+    press(bench, "pk-continue")
+    wait_until(lambda: not bench.is_busy)
+    assert study.plans[0].ladder.recipes == study.plans[1].ladder.recipes
+    bench.controls.by_name["workers"].value = 2
+    assert "pk-off" in bench._more._dom_classes, "its rounds would be those of another recipe"
 
 
 def test_two_ticked_runs_are_compared(bench):
