@@ -81,7 +81,8 @@ def check_device(name: str | None) -> str:
     if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", name):
         raise one_of(name, ["cuda", "mps", "cpu"], "device", see=_OTHERS)
     found = accelerators() if name != "cpu" else Found()
-    available = [*(f"cuda:{number}" for number in range(len(found.cuda))), *["mps"] * found.mps, "cpu"]
+    available = [f"cuda:{number}" for number in range(len(found.cuda))]
+    available += ["mps", "cpu"] if found.mps else ["cpu"]
     if name in available or (name == "cuda" and found.cuda):
         return name
     mask = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -1,4 +1,4 @@
-"""Whether a recipe trains the same as the plain program; `studies.parity` checks it."""
+"""Whether a recipe trains the same as the plain program: the verdict, whoever checked it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -37,8 +37,10 @@ class Parity(msgspec.Struct, frozen=True):
         if failed:
             return f"{self.title}: NOT the same training: {'; '.join(failed)}"
         same = "bit for bit the same" if self.exactness == "bitwise" else "the same within rounding"
-        other = "; but its batch size is not the plain loop's, which changes training"
-        return f"{self.title}: on equal batches it trains {same}{other * self.other_batch}"
+        text = f"{self.title}: on equal batches it trains {same}"
+        if self.other_batch:
+            text += "; but its batch size is not the plain loop's, which changes training"
+        return text
 
 
 def losses(ours: Sequence[float], plain: Sequence[float], exactness: str, sixteen_bits: bool) -> Check:

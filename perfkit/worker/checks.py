@@ -83,7 +83,8 @@ def peak_bytes(device: torch.device) -> tuple[int | None, int | None]:
         return None, None
     with contextlib.suppress(OSError, StopIteration), open("/proc/self/status") as file:
         return int(next(line for line in file if line.startswith("VmHWM")).split()[1]) * 1024, None
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, None  # in bytes on macOS
+    unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2): in bytes on macOS, in KiB elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, None
 
 
 # ---------------------------------------------------------------- models and tensors
@@ -195,7 +196,7 @@ class View:
         if not self.copies_beside:
             return False, "copied on the stream of the kernels"
         pinned, where = self.pin_memory()
-        return pinned or None, f"the next batch is copied on a stream of its own; {where}"
+        return pinned or None, f"the next batch is copied on its own stream; {where}"
 
     def uint8_copy(self) -> Reading:
         kind, size = shown(self.batch[0].dtype), bytes_per_sample(self.batch[:1])

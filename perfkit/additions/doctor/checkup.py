@@ -84,8 +84,9 @@ def _versions(*packages: str) -> str:
 
 def _gpu(here: Mapping[str, Any], found: Found) -> Check:
     driver = f", driver {here['driver']}" if here["driver"] else ""
-    if usable := [*found.cuda, *["Apple GPU"] * found.mps]:
-        unseen = "; what programs of Windows do on it is not seen" if gpus.in_wsl() else ""
+    usable = [*found.cuda, "Apple GPU"] if found.mps else found.cuda
+    if usable:
+        unseen = "; GPU use by Windows programs is not visible here" if gpus.in_wsl() else ""
         return Check("GPU", ", ".join(usable) + driver + unseen)
     if here["gpus"]:
         why = found.error or "torch gives no reason"

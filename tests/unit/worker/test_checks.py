@@ -56,7 +56,7 @@ EARLY = {"OMP_WAIT_POLICY": "PASSIVE", "MALLOC_TRIM_THRESHOLD_": "1"}
 @pytest.mark.parametrize(
     ("switch", "view", "value", "words"),
     [
-        ("device_prefetch", noted(), True, "on a stream of its own; batches lie in page-locked memory"),
+        ("device_prefetch", noted(), True, "on its own stream; batches lie in page-locked memory"),
         ("device_prefetch", noted(beside=False), False, "on the stream of the kernels"),
         ("device_prefetch", noted(pinned=False), None, "in pageable memory"),
         ("amp", computed(torch.float16, scaler=scaler(True)), "fp16", "loss scaled by 65536"),

@@ -114,7 +114,7 @@ def test_after_observing_the_program_is_as_it_was():
 
 @pytest.mark.parametrize("samples", [1, 7])
 def test_an_epoch_without_a_batch_is_an_error_with_both_sizes_and_no_endless_loop(samples):
-    with pytest.raises(InvalidValue, match=f"a batch of 8 samples is larger .* which has {samples}.*Lower"):
+    with pytest.raises(InvalidValue, match=f"{samples} samples do not fill a batch of 8.*Lower"):
         training(Toy(samples=samples))
 
 
@@ -135,6 +135,36 @@ def test_a_peak_that_is_not_kept_is_not_known():
     """MPS knows what is allocated now, and that is no peak."""
     assert checks.peak_bytes(torch.device("mps")) == (None, None)
     assert (checks.peak_bytes(CPU)[0] or 0) > 1 << 20
+
+
+def test_the_start_of_a_training_has_nothing_of_the_time_that_its_parent_takes_to_think(monkeypatch):
+    waited, clock = [0.0], time.time
+    monkeypatch.setattr(time, "time", lambda: clock() + waited[0])
+    session = Session(SimpleNamespace(send=lambda message: None))
+    session.describe("tests.support.toy:Toy", "smoke", {}, "cpu")
+    waited[0] = 1000.0
+    job = session.train(Recipe(batch_size=8), seed=0, loss_steps=1, warmup_s=0.0)
+    assert 0 < drive(job, lambda: session.subject.step()).startup_s < 500
+
+
+def test_the_trace_of_a_rank_has_its_number_in_its_own_name_and_not_in_its_folder_s(tmp_path, monkeypatch):
+    folder = tmp_path / "runs.json.d"
+    folder.mkdir()
+    monkeypatch.setenv("RANK", "1")
+    session = Session(SimpleNamespace(send=lambda message: None))
+    session.subject = training()
+    job = session.profile(str(folder / "two.json.gz"), stacks=False, wait=0, warmup=0, active=1)
+    assert drive(job, session.subject.step) == str(folder / "two.rank1.json.gz")
+    assert [path.name for path in folder.iterdir()] == ["two.rank1.json.gz"]
+
+
+@pytest.mark.parametrize(("platform", "peak"), [("linux", 300 << 20), ("darwin", 300 << 10)])
+def test_a_linux_that_tells_no_peak_of_its_own_has_getrusage_s_in_kib(monkeypatch, tmp_path, platform, peak):
+    (tmp_path / "status").write_text("Name:\tpython\nVmRSS:\t 100 kB\n")
+    monkeypatch.setattr(checks, "open", lambda *_: (tmp_path / "status").open(), raising=False)
+    monkeypatch.setattr(checks.resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=300 << 10))
+    monkeypatch.setattr(checks.sys, "platform", platform)
+    assert checks.peak_bytes(CPU) == (peak, None)
 
 
 def test_workers_rest_while_a_cached_batch_is_trained_on_and_the_batch_is_fetched_before():
