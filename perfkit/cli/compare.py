@@ -32,16 +32,14 @@ def compare(
     if len(named) != 2:
         what = f"compare was given {len(named)} side{'' if len(named) == 1 else 's'}"
         raise InvalidValue(what, "Name two: A and B, such as baseline and workers=2,amp=bf16")
-    plan = training.plan()
+    plan = training.plan().until(gate.budget, gate.precision)
     a, b = (comparing.candidate(side, plan) for side in named)
     with stored() as store:
         with progress() as follow:
             if gate.limit is not None:
                 plan.source(plan, follow).require("--fail-if-slower")
             known = comparing.earlier_comparison(a, b, plan, store) if more else None
-            result = comparing.compare(
-                a, b, plan, gate.budget, gate.precision, earlier=known, progress=follow, store=store
-            )
+            result = comparing.compare(a, b, plan, known, follow, store)
         output.show(f"{b.title} against {a.title}", [result.describe()], record(result))
         if code := gate_code(result, gate.limit):
             raise typer.Exit(code)

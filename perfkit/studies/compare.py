@@ -18,10 +18,6 @@ from perfkit.results.store import RunStore, keep
 from perfkit.studies import rungs, sources
 from perfkit.studies.sources import Plan, Progress, Source, opened
 
-BUDGET_S = 120.0
-PRECISION = 0.03
-"""Half the width of the interval, as a fraction, at which measuring ends."""
-
 
 class Candidate(NamedTuple):
     """One side of a comparison: what the source trains by itself, with some switches on top."""
@@ -45,9 +41,6 @@ def compare(
     a: Candidate,
     b: Candidate,
     plan: Plan,
-    budget_s: float = BUDGET_S,
-    precision: float = PRECISION,
-    part: float = 0.0,
     earlier: Comparison | None = None,
     progress: Progress | None = None,
     store: RunStore | None = None,
@@ -59,18 +52,14 @@ def compare(
     Args:
         a: what is compared with.
         b: what is compared; of the same kind.
-        plan: workload, preset, device, seed.
-        budget_s: seconds for starting and measuring.
-        precision: half width of the interval / ratio at which measuring ends; 0: only the budget ends it.
-        part: a half width of this part of the effect is enough too (`stats.is_known`).
+        plan: where, and for how long (`Plan.until`).
         earlier: the same two sides, to whose rounds these are added.
         progress: follows and stops it.
         store: keeps the runs, and knows how far equal processes differ; what it cannot keep is in its `lost`.
     """
     progress = progress or Progress()
     rounds = max(stats.MIN_ROUNDS, plan.rule.rounds)
-    rule = replace(plan.rule, rounds=rounds, precision=precision, part=part, budget_s=budget_s, cached=0)
-    rule = replace(rule, limit_s=math.inf)
+    rule = replace(plan.rule, rounds=rounds, limit_s=math.inf, cached=0)
     with opened(replace(plan, rule=rule), progress, "a comparison", store) as source:
         pair = source.measure(_stages(a, b, source), rule)
         if not all(run.status == "ok" for run in pair):
@@ -120,7 +109,7 @@ def _is_of(run: Run, stage: Stage, source: Source, machine_id: str) -> bool:
 
 def compare_named(a: str, b: str, plan: Plan | None = None, progress: Progress | None = None) -> Comparison:
     """Measures how many times as fast B is as A, stages or settings (`workers=2,amp=bf16`); stores both."""
-    plan = plan or sources.plan()
+    plan = (plan or sources.plan()).until()
     return compare(candidate(a, plan), candidate(b, plan), plan, progress=progress, store=RunStore())
 
 

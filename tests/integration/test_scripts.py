@@ -162,6 +162,6 @@ def test_ctrl_c_ends_a_comparison_of_scripts_and_keeps_its_rounds(tmp_path, monk
 
     match, store = two_scripts("a.py", "b.py", "smoke"), RunStore()
     with pytest.raises(KeyboardInterrupt):
-        compare(match.a, match.b, match.plan, budget_s=30.0, progress=Progress(press), store=store)
+        compare(match.a, match.b, match.plan.until(30.0), progress=Progress(press), store=store)
     runs = {run.title: run for run in store.runs()}
     assert compared(runs["a.py"], runs["b.py"]).rounds == 2

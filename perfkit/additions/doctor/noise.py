@@ -22,6 +22,6 @@ def measure_noise(
     progress = progress or Progress()
     plan.source(plan, progress).require("A/A noise")
     same = Candidate("A"), Candidate("A again")
-    result = compare(*same, plan, budget_s, 0.0, progress=progress, store=store)
+    result = compare(*same, plan.until(budget_s, precision=0.0), progress=progress, store=store)
     store.add_noise(plan.subject.device, "default", False, aa_pairs(result.pairing))
     return result

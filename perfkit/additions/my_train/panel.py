@@ -84,11 +84,8 @@ def _compared(
     old, new = (Launch(NAME, replaced=((file, one.text.encode()),)) for one in (before, now))
     sides = Candidate("before", before.switches), Candidate("now", now.switches)
     match = matched(old, *sides, allowed=named_differences(allow), more={"now": new})
-    rule = match.plan.rule
-    result = compare(
-        match.a, match.b, match.plan, rule.budget_s, rule.precision, rule.part, progress=progress
-    )
-    verdict = match.verdict(result, rule.precision)
+    result = compare(match.a, match.b, match.plan, progress=progress)
+    verdict = match.verdict(result, match.plan.rule.precision)
     added = {name: value for name, value in now.switches.items() if before.switches.get(name) != value}
     what = steps.named(before.text, now.text, added)
     contents: list[Content] = [

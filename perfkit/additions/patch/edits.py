@@ -185,7 +185,7 @@ def verify(result: Patch, launch: Launch, budget_s: float, progress: Progress) -
         return Check("patch", bool(result.edited), "not verified")
     sides = Candidate("set from outside", changes=result.edited), Candidate("patched")
     match = matched(launch, *sides, more={"patched": result.launch})
-    measured = compare(*sides, match.plan, budget_s, PRECISION, progress=progress)
+    measured = compare(*sides, match.plan.until(budget_s, PRECISION), progress=progress)
     verdict = match.verdict(measured, PRECISION)
     is_as_fast = verdict.outcome in ("faster", "not faster") and not measured.ratio.is_slower
     if is_as_fast:

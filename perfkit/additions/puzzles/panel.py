@@ -172,8 +172,8 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
             match = two_scripts(str(other), str(file), preset)
             with progress.part(number, 2):
                 a = match.a._replace(title=name)
-                limits = BUDGET_S, PRECISION
-                result = compare(a, match.b, match.plan, *limits, progress=progress, store=store)
+                plan = match.plan.until(BUDGET_S, PRECISION)
+                result = compare(a, match.b, plan, progress=progress, store=store)
             results.append((result, match))
         (gain, match), (light, _) = results
         return score(gain, light, match.verdict(gain, PRECISION).losses, levers)

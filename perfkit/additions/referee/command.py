@@ -87,8 +87,8 @@ def _measured(
     try:
         if store is None:
             return compare_whole(match, follow)
-        limits = gate.budget, gate.precision, PART
-        return compare(match.a, match.b, match.plan, *limits, progress=follow, store=store)
+        plan = match.plan.until(gate.budget, gate.precision, PART)
+        return compare(match.a, match.b, plan, progress=follow, store=store)
     except PerfkitError as problem:
         if not isinstance(problem, InvalidValue | Cancelled):
             failure = {"schema": 1, "outcome": "failed", "exit_code": 1, "reason": str(problem)}

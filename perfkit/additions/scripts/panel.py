@@ -83,15 +83,12 @@ class ScriptPanel(Panel):
         self._seen = [Section("What watching it has shown", watched.sections())]
 
     def _measure(self, job: Job) -> None:
-        earlier, rule = self._result if job.before else None, job.request.rule
+        earlier = self._result if job.before else None
         self._edit = []
         if earlier is None:
             title = self._controls.recipe.describe(self._controls.base)
             self._sides = Candidate("as it is"), Candidate(title, changes=self._settings())
-        size = rule.budget_s, rule.precision, rule.part
-        result = compare(
-            *self._sides, job.request, *size, earlier=earlier, progress=job.progress, store=self.store
-        )
+        result = compare(*self._sides, job.request, earlier, job.progress, self.store)
         self._result = result
         job.can_continue = lambda: result.ratio.verdict == "undecided"
         runs = [result.a, result.b]

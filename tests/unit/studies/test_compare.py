@@ -18,7 +18,7 @@ A, B = Candidate("A", {"batch_size": 8}), Candidate("B", {"batch_size": 64})
 
 def test_both_sides_are_compared_and_stored(machine, where):
     store = RunStore()
-    result = compare(A, B, where, budget_s=0, store=store)
+    result = compare(A, B, where.until(0), store=store)
     assert result.ratio.ratio == pytest.approx(2.0)
     assert (result.incarnations, result.rounds) == (1, 5)
     assert result.pairing.spread == stats.UNKNOWN
@@ -33,21 +33,21 @@ def noisy(machine):
 
 def test_incarnations_go_on_until_the_precision_or_the_budget(machine, where):
     noisy(machine)
-    known = compare(A, B, where, budget_s=1e9, precision=0.03)
+    known = compare(A, B, where.until(1e9, 0.03))
     assert known.ratio.half_width <= 0.031
     assert known.incarnations > 3
     machine.now = 0.0
-    assert compare(A, B, where, budget_s=20, precision=0.0).rounds >= 5
+    assert compare(A, B, where.until(20, 0.0)).rounds >= 5
     assert machine.now < 30
 
 
 def test_more_rounds_are_added_to_those_that_are_there(machine, where):
     noisy(machine)
     store = RunStore()
-    first = compare(A, B, where, budget_s=20, precision=0.0, store=store)
+    first = compare(A, B, where.until(20, 0.0), store=store)
     known = earlier_comparison(A, B, where, store)
     assert known == first
-    more = compare(A, B, where, budget_s=20, precision=0.0, earlier=known, store=store)
+    more = compare(A, B, where.until(20, 0.0), known, store=store)
     assert more.rounds > first.rounds and more.incarnations > first.incarnations
     assert more.pairing.own_samples_per_s[: first.rounds] == first.pairing.own_samples_per_s
     assert more.b.samples_per_s.value / more.a.samples_per_s.value == pytest.approx(more.ratio.ratio)
@@ -72,21 +72,21 @@ def other_preset(plan):
 )
 def test_rounds_of_anything_else_are_not_added(machine, where, changed):
     store = RunStore()
-    compare(A, B, where, budget_s=0, store=store)
+    compare(A, B, where.until(0), store=store)
     with pytest.raises(InvalidValue, match=r"no comparison of B with A is stored .*in the same way"):
         earlier_comparison(A, B, changed(where), store)
     assert earlier_comparison(A, B, where, store).rounds == 5
 
 
 def test_rounds_of_another_machine_are_not_added(machine, where):
-    compare(A, B, where, budget_s=0, store=RunStore())
+    compare(A, B, where.until(0), store=RunStore())
     with pytest.raises(InvalidValue, match="no comparison of B with A is stored"):
         earlier_comparison(A, B, where, RunStore(machine_id="another"))
 
 
 def test_a_recipe_that_is_compared_with_itself_takes_more_rounds_as_well(machine, where):
     store = RunStore()
-    first = compare(A, A, where, budget_s=0, store=store)
+    first = compare(A, A, where.until(0), store=store)
     assert (first.a.title, first.b.title) == ("A", "A (again)")
     assert earlier_comparison(A, A, where, store) == first
 
@@ -94,7 +94,7 @@ def test_a_recipe_that_is_compared_with_itself_takes_more_rounds_as_well(machine
 def test_a_side_that_fails_ends_the_comparison_and_is_kept(machine, where):
     machine.fail("train", PerfkitError("broken", "fix it"))
     with pytest.raises(PerfkitError, match="A could not be compared: broken"):
-        compare(A, B, where, budget_s=0, store=RunStore())
+        compare(A, B, where.until(0), store=RunStore())
     assert [run.status for run in RunStore().runs()] == ["failed"]
     assert machine.alive() == []
 
@@ -116,7 +116,7 @@ def test_what_was_measured_until_a_person_stops_it_is_kept(machine, where, round
     store = RunStore()
     with contextlib.nullcontext() if how is Cancelled and rounds else pytest.raises(how):
         given = Progress(cancelled=stop)
-        assert compare(A, B, where, budget_s=1e9, progress=given, store=store).rounds == rounds
+        assert compare(A, B, where.until(1e9), progress=given, store=store).rounds == rounds
     runs = {run.title: run for run in store.runs()}
     assert len(runs) == (2 if rounds else 0)
     assert not rounds or compared(runs["A"], runs["B"]).rounds == rounds

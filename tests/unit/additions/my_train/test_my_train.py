@@ -22,7 +22,7 @@ def compared(tmp_path, data_dir, monkeypatch):
     asked = SimpleNamespace(outcome="faster", sides=[], allowed=set(), file=tmp_path / steps.NAME)
     before, after = session()[:2]
 
-    def compare(a, b, plan, *size, progress):
+    def compare(a, b, plan, progress):
         sources = plan.source.keywords
         texts = [
             dict(launch.replaced)[asked.file.resolve()].decode()

@@ -19,7 +19,7 @@ class Compared:
     def __init__(self, *results):
         self.results, self.asked = list(results), []
 
-    def __call__(self, a, b, plan, *size, earlier, **how):
+    def __call__(self, a, b, plan, earlier, progress, store):
         self.asked.append(SimpleNamespace(sides=(a, b), plan=plan, earlier=earlier))
         return self.results.pop(0)
 
