@@ -35,6 +35,8 @@ class Enough:
         measured = self._measured
         if not all(measured.rounds_of(side) for side in measured.open()):
             return False
+        if measured.most == 1 and not measured.in_turns:  # turns would spoil the rounds of those that fitted
+            return True
         return self.is_satisfied() or not self.can_renew()
 
     def is_satisfied(self) -> bool:
@@ -64,7 +66,7 @@ class Enough:
         rounds = len(pair.own_samples_per_s)
         if rounds < stats.ENDING_ROUNDS or not rule.precision:
             return False
-        ratio = pair.nested(measured.spread(own, measured.sides[0]), measured.most > 1)
+        ratio = pair.nested(measured.spread(own, measured.sides[0]), not measured.in_turns)
         return stats.is_known(ratio.centre, ratio.half, rounds, rule.precision, rule.part)
 
     def can_renew(self) -> bool:

@@ -43,6 +43,7 @@ class Measurement:
             self._machine.renew([side.stage for side in sides])
         measured.incarnations.append(Incarnation())
         if measured.most == 1:
+            measured.in_turns = True
             return self._in_turns(sides)
         try:
             return self._all_at_once(sides)

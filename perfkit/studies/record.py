@@ -118,7 +118,7 @@ class Record:
                 **structs.asdict(common),
                 against=self._begun[first].id,
                 role=role,
-                interleaved=self._found.most > 1,
+                interleaved=not self._found.in_turns,
                 spread=self._found.spread(side, first),
                 precision=self._precision,
             )
@@ -156,7 +156,7 @@ def _remarks(run: Run, side: Side, measured: Measured) -> Iterator[str]:
         )
     if count < stats.MIN_ROUNDS:
         yield f"too few rounds for a verdict ({count}): use the preset quick or paper"
-    if measured.most == 1 and len(measured.sides) > 1:
+    if measured.in_turns and len(measured.sides) > 1:
         yield "the sides took turns, because they do not fit into memory together, so this takes longer"
     if run.ceiling_below_rate:
         yield "the compute-only rate is below the measured one, so the machine was not steady: run it again"

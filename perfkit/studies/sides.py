@@ -129,6 +129,8 @@ class Measured:
     incarnations: list[Incarnation] = field(default_factory=list)
     most: int = sys.maxsize
     """How many sides may be alive at the same time. Where memory holds one only, they take turns."""
+    in_turns: bool = False
+    """Whether they have taken turns."""
     busiest: tuple[str, float] = "", 0.0
     """The other program that took most of the cores, and its share."""
 

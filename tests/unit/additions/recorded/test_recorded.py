@@ -47,7 +47,7 @@ def test_a_ladder_measured_in_groups_is_played_in_its_order_and_one_stage_with_w
     file.write_bytes(recordings.text([base, loading, so_far, amp, *old[-2:]]))
     played = climb(plan(device=f"recorded:{file}"))
     assert [run.stage for run in played] == ["baseline", "data_loading", SO_FAR, "amp", KEPT, AGAIN]
-    before, stage = climb(plan(stages=["amp"], below=True, device=f"recorded:{file}"))
+    before, stage = climb(plan(stages=["amp"], device=f"recorded:{file}").trying(below=True))
     assert (before.id, stage.stage) == ("so-far", "amp")
 
 
