@@ -85,6 +85,7 @@ def script(
     if recipe.amp != "fp16":
         for pattern, replacement in _WITHOUT_SCALER.items():
             loop = re.sub(pattern, replacement, loop, flags=re.MULTILINE)
+    loop = re.sub(r"    batches = (.*)\n    for (.*) in batches:", r"    for \2 in \1:", loop)
     built = "" if is_ours else _built(name, options, recipe)
     written = [*filter(None, [built]), loop, _main(recipe, device, steps)]
     del texts["train"]

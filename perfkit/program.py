@@ -12,9 +12,8 @@ from perfkit.errors import InvalidValue
 
 
 def endless(loader: Any) -> Iterator[Any]:
-    """Batches, epoch after epoch; a ValueError if an epoch has none."""
-    if len(loader) == 0:
-        raise ValueError(f"{len(loader.sampler)} samples do not fill a batch of {loader.batch_size}")
+    """Batches, epoch after epoch."""
+    assert len(loader) > 0, f"{len(loader.sampler)} samples do not fill a batch of {loader.batch_size}"
     return chain.from_iterable(repeat(loader))
 
 
@@ -26,10 +25,11 @@ class Program:
 
     def batches(self, loader: Any) -> Iterator[Any]:
         """Batches of a loader, epoch after epoch; an `InvalidValue` if an epoch has none."""
-        try:
-            return endless(loader)
-        except ValueError as problem:
-            raise InvalidValue(str(problem), "Lower batch_size, or give the data set more samples") from None
+        if len(loader) == 0:
+            samples = len(loader.sampler)
+            what = f"a batch of {loader.batch_size} samples is larger than the data set, which has {samples}"
+            raise InvalidValue(what, "Lower batch_size, or give the data set more samples")
+        return endless(loader)
 
     def part(self, name: str) -> AbstractContextManager[Any]:
         """Surrounds a part of a step: copy, forward, backward or optimizer."""

@@ -68,10 +68,7 @@ def declared(name: str, attribute: str) -> Any:
 
 
 def source(name: str) -> bytes:
-    """The code of a workload's module, where an import looks for it; empty where none can be read.
-
-    In bytes, as the file itself may say how it is encoded.
-    """
+    """The code of a workload's module, where an import looks for it, as it is encoded; else empty."""
     place = Path(*reference(name).partition(":")[0].split("."))
     for folder in sys.path:
         for file in (Path(folder, place, "__init__.py"), Path(folder, place).with_suffix(".py")):

@@ -2,8 +2,8 @@
 
 One group of switches is searched after the other, on top of the best recipe so far: workers together with the
 batch size, as they depend on each other, then every other switch. All combinations of a group are measured
-with the baseline, for a few rounds. The best recipes are then measured again in new processes, for longer.
-The fastest of them is picked that is clearly faster than the baseline and trains as the plain program does.
+with the baseline, for a few rounds. The best recipe is then measured again in new processes, for longer.
+The fastest one is picked that is clearly faster than the baseline and trains as the plain program does.
 """
 
 import itertools
@@ -44,11 +44,11 @@ FIRST = ("workers", "batch_size")
 ROUNDS = 5
 """Rounds of a recipe in its group."""
 SEARCHING = 0.7
-"""After this part of the budget no further recipe starts: the best ones are still to be measured again, each
-for a tenth of the budget at most."""
+"""After this part of the budget no further recipe starts: the best one is still to be measured again, for a
+tenth of the budget at most."""
 _STOPPED = "Stopped before its end: parity was not checked"
-FINALISTS = 3
-"""Recipes that are measured again; their parity is checked, the fastest first, until one trains the same."""
+MOST_CHECKS = 3
+"""Recipes whose parity is checked, the fastest first, until one trains the same."""
 TOGETHER = 4
 """Recipes that are measured in the same rounds, with the baseline."""
 
@@ -98,7 +98,7 @@ def tune(
     """Searches a space: values by switch (None: `SPACE`). Runs above the memory cap are not picked.
 
     A recipe is picked if it is clearly faster than the baseline, beyond the interval, and trains the same.
-    `budget_s`: seconds of it all. The first recipes come in any case; so do the best ones, which are measured
+    `budget_s`: seconds of it all. The first recipes come in any case; so does the best one, which is measured
     again, for twice the rounds. The `store` is that of `climb`.
     """
     progress = progress or Progress()
@@ -138,7 +138,7 @@ def tune(
 
 
 class _Search:
-    """The search: one group of switches after the other, then the best recipes again."""
+    """The search: one group of switches after the other, then the best recipe again."""
 
     def __init__(self, plan: Plan, source: Source, cap_bytes: int | None, budget_s: float) -> None:
         self.tried: dict[str, Run] = {}
@@ -164,14 +164,8 @@ class _Search:
             best = _fastest([base, best, *recipes], self.tried, self._cap_bytes)
         if not source.stopped:
             with source.progress.part(len(groups), len(groups) + 1):
-                self._measure(self._finalists(), self._long, math.inf)
+                self._measure([best], self._long, math.inf)
         return left
-
-    def _finalists(self) -> list[Recipe]:
-        """The recipes that seem to be the fastest below the memory cap, as far as they seem to gain."""
-        fitting = _newest(self.tried.values(), self._cap_bytes)
-        fastest = sorted(fitting, key=lambda recipe: _speedup(fitting[recipe]), reverse=True)
-        return [recipe for recipe in fastest[:FINALISTS] if _speedup(fitting[recipe]) > 1]
 
     def _measure(self, recipes: Sequence[Recipe], rule: StopRule, until: float) -> None:
         """Measures recipes with the baseline, the first in any case.
@@ -201,14 +195,13 @@ def _picked(
 
     Without a `progress` to follow parity is not checked. `notes` gets why faster ones are not picked.
     """
-    faster = [recipe for recipe, run in fitting.items() if _is_clearly_faster(run)]
-    faster.sort(key=lambda recipe: _speedup(fitting[recipe]), reverse=True)
-    for recipe in faster[:FINALISTS]:
+    gains = {recipe: run.speedup("baseline") for recipe, run in fitting.items()}
+    faster = {recipe: gain.ratio for recipe, gain in gains.items() if gain and gain.is_faster}
+    for recipe in sorted(faster, key=faster.__getitem__, reverse=True)[:MOST_CHECKS]:
         if progress is None:
             return recipe, None
-        title = fitting[recipe].title
         try:
-            parity = study.parity(plan, title, recipe, progress=progress)
+            parity = study.parity(plan, fitting[recipe].title, recipe, progress=progress)
         except Cancelled:
             notes.append(_STOPPED)
             return recipe, None
@@ -250,12 +243,6 @@ def _newest(runs: Iterable[Run], cap_bytes: int | None = None) -> dict[Recipe, R
     newest = {Recipe.from_dict(run.recipe): run for run in runs}
     most = math.inf if cap_bytes is None else cap_bytes
     return {recipe: run for recipe, run in newest.items() if (run.peak_memory_bytes or 0) <= most}
-
-
-def _is_clearly_faster(run: Run) -> bool:
-    """Whether it is faster than the baseline beyond its interval."""
-    gain = run.speedup("baseline")
-    return gain is not None and gain.is_faster
 
 
 def _speedup(run: Run) -> float:

@@ -215,5 +215,5 @@ def test_the_code_of_a_workload_in_a_folder_without_an_init_is_found(tmp_path, m
     (tmp_path / "my_models").mkdir()
     (tmp_path / "my_models" / "small.py").write_text("class Small: ...\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert workloads.source("my_models.small:Small") == "class Small: ...\n"
-    assert workloads.source("my_models.gone:Small") == ""
+    assert workloads.source("my_models.small:Small") == b"class Small: ...\n"
+    assert workloads.source("my_models.gone:Small") == b""

@@ -89,7 +89,7 @@ def test_a_recording_has_its_own_workload_preset_and_options():
 
 
 def test_nothing_is_measured_on_a_recording():
-    with pytest.raises(InvalidValue, match="nothing can be measured on it"):
+    with pytest.raises(InvalidValue, match="It can be shown, but not measured"):
         parity(planned(), "AMP", Recipe())
 
 

@@ -51,7 +51,7 @@ def test_the_fastest_recipe_is_found_and_measured_afresh(search, plan):
     rate = tuned.best.samples_per_s.value
     assert rate == pytest.approx(base.samples_per_s.value * tuned.gain.ratio), "rates and gain agree"
     assert len(tuned.best.raw.block_samples_per_s) == 10, "the finals take twice the rounds"
-    assert tuned.best in tuned.tried[-4:], "and fresh processes, which are the last"
+    assert tuned.best in tuned.tried[-2:], "and fresh processes, which are the last"
     rows = [[*map(str, row)][:2] for row in document.find(tuned.sections(), document.Table, "tried").rows]
     assert rows[0] == [best.describe(Recipe(batch_size=8)), "✓"], "the fastest first"
     assert len(rows) == len({tuple(run.recipe.items()) for run in tuned.tried}), "one line for a recipe"
@@ -70,7 +70,7 @@ def test_the_fastest_recipe_is_found_and_measured_afresh(search, plan):
 
 def test_after_the_budget_the_first_recipes_are_measured_afresh_and_nothing_else(search, plan):
     tuned = tune(plan, SPACE, budget_s=-1)
-    assert (tuned.settings, len(search.children)) == ("workers=2", 1 + 4 + 1 + 3)
+    assert (tuned.settings, len(search.children)) == ("workers=2", 1 + 4 + 2)
     assert tuned.notes == ["No time was left to try amp, channels_last: raise the budget"]
 
 
