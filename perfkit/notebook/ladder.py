@@ -178,10 +178,8 @@ class LadderPanel(Panel):
                     return picture._replace(title=bars.title)  # type: ignore[no-any-return]
             except Cancelled:
                 raise
-            except PerfkitError as problem:  # the result is shown without it
-                words = f"There is no picture of the steps: {problem}"
-                if words not in self._notices:
-                    self._notices.append(words)
+            except (PerfkitError, OSError) as problem:  # the result is shown without it
+                self._notices.append(f"There is no picture of the steps: {problem}")
         return bars
 
     def _answers(self) -> list[Content]:

@@ -152,19 +152,14 @@ class StagePanel(LadderPanel):
         if not run.simulated:
             job.progress.reach(0.99)
             recipe = Recipe.from_dict(run.recipe)
-            self._proof = self._proven(job, run.title, recipe)
+            try:
+                self._proof = proof(job.request, run.title, recipe, job.progress)
+            except Cancelled:
+                raise
+            except PerfkitError as problem:  # what was measured stays
+                self._notices.append(f"Whether it trains the same could not be checked: {problem}")
         if self._proof:
             self.store.prove(run.id, self._proof)
-
-    def _proven(self, job: Job, title: str, recipe: Recipe) -> Parity | None:
-        """Whether a recipe trains the same; if that cannot be checked, the measured result stays."""
-        try:
-            return proof(job.request, title, recipe, job.progress)
-        except Cancelled:
-            raise
-        except PerfkitError as problem:
-            self._notices.append(f"Whether it trains the same could not be checked: {problem}")
-            return None
 
     def _answers(self) -> list[Content]:
         """Why, whether the training is still right, and the guess."""

@@ -236,10 +236,7 @@ def last_lines(path: Path) -> str:
 
 
 def call(
-    place: str,
-    *arguments: Any,
-    timeout_s: float | None = None,
-    cancelled: threading.Event | None = None,
+    place: str, *arguments: Any, timeout_s: float | None = None, cancelled: threading.Event | None = None
 ) -> Any:
     """Calls the function at `module:name` in a fresh process, which ends with the call; raises as `ask` does.
 

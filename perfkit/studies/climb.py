@@ -27,10 +27,7 @@ CACHED = 2
 
 
 def climb(
-    plan: Plan,
-    store: RunStore | None = None,
-    progress: Progress | None = None,
-    earlier: Sequence[Run] = (),
+    plan: Plan, store: RunStore | None = None, progress: Progress | None = None, earlier: Sequence[Run] = ()
 ) -> list[Run]:
     """Measures the ladder of a plan, or its recipes.
 

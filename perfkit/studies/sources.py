@@ -170,12 +170,8 @@ class Plan:
         return replace(self, ladder=replace(self.ladder, **ladder))
 
     def until(self, budget_s: float = 90.0, precision: float = 0.02, part: float = 0.0) -> Self:
-        """The same, ending after so many seconds, or when half the interval / ratio is at most `precision`.
-
-        A half of this `part` of the effect is enough as well (`stats.is_known`); 0: never.
-        """
-        rule = replace(self.rule, budget_s=budget_s, precision=precision, part=part)
-        return replace(self, rule=rule)
+        """The same, for so many seconds, or until it is known to a precision or a part of the effect."""
+        return replace(self, rule=replace(self.rule, budget_s=budget_s, precision=precision, part=part))
 
     def keeping(self, stages: Sequence[str]) -> Self:
         """The same, where these stages are kept even if they are not faster."""

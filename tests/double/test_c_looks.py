@@ -4,6 +4,7 @@ import pytest
 
 from perfkit.additions.inside import looks
 from perfkit.additions.trace.profile import profile
+from tests.support.looks import syncs
 
 WHERE = {"preset": "smoke", "device": "cuda"}
 pytestmark = pytest.mark.usefixtures("no_orphans")
@@ -15,7 +16,7 @@ def test_a_profile_can_be_taken(tmp_path):
 
 
 def test_waits_and_copies_have_the_lines_that_make_them():
-    found = looks.syncs("tests.support.chatty:Chatty", device="cuda", options={"clean": False}).places
+    found = syncs("tests.support.chatty:Chatty", device="cuda", options={"clean": False}).places
     assert sum(place.kind == "wait" for place in found) >= 3
     assert not [place for place in found if "syncs.py" in place.where]
 

@@ -20,6 +20,7 @@ from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.studies import compare, sources
 from perfkit.studies.climb import climb
+from tests.support.looks import syncs
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -152,12 +153,12 @@ def test_a_stage_trains_the_same(stage: str) -> None:
 
 def test_the_sync_detective_judges_real_copies() -> None:
     for stage, fix in (("baseline", "pin it in the loader"), ("pinning", "it overlaps as it is")):
-        places = looks.syncs(CIFAR, stage, **CUDA).places
+        places = syncs(CIFAR, stage, **CUDA).places
         fixes = {place.fix.startswith(fix) for place in places if place.kind == "host to device"}
         assert fixes == {True}
     for clean in (False, True):
         options = {"clean": clean}
-        found = looks.syncs("tests.support.chatty:Chatty", device="cuda", options=options).places
+        found = syncs("tests.support.chatty:Chatty", device="cuda", options=options).places
         waits = sum(place.kind == "wait" for place in found)
         assert waits == 0 if clean else waits >= 3
 

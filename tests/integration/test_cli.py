@@ -14,6 +14,7 @@ from perfkit.studies.climb import climb
 from perfkit.studies.sources import plan
 from tests.support import scripts
 from tests.support.cli import ROOT, perfkit
+from tests.support.looks import syncs
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -186,7 +187,7 @@ def test_a_live_profile_keeps_its_trace(tmp_path):
 
 def test_a_look_inside_names_the_line_of_a_wait_and_the_roofs():
     training = {"workload": "tests.support.chatty:Chatty", "preset": "smoke", "device": "cpu"}
-    places = {place.call: place for place in looks.syncs(**training).places}
+    places = {place.call: place for place in syncs(**training).places}
     assert places["item"].where.rpartition("/")[2].startswith("chatty.py:")
     assert places["item"].kind == "wait"
     assert looks.kernels(**training).peaks["float32"] > 1e8

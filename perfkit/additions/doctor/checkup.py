@@ -41,10 +41,8 @@ class Check:
 def checkup() -> list[Check]:
     """Checks everything that decides what can be measured here; changes nothing."""
     found, here, cpu = devices.ask_torch(), machine.facts(), machine.facts()["cpu"]
-    jupyter, torch = (
-        _versions("ipywidgets", "ipykernel", "anywidget", "matplotlib"),
-        _versions("torch", "torchvision"),
-    )
+    jupyter = _versions("ipywidgets", "ipykernel", "anywidget", "matplotlib")
+    torch = _versions("torch", "torchvision")
     built = ", ".join(f"{name} {number}" for name, number in machine.torch_build().items()) or "the CPU"
     torch += f", built for {built}" if found.imported else f"; it cannot be imported: {found.error}"
     has_torch = found.imported and "missing" not in torch

@@ -8,10 +8,7 @@ from perfkit.studies.sources import Plan, Progress
 
 
 def measure_noise(
-    plan: Plan,
-    store: RunStore,
-    budget_s: float = 300.0,
-    progress: Progress | None = None,
+    plan: Plan, store: RunStore, budget_s: float = 300.0, progress: Progress | None = None
 ) -> Comparison:
     """Compares a recipe with itself, in fresh processes each time, because equal processes differ too.
 

@@ -155,11 +155,9 @@ def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, 
         if len(stack) > depth:
             groups[stack[depth][:2]][part, stack] = seconds
     for (file, line), group in groups.items():
-        total, deeper, calls = (
-            sum(group.values()),
-            defaultdict[Spot, float](float),
-            defaultdict[str, float](float),
-        )
+        total = sum(group.values())
+        deeper = defaultdict[Spot, float](float)
+        calls = defaultdict[str, float](float)
         for (_, stack), seconds in group.items():
             calls[stack[-1].calls] += seconds
             if len(stack) > depth + 1:

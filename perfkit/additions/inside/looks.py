@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from perfkit.additions.inside import KERNELS, MEMORY, SYNCS, KernelReport, MemoryReport, SyncReport
+from perfkit.additions.inside import KERNELS, MEMORY, KernelReport, MemoryReport, SyncReport
 from perfkit.additions.looking import prepared
 from perfkit.cli import options
 from perfkit.recipe import Recipe
@@ -91,15 +91,6 @@ def kernel_sections(report: KernelReport) -> list[Content]:
         tabulate(shapes, report.rows, "By shape"),
         Table(("what", "how much"), step, f"A step of {report.recipe}", note),
     ]
-
-
-def syncs(
-    workload: str | None = None, recipe: Recipe | str | None = None, steps: int = 4, **where: Any
-) -> SyncReport:
-    """Copies and waits between host and device in a training's steps; arguments as for `prepared`."""
-    with prepared(workload, recipe, where, study="a look at syncs") as (source, used):
-        report: SyncReport = source.look(used, SYNCS, warm=False, steps=steps)
-        return report
 
 
 def sync_table(report: SyncReport) -> Table:

@@ -115,11 +115,7 @@ def memory(session: Session) -> MemoryReport:
     _, phase, storages = ledger.peak
     allocated, reserved = peak_bytes(training.device) if training.device.type == "cuda" else (None, None)
     return MemoryReport.of(
-        storages,
-        peak_phase=phase,
-        allocated=allocated,
-        reserved=reserved,
-        recipe=training.recipe.describe(),
+        storages, peak_phase=phase, allocated=allocated, reserved=reserved, recipe=training.recipe.describe()
     )
 
 

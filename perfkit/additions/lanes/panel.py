@@ -11,7 +11,7 @@ from perfkit import machine
 from perfkit.additions.lanes import MEASURE, sides
 from perfkit.additions.lanes.figures import Bar, Lanes, Side
 from perfkit.additions.looking import prepared, profiled
-from perfkit.errors import InvalidValue, StoreError, explain, one_of
+from perfkit.errors import InvalidValue, one_of
 from perfkit.notebook.shown import with_line
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
@@ -39,11 +39,8 @@ def of_runs(runs: Sequence[Run], plan: Plan, progress: Progress | None = None) -
     if picture is None and progress and not plan.recorded and all(map(_has_steps, runs)):
         with opened(plan.trying(recipes=(), stages=()), progress, LOOK) as source:
             picture = of_recipes({run.title: Recipe.from_dict(run.recipe) for run in runs}, source)
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            machine.write_atomically(file, msgspec.json.encode(picture))
-        except OSError as problem:
-            raise StoreError(*explain(problem, file)) from problem
+        file.parent.mkdir(parents=True, exist_ok=True)
+        machine.write_atomically(file, msgspec.json.encode(picture))
     titles = _titles([run.title for run in runs])
     if picture is None or [side.title for side in picture.sides] != titles:
         return None

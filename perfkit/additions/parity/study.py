@@ -25,10 +25,8 @@ def parity(
             report = _beside_one_rank(source, recipe, steps)
         else:
             plain = Recipe(batch_size=recipe.batch_size, accumulation=recipe.accumulation)
-            exactness, child = (
-                catalogue.exactness(recipe, plain, plan.subject.device),
-                source.fresh_child(recipe),
-            )
+            exactness = catalogue.exactness(recipe, plain, plan.subject.device)
+            child = source.fresh_child(recipe)
             how = {"exactness": exactness, "seed": plan.subject.seed, "steps": steps}
             report = child.ask("perfkit.additions.parity.check:check", recipe=recipe, **how)
     off = [f"{proof.name}: {proof.evidence}" for proof in report.mechanisms if not proof.ok]

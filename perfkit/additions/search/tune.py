@@ -1,12 +1,10 @@
 """The recipe with the most samples/s within a memory cap, and whether it trains the same.
 
-One group of switches is searched after the other, on top of the best recipe so far: workers together with the
-batch size, as they depend on each other, then every other switch. All combinations of a group are measured
-with the baseline, for a few rounds. The best recipe is then measured again in new processes, for longer.
-The fastest one is picked that is clearly faster than the baseline and trains as the plain program does.
+One switch is searched after the other, on top of the best recipe so far: all its values are measured with the
+baseline, for a few rounds. The best one is then measured again, for longer. The fastest one is picked that is
+clearly faster than the baseline and trains as the plain program does.
 """
 
-import itertools
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,18 +37,14 @@ SPACE: dict[str, tuple[Value, ...]] = {
     "prefetch_factor": (2, 4),
 }
 """The default space; values that cannot act here are left out. No batch size: it changes the training."""
-FIRST = ("workers", "batch_size")
-"""Switches that are searched together."""
 ROUNDS = 5
-"""Rounds of a recipe in its group."""
+"""Rounds of a recipe while the others of its switch are tried."""
 SEARCHING = 0.7
 """After this part of the budget no further recipe starts: the best one is still to be measured again, for a
 tenth of the budget at most."""
 _STOPPED = "Stopped before its end: parity was not checked"
 MOST_CHECKS = 3
 """Recipes whose parity is checked, the fastest first, until one trains the same."""
-TOGETHER = 4
-"""Recipes that are measured in the same rounds, with the baseline."""
 
 
 class Tuned(Struct, frozen=True, kw_only=True):
@@ -98,8 +92,7 @@ def tune(
     """Searches a space: values by switch (None: `SPACE`). Runs above the memory cap are not picked.
 
     A recipe is picked if it is clearly faster than the baseline, beyond the interval, and trains the same.
-    `budget_s`: seconds of it all. The first recipes come in any case; so does the best one, which is measured
-    again, for twice the rounds. The `store` is that of `climb`.
+    `budget_s`: of it all; the first recipes and the best one come anyway. The `store` is that of `climb`.
     """
     progress = progress or Progress()
     began = time.monotonic()
@@ -138,7 +131,7 @@ def tune(
 
 
 class _Search:
-    """The search: one group of switches after the other, then the best recipe again."""
+    """The search: one switch after the other, then the best recipe again."""
 
     def __init__(self, plan: Plan, source: Source, cap_bytes: int | None, budget_s: float) -> None:
         self.tried: dict[str, Run] = {}
@@ -152,40 +145,36 @@ class _Search:
     def run(self, space: Mapping[str, Sequence[Value]]) -> list[str]:
         """Measures what the time allows, and returns the switches for which none was left."""
         source, left = self._source, list[str]()
-        groups = [[name for name in FIRST if name in space], *([name] for name in space if name not in FIRST)]
         base = best = source.baseline()
-        for number, group in enumerate(groups):
+        for number, name in enumerate(space):
             if source.stopped or (self.tried and time.monotonic() > self._until):
-                left += group
+                left.append(name)
                 continue
-            recipes = _candidates(best, space, group, source.target)
-            with source.progress.part(number, len(groups) + 1):
-                self._measure(recipes, self._short, self._until)
+            recipes = _candidates(best, name, space[name], source.target)
+            with source.progress.part(number, len(space) + 1):
+                self._measure(recipes, self._short)
             best = _fastest([base, best, *recipes], self.tried, self._cap_bytes)
         if not source.stopped:
-            with source.progress.part(len(groups), len(groups) + 1):
-                self._measure([best], self._long, math.inf)
+            with source.progress.part(len(space), len(space) + 1):
+                self._measure([best], self._long)
         return left
 
-    def _measure(self, recipes: Sequence[Recipe], rule: StopRule, until: float) -> None:
-        """Measures recipes with the baseline, the first in any case.
+    def _measure(self, recipes: Sequence[Recipe], rule: StopRule) -> None:
+        """Measures recipes in the same rounds as the baseline.
 
         The baseline's run is the first one: the rates of all others are relative to that.
         """
         source, base = self._source, self._source.baseline()
-        others = [recipe for recipe in recipes if recipe != base]
-        for at in range(0, len(others), TOGETHER):
-            if source.stopped or (at and time.monotonic() > until):
-                return
-            titled = [(recipe.describe(base)[:120], recipe) for recipe in others[at : at + TOGETHER]]
-            stages = rungs.recipe_stages([("baseline", base), *titled], source.target)
-            runs = source.measure(stages, rule)
-            rate = next(iter(self.tried.values()), runs[0]).samples_per_s
-            for measured in runs:
-                run = structs.replace(measured, reference_samples_per_s=rate.value if rate else None)
-                source.progress.finish(run)
-                if run.status == "ok" and (run.pairings or run.id not in self.tried):
-                    self.tried[run.id] = run
+        titled = [(recipe.describe(base)[:120], recipe) for recipe in recipes if recipe != base]
+        if not titled:
+            return
+        runs = source.measure(rungs.recipe_stages([("baseline", base), *titled], source.target), rule)
+        rate = next(iter(self.tried.values()), runs[0]).samples_per_s
+        for measured in runs:
+            run = structs.replace(measured, reference_samples_per_s=rate.value if rate else None)
+            source.progress.finish(run)
+            if run.status == "ok" and (run.pairings or run.id not in self.tried):
+                self.tried[run.id] = run
 
 
 def _picked(
@@ -221,19 +210,17 @@ def _fastest(recipes: Sequence[Recipe], tried: Mapping[str, Run], cap_bytes: int
     return max(known, key=lambda recipe: _speedup(fitting[recipe]), default=recipes[0])
 
 
-def _candidates(
-    best: Recipe, space: Mapping[str, Sequence[Value]], group: Sequence[str], target: Target
-) -> list[Recipe]:
-    """The best recipe until now with every combination of a group's values that can act here."""
+def _candidates(best: Recipe, name: str, values: Sequence[Value], target: Target) -> list[Recipe]:
+    """The best recipe until now with every value of a switch that can act here."""
     recipes: list[Recipe] = []
-    for values in itertools.product(*(space[name] for name in group)):
-        settings = dict(zip(group, values, strict=True))
-        if int(str(settings.get("workers", 0))) > 2 * cores.usable_cores():
+    for value in values:
+        wanted = best.replace(**{name: value})
+        if wanted.workers > 2 * cores.usable_cores():
             continue
-        if settings.get("workers") and target.device == "cuda":
-            settings = {"pin_memory": True, "non_blocking": True, **settings}
-        recipe, refused = applicable(best.replace(**settings), target)
-        if not set(refused) & set(group):
+        if name == "workers" and value and target.device == "cuda":
+            wanted = wanted.replace(pin_memory=True, non_blocking=True)
+        recipe, refused = applicable(wanted, target)
+        if name not in refused:
             recipes.append(recipe)
     return list(dict.fromkeys(recipes))
 
