@@ -170,6 +170,8 @@ GROUPS = (
 
 The stages of a group do not depend on each other, so they are measured in the same rounds. A group ends where
 the bottleneck moves: after the workers, the batch, the layout that AMP needs. Compiling is dear to start."""
+DEAR = ("compile", "max_autotune")
+"""Stages that are dear to start: each gets the time of two."""
 LADDER = ("baseline", *(name for group in GROUPS for name in group))
 
 

@@ -20,10 +20,8 @@ from perfkit.show import units
 from perfkit.studies import rungs
 from perfkit.studies.sources import Plan, Progress, Source, opened
 
-END_SIDES = 3
-"""The baseline, everything kept, and the baseline again."""
-CACHED = 2
-"""Slices on a cached batch: the time of a ladder goes into rounds."""
+END_SIDES = 3  # the baseline, everything kept, and the baseline again
+CACHED = 2  # slices on a cached batch: the time of a ladder goes into rounds
 
 
 def climb(
@@ -166,9 +164,7 @@ class _Climb:
         source, count = self._source, len(self._groups)
         final = replace(self._kept, name=KEPT, title="everything kept, measured again")
         with source.progress.part(count, count + 1):
-            # To the full precision, however large the effect: this is the ratio that people tell.
-            rule = replace(self._rule(count), part=0.0)
-            _, *runs = source.measure([self._base, final, rungs.again(self._base)], rule)
+            _, *runs = source.measure([self._base, final, rungs.again(self._base)], self._rule(count))
         assert self._base_run
         base = self._base_run.samples_per_s
         for run in runs:
@@ -181,13 +177,15 @@ class _Climb:
         """The rule of a group, or of the end: its share of the time that is left, by the sides to come."""
         counts = list[int]()
         for later in range(number, len(self._groups)):
-            acting = sum(not stage.reason for stage in self._candidates(later))
-            counts.append(acting + 1 if acting else 0)
+            acting = [stage.name for stage in self._candidates(later) if not stage.reason]
+            parts = [2 if name in catalogue.DEAR else 1 for name in acting]
+            counts.append(1 + sum(parts) if parts else 0)
         counts.append(END_SIDES)
         left_s = max(0.0, self._began + self._limit_s - time.monotonic())
         own_s = left_s * counts[0] / sum(counts)
         self._source.progress.later_s = left_s - own_s
-        return replace(self._source.plan.rule, limit_s=own_s, cached=CACHED)
+        # To the full precision, however large the effects: they are multiplied, and people tell them.
+        return replace(self._source.plan.rule, limit_s=own_s, cached=CACHED, part=0.0)
 
 
 def _together(before: Stage, kept: Sequence[Stage]) -> Stage:

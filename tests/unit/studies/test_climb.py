@@ -97,19 +97,19 @@ def limits(monkeypatch):
 
 def test_time_goes_by_sides_and_what_nobody_needed_to_those_that_come_later(machine, ladder, limits):
     climb(replace(ladder, rule=replace(ladder.rule, limit_s=300.0)))
-    assert limits == pytest.approx([300 * 2 / 9, 300 * 2 / 7, 300 * 2 / 5, 300], abs=2)
+    assert limits == pytest.approx([300 * 2 / 10, 300 * 2 / 8, 300 * 3 / 6, 300], abs=2)
 
 
 def test_what_cannot_act_takes_no_time_from_the_others(machine, ladder, limits):
     more = ladder.trying(stages=("data_loading", "pinning", "tf32", *NAMES[1:]))
     climb(replace(more, rule=replace(ladder.rule, limit_s=300.0)))
-    assert limits[0] == pytest.approx(300 * 2 / 9, abs=2), "as without them"
+    assert limits[0] == pytest.approx(300 * 2 / 10, abs=2), "as without them"
 
 
 def test_a_ladder_in_a_disturbed_room_gets_more_time(machine, ladder, limits):
     machine.taken = lambda: 0.4
     climb(replace(ladder, rule=replace(ladder.rule, limit_s=300.0, noisy_limit_s=600.0)))
-    assert limits == pytest.approx([300 * 2 / 9, 600 * 2 / 7, 600 * 2 / 5, 600], abs=2)
+    assert limits == pytest.approx([300 * 2 / 10, 600 * 2 / 8, 600 * 3 / 6, 600], abs=2)
 
 
 def test_without_verdicts_every_stage_is_kept_and_nothing_is_repeated(machine, ladder):
