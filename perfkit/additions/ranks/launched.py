@@ -25,8 +25,8 @@ from perfkit.process.failures import LOST_RANK
 from perfkit.process.locks import check_cancelled
 
 WATCHER = "perfkit.additions.ranks.rank:Rank"
-QUIET_S, ANSWER_S, START_S = 30.0, 5.0, 180.0
-"""Seconds without a step of any rank after which they hang; for an answer; until the ranks train."""
+QUIET_S, ANSWER_S, START_S, RESTART_S = 30.0, 5.0, 180.0, 60.0
+"""Seconds without a step of any rank after which they hang; for an answer; until ranks train, and again."""
 _CLOCK_S = 2.0
 _decoder = msgspec.json.Decoder(Message)
 
@@ -38,7 +38,7 @@ class RankedLaunch(Launch):
     def __post_init__(self) -> None:
         if os.name == "nt":
             raise InvalidValue("scripts cannot be watched on this system", "Use Linux, macOS or WSL")
-        if not self.module and _found(self.program) is None:
+        if _found(self.program) is None:
             what = f"there is no program {self.program} on the path"
             raise InvalidValue(what, "Write the command as you start it, such as torchrun … train.py")
 
@@ -50,17 +50,14 @@ class RankedLaunch(Launch):
 
     @property
     def interpreter(self) -> list[str]:
-        return super().interpreter if self.module else []
+        return []
 
     @property
     def words(self) -> list[str]:
-        if self.module:
-            return super().words
         return [_found(self.program) or self.program, *self.arguments]
 
     def describe(self) -> str:
-        words = [self.program, *self.arguments]
-        return " ".join(["python", "-m", *words] if self.module else words)
+        return " ".join([self.program, *self.arguments])
 
 
 def _found(program: str) -> str | None:
@@ -123,17 +120,23 @@ class LaunchedRanks(WatchedScript):
             if self._process.poll() is not None:
                 self._listen()
                 return "failed" if self._process.returncode else "ended"
-            if any(seen.state and seen.state.failure for seen in self.ranks.values()):
-                self._wait_for(lambda: False, ANSWER_S / 2)  # the others fail, too, and say how
-                return "failed"
-            if until == float("inf") and self._all_train():
+            if self._has_failed():  # the others will fail, too, and the launch will end, or start them again
+                self._wait_for(lambda: self._process.poll() is not None or not self._has_failed(), RESTART_S)
+                if self._has_failed():
+                    return "failed"
+            if not self._all_train():
+                until = float("inf")
+            elif until == float("inf"):
                 until = now + budget_s
                 self.on_progress("watching")
-            if now > until and not whole and self.is_first_node:
+            if now > until and not whole and 0 in self.ranks:  # the report is written where rank 0 is
                 return "watched" if self._ask() else "hangs"
             if now - self._active_at() > (QUIET_S if self._all_train() else START_S):
                 self._ask()
                 return "hangs" if self.ranks else "silent"
+
+    def _has_failed(self) -> bool:
+        return any(seen.state and seen.state.failure for seen in self.ranks.values())
 
     def _active_at(self) -> float:
         """When a rank was last seen to take a step; one that has ended takes none any more."""
@@ -152,11 +155,6 @@ class LaunchedRanks(WatchedScript):
         are_here = 0 < local <= len(self.ranks)
         return are_here and all(seen.steps >= 2 for seen in self.ranks.values())
 
-    @property
-    def is_first_node(self) -> bool:
-        """Whether the report is written here: where rank 0 is."""
-        return 0 in self.ranks
-
     def _ask(self) -> bool:
         """Asks all ranks for what they have seen; whether they still take steps."""
         running = [seen for seen in self.ranks.values() if seen.state is None]
@@ -170,6 +168,7 @@ class LaunchedRanks(WatchedScript):
     def _wait_for(self, is_there: Any, seconds: float) -> None:
         until = time.monotonic() + seconds
         while not is_there() and time.monotonic() < until:
+            check_cancelled(self.cancelled)
             self._listen()
 
     def _listen(self) -> None:
@@ -239,8 +238,7 @@ class LaunchedRanks(WatchedScript):
 
 
 def launch_of(program: str, arguments: Sequence[str], module: bool) -> RankedLaunch:
-    """The launch of a command; `python -m name …` is the module."""
-    words = list(arguments)
-    if Path(program).name.startswith("python") and words[:1] == ["-m"] and len(words) > 1:
-        return RankedLaunch(words[1], tuple(words[2:]), True)
-    return RankedLaunch(program, tuple(words), module)
+    """The launch of a command, or of a module that starts ranks."""
+    if module:
+        return RankedLaunch("python", ("-m", program, *arguments))
+    return RankedLaunch(program, tuple(arguments))

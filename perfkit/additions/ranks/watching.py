@@ -107,7 +107,7 @@ def watch(
         taken = cores.taken_share(before, launched.cpu_times)
         if how == "hangs":
             raise hanging(launched)
-        if launched.ranks and not launched.is_first_node:
+        if launched.ranks and 0 not in launched.ranks:
             what = f"ranks {', '.join(map(str, sorted(launched.ranks)))} of {launched.world} ran on this node"
             raise RunFailed(what, "The report of all ranks is on the node of rank 0")
         if how == "failed":
