@@ -355,7 +355,7 @@ def _loading(seen: Switches) -> Found:
         if own.cpu_threads > 1 and not seen.one_thread:
             yield from seen.idea("One compute thread", why, {"cpu_threads": 1})
     if seen.one_thread:
-        why = f"threads wait for busy cores: with one, steps were {seen.one_thread:.1f}× as fast"
+        why = f"threads wait for cores that others take: with one, steps were {seen.one_thread:.1f}× as fast"
         yield from seen.idea("One compute thread", why, {"cpu_threads": 1}, step_s / seen.one_thread)
     if own.workers < count:
         why = f"{waiting:.0%} of a step is spent waiting for data, with {workers}"

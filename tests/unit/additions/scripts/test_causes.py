@@ -11,7 +11,8 @@ from perfkit.additions.scripts.causes import Symptoms, findings
 from perfkit.additions.scripts.evidence import Evidence
 from perfkit.additions.scripts.loaders import DataFacts, Loading
 from perfkit.additions.scripts.messages import ScriptFacts
-from perfkit.additions.scripts.run_account import Account
+from perfkit.additions.scripts.run_account import OWN, Account, StepTime
+from perfkit.additions.scripts.watching import _Watching
 from perfkit.worker.messages import DeviceFacts
 
 
@@ -49,3 +50,19 @@ def test_what_workers_load_has_no_bound_where_they_share_the_cores_with_the_step
     )
     assert (found.cause, found.where) == ("loading_line", "train.py:7")
     assert found.gain == (None if gain is None else pytest.approx(gain))
+
+
+def test_a_metric_over_all_history_grows_in_the_scripts_own_line():
+    """Each step takes 0.1 ms more than the one before, all of it in code of the script's own."""
+    asked = _Watching.__new__(_Watching)
+    steps = [StepTime(n, 0.01 + 1e-4 * n, [0.0, 0.003, 0.005, 0.001, 0.001 + 1e-4 * n]) for n in range(60)]
+    asked._account, asked._taken = Account(parts={"steps": 1.0}, plain=steps), 0.0
+    trend, growing = asked._trend()
+    assert (trend.kind, growing) == ("grows", OWN) and trend.per_step == pytest.approx(1e-4)
+    line = Line(OWN, "/home/me/train.py", 9, 1.0, [], "auc(scores)")
+    run = Account(parts={"steps": 1.0}, plain=[StepTime(1, 1.0, [0.0, 0.5, 0.0, 0.0, 0.5])])
+    looked = Evidence(steps=10, parts={OWN: 1.0, "forward": 1.0}, lines=[line])
+    known = {"script": seen().script, "run": run, "evidence": looked, "cores": 2}
+    (found,) = findings(Symptoms(**known, trend=trend, growing=growing))
+    assert (found.cause, found.where) == ("own_line", "train.py:9")
+    assert found.evidence.endswith("in each step, and it takes longer and longer")
