@@ -190,6 +190,26 @@ loader = DataLoader(Stream(), batch_size=8)
     assert "workers" not in seen.script.refused
 
 
+def test_what_an_evaluation_loads_is_not_the_loading_of_steps(folder):
+    seen = watched(
+        """
+loader = DataLoader(torch.randn(300, 8), batch_size=1)
+def evaluate():
+    model.eval()
+    with torch.no_grad():
+        for x in loader:
+            model(x)
+    model.train()
+for number in range(1_000_000):
+    step(torch.randn(4, 8))
+    if number % 3 == 2:
+        evaluate()
+"""
+    )
+    assert seen.findings[0].cause == "evaluation"
+    assert not {"waiting", "data set", "collate"} & {line.part for line in seen.evidence.lines}
+
+
 def test_a_healthy_script_is_told_nothing_that_is_not_so(folder):
     seen = watched("while True:\n    step(torch.randn(4, 8))\n")
     assert seen.findings == [] and seen.first_sentence.startswith("Nothing avoidable is seen")

@@ -272,27 +272,26 @@ class Loaders:
             return plain(iterator)
         script.steps.begin()
         script.tell("fetch")
-        may_train = epoch.loader.__dict__.get(_KIND) != "eval"
+        kind = epoch.loader.__dict__.get(_KIND)
+        is_evaluating = kind == "eval" or (kind is None and self._before_evaluation > 0)
         is_first, epoch.has_begun, self._is_fetching = not epoch.has_begun, True, True
-        part = "evaluation" if not may_train else "start" if is_first else "waiting"
+        part = "evaluation" if is_evaluating else "start" if is_first else "waiting"
         try:
             with script.doing(part):
                 batch = plain(iterator)
         finally:
             self._is_fetching = False
         indices = epoch.indices.popleft() if epoch.indices else None
-        if isinstance(indices, list | tuple) and None not in indices[:1]:
-            samples = len(indices)
-        else:
-            samples = size(batch)
+        is_listed = isinstance(indices, list | tuple) and None not in indices[:1]
+        samples = len(indices) if is_listed else size(batch)
         self._fetched.append((epoch.loader, samples, is_first))
         if not torch.is_grad_enabled():
             script.tell("evaluation")
         is_seen = script.steps.are_first
         self._batch_ids = {id(tensor) for tensor in tensors(batch)} if is_seen else set()
-        if is_seen and may_train and script.loader_pins:
+        if is_seen and not is_evaluating and script.loader_pins:
             script.are_pinned = any(tensor.is_pinned() for tensor in tensors(batch))
-        if may_train:
+        if not is_evaluating:
             script.iterator = iterator
         return batch
 
@@ -329,7 +328,7 @@ class Loaders:
 
     def _fetch_samples(self, plain: Any, fetcher: Any, indices: Any) -> Any:
         """Fetches samples, in this process or in a worker, and sees whether random numbers are drawn."""
-        if self._is_watched[0]:
+        if self._is_watched[0] and self._script.part != "evaluation":
             with self._watch.fetching(self._script, fetcher, indices):
                 return plain(fetcher, indices)
         self._looks += 1
