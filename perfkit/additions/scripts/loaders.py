@@ -282,8 +282,10 @@ class Loaders:
         finally:
             self._is_fetching = False
         indices = epoch.indices.popleft() if epoch.indices else None
-        is_listed = isinstance(indices, list | tuple) and None not in indices[:1]
-        samples = len(indices) if is_listed else size(batch)
+        if isinstance(indices, list | tuple) and None not in indices[:1]:
+            samples = len(indices)
+        else:
+            samples = size(batch)
         self._fetched.append((epoch.loader, samples, is_first))
         if not torch.is_grad_enabled():
             script.tell("evaluation")

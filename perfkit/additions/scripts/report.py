@@ -12,9 +12,8 @@ from perfkit.show import units
 from perfkit.show.document import Bullets, Content, Section, Table
 from perfkit.show.units import clean
 
-_BAR = 30
-"""Characters of a whole bar."""
-_MOST_LINES = 8
+_BAR, _MOST_LINES = 30, 8
+"""Characters of a whole bar; lines of a script that are listed."""
 
 
 def first_sentence(seen: Any) -> str:
