@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from perfkit.additions.trace import data
+from perfkit.additions.trace.data import us
 from perfkit.additions.trace.events import Kind
 from perfkit.additions.trace.model import Health
 from perfkit.additions.trace.table import Trace
@@ -50,18 +51,14 @@ def _steps(trace: Trace) -> Iterator[Health]:
     if steps.is_whole:
         yield said("no_steps")
     elif steps.inferred:
-        before, after = _time(steps.start[0]), _time(trace.table.end.max() - steps.end[-1])
+        before, after = us(steps.start[0] / 1e3), us((trace.table.end.max() - steps.end[-1]) / 1e3)
         yield said(
             "inferred_steps", count=len(steps.names), source=steps.inferred, before=before, after=after
         )
     elif left := marks - len(steps.names):
         yield said("duplicate_steps", left=left, count=marks)
     if steps.behind > 0.05 * steps.total:
-        yield said("device_behind", time=_time(steps.behind))
-
-
-def _time(ns: Any) -> str:
-    return units.duration(float(ns) / 1e9)
+        yield said("device_behind", time=us(steps.behind / 1e3))
 
 
 def _recorded(trace: Trace, shows: list[str]) -> Iterator[Health]:
@@ -76,7 +73,7 @@ def _recorded(trace: Trace, shows: list[str]) -> Iterator[Health]:
         if "host" not in shows:
             yield said("no_host_events")
     elif not len(trace.ops):
-        yield said("nothing_recorded", time=_time(trace.table.end.max()))
+        yield said("nothing_recorded", time=us(trace.table.end.max() / 1e3))
     elif "on mps" in shows:
         yield said("on_mps")
     elif "on gpu" in shows:

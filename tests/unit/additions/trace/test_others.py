@@ -236,7 +236,7 @@ def test_ranks_open_as_one_and_the_late_one_is_found(tmp_path, form):
     assert lateness(analysis).startswith(
         "Rank 2 is late: in collectives, it waits 0 µs of a step, and the others 50"
     )
-    assert "on 3 ranks" in summary(analysis)
+    assert "on 3 ranks" in summary(analysis) and " On rank 2, kernels run 55%" in summary(analysis)
     text = terminal.text(view.sections())
     assert "Rank 2 is late" in text and "waiting" in text
 
@@ -330,6 +330,7 @@ NO_TRACES = {
     "a different program": b'{"traceEvents": [{"ph": "X", "name": "x", "cat": "mine", "ts": 1, "dur": 2}]}',
     "JSON, but not": b'{"a": 1}',
     "text, but not": b"hello",
+    "text, but not JSON": b'json.dump({"traceEvents": []}, file)  # see viztracer, "nodes": [',
     "binary data": b"\n\x00\x01\x02",
 }
 
