@@ -1,7 +1,9 @@
 """Puts outputs into the chapters, to be read without a kernel: `python -m docs.outputs [01 02 …]`.
 
-Panels of the ladder play a recording; every other cell runs here, at the preset `quick`. What needs scripts
-or drawing by the page, which GitHub takes away, becomes a picture. About ten minutes on two cores.
+Panels of the ladder play a recording; every other cell runs here, at the preset `quick`. Before a cell that
+compares `my_train.py`, the chapter's line goes into the file (`docs.learner`): the climb in these pages grows
+from 02 to 08 if they are made together. What needs scripts or drawing by the page, which GitHub takes away,
+becomes a picture. About twenty minutes on two cores: a comparison takes one to one and a half.
 """
 
 import base64
@@ -20,6 +22,7 @@ from nbclient import NotebookClient
 from PIL import Image, ImageChops
 from playwright.sync_api import Page, sync_playwright
 
+from docs.learner import Learner
 from perfkit.ladder.catalogue import KEPT
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
@@ -43,19 +46,24 @@ def state(source: Path) -> dict[str, str]:
 def execute(source: Path, page: Page) -> Any:
     """A chapter with outputs that need no kernel, no script and no drawing by the page."""
     notebook, depends_on = jupytext.read(source), state(source)
-    where = RECIPES.get(source.stem[:2], "device='cpu'")
+    device = RECIPES.get(source.stem[:2], "device='cpu'")
     recipe = next(run.recipe for run in recordings.find("cpu-quick") if run.stage == KEPT)
     kept = {name: here for name, (here, _) in Recipe.from_dict(recipe).diff(Recipe()).items()}
     first = (
         "from functools import partial as _partial\n\nfrom perfkit import notebook as _pk\n\n"
         f"_pk.use('recorded:{depends_on['recording']}')\n"
-        f"_pk.RecipePanel = _partial(_pk.RecipePanel, {where})\n"
+        f"_pk.RecipePanel = _partial(_pk.RecipePanel, {device})\n"
         f"_pk.kept = lambda: {kept}"
     )
     notebook.cells.insert(0, nbformat.v4.new_code_cell(first))
-    folder = {"metadata": {"path": os.environ["PERFKIT_DATA"]}}  # its `my_train.py` is no user's
-    client = NotebookClient(notebook, timeout=900, store_widget_state=False, resources=folder)
+    folder = Path(os.environ["PERFKIT_DATA"])  # its `my_train.py` is no user's
+    learner = Learner(folder, source.stem[:2])
+    where = {"metadata": {"path": str(folder)}}
+    client = NotebookClient(
+        notebook, timeout=900, store_widget_state=False, resources=where, on_cell_execute=learner.before
+    )
     client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
+    learner.finish(notebook)
     del notebook.cells[0]
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)

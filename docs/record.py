@@ -25,7 +25,6 @@ from perfkit.additions.lanes import panel
 from perfkit.additions.lanes.figures import Lanes
 from perfkit.errors import PerfkitError
 from perfkit.machine import cores
-from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.show import figures
@@ -116,11 +115,12 @@ def lanes(folder: Path) -> list[str]:
             if run.status != "ok" or run.is_again:
                 continue
             before = run.previous(runs)
-            recipes = {one.title: Recipe.from_dict(one.recipe) for one in (before, run) if one}
-            pictures[f"{name}-{run.stage}"] = _pictured(run, recipes, where)
+            both = [one for one in (before, run) if one]
+            pictures[f"{name}-{run.stage}"] = _pictured(both, where)
             if name == "sim-v100" and before and run.stage == "amp":  # the article doubled the batch as well
-                recipes[run.title] = recipes[before.title].replace(amp="fp16")
-                pictures[f"{name}-amp-alone"] = _pictured(run, recipes, where)
+                alone = {**before.recipe, "amp": "fp16"}
+                both[-1] = msgspec.structs.replace(run, recipe=alone, step_s=None)
+                pictures[f"{name}-amp-alone"] = _pictured(both, where)
     for name, given in DRAWN.items():
         picture = panel.made(given, None, {}, Progress())
         sides = [msgspec.structs.replace(side, note="computed") for side in picture.sides]
@@ -130,10 +130,11 @@ def lanes(folder: Path) -> list[str]:
     return [f"lanes/{name}.json" for name in pictures]
 
 
-def _pictured(run: Run, recipes: dict[str, Recipe], where: dict[str, str]) -> Lanes:
+def _pictured(runs: list[Run], where: dict[str, str]) -> Lanes:
+    run = runs[-1]
     plan = perfkit.plan(run.workload, run.preset, ["baseline"], options=run.options, **where)
     with opened(plan, Progress(), panel.LOOK) as source:
-        return panel.of_recipes(recipes, source)
+        return panel.of_measured(runs, source)
 
 
 def combinations(folder: Path) -> list[str]:

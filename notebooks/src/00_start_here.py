@@ -11,7 +11,7 @@
 #
 # *3 minutes to your first speed-up. Needs: this notebook's kernel.*
 #
-# Run the next cell. It trains a small network for a few seconds in a separate process. (Until you do, you are looking at a recorded run, as in every chapter.)
+# Run the next cell. It trains a small network for a few seconds. (Until you do, you are looking at a recorded run.)
 
 # %%
 from perfkit import notebook as pk
@@ -20,7 +20,7 @@ baseline = pk.StagePanel("baseline")
 baseline.run()
 
 # %% [markdown]
-# The number to watch is **samples/s**. The picture is two training steps: green is loading data, blue is computing. On a CPU, this loop decodes JPEG photos, and nothing computes in the meantime.
+# The number to watch is **samples/s**. The picture is two training steps: green is loading data, blue is computing. The loop decodes JPEG photos, and on a CPU nothing computes in the meantime. The dashed line is the *ceiling*: where both steps would end if loading took no time.
 #
 # Now let another process load the next batch while the model trains. In PyTorch that is `DataLoader(..., num_workers=1)`.
 
@@ -30,26 +30,26 @@ panel.set(workers=1)
 panel.run()
 
 # %% [markdown]
-# Now the worker loads (green) while the model computes, and samples/s rises. Orange is what is left of the waiting. Press **Keep**. The panel alternates between both loops, so a slow moment hits both, and says *faster* only if the whole interval of the ratio is above 1.
+# Now the worker loads (green) while the model computes, and samples/s rises. Orange is what is left of the waiting. On a CPU the blue bars get longer, because the worker takes one of the cores, but the wait shrinks by more. Press **Keep**. The panel alternates between both loops, so a slow moment hits both, and says *faster* only if the ratio's whole confidence interval is above 1.
 #
-# (On a CPU the panel also sets two environment variables; [this page](../docs/cpu.md) takes them apart.)
+# ([On a CPU](../docs/cpu.md) the panel also lets waiting threads sleep, and *memory reuse*, with which it compares, is the plain loop that keeps freed memory. Rates of two cells differ a little.)
 #
-# That is the method of the whole course: **look at the step, name the gap, change one line, look again.**
+# That is the method: **look at the step, name the gap, change one line, look again.**
 
 # %% [markdown]
 # ## Your own file
 #
-# The next cell writes `my_train.py`, the same loop in thirty lines. In each chapter you first see what a switch gives, and then change that line in *your* file. The cell compares it with the file as it was before, and a chart grows with each line that makes it faster.
+# The next cell writes `my_train.py`, the same loop in thirty lines. In each chapter you first see what a switch gains you, and then change that line in *your* file. It is compared with the file before, and a chart grows with each line that makes it faster.
 
 # %%
 pk.my_train()
 
 # %% [markdown]
-# (No editor? `%load my_train.py` in an empty cell, then put `%%writefile my_train.py` above it. Joining late? `pk.my_train(restore="02")` writes the file as it is after 02.)
+# (No editor? `%load my_train.py` in an empty cell, then put `%%writefile my_train.py` above it. Joining late? `pk.my_train(restore="02")` writes the file as it should look after 02.)
 #
 # ## Why it matters
 #
-# In PyTorch's own profiler tutorial, a V100 is busy 40.46% of the time *after* the fix. [The walk-through](../docs/articles.md) by Chaim Rand, which this course follows, says that this should keep you awake: the GPU is the most expensive part of the machine, and costs the same while it waits. Seven changes later, his training was 8.2 times as fast.
+# In PyTorch's own profiler tutorial, a V100 is busy 40.46% of the time *after* the fix. [The walk-through](../docs/articles.md) by Chaim Rand, which this course follows, says that this should keep you awake: a GPU costs the same while it waits. Seven changes later, his training was 8.2 times as fast.
 #
 # Try them on a simulated V100:
 
@@ -59,7 +59,7 @@ pk.climb()
 # %% [markdown]
 # ## The course
 #
-# Chapters 00 to 08 train the same loop: photos on a CPU, the walk-through's ResNet-18 on a GPU. Each chapter starts from what you kept in the one before.
+# Chapters 00 to 08 train the same loop (photos on a CPU, the walk-through's ResNet-18 on a GPU), and each starts from what you kept.
 #
 # | chapter | question | minutes |
 # |---|---|---|
@@ -68,20 +68,20 @@ pk.climb()
 # | [03 pinning](03_pinning.ipynb) | can the copy be shorter, or hidden? | 8 |
 # | [04 batch size](04_batch_size.ipynb) | does a larger batch use the device better, and what does it cost? | 8 |
 # | [05 uint8 copy](05_uint8_copy.ipynb) | how many bytes does a sample need? | 8 |
-# | [06 AMP](06_amp.ipynb) | are 16-bit products faster here? | 10 |
+# | [06 AMP](06_amp.ipynb) | is 16-bit arithmetic faster here? | 10 |
 # | [07 compile](07_compile.ipynb) | what do fused kernels gain, and when does compiling pay for itself? | 8 |
-# | [08 the whole ladder](08_the_whole_ladder.ipynb) | how much together? | 6 |
+# | [08 the whole ladder](08_the_whole_ladder.ipynb) | how much do they gain together? | 6 |
 # | [09 your own script](09_your_own_script.ipynb) | where does *your* step's time go? | 20 |
 # | [10 workbench](10_workbench.ipynb) | what do you want to try? | 10 |
 # | [11 hidden transfers](11_hidden_transfers.ipynb) | which lines make the host wait? | 20 |
-# | [12 kernels and shapes](12_kernels_and_shapes.ipynb) | how far is it to the device's limits? | 20 |
-# | [13 several GPUs](13_several_gpus.ipynb) | how well does it scale, and why not? | 20 |
+# | [12 kernels and shapes](12_kernels_and_shapes.ipynb) | how close are you to the device's limits? | 20 |
+# | [13 several GPUs](13_several_gpus.ipynb) | how well does it scale, and what stops it? | 20 |
 # | [14 checking the articles](14_checking_the_articles.ipynb) | do the published figures agree? | 15 |
 #
-# Times don't include the [puzzles](puzzles/index.ipynb), which are at the end of each chapter.
+# The [puzzles](puzzles/index.ipynb) at the end of each chapter come on top.
 #
 # Look things up: [cheat sheet](../docs/cheat_sheet.md) · [glossary](../docs/glossary.md) · [how perfkit measures](../docs/measuring.md). `!perfkit doctor` checks the machine.
 #
-# **Without a GPU**, the menu *Where* of each panel offers a *simulated* V100. A model predicts its kernels, and every such value is marked `~` ([how good it is](../docs/simulation.md)).
+# **Without a GPU**, the menu *Where* of each panel offers a *simulated* V100. Its values are predicted and marked `~` ([how well](../docs/simulation.md)).
 #
 # Next: [01 baseline](01_baseline.ipynb)

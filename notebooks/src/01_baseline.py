@@ -16,10 +16,10 @@
 # A training loop has three stations:
 #
 # - The **loader** makes batches.
-# - The **host**, the Python process, takes a batch, starts its copy to the device and *launches* the kernels, without waiting for their results.
+# - The **host**, the Python process, takes a batch, starts its copy to the device and *launches* the kernels, without waiting for them.
 # - The **device** runs copies and kernels. On one *stream* they run in the order of their launch; different streams can overlap.
 #
-# In the plain loop, the stations take turns, so a step takes the sum of their times. Once they overlap, the slowest one sets the pace, and only speeding up that one helps. This gives three bottlenecks:
+# In the plain loop the host fetches, copies and launches one after the other. Only the kernels run meanwhile, so a step takes the host's times together (or the device's, if longer). On a CPU nothing runs meanwhile. Once the stations overlap, the slowest one sets the pace, and only speeding up that one helps:
 #
 # | bottleneck | on the timeline | what helps |
 # |---|---|---|
@@ -27,7 +27,7 @@
 # | **host** | small gaps between short kernels | [04](04_batch_size.ipynb), [07](07_compile.ipynb), [11](11_hidden_transfers.ipynb) |
 # | **device** | a full row | [06](06_amp.ipynb), [07](07_compile.ipynb), [12](12_kernels_and_shapes.ipynb) |
 #
-# Without a GPU, host and device are the same cores. Play with the picture: before you press a button, guess which bottleneck it shows.
+# Without a GPU, host and device are the same cores. Before you press a button, guess which bottleneck the picture shows.
 
 # %%
 from perfkit import notebook as pk
@@ -42,11 +42,11 @@ panel = pk.StagePanel("baseline")
 panel.run()
 
 # %% [markdown]
-# The last rate in the sentence is the *ceiling*: the rate of the same step on a batch that is already on the device. No loader can make the loop faster than that.
+# The last rate in the sentence is the *ceiling*: the same step on a batch that is already on the device. No loader can make the loop faster. On a CPU a loop with workers stays below it, because they share the cores.
 #
 # ## Look at the step
 #
-# The rate says how fast; a profile says why. This is one step under PyTorch's profiler:
+# This is one step under PyTorch's profiler:
 
 # %%
 mine = pk.profile()
@@ -56,25 +56,25 @@ mine.timeline()
 mine.table("Mean step")
 
 # %% [markdown]
-# Find the longest bar in the rows of the training thread. It is the loader's, and while it runs, the model does nothing. (A profiler slows the step down, so take rates from a run without it.)
+# The longest bar of the training thread is the loader's: while it runs, the model does nothing. (Loading runs operators, too, and the table counts them. A profiler slows the step down, so take rates from a run without it.)
 #
 # ## The walk-through's V100, simulated
 #
-# The walk-through started at 80 ms a step, 400 samples/s, with the GPU busy 31.65% of the time. (The official tutorial: 132 ms, 23.54%.) The profiler's summary did not blame the loader, whose time it booked under "CPU Exec" and "Other", and it merged three steps into one of 240 ms. So trust the timeline.
+# The walk-through started at 80 ms a step, 400 samples/s, with the GPU busy 31.65% of the time. The profiler's summary did not blame the loader, whose time it booked under "CPU Exec" and "Other", and it merged three steps into one of 240 ms. So trust the timeline, in Perfetto (the plugin for TensorBoard is deprecated). The simulation gets 70 ms. Its shares add up to more than 100%, because kernels run while the host fetches:
 
 # %%
 pk.recording("sim-v100", "baseline")
 
 # %% [markdown]
-# GPU *utilisation*, here and in `nvidia-smi`, is the share of time in which at least one kernel runs. A low value proves that the device is idle. A high value does not prove that its kernels are good.
+# GPU *utilisation*, here and in `nvidia-smi`, is the share of time in which at least one kernel runs. A low value proves that the device is idle.
 #
 # ## Five levers
 #
-# The methods slides sort everything you can do into five levers. Each is worth at most what the timeline shows. *Data reading* can remove the long gap, *framework scheduling* the small ones. *Configuration* (batch, precision, shapes) and *operator performance* shorten the kernels. *Model implementation* saves whatever need not be computed.
+# The methods slides have five. First keep the device busy: *data reading* removes the long gap, *framework scheduling* the small ones, and gaps of 30% are worth at most 1.43 times, whatever fills them. Then shorten the kernels: *configuration* (batch, precision, shapes) and *operator performance*. *Model implementation* means not computing what you don't need.
 #
 # ## Time it by hand
 #
-# Every training log should have two numbers: the time of a step, and how much of it is waiting for data (`batch_cost` and `reader_cost` on the slides). This is the loop with a clock. Replace the line marked `# edit`: how long did the loop wait for this batch?
+# Every training log should have two numbers: the time of a step, and how much of it is waiting for data (`batch_cost` and `reader_cost` on the slides). Replace the line marked `# edit`: how long did the loop wait for this batch?
 
 # %% tags=["exercise"]
 import time
@@ -126,8 +126,6 @@ else:
 # waits.append(arrived - ends[-1])
 # ```
 #
-# The wait needs no synchronisation.
-#
 # </details>
 
 # %% [markdown]
@@ -175,7 +173,7 @@ pk.puzzle("profiler").check(profile)
 #
 # <details><summary>Answer</summary>
 #
-# At most twice as fast: removing a share *s* gives at most 1 / (1 − *s*). On a GPU use the ceiling, because kernels that ran during the wait still need their time.
+# About twice: removing a share *s* gives 1 / (1 − *s*). The ceiling is measured separately and may differ, because decoding also disturbs the model's caches. On a GPU use the ceiling: some kernels ran during the wait.
 #
 # </details>
 #
@@ -183,16 +181,16 @@ pk.puzzle("profiler").check(profile)
 #
 # <details><summary>Answer</summary>
 #
-# No. The device is the bottleneck, so its kernels must get faster.
+# No. Its kernels must get faster.
 #
 # </details>
 #
-# **`nvidia-smi` shows 98%. Is all well?**
+# **`nvidia-smi` shows 98%. Is everything fine?**
 #
 # <details><summary>Answer</summary>
 #
-# Nobody knows: some kernel runs nearly all the time, perhaps a slow one.
+# You can't tell. Some kernel runs nearly all the time, but it may be a slow one.
 #
 # </details>
 #
-# Is your own script waiting? [09](09_your_own_script.ipynb) looks at it; you can go there now. Next: [02 data loading](02_data_loading.ipynb)
+# Is your own script waiting? [09](09_your_own_script.ipynb) looks at it. Next: [02 data loading](02_data_loading.ipynb)

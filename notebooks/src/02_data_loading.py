@@ -11,7 +11,7 @@
 #
 # **Does the loop wait for data?** *12 minutes. Needs: two cores.*
 #
-# *After this you can give a loop the right number of workers, and tell when another one is useless.*
+# *After this you can give a loop the right number of workers, and tell when one more won't help.*
 #
 # The walk-through's V100, simulated. Before, the host loads each batch. After, eight workers do:
 
@@ -24,10 +24,10 @@ from perfkit import notebook as pk
 pk.lanes("sim-v100-data_loading")
 
 # %% [markdown]
-# The gap: the training process fetches each batch itself, and the model stands still in the meantime. Worker processes load the next batches while the model trains. Finished batches come through shared memory (`/dev/shm`, which is small in many containers).
+# The gap: the training process fetches each batch itself, so the device runs out of work until the next one. Then eight workers load while the model trains, two batches ahead each, through shared memory (`/dev/shm`, which is small in many containers). The host still waits (orange), now for the copy: [03](03_pinning.ipynb).
 
 # %% [markdown]
-# Enter a guess in the panel, then press *Run*. Afterwards press *Keep* if it was faster and *Drop* if not: the next chapters start from what you kept. Press neither and the change stays on in the next chapters, but [08](08_the_whole_ladder.ipynb) won't count it.
+# Enter a guess in the panel, then press *Run*. Afterwards press *Keep* if it was faster and *Drop* if not: the next chapters start from what you kept. (Press neither and it stays on, but [08](08_the_whole_ladder.ipynb) won't count it.)
 
 # %%
 panel = pk.StagePanel("data_loading")
@@ -37,11 +37,11 @@ panel
 panel.run()
 
 # %% [markdown]
-# **What to expect.** Two laptop cores: 1.2 to 1.8 times as fast. The walk-through's V100, with 8 workers on 8 vCPUs: 80 → 37 ms, utilisation 31.65 → 72.81%, 865 samples/s.
+# Expect 1.2 to 1.8 times on two laptop cores. The walk-through's V100, with 8 workers on 8 vCPUs, went from 80 to 37 ms (865 samples/s), and its utilisation from 31.65 to 72.81%.
 #
-# **How many?** Too few, and the loop still waits. Too many, and they take memory and cores for nothing. Start with one worker per core and GPU if a GPU trains (on a node with 8 GPUs, divide the cores by 8), or one per two cores if the CPU does. Then try a few more and a few fewer; `perfkit tune` does that for you. The walk-through wished that PyTorch did.
+# **How many?** The rate rises with each worker, stays flat once nothing waits, and falls when cores or memory run out. Start with one worker per core and GPU if a GPU trains (on a node with 8 GPUs, divide the cores by 8), or one per two cores if the CPU does. Then try a few more and a few fewer; `perfkit tune` does that for you.
 #
-# **Does the host still wait?** If not, another worker would only take a core from the model. Computing is the bottleneck now: 06 and 07.
+# **Does the host still wait?** If not, computing is the bottleneck: 06 and 07. (On a CPU the loop stays well below *compute only*, which is measured while the worker sleeps, because the worker shares the model's cores.)
 
 # %% [markdown]
 # ## Your line
@@ -65,7 +65,7 @@ pk.my_train()
 # %% [markdown]
 # ## On a CPU: threads that sleep
 #
-# While PyTorch's compute threads wait for each other they *spin*, and a worker then takes a core from them. With `OMP_WAIT_POLICY=PASSIVE python my_train.py` they sleep ([details](../docs/cpu.md)). The panel sets this together with the worker, because neither helps without the other. In your file it is a separate change, made outside the file:
+# While PyTorch's compute threads wait for each other they *spin*, on a core that the worker needs. With `OMP_WAIT_POLICY=PASSIVE python my_train.py` they sleep ([details](../docs/cpu.md)). Neither helps without the other, so the panel sets both, and a worker that has not helped yet stays in your file. There the threads are a separate step, because the variable is set outside it:
 
 # %%
 pk.my_train(wait_policy="passive")
@@ -87,7 +87,7 @@ def make_loader(dataset, batch_size):
 pk.puzzle("loader").check(make_loader)
 
 # %% [markdown]
-# ### Puzzle ★: an order without end
+# ### Puzzle ★: an endless order
 #
 # *About 10 minutes.*
 
@@ -117,7 +117,7 @@ pk.puzzle("infinite_sampler").check(endless)
 #
 # <details><summary>Answer</summary>
 #
-# No. A longer queue evens out slow batches, but a queue that is emptied faster than it is filled stays empty.
+# No. A queue that is emptied faster than it is filled stays empty.
 #
 # </details>
 #
@@ -125,7 +125,7 @@ pk.puzzle("infinite_sampler").check(endless)
 #
 # <details><summary>Answer</summary>
 #
-# Its `reader_cost` fell from half of the step to nothing. There is no wait left to remove. If workers are not enough, make samples cheaper: fewer bytes ([05](05_uint8_copy.ipynb)), stored already decoded, or decoded on the GPU.
+# Its `reader_cost` fell from half of the step to nothing: no wait is left to remove. If workers are not enough, make samples cheaper: fewer bytes ([05](05_uint8_copy.ipynb)), stored decoded, or decoded on the GPU.
 #
 # </details>
 #

@@ -13,7 +13,7 @@
 #
 # *After this you can compute what pinning can gain before you try it, and say what `non_blocking` does and does not do.*
 #
-# The walk-through's V100, simulated. Before, the host stands still until the copy has ended. After, the copy is short:
+# The walk-through's V100, simulated. Before, the host waits (orange) until each copy has ended. After, the copy is short, and the host is ahead (grey): its launch queue is full.
 
 # %%
 from perfkit import notebook as pk
@@ -21,25 +21,25 @@ from perfkit import notebook as pk
 pk.lanes("sim-v100-pinning")
 
 # %% [markdown]
-# The gap: the batch is copied to the GPU while no kernel runs. In the walk-through the copy took 10 of 37 ms of each step. Three switches act on it, in three ways:
+# The gap: the batch is copied to the GPU while no kernel runs. In the walk-through the copy took 10 of 37 ms of each step. Three switches change that, each in its own way:
 #
 # - **Pinned memory** (`pin_memory=True`) makes the copy faster. From ordinary memory, the driver must first copy the batch into a page-locked buffer.
 # - **`non_blocking=True`** lets the host go on as soon as it has queued the copy.
 # - **A second stream** lets the copy and the kernels run at the same time. On one stream they always take turns.
 
 # %% [markdown]
-# **What to expect.** At most the copy's share of the step, so measure your bandwidth first. The walk-through's machine copied 19 MB in 10 ms, which is 1.9 GB/s, and in about 2 ms once pinned: 865 → 1,200 samples/s. PyTorch's official tutorial, also on a V100, copies as many bytes in 1.94 ms *without* pinning; there is hardly anything to gain.
+# **Compute it first.** Pinning gains at most the copy's share of the step, so measure your bandwidth. The walk-through's machine copied 19.3 MB at 1.9 GB/s, in a step of 37 ms. At most how much? (10 ms of 37: about 1.4 times. It got 1.39, 865 → 1,200 samples/s.) PyTorch's official tutorial, also on a V100, copies as many bytes in 1.94 ms *without* pinning; there, pinning has almost nothing to gain.
 #
 # ## On your machine
 #
-# A CPU has nothing to copy, so the panel says n/a. The run below is from the simulated V100.
+# A CPU has nothing to copy, so the run below is from the simulated V100.
 
 # %%
 panel = pk.StagePanel("pinning")
 panel.run()
 
 # %% [markdown]
-# Pinned, the copy is shorter, and the host runs ahead. The kernels still start after it. Now add a second stream, so that the next copy overlaps with this step's kernels. It can hide at most the 2 ms of copying that pinning left:
+# Pinned, the copy is shorter, and the host runs ahead. The kernels still start after the copy. Now add a second stream, so that the next copy overlaps with this step's kernels. It can hide at most the 2 ms of copying that pinning left:
 
 # %%
 pinned = panel.runs[-1].recipe
@@ -52,7 +52,7 @@ if panel.runs[-1].status == "ok":
 # %% [markdown]
 # ## Your line
 #
-# Edit `my_train.py` in two places, the loader and the copies. Pin only in a loader with workers. With `num_workers=0` there is no pin thread, so the training process has to pin each batch itself, which can take longer than a plain copy.
+# Edit `my_train.py` in two places, the loader and the copies. Pin only in a loader with workers. With `num_workers=0` the training process has to pin each batch itself, which can take longer than a plain copy.
 
 # %%
 pk.my_train()
@@ -102,11 +102,11 @@ pk.puzzle("prefetcher").check(prefetch)
 #
 # <details><summary>Answer</summary>
 #
-# No. The *host* is not blocked, but on the device the copy is one more entry in the queue. The walk-through's own figures show it: kernels and copies add up to the whole step.
+# No. The *host* is not blocked, but the copy is one more entry in the device's queue. In the walk-through, kernels and copies add up to the whole step.
 #
 # </details>
 #
-# **Copies take 3% of a step. What does pinning bring?**
+# **Copies take 3% of a step. How much can pinning gain?**
 #
 # <details><summary>Answer</summary>
 #

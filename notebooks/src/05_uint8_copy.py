@@ -21,7 +21,7 @@ from perfkit import notebook as pk
 pk.lanes("sim-v100-uint8_copy")
 
 # %% [markdown]
-# The gap: what is left of the copy, and the loader's work on floats. A decoded image consists of bytes. `ToTensor` turns each byte into four before the batch is collated, queued and copied. Send the bytes, and convert on the device.
+# The gap: what is left of the copy, and the loader's work on floats. A decoded image consists of bytes. `ToTensor` turns each byte into four before the batch is collated, queued and copied. Send the bytes, and convert on the device. (After pinning, the copy was still the most striking part of the walk-through's report; hence this step.)
 
 # %%
 panel = pk.StagePanel("uint8_copy")
@@ -35,13 +35,13 @@ print(
 )
 
 # %% [markdown]
-# **What to expect.** A quarter of the bytes, for certain. It is faster only if bytes were the bottleneck: on a CPU usually *no measurable difference*, on the walk-through's V100 1,584 → 1,670 samples/s, at a utilisation of 97.51%. "No measurable difference" is a result, too. The text says how large an effect would have shown. Drop the change, and go on.
+# You will certainly send a quarter of the bytes. (Only the label's 8 bytes stay.) It is faster only if bytes were the bottleneck. On a CPU expect *no measurable difference* or *undecided*; the walk-through's V100 went from 1,584 to 1,670 samples/s, at a utilisation of 97.51%. "No measurable difference" is a result, too: the text under the table says how large an effect would have been noticed. Drop the change, and go on.
 #
 # ## Cheaper samples
 #
-# On a CPU, decoding is most of what a sample costs. Each photo is decoded at 500 × 375, and the next line shrinks it to 96 × 96: most pixels were decoded for nothing. A JPEG file can be decoded at a half, a quarter or an eighth of its size. `pk.StagePanel("scaled_decode").run()` measures that. Expect 1.0 to 1.2 times as fast if the worker already keeps up, because it now uses less of the core it shares with the model, and far more if the loop still waits. The pixels change slightly.
+# On a CPU, decoding is most of what a sample costs. Each photo is decoded at 500 × 375, and then shrunk to 96 × 96. A JPEG file can be decoded at a half, a quarter or an eighth of its size. The stage *scaled decoding* (`pk.StagePanel("scaled_decode").run()`) does that; if you keep it, later panels start from it. Expect 1.0 to 1.2 times if the worker already keeps up, because it shares a core with the model, and far more if the loop still waits. The pixels change slightly.
 #
-# If images are small and the model enlarges them, send them small and resize on the device (`device_resize`). The walk-through copies 224 × 224 images that were made from 32 × 32, which have 49 times fewer pixels.
+# If images are small and the model enlarges them, send them small and resize on the device (`device_resize`). The walk-through copies 224 × 224 images that were made from 32 × 32, which have 1/49 of the pixels.
 
 # %% [markdown]
 # ## Your line
@@ -88,7 +88,7 @@ from torch.utils.data import DataLoader, Dataset
 # %% [markdown]
 # ### Puzzle ★★: a batch in one access
 #
-# *About 20 minutes.* If samples are small, or all in one array, most of their cost is Python. A data set with `__getitems__` gets all indices of a batch in one call.
+# *About 20 minutes.* A data set with `__getitems__` gets all indices of a batch in one call.
 
 # %%
 pk.puzzle("batched_fetch")
@@ -119,7 +119,7 @@ pk.puzzle("batched_fetch").check(Images, make_loader)
 #
 # <details><summary>Answer</summary>
 #
-# In the worker, which makes no floats, and on the way to the loop: a quarter of the bytes passes through shared memory. Not in the model, which sees the same floats as before.
+# In the worker, which makes no floats, and in shared memory. Not in the model, which sees the same floats as before.
 #
 # </details>
 #
@@ -127,7 +127,7 @@ pk.puzzle("batched_fetch").check(Images, make_loader)
 #
 # <details><summary>Answer</summary>
 #
-# No. That a switch is in effect and that it helps are two findings. Here bytes were not the bottleneck.
+# No. Whether a switch is on and whether it helps are two separate questions. Here bytes were not the bottleneck.
 #
 # </details>
 #
@@ -135,7 +135,7 @@ pk.puzzle("batched_fetch").check(Images, make_loader)
 #
 # <details><summary>Answer</summary>
 #
-# It has been the default since PyTorch 2.0, the version that the walk-through used. Look up your version's default before you follow a tip.
+# It has been the default since PyTorch 2.0, which the walk-through used. Check a tip against your version.
 #
 # </details>
 #

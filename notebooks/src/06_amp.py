@@ -9,13 +9,15 @@
 # %% [markdown]
 # # 06 · Automatic mixed precision
 #
-# **Are 16-bit products faster here?** *10 minutes. Needs: to be faster, a GPU with Tensor Cores (Volta or newer) or a CPU with bf16 instructions.*
+# **Is 16-bit arithmetic faster here?** *10 minutes. Needs: nothing special; to be faster, a GPU with Tensor Cores (Volta or newer) or a CPU with AMX.*
 #
 # *After this you can turn on mixed precision correctly, and say which of its parts made your loop faster.*
 #
 # The walk-through's V100, simulated. Only the kernels change:
 
 # %%
+import os
+
 from torch import nn
 
 from perfkit import notebook as pk
@@ -23,12 +25,14 @@ from perfkit import notebook as pk
 pk.lanes("sim-v100-amp-alone")
 
 # %% [markdown]
-# The gap: by now the device is busy, but with slow kernels. The walk-through's kernel view showed Tensor Core time 0%: the fastest units of the GPU were idle. They multiply small matrices, in 16 bits and a few other types. *Autocast* runs matrix products and convolutions in 16 bits. It keeps losses and the statistics of norms in float32, and everything else runs in the type of its input, which is why activations shrink, too.
+# (The simulation overstates it: the walk-through gained 1.48 times, with twice the batch.)
+#
+# The gap: by now the device is busy, but with slow kernels. The walk-through's kernel view showed Tensor Core time 0%: the fastest units of the GPU were idle. *Autocast* runs matrix products and convolutions in 16 bits. On a GPU, softmax, losses, sums and layer norm run in float32, and most other operators in the type of their input, which is why activations shrink, too.
 
 # %% [markdown]
 # ## First the layout
 #
-# Convolution kernels prefer another memory layout, NHWC (`channels_last`), so that is measured first. Expect 1.05 to 1.25 times as fast on a CPU.
+# Convolution kernels prefer a different memory layout, NHWC (`channels_last`), so that is measured first. Expect 1.05 to 1.25 times on a CPU. (*Before* is what you have kept so far, so its name differs from panel to panel.)
 
 # %%
 layout = pk.StagePanel("channels_last")
@@ -45,13 +49,13 @@ panel
 panel.run()
 
 # %% [markdown]
-# **What to expect.** Without bf16 instructions a CPU only casts and gains nothing. With AMX, bf16 is much faster for convolutional models, provided the loader keeps up. With AVX512-BF16 it can go either way: on the recorded CPU it was slower. What does not help gets *Drop*.
+# With AMX, expect convolutional models to get much faster, provided the loader keeps up. With AVX512-BF16 it can go either way: on the recorded CPU it was slower. Without either, a CPU computes in float32 and casts as well, so it gets slower. If it doesn't help, press *Drop*.
 #
-# On a CPU, the worker keeps interrupting one of the compute threads, and each kernel waits for that thread. In 16 bits kernels are shorter, so this matters more. One thread fewer leaves a core to the worker: the switch `cpu_threads`, a separate stage of the ladder. Does it help here, with and without 16 bits?
+# On a CPU, the worker keeps interrupting one of the compute threads, and the others wait for it: the shorter the kernels, the more this matters. One thread fewer (`cpu_threads`, a separate stage) leaves the worker a core. Which of the two helps here? Compare each row with *before*.
 
 # %%
-base = panel.runs[0].recipe  # what you have kept
-fewer = {"cpu_threads": panel.runs[-1].recipe["cpu_threads"] or 1}
+base = panel.runs[0].recipe | {"cpu_threads": 0}  # what you have kept, with a thread for each core
+fewer = {"cpu_threads": max(1, (os.cpu_count() or 2) - base["workers"])}
 recipes = {"before": base, "fewer threads": base | fewer, "16 bits": base | {"amp": "bf16"}}
 recipes["both"] = base | fewer | {"amp": "bf16"}
 apart = pk.RecipePanel(recipes)
@@ -59,7 +63,9 @@ if panel.runs[0].device == "cpu":
     apart.run()
 
 # %% [markdown]
-# On the walk-through's V100: 1,670 → 2,477 samples/s. That step also doubled the batch to 1,024, because 16-bit activations leave memory for it, so nobody can say how much AMP alone gave. Utilisation *fell* a little, because the kernels were shorter.
+# On a CPU without AMX, expect *fewer threads* to help and *16 bits* not to.
+#
+# The walk-through's V100 went from 1,670 to 2,477 samples/s. That step also doubled the batch to 1,024, because 16-bit activations leave memory for it, so the article can't tell how much AMP alone contributed.
 #
 # The kernel view of the simulated V100, with only the precision changed:
 
@@ -76,18 +82,24 @@ for amp in ("off", "fp16"):
     )
 
 # %% [markdown]
-# (The walk-through saw 26.3%: the simulation puts more of its convolutions on Tensor Cores.)
+# (The walk-through saw 26.3%.)
 #
 # ## Which 16 bits?
 #
-# *bf16* has the range of float32 and needs nothing else. *fp16* is more precise, but small gradients become 0 and values above 65,504 become infinite. So the loss is multiplied before backward (`GradScaler`), and a step that overflows is skipped. GPUs before Ampere, such as the V100 and the T4, have no bf16 units. The walk-through left the scaler out; a real training can't. *TF32* shortens float32 on Ampere and newer, in convolutions by default, in matrix products with `torch.set_float32_matmul_precision("high")`.
+# *bf16* has the range of float32 and needs nothing else. *fp16* is more precise, but small gradients become 0 and values above 65,504 become infinite. So the loss is multiplied before backward (`GradScaler`), and a step that overflows is skipped. GPUs before Ampere, such as the V100 and the T4, have no bf16 units. The walk-through left the scaler out; real training can't. *TF32* shortens the mantissa of float32 in products, on Ampere and newer: in convolutions by default, in matrix products with `torch.set_float32_matmul_precision("high")`.
 #
-# Sums inside a 16-bit product are normally kept in float32. The panel compares losses and outputs with strict float32. Compare your final accuracy once, too: a part that trains badly can stay in float32 under `torch.autocast(device, enabled=False)`.
+# Sums inside a 16-bit product are normally kept in float32, and the panel compares losses and outputs with strict float32. Compare your final accuracy once, too. A part that trains badly can stay in float32: `torch.autocast(device, enabled=False)`.
 
 # %% [markdown]
 # ## Your line
 #
-# Two edits of `my_train.py`, each with its own verdict: first the layout of the model, then forward and loss under autocast in bfloat16.
+# Make two edits to `my_train.py`, and run a cell after each. First the layout of the model:
+
+# %%
+pk.my_train()
+
+# %% [markdown]
+# If it was not kept, undo it. Then put forward and loss under autocast in bfloat16:
 
 # %%
 pk.my_train()
@@ -102,7 +114,7 @@ pk.my_train()
 #     loss = nn.functional.cross_entropy(model(images), labels)
 # ```
 #
-# Backward stays outside: it uses the types that forward used. The weights stay float32: do not convert the model.
+# Backward stays outside: it uses the types that forward used. The weights stay float32.
 #
 # </details>
 
@@ -134,7 +146,7 @@ pk.puzzle("scaler").check(train_step)
 #
 # <details><summary>Answer</summary>
 #
-# Only on units made for 16 bits, and only for products and convolutions. Elsewhere half the bytes help where memory is the limit.
+# Only on units made for 16 bits, and only for products and convolutions. Elsewhere half the bytes can help.
 #
 # </details>
 #
@@ -142,7 +154,7 @@ pk.puzzle("scaler").check(train_step)
 #
 # <details><summary>Answer</summary>
 #
-# Yes, in tiny layers. A layer with *n* outputs does about 2*n* operations per input number it casts. With small *n*, casting costs more than the product saves.
+# Yes, in tiny layers: each cast is another kernel to launch, and weights are cast in every step.
 #
 # </details>
 #

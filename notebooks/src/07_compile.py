@@ -13,7 +13,7 @@
 #
 # *After this you can say what `torch.compile` changed in a step, and after how many steps it has paid for itself.*
 #
-# The walk-through's V100, simulated. Again only the kernels change:
+# The walk-through's V100, simulated. Again only the kernels change. Guess which of them get faster: convolutions, or the small ones between them?
 
 # %%
 import torch
@@ -23,9 +23,9 @@ from perfkit import notebook as pk
 pk.lanes("sim-v100-compile")
 
 # %% [markdown]
-# The gap: between convolutions and products are small operators such as norms, activations and sums. Each reads all of its input from memory and writes all of its output. `torch.compile` captures the model as a graph and *fuses* such chains into single kernels, and the host launches fewer of them.
+# Between convolutions and products are small operators such as norms, activations and sums. Each reads all of its input from memory and writes all of its output. `torch.compile` captures the model as a graph and *fuses* such chains into single kernels, and the host launches fewer of them.
 #
-# Compiling takes time in the first step; the panel reports it separately. (On a GPU with less than 16 GB, call `panel.set(batch_size=128)` before you run.)
+# Compiling takes time in the first step; the panel reports it separately. (With less than 16 GB, call `panel.set(batch_size=128)` first.)
 
 # %%
 panel = pk.StagePanel("compile")
@@ -39,17 +39,20 @@ before, after = panel.runs[:2]
 gain = after.speedup("previous")
 if after.compile_s and gain:
     saved_s = before.step_s.value * (1 - 1 / gain.ratio)
-    steps = f"after {after.compile_s / saved_s:,.0f} steps" if gain.is_faster else f"never: {gain.verdict}"
-    print(f"compiling took {after.compile_s:.1f} s; it pays for itself {steps}")
+    if gain.is_faster:
+        answer = f"after {after.compile_s / saved_s:,.0f} steps"
+    elif gain.verdict == "undecided":
+        answer = "not known yet, because the gain is undecided"
+    else:
+        answer = "never, because it is not faster"
+    print(f"compiling took {after.compile_s:.1f} s; when does it pay for itself? {answer}")
 
 # %% [markdown]
-# **What to expect.** A convolutional net on a CPU: 1.0 to 1.1 times as fast, because convolutions are library calls with or without a compiler. The walk-through's V100: 2,477 → 3,268 samples/s, 1.32 times as fast.
-#
-# If compiling takes more steps to pay for itself than your training has, leave it out.
+# Expect 1.0 to 1.1 times for a convolutional net on a CPU, because convolutions are library calls with or without a compiler. The walk-through's V100 went from 2,477 to 3,268 samples/s, 1.32 times.
 #
 # ## What made it faster?
 #
-# The simulated V100 gains about as much as the walk-through. Convolutions, everything else, and the same with `channels_last` on both sides:
+# On the simulated V100: convolutions, everything else, and the same with `channels_last` on both sides:
 
 # %%
 from perfkit.recipe import Recipe
@@ -67,14 +70,14 @@ for layout in (False, True):
         )
 
 # %% [markdown]
-# Most of the gain is in the convolutions, which the compiler does not touch. It only gives them another layout, NHWC, as [06](06_amp.ipynb) does. With that layout on both sides, fusion is left, and gains about 5%. The methods slides fuse add + relu, bn + relu and bn + add + relu by hand: about 6% on ResNet-50.
+# In the simulation, and in later versions of PyTorch, most of the gain is in the convolutions, which the compiler does not fuse: it gives them a different layout, NHWC, as [06](06_amp.ipynb) does. With that layout on both sides only fusion is left, and it gains about 5%. The walk-through's PyTorch 2.0 did not change layouts yet, so where its 32% came from is not known. The methods slides fuse add + relu, bn + relu and bn + add + relu by hand: about 6% on ResNet-50.
 #
-# `TORCH_LOGS=output_code python train.py` prints the generated code: one loop, with values in registers where there were arrays.
+# `TORCH_LOGS=output_code python train.py` prints the generated code.
 #
 # Three things spoil a compiled loop:
 #
 # - *Graph breaks*: Python that needs a value (`if loss > 1`, `.item()`) splits the graph. `fullgraph=True` turns that into an error that names the line.
-# - *New shapes* compile again. By default a size becomes dynamic once it has changed, and then no more. `TORCH_LOGS=graph_breaks,recompiles` lists both.
+# - *New shapes* compile again. By default, the first change makes that size dynamic, and nothing is compiled again. `TORCH_LOGS=graph_breaks,recompiles` lists both.
 # - *Launch-bound models* need more than fusion. `mode="reduce-overhead"` records CUDA graphs, so that the host launches a whole graph at once; these need fixed shapes.
 
 # %% [markdown]
@@ -142,7 +145,7 @@ pk.puzzle("recompiles").check(collate)
 #
 # <details><summary>Answer</summary>
 #
-# Chains of element-wise operators, which then read and write memory once. Convolutions are calls of cuDNN or oneDNN either way.
+# Chains of element-wise operators, which then read and write memory once.
 #
 # </details>
 #

@@ -9,11 +9,11 @@
 # %% [markdown]
 # # 08 · The whole ladder
 #
-# **How much together, and what is each worth?** *6 minutes. Needs: what you kept so far; if you kept nothing, it uses one worker and sleeping threads.*
+# **How much do your changes gain together, and how much does each add?** *6 minutes. Needs: what you kept so far; if you kept nothing, it uses one worker and sleeping threads.*
 #
-# *After this you can state what your changes gained together, with an interval, and say why no order of them is the right one.*
+# *After this you can state what your changes gained together, with an interval, and say why there is no right order.*
 #
-# The walk-through ended at 3,268 samples/s, from 400: 8.2 times as fast. Your number is the recipe that you kept, compared with the plain loop in new processes. It must be measured again, because a stage that was kept for looking fast may just have been lucky.
+# The walk-through ended at 3,268 samples/s, from 400: 8.2 times as fast. You have two results: the *recipe* that you kept with the buttons, and `my_train.py`. Compare both with the plain loop, because a change that was kept may just have been lucky. First the recipe:
 
 # %%
 from IPython.display import Markdown
@@ -27,17 +27,17 @@ panel
 panel.run()
 
 # %% [markdown]
-# The row *(again)* is the plain loop once more, in another process. Its distance from 1.00× is the noise between two identical runs, and a gain must be clearly larger. *Disturbed* means that other programs used the cores: close them and run again.
+# The row *(again)* is the plain loop once more. Its distance from 1.00× is the noise between identical runs, and a gain must be clearly larger. *Disturbed* means that other programs used the cores: close them and run again.
 #
-# **What to expect.** On two cores 1.3 to 2 times as fast, with bf16 instructions 3 times; more with a GPU.
+# Expect 1.3 to 2 times on two cores, about 3 times with AMX, and more on a GPU.
 #
-# Now your own file, against the one that chapter 00 wrote:
+# Now your own file, against the one that chapter 00 wrote. This is the number to quote:
 
 # %%
 pk.my_train(whole=True)
 
 # %% [markdown]
-# This is the script of the recipe, without perfkit. It gives the same losses:
+# This is the script of the recipe. It needs perfkit only to make the photos, and gives the same losses:
 
 # %%
 pk.training_loop(panel.runs[1:])
@@ -45,7 +45,7 @@ pk.training_loop(panel.runs[1:])
 # %% [markdown]
 # ## Let it climb by itself
 #
-# `LadderPanel` tries every stage on top of what it has kept so far, drops those that are not faster, and compares the result with the plain loop at the end. *Run* takes about six minutes at the preset `quick`; in a terminal it is `perfkit run`. This is the walk-through's ladder on a simulated V100:
+# `LadderPanel` tries every stage, drops those that are not faster, and compares the result with the plain loop at the end. *Run* takes about six minutes at the preset `quick`; in a terminal it is `perfkit run`. This is the walk-through's ladder on a simulated V100:
 
 # %%
 ladder = pk.LadderPanel()
@@ -70,7 +70,7 @@ Markdown("\n".join(f"- {rung.title}: {rung.published}" for rung in rungs if rung
 # %% [markdown]
 # ## The order is arbitrary
 #
-# The walk-through says so itself. A stage gets the credit for what it adds to those before it: workers don't help a loop that isn't waiting for data, and compiling doesn't help one that is. To try another order, or to search for the fastest recipe:
+# A stage gets the credit for what it adds to those before it: workers don't help a loop that isn't waiting for data, and compiling doesn't help one that is. To try another order, or to search for the fastest recipe:
 #
 # ```python
 # pk.LadderPanel(["compile", "data_loading"]).run()
@@ -79,7 +79,7 @@ Markdown("\n".join(f"- {rung.title}: {rung.published}" for rung in rungs if rung
 #
 # ## What is it worth?
 #
-# A device costs the same while it waits. At the walk-through's rates, 90 epochs of ImageNet:
+# At the walk-through's rates, 90 epochs of ImageNet, if data loading kept up, which 8 vCPUs with JPEG files would not:
 
 # %%
 samples, price = 1_281_167 * 90, 3.0  # images × epochs; the price of an hour, in any currency
@@ -123,7 +123,7 @@ pk.puzzle("three_faults").check(train)
 #
 # <details><summary>Answer</summary>
 #
-# It is the best at this place of this ladder. The figure says what C added after A and B. Before them, the bottleneck was a different one, and C might have gained little.
+# It was the best at that point of that ladder. The figure says what C added after A and B. Before them, the bottleneck was a different one, and C might have gained little.
 #
 # </details>
 #
@@ -131,7 +131,7 @@ pk.puzzle("three_faults").check(train)
 #
 # <details><summary>Answer</summary>
 #
-# An effect, if there is one, is smaller than this measurement can show; the text says how large one would have shown. Drop the change, because it adds complexity for nothing.
+# An effect, if there is one, is smaller than this measurement can show. Drop the change.
 #
 # </details>
 #

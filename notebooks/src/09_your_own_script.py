@@ -11,15 +11,15 @@
 #
 # **Where does *your* step's time go?** *20 minutes. Needs: a script that trains; without one, an example from `data/scripts/`.*
 #
-# *After this you have the wait, the lines that cost most and one tested change of your script, as a patch.*
+# *After this you know how long your script waits and which lines cost most, and you have one tested change as a patch.*
 #
-# Name your script and its arguments. It runs as usual, but in a separate process on a copy of its folder, so your code, checkpoints and logs stay untouched ([what is not stopped](../docs/agents.md#your-files)). Its steps are observed from outside, and it ends when enough of them have been measured.
+# Name your script and its arguments. It runs in a separate process on a copy of its folder, so your code, checkpoints and logs stay untouched ([what is not stopped](../docs/agents.md#your-files)). It ends when enough steps have been measured.
 #
-# | example | built as | slow because |
-# |---|---|---|
-# | `plain_loop.py` | one loop, one loader | it decodes JPEG files in the loop |
-# | `trainer_style.py` | scripts for Hugging Face's Trainer | it tokenises in the loop and pads everything to one length |
-# | `module_style.py` | scripts for Lightning | it filters its signals again in every epoch |
+# | example | slow because |
+# |---|---|
+# | `plain_loop.py` | it decodes JPEG files in the loop |
+# | `trainer_style.py`, as for Hugging Face's Trainer | it tokenises in the loop and pads everything to one length |
+# | `module_style.py`, as for Lightning | it filters its signals again in every epoch |
 
 # %%
 from perfkit import notebook as pk
@@ -36,22 +36,29 @@ panel
 panel.watch()
 
 # %% [markdown]
-# Read from the top: the first sentence names the largest avoidable thing with its line; the bar shows where the run goes; the table below names lines. *Up to* is a bound: as if that part took no time. Switches that only measuring can judge are in the last line.
+# Read from the top: the first sentence names the largest avoidable thing with its line; the bar shows where the run goes; the table below names lines. *Up to* is an upper bound: it assumes that part takes no time. The last line lists switches that only a measurement can judge.
 #
 # ## Set a switch from outside
 #
-# Switches that cannot be set in this script are grey, with the reason. The losses of the first steps show whether it still trains the same.
+# The report says *data*, so try what it suggests: a worker. (Grey switches cannot be set here; they say why.)
+
+# %%
+panel.set(workers=1)
+panel.run()
+
+# %% [markdown]
+# Was the bound reached? On a CPU the worker takes a core from the model, so measure before you believe a bound. The losses of the first steps show whether it still trains the same.
+#
+# Now add a switch that only a measurement can judge:
 
 # %%
 panel.set(channels_last=True)
 panel.run()
 
 # %% [markdown]
-# Was the largest suggestion the best one? On a CPU, a worker takes a core from the model, so measure it before you believe the bound.
-#
 # ## Take the edit
 #
-# *Patch* shows the diff that puts these switches into your script. Nothing is written; `git apply` takes the file that *Save perfkit.diff* downloads.
+# *Patch* shows the diff that puts these switches into your script. Your file stays as it is. Press *Save perfkit.diff*, then run `git apply perfkit.diff` in the folder that is named below the diff.
 
 # %%
 panel.patch()
@@ -61,6 +68,7 @@ panel.patch()
 #
 # ```bash
 # perfkit watch train.py -- --epochs 5
+# perfkit trace FILE
 # perfkit referee train.py --set workers=2 --set amp=bf16 -- --epochs 5
 # perfkit patch train.py --set workers=2 -- --epochs 5
 # ```
@@ -69,7 +77,7 @@ panel.patch()
 #
 # ## A trace that you already have
 #
-# A `*.pt.trace.json[.gz]` of PyTorch's profiler, from a cluster or a colleague, opens here and in [ui.perfetto.dev](https://ui.perfetto.dev). `perfkit trace FILE` says the same in a terminal. This one is the simulated V100 of chapter 03:
+# A `*.pt.trace.json[.gz]` of PyTorch's profiler, from a cluster or a colleague, opens here and in [ui.perfetto.dev](https://ui.perfetto.dev). This one is the simulated V100 of chapter 03:
 
 # %%
 view = pk.TraceView("recorded:sim-v100-data_loading")
@@ -82,11 +90,11 @@ print(f"copies: {copying_us / step.duration_us:.0%} of a steady step")
 print(f"without them: at most {step.duration_us / (step.duration_us - copying_us):.2f} times as fast")
 
 # %% [markdown]
-# No fix of a wait can give more than removing all of it. For each gap in the device's row, look straight up: is the host waiting for data, or still launching?
+# Fixing a wait never gains more than the whole wait. For each gap in the device's row, look up: is the host waiting for data, or still launching?
 #
 # ## All switches
 #
-# Switches that need your data set's code (bytes, resizing on the device, ranks) cannot be set from outside. Write your training [as a class with four methods](../docs/workloads.md), and every panel takes it: `pk.Workbench(workload="my_module:Mine")`.
+# Switches that need your data set's code (bytes, resizing on the device) cannot be set from outside. Write your training [as a class with four methods](../docs/workloads.md), and every panel takes it: `pk.Workbench(workload="my_module:Mine")`.
 
 # %% [markdown]
 # ### Puzzle ★★★: read a trace: how long is the device idle?

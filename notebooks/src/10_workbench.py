@@ -22,8 +22,25 @@ bench = pk.Workbench()
 bench
 
 # %% [markdown]
-# From a cell: `bench.set(workers=1)`, then `bench.run()`.
+# From a cell: `bench.set(workers=1)`, then `bench.run()`. Recipes that you write down yourself are compared like this, which answers the first question:
+
+# %%
+answer = pk.RecipePanel(
+    {
+        "plain loop": {},
+        "one worker": {"workers": 1, "wait_policy": "passive"},
+        "two workers": {"workers": 2, "wait_policy": "passive"},
+    }
+)
+answer.run()
+
+# %% [markdown]
+# <details><summary>What to expect for all three</summary>
 #
-# Three switches have no chapter, because they rarely decide anything: `zero_grad_set_to_none`, `fp32_precision` and `optimizer_impl`. Measure them here, or with `perfkit compare baseline optimizer_impl=fused`.
+# On two cores a second worker adds little or nothing: the first one already ended the wait, and both share the model's cores. Compiling gains *less* after `channels_last`, because the compiler chooses the layout of convolutions itself ([07](07_compile.ipynb)). On two cores, one compute thread and a worker with a core of its own are about 1.1 times as fast as two threads that the worker interrupts ([measured](../docs/measuring.md)).
+#
+# </details>
+#
+# Three switches have no chapter, because they rarely matter: `zero_grad_set_to_none`, `fp32_precision` and `optimizer_impl`. Measure them here, or with `perfkit compare baseline optimizer_impl=fused`.
 #
 # Next: [11 hidden transfers](11_hidden_transfers.ipynb)

@@ -81,7 +81,7 @@ with perfkit.detect_syncs() as places:
 assert not places
 
 # %% [markdown]
-# Leave that `assert` in a test and the next stray `print(loss)` fails it. perfkit watches the calls, so it finds nearly all of them without a GPU, too; only a copy like `torch.tensor(n, device="cuda")` needs one. On a GPU, `torch.cuda.set_sync_debug_mode("warn")` is PyTorch's own detector.
+# Leave that `assert` in a test and the next stray `print(loss)` fails it. perfkit finds nearly all waits without a GPU, too; only a copy like `torch.tensor(n, device="cuda")` needs one. On a GPU, `torch.cuda.set_sync_debug_mode("warn")` is PyTorch's own detector.
 #
 # ## What a wait costs
 #
@@ -182,19 +182,17 @@ for title, reads in (("read in every step", True), ("read at the end", False)):
 pk.lanes(sides)
 
 # %% [markdown]
-# If nothing reads, fetching is hidden behind the kernels, and a step takes as long as the longer of the two. If something does, a step takes both. A wait costs the work that could have run at the same time. That is why the distributed guide fetches results every 30 steps, not in each.
+# If the loop reads nothing, fetching is hidden behind the kernels, and a step takes as long as the longer of the two. If it does, a step takes the sum of both. A wait costs the work that could have run at the same time. That is why the distributed guide fetches results every 30 steps, not in each.
 #
 # ## The placement guide's example
 #
 # In the guide, `shape` leaves its output on the CPU. `slice` runs on the GPU and pulls it up; `crop_tensor` needs it on the CPU and pulls it down. That makes 20 synchronous copies in 10 iterations, 70% of all copy time. The fix: run the tiny `slice` on the CPU, and all 20 are gone.
 #
-# The guide's totals fall from 26.6 to 14.5 ms, 1.83 times. Most of both totals are first calls. Without the slowest call of each operator they are 8.08 and 4.79 ms: 1.69 times. The two operators that the fix touches alone are worth 1.35 times. So the fix is worth a third, and the headline claims more, because warm-up was not left out ([14](14_checking_the_articles.ipynb)).
+# The guide's totals fall from 26.6 to 14.5 ms, 1.83 times. Most of both totals are first calls. Without the slowest call of each operator it is 1.69 times, and the two operators that the fix touches are alone worth 1.35 times. So the fix is worth about a third. The headline claims more because it includes warm-up ([14](14_checking_the_articles.ipynb)).
 #
-# The method: look for synchronous copies in the report, find the operator, then the line, move it, and compare the reports.
+# # ## Where should a layer live?
 #
-# ## Where should a layer live?
-#
-# Its second example is a table that does not fit: an embedding of 10,000,000 × 150 float32 values takes 5.59 GiB. Each step needs few of its rows, so the table can stay on the host, and only the rows are copied:
+# Its second example is a table that does not fit: an embedding of 10,000,000 × 150 float32 values takes 5.59 GiB. Each step needs few rows, so the table can stay on the host, and only they are copied:
 
 # %%
 table = nn.Embedding(10_000, 150, sparse=True)  # on the host; a small one here
@@ -207,7 +205,7 @@ print(
 )
 
 # %% [markdown]
-# Without `sparse=True`, its gradient is as large as the table. Only SGD, Adagrad and SparseAdam take such gradients; AdamW raises an error. If the table fits on the device, leave it there.
+# Without `sparse=True`, its gradient is as large as the table. SGD, Adagrad and SparseAdam take such gradients; AdamW raises an error. A table that fits stays on the device.
 
 # %% [markdown]
 # ### Puzzle ★: a loop without hidden waits
@@ -257,7 +255,7 @@ pk.puzzle("mask").check(masked_loss)
 #
 # <details><summary>Answer</summary>
 #
-# From the kernels that were still queued. The copy takes microseconds, but `.item()` waits until the value has been computed, so it collects the time of everything before it.
+# From the kernels that were still queued. The copy takes microseconds, but `.item()` waits until the value has been computed.
 #
 # </details>
 #

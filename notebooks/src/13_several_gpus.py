@@ -131,7 +131,7 @@ plt.show()
 # - NCCL falls back from RDMA to TCP in silence. `NCCL_DEBUG=INFO` says which one it uses; `NCCL_IB_DISABLE=1` forces TCP.
 
 # %% [markdown]
-# ### Puzzle ★★: average once, not for each part
+# ### Puzzle ★★: average once per step
 #
 # *About 15 minutes.*
 

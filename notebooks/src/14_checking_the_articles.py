@@ -11,11 +11,11 @@
 #
 # **Do the published figures agree with each other?** *15 minutes of reading. Needs: nothing; nothing is measured.*
 #
-# [The four articles](../docs/articles.md) give good advice, and in places their figures contradict each other. Arithmetic shows it: a rate is samples ÷ time, a step is the sum of its parts, a total is the sum of its rows. Check every benchmark like that, also your own.
+# [The four articles](../docs/articles.md) give good advice, and in places their figures contradict each other. Arithmetic shows it. Check every benchmark this way, including your own.
 #
 # ## A step time and a rate that disagree
 #
-# The walk-through reaches 1,200 samples/s by pinning and prints a step of 46 ms beside it. But 32 samples in 46 ms are 696 samples/s, slower than the 37 ms before. Which is wrong? *Utilisation* decides: step × utilisation is the time that kernels take, and moving data faster does not change kernels.
+# The walk-through reaches 1,200 samples/s by pinning and prints a step of 46 ms next to it. But 32 samples in 46 ms are 696 samples/s, slower than the 37 ms before. Which is wrong? *Utilisation* decides: step × utilisation is the time that kernels take, and moving data faster does not change kernels.
 
 # %%
 import matplotlib.pyplot as plt
@@ -42,11 +42,11 @@ for name, (step, _) in stages.items():
 # %% [markdown]
 # With the rate, kernels take about 25 ms in all stages; with the printed step they would jump to 42. The rate is right.
 #
-# The table says more. After the workers, kernels (27 ms) and copies (10 ms) add up to the whole step: no overlap. After pinning, 2 ms are left for a copy of 19 MB, the speed of a PCIe 3.0 link. So the gain is a *faster* copy. It is not, as the walk-through says, the next batch being copied during the current step: its script uses one stream.
+# The table says more. After the workers, kernels (27 ms) and copies (10 ms) add up to the whole step: no overlap. After pinning, that leaves 2 ms for a copy of 19 MB: 9.6 GB/s, what a PCIe 3.0 link delivers. So the gain is a *faster* copy. It is not, as the walk-through says, the next batch being copied during the current step: its script uses one stream.
 #
 # ## Utilisation is not speed
 #
-# With batch 512 for 32 the walk-through's rate rises by a third, and utilisation shows "not much change". With AMP the rate rises by half, and utilisation *falls*. (And 31.65% → 72.81% is 130% more, not "more than 200%".)
+# With batch 512 instead of 32, the walk-through's rate rises by a third, and utilisation shows "not much change". With AMP the rate rises by half, and utilisation *falls*. (And 31.65% → 72.81% is 130% more, not "more than 200%".)
 #
 # ## Changes under one name
 #
@@ -69,7 +69,7 @@ for m, k, n, fp32_ms, fp16_ms, comment in rows:
     print(f"{m:2} {m / 8:5.2f}  {16 * m:4} {16 * m / 8:7.2f} {fp32_ms / fp16_ms:8.2f}×  {comment}")
 
 # %% [markdown]
-# For K and N the conclusion holds. For M the table cannot say: 36 is no multiple of 8 either. And y has no batch dimension, so a library may compute one product with 16·M rows; then both 576 and 560 *are* multiples of 8.
+# For K and N the conclusion holds. For M the table cannot say: 36 isn't a multiple of 8 either. The second matrix has no batch dimension, so a library may compute one product with 16·M rows; then both 576 and 560 *are* multiples of 8.
 #
 # ## A total that falls for several reasons
 #
@@ -100,7 +100,7 @@ print(
 print(f"slice and crop_tensor: {touched[0]:.2f} -> {touched[1]:.2f} ms, alone worth {alone:.2f} times")
 
 # %% [markdown]
-# More than half of what the total lost is `shape`, which the fix does not touch: its slowest call, probably the first, is nearly all of its time. Leave out the slowest calls, and the two operators were 36% of the time; the fix makes the whole 1.35 times as fast. The rest of the 1.69 is noise: `fill_constant` was not touched, and fell from 3.17 to 2.28 ms. So the fix is worth a third here, and the headline of 1.83 claims more.
+# More than half of the drop is `shape`, which the fix does not touch: its slowest call, probably the first, is nearly all of its time. Leave out the slowest calls, and the two operators were 36% of the time; the fix makes the whole 1.35 times as fast. The rest of the 1.69 is noise: `fill_constant` was not touched, and fell from 3.17 to 2.28 ms. So the fix is worth about a third here, and the headline of 1.83 claims more.
 #
 # ## Listings that do not do what they say
 #
@@ -120,6 +120,6 @@ print(f"slice and crop_tensor: {touched[0]:.2f} -> {touched[1]:.2f} ms, alone wo
 # | 10,000,000 × 150 float32 take 5.59 GiB | 6.0e9 bytes ÷ 2³⁰ |
 # | compiling gains 32%, everything 8 times | 3,268 ÷ 2,477 = 1.32; 3,268 ÷ 400 = 8.2 |
 #
-# Such a check shows *that* two figures disagree. Which one is wrong takes a third. The simulated GPUs of this course get the same treatment: [their errors](../docs/simulation.md).
+# Such a check shows *that* two figures disagree. It takes a third figure to tell which one is wrong. The simulated GPUs of this course get the same treatment: [their errors](../docs/simulation.md).
 #
 # Back to [00 start here](00_start_here.ipynb)

@@ -181,7 +181,8 @@ class StagePanel(LadderPanel):
 
     def _evidence(self) -> list[Content]:
         card = Markdown(self.optimization.card())
-        article = f"The article: {self.optimization.published or 'nothing of this by itself'}."
+        published = self.optimization.published
+        article = [f"The article: {published}."] if published else []
         diff = list[Content]()
         with contextlib.suppress(PerfkitError):  # a workload that cannot be exported can be measured
             title, lines = rungs.stage_diff(rungs.described(self.plan))
@@ -191,7 +192,7 @@ class StagePanel(LadderPanel):
             *tables.evidence(self.runs),
             *(tables.parity(self._proof) if self._proof else ()),
             *diff,
-            Section("The card", [card, article], folded=True),
+            Section("The card", [card, *article], folded=True),
         ]
 
 

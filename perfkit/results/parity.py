@@ -50,7 +50,7 @@ def losses(ours: Sequence[float], plain: Sequence[float], exactness: str, sixtee
     bits.
     """
     if exactness == "changes training":
-        return Check("losses", True, "other losses, as the number of samples in a step changes the training")
+        return Check("losses", True, "different losses, because a step has more or fewer samples")
     count = min(len(ours), len(plain))
     a, b = np.array(ours[:count]), np.array(plain[:count])
     if not count:

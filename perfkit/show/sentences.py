@@ -122,7 +122,7 @@ def verdict(run: Run, before: Run | None = None, ratio: Ratio | None = None) -> 
         share, ceiling = run.data_wait_share, run.ceiling_samples_per_s
         text = f"{rate(run)} samples/s"
         text += f"; {units.percent(share)} of the step waits for data" if share is not None else ""
-        text += f"; if data were free it would reach {units.number(ceiling)} samples/s" if ceiling else ""
+        text += f"; on a cached batch, with no loading, {units.number(ceiling)} samples/s" if ceiling else ""
     elif run.is_again:
         text = f"{units.ratio(ratio)} of the baseline, the same recipe in a second process"
     else:
@@ -188,7 +188,7 @@ def training(run: Run, before: Run | None, proof: Parity | None = None) -> str:
 def notices(runs: Sequence[Run]) -> list[str]:
     """What a reader must know before any number."""
     origins = dict.fromkeys(clean(run.origin.describe()) for run in runs if run.origin)
-    lines = [f"{origin}: played, not measured now." for origin in origins]
+    lines = [f"{origin}. Not measured on this machine." for origin in origins]
     if known := next((run.simulated for run in runs if run.simulated), None):
         band = "the intervals of ~predicted values include the model's error"
         lines.append(f"Simulated {known.gpu}: no kernel ran; {band}.")
@@ -196,5 +196,5 @@ def notices(runs: Sequence[Run]) -> list[str]:
         worst = max(disturbed, key=lambda run: run.disturbed or 0.0)
         text = next((clean(text) for text in worst.warnings if "of the cores" in text), "by other programs")
         which = ", ".join(map(name, disturbed))
-        lines.append(f"Disturbed ({DISTURBED}): {text}. This concerns {which}.")
+        lines.append(f"Disturbed ({DISTURBED}): {text}. Affected: {which}.")
     return lines

@@ -73,6 +73,7 @@ class Look(NamedTuple):
 
 LOADS, WAITS = Look("loads", GREEN, "\\\\"), Look("waits", ORANGE, "///")
 LAUNCHES, COPIES, COMPUTES = Look("launches", SKY), Look("copies", PURPLE), Look("computes", BLUE)
+AHEAD = Look("is ahead: launch queue full", GREY)
 """The parts of a step, in every picture of one: lanes, bars, timelines, and the page of a pipeline."""
 
 

@@ -77,7 +77,6 @@ def ladder(runs: Sequence[Run]) -> Table:
         signs.append("~ simulated")
     if not same and any(run.decision and not run.simulated for run in runs):
         signs.append("× previous is to what was kept before the stage's group")
-    signs += ["× is from rounds measured together: don't divide the rates"] if used else []
     return tabulate(columns, runs, "The ladder", " · ".join(signs), "nothing was measured")
 
 
@@ -135,7 +134,7 @@ def notes(runs: Sequence[Run]) -> Bullets:
 
 def _facts(run: Run) -> list[str]:
     """What else is known of a run, a line each."""
-    lines = [run.decision.describe()] if run.decision else []
+    lines = [run.decision.describe()] if run.decision and run.decision.why else []
     lines += [f"command: {run.script}"] if run.script else []
     return [*lines, *map(": ".join, run.facts.items())]
 

@@ -23,7 +23,7 @@ def test_the_book_opens_and_is_searched_from_its_folder(page, console_errors, tm
         assert page.title()
     page.goto((site.parent / "notebooks/01_baseline.html").as_uri())
     content = page.get_by_role("main")
-    expect(content).to_contain_text("played, not measured now")
+    expect(content).to_contain_text("Not measured on this machine")
     expect(content).to_contain_text("samples/s")
     knob = page.frame_locator("iframe[title^='The pipeline']").get_by_role("button", name="8 workers")
     knob.click()  # alive, where a chapter's saved output has a picture

@@ -3,12 +3,16 @@
 import inspect
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import jupytext
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data import dataloader as loaders
+
+from perfkit.additions.lanes import panel
+from perfkit.results.stats import Ratio
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "notebooks" / "src"
@@ -166,3 +170,82 @@ def test_the_profiler_has_the_columns_that_the_cheat_sheet_names():
     for column in ('f"Self {device_name}"', 'f"{device_name} total"'):
         assert column in source
         assert column[2:-1].replace("{device_name}", "CUDA") in sheet
+
+
+def gain(picture):
+    """How many times as many samples/s the second side of a recorded picture has."""
+    before, after = panel.recorded(picture).sides
+    return after.samples / after.step_ms / (before.samples / before.step_ms)
+
+
+def test_what_the_simulation_overstates_and_understates_is_said_next_to_its_pictures():
+    """04 and 06: the walk-through measured 1.32 times for the batch, 1.48 for AMP with twice the batch."""
+    assert round(gain("sim-v100-batch_size"), 2) == 1.08 and "predicts 1.08 times" in prose("04_batch_size")
+    assert gain("sim-v100-amp-alone") > 1.7 and "overstates it" in prose("06_amp")
+    assert round(512 / 0.324 / 1200, 2) == 1.32 and round(2477 / 1670, 2) == 1.48
+
+
+def test_in_the_simulation_the_host_waits_for_a_pageable_copy_and_is_ahead_of_a_pinned_one():
+    """03: orange before, grey after."""
+    before, after = (
+        {bar.kind for bar in side.rows["host"]} for side in panel.recorded("sim-v100-pinning").sides
+    )
+    assert "ahead" not in before and "ahead" in after
+
+
+def test_the_limit_of_pinning_follows_from_bytes_and_bandwidth():
+    size = 32 * 3 * 224 * 224 * 4
+    assert round(size / 1e6, 1) == 19.3 and round(size / 1.9e9 * 1e3) == 10
+    assert round(37 / (37 - 10), 1) == 1.4 and round(1200 / 865, 2) == 1.39
+    assert round(size / 2e-3 / 1e9, 1) == 9.6, "14: what pinning left"
+
+
+def test_a_worker_is_two_batches_ahead_by_default():
+    """02: so eight workers are up to sixteen ahead."""
+    assert DataLoader(Augmented(False), num_workers=1).prefetch_factor == 2
+
+
+def test_bytes_are_a_quarter_of_floats_but_for_the_label():
+    pixels = 3 * 96 * 96
+    assert (4 * pixels + 8, pixels + 8) == (110_600, 27_656)
+    assert "the label's 8 bytes stay" in prose("05_uint8_copy")
+
+
+def test_convolutions_are_tf32_by_default_and_products_are_not():
+    """06, and the card of channels_last."""
+    assert torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
+
+
+def test_on_a_gpu_the_optimizers_default_is_foreach(monkeypatch):
+    """The puzzle of the fused optimizer: on a machine without a GPU, the CPU stands for a device that has it."""
+    optimizers = inspect.getmodule(torch.optim.Optimizer)
+    assert "cuda" in optimizers._get_foreach_kernels_supported_devices()
+    monkeypatch.setattr(optimizers, "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
+    parameters = [torch.nn.Parameter(torch.zeros(2))]
+    assert optimizers._default_to_fused_or_foreach(parameters, differentiable=False) == (False, True)
+
+
+@pytest.mark.parametrize(("verdict", "words"), [
+    ("faster", "after 200 steps"),
+    ("undecided", "not known yet, because the gain is undecided"),
+    ("no measurable difference", "never, because it is not faster"),
+    ("slower", "never, because it is not faster"),
+])  # fmt: skip
+def test_when_compiling_pays_for_itself_follows_from_the_verdict(verdict, words, capsys):
+    """07: an undecided gain is not none."""
+    cells = jupytext.read(SOURCES / "07_compile.py").cells
+    (code,) = [cell.source for cell in cells if cell.cell_type == "code" and "compile_s" in cell.source]
+    before = SimpleNamespace(step_s=SimpleNamespace(value=0.1))
+    ratio = Ratio(2.0, 1.9, 2.1, verdict)
+    after = SimpleNamespace(compile_s=10.0, speedup=lambda role: ratio)
+    exec(code, {"panel": SimpleNamespace(runs=[before, after])})
+    assert capsys.readouterr().out == f"compiling took 10.0 s; when does it pay for itself? {words}\n"
+
+
+def test_the_mean_under_a_mask_divides_by_what_is_not_masked():
+    """The cheat sheet."""
+    sheet = (ROOT / "docs" / "cheat_sheet.md").read_text(encoding="utf-8")
+    lines = [line for line in sheet.splitlines() if line.startswith(("masked = ", "mean = masked"))]
+    names = {"torch": torch, "x": torch.tensor([1.0, 2.0, 6.0]), "mask": torch.tensor([True, False, True])}
+    exec("\n".join(lines), names)
+    assert len(lines) == 2 and names["mean"] == names["x"][names["mask"]].mean()

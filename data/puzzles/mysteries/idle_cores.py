@@ -1,4 +1,4 @@
-"""All cores but one are idle, also while the model computes."""
+"""All cores but one are idle, even while the model computes."""
 
 import torch
 from torch import nn

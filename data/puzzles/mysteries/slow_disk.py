@@ -1,4 +1,4 @@
-"""The file has 1.6 MB. In one epoch the loader reads 800 MB of it."""
+"""The file is 1.6 MB. In one epoch the loader reads 800 MB of it."""
 
 import tempfile
 from pathlib import Path

@@ -11,7 +11,7 @@
 #
 # *About 120 minutes; a measurement takes about 3. Needs: no GPU, two cores.* All ten faults come from real training code.
 #
-# The first run of the next cell puts a copy of the slow script beside this notebook. Edit that file, save it, run the cell again:
+# The first run of the next cell puts a copy of the slow script next to this notebook. Edit that file, save it, run the cell again:
 
 # %%
 from perfkit import notebook as pk

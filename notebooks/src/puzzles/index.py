@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Puzzles: you write the code
 #
-# *2 minutes for this page. Needs: no GPU.* Each puzzle stands at the end of its chapter: one to ten lines in the loop, the loader or the model. More stars are harder.
+# *2 minutes for this page. Needs: no GPU.* Each puzzle is at the end of its chapter, and asks for one to ten lines in the loop, the loader or the model. More stars are harder.
 
 # %%
 from perfkit import notebook as pk
@@ -23,7 +23,7 @@ pk.puzzles()
 # - **By what it trains**: losses, gradients or weights must be those of the plain program. Skipped steps or a smaller model do not pass.
 # - **By a clock**, where time is the point: that of a simulated device, which is the same on every machine.
 #
-# Your answer runs in a process of its own with a time limit. A crash there costs you nothing. Stuck? The hints are folded under each task; [solutions](solutions.ipynb) say why.
+# Your answer runs in a separate process with a time limit. A crash there costs you nothing. Stuck? The hints are folded under each task; [solutions](solutions.ipynb) say why.
 #
 # ## Mystery loops
 #

@@ -11,7 +11,7 @@
 #
 # *10 to 20 minutes each. Needs: no GPU.* Twelve short scripts that train. Each is slow, or needs too much memory, for one reason.
 #
-# The first run of a cell puts a copy of the script beside this notebook: `my_gpu_waits.py`. Find the cause in that file, mend it, save it, and run the cell again. The check looks at what the script does, not at its time; what needs a GPU is checked on a simulated one. The losses of all steps must stay as they are, and so must the names of functions.
+# The first run of a cell puts a copy of the script next to this notebook: `my_gpu_waits.py`. Find the cause in that file, fix it, save it, and run the cell again. The check looks at what the script does, not at its time; what needs a GPU is checked on a simulated one. The losses of all steps must stay as they are, and so must the names of functions.
 #
 # To see where the time goes, and whether your edit is faster, open a terminal in this folder:
 #

@@ -68,7 +68,7 @@ def make_loader(dataset, batch_size):
 
 
 # %% [markdown]
-# ## `infinite_sampler`: an order without end
+# ## `infinite_sampler`: an endless order
 #
 # A new permutation in each round gives each sample once per epoch, and the loader never reaches an end at which its queue would run empty.
 
@@ -105,7 +105,7 @@ def prefetch(batches, device):
 
 
 # %% [markdown]
-# ## `accumulation`: fit into the memory: accumulate
+# ## `accumulation`: fit into memory: accumulate
 #
 # Backward passes add to the gradients. The mean over the batch is the sum of the parts' means, each weighted by its share of the samples; the smaller last part is where an unweighted mean goes wrong.
 
@@ -120,7 +120,7 @@ def train_step(model, optimizer, inputs, targets, micro):
 
 
 # %% [markdown]
-# ## `checkpointing`: fit into the memory: compute again
+# ## `checkpointing`: fit into memory: recompute
 #
 # Autograd keeps only the input of each block, and computes the block again in backward. One checkpoint around all blocks saves nothing, because backward then needs all activations at once.
 
@@ -147,7 +147,7 @@ def to_device(images, device, mean, std):
 # %% [markdown]
 # ## `batched_fetch`: a batch in one access
 #
-# A tensor indexed with a list gives the whole batch in one operator. The collate function must then pass the batch through, because it is one already.
+# A tensor indexed with a list gives the whole batch in one operator. The collate function must then pass the batch through, because it is one already. (A lambda cannot be pickled: for workers on macOS or Windows, make it a function with a name.)
 
 
 # %% tags=["batched_fetch", "right"]
@@ -315,7 +315,7 @@ def make_optimizer(model):
 
 
 # %% [markdown]
-# ## `no_sync`: average once, not for each part
+# ## `no_sync`: average once per step
 #
 # DDP decides in the forward pass whether the next backward pass averages. So forward *and* backward of all parts but the last go inside `no_sync`.
 
@@ -336,14 +336,14 @@ def train_step(model, optimizer, parts):
 #
 # Each cause with the edit that removes it. The scripts: [mystery loops](mysteries.ipynb).
 #
-# **`gpu_waits`.** Nobody reads the log, and it is written all the same: an f-string is built before `log.debug` decides to drop it, and to format a tensor the host waits for its numbers.
+# **`gpu_waits`.** Nobody reads the log, but its message is built anyway: an f-string is built before `log.debug` decides to drop it, and to format a tensor the host waits for its numbers.
 #
 # ```diff
 # -            log.debug(f"epoch {epoch}: loss {loss}, outputs {outputs}")
 # +            log.debug("epoch %d: loss %s, outputs %s", epoch, loss, outputs)
 # ```
 #
-# **`slow_disk`.** `np.load` reads all 512 images to return one. Mapped into memory once, the file is read where an image lies.
+# **`slow_disk`.** `np.load` reads all 512 images to return one. Mapped into memory, only the pages of that image are read.
 #
 # ```diff
 # -    def __len__(self):
@@ -373,14 +373,14 @@ def train_step(model, optimizer, parts):
 # -    start_worker(0)
 # ```
 #
-# **`twice_the_memory`.** NumPy's numbers are float64. `.to(inputs)` then makes the model fit, and nothing complains. GPUs for games compute float64 at 1/32 or 1/64 of their speed.
+# **`twice_the_memory`.** NumPy's numbers are float64. `.to(inputs)` then makes the model fit, and nothing complains. Consumer GPUs compute float64 at 1/32 or 1/64 of their speed.
 #
 # ```diff
 # -    return torch.from_numpy(values), torch.from_numpy(labels)
 # +    return torch.from_numpy(values).float(), torch.from_numpy(labels)
 # ```
 #
-# **`out_of_memory`.** `eval()` turns dropout off, and not autograd. The sum of the losses holds the graph of every batch, with all activations.
+# **`out_of_memory`.** `eval()` turns off dropout, not autograd. The sum of the losses holds the graph of every batch, with all activations.
 #
 # ```diff
 # -def validate(model, batches):
@@ -435,7 +435,7 @@ def train_step(model, optimizer, parts):
 # +        inputs, targets = next(batches)
 # ```
 #
-# **`compiled`.** Compiled code is valid for the Python numbers that it read. `self.samples` is another one in each step, so torch compiles until it gives up, after eight times.
+# **`compiled`.** Compiled code is valid for the Python numbers that it read. `self.samples` changes in every step, so torch recompiles eight times and then gives up.
 #
 # ```diff
 # -        self.samples += len(inputs)

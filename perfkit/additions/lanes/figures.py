@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from perfkit.additions.intervals import merge
+from perfkit.results.stats import Ratio
 from perfkit.show import style
 from perfkit.show.style import Figure
 
@@ -20,10 +21,12 @@ KINDS = {
     "load": style.LOADS,
     "wait": style.WAITS,
     "launch": style.LAUNCHES,
+    "ahead": style.AHEAD,
     "copy": style.COPIES,
     "compute": style.COMPUTES,
 }
 """What a bar shows."""
+_OFF = 0.05  # how far two steps may be from the interval of many
 
 
 class Bar(msgspec.Struct, frozen=True, array_like=True):
@@ -99,10 +102,19 @@ class Lanes(msgspec.Struct, frozen=True):
         idle = first.step_ms - computing[0], last.step_ms * scale - computing[1]
         is_idle = idle[0] - idle[1] >= computing[0] - computing[1]
         name, (before, after) = ("idle", idle) if is_idle else ("kernels", computing)
+        samples = f" for {first.samples} samples" if last.samples != first.samples else ""
         places = first.idle if is_idle else first.computing
         if before <= after or not places:
             return None
-        return f"{name} {_ms(before)} → {_ms(after)} ms", max(places, key=lambda span: span[1] - span[0])
+        longest = max(places, key=lambda span: span[1] - span[0])
+        return f"{name} {_ms(before)} → {_ms(after)} ms{samples}", longest
+
+    def contradicts(self, ratio: Ratio | None) -> bool:
+        """Whether these steps do not fit the ratio that was measured."""
+        if ratio is None or len(self.sides) < 2:
+            return False
+        before, after = (side.samples / side.step_ms for side in self.sides)
+        return not ratio.low / (1 + _OFF) <= after / before <= ratio.high * (1 + _OFF)
 
     @property
     def alt(self) -> str:

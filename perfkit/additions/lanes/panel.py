@@ -15,6 +15,7 @@ from perfkit.errors import InvalidValue, one_of
 from perfkit.notebook.shown import with_line
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
+from perfkit.show import sentences
 from perfkit.show.style import Figure
 from perfkit.studies.sources import Plan, Progress, Source, opened
 
@@ -30,7 +31,7 @@ RECORDED = "recordings/lanes"
 def of_runs(runs: Sequence[Run], plan: Plan, progress: Progress | None = None) -> Figure | None:
     """The picture of one run, or of two: as it was recorded or measured earlier, else measured now.
 
-    Without a `progress` to follow nothing is measured. None: there is no picture, and bars have to do.
+    Without a `progress` nothing is measured. None: no picture fits what was compared, and bars have to do.
     """
     name = f"{plan.recorded}-{runs[-1].stage}" if plan.recorded else runs[-1].id
     folder = machine.shipped(RECORDED) if plan.recorded else machine.data_folder() / "lanes"
@@ -38,11 +39,11 @@ def of_runs(runs: Sequence[Run], plan: Plan, progress: Progress | None = None) -
     picture = _stored(file)
     if picture is None and progress and not plan.recorded and all(map(_has_steps, runs)):
         with opened(plan.trying(recipes=(), stages=()), progress, LOOK) as source:
-            picture = of_recipes({run.title: Recipe.from_dict(run.recipe) for run in runs}, source)
+            picture = of_measured(runs, source)
         file.parent.mkdir(parents=True, exist_ok=True)
         machine.write_atomically(file, msgspec.json.encode(picture))
-    titles = _titles([run.title for run in runs])
-    if picture is None or [side.title for side in picture.sides] != titles:
+    titles, (_, ratio) = _titles([run.title for run in runs]), sentences.pair(runs)
+    if picture is None or [side.title for side in picture.sides] != titles or picture.contradicts(ratio):
         return None
     return picture.figure()
 
@@ -66,10 +67,10 @@ def _has_steps(run: Run) -> bool:
     return run.status == "ok" and run.script is None and is_plain and device in ("cpu", "cuda", "sim")
 
 
-def of_recipes(recipes: Mapping[str, Recipe], source: Source) -> Lanes:
-    """The picture of one recipe, or of two, by their titles."""
-    titled = zip(_titles([*recipes]), recipes.values(), strict=True)
-    return Lanes([_looked(source, recipe, title) for title, recipe in titled])
+def of_measured(runs: Sequence[Run], source: Source) -> Lanes:
+    """The picture of one run, or of two: steps like those that were measured."""
+    titled = zip(_titles([run.title for run in runs]), runs, strict=True)
+    return Lanes([_looked(source, Recipe.from_dict(run.recipe), title, run) for title, run in titled])
 
 
 def lanes(which: str | Given, workload: str | None = None, **where: Any) -> HTML:
@@ -116,10 +117,11 @@ def _side(title: str, one: Any, workload: str | None, where: Given, progress: Pr
         return _looked(source, used, title)
 
 
-def _looked(source: Source, recipe: Recipe, title: str) -> Side:
-    """Two steady steps of a recipe: stamped on a CPU, from a profile elsewhere."""
+def _looked(source: Source, recipe: Recipe, title: str, run: Run | None = None) -> Side:
+    """Two steady steps of a recipe, like those of a run of it: stamped on a CPU, from a profile elsewhere."""
     if source.plan.subject.device == "cpu":
-        return source.look(recipe, MEASURE, title=title)  # type: ignore[no-any-return]
+        step_s = run.step_s.value if run and run.step_s else None
+        return source.look(recipe, MEASURE, title=title, step_s=step_s)  # type: ignore[no-any-return]
     side = sides.of_trace(profiled(source, recipe, STEPS), title, FIRST)
     return msgspec.structs.replace(side, samples=recipe.batch_size * recipe.accumulation)
 

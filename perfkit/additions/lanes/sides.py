@@ -14,7 +14,7 @@ from perfkit.additions.trace.table import Trace
 _LEAST = 0.003
 """Gaps between kernels of one batch that are filled, as a share of the steps."""
 _MANY = 8
-"""Waits with shorter launches than so many of these between them are one: the driver's queue is full."""
+"""Of these: shorter launches between two waits for a full queue belong to them."""
 
 
 def of_trace(path: str | Path, title: str, first: int = 1) -> Side:
@@ -74,18 +74,26 @@ def _bars(trace: Trace, kinds: tuple[Kind, ...], what: str, window: tuple[int, i
 
 
 def _blocked(trace: Trace, start: int, end: int) -> list[Bar]:
-    """Long calls of the runtime, in which the host waits for the device, and the launches between them."""
+    """Calls of the runtime: launches, and long ones.
+
+    In a long launch or copy from pinned memory the host only waits for a place in the driver's queue: it is
+    ahead. In any other long call it waits for a result or a copy.
+    """
     calls, least = trace.table[trace.calls], round(_LEAST * (end - start))
     is_long = calls.end - calls.start > least
-    waits = merge(calls.start[is_long], calls.end[is_long], _MANY * least).pairs()
+    copying = trace.launch[trace.matching(trace.device, "Pageable")]
+    queues = np.isin(trace.calls, np.setdiff1d(trace.matching(trace.calls, "Launch|MemcpyAsync"), copying))
+    is_waiting, is_ahead = is_long & ~queues, is_long & queues
+    waits = merge(calls.start[is_waiting], calls.end[is_waiting], least).pairs()
+    ahead = merge(calls.start[is_ahead], calls.end[is_ahead], _MANY * least).pairs()
     launches = [
         (first, last)
         for first, last in merge(calls.start[~is_long], calls.end[~is_long], least).pairs()
-        if not any(began <= first and last <= ended for began, ended in waits)
+        if not any(began <= first and last <= ended for began, ended in [*waits, *ahead])
     ]
     return [
         Bar((began - start) / 1e6, (ended - start) / 1e6, kind)
-        for kind, spans in (("wait", waits), ("launch", launches))
+        for kind, spans in (("wait", waits), ("ahead", ahead), ("launch", launches))
         for began, ended in spans
         if began < end and ended > start
     ]

@@ -5,8 +5,9 @@ A GPU works on by itself: its copies and kernels come from a profile (`sides`).
 
 import contextlib
 import itertools
+import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from perfkit.additions.lanes import stamps
@@ -14,8 +15,8 @@ from perfkit.additions.lanes.figures import Bar, Side
 from perfkit.worker.procedure import Job
 from perfkit.worker.session import Session
 
-SETTLE, SHOWN = 6, 6
-"""Steps until a loader that has just started is ahead, and steps that are stamped."""
+SETTLE, STAMPED = 6, 16
+"""Steps until a loader that has just started is ahead, and steps that are stamped: two of them are shown."""
 
 
 class Parts:
@@ -38,8 +39,15 @@ class Parts:
             self.bars.append((kind, start, time.perf_counter(), self.batch))
 
 
-def side(session: Session, title: str) -> Job:
-    """`Side`: two steady steps of the training of this process."""
+def nearest(begins: Mapping[int, float], step_s: float | None) -> int:
+    """The batch of the first of two steps that take most nearly `step_s` each; the median if None."""
+    pairs = {batch: begins[batch + 2] - begins[batch] for batch in sorted(begins)[SETTLE + 1 : -2]}
+    wanted = 2 * step_s if step_s else statistics.median(pairs.values())
+    return min(pairs, key=lambda batch: abs(pairs[batch] - wanted))
+
+
+def side(session: Session, title: str, step_s: float | None = None) -> Job:
+    """`Side`: two steady steps of the training of this process, those that are nearest to `step_s`."""
     training = session.subject
     loader: Any = training.loader
     training.stop()
@@ -48,13 +56,13 @@ def side(session: Session, title: str) -> Job:
     with stamps.noted() as stamped:
         training._program.source = itertools.chain.from_iterable(itertools.repeat(loader))
         with training.phases(parts.note):
-            yield from session.take(SETTLE + SHOWN, "measuring")
+            yield from session.take(SETTLE + STAMPED, "measuring")
         done = stamped.read()
     training.iterator = loader._iterator
     with training.hold():
-        cached = yield from session.take(SHOWN, "ceiling")
+        cached = yield from session.take(6, "ceiling")
     begins = {batch: start for kind, start, _, batch in parts.bars if kind in ("load", "wait")}
-    first = sorted(begins)[SETTLE + 1]
+    first = nearest(begins, step_s)
     start, end = begins[first], begins[first + 2]
 
     def bar(kind: str, began: float, ended: float, batch: int, lane: int = 0) -> Bar:

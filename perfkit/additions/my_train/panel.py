@@ -50,7 +50,8 @@ def my_train(
     before = versions[0] if whole else versions[-1]
     now = Version(text, {**versions[-1].switches, **switches})
     if (now.text, now.switches) == (before.text, before.switches):
-        return Shown(versions, [*said, f"Your turn: {NAME} is as it was. {_HOW}", steps.chart(versions)])
+        what = f"Your turn: {NAME} hasn't changed since the last comparison. {_HOW}"
+        return Shown(versions, [*said, what, steps.chart(versions)])
     kept, contents = with_line(
         lambda progress: _compared(versions, before, now, progress, allow=allow, keep=keep, whole=whole)
     )

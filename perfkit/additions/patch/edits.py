@@ -5,7 +5,6 @@ import difflib
 import io
 import os
 import re
-import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,10 +45,13 @@ class Patch:
 
     @property
     def root(self) -> Path:
-        return Path(os.path.commonpath([Path.cwd().resolve(), *dict(self.launch.replaced)]))
+        """The working folder if all its files are in it, else the folder that they share."""
+        here, files = Path.cwd().resolve(), [*dict(self.launch.replaced)]
+        is_inside = all(file.is_relative_to(here) for file in files)
+        return here if is_inside else Path(os.path.commonpath([file.parent for file in files]))
 
     def diff(self) -> str:
-        """A unified diff for `git apply` or `patch -p1` in `root`; empty without edits.
+        """A unified diff for `git apply` in `root`; empty without edits.
 
         Raises `PerfkitError` if a file has been changed since it was read: the diff would undo that.
         """
@@ -66,10 +68,8 @@ class Patch:
         )
 
     def notes(self) -> list[Content]:
-        notes: list[Content] = []
-        if self.edited:
-            notes.append(f"Apply it with: patch -p1 -d {shlex.quote(str(self.root))}")
-        return notes + [Notice(f"{name} is not in the patch: {why}") for name, why in self.refused.items()]
+        how = [f"Apply it in {self.root} with: git apply perfkit.diff"] if self.edited else []
+        return how + [Notice(f"{name} is not in the patch: {why}") for name, why in self.refused.items()]
 
 
 def make(launch: Launch, settings: Mapping[str, Value], progress: Progress | None = None) -> Patch:

@@ -67,7 +67,7 @@ def run_table(observed: Mapping[str, Behaviour], is_whole: bool) -> Table:
     rows.append(["memory of all processes", *(units.size(side.memory) for side in sides)])
     steps = " and ".join(f"{side.run_steps:,}" for side in sides)
     head = "the whole run" if is_whole else "for each step"
-    return Table((head, "A", "B"), rows, note=f"Over {steps} steps, with all that is between them.")
+    return Table((head, "A", "B"), rows, note=f"Over {steps} steps, including everything between them.")
 
 
 class Match(NamedTuple):

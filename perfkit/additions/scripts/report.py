@@ -105,7 +105,7 @@ def _lines(seen: Any) -> Table:
         each = units.duration(line.seconds / (steps if not is_workers else max(1, evidence.loading.batches)))
         per = "" if line.part in NOT_STEPS else " a batch" if is_workers else " a step"
         rows.append([line.where, line.part, share, f"{each}{per}", clean(line.text, 60)])
-    note = "Looked at for a moment, not while steps were timed. A line counts with all that it calls."
+    note = "Sampled briefly, outside the timed steps. A line includes everything it calls."
     return Table(("line", "part", "share", "time", "code"), rows, note=note)
 
 
@@ -118,7 +118,7 @@ def _advice(seen: Any) -> Iterator[Content]:
     for each in tried:
         yield f"Tried for nothing: {each.change}, {each.expected(bound)}."
     if changes := "; ".join(each.change for each in others):
-        yield f"Not measured, and nothing that was seen tells: {changes}."
+        yield f"Only a measurement can judge: {changes}."
 
 
 def _steps(seen: Any) -> Table:
@@ -137,7 +137,7 @@ def _steps(seen: Any) -> Table:
         ["trains", trains.strip()],
     ]
     known = [row for row in rows if row[1] != units.NOT_AVAILABLE]
-    title = f"{units.plural(count, 'step')} without anything else in them, no profiler"
+    title = f"{units.plural(count, 'plain training step')}, without a profiler"
     return Table(("what", "how much"), known, title)
 
 

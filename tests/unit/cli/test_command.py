@@ -105,7 +105,7 @@ def test_stored_runs_are_listed_newest_first_and_shown_by_run_and_session(data_d
     assert newest == run("show", runs[0].session)
     assert newest.index("\nbaseline  ") < newest.index("\ndata loading  ")
     played = run("show", "recorded:cpu-quick")
-    assert "played, not measured now." in played and all(each.title in played for each in recorded)
+    assert "Not measured on this machine." in played and all(each.title in played for each in recorded)
 
 
 def test_a_run_that_cannot_be_read_is_told_by_every_command_that_reads_it(data_dir):

@@ -96,7 +96,7 @@ def test_a_recording_is_played_without_a_process():
     panel = pk.StagePanel("data_loading", device="recorded:cpu-quick")
     panel.run()
     text = shown(panel)
-    assert "played, not measured now" in text
+    assert "Not measured on this machine" in text
     assert "Training: the same (losses equal bit for bit" in text, "the recording's own evidence"
     with pytest.raises(InvalidValue, match="a recording is shown.*Choose a place that measures"):
         panel.keep()

@@ -17,7 +17,7 @@ PLAIN = [2.0, 1.5, 1.0]
         ([2.0, 1.5002, 1.0], "tolerance", False, True, "within the 0.1%"),
         ([2.0, 1.52, 1.0], "tolerance", False, False, "more than the 0.1%"),
         ([2.0, 1.52, 1.0], "tolerance", True, True, "within the 2.0%"),
-        ([9.0], "changes training", False, True, "other losses"),
+        ([9.0], "changes training", False, True, "different losses"),
         ([], "bitwise", False, False, "nothing called backward"),
         ([math.nan, 1.5], "bitwise", False, False, "from number 1 of 2"),
     ],

@@ -72,4 +72,4 @@ def test_whether_it_trains_the_same_is_a_proof_or_the_losses_or_n_a():
 def test_a_disturbance_is_told_of_the_runs_that_it_concerns():
     assert sentences.notices(again()) == []
     (notice,) = sentences.notices([*disturbed(session()[:2]), *session()[3:5]])
-    assert notice.endswith("run it again. This concerns baseline, data loading.")
+    assert notice.endswith("run it again. Affected: baseline, data loading.")

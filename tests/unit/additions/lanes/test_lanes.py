@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import re
 import time
@@ -17,11 +18,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from perfkit import machine
 from perfkit.additions import pipeline
-from perfkit.additions.lanes import panel, sides, stamps
+from perfkit.additions.lanes import panel, sides, stamps, step
 from perfkit.additions.lanes.figures import KINDS, Bar, Lanes, Side
 from perfkit.additions.trace.timeline import LOOKS
 from perfkit.errors import InvalidValue
 from perfkit.results import recordings
+from perfkit.results.stats import Ratio
 from perfkit.show import style
 from perfkit.studies import sources
 from perfkit.studies.sources import Progress
@@ -83,6 +85,7 @@ def test_in_a_simulated_trace_each_batch_is_copied_before_its_kernels_run():
     assert copies.keys() == kernels.keys() and len(kernels) == 2
     assert all(copies[batch].end_ms <= kernels[batch].start_ms + 0.01 for batch in kernels)
     assert {bar.kind for bar in side.rows["host"]} >= {"wait", "launch"}
+    assert "ahead" not in {bar.kind for bar in side.rows["host"]}, "it waits for copies from pageable memory"
     assert side.note == "simulated" and side.computing_ms == pytest.approx(25.2, abs=0.1)
 
 
@@ -115,7 +118,45 @@ def test_the_gap_that_closed_is_named_and_marked_where_it_was():
     assert faster.closed == ("kernels 6 → 2 ms", (4.0, 10.0))
     assert two(step_ms=10, rows=two().sides[0].rows).closed is None
     larger = two(samples=2, step_ms=14, rows={"kernels": [Bar(2, 14, "compute"), Bar(16, 28, "compute")]})
-    assert larger.closed == ("idle 4 → 1 ms", (0.0, 4.0))
+    assert larger.closed == ("idle 4 → 1 ms for 1 samples", (0.0, 4.0))
+
+
+def test_only_a_host_that_waits_for_data_or_a_copy_waits_and_one_before_a_full_queue_is_ahead(tmp_path):
+    step = {"ph": "X", "pid": 1, "tid": 1, "cat": "user_annotation", "dur": 100}
+    events = [{**step, "name": f"ProfilerStep#{at}", "ts": 100 * at} for at in range(3)]
+    call = {"ph": "X", "pid": 1, "tid": 1, "cat": "cuda_runtime", "dur": 20}
+    copy = {"ph": "X", "pid": 0, "tid": 7, "cat": "gpu_memcpy", "dur": 10, "ts": 150}
+    for at, name, memory in (
+        (110, "cudaMemcpyAsync", "Memcpy HtoD (Pageable -> Device)"),
+        (140, "cudaMemcpyAsync", "Memcpy HtoD (Pinned -> Device)"),
+        (170, "cudaLaunchKernel", None),
+        (230, "cudaStreamSynchronize", None),
+        (270, "cudaMemcpyAsync", "Memcpy DtoH (Device -> Pageable)"),
+    ):
+        events.append({**call, "name": name, "ts": at, "args": {"correlation": at}})
+        if memory:
+            events.append({**copy, "name": memory, "args": {"correlation": at}})
+    (tmp_path / "a.json").write_text(json.dumps(events))
+    host = sides.of_trace(tmp_path / "a.json", "one").rows["host"]
+    found = sorted((round(bar.start_ms * 1e3), bar.kind) for bar in host)
+    assert found == [(10, "wait"), (40, "ahead"), (70, "ahead"), (130, "wait"), (170, "wait")]
+
+
+def test_the_two_steps_that_are_shown_are_those_nearest_to_what_was_compared():
+    lengths = [1.0] * 8 + [2.0, 2.0, 3.0, 3.0, 1.0, 1.0, 2.0]
+    begins = {batch: sum(lengths[:batch]) for batch in range(len(lengths))}
+    assert step.nearest(begins, 3.0) == 10
+    assert step.nearest(begins, 1.1) == 12
+    assert step.nearest(begins, None) == 8, "the median of all pairs"
+
+
+@pytest.mark.parametrize(("low", "high", "contradicts"), [
+    (1.4, 1.7, False), (1.58, 1.7, False), (1.63, 1.7, True), (0.8, 0.95, True),
+])  # fmt: skip
+def test_a_picture_whose_steps_are_not_those_that_were_compared_is_not_shown(low, high, contradicts):
+    ratio = Ratio(math.sqrt(low * high), low, high, "faster")
+    assert two().contradicts(ratio) is contradicts  # 10 / 6.5 = 1.54
+    assert not two().contradicts(None) and not Lanes(two().sides[:1]).contradicts(ratio)
 
 
 def test_both_sides_have_one_axis_and_a_steady_step_is_repeated_for_as_many_samples():
@@ -157,11 +198,12 @@ def test_runs_of_a_recording_have_its_picture_and_others_are_measured_once(monke
     here = sources.plan("tests.support.toy:Toy", "smoke", ["baseline"], device="cpu")
     mine = [msgspec.structs.replace(run, device="cpu") for run in both]
     assert panel.of_runs(mine, here) is None, "nothing is measured without a progress"
-    asked = []
+    asked, faster = [], mine[-1].speedup("previous").ratio
 
-    def looked(source, recipe, title):
+    def looked(source, recipe, title, run):
         asked.append(recipe)
-        return msgspec.structs.replace(two().sides[0], title=title)
+        step_ms = 10 / faster if recipe.pin_memory else 10
+        return msgspec.structs.replace(two().sides[0], title=title, step_ms=step_ms)
 
     monkeypatch.setattr(panel, "_looked", looked)
     source = types.SimpleNamespace(progress=Progress())
@@ -176,6 +218,11 @@ def test_runs_of_a_recording_have_its_picture_and_others_are_measured_once(monke
         assert panel.of_runs(mine, here) is None, "a panel that shows an earlier answer has bars"
     assert panel.of_runs(mine, here, Progress()).alt
     assert len(asked) == 4, "the next measurement draws it again"
+    faster = 0.5
+    others = [msgspec.structs.replace(run, id=f"{run.id}-later") for run in mine[1:]]
+    assert panel.of_runs([mine[0], *others], here, Progress()) is None, (
+        "its steps contradict what was compared"
+    )
     several = [msgspec.structs.replace(run, id="x", recipe={**run.recipe, "ranks": 2}) for run in mine]
     assert panel.of_runs(several, here, Progress()) is None
 

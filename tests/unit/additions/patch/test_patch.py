@@ -2,6 +2,7 @@
 
 import ast
 import os
+import subprocess
 
 import pytest
 
@@ -233,3 +234,17 @@ def test_a_diff_has_no_path_above_its_root(tmp_path, monkeypatch):
     assert result.root == tmp_path and "--- a/train.py\n+++ b/train.py\n" in diff
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert result.root == tmp_path and result.diff() == diff
+    (how,) = result.notes()
+    assert how == f"Apply it in {tmp_path} with: git apply perfkit.diff"
+
+
+def test_the_diff_of_a_script_in_another_folder_is_relative_to_the_scripts_own(tmp_path, monkeypatch):
+    for name in ("script", "elsewhere"):
+        os.mkdir(tmp_path / name)
+    monkeypatch.chdir(tmp_path / "script")
+    result = patched(tmp_path / "script", LOOP, {"workers": 2}, ROLES)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert result.root == tmp_path / "script" and "--- a/train.py\n" in result.diff()
+    (tmp_path / "script" / "perfkit.diff").write_text(result.diff())
+    subprocess.run(["git", "apply", "perfkit.diff"], cwd=result.root, check=True)
+    assert "num_workers=2" in (result.root / "train.py").read_text()

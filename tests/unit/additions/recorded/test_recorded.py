@@ -33,7 +33,7 @@ def test_a_whole_ladder_is_played_as_it_was_recorded():
     assert [(run.id, run.raw) for run in runs] == [(run.id, run.raw) for run in stored().values()]
     assert [update.run for update in progress] == runs
     text = " ".join(terminal.text(tables.sections(runs)).split())
-    assert "played, not measured now." in text and runs[0].origin.describe() in text
+    assert "Not measured on this machine." in text and runs[0].origin.describe() in text
 
 
 def test_a_ladder_measured_in_groups_is_played_in_its_order_and_one_stage_with_what_it_was_built_on(tmp_path):
