@@ -51,10 +51,8 @@ def checkup() -> list[Check]:
     shm = Check("/dev/shm", "n/a: this system has none")
     if shared := here["shm_bytes"]:
         shm = Check("/dev/shm", f"{shared / GIB:.2f} GiB", _SMALL_SHM if shared < GIB else "")
-    bf16 = (
-        ", ".join(flag for flag in cpu["flags"] if "bf16" in flag)
-        or "no instructions for it: AMP on the CPU will be slower, not faster"
-    )
+    flags = ", ".join(flag for flag in cpu["flags"] if "bf16" in flag)
+    bf16 = flags or "no instructions for it: AMP on the CPU will be slower, not faster"
     device = devices.check_device(None)
     problem, _, fix = devices.compiler_problem(device).partition(": ")
     return [

@@ -152,13 +152,8 @@ class Lanes(msgspec.Struct, frozen=True):
 def _draw(ax: Any, side: Side, top: float, times: float, legend: dict[str, Any]) -> None:
     """A side below its title; its steady steps are repeated for as many samples as the other side has."""
     until, bottom, ink = side.length_ms * times, top + len(side.shown) + 0.5, ax.xaxis.label.get_color()
-    ax.text(
-        0,
-        top,
-        f"{side.title}: {_ms(side.step_ms)} ms{' a step' if side.steps > 1 else ''}",
-        va="center",
-        weight="bold",
-    )
+    heading = f"{side.title}: {_ms(side.step_ms)} ms{' a step' if side.steps > 1 else ''}"
+    ax.text(0, top, heading, va="center", weight="bold")
     ax.text(ax.get_xlim()[1], top, side.note, va="center", ha="right", size=7)
     for number, name in enumerate(side.shown, 1):
         for repeat in range(round(times)):

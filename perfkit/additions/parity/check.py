@@ -111,10 +111,9 @@ def check(session: Session, recipe: Recipe, exactness: str, seed: int, steps: in
 
     reference = trained(Side(workload, batches.append), plain)
     candidate = trained(Side(workload, compare), recipe, proven=True)
-    float32, float64 = (
-        trained(Side(workload, dtype=dtype), plain.replace(fp32_precision="ieee"), batches)
-        for dtype in (torch.float32, torch.float64)
-    )
+    strict = plain.replace(fp32_precision="ieee")
+    float32 = trained(Side(workload, dtype=torch.float32), strict, batches)
+    float64 = trained(Side(workload, dtype=torch.float64), strict, batches)
     sides, rounding = (candidate, float32, float64), _rounding(recipe, device)
     are_prepared_otherwise = any(switches()[name].needs == "workload" for name in recipe.diff(plain))
     inputs, targets = zip(*differences, strict=True)

@@ -68,7 +68,7 @@ class Patch:
         )
 
     def notes(self) -> list[Content]:
-        how = [f"Apply it in {self.root} with: git apply perfkit.diff"] if self.edited else []
+        how: list[Content] = [f"Apply it in {self.root} with: git apply perfkit.diff"] if self.edited else []
         return how + [Notice(f"{name} is not in the patch: {why}") for name, why in self.refused.items()]
 
 

@@ -186,11 +186,7 @@ class _Speed(NamedTuple):
 
 
 def _outcome(
-    found: Sequence[Difference],
-    seen: Mapping[str, Behaviour],
-    losses: Check,
-    speed: _Speed,
-    gate: int | None,
+    found: Sequence[Difference], seen: Mapping[str, Behaviour], losses: Check, speed: _Speed, gate: int | None
 ) -> tuple[str, int, str]:
     meant = [one for one in found if not one.allowed]
     if cheats := [f"{one.name}: {one.evidence}" for one in meant if one.name not in BESIDES]:

@@ -38,10 +38,8 @@ class _Kernel:
 
     def operator(self, inside: Collection[int]) -> Operator:
         """What it moves, without the blocks that stay in its registers."""
-        inputs, outputs = (
-            [tensor for block, tensor in side.items() if block not in inside]
-            for side in (self.read, self.written)
-        )
+        inputs = [tensor for block, tensor in self.read.items() if block not in inside]
+        outputs = [tensor for block, tensor in self.written.items() if block not in inside]
         about = {"reduction": self.reduces}
         return replace(self.first, name="fused", inputs=inputs, outputs=outputs, attributes=about)
 

@@ -27,10 +27,7 @@ def profile(
     output.show("profile", [*result.sections(), where], msgspec.to_builtins(result.analysis))
 
 
-def trace(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help=_FILE)],
-    output: Output,
-) -> None:
+def trace(file: Annotated[Path, typer.Argument(metavar="FILE", help=_FILE)], output: Output) -> None:
     """Reads a PyTorch profiler trace and says where the time went."""
     with progress() as follow:
         view = profiling.read(file, follow.share)
