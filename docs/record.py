@@ -119,7 +119,7 @@ def lanes(folder: Path) -> list[str]:
             pictures[f"{name}-{run.stage}"] = _pictured(both, where)
             if name == "sim-v100" and before and run.stage == "amp":  # the article doubled the batch as well
                 alone = {**before.recipe, "amp": "fp16"}
-                both[-1] = msgspec.structs.replace(run, recipe=alone, step_s=None)
+                both[-1] = msgspec.structs.replace(run, recipe=alone)
                 pictures[f"{name}-amp-alone"] = _pictured(both, where)
     for name, given in DRAWN.items():
         picture = panel.made(given, None, {}, Progress())

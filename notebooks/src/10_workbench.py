@@ -37,7 +37,7 @@ answer.run()
 # %% [markdown]
 # <details><summary>What to expect for all three</summary>
 #
-# On two cores a second worker adds little or nothing: the first one already ended the wait, and both share the model's cores. Compiling gains *less* after `channels_last`, because the compiler chooses the layout of convolutions itself ([07](07_compile.ipynb)). On two cores, one compute thread and a worker with a core of its own are about 1.1 times as fast as two threads that the worker interrupts ([measured](../docs/measuring.md)).
+# On two cores a second worker adds little or nothing: the first one already ended the wait, and both share the model's cores. Compiling gains *less* after `channels_last`, because the compiler chooses the layout of convolutions itself ([07](07_compile.ipynb)). On two cores, one compute thread and a worker with its own core are about 1.1 times as fast as two threads that the worker interrupts ([measured](../docs/measuring.md)).
 #
 # </details>
 #
