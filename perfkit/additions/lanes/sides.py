@@ -81,9 +81,10 @@ def _blocked(trace: Trace, start: int, end: int) -> list[Bar]:
     """
     calls, least = trace.table[trace.calls], round(_LEAST * (end - start))
     is_long = calls.end - calls.start > least
-    copying = trace.launch[trace.matching(trace.device, "Pageable")]
-    queues = np.isin(trace.calls, np.setdiff1d(trace.matching(trace.calls, "Launch|MemcpyAsync"), copying))
-    is_waiting, is_ahead = is_long & ~queues, is_long & queues
+    with_copy = trace.launch[trace.matching(trace.device, "Pageable")]  # which the driver copies first
+    only_queue = np.setdiff1d(trace.matching(trace.calls, "Launch|MemcpyAsync"), with_copy)
+    is_ahead = is_long & np.isin(trace.calls, only_queue)
+    is_waiting = is_long & ~is_ahead
     waits = merge(calls.start[is_waiting], calls.end[is_waiting], least).pairs()
     ahead = merge(calls.start[is_ahead], calls.end[is_ahead], _MANY * least).pairs()
     launches = [
