@@ -45,8 +45,8 @@ plt.show()
 
 # %% [markdown]
 # - **Left of the corner**: memory is the limit. Move fewer bytes: fusion, smaller types.
-# - **Right of it**: arithmetic is the limit. Use 16 bits.
-# - **Well below its roof**: the kernel is slow. Another layout or shape helps. Eight rows, for example, do not fill the units.
+# - **Right of it**: arithmetic is the limit. Use 16 bits where their roof is higher.
+# - **Well below its roof**: the kernel is slow. Another layout or shape helps.
 #
 # ## Shapes
 #
@@ -59,7 +59,7 @@ plt.show()
 # | TF32 | – | 4 | 32 |
 # | FP64 | – | 2 | 16 |
 #
-# For images the rule concerns channels, in the layout NHWC; for language models vocabulary, hidden sizes and tokens per batch. The slides' cases, in 16 bits here (a CPU hardly minds):
+# For images the rule concerns channels, in the layout NHWC; for language models vocabulary, hidden sizes and tokens per batch. The slides' cases, in 16 bits here:
 
 # %%
 for row in report.rows:
@@ -69,11 +69,11 @@ for row in report.rows:
         )
 
 # %% [markdown]
-# Sizes that do not fit can be padded, which adds work, so measure first.
+# Pad sizes that do not fit, but measure first.
 #
 # ## Your step
 #
-# *Utilisation of the peak* is the step's FLOP/s divided by the peak measured here. Published *MFU* divides by the data sheet's peak: do not compare the two.
+# *Utilisation of the peak* is the step's FLOP/s divided by the peak measured here. If it is low, most of the step is not in large products: profile it. (At the preset `quick`, a step has 32 images of 64 × 64.) Published *MFU* divides by the data sheet's peak: do not compare the two.
 
 # %%
 kernels.table("A step of")
@@ -81,7 +81,7 @@ kernels.table("A step of")
 # %% [markdown]
 # ## Who chooses the kernel?
 #
-# No algorithm is the best for every shape, and by default a library follows rules of thumb. The alternative is to observe shapes, try the candidates, and run with the fastest: `cudnn_benchmark` for convolutions, `compile_mode="max-autotune"` for compiled code. Both pay off only if shapes repeat.
+# By default a library follows rules of thumb. The alternative is to try the candidates on your shapes, and run with the fastest: `cudnn_benchmark` for convolutions, `compile_mode="max-autotune"` for compiled code. Both pay off only if shapes repeat.
 #
 # ## Nsight Systems
 #

@@ -55,7 +55,7 @@ panel.parity("2 ranks")
 # %% [markdown]
 # ## Why is it not all exposed?
 #
-# DDP does not wait for the whole backward pass. It collects gradients in *buckets* (`bucket_cap_mb`, 25 by default) and sends each one as soon as it is full, while backward computes the layers before it. Small buckets pay the latency more often. With one large bucket, nothing is left to overlap. In numbers, for a backward pass of 40 ms and 100 MB of gradients:
+# DDP does not wait for the whole backward pass. It collects gradients in *buckets* (`bucket_cap_mb`, 25 by default; then the first one has only 1 MB) and sends each one as soon as it is full, while backward computes the layers before it. Small buckets pay the latency more often. With one large bucket, nothing is left to overlap. In numbers, for a backward pass of 40 ms and 100 MB of gradients:
 
 # %%
 LATENCY_MS, MS_PER_MB, BACKWARD_MS, MB = 0.4, 0.16, 40, 100
@@ -127,7 +127,7 @@ plt.show()
 # Its advice: check each lever, and measure its gain. Three that still surprise people ([the whole list](../docs/articles.md#the-distributed-guide)):
 #
 # - Reading scales with the processes: each rank has its own loader, so divide the cores among them.
-# - `OMP_NUM_THREADS` is set to 1 by torchrun. The guide tries 1 and 4 threads per process; do the same.
+# - `OMP_NUM_THREADS` is set to 1 by torchrun: try cores ÷ ranks. (The guide's *threads*, 1 or 4, schedule operators.)
 # - NCCL falls back from RDMA to TCP in silence. `NCCL_DEBUG=INFO` says which one it uses; `NCCL_IB_DISABLE=1` forces TCP.
 
 # %% [markdown]

@@ -71,9 +71,8 @@ class Look(NamedTuple):
     hatch: str = ""
 
 
-LOADS, WAITS = Look("loads", GREEN, "\\\\"), Look("waits", ORANGE, "///")
+LOADS, WAITS, AHEAD = Look("loads", GREEN, "\\\\"), Look("waits", ORANGE, "///"), Look("is ahead", GREY)
 LAUNCHES, COPIES, COMPUTES = Look("launches", SKY), Look("copies", PURPLE), Look("computes", BLUE)
-AHEAD = Look("is ahead: launch queue full", GREY)
 """The parts of a step, in every picture of one: lanes, bars, timelines, and the page of a pipeline."""
 
 

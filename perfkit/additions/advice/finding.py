@@ -78,9 +78,8 @@ _TEXTS: dict[str, dict[str, Any]] = tomllib.loads(
 def of_table(cause: str, where: str = "", share: float | None = None, **facts: Any) -> Finding:
     """A finding as the table says it; `facts` are the numbers and names in its sentences."""
     text = _TEXTS[cause]
-    evidence, change = (
-        text[name].format(share=units.percent(share or 0.0), **facts) for name in ("seen", "change")
-    )
+    evidence = text["seen"].format(share=units.percent(share or 0.0), **facts)
+    change = text["change"].format(share=units.percent(share or 0.0), **facts)
     urgency, kind = text.get("urgency", 0.0), text.get("kind", "time")
     return Finding(cause, evidence, change, where, share or None, urgency, kind)
 

@@ -31,15 +31,9 @@ def of_trace(path: str | Path, title: str, first: int = 1) -> Side:
     start, end = int(begins[first]), int(trace.steps.end[first + 1])
     rows = {"worker": _workers(trace, start, end), "host": [], "copy": [], "kernels": []}
     loads = _kind_of_fetch(trace)
-    for name, kinds, what in (
-        ("host", (Kind.DATALOADER,), loads),
-        ("copy", (Kind.MEMCPY,), "copy"),
-        ("kernels", KERNELS, "compute"),
-    ):
-        rows[name] += _bars(trace, kinds, what, (start, end))
-    rows["host"] += _blocked(trace, start, end)
-    if not len(trace.device):
-        rows["kernels"] += _bars(trace, (Kind.CPU_OP,), "compute", (start, end))
+    rows["host"] += _bars(trace, (Kind.DATALOADER,), loads, (start, end)) + _blocked(trace, start, end)
+    rows["copy"] += _bars(trace, (Kind.MEMCPY,), "copy", (start, end))
+    rows["kernels"] += _bars(trace, KERNELS if len(trace.device) else (Kind.CPU_OP,), "compute", (start, end))
     note = "simulated" if trace.simulated else ""
     return Side(
         title=title,
@@ -74,11 +68,7 @@ def _bars(trace: Trace, kinds: tuple[Kind, ...], what: str, window: tuple[int, i
 
 
 def _blocked(trace: Trace, start: int, end: int) -> list[Bar]:
-    """Calls of the runtime: launches, and long ones.
-
-    In a long launch or copy from pinned memory the host only waits for a place in the driver's queue: it is
-    ahead. In any other long call it waits for a result or a copy.
-    """
+    """Launches, and long calls: in those the host waits, or it is ahead and the driver's queue is full."""
     calls, least = trace.table[trace.calls], round(_LEAST * (end - start))
     is_long = calls.end - calls.start > least
     with_copy = trace.launch[trace.matching(trace.device, "Pageable")]  # which the driver copies first
