@@ -13,7 +13,7 @@
 #
 # *After this you can say which limit an operation meets, choose sizes that suit the hardware, and read a timeline of Nsight Systems.*
 #
-# A device has two limits, or *roofs*: operations per second, and bytes per second. *FLOPs per byte* decides which one an operation meets first. A large matrix product has many; adding two tensors has almost none.
+# A device has two limits, or *roofs*: operations per second, and bytes per second. *FLOPs per byte* decides which one an operation meets first. A large matrix product has many; adding tensors has few.
 
 # %%
 from perfkit import notebook as pk
@@ -73,7 +73,7 @@ for row in report.rows:
 #
 # ## Your step
 #
-# *Utilisation of the peak* is the step's FLOP/s divided by the peak measured here. If it is low, most of the step is not in large products: profile it. (At the preset `quick`, a step has 32 images of 64 × 64.) Published *MFU* divides by the data sheet's peak: do not compare the two.
+# *Utilisation of the peak* is the step's FLOP/s divided by the peak measured here. If it is low, most of the step is not in large products: profile it. (At `quick`: 32 images of 64 × 64.) Published *MFU* divides by the data sheet's peak: do not compare the two.
 
 # %%
 kernels.table("A step of")
@@ -81,7 +81,7 @@ kernels.table("A step of")
 # %% [markdown]
 # ## Who chooses the kernel?
 #
-# By default a library follows rules of thumb. The alternative is to try the candidates on your shapes, and run with the fastest: `cudnn_benchmark` for convolutions, `compile_mode="max-autotune"` for compiled code. Both pay off only if shapes repeat.
+# By default a library follows rules of thumb. The alternative is to try the candidates on your shapes, and run with the fastest: `cudnn_benchmark` for convolutions, `compile_mode="max-autotune"` for compiled code. Both need shapes that repeat.
 #
 # ## Nsight Systems
 #
