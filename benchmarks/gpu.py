@@ -3,7 +3,7 @@
 Each part is a command of its own with a log of its own: one that fails, or that takes too long, does not
 keep the rest from running. It ends with a page, and with one file to send: `build/gpu/gpu-NAME.zip` (16 MiB
 at most) holds the page, the recordings with their provenance, the traces and the logs. Nothing is fetched
-from the network.
+from the network. It exits with 1 where a part failed, with 3 where the time was too short for all of them.
 """
 
 import argparse
@@ -214,8 +214,16 @@ def gpu_name(facts: dict[str, Any]) -> str:
     return re.sub(r"\W+", "-", names[0]).strip("-").lower()
 
 
+def exit_code(outcomes: Sequence[Outcome]) -> int:
+    """0 where every part passed, 1 where one failed, 3 where time was too short to know."""
+    states = {outcome.state for outcome in outcomes}
+    if FAILED in states:
+        return 1
+    return 3 if states & {LATE, LEFT_OUT} else 0
+
+
 def main() -> int:
-    """The whole run; 1 where a part has failed."""
+    """The whole run, and its exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=MINUTES, help="for all parts together")
     parser.add_argument("--preset", default="paper", help="of the ladder, its traces and the memory")
@@ -248,7 +256,7 @@ def main() -> int:
     path = pack(given.out, gpu_name(facts))
     terminal.show(contents[:2])
     print(f"The page: {given.out / 'report.html'}\nThe file to send: {path} ({path.stat().st_size:,} bytes)")
-    return int(any(outcome.state == FAILED for outcome in outcomes))
+    return exit_code(outcomes)
 
 
 def parity(stage: str) -> int:

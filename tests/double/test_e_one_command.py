@@ -36,6 +36,7 @@ def test_each_part_runs_whatever_the_others_do(tmp_path, no_orphans):
     assert outcomes[1].seconds < 30, "its share, which leaves the last one its own"
     assert [one.state for one in outcomes] == [gpu.FAILED, gpu.LATE, gpu.OK]
     assert outcomes[0].log == "why"
+    assert [gpu.exit_code(some) for some in (outcomes, outcomes[1:], outcomes[2:])] == [1, 3, 0]
     assert kept.read_text() == "kept", "it was interrupted, not killed"
     told = terminal.text(gpu.report(outcomes, tmp_path), 150)
     assert "part fails: failed" in told and "why" in told
