@@ -1,9 +1,9 @@
 """The page "Climb it yourself": every combination of some switches, and what the page shows of each.
 
 `python -m docs.climb` writes data/recordings/climb.html, one file that needs no kernel, network or server,
-from docs/climb.html and the numbers in data/recordings/climb/. `python -m docs.record` makes those: its part
-`climb` predicts the combinations of the article's switches on a simulated GPU, its part `grid` measures some
-of the loop's on a CPU. Until `grid` is recorded, the page shows what the recorded ladder has of them.
+from docs/climb.template.html and the numbers in data/recordings/climb/. `python -m docs.record` makes those:
+its part `climb` predicts the combinations of the article's switches on a simulated GPU, its part `grid`
+measures some of the loop's on a CPU. Until `grid` is recorded, the page shows what the recorded ladder has.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from perfkit.studies.sources import Plan, Progress, Source, opened
 
 ROOT = Path(__file__).parents[1]
 RECORDINGS = ROOT / "data" / "recordings"
-TEMPLATE = ROOT / "docs" / "climb.html"
+TEMPLATE = ROOT / "docs" / "climb.template.html"
 PAGE = RECORDINGS / "climb.html"
 SIMULATED, GRID = "climb/sim-v100.json", "climb/cpu-grid.json"
 MARK = "/* the numbers of docs/climb.py */"

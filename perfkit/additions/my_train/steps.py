@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from perfkit import machine
-from perfkit.errors import one_of
+from perfkit.errors import InvalidValue, one_of
 from perfkit.recipe import Value
 from perfkit.results.stats import Ratio
 from perfkit.show import units
@@ -31,9 +31,20 @@ class Version(msgspec.Struct, frozen=True):
 
 
 def load() -> list[Version]:
-    """The versions in their order; none before the first."""
+    """The versions in their order; none before the first.
+
+    Raises:
+        InvalidValue: the file that keeps them is damaged.
+    """
     file = machine.data_folder() / "my_train" / "climb.json"
-    return msgspec.json.decode(file.read_bytes(), type=list[Version]) if file.is_file() else []
+    if not file.is_file():
+        return []
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=list[Version])
+    except msgspec.DecodeError as error:
+        what = f"{file}, which keeps the versions of {NAME}, is damaged: {error}"
+        remedy = 'Move it away; pk.my_train(restore="00") then starts the climb again'
+        raise InvalidValue(what, remedy) from error
 
 
 def save(versions: Sequence[Version]) -> None:

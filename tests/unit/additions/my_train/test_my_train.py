@@ -114,3 +114,20 @@ def test_the_lines_of_the_course_are_each_made(compared):
         assert text.count(line["old"]) == 1, line
         text = text.replace(line["old"], line["new"])
     assert text == steps.after("07")
+
+
+def test_what_a_learner_wrote_is_never_lost(compared):
+    my_train()
+    for text in ("# mine", "# mine again"):
+        compared.file.write_text(text)
+        my_train(restore="00")
+    kept = [(compared.file.parent / name).read_text() for name in ("old_my_train.py", "old_2_my_train.py")]
+    assert kept == ["# mine", "# mine again"]
+
+
+def test_damaged_versions_are_told_with_what_to_do(compared, data_dir):
+    my_train()
+    (file,) = data_dir.rglob("climb.json")
+    file.write_text("[{")
+    with pytest.raises(InvalidValue, match=r"is damaged.*Move it away"):
+        my_train()
