@@ -37,3 +37,33 @@ def test_the_referee_compares_a_script_with_itself_and_sees_its_switches(tmp_pat
     assert found["losses"]["ok"], found["losses"]
     assert "batches lie in page-locked memory" in done.output
     assert "the copies do not wait" in done.output
+
+
+WAITS = SCRIPT.replace(
+    "model = nn.Linear(16, 2)",
+    """
+import perfkit_double as double
+
+class Model(nn.Linear):
+    def forward(self, inputs):
+        double.work(0.02)  # kernels, which the host only launches
+        return super().forward(inputs)
+
+model = Model(16, 2)""",
+).replace(
+    "        nn.functional.cross_entropy(model(batch), targets).backward()\n        optimizer.step()\n",
+    """        loss = nn.functional.cross_entropy(model(batch), targets)
+        loss.backward()
+        optimizer.step()
+        total = loss.item()
+""",
+)
+
+
+def test_a_line_that_waits_for_the_device_is_not_blamed_for_its_work(tmp_path):
+    (tmp_path / "train.py").write_text(WAITS)
+    how = ["--budget", "6", "--json", "seen.json"]
+    perfkit("watch", "train.py", *how, cwd=tmp_path)
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert seen["step"]["forward"] >= 0.019, "the device's time belongs to the part that gave it the work"
+    assert not [found for found in seen["findings"] if "item()" in json.dumps(found)]

@@ -318,6 +318,7 @@ class Bookkeeping(TorchDispatchMode):
     def __torch_dispatch__(self, func, kinds, args=(), kwargs=None):
         if func._opname in SYNCHRONIZES and is_marked(args[0]):
             warn_of_sync()
+            current_stream().synchronize()
         result = func(*args, **(kwargs or {}))
         if any(isinstance(arg, torch.Tensor) and is_marked(arg) for arg in tree_iter((args, kwargs))):
             for tensor in tree_iter(result):

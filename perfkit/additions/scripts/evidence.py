@@ -112,7 +112,8 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Job:
     sampler, collecting = Sampler(session.run_account.part_now, script.place), defaultdict[str, float](float)
     is_on, own_threads = dict(_modes(script)), torch.get_num_threads()
     torch.set_num_threads(threads or own_threads)
-    inquiry.is_counting, sizes = True, {id(held): len(held) for _, held, _ in _containers()}
+    inquiry.is_counting = script.waits_for_device = True
+    sizes = {id(held): len(held) for _, held, _ in _containers()}
     try:
         with (
             session.run_account.counting(is_timed=False),
@@ -124,7 +125,7 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Job:
                 yield
                 count += 1
     finally:
-        inquiry.is_counting = False
+        inquiry.is_counting = script.waits_for_device = False
         torch.set_num_threads(own_threads)
     kept = {}
     for name, held, file in _containers():

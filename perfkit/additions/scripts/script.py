@@ -21,7 +21,7 @@ from perfkit.additions.guard.outputs import Outputs, clock
 from perfkit.additions.scripts.messages import Frame, Site
 from perfkit.errors import RunFailed
 from perfkit.process.failures import is_users
-from perfkit.worker.checks import FP32_PARTS, View, compile_counters
+from perfkit.worker.checks import FP32_PARTS, View, compile_counters, synchronize
 
 MOST_LOOKS = 16
 """First steps, calls of a role, batches of a process that are looked at: all would slow the script down."""
@@ -162,6 +162,9 @@ class Script(View):
         """Whether the steps under way are timed: then nothing is walked or listed."""
         self.part = ""
         """What the main thread does at this moment; empty in code of the script's own."""
+        self.waits_for_device = False
+        """Whether a part of a step ends when the device has done what it was given in it: never while steps are
+        timed. Otherwise the line that waits next, such as a `loss.item()`, would have the time of all of them."""
         self._inner_s = 0.0
         self._seen: list[Step] = []
         self._graphs = 0
@@ -178,6 +181,8 @@ class Script(View):
         self.part, self._inner_s, start = part, 0.0, clock()
         try:
             yield
+            if self.waits_for_device and not is_capturing():
+                synchronize(self.device)
         finally:
             took = clock() - start
             self.steps.now.spent[part] += took - self._inner_s
