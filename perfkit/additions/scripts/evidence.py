@@ -76,8 +76,13 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     kept: dict[str, str] = {}
 
     @property
+    def of_step(self) -> dict[str, float]:
+        """Seconds of a step by part, each of them until the device was done."""
+        return {part: spent / self.steps for part, spent in self.parts.items() if part not in NOT_STEPS}
+
+    @property
     def steps_s(self) -> float:
-        return max(sum(spent for part, spent in self.parts.items() if part not in NOT_STEPS), 1e-9)
+        return max(self.steps * sum(self.of_step.values()), 1e-9)
 
 
 class Inquiry:

@@ -163,8 +163,8 @@ class Script(View):
         self.part = ""
         """What the main thread does at this moment; empty in code of the script's own."""
         self.waits_for_device = False
-        """Whether a part of a step ends when the device has done what it was given in it: never while steps are
-        timed. Otherwise the line that waits next, such as a `loss.item()`, would have the time of all of them."""
+        """Whether a part of a step ends when the device has done what it was given in it, so that the line
+        that waits next, such as a `loss.item()`, has only its own time. Not while steps are timed."""
         self._inner_s = 0.0
         self._seen: list[Step] = []
         self._graphs = 0

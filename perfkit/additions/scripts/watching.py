@@ -150,7 +150,7 @@ class _Watching:
             **msgspec.structs.asdict(symptoms) | {"run": msgspec.structs.replace(self._account, plain=[])},
             command=script.launch.describe(),
             seen=msgspec.structs.replace(self._plain, ended=self._plain.ended or self._ended),
-            step=self._step_parts(looked),
+            step=looked.of_step if looked.steps and self._facts.device != "cpu" else self._account.of_step,
             findings=findings,
             peak=peak,
             syncs=syncs,
@@ -160,15 +160,6 @@ class _Watching:
             warnings=[*self._facts.notes, *self._remarks()],
             is_disturbed=self._is_disturbed,
         )
-
-    def _step_parts(self, looked: Evidence) -> dict[str, float]:
-        """Seconds of a plain step by part: on an accelerator of steps whose parts end when the device is done."""
-        if self._facts.device == "cpu" or not looked.steps:
-            return self._account.of_step
-        spent = {part: seconds for part, seconds in looked.parts.items() if part not in evidence.NOT_STEPS}
-        step = {part: spent.pop(part, 0.0) / looked.steps for part in OF_STEP}
-        step["waiting"] += sum(spent.values()) / looked.steps  # what a loader does in this process
-        return step
 
     @property
     def _is_disturbed(self) -> bool:
@@ -183,7 +174,7 @@ class _Watching:
             cores=cores.usable_cores(),
             cpu_has_bf16=any("bf16" in flag for flag in machine.facts()["cpu"]["flags"]),
             trend=trend,
-            growing=growing,
+            growing=growing if self._facts.device == "cpu" else "",  # elsewhere parts are times of launches
             memory=memory,
             printed=warnings_of(self._script.written("err")),
         )
@@ -232,8 +223,6 @@ class _Watching:
         # Other programs come and go: while they take the cores, steps get slower by themselves.
         found = None if self._is_disturbed else trend(numbers, seconds, self._account.epochs)
         if found is None or found.kind == "steady":
-            return found, ""
-        if self._facts.device != "cpu":  # the host's times of parts say when they were launched
             return found, ""
         third = max(1, len(plain) // 3)
         first, last = (
