@@ -46,7 +46,8 @@ def ladder() -> dict[str, Run]:
 @pytest.fixture(scope="module")
 def further() -> dict[str, Run]:
     """The other stages that one GPU can have, measured together."""
-    return {run.stage: run for run in measured(stages=FURTHER, keep_all=True)}
+    runs = climb(plan(stages=FURTHER).keeping(FURTHER), RunStore())
+    return {run.stage: run for run in runs}
 
 
 def cannot_act() -> set[str]:
