@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -18,9 +19,9 @@ from perfkit.studies.sources import Progress
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 
-def measured(workload, *stages, progress=None, **more):
+def measured(workload, *stages, progress=None, timeout_s=None, **more):
     plan = sources.plan(f"tests.support.toy:{workload}", "smoke", stages, device="cpu", **more)
-    return climb(plan, RunStore(), progress)
+    return climb(replace(plan, timeout_s=timeout_s), RunStore(), progress)
 
 
 def statuses(runs):
