@@ -28,14 +28,13 @@ from perfkit.show import units
 
 _LEAST = 0.1
 """Of the run: what takes less is not a cause, and half of it for causes that are plain to see."""
-_MANY_OBJECTS, _MUCH_MEMORY = 100_000, 30e6
+_MANY_OBJECTS, _MUCH_MEMORY, _MANY_ROWS, _ENOUGH_STEPS = 100_000, 30e6, 8, 20
 _CHEAP_SAMPLE_S = 300e-6
 """Rows in memory that take less cost their handling, not their content."""
 _NEEDED = re.compile(r"(_loss|cross_entropy|Loss\.forward|zero_grad|clip_grad\w*|GradScaler\.\w+)$")
 """Functions between the passes of a step that belong to the training."""
 _BATCHES = ("waiting", "data set", "collate")
 """Parts in which a batch is loaded, or waited for."""
-_MANY_ROWS, _ENOUGH_STEPS = 8, 20
 _LOADING = ("tensor_from_list", "rows_one_by_one", "open_hdf5", "loading_line")
 """Causes whose share is a part of the wait for data."""
 _USUAL_THREADS = 5

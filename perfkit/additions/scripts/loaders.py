@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-import json
 import mmap
 import os
 import pickle
@@ -102,9 +101,8 @@ class Watch:
 
     def total(self) -> Loading | None:
         """Of this process and of all workers; None if nothing was loaded."""
-        found = [self._here]
-        for file in self._folder.glob("loading-*.json"):
-            found.append(msgspec.convert(json.loads(file.read_text()), Loading))
+        files = self._folder.glob("loading-*.json")
+        found = [self._here, *(msgspec.json.decode(file.read_bytes(), type=Loading) for file in files)]
         total = Loading(
             batches=sum(each.batches for each in found),
             samples=sum(each.samples for each in found),
@@ -346,9 +344,13 @@ class Loaders:
 
     def on_backward(self) -> None:
         """Decides which of the batches since the last backward pass were for training."""
-        now = self._script.steps.now
+        now, loaders = self._script.steps.now, [loader for loader, *_ in self._fetched]
+        # A step takes one batch of a loader: several, all of them before an evaluation's last call, are its.
+        count = loaders.count(loaders[-1]) if loaders else 0
+        are_evaluated = count > 1 and self._before_evaluation == len(loaders)
         for number, (loader, samples, is_first) in enumerate(self._fetched):
-            is_recent = number >= self._before_evaluation or loader is self._fetched[-1][0]
+            is_of_last = loader is loaders[-1] and not are_evaluated
+            is_recent = number >= self._before_evaluation or is_of_last
             if is_recent or loader.__dict__.get(_KIND) == "train":
                 loader.__dict__[_KIND] = "train"
                 now.samples += samples
