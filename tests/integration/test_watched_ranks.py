@@ -194,6 +194,22 @@ def test_a_rank_that_raises_is_named_with_its_last_words(write):
     assert "Traceback" in raised.value.output
 
 
+def test_ranks_that_the_agent_starts_again_are_told_and_not_mixed_with_those_before(write):
+    first = 'if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": raise KeyError("lost")'
+    write(LOOP.replace("100_000", "40").replace("WRONG", first))
+    how = [
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "--max-restarts",
+        "1",
+    ]  # without it, gloo finds its old ports
+    seen = watch(launch_of("torchrun", [*how, "train.py"], False))
+    assert seen.ended
+    assert seen.steps in (39, 40), "without the five steps of the first start"
+    assert any("restart 1): only what came after is told" in warning for warning in seen.warnings)
+
+
 def test_a_rank_that_is_killed_is_named_not_the_one_that_loses_it(write):
     write(LOOP.replace("WRONG", "time.sleep(2); os.kill(os.getpid(), 9)"))
     with pytest.raises(RunFailed, match="rank 1 of 2 ended without a word after 5 steps or more"):
