@@ -56,7 +56,7 @@ def script(
     """
     device = device if re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", device) else "cuda"
     module, _, name = _checked(reference(workload), options).partition(":")
-    sources, functions = [_read(each) for each in ("train", "program", "parallel")], dict[str, Any]()
+    sources, functions = [_read(each) for each in ("train", "program")], dict[str, Any]()
     if is_ours := module.startswith("perfkit."):
         sources.insert(0, _read(module.removeprefix("perfkit.").replace(".", "/")))
     nodes, texts = dict[str, Any](), dict[str, str]()
@@ -87,7 +87,7 @@ def script(
             loop = re.sub(pattern, replacement, loop, flags=re.MULTILINE)
     loop = re.sub(r"    batches = (.*)\n    for (.*) in batches:", r"    for \2 in \1:", loop)
     built = "" if is_ours else _built(name, options, recipe)
-    written = [*filter(None, [built]), loop, _main(recipe, device, steps)]
+    written = [*filter(None, [built]), loop, _main(device, steps)]
     del texts["train"]
     written = _needed(written, texts) + written
     imports = _imports([_FURTHER, f"from {module} import {name}", *sources], written)
@@ -289,20 +289,14 @@ def _built(name: str, options: Mapping[str, Any], recipe: Recipe) -> str:
 
 def _start(recipe: Recipe) -> str:
     variables = [f"{name}={value}" for name, value in recipe.environment().items()]
-    python = "python" if recipe.ranks == 1 else f"torchrun --nproc-per-node {recipe.ranks}"
-    return " ".join([*variables, python, "train.py [STEPS]"])
+    return " ".join([*variables, "python train.py [STEPS]"])
 
 
-def _main(recipe: Recipe, device: str, steps: int) -> str:
-    mean, shown, end = "", "losses):  # read at the end: reading waits for the device", ""
-    if recipe.ranks > 1:
-        mean = "    losses = mean_over_ranks(torch.stack(losses))\n"
-        shown = "losses if distributed.get_rank() == 0 else []):"
-        end = "    distributed.destroy_process_group()\n"
+def _main(device: str, steps: int) -> str:
     return (
         'if __name__ == "__main__":\n'
         f"    steps = int(sys.argv[1]) if len(sys.argv) > 1 else {steps}\n"
-        f'    losses = list(islice(train(torch.device("{device}")), steps))\n{mean}'
-        f"    for step, loss in enumerate({shown}\n"
-        f'        print(f"step {{step}}: loss {{loss.item()}}")\n{end}'
+        f'    losses = list(islice(train(torch.device("{device}")), steps))\n'
+        "    for step, loss in enumerate(losses):  # read at the end: reading waits for the device\n"
+        '        print(f"step {step}: loss {loss.item()}")\n'
     )

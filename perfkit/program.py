@@ -1,6 +1,6 @@
 """What the training function is built from: whoever measures it passes its own program."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import chain, repeat
 from typing import Any
@@ -34,3 +34,26 @@ class Program:
     def part(self, name: str) -> AbstractContextManager[Any]:
         """Surrounds a part of a step: copy, forward, backward or optimizer."""
         return record_function(name)
+
+
+def prefetched(
+    batches: Iterator[Any], device: torch.device, part: Callable[[str], Any] = record_function
+) -> Iterator[Any]:
+    """Batches on the device: the next one is copied while the model works on the current one."""
+    side = torch.Stream(device)
+
+    def copied(batch: Any) -> Any:
+        if batch is None:
+            return None
+        with part("copy"):
+            with side:
+                return [each.to(device, non_blocking=True) for each in batch]
+
+    upcoming = copied(next(batches, None))
+    while upcoming is not None:
+        stream = torch.accelerator.current_stream(device)
+        stream.wait_stream(side)
+        for each in upcoming:  # the allocator must not reuse its memory while this stream reads it
+            each.record_stream(stream)
+        current, upcoming = upcoming, copied(next(batches, None))
+        yield current

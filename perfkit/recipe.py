@@ -69,7 +69,7 @@ def _switch(default: Value, label: str, help: str, choices: tuple[str, ...] = ()
 class Recipe:
     """Every switch of a training run. The defaults are the baseline: a plain loop with torch's defaults."""
 
-    batch_size: int = _switch(32, "Batch size", "samples per batch, on each rank", low=1, high=65536)
+    batch_size: int = _switch(32, "Batch size", "samples per batch", low=1, high=65536)
     workers: int = _switch(0, "Loader workers", "processes that load data; 0 = the loop itself", high=256)
     prefetch_factor: int = _switch(
         2, "Prefetch", "batches that each worker loads ahead", low=1, high=64, idle_when=("workers", 0)
@@ -138,7 +138,6 @@ class Recipe:
         "freed memory: default = may go back to the system; keep = is kept for reuse",
         ("default", "keep"),
     )
-    ranks: int = _switch(1, "Ranks", "processes that train together (DDP)", low=1, high=1024)
 
     def __post_init__(self) -> None:
         """Checks every value, however the recipe was made."""

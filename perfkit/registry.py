@@ -8,13 +8,12 @@ imports nothing heavy:
     PUBLIC = {"profile": "perfkit.additions.trace.profile:profile"}
     SOURCES = {"sim": "perfkit.additions.simulate.source:Simulated"}
     PROOFS = {"parity": "perfkit.additions.parity.study:parity"}
-    SECTIONS = {"article": "perfkit.additions.simulate.article:sections"}
     PICTURES = {"lanes": "perfkit.additions.lanes.panel:of_runs"}
 
 `COMMANDS` have the line for `perfkit --help`, too. `PUBLIC` names are in `perfkit` itself. `SOURCES` of runs
 are named by the prefix of a device, such as `sim:v100`. `PROOFS` tell whether a recipe trains the same.
-`SECTIONS` are functions from a session's runs to further contents of its report, `PICTURES` from a panel's
-runs, plan and progress to a figure. The core asks for these tables here, and loads what it uses.
+`PICTURES` are functions from a panel's runs, plan and progress to a figure. The core asks for these tables
+here, and loads what it uses.
 """
 
 import importlib

@@ -13,8 +13,7 @@ class Target:
     """Where a recipe is to run: what decides whether a switch can act there.
 
     The workload has a model that `convolves` images or not, and `offers` switches beyond those that work with
-    any. There are `count` devices of its kind (`cpu`, `cuda` or `mps`), and torch.compile finds its
-    `compiler` or not.
+    any. torch.compile finds its `compiler` or not. The `device` is `cpu`, `cuda` or `mps`.
     """
 
     device: str
@@ -23,7 +22,6 @@ class Target:
     bf16: bool = True
     compiler: bool = True
     glibc: bool = True
-    count: int = 1
     cores: int | None = None
     """That load data, where the host is not this machine."""
     own: Mapping[str, Value] = field(default_factory=dict)
@@ -65,10 +63,6 @@ RULES = (
      "a GPU's memory has its own allocator, which keeps what is freed"),
     Rule("allocator", lambda r, t: not t.glibc,
      "the variables are those of glibc, which this system does not use"),
-    Rule("ranks", lambda r, t: t.device == "mps",
-     "torch has no communication between ranks on mps"),
-    Rule("ranks", lambda r, t: t.device == "cuda" and r.ranks > t.count,
-     "NCCL needs one GPU per rank, and this run has {t.count}"),
 )  # fmt: skip
 
 

@@ -1,19 +1,17 @@
 """The training program: read by learners, measured step by step, exported as a plain script.
 
 Each `recipe.NAME` is a switch of `perfkit.Recipe`, and each `workload.NAME` belongs to what is trained (the
-protocol is in `perfkit/workloads/__init__.py`). Nothing else trains. What only few recipes need is in its
-sibling `parallel.py`; `program` is how it is measured, and does nothing else.
+protocol is in `perfkit/workloads/__init__.py`). Nothing else trains. Its sibling `program.py` has how it is
+measured, and what copies ahead.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, RandomSampler
 
-from perfkit.parallel import RankSampler, join_ranks, prefetched
-from perfkit.program import Program
+from perfkit.program import Program, prefetched
 from perfkit.recipe import Recipe
 
 DTYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -40,16 +38,12 @@ def train(
         torch.backends.cudnn.benchmark = True
     if recipe.cpu_threads > 0:
         torch.set_num_threads(recipe.cpu_threads)
-    if recipe.ranks > 1:
-        device = join_ranks(device, seed)
 
     dataset = workload.dataset(recipe)
     loader: Any = DataLoader(
         dataset,
         batch_size=recipe.batch_size,
-        sampler=RankSampler(dataset, seed=seed, drop_last=True)
-        if recipe.ranks > 1
-        else RandomSampler(dataset, generator=torch.Generator().manual_seed(seed)),
+        sampler=RandomSampler(dataset, generator=torch.Generator().manual_seed(seed)),
         drop_last=True,  # every batch has the same shape: nothing recompiles, every step is the same work
         num_workers=recipe.workers,
         prefetch_factor=recipe.prefetch_factor if recipe.workers > 0 else None,
@@ -60,8 +54,6 @@ def train(
     model: Any = workload.model().to(device).train()
     if recipe.channels_last:
         model = model.to(memory_format=torch.channels_last)
-    if recipe.ranks > 1:
-        model = DistributedDataParallel(model)
     if recipe.compile:
         model = torch.compile(model, mode=recipe.compile_mode)
     optimizer = workload.optimizer(model.parameters(), **IMPLEMENTATIONS[recipe.optimizer_impl])
@@ -82,9 +74,6 @@ def train(
             inputs = workload.prepare(inputs, recipe)
         if recipe.channels_last:
             inputs = inputs.to(memory_format=torch.channels_last)
-        if recipe.ranks > 1 and recipe.accumulation > 1:
-            # As in `with model.no_sync()`: the ranks average their gradients with the last batch only.
-            model.require_backward_grad_sync = len(losses) == recipe.accumulation - 1
         with program.part("forward"):
             with torch.autocast(device.type, DTYPES[recipe.amp], enabled=recipe.amp != "off"):
                 loss = workload.loss(model(inputs), targets)

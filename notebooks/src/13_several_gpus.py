@@ -17,40 +17,34 @@
 
 # %%
 import matplotlib.pyplot as plt
-import torch
 
 from perfkit import notebook as pk
-from perfkit.additions.ranks.scaling import efficiency
 
 pk.lanes("buckets")
 
 # %% [markdown]
+# `torchrun` starts such a script with one rank and with two, in turn. (In a terminal: `perfkit scale train.py`.)
+#
 # Guess: by what factor do samples/s grow from one rank to two? (On two cores, each rank gets one thread.)
 
 # %%
-several = torch.cuda.device_count() > 1
-one = {} if several else {"cpu_threads": 1}
-both = one | {"ranks": 2}
-where = {"workload": "tiny_gpt", "device": "cuda" if several else "cpu"}
-panel = pk.RecipePanel({"1 rank": one, "2 ranks": both}, **where)
-panel
+script = "data/scripts/several_ranks.py"
+scaling = pk.scale(script, ranks=(1, 2), budget_s=9)
+scaling
 
 # %%
-panel.run()
-
-# %%
-print(f"Scaling efficiency: {efficiency(panel['1 rank'], panel['2 ranks']):.0%}")
-panel.table("Communication")
+one, two = scaling.found.measured
+print(f"Scaling efficiency: {two.efficiency(one):.0%}")
+print(
+    f"{1e3 * two.parts['exposed']:.1f} ms exposed, {1e3 * two.parts['hidden']:.1f} ms hidden behind backward"
+)
 
 # %% [markdown]
-# *Averaging alone* is an all-reduce with nothing else running. *Exposed* is how much longer the step became: on shared cores it can be more than that, because the ranks also slow each other down. All wait for a *straggler*.
+# *Exposed* communication is what all ranks spend in exchanges while they compute nothing. On shared cores, ranks also slow each other down.
 #
 # **What to expect.** Two GPUs of one machine come close to twice the rate if a step takes much longer than its all-reduce. On two CPU cores efficiency is 50 to 95%, and lower if anything else runs.
 #
-# Two ranks with batch *n* train as one rank with batch 2*n*, which changes training unless you halve the batch. Batch norm sees each rank's part only (`nn.SyncBatchNorm` mends that).
-
-# %%
-panel.parity("2 ranks")
+# Two ranks with batch *n* train as one rank with batch 2*n*, which changes training unless you halve the batch (`--global-batch`). Batch norm sees each rank's part only (`nn.SyncBatchNorm` mends that).
 
 # %% [markdown]
 # ## Why is it not all exposed?
@@ -87,8 +81,9 @@ pk.lanes(
 # Accumulation averages once for several batches (`no_sync`), so it pays for communication less often, in a step of four times the samples:
 
 # %%
-merged = pk.RecipePanel({"2 ranks": both, "2 ranks, accumulate 4": both | {"accumulation": 4}}, **where)
-merged.run()
+merged = pk.scale(script, ranks=(1, 2), arguments=["--accumulate", "4"], budget_s=9)
+for name, measured in {"each batch": two, "four batches": merged.found.measured[1]}.items():
+    print(f"once for {name}: {1e6 * measured.parts['exposed'] / measured.batch:.1f} µs exposed per sample")
 
 
 # %% [markdown]
@@ -116,7 +111,7 @@ plt.show()
 # %% [markdown]
 # Long steps scale; short ones don't. At 1,024 ranks the latency alone is 10 ms. (NCCL also uses trees, whose latency grows with log n.)
 #
-# On a cluster, `perfkit export --set ranks=16 > train.py`, then on each of two machines with eight GPUs:
+# On a cluster, on each of two machines with eight GPUs:
 #
 # ```bash
 # torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 train.py

@@ -130,7 +130,7 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     documentation: Annotated[str, msgspec.Meta(pattern="^https://")]
     """The official page on it."""
     exactness: Exactness
-    """Of the change itself: switches that only make it possible, such as `ranks`, do not count."""
+    """Of the change itself: switches that only make it possible, such as `workers`, do not count."""
     published: str = ""
     """What the articles say of it."""
     times: float | None = None
@@ -202,15 +202,15 @@ def optimization(name: str) -> Optimization:
 def exactness(recipe: Recipe, baseline: Recipe, device: str = "cpu") -> Exactness:
     """The loosest class among the optimizations whose own switch differs from the baseline's.
 
-    Batch size, accumulation and ranks are judged together: other samples in a step change the training; a
+    Batch size and accumulation are judged together: other samples in a step change the training; a
     batch split differently rounds its gradients differently (and batch normalisation sees the parts).
     A GPU adds up in a different order each time, so nothing is bitwise there.
     """
-    changed, batch = set(recipe.diff(baseline)), {"batch_size", "accumulation", "ranks"}
+    changed, batch = set(recipe.diff(baseline)), {"batch_size", "accumulation"}
     classes: list[Exactness] = ["bitwise" if device == "cpu" else "tolerance"]
     classes += [o.exactness for o in OPTIMIZATIONS.values() if o.switch in changed - batch]
     if changed & batch:
-        samples = {each.batch_size * each.accumulation * each.ranks for each in (recipe, baseline)}
+        samples = {each.batch_size * each.accumulation for each in (recipe, baseline)}
         classes.append("tolerance" if len(samples) == 1 else "changes training")
     return max(classes, key=get_args(Exactness).index)
 

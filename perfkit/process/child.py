@@ -5,14 +5,12 @@ import itertools
 import math
 import os
 import shutil
-import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing import Pipe
-from multiprocessing import connection as connections
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -27,115 +25,105 @@ OnProgress = Callable[[str], None]
 """Called with the phase."""
 
 POLL_S = 0.1
-COLLECT_S = 1.5
-"""How long the failures of other ranks are waited for, to find the one that caused them."""
 LOG_BYTES = 20_000
 """How much of the end of a log is read."""
 
 
 class Conversation(contextlib.AbstractContextManager["Conversation"]):
-    """Asks a process, or all ranks of a training: each gets the question, all must answer, rank 0 counts.
+    """Asks a process, which may start others.
 
     `on_progress` is called from the thread that asks; `cancelled` is set from any thread to end what is under
     way; `timeout_s` is how long each answer may take.
     """
 
+    tree: Tree
+    """The process with all that it has started."""
+    line: Connection
+    """To the process."""
+
     def __init__(
         self, on_progress: OnProgress, cancelled: threading.Event | None, timeout_s: float | None = None
     ) -> None:
         self.on_progress, self.cancelled, self.timeout_s = on_progress, cancelled, timeout_s
-        self.trees: list[Tree] = []
-        """Each rank with all that it has started."""
-        self.lines: list[Connection] = []
-        """To each rank."""
         self._numbers = itertools.count(1)
 
-    def events(self) -> Iterator[tuple[int, str | Answer | RunFailed]]:
-        """What ranks have sent, waiting for at most some time; why one has ended."""
-        # Before it is waited for what they have sent; their loader workers keep the lines open.
-        deaths = [self.death(rank) for rank in range(len(self.lines))]
-        ready = connections.wait([line for line in self.lines if not line.closed], POLL_S)
-        for rank, (line, death) in enumerate(zip(self.lines, deaths, strict=True)):
-            try:
-                if line in ready:
-                    yield rank, line.recv()
-                    continue
-            except (EOFError, OSError):
-                time.sleep(POLL_S)  # its process is about to end
-            if death:
-                yield rank, death
+    def event(self) -> str | Answer | RunFailed | None:
+        """What the process has sent, waiting for at most some time, or why it has ended; None for neither."""
+        # Before it is waited for what it has sent; its loader workers keep the line open.
+        death = self.death()
+        try:
+            if not self.line.closed and self.line.poll(POLL_S):
+                return self.line.recv()  # type: ignore[no-any-return]
+        except (EOFError, OSError):
+            time.sleep(POLL_S)  # the process is about to end
+        return death
 
-    def death(self, rank: int) -> RunFailed | None:
-        """Why a rank has ended; None while its process runs."""
+    def death(self) -> RunFailed | None:
+        """Why the process has ended; None while it runs."""
         raise NotImplementedError
 
-    def cause(self, rank: int, failure: RunFailed) -> RunFailed:
-        """What is to be raised for the failure of a rank."""
-        return failure
-
     def stop(self) -> None:
-        """Ends all processes and everything they started; returns when nothing of it is left."""
+        """Ends the process and everything it started; returns when nothing of it is left."""
         raise NotImplementedError
 
     def ask(self, question: str, **arguments: Any) -> Any:
         """The answer to a question (`Procedures.answer`); progress goes to `on_progress`.
 
-        Raises `RunFailed` where a process failed, died or took too long (or what its `given` is),
+        Raises `RunFailed` where the process failed, died or took too long (or what its `given` is),
         `Cancelled` where that was set.
         """
         asked = Question(next(self._numbers), question, arguments)
-        for line in self.lines:
-            with contextlib.suppress(OSError):  # it has ended: `events` says so
-                line.send(asked)
+        with contextlib.suppress(OSError):  # it has ended: `event` says so
+            self.line.send(asked)
         self.resume()
-        answers: dict[int, object] = {}
         until = time.monotonic() + (self.timeout_s or math.inf)
-        while len(answers) < len(self.lines):
+        while True:
             check_cancelled(self.cancelled)
             if time.monotonic() > until:
                 what = f"it took longer than its time limit of {self.timeout_s:.0f} s"
                 raise RunFailed(what, "Allow it more time, or let it do less: a smaller preset or model")
-            for rank, event in self.events():
-                if isinstance(event, Answer):
-                    if event.number == asked.number:  # else it answers one that was given up
-                        answers[rank] = event.value
-                elif isinstance(event, RunFailed):
-                    failure = self.cause(rank, event)
-                    raise failure.given or failure
-                elif rank == 0:
-                    self.on_progress(event)
-        return answers[0]
+            event = self.event()
+            if isinstance(event, Answer):
+                if event.number == asked.number:  # else it answers one that was given up
+                    return event.value
+            elif isinstance(event, RunFailed):
+                failure = self.told(event)
+                raise failure.given or failure
+            elif event is not None:
+                self.on_progress(event)
+
+    def told(self, failure: RunFailed) -> RunFailed:
+        """A failure of the process, as it is to be raised."""
+        return failure
 
     # ------------------------------------------------------------ turns
 
     def suspend(self) -> None:
         """Stops everything that belongs to it, until it is asked again."""
-        for tree in self.trees:
-            tree.suspend()
+        self.tree.suspend()
 
     def resume(self) -> None:
-        """Lets it go on; the first process of each rank first, which finds what it was asked."""
-        for tree in self.trees:
-            tree.resume()
+        """Lets it go on; its first process first, which finds what it was asked."""
+        self.tree.resume()
 
     def cpu_s(self) -> float:
         """CPU seconds that it has used."""
-        return sum(tree.cpu_s() for tree in self.trees)
+        return self.tree.cpu_s()
 
     def resident_bytes(self) -> int:
         """Memory of all its processes; pages that they share count for each."""
-        return sum(tree.resident_bytes() for tree in self.trees)
+        return self.tree.resident_bytes()
 
     def pids(self) -> set[int]:
         """The numbers of all its processes."""
-        return {process.pid for tree in self.trees for process in tree.processes()}
+        return {process.pid for process in self.tree.processes()}
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
 
 class Child(Conversation):
-    """A measuring process for each rank, each with its loader workers in a separate session.
+    """A measuring process, with its loader workers in a separate session.
 
     `environment` holds variables besides those of this process, such as `Recipe.environment()`, `generation`
     is that of its zygote; the others are those of a `Conversation`, and what `ask` raises is raised here too.
@@ -147,83 +135,56 @@ class Child(Conversation):
         cancelled: threading.Event | None = None,
         timeout_s: float | None = None,
         environment: Mapping[str, str] | None = None,
-        ranks: int = 1,
         generation: int = 0,
     ) -> None:
         super().__init__(on_progress, cancelled, timeout_s)
         self._generation = generation
         self.folder = Path(tempfile.mkdtemp(prefix="perfkit-"))
         """Its temporary files; removed with whatever a killed process leaves there."""
-        self._processes: list[zygote.Forked] = []
+        self._log = self.folder / "log"
         on_progress("importing torch")
         try:
-            for variables in _rank_variables(ranks):
-                check_cancelled(cancelled)
-                self._launch({**(environment or {}), **variables})
+            check_cancelled(cancelled)
+            self._launch({**environment_of(environment or {}), "TMPDIR": str(self.folder)})
         except BaseException:
-            self.stop()
+            shutil.rmtree(self.folder, ignore_errors=True)
             raise
 
     def _launch(self, variables: dict[str, str]) -> None:
-        variables = {**environment_of(variables), "TMPDIR": str(self.folder)}
         paths = sys.path if sys.flags.safe_path else [os.getcwd(), *sys.path]
-        about = zygote.About(variables, list(paths), os.getcwd(), str(self._log(len(self.lines))))
-        ours, theirs = Pipe()
-        self.lines.append(ours)
-        ours.send(about)
+        self.line, theirs = Pipe()
         with theirs:
+            self.line.send(zygote.About(variables, list(paths), os.getcwd(), str(self._log)))
             try:
-                process = zygote.start(theirs, variables, self._generation)
+                self._process = zygote.start(theirs, variables, self._generation)
             except OSError as problem:
-                self.lines.pop().close()
+                self.line.close()
                 what = f"no measuring process could be started: {problem}"
                 raise RunFailed(
                     what, "Run `perfkit doctor`: it says whether torch can be imported"
                 ) from problem
-        self._processes.append(process)
-        self.trees.append(Tree(process.pid or 0))
+        self.tree = Tree(self._process.pid or 0)
 
-    def _log(self, rank: int) -> Path:
-        return self.folder / f"rank{rank}.log"
-
-    def death(self, rank: int) -> RunFailed | None:
-        code = self._processes[rank].exit_code()
+    def death(self) -> RunFailed | None:
+        code = self._process.exit_code()
         if code is None:
             return None
-        return failures.explain_exit(code, self.log(rank).rpartition("\n")[2])
+        return failures.explain_exit(code, self.log().rpartition("\n")[2])
 
-    def cause(self, rank: int, failure: RunFailed) -> RunFailed:
-        """The failure that caused the others: when a rank ends, those that lose it fail too."""
-        failed, until = {rank: failure}, time.monotonic() + COLLECT_S
-        while time.monotonic() < until and len(failed) < len(self.lines):
-            for other, more in self.events():
-                if isinstance(more, RunFailed):
-                    failed.setdefault(other, more)
-        rank = min(failed, key=lambda each: bool(failures.LOST_RANK.search(failed[each].what)))
-        if len(self.lines) > 1:
-            failed[rank].what = f"rank {rank} of {len(self.lines)}: {failed[rank].what}"
-        return failed[rank]
-
-    def log(self, rank: int = 0) -> str:
-        """The last lines that a rank printed."""
-        return last_lines(self._log(rank))
+    def log(self) -> str:
+        """The last lines that it printed."""
+        return last_lines(self._log)
 
     def stop(self) -> None:
-        for line in self.lines:
-            line.close()
-        for tree in self.trees:
-            tree.end()
+        self.line.close()
+        self.tree.end()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def environment_of(variables: Mapping[str, str]) -> dict[str, str]:
     """The variables of a measuring process, with its own in the last place."""
-    defaults = {
-        "TORCHINDUCTOR_CACHE_DIR": str(machine.data_folder() / "cache" / "inductor"),
-        # Else gloo resolves the host's name, which may be unknown.
-        "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
-    }
-    return {**defaults, **os.environ, **variables}
+    cache = str(machine.data_folder() / "cache" / "inductor")
+    return {"TORCHINDUCTOR_CACHE_DIR": cache, **os.environ, **variables}
 
 
 def last_lines(path: Path) -> str:
@@ -244,13 +205,3 @@ def call(
     """
     with Child(cancelled=cancelled, timeout_s=timeout_s) as child:
         return child.ask("call", place=place, arguments=arguments)
-
-
-def _rank_variables(ranks: int) -> list[dict[str, str]]:
-    """Torchrun's variables for each rank."""
-    if ranks == 1:
-        return [{}]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    world = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return [{**world, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]

@@ -13,10 +13,8 @@ PACKAGE = Path(__file__).parents[1]
 LIBRARIES = tuple(
     f"{folder}{os.sep}" for folder in (PACKAGE, *map(sysconfig.get_path, ("stdlib", "platstdlib")))
 )
-PROGRAM = {str(PACKAGE / f"{name}.py") for name in ("train", "parallel")}
+PROGRAM = {str(PACKAGE / f"{name}.py") for name in ("train", "program")}
 """The files of which the training program consists."""
-LOST_RANK = re.compile(r"(?i)gloo|NCCL|c10d|Connection (closed|reset)|DistBackend|ProcessGroup|TCPStore")
-"""How a rank fails because it lost another one."""
 OUT_OF_MEMORY = "out of memory"
 ENLARGE_SHM = "Enlarge /dev/shm (docker run --shm-size=8g), or lower workers or prefetch_factor"
 KNOWN = (

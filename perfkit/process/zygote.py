@@ -39,8 +39,7 @@ SERVE = "perfkit.worker.session:serve"
 PRELOAD = "perfkit.worker.preload"
 """What a zygote imports: torch, and what measures."""
 ON_LINUX = sys.platform == "linux"
-READ_LATE = ("PERFKIT_", "PYTEST_", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "MPLBACKEND", "RANK", "LOCAL_RANK",
-             "WORLD_SIZE", "MASTER_", "GLOO_")  # fmt: skip
+READ_LATE = ("PERFKIT_", "PYTEST_", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "MPLBACKEND")
 """Variables that a running process may get: every other one may be read by an import."""
 _NUMBER = struct.Struct("i")
 

@@ -1,9 +1,8 @@
 """What is kept of a measurement: raw values, with what was measured, where and how; nothing derived."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-from msgspec import Meta
 
 from perfkit import machine
 from perfkit.results.parity import Check
@@ -101,21 +100,6 @@ class Raw(msgspec.Struct, frozen=True):
         return self.incarnations or [len(self.block_samples_per_s)]
 
 
-class Communication(msgspec.Struct, frozen=True, kw_only=True):
-    """What averaging gradients between ranks costs an optimizer step; times in seconds."""
-
-    bytes_per_step: Annotated[int, Meta(gt=0)]
-    step_s: Duration
-    compute_s: Duration
-    """A step in which nothing is averaged."""
-    alone_s: Duration
-    """A collective of as many bytes, with nothing else running."""
-    rank_compute_s: Annotated[list[Duration], Meta(min_length=1)]
-    """`compute_s` of each rank: the others wait for the slowest one."""
-    start_s: Seconds
-    """Time of a collective that moves almost no bytes."""
-
-
 class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept of a run: one workload under one recipe on one machine."""
 
@@ -149,7 +133,6 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     peak_reserved_bytes: Count | None = None
     batch_bytes_per_sample: Count | None = None
     """Size of a sample in the batch that the loader hands over."""
-    communication: Communication | None = None
     simulated: Simulated | None = None
     decision: Decision | None = None
     """Whether the climb kept its stage; None where nothing was to be decided."""

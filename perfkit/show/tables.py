@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from perfkit import machine, registry
+from perfkit import machine
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
 from perfkit.results.stats import Ratio
@@ -28,7 +28,6 @@ def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> l
         *summary(runs),
         *map(Notice, sentences.notices(runs)),
         ladder(runs),
-        *(content for place in registry.table("SECTIONS").values() for content in registry.load(place)(runs)),
         Section("What each stage showed", [Bullets(sentences.verdicts(runs))]),
         Section("Figures", [figures.step_time(runs), figures.throughput(runs)]),
         *evidence(runs),

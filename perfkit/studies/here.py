@@ -86,7 +86,6 @@ class ThisMachine(Source):
             bf16=self.description.facts.bf16 is not False,
             compiler=not devices.compiler_problem(kind),
             glibc=platform.libc_ver()[0] == "glibc",
-            count=self.description.facts.count or 1,
         )
 
     # ------------------------------------------------------------ processes
@@ -100,7 +99,7 @@ class ThisMachine(Source):
     def train(
         self, recipe: Recipe, loss_steps: int, warmup_s: float = 0.0, child: Conversation | None = None
     ) -> tuple[Conversation, Trained]:
-        """A training in a process, or in one for each rank; and what it says once it is checked and warm.
+        """A training in a process; and what it says once it is checked and warm.
 
         The losses of the first `loss_steps` are kept; `child` has loaded the workload (a fresh one if None).
         """
@@ -115,7 +114,7 @@ class ThisMachine(Source):
 
     def fresh_child(self, recipe: Recipe) -> Conversation:
         """A process that has loaded the workload, in the environment of a recipe."""
-        if self._spare and recipe.ranks == 1 and not recipe.environment():
+        if self._spare and not recipe.environment():
             spare, self._spare = self._spare, None
             return spare
         subject = self.plan.subject
@@ -124,7 +123,6 @@ class ThisMachine(Source):
             cancelled=self.progress.cancelled,
             timeout_s=self.plan.timeout_s,
             environment=recipe.environment(),
-            ranks=recipe.ranks,
             generation=self._generation,
         )
         self._exit.callback(child.stop)
@@ -175,8 +173,7 @@ class ThisMachine(Source):
     def _prepare(self, stages: Sequence[Stage]) -> None:
         """Starts the zygotes of stages, which import torch at the same time."""
         for stage in stages:
-            if stage.recipe.ranks == 1:
-                zygote.prepare(environment_of(stage.recipe.environment()), self._generation)
+            zygote.prepare(environment_of(stage.recipe.environment()), self._generation)
 
     def _spread_of(self, own: Side, other: Side) -> Spread:
         return self.spread([own.stage.recipe, other.stage.recipe])

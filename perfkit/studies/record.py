@@ -101,7 +101,6 @@ class Record:
             compile_s=compile_s,
             peak_memory_bytes=side.peak.allocated if side.peak else None,
             peak_reserved_bytes=side.peak.reserved if side.peak else None,
-            communication=side.communication,
             **fields,
         )
         remarks = dict.fromkeys(_remarks(run, side, self._found))

@@ -83,8 +83,7 @@ def described(plan: Plan, load: bool = False) -> Source:
     every = [name for name, switch in switches().items() if switch.needs == "workload"]
     offers, facts = workloads.declared(plan.subject.workload, "offers"), DeviceFacts()
     if plan.subject.device.startswith("cuda"):
-        found = devices.accelerators()
-        facts = DeviceFacts(count=len(found.cuda), bf16=found.bf16)
+        facts = DeviceFacts(bf16=devices.accelerators().bf16)
     presets = workloads.declared(plan.subject.workload, "presets") or {}
     options = {**presets.get(plan.subject.size.name, {}), **plan.subject.options}
     known = every if offers is None else sorted(offers)  # a run says what is not there
@@ -113,8 +112,8 @@ def stage_diff(source: Source) -> tuple[str, str]:
     plan = source.plan
     device, ladder, heading = plan.subject.device, all_stages(source), "What it changes"
     if reason := ladder[-1].reason:
-        # A machine with enough GPUs for every stage.
-        gpus = Target("cuda", source.target.offers, source.target.convolves, count=8)
+        # A machine with a GPU.
+        gpus = Target("cuda", source.target.offers, source.target.convolves)
         device, ladder, heading = "cuda", ladder_stages(plan, gpus), f"n/a here: {reason}"
         if ladder[-1].reason:
             return heading, ""

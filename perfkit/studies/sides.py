@@ -15,7 +15,6 @@ from perfkit.errors import PerfkitError
 from perfkit.ladder.catalogue import Stage
 from perfkit.process.child import Conversation
 from perfkit.results.rounds import Rounds
-from perfkit.results.schema import Communication
 from perfkit.results.stats import Spread
 from perfkit.worker.messages import Block, Peak, Trained
 
@@ -33,7 +32,6 @@ class Side:
     cached: list[Block] = field(default_factory=list)
     """Slices on a batch that is already on the device."""
     peak: Peak | None = None
-    communication: Communication | None = None
     gpu_utilization: list[float] = field(default_factory=list)
     gpu_bytes: int = 0
     """What its process takes of the GPU's memory, seen from outside."""

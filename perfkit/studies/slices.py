@@ -7,7 +7,7 @@ from perfkit.errors import Cancelled, OutOfMemory, PerfkitError, TrainingEnded
 from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores, gpus
 from perfkit.studies.sides import Crowded, Machine, Measured, Round, Side
-from perfkit.worker.messages import Block, Peak
+from perfkit.worker.messages import Block
 
 MOSTLY = 0.5
 """A slice of which others took more of the cores than this is taken again."""
@@ -75,8 +75,6 @@ class Slices:
         for side in sides:
             if side.child:
                 _ask(side, "peak")
-            if side.child and side.stage.recipe.ranks > 1:
-                _ask(side, "communication", samples=rule.slice_samples)
 
 
 def _ask(side: Side, question: str, **arguments: float) -> None:
@@ -91,7 +89,5 @@ def _ask(side: Side, question: str, **arguments: float) -> None:
     side.child.suspend()
     if isinstance(answer, Block):
         side.cached.append(answer)
-    elif isinstance(answer, Peak):
-        side.peak = answer
     else:
-        side.communication = answer
+        side.peak = answer

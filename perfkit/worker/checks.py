@@ -13,8 +13,6 @@ from typing import Any
 
 import psutil
 import torch
-from torch import distributed
-from torch.nn.parallel import DistributedDataParallel
 
 from perfkit.recipe import switches
 from perfkit.results.schema import Mechanism
@@ -27,7 +25,6 @@ def facts(device: torch.device) -> DeviceFacts:
         return DeviceFacts()
     properties = torch.cuda.get_device_properties(device)
     return DeviceFacts(
-        count=torch.accelerator.device_count(),
         name=properties.name,
         uuid=f"GPU-{properties.uuid}",
         bf16=torch.version.hip is not None or properties.major >= 8,
@@ -45,12 +42,6 @@ def synchronize(device: torch.device) -> None:
     """Waits until the device has finished its work; a CPU always has."""
     if device.type not in ("cpu", "meta"):
         torch.accelerator.synchronize(device)
-
-
-def world() -> int:
-    """How many ranks train together."""
-    joined = distributed.is_available() and distributed.is_initialized()
-    return distributed.get_world_size() if joined else 1
 
 
 def compile_counters() -> CompileCounters:
@@ -88,12 +79,6 @@ def peak_bytes(device: torch.device) -> tuple[int | None, int | None]:
 
 
 # ---------------------------------------------------------------- models and tensors
-
-
-def distributed_model(model: Any) -> DistributedDataParallel | None:
-    """The module that averages gradients over the ranks; None with one rank."""
-    model = getattr(model, "_orig_mod", model)
-    return model if isinstance(model, DistributedDataParallel) else None
 
 
 def bytes_per_sample(batch: Any) -> int:
@@ -148,8 +133,6 @@ class View:
     """Keyword arguments of the calls that copied batches to the device."""
     copies_beside: bool = False
     """Whether they were made on other CUDA streams than the model's."""
-    averaged: int | None = None
-    """With several ranks, how many backward passes averaged their gradients."""
     first_graphs: int | None = None
     """Graphs that torch.compile had made after the first step: there should be no further ones."""
 
@@ -277,17 +260,7 @@ class View:
 
     def accumulation(self) -> Reading:
         evidence = f"{self.batches} batch(es), {self.updates} optimizer step(s)"
-        if self.averaged is not None:
-            evidence += f", gradients averaged over the ranks: {self.averaged}x"
-        return self.batches if self.updates == 1 and self.averaged in (None, 1) else None, evidence
-
-    def ranks(self) -> Reading:
-        size = world()
-        if size == 1:
-            return 1, "one process trains"
-        if not distributed_model(self.model):
-            return None, "the model is not in DistributedDataParallel"
-        return size, f"{size} ranks by {distributed.get_backend()}, in DistributedDataParallel"
+        return self.batches if self.updates == 1 else None, evidence
 
     def wait_policy(self) -> Reading:
         policy = first_environment().get("OMP_WAIT_POLICY", "")

@@ -13,9 +13,8 @@ from perfkit.results.schema import Mechanism
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Facts about a CUDA device; `count` are of its kind, `bf16` is without emulation. None of another."""
+    """Facts about a CUDA device, if it is one; `bf16` is without emulation. None of another."""
 
-    count: int | None = None
     name: str | None = None
     uuid: str | None = None
     bf16: bool | None = None

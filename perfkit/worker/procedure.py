@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import profiler
 
 from perfkit import registry
-from perfkit.worker.checks import compile_counters, peak_bytes, reset_peak, world
+from perfkit.worker.checks import compile_counters, peak_bytes, reset_peak
 from perfkit.worker.messages import Block, Peak
 from perfkit.worker.timeline import DeviceTimeline, HostTimeline, timeline
 
@@ -108,7 +107,7 @@ class Procedures:
     """A `Training` or a script, set before anything is measured.
 
     It has a `device`, a `loader` and the loader's `iterator`, which holds the worker processes,
-    `samples_per_step` over all ranks and `batches_per_step` of one. While entered, `hold` repeats one batch
+    `samples_per_step` and `batches_per_step`. While entered, `hold` repeats one batch
     on the device, and `phases` names the parts of a step for the profiler. `note` keeps a remark.
     """
     first_graphs = 0
@@ -148,7 +147,7 @@ class Procedures:
         self._timeline = timeline(self.subject.device, self._clock)
         while True:
             steps = len(taken.plain)
-            if steps >= count and (steps >= most or self.of_rank_0(enough())):
+            if steps >= count and (steps >= most or enough()):
                 break
             step = yield
             self._timeline.mark()
@@ -204,7 +203,7 @@ class Procedures:
             return self._clock() >= until or difference <= STEADY * statistics.median(before)
 
         warm = yield from self.take(window, "warm-up", MAX_WARMUP_STEPS, is_warm)
-        self._step_s = self.of_rank_0(statistics.median(warm.step_s[-window:]))
+        self._step_s = statistics.median(warm.step_s[-window:])
         reset_peak(self.subject.device)
         return warm
 
@@ -214,7 +213,7 @@ class Procedures:
         The training goes on where its last slice ended: it was suspended meanwhile, with its workers.
         """
         taken = yield from self.take(self.steps_for(samples, seconds), "measuring")
-        self._step_s = self.of_rank_0(statistics.median(taken.step_s))  # it may grow
+        self._step_s = statistics.median(taken.step_s)  # it may grow
         return taken.block()
 
     def steps_for(self, samples: int, seconds: float = 0.0) -> int:
@@ -222,7 +221,7 @@ class Procedures:
         needed = math.ceil(samples / max(1, self.subject.samples_per_step))
         steps = max(1, needed, math.ceil(seconds / self._step_s))
         workers = max(1, self._workers)
-        return int(self.of_rank_0(math.ceil(steps / workers) * workers))
+        return int(math.ceil(steps / workers) * workers)
 
     def ceiling(self, samples: int, seconds: float = 0.0) -> Job:
         """A slice on one batch that is already on the device, without a loader."""
@@ -231,13 +230,11 @@ class Procedures:
             return (yield from self.take(self.steps_for(samples, seconds), "cached batch")).block()
 
     def profile(self, path: str, stacks: bool, **schedule: int) -> Job:
-        """Takes steps with the profiler, and writes a trace of the active ones for each rank: its path.
+        """Takes steps with the profiler, and writes a trace of the active ones: its path.
 
         `schedule` is that of `torch.profiler.schedule`: wait, warmup, active.
         """
         file = Path(path)
-        if rank := int(os.environ.get("RANK", "0")):
-            file = file.with_name(file.name.replace(".json", f".rank{rank}.json"))
         part = str(file.with_name(f"part-{file.name}"))  # a file that is there is complete
         kinds: Any = profiler.ProfilerActivity
         recorder = profiler.profile(
@@ -266,14 +263,6 @@ class Procedures:
     @property
     def _workers(self) -> int:
         return getattr(self.subject.loader, "num_workers", 0) or 0
-
-    def of_rank_0(self, value: float) -> float:
-        """The value of rank 0: after different numbers of steps, ranks would wait for ever."""
-        if world() == 1:
-            return value
-        shared = torch.tensor([value], device=self.subject.device, dtype=torch.float64)
-        torch.distributed.broadcast(shared, 0)
-        return float(shared.item())
 
 
 @contextlib.contextmanager

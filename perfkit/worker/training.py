@@ -12,10 +12,9 @@ from torch.overrides import TorchFunctionMode
 from torch.profiler import record_function
 
 from perfkit import train
-from perfkit.parallel import mean_over_ranks
 from perfkit.program import Program
 from perfkit.recipe import Recipe
-from perfkit.worker.checks import View, compile_counters, distributed_model, first_tensor, world
+from perfkit.worker.checks import View, compile_counters, first_tensor
 from perfkit.worker.procedure import Step, workers_stopped
 
 OnPhase = Callable[[str], AbstractContextManager[Any]]
@@ -89,12 +88,11 @@ class Training(View):
     ) -> None:
         super().__init__(batches=0)
         self.recipe = recipe
-        self.samples_per_step = recipe.batch_size * recipe.accumulation * recipe.ranks
+        self.samples_per_step = recipe.batch_size * recipe.accumulation
         self.batches_per_step: float = recipe.accumulation
         self._program = program = MeasuredProgram(batches)
         self._steps = train.train(recipe, workload, device, seed, program)
         self.first = self.step()
-        # With several ranks on GPUs, the device is this rank's own.
         self.loader, self.model, self.optimizer, self.scaler, self.device = program.parts
         self.iterator = self.loader._iterator  # None without workers
         self.built_at = program.built_at
@@ -141,10 +139,9 @@ class Training(View):
     def observed_step(self) -> Step:
         """Takes one optimizer step, and notes what each switch does in it.
 
-        A hook on the outermost module is noticed neither by torch.compile nor by DistributedDataParallel, so
-        nothing is compiled again.
+        A hook on the outermost module is not noticed by torch.compile, so nothing is compiled again.
         """
-        ddp, copies = distributed_model(self.model), _Copies(self.device)
+        copies = _Copies(self.device)
 
         def called(_: Any, inputs: Any, outputs: Any) -> None:
             self.inputs, self.outputs = inputs[0], first_tensor(outputs)
@@ -157,8 +154,6 @@ class Training(View):
         def on_phase(name: str) -> AbstractContextManager[Any]:
             if name == "data":
                 copies.parts, self.batches = [], self.batches + 1
-            if name == "backward" and ddp:
-                self.averaged = (self.averaged or 0) + ddp.require_backward_grad_sync
             if name == "forward":
                 self.copies_beside = bool(copies.streams) and copies.stream() not in copies.streams
             return copies if name == "copy" else contextlib.nullcontext()
@@ -200,8 +195,7 @@ class _Copies(TorchFunctionMode):
 
 
 def losses(steps: Sequence[Step]) -> list[float]:
-    """The losses of steps as numbers, averaged over the ranks."""
+    """The losses of steps as numbers."""
     if not steps:
         return []
-    stacked = torch.stack([step.loss for step in steps]).float()
-    return [*(mean_over_ranks(stacked) if world() > 1 else stacked).tolist()]
+    return [*torch.stack([step.loss for step in steps]).float().tolist()]

@@ -5,7 +5,6 @@ import pytest
 
 from perfkit import export
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
-from perfkit.results.schema import Communication
 from perfkit.studies import rungs, sources
 from perfkit.studies.climb import climb
 from perfkit.studies.sources import Progress
@@ -15,14 +14,11 @@ from tests.unit.studies import fakes
 
 WORKLOAD = "perfkit.workloads.cifar_resnet18:CifarResNet18"
 OFFERS = sorted(CifarResNet18.offers)
-DESCRIPTION = Description({"image_size": 32}, OFFERS, DeviceFacts(count=8))
+DESCRIPTION = Description({"image_size": 32}, OFFERS, DeviceFacts())
 NAMES = sorted(set(OPTIMIZATIONS) - {"baseline"})
 IN_THE_ENVIRONMENT = ("allocator", "wait_policy")
 LOSSES = [2.3] * 8
 SCRIPT, SCRIPTS = export.script, {}
-COMMUNICATION = Communication(
-    bytes_per_step=1, step_s=1.0, compute_s=1.0, alone_s=0.0, rank_compute_s=[1.0], start_s=0.0
-)
 
 
 class Child(fakes.FakeChild):
@@ -31,8 +27,6 @@ class Child(fakes.FakeChild):
     def answer(self, question, arguments):
         if question == "describe":
             return DESCRIPTION
-        if question == "communication":
-            return COMMUNICATION
         answer = super().answer(question, arguments)
         return msgspec.structs.replace(answer, losses=LOSSES) if question == "train" else answer
 

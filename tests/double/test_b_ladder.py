@@ -1,9 +1,6 @@
 """Recipes on the double, from the command line down to the children: every switch that needs CUDA."""
 
-from types import SimpleNamespace
-
 import pytest
-import torch
 
 from perfkit.recipe import switches
 from perfkit.results.store import RunStore
@@ -36,15 +33,3 @@ def test_a_ladder_with_every_switch_that_needs_cuda_runs_from_end_to_end():
 
 def test_a_device_that_is_not_there_is_refused():
     assert "torch finds no device 'cuda:1'" in perfkit("run", "--device", "cuda:1", code=2).stderr
-
-
-def test_a_rank_takes_its_own_gpu(here, monkeypatch):
-    from perfkit import parallel
-
-    joined = []
-    fake = SimpleNamespace(is_initialized=lambda: False, init_process_group=joined.append, get_rank=lambda: 0)
-    monkeypatch.setattr(parallel, "distributed", fake)
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    assert parallel.join_ranks(torch.device("cuda"), seed=0) == torch.device("cuda", 0)
-    assert joined == ["nccl"]
-    assert here.device_index == [0]

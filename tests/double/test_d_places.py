@@ -13,7 +13,7 @@ from perfkit.additions.inside.syncs import detect_syncs
 from perfkit.additions.parity import check as parity
 from perfkit.additions.scripts.script import Script, Steps
 from perfkit.errors import RunFailed
-from perfkit.parallel import prefetched
+from perfkit.program import prefetched
 from perfkit.recipe import Recipe
 from perfkit.worker import checks, timeline
 from perfkit.worker.checks import View

@@ -107,16 +107,6 @@ def test_a_further_optimization_is_real_on_a_gpu(stage: str, further: dict[str, 
     assert all(mechanism.ok for mechanism in run.mechanism)
 
 
-def test_two_ranks_average_their_gradients_by_nccl() -> None:
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
-    _, run = measured(stages=["ranks"])
-    assert (run.status, run.reason) == ("ok", "")
-    assert run.communication and run.communication.bytes_per_step > 0
-    assert 0 < run.communication.start_s < run.communication.alone_s
-    assert "2 ranks by nccl" in evidence(run, "ranks")
-
-
 def test_sides_that_do_not_fit_beside_each_other_are_measured_one_after_the_other() -> None:
     batch = machine.facts()["gpus"][0]["memory_bytes"] // 36_000_000  # about 22 MB a sample: 60%
     recipe = Recipe(batch_size=batch, uint8_copy=True, device_resize=True)

@@ -10,7 +10,6 @@ import textwrap
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -38,7 +37,7 @@ def trained(child, workload="tests.support.toy:Toy", **switches):
 
 
 def process_of(child):
-    return child.trees[0].root
+    return child.tree.root
 
 
 def zygote_of(child):
@@ -102,32 +101,6 @@ def test_prints_go_to_the_log_and_not_into_messages():
         trained(child, "tests.support.toy:Unhurried")
         assert child.ask("slice", samples=16, seconds=0.0).samples >= 16
         assert child.log().splitlines()[0].endswith('"a print of the workload"}')
-
-
-def test_ranks_are_asked_as_one_and_end_together():
-    stop = threading.Event()
-
-    def on_progress(phase):
-        if phase == "measuring":
-            stop.set()
-
-    with Child(on_progress, stop, ranks=2) as child:
-        trained(child, ranks=2)
-        with pytest.raises(Cancelled):
-            child.ask("slice", samples=10**9, seconds=0.0)
-
-
-def test_of_ranks_that_fail_the_cause_is_told_not_that_the_others_lost_it():
-    with Child(ranks=2) as child, pytest.raises(RunFailed, match=r"^rank 1 of 2: .*\(toy.py:\d+\)"):
-        trained(child, "tests.support.toy:FailingRank", ranks=2)
-
-
-def test_on_a_mac_ranks_talk_over_its_loopback(monkeypatch):
-    monkeypatch.setattr(
-        "perfkit.process.child.sys", SimpleNamespace(platform="darwin", path=sys.path, flags=sys.flags)
-    )
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    assert call("os:getenv", "GLOO_SOCKET_IFNAME") == "lo0"
 
 
 def test_a_call_gives_the_result_of_a_fresh_process_or_says_how_it_ended():
@@ -212,7 +185,7 @@ def test_who_gives_up_while_torch_is_imported_sees_no_traceback_afterwards():
 
 
 def states(child):
-    return {process.status() for tree in child.trees for process in tree.processes()}
+    return {process.status() for process in child.tree.processes()}
 
 
 def test_a_suspended_side_does_nothing_with_all_that_it_started_and_goes_on_where_it_was():
@@ -258,7 +231,7 @@ def test_a_side_is_ended_once_and_never_by_a_number_that_belongs_to_somebody_els
     tree = Tree(stranger.pid)
     monkeypatch.setattr(tree.root, "_create_time", tree.root.create_time() - 100)
     tree.root._ident = (stranger.pid, tree.root.create_time() - 100)
-    child.trees = [tree]
+    child.tree = tree
     child.stop()
     assert stranger.poll() is None
     stranger.kill()
@@ -302,7 +275,7 @@ KILLED = """
     suspended.ask("describe", workload="tests.support.toy:Toy", **where)
     suspended.ask("train", recipe=Recipe(workers=2), seed=0, loss_steps=2, warmup_s=0.0)
     suspended.suspend()
-    stuck.lines[0].send(Question(1, "describe", dict(workload="stuck:Stuck", **where)))
+    stuck.line.send(Question(1, "describe", dict(workload="stuck:Stuck", **where)))
     while not pathlib.Path("held").exists():
         time.sleep(0.05)
     started = psutil.Process().children(recursive=True)

@@ -30,7 +30,7 @@ def train(count, *more):
     return whole(count - 1, *more)
 """
 PREFETCHER = """
-from perfkit.parallel import prefetched
+from perfkit.program import prefetched
 def prefetch(batches, device):
     yield from (batch for (batch,) in prefetched(([batch] for batch in batches), device))
 """

@@ -1,15 +1,12 @@
-"""Chapters on machines that are not here: the ladder on a simulated GPU, ranks on one GPU, on two, on a Mac."""
+"""Chapters on machines that are not here: the ladder on a simulated GPU."""
 
 import ast
 from pathlib import Path
 
 import jupytext
 import pytest
-import torch
 
 from perfkit import notebook as pk
-from perfkit.machine import devices
-from perfkit.studies import rungs
 
 OTHERS = (
     "%",
@@ -43,27 +40,3 @@ def test_the_cells_of_a_stage_run_on_a_simulated_gpu(path):
             exec(compile(ast.parse(cell.source), "cell", "exec"), scope)
     panel = scope["panel"]
     assert panel.runs[-1].simulated, panel.runs[-1].reason
-
-
-@pytest.mark.parametrize(
-    ("gpus", "mps", "device"), [(0, False, "cpu"), (0, True, "cpu"), (1, False, "cpu"), (2, False, "cuda")]
-)
-def test_two_ranks_train_on_two_gpus_or_else_on_the_cores(gpus, mps, device, monkeypatch):
-    """13: no rule refuses what it measures: NCCL needs a GPU for each rank, and MPS has no communication."""
-    found = devices.Found(cuda=["H200"] * gpus, mps=mps, bf16=True)
-    monkeypatch.setattr(devices, "accelerators", lambda: found)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    cells, scope = jupytext.read(FOLDER / "13_several_gpus.py").cells, {}
-    code = [cell.source for cell in cells if cell.cell_type == "code"]
-    for source in code[: next(at for at, source in enumerate(code) if "panel =" in source) + 1]:
-        exec(source, scope)
-    exec(next(cell.source for cell in cells if "merged =" in cell.source).split("merged.run")[0], scope)
-    stages = [
-        stage
-        for panel in (scope["panel"], scope["merged"])
-        for stage in rungs.all_stages(rungs.described(panel.plan))
-    ]
-    assert scope["panel"].plan.subject.device == scope["merged"].plan.subject.device == device
-    counts = [(stage.recipe.ranks, stage.recipe.accumulation) for stage in stages]
-    assert counts == [(1, 1), (2, 1), (2, 1), (2, 4)]
-    assert not any(stage.reason or stage.not_applied for stage in stages)

@@ -18,7 +18,7 @@ MEANINGS = {"on_gpu": True, "uuid": True, "device_prefetch": True, "on_cpu": Fal
 """Names in conditions, and whether they are true on a CUDA device."""
 ASKING = ("torch.cuda.is_", "is_capturing")
 """Calls that are true on a CUDA device alone."""
-WHOLE = {"parallel.py": ["prefetched"]}
+WHOLE = {"program.py": ["prefetched"]}
 """Functions that only CUDA runs."""
 ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 

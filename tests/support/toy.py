@@ -136,23 +136,6 @@ class WrongIn16Bits(Toy):
         return super().loss(outputs, targets) * (2 if outputs.dtype == torch.bfloat16 else 1)
 
 
-class FailingRank(Toy):
-    """One rank of two raises, the other does not."""
-
-    def loss(self, outputs, targets):
-        if os.environ.get("RANK") == "1":
-            raise ValueError("rank 1 has a broken sample")
-        return super().loss(outputs, targets)
-
-
-class Straggler(Toy):
-    """One rank of two computes 30 ms longer in every step."""
-
-    def loss(self, outputs, targets):
-        time.sleep(0.03 if os.environ.get("RANK") == "1" else 0.0)
-        return super().loss(outputs, targets)
-
-
 class Blocks(Toy):
     """A model of blocks, as most real ones are."""
 

@@ -1,19 +1,13 @@
 """Several ranks that train together: who is late and why, how well they scale, where a step goes."""
 
-SECTIONS = {"ranks": "perfkit.additions.ranks.scaling:sections"}
+COMMANDS = {
+    "scale": ("perfkit.additions.ranks.command:scale", "How a script scales, and what more ranks could give")
+}
+NOTEBOOK = {"scale": "perfkit.additions.ranks.panel:scale"}
 
-LAUNCHERS = dict.fromkeys(
-    (
-        "torchrun",
-        "torch.distributed.run",
-        "torch.distributed.launch",
-        "accelerate",
-        "deepspeed",
-        "srun",
-        "mpirun",
-        "python",
-        "python3",
-    ),
-    "perfkit.additions.ranks.command:watch",
-)
+_NAMES = (
+    "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "srun",
+    "mpirun", "python", "python3",
+)  # fmt: skip
+LAUNCHERS = dict.fromkeys(_NAMES, "perfkit.additions.ranks.command:watch")
 """Programs that start several processes: what watches them."""

@@ -1,9 +1,16 @@
-"""`perfkit watch -- torchrun …`."""
+"""`perfkit watch -- torchrun …`, and `perfkit scale`."""
+
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from perfkit.additions.ranks import scaled, scaling
 from perfkit.additions.ranks.launched import launch_of
+from perfkit.additions.ranks.scaling import Regime
 from perfkit.additions.ranks.watching import watch as watch_ranks
+from perfkit.additions.scripts.command import Arguments, Module, Program
+from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import options as cli
 
 
@@ -16,3 +23,39 @@ def watch(
     with cli.progress() as follow:
         result = watch_ranks(launch, follow, budget, whole)
     output.show(launch.describe(), result.sections(), result)
+
+
+def scale(
+    program: Program,
+    output: cli.Output,
+    arguments: Arguments = None,
+    *,
+    module: Module = False,
+    ranks: Annotated[str, typer.Option(help="numbers of ranks, two or more")] = "1,2",
+    strong: Annotated[
+        bool | None,
+        typer.Option(
+            "--strong/--weak", help="predict for a kept global batch, or for a kept batch of each rank"
+        ),
+    ] = None,
+    budget: Annotated[
+        float, typer.Option(min=3, help="seconds of training for each number of ranks, in three launches")
+    ] = scaling.BUDGET_S,
+    out: Annotated[Path | None, typer.Option("-o", metavar="FILE.png", help="write the picture here")] = None,
+) -> None:
+    """Are more GPUs worth it? Trains your script with each number of ranks, started by torchrun in turn.
+
+    Says samples/s, what is lost to what, and what more ranks could give at most. Whether the
+    global batch grows with the ranks is seen from the script's batches.
+    """
+    counts, script = scaling.counts_of(ranks), Launch(program, tuple(arguments or ()), module)
+    cli.check_writable(output.json_file, output.html_file, out)
+    regime: Regime | None = None
+    if strong is not None:
+        regime = "strong" if strong else "weak"
+    typer.echo(f"{program}: {budget:.0f} s of training with each of {counts} ranks, in turn", err=True)
+    with cli.progress() as follow:
+        found = scaling.scale(script, counts, regime, budget, follow)
+    if out:
+        cli.write(out, scaled.picture(found).png())
+    output.show(f"scale {program}", scaled.sections(found), found)

@@ -74,13 +74,15 @@ def lateness(states: Sequence[State]) -> Lateness | None:
     known = [_filled(state.steps) for state in states]
     numbers = set.intersection(*(set(steps) for steps in known)) if known else set()
     numbers = {number for number in numbers if number > _SKIPPED}
-    if len(numbers) < _FEWEST or len(states) < 2:
+    if len(numbers) < _FEWEST:
         return None
     table = [[steps[number] for steps in known] for number in sorted(numbers)]
     waits = [_waits(steps) for steps in table]
     step_s = fmean(max(step.seconds for step in steps) for steps in table)
     spent = [_spent(state.rank, at, table, waits) for at, state in enumerate(states)]
     found = Lateness(steps=len(table), step_s=step_s, spent=spent)
+    if len(states) == 1:
+        return found
     lost = [max(each) for each in waits]
     causing = [each.index(min(each)) for each in waits]
     by_rank = [

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -21,13 +22,14 @@ from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.errors import InvalidValue, RunFailed
 from perfkit.machine import cores
 from perfkit.process.child import POLL_S
-from perfkit.process.failures import LOST_RANK
 from perfkit.process.locks import check_cancelled
 
 WATCHER = "perfkit.additions.ranks.rank:Rank"
 QUIET_S, ANSWER_S, START_S, RESTART_S = 30.0, 5.0, 180.0, 60.0
 """Seconds without a step of any rank after which they hang; for an answer; until ranks train, and again."""
 _CLOCK_S = 2.0
+_LOST_RANK = re.compile(r"(?i)gloo|NCCL|c10d|Connection (closed|reset)|DistBackend|ProcessGroup|TCPStore")
+"""How a rank fails because it lost another one."""
 _decoder = msgspec.json.Decoder(Message)
 
 
@@ -91,7 +93,6 @@ class LaunchedRanks(WatchedScript):
         address = str(self.folder / "ranks")
         self._socket.bind(address)
         self._socket.listen()
-        self.lines = []
         return self._start(settings | {"watcher": WATCHER, "address": address, "everywhere": True})
 
     @property
@@ -213,9 +214,9 @@ class LaunchedRanks(WatchedScript):
     def failure(self) -> RunFailed:
         """Which rank failed first, with its last words; the others fail because they lose it."""
         failed = [state for state in self.states if state.failure]
-        first = min(failed, key=lambda state: bool(LOST_RANK.search(state.failure)), default=None)
+        first = min(failed, key=lambda state: bool(_LOST_RANK.search(state.failure)), default=None)
         mute = [seen for seen in self.ranks.values() if seen.line.closed and seen.state is None]
-        if mute and (first is None or LOST_RANK.search(first.failure)):
+        if mute and (first is None or _LOST_RANK.search(first.failure)):
             dead = mute[0]
             what = f"rank {dead.hello.rank} of {self.world} ended without a word after {dead.steps} steps "
             what += "or more (killed, most likely because memory ran out)"
@@ -232,7 +233,7 @@ class LaunchedRanks(WatchedScript):
         for seen in self.ranks.values():
             seen.line.close()
         self._socket.close()
-        self.trees[0].end()
+        self.tree.end()
         self._process.wait()
         self._files.cleanup()
 

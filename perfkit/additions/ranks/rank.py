@@ -97,7 +97,8 @@ class Rank:
         """A process is a rank once it has joined the group of all."""
         result = plain(*args, **kwargs)
         if self._line is None:
-            self._rank, self._world = dist.get_rank(), dist.get_world_size()
+            if dist.is_initialized():
+                self._rank, self._world = dist.get_rank(), dist.get_world_size()
             sock, by_slurm = socket.socket(socket.AF_UNIX), os.environ.get("SLURM_NTASKS_PER_NODE")
             local = int(os.environ.get("LOCAL_WORLD_SIZE") or by_slurm or self._world)
             try:
@@ -199,6 +200,8 @@ class Rank:
 
     def on_steps(self, steps: list[Step]) -> None:
         count, self._stepped_at = len(steps), clock()
+        if self._line is None and os.environ.get("WORLD_SIZE") == "1":
+            self._join(lambda: None)  # many scripts make no group for a single rank
         exposed = self._exposed / count
         for number, step in enumerate(steps, self.script.steps.count - count + 1):
             if number in _WEIGHED:

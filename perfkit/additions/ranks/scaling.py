@@ -1,67 +1,216 @@
-"""What runs of several ranks measured: their scaling, its forecast, and their communication."""
+"""How training scales with its ranks: what is lost to what, and what more ranks could give at most."""
 
-from collections.abc import Sequence
-from statistics import median
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Literal
 
-from perfkit.errors import InvalidValue
-from perfkit.recipe import Recipe
-from perfkit.results.run import Run
-from perfkit.results.schema import Communication
-from perfkit.show import units
-from perfkit.show.document import Col, Content, tabulate
-from perfkit.show.sentences import name
+import msgspec
+import numpy as np
 
+from perfkit.additions.ranks.lateness import EXCHANGE
+from perfkit.additions.ranks.launched import RankedLaunch
+from perfkit.additions.ranks.messages import PARTS
+from perfkit.additions.ranks.watching import WatchedRanks, watch
+from perfkit.additions.scripts.watched import Launch
+from perfkit.errors import InvalidValue, RunFailed
+from perfkit.machine import cores
+from perfkit.process.locks import EVERYTHING, device_lock
+from perfkit.results import stats
+from perfkit.results.stats import Estimate
+from perfkit.studies.sources import Progress
 
-def sections(runs: Sequence[Run]) -> list[Content]:
-    """Where a step of several ranks goes; nothing for runs of one rank."""
-    ranked = [run for run in runs if run.communication]
-    columns = (
-        Col("recipe", name),
-        Col("step", "communication.step_s", units.duration),
-        Col("computing", "communication.compute_s", units.duration),
-        Col("averaging alone", "communication.alone_s", units.duration),
-        Col("exposed", lambda run: exposed_s(run.communication), units.duration),
-        Col("bytes per step", "communication.bytes_per_step", units.size),
-        Col("slowest rank / median", lambda run: straggling(run.communication), units.times),
-    )
-    return [tabulate(columns, ranked, "Communication")] if ranked else []
-
-
-def exposed_s(measured: Communication) -> float:
-    """The part of the communication that lengthens the step."""
-    return max(0.0, measured.step_s - measured.compute_s)
+Regime = Literal["strong", "weak", "neither"]
+"""Strong: the global batch is kept, so a rank's becomes smaller; weak: a rank's batch is kept."""
+BUDGET_S, LAUNCHES = 30.0, 3
+"""Seconds for which each number of ranks is watched, in so many launches, which take turns."""
+LOSSES = ("exposed communication", "waits for unlike ranks", "loading", "slower computing")
+_ALIKE, _FURTHER = 0.05, (2, 4, 8)
+"""How far batches of one size may differ; how many times as many ranks as were measured are predicted."""
 
 
-def straggling(measured: Communication) -> float:
-    """`compute_s` of the slowest rank / of the median rank."""
-    return max(measured.rank_compute_s) / median(measured.rank_compute_s)
+class Ranks(msgspec.Struct, frozen=True, kw_only=True):
+    """So many ranks: samples/s of all together, and what a mean step of a mean rank consists of, in seconds.
 
-
-def efficiency(alone: Run, many: Run) -> float:
-    """Scaling efficiency: samples/s of all ranks / (ranks × samples/s of one), 1 is perfect."""
-    if not (alone.samples_per_s and many.samples_per_s) or Recipe.from_dict(alone.recipe).ranks > 1:
-        raise InvalidValue("scaling needs a run of one rank and one of several", "Measure both")
-    return many.samples_per_s.value / Recipe.from_dict(many.recipe).ranks / alone.samples_per_s.value
-
-
-def forecast(run: Run, latency_s: float | None = None, bytes_per_s: float | None = None) -> dict[int, float]:
-    """Predicted efficiency by number of ranks: what a run of several ranks measured, in a larger ring.
-
-    A ring all-reduce of b bytes over n ranks takes 2 (n-1) α + 2 (n-1)/n b/β, with the latency α of a hop and
-    the bandwidth β of a link. If None, those that give back the measured collectives. The share of the
-    communication that overlaps with backward is assumed to stay the same.
+    `parts` are those of a step, then `unlike` (waits for others), `exposed` and `hidden` communication.
+    `batch`: samples of a step on one rank. `taken`: the share of the cores that other programs took.
     """
-    measured, ranks = run.communication, Recipe.from_dict(run.recipe).ranks
-    if measured is None:
-        raise InvalidValue(f"{run.title} has one rank: nothing was communicated", "Measure it with ranks=2")
-    hops = 2 * (ranks - 1)
-    alpha = measured.start_s / hops if latency_s is None else latency_s
-    moving_s = max(measured.alone_s - measured.start_s, 1e-9)
-    beta = hops / ranks * measured.bytes_per_step / moving_s if bytes_per_s is None else bytes_per_s
-    exposed = min(1.0, exposed_s(measured) / measured.alone_s) if measured.alone_s else 0.0
 
-    def step_s(count: int) -> float:
-        hops = 2 * (count - 1)
-        return measured.compute_s + exposed * (hops * alpha + hops / count * measured.bytes_per_step / beta)
+    ranks: int
+    samples_per_s: Estimate
+    batch: float
+    parts: dict[str, float]
+    gradient_bytes: int
+    threads: int
+    workers: int
+    device: str
+    taken: float
 
-    return {count: measured.compute_s / step_s(count) for count in (1, 2, 4, 8, 16, 32, 64)}
+    @property
+    def step_s(self) -> float:
+        """The whole step."""
+        return _step_s(self.parts)
+
+    def efficiency(self, base: "Ranks") -> float:
+        """The rate of a rank here / that of a rank in `base`; 1 is perfect."""
+        return self.samples_per_s.value / self.ranks / (base.samples_per_s.value / base.ranks)
+
+    def losses(self, base: "Ranks") -> dict[str, float]:
+        """By cause, the share of the perfect rate that is lost; together they are 1 - efficiency.
+
+        A part of a step is compared for one sample. What the measured parts do not explain is computing.
+        """
+        shares = [
+            (self.parts[part] / self.batch - base.parts[part] / base.batch) * self.batch / self.step_s
+            for part in ("exposed", "unlike", "waiting")
+        ]
+        shares.append(1 - self.efficiency(base) - sum(shares))
+        return dict(zip(LOSSES, shares, strict=True))
+
+
+class Scaling(msgspec.Struct, frozen=True, kw_only=True):
+    """What training with several numbers of ranks has shown, the fewest first.
+
+    `seen`: how the script's batches grow; `predicted`: what more ranks could give, as `regime` says.
+    `bytes_per_s`: of the exchange of gradients, in a ring. `failures`: by the number of ranks.
+    """
+
+    command: str
+    cores: int
+    measured: list[Ranks]
+    seen: Regime
+    regime: Regime
+    predicted: list[Ranks]
+    bytes_per_s: float
+    failures: dict[int, str] = {}
+
+
+def counts_of(text: str) -> list[int]:
+    """The numbers in `1,2,4`, the fewest ranks first; `InvalidValue` unless they are two or more."""
+    words = [word.strip() for word in text.split(",")]
+    counts = sorted({int(word) for word in words if word.isdecimal()})
+    if len(counts) < 2 or counts[0] < 1 or not all(word.isdecimal() for word in words):
+        raise InvalidValue(f"--ranks was given '{text}'", "Give two or more numbers from 1 on, such as 1,2,4")
+    return counts
+
+
+def scale(
+    script: Launch,
+    counts: Sequence[int],
+    regime: Regime | None = None,
+    budget_s: float = BUDGET_S,
+    progress: Progress | None = None,
+) -> Scaling:
+    """Trains a script with each of these numbers of ranks, in turn.
+
+    `regime`: what is predicted; as the script does it if None. Raises `RunFailed` where fewer than two
+    numbers of ranks train.
+    """
+    progress = progress or Progress()
+    seen, failures = {count: list[WatchedRanks]() for count in counts}, dict[int, str]()
+    waiting = f"waiting: another run uses {EVERYTHING}"
+    with device_lock(EVERYTHING, progress.cancelled, lambda: progress.phase(waiting)):
+        for number, count in enumerate([*counts] * LAUNCHES):
+            progress.reach(number / (LAUNCHES * len(counts)), f"ranks: {count}")
+            if count in failures:
+                continue
+            try:
+                seen[count].append(_watched(launch_with(script, count), count, budget_s, progress))
+            except RunFailed as problem:
+                if not any(seen.values()) or len(counts) - len(failures) <= 2:
+                    raise
+                failures[count] = problem.what
+    measured = [_ranks(count, seen[count]) for count in counts if count not in failures]
+    last, found = measured[-1], _regime(measured)
+    exchange_s = last.parts["exposed"] + last.parts["hidden"]
+    return Scaling(
+        command=launch_with(script, last.ranks).describe(),
+        cores=cores.usable_cores(),
+        measured=measured,
+        seen=found,
+        regime=regime or found,
+        predicted=[at_most(last, times * last.ranks, regime or found) for times in _FURTHER],
+        bytes_per_s=ring(last.ranks) * last.gradient_bytes / exchange_s if exchange_s else 0.0,
+        failures=failures,
+    )
+
+
+def launch_with(script: Launch, ranks: int) -> RankedLaunch:
+    """The script, started by torchrun with so many ranks."""
+    how = ["--standalone", "--nproc-per-node", str(ranks)]
+    if script.module:
+        how.append("--module")
+    return RankedLaunch("torch.distributed.run", (*how, script.program, *script.arguments), module=True)
+
+
+def _watched(launch: RankedLaunch, count: int, budget_s: float, progress: Progress) -> WatchedRanks:
+    seen = watch(launch, progress, budget_s / LAUNCHES)
+    if seen.ranks != count:
+        what = f"torchrun started {count} ranks, and the script's group has {seen.ranks}"
+        raise RunFailed(what, "Let the script take RANK and WORLD_SIZE from torchrun, and start none itself")
+    if not seen.lateness:
+        what = f"only {seen.steps} steps were seen (ranks: {count})"
+        raise RunFailed(what, "Let the script train for longer, or watch it for longer: --budget 120")
+    return seen
+
+
+def _ranks(count: int, launches: Sequence[WatchedRanks]) -> Ranks:
+    """What the launches with so many ranks say together."""
+    spent = [seen.lateness.spent for seen in launches if seen.lateness]
+    rates = [sum(each.samples_per_s for each in ranks) for ranks in spent]
+    counts, sizes = stats.weights([seen.taken for seen in launches], len(launches)), [1] * len(launches)
+    mean = stats.nested(np.log(rates), sizes, counts, stats.OF_SCRIPTS)
+    rate, half = math.exp(mean.centre), math.exp(mean.half)
+    every, first = [each for ranks in spent for each in ranks], launches[0].states[0]
+    parts = {PARTS[at]: fmean(each.parts[at] for each in every) for at in range(EXCHANGE)}
+    samples = [each.samples_per_s * (sum(each.parts) + each.for_others + each.exposed) for each in every]
+    parts["unlike"] = fmean(each.for_others for each in every)
+    parts["exposed"] = fmean(each.exposed for each in every)
+    parts["hidden"] = fmean(each.hidden for each in every)
+    return Ranks(
+        ranks=count,
+        samples_per_s=Estimate(rate, rate / half, rate * half),
+        batch=round(fmean(samples), 1),
+        parts=parts,
+        gradient_bytes=sum(ddp.bytes for ddp in first.ddps),
+        threads=first.threads,
+        workers=first.loader.workers if first.loader else 0,
+        device=first.device,
+        taken=fmean(seen.taken for seen in launches),
+    )
+
+
+def _regime(measured: Sequence[Ranks]) -> Regime:
+    """Whether the batch of a rank is kept, or that of all ranks."""
+    base = measured[0]
+    if all(abs(each.batch / base.batch - 1) < _ALIKE for each in measured):
+        return "weak"
+    if all(abs(each.batch * each.ranks / (base.batch * base.ranks) - 1) < _ALIKE for each in measured):
+        return "strong"
+    return "neither"
+
+
+def ring(ranks: int) -> float:
+    """How many times each rank sends the bytes of an all-reduce in a ring."""
+    return 2 * (ranks - 1) / ranks
+
+
+def at_most(last: Ranks, ranks: int, regime: Regime) -> Ranks:
+    """What more ranks could give at most, by what the most ranks that were measured have shown.
+
+    What is done for each sample shrinks with the batch; the optimizer's step stays (Amdahl). The exchange
+    takes its bytes in a ring / the measured bandwidth, and as much of it is hidden. No rank is late.
+    """
+    batch = last.batch * last.ranks / ranks if regime == "strong" else last.batch
+    parts = {name: seconds * batch / last.batch for name, seconds in last.parts.items()}
+    longer = ring(ranks) / ring(last.ranks)
+    parts["optimizer"], parts["unlike"] = last.parts["optimizer"], 0.0
+    parts["hidden"] = min(last.parts["hidden"] * longer, parts["backward"])
+    parts["exposed"] = (last.parts["exposed"] + last.parts["hidden"]) * longer - parts["hidden"]
+    rate = ranks * batch / _step_s(parts)
+    rates = Estimate(rate, rate, rate)
+    return msgspec.structs.replace(last, ranks=ranks, samples_per_s=rates, batch=batch, parts=parts)
+
+
+def _step_s(parts: Mapping[str, float]) -> float:
+    return sum(parts.values()) - parts["hidden"]

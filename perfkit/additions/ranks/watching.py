@@ -51,6 +51,8 @@ class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def first_sentence(self) -> str:
         """The largest avoidable thing."""
+        if self.ranks == 1:
+            return "Only one rank trains: `perfkit scale` says what more would give."
         if self.findings and self.findings[0].weight >= WORTH_A_SENTENCE:
             return self._of_finding(self.findings[0])
         found = self.lateness
@@ -138,7 +140,7 @@ def _result(launched: LaunchedRanks, how: str, taken: float) -> WatchedRanks:
         threads=states[0].threads,
         steps=min(state.count for state in states),
         lateness=late,
-        findings=causes.findings(symptoms),
+        findings=causes.findings(symptoms) if len(states) > 1 else [],
         states=[msgspec.structs.replace(state, steps=[], stacks=[], rows={}) for state in states],
         printed=warnings_of(launched.written("err")),
         warnings=[*_remarks(launched, taken), *noted],
@@ -206,7 +208,7 @@ def _place_of(state: State | None) -> str:
 def _stacks(launched: LaunchedRanks, told: dict[int, State]) -> Iterator[str]:
     for rank, state in told.items():
         yield f"rank {rank}: " + " <- ".join(map(place, state.at))
-    members = {process.pid for tree in launched.trees for process in tree.processes()}
+    members = launched.pids()
     mute = [seen.hello for rank, seen in launched.ranks.items() if rank not in told]
     for hello in mute:
         if hello.pid in members:

@@ -49,7 +49,7 @@ class Observed(ScriptSource):
         title, child = side.stage.title, side.child
         if title in self._observed or child is None:
             return
-        memory = Memory.of(child.trees[0])
+        memory = Memory.of(child.tree)
         with contextlib.suppress(PerfkitError):  # it has ended, or a person stopped it
             seen = child.ask(BEHAVIOUR)
             self._observed[title] = structs.replace(seen, memory=memory.peak + memory.others)
@@ -112,7 +112,7 @@ class _Life:
 
     def go_on(self) -> None:
         self.has_ended = self.child.ask("run_on", steps=_FOREVER, seconds=TURN_S)
-        memory = Memory.of(self.child.trees[0])
+        memory = Memory.of(self.child.tree)
         self._memory = max(self._memory, memory.peak + memory.others)
         self.child.suspend()
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils import data
 
 from perfkit.additions.guard.outputs import Outputs, clock
@@ -313,8 +314,8 @@ class Questions(Procedures):
 
 
 def _inner(model: Any) -> Any:
-    ddp = checks.distributed_model(model)
-    return ddp.module if ddp else getattr(model, "_orig_mod", model)
+    model = getattr(model, "_orig_mod", model)
+    return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def _save(script: Script, plain: Any, *args: Any, **kwargs: Any) -> Any:

@@ -138,7 +138,7 @@ class WatchedScript(Conversation):
         }
         self.on_progress("waiting for its second step")
         self._process = self._begin(settings)
-        self.trees = [Tree(self._process.pid)]
+        self.tree = Tree(self._process.pid)
         self.is_training = False
         """Whether it has answered: it has taken steps."""
         self.before_slice: Callable[..., dict[str, Any]] | None = None
@@ -149,8 +149,7 @@ class WatchedScript(Conversation):
 
     def _begin(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
         """Starts it, with a line to its process."""
-        ours, theirs = Pipe()
-        self.lines = [ours]
+        self.line, theirs = Pipe()
         with theirs:
             line = theirs.fileno()
             return self._start(settings | {"watcher": _WATCHER, "line": line}, pass_fds=[line])
@@ -227,7 +226,7 @@ class WatchedScript(Conversation):
 
     # ------------------------------------------------------------ asking
 
-    def death(self, rank: int) -> RunFailed | None:
+    def death(self) -> RunFailed | None:
         code = self._process.poll()
         if code is None:
             return self._trains_elsewhere()
@@ -243,7 +242,7 @@ class WatchedScript(Conversation):
         if self.is_training or time.monotonic() < self._look_again_at:
             return None
         self._look_again_at = time.monotonic() + _ELSEWHERE_S
-        before, self._cpu_s = self._cpu_s, _cpu_seconds(self.trees[0])
+        before, self._cpu_s = self._cpu_s, _cpu_seconds(self.tree)
         if not before:
             return None
         busy = {pid: spent - before.get(pid, 0.0) for pid, spent in self._cpu_s.items()}
@@ -256,7 +255,7 @@ class WatchedScript(Conversation):
         remedy = f"Watch all of them: perfkit watch -- {self.launch.describe()}"
         return RunFailed(what, remedy)
 
-    def cause(self, rank: int, failure: RunFailed) -> RunFailed:
+    def told(self, failure: RunFailed) -> RunFailed:
         # It may be one of two that are compared.
         failure.what = failure.what.replace("the script ", f"{self.launch.program} ", 1)
         failure.output = "\n".join(self.written("err")[-200:]).rstrip()
@@ -266,10 +265,10 @@ class WatchedScript(Conversation):
 
     def stop(self) -> None:
         """Ends it at its next step if that comes soon, so that it is not interrupted while it writes."""
-        self.lines[0].close()
+        self.line.close()
         self.resume()
-        self.trees[0].await_end(GRACE_S)
-        self.trees[0].end()
+        self.tree.await_end(GRACE_S)
+        self.tree.end()
         self._process.wait()
         self._files.cleanup()
 

@@ -200,7 +200,7 @@ class _Watching:
 
     def _go_on(self, whole: bool) -> Growth | None:
         """Lets it go on by itself; how its memory grew meanwhile: looks take some for themselves."""
-        first, left_s = Memory.of(self._script.trees[0]), self._until - time.monotonic()
+        first, left_s = Memory.of(self._script.tree), self._until - time.monotonic()
         began = self._script.ask("account").last
         if left_s > 0 or whole:
             seconds = _FOREVER if whole else _GOING_ON * left_s
@@ -210,7 +210,7 @@ class _Watching:
         if self._until > 0:
             self._account, self._facts = self._script.ask("account"), self._script.ask("describe")
             self._denormal = self._script.ask(evidence.STATE)
-        steps, last = self._account.last - began, Memory.of(self._script.trees[0])
+        steps, last = self._account.last - began, Memory.of(self._script.tree)
         if not (first.own and last.own and steps > 0):
             return None
         return Growth(steps, first.own, last.own, first.others, last.others, last.threads)

@@ -4,4 +4,3 @@ Nothing here is measured, and everything that comes out says *simulated*.
 """
 
 SOURCES = {"sim": "perfkit.additions.simulate.source:Simulated"}
-SECTIONS = {"article": "perfkit.additions.simulate.article:sections"}

@@ -73,8 +73,6 @@ def test_a_card_names_its_switch_and_shows_the_official_documentation():
         (Recipe(workers=2, amp="bf16"), "tolerance"),
         (Recipe(amp="bf16", accumulation=2), "changes training"),
         (Recipe(batch_size=16, accumulation=2), "tolerance"),
-        (Recipe(ranks=2), "changes training"),
-        (Recipe(ranks=2, batch_size=16), "tolerance"),
     ],
 )
 def test_a_recipe_has_the_loosest_class_of_its_changes(recipe, expected):

@@ -54,7 +54,6 @@ def test_a_script_reads_as_a_person_would_write_it(golden):
         compile=True,
         optimizer_impl="fused",
         accumulation=2,
-        ranks=2,
         wait_policy="passive",
     )
     for name, used in (("script_baseline", Recipe()), ("script_of_many_switches", recipe)):

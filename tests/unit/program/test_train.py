@@ -5,7 +5,6 @@ import itertools
 import pytest
 import torch
 
-from perfkit import parallel
 from perfkit.recipe import Recipe
 from perfkit.train import train
 from tests.support.toy import Points, Toy
@@ -50,19 +49,3 @@ def test_accumulation_yields_the_mean_loss_of_its_batches_and_steps_once():
     split = losses(several, steps=2, batch_size=4, accumulation=2)
     assert split == pytest.approx(losses(one, steps=2), rel=1e-5)
     assert one.steps == several.steps == 2
-
-
-def test_ranks_share_each_shuffle_and_draw_random_numbers_of_their_own(monkeypatch):
-    drawn, epochs = set(), []
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    for rank in range(2):
-        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
-        assert parallel.join_ranks(CPU, seed=3) == CPU
-        drawn.add(torch.rand(1).item())
-        sampler = parallel.RankSampler(range(10), 2, rank, seed=3, drop_last=True)
-        epochs.append([[*sampler], [*sampler]])
-    order = [*torch.utils.data.RandomSampler(range(10), generator=torch.Generator().manual_seed(3))]
-    (first, second), (other_first, other_second) = epochs
-    assert len(drawn) == 2
-    assert (order[::2], order[1::2]) == (first, other_first)
-    assert sorted(second + other_second) == list(range(10)) and second != first

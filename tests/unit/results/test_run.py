@@ -70,7 +70,7 @@ def test_what_was_not_measured_is_none_and_never_zero():
     (stage,) = plain["stages"]
     absent = """samples_per_s step_s data_wait_s data_wait_share ceiling_samples_per_s pipeline_efficiency
         startup_s compile_s peak_memory_bytes batch_bytes_per_sample h2d_bytes_per_sample speedup_vs_previous
-        speedup_vs_baseline disturbed utilization communication simulated decision origin script"""
+        speedup_vs_baseline disturbed utilization simulated decision origin script"""
     assert {name: stage[name] for name in absent.split()} == dict.fromkeys(absent.split())
     assert run(raw=Raw(step_s=[1.0, 1.0], data_wait_s=[0.5, 0.5], warmup_steps=2)).data_wait_share is None
 

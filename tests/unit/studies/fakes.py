@@ -41,9 +41,7 @@ class FakeMachine:
         """Every answer to this question is a problem, where it applies to the child."""
         self.fails = lambda child, asked: problem if asked == question and when(child) else None
 
-    def start(
-        self, on_progress=None, cancelled=None, timeout_s=None, environment=None, ranks=1, generation=0
-    ):
+    def start(self, on_progress=None, cancelled=None, timeout_s=None, environment=None, generation=0):
         self.now += self.start_s
         self.children.append(FakeChild(self, len(self.children), on_progress, cancelled))
         self.generations.append(generation)

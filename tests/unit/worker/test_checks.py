@@ -22,7 +22,7 @@ def seen(**switches):
 
 
 def test_every_reader_tells_a_switch_that_is_on_from_one_that_is_off():
-    """On a CPU, in one process; what needs a GPU or ranks is proven there."""
+    """On a CPU, in one process; what needs a GPU is proven there."""
     states = {
         "batch_size": 16, "workers": 1, "prefetch_factor": 4, "zero_grad_set_to_none": False, "amp": "bf16",
         "cudnn_benchmark": True, "fp32_precision": "tf32", "optimizer_impl": "foreach", "accumulation": 2,

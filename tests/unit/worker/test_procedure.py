@@ -7,9 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
-from perfkit.worker import procedure, session, timeline
+from perfkit.worker import procedure, timeline
 from perfkit.worker.messages import Block
 from perfkit.worker.procedure import Procedures, Step, drive
 
@@ -198,20 +197,3 @@ def test_steps_with_something_else_in_them_do_not_count_unless_half_of_the_steps
     half = Subject(marks=[{"new epoch"}, NOTHING])
     assert [len(half.slice(samples=16).step_s) for _ in range(3)] == [4, 7, 4]
     assert half.notes == ["every second step has new epoch in it, so that is part of a step here"]
-
-
-def test_ranks_do_what_rank_0_decides(monkeypatch):
-    """Each rank by itself would take other numbers of steps, and wait for the others for ever."""
-    monkeypatch.setattr(procedure, "world", lambda: 2)
-    monkeypatch.setattr(torch.distributed, "broadcast", lambda tensor, source: tensor.fill_(7.0))
-    assert Subject().procedure.steps_for(4) == 7
-
-
-def test_gradients_stay_on_their_rank_also_where_the_program_says_when_they_are_averaged():
-    model = DistributedDataParallel.__new__(DistributedDataParallel)
-    torch.nn.Module.__init__(model)
-    model.require_backward_grad_sync = True
-    with session.without_averaging():
-        model.require_backward_grad_sync = True
-        assert model.require_backward_grad_sync is False
-    assert model.require_backward_grad_sync is True

@@ -223,7 +223,7 @@ def test_runs_of_a_recording_have_its_picture_and_others_are_measured_once(monke
     assert panel.of_runs([mine[0], *others], here, Progress()) is None, (
         "its steps contradict what was compared"
     )
-    several = [msgspec.structs.replace(run, id="x", recipe={**run.recipe, "ranks": 2}) for run in mine]
+    several = [msgspec.structs.replace(run, id="x", recipe={**run.recipe, "accumulation": 2}) for run in mine]
     assert panel.of_runs(several, here, Progress()) is None
 
 

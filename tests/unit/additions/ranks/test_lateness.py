@@ -47,7 +47,7 @@ def test_the_rank_that_waits_least_is_late_and_waiting_is_what_others_exchange_l
 def test_alike_ranks_are_not_late_and_too_few_steps_say_nothing():
     assert lateness(ranks(0.80, 0.82)).late is None
     assert lateness(ranks(0.2, 0.9, steps=6)) is None
-    assert lateness(ranks(0.2)) is None
+    assert lateness(ranks(0.2)).late is None
 
 
 def test_late_at_times_is_told_from_late_always_with_what_was_in_these_steps():

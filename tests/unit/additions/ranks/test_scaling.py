@@ -1,62 +1,154 @@
-"""Several ranks: their scaling, its forecast, and the table of their communication."""
+"""How training scales with its ranks: what is lost to what, and what more ranks could give at most."""
 
 import msgspec
 import pytest
 
-from perfkit.additions.ranks import scaling
-from perfkit.errors import InvalidValue
-from perfkit.recipe import Recipe
-from perfkit.results.run import Run
-from perfkit.results.schema import Communication, Raw
-from perfkit.show import tables, terminal
-from tests.unit.show.fake_runs import session
+from perfkit.additions.ranks import scaled, scaling
+from perfkit.additions.ranks.lateness import lateness
+from perfkit.additions.ranks.messages import State, StepOfRank
+from perfkit.additions.ranks.watching import WatchedRanks
+from perfkit.additions.scripts.watched import Launch
+from perfkit.errors import InvalidValue, RunFailed
+from perfkit.show import terminal
+from tests.unit.additions.ranks.test_lateness import DDP
 
-TIMES = Communication(
-    bytes_per_step=44_000_000,
-    step_s=0.05,
-    compute_s=0.04,
-    alone_s=0.02,
-    rank_compute_s=[0.04, 0.044],
-    start_s=1e-5,
+
+def state(rank, parts, samples=8, hidden=0.0, threads=1):
+    """A rank whose steps have these parts: waiting, forward, backward, optimizer, own code, exchange."""
+    about = {"hidden": hidden, "is_read": True, "syncs": 1, "samples": samples, "elements": 8, "marks": []}
+    steps = [StepOfRank(number=n, seconds=sum(parts), parts=parts, **about) for n in range(1, 31)]
+    return State(rank=rank, count=30, steps=steps, ddps=[DDP], threads=threads)
+
+
+def seen(states, taken=0.0):
+    """What watching a launch has shown."""
+    about = {"command": "", "ranks": len(states), "nodes": 1, "device": "cpu", "cores": 2, "threads": 1}
+    return WatchedRanks(**about, steps=30, lateness=lateness(states), states=states, taken=taken)
+
+
+def measured(count, *states, taken=0.0):
+    return scaling._ranks(count, 2 * [seen([*states], taken)])
+
+
+def one(**more):
+    return measured(1, state(0, [0.1, 0.3, 0.5, 0.1, 0.0, 0.0], **more))
+
+
+def two(samples=8, **more):
+    """Rank 1 computes 0.2 s longer in backward, and each loads 0.1 s longer than one alone."""
+    early = state(0, [0.2, 0.3, 0.5, 0.1, 0.0, 0.9], samples, hidden=0.3)
+    late = state(1, [0.2, 0.3, 0.7, 0.1, 0.0, 0.7], samples, hidden=0.3)
+    return measured(2, early, late, **more)
+
+
+def found(*ranks, **more):
+    regime = scaling._regime(ranks)
+    predicted = [scaling.at_most(ranks[-1], 4, more.get("regime", regime))]
+    fields = {
+        "bytes_per_s": 400.0,
+        "seen": regime,
+        "regime": regime,
+        "predicted": predicted,
+        "measured": [*ranks],
+        **more,
+    }
+    return scaling.Scaling(command="torchrun train.py", **{"cores": 2, **fields})
+
+
+def test_what_is_lost_sums_to_what_the_efficiency_lacks():
+    base, many = one(), two()
+    assert (base.samples_per_s.value, many.samples_per_s.value) == pytest.approx((8.0, 16 / 2.0))
+    assert many.efficiency(base) == pytest.approx(0.5)
+    lost = many.losses(base)
+    assert lost == pytest.approx(dict(zip(scaling.LOSSES, (0.35, 0.05, 0.05, 0.05), strict=True)))
+    assert sum(lost.values()) == pytest.approx(1 - many.efficiency(base))
+    assert base.losses(base) == pytest.approx(dict.fromkeys(scaling.LOSSES, 0.0))
+    assert many.samples_per_s.low < many.samples_per_s.value < many.samples_per_s.high
+
+
+@pytest.mark.parametrize(
+    ("samples", "regime", "words"),
+    [
+        (8, "weak", "Weak scaling: each rank keeps"),
+        (4, "strong", "the global batch is kept"),
+        (6, "neither", "Neither"),
+    ],
 )
+def test_strong_and_weak_scaling_are_told_by_the_batches(samples, regime, words):
+    result = found(one(), two(samples))
+    assert result.seen == regime and words in terminal.text(scaled.sections(result))
 
 
-def ranked(ranks, rate, **more):
-    about = {"id": "r", "session": "s", "created": "", "stage": "x", "workload": "w", "device": "cpu"}
-    recipe = Recipe(ranks=ranks).to_dict()
-    return Run(**about, title="X", recipe=recipe, raw=Raw(block_samples_per_s=[rate]), **more)
+def test_more_ranks_give_at_most_what_the_ring_and_the_undivided_work_leave():
+    many = two()
+    weak = scaling.at_most(many, 4, "weak")
+    exchange = 1.5 * (0.7 + 0.3)  # 2 (n-1)/n of the bytes: 1.5 for four ranks, 1 for two
+    assert weak.parts["exposed"] == pytest.approx(0.7 * exchange)
+    assert weak.step_s == pytest.approx(0.2 + 0.3 + 0.6 + 0.1 + 0.7 * exchange)
+    assert weak.samples_per_s.value == pytest.approx(4 * 8 / weak.step_s)
+    strong = scaling.at_most(many, 8, "strong")
+    assert strong.parts["exposed"] == pytest.approx(1.75 - 0.6 / 4), "no more is hidden than backward takes"
+    assert strong.step_s == pytest.approx((0.2 + 0.3 + 0.6) / 4 + 0.1 + strong.parts["exposed"])
 
 
-def test_efficiency_is_the_rate_of_a_rank_over_that_of_one_alone():
-    assert scaling.efficiency(ranked(1, 100), ranked(4, 320)) == pytest.approx(0.8)
-    with pytest.raises(InvalidValue, match="one rank and one of several"):
-        scaling.efficiency(ranked(2, 100), ranked(4, 320))
+def test_the_report_says_what_is_lost_what_is_shared_and_what_is_predicted():
+    many = msgspec.structs.replace(two(), taken=0.2)
+    result = found(one(threads=2), many, regime="strong", failures={4: "rank 3 of 4 failed"}, cores=1)
+    text = " ".join(terminal.text(scaled.sections(result)).split())
+    assert "2 ranks train 1.00× as many samples/s as 1: an efficiency of 50%" in text
+    assert "35% is lost to exposed communication, 5% to" in text
+    assert "4 ranks: rank 3 of 4 failed" in text
+    assert "2 ranks share 1 core: no rank" in text
+    assert "2 ranks compute with 1 thread each, 1 with 2: torchrun sets OMP_NUM_THREADS=1" in text
+    assert "other programs took 20% of the cores" in text
+    assert "to measure that, divide the batch size by WORLD_SIZE" in text
+    assert "computed from the parts of a step with 2 ranks, not measured" in text
+    assert "over the 400 B/s" in text and "efficiency 50%" in scaled.picture(result).alt
 
 
-def test_the_forecast_gives_back_what_was_measured_and_falls_with_ranks():
-    communication = Communication(
-        bytes_per_step=40_000_000,
-        step_s=0.11,
-        compute_s=0.10,
-        alone_s=0.02,
-        rank_compute_s=[0.10, 0.10],
-        start_s=0.001,
-    )
-    efficiency = scaling.forecast(ranked(2, 100, communication=communication))
-    assert efficiency[1] == 1.0
-    assert efficiency[2] == pytest.approx(0.10 / 0.11)
-    assert list(efficiency.values()) == sorted(efficiency.values(), reverse=True)
-    link = scaling.forecast(ranked(2, 100, communication=communication), latency_s=0.0005, bytes_per_s=1e9)
-    assert link[4] == pytest.approx(0.10 / (0.10 + 0.5 * (6 * 0.0005 + 6 / 4 * 4e7 / 1e9)))
-    with pytest.raises(InvalidValue, match="nothing was communicated"):
-        scaling.forecast(ranked(1, 100))
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    return Launch("train.py")
 
 
-def test_a_report_has_the_communication_of_the_runs_that_had_some():
-    run, other = session()[:2]
-    ranked = msgspec.structs.replace(run, communication=TIMES)
-    (table,) = scaling.sections([ranked, other])
-    assert (table.title, len(table.rows)) == ("Communication", 1)
-    (row,) = [line for line in terminal.text([table]).splitlines() if "44" in line]
-    assert "50.0 ms" in row and "10.0 ms" in row and "44.0 MB" in row and "1.05" in row, row
-    assert table in tables.sections([ranked, other]) and scaling.sections([other]) == []
+def watching(monkeypatch, failing):
+    """Launches that end at once, those with so many ranks by failing."""
+    started = []
+
+    def watched(launch, count, budget_s, progress):
+        started.append(count)
+        if count in failing:
+            raise RunFailed(f"rank 0 of {count} failed", "Mend it")
+        states = [state(rank, [0.1, 0.3, 0.5, 0.1, 0.0, 0.1]) for rank in range(count)]
+        return seen(states)
+
+    monkeypatch.setattr(scaling, "_watched", watched)
+    return started
+
+
+def test_numbers_of_ranks_take_turns_and_one_that_fails_is_told(script, monkeypatch):
+    started = watching(monkeypatch, {4})
+    result = scaling.scale(script, [1, 2, 4])
+    assert started == [1, 2, 4, 1, 2, 1, 2]
+    assert [each.ranks for each in result.measured] == [1, 2]
+    assert result.failures == {4: "rank 0 of 4 failed"}
+    assert [each.ranks for each in result.predicted] == [4, 8, 16]
+    assert "--nproc-per-node 2 train.py" in result.command
+    assert result.bytes_per_s == pytest.approx(400 / 0.1), "a ring of two sends the bytes once"
+
+
+@pytest.mark.parametrize("failing", [{1}, {2}])
+def test_a_script_that_fails_ends_it_where_nothing_is_left_to_compare(script, monkeypatch, failing):
+    started = watching(monkeypatch, failing)
+    with pytest.raises(RunFailed, match=f"rank 0 of {min(failing)} failed"):
+        scaling.scale(script, [1, 2])
+    assert started == [1, *failing - {1}]
+
+
+def test_what_is_no_number_of_ranks_is_refused():
+    assert scaling.counts_of("4,1,2, 2") == [1, 2, 4]
+    for wrong in ("1", "0,2", "", "1,two", "-1,2", "1,,2"):
+        with pytest.raises(InvalidValue, match="two or more numbers from 1 on"):
+            scaling.counts_of(wrong)

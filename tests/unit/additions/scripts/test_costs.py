@@ -36,7 +36,6 @@ def test_a_slice_is_timed_and_a_step_before_it_is_looked_at(steps, looks):
     asked, taken = Questions.__new__(Questions), []
     asked.observers, asked._slices, asked._script = {"one": None}, 0, SimpleNamespace(is_timed=False)
     asked.steps_for = lambda samples, seconds: steps
-    asked.of_rank_0 = lambda value: value
 
     def take(count, phase):
         taken.append((count, asked._script.is_timed))

@@ -30,11 +30,11 @@ def test_another_workload_has_its_fetch_time_measured_here(no_orphans):
 
 
 def test_what_cannot_be_computed_is_a_run_with_the_reason(no_orphans):
-    runs = computed("sim:v100", None, {}, {"batch_size": 4096}, {"ranks": 2})
+    runs = computed("sim:v100", None, {}, {"batch_size": 4096}, {"amp": "bf16"})
     assert [run.status for run in runs] == ["ok", "failed", "not_applicable"]
     assert "out of memory on the simulated GPU" in runs[1].reason
     assert "context and workspaces" in runs[1].reason
-    assert "one GPU per rank" in runs[2].reason
+    assert "does not compute in bfloat16" in runs[2].reason
 
 
 def test_what_needs_numbers_and_a_switch_without_published_figures_are_refused_with_the_reason():
