@@ -140,7 +140,7 @@ def launch_with(script: Launch, ranks: int) -> RankedLaunch:
     how = ["--standalone", "--nproc-per-node", str(ranks)]
     if script.module:
         how.append("--module")
-    return RankedLaunch("torch.distributed.run", (*how, script.program, *script.arguments), module=True)
+    return RankedLaunch("torchrun", (*how, script.program, *script.arguments))
 
 
 def _watched(launch: RankedLaunch, count: int, budget_s: float, progress: Progress) -> WatchedRanks:
