@@ -2,31 +2,40 @@
 
 `ladder` measures the ladder at the preset `quick` on the CPU with the README's pictures, `traces` records
 two traces of the photos, `simulated` computes the article's ladder and a timeline on a simulated GPU,
-`lanes` pictures of steps before and after, `climb` all combinations of the article's switches. About ten
-minutes on two cores. `grid` measures 32 combinations of the loop on a CPU, which takes 25 minutes more: it is
-made only where it is named. What other programs disturbed is refused, and no file changes. At the end
-`docs.climb` and `docs.pictures` make the page and the README's pictures of what is recorded.
+`lanes` pictures of steps before and after, `drills` the cards of the drills, `mysteries` two steps of some
+mystery loops, `climb` all combinations of the article's switches. About ten minutes on two cores. `grid`
+measures 32 combinations of the loop on a CPU, which takes 25 minutes more: it is made only where it is named.
+What other programs disturbed is refused, and no file changes. At the end `docs.climb` and `docs.pictures`
+make the page and the pictures of the README.
 """
 
 import argparse
 import hashlib
 import os
+import runpy
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import perfkit
 from docs import climb, pictures
 from perfkit import machine
+from perfkit.additions.drills import cards
 from perfkit.additions.lanes import panel
 from perfkit.additions.lanes.figures import Lanes
 from perfkit.errors import PerfkitError
+from perfkit.ladder.catalogue import KEPT
 from perfkit.machine import cores
 from perfkit.results import recordings
 from perfkit.results.run import Run
+from perfkit.results.schema import AGAIN
 from perfkit.show import figures
 from perfkit.studies.sources import Plan, Progress, opened
 
@@ -137,6 +146,100 @@ def _pictured(runs: list[Run], where: dict[str, str]) -> Lanes:
         return panel.of_measured(runs, source)
 
 
+def drills(folder: Path) -> list[str]:
+    """The cards of the drills: two steps of each, and what each of three changes gains."""
+    (folder / "drills").mkdir(exist_ok=True)
+    names = []
+    for number, asked in enumerate(cards.asked(), 1):
+        is_simulated = asked.device.startswith("sim:")
+        found = _simulated_card(asked) if is_simulated else _recorded_card(asked)
+        names.append(f"drills/{number}.json")
+        (folder / names[-1]).write_bytes(msgspec.json.encode(found))
+    return names
+
+
+def _simulated_card(asked: cards.Asked) -> cards.Recorded:
+    plan = perfkit.plan(stages=["baseline"], device=asked.device, host=asked.host, options=asked.options)
+    recipes = {"this loop": asked.recipe} | {name: asked.tried(name) for name in asked.tries}
+    first, *runs = measured(plan.trying(recipes=tuple(recipes.items()), stages=()))
+    gains = {run.title: gain for run in runs if (gain := run.speedup("baseline"))}
+    best = max(gains, key=lambda name: gains[name].ratio)
+    with opened(plan, Progress(), panel.LOOK) as source:
+        picture = panel.of_recipes({name: recipes[name] for name in ("this loop", best)}, source)
+    assert first.simulated
+    origin = f"Simulated: {first.simulated.gpu}, host {asked.host}; nothing ran on a GPU"
+    return cards.Recorded(origin, picture, gains)
+
+
+def _recorded_card(asked: cards.Asked) -> cards.Recorded:
+    """Of a recorded ladder, in which the loop was compared with each change."""
+    name = asked.device.partition(":")[2]
+    stages = [run for run in recordings.find(name) if run.status == "ok" and run.stage not in (AGAIN, KEPT)]
+    runs = {Recipe.from_dict(run.recipe): run for run in stages}
+    tried = {change: runs[asked.tried(change)] for change in asked.tries}
+    gains = {change: gain for change, run in tried.items() if (gain := run.speedup("previous"))}
+    best = max(gains, key=lambda change: gains[change].ratio)
+    run = tried[best]
+    if run.previous(stages) != runs[asked.recipe] or run.origin is None:
+        raise Refused(f"'{best}' was not compared with this loop in '{name}'", "Choose recorded stages")
+    before, after = panel.recorded(f"{name}-{run.stage}").sides
+    sides = [
+        msgspec.structs.replace(before, title="before: this loop"),
+        msgspec.structs.replace(after, title=f"after: {best}"),
+    ]
+    return cards.Recorded(run.origin.describe(), Lanes(sides), gains)
+
+
+MYSTERIES = {
+    "busy_workers": {"two steps": (30, 10)},
+    "slow_disk": {"two steps": (2, 8)},
+    "larger_set": {"two steps": (2, 5)},
+    "slower_and_slower": {"in epoch 1": (1, 2), "in epoch 200": (200, 797)},
+}
+"""Loops whose cause a picture shows: a title, how much its `train` does, the first of the steps shown."""
+
+
+def mysteries(folder: Path) -> list[str]:
+    """Two steps of some mystery loops, by the clock, on this machine's CPU."""
+    (folder / "lanes").mkdir(exist_ok=True)
+    names = []
+    for name, wanted in MYSTERIES.items():
+        script = machine.shipped(f"puzzles/mysteries/{name}.py")
+        given = {title: _stepped(script, *how) for title, how in wanted.items()}
+        made = panel.made(given, None, {}, Progress())
+        sides = [msgspec.structs.replace(side, note="measured by the clock") for side in made.sides]
+        names.append(f"lanes/mystery-{name}.json")
+        (folder / names[-1]).write_bytes(msgspec.json.encode(Lanes(sides)))
+    return names
+
+
+def _stepped(script: Path, count: int, first: int) -> dict[str, Any]:
+    """Rows of two steps: the host fetches until the model is called; the rest of the step is computing."""
+    begins, ends = list[float](), list[float]()
+
+    def called(*_: object) -> None:
+        if len(begins) == len(ends):  # the outermost module of a step
+            begins.append(time.perf_counter())
+
+    loop = runpy.run_path(str(script))
+    hooks = (
+        register_module_forward_pre_hook(called),
+        register_optimizer_step_post_hook(lambda *_: ends.append(time.perf_counter())),
+    )
+    try:
+        loop["train"](count)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    rows: dict[str, Any] = {"steps": 2, "host": [], "kernels": []}
+    zero = ends[first - 1]
+    for step in (first, first + 1):
+        start, at, end = (1e3 * (one - zero) for one in (ends[step - 1], begins[step], ends[step]))
+        rows["host"].append((start, at, "wait" if script.stem == "busy_workers" else "load", step))
+        rows["kernels"].append((at, end, "compute", step))
+    return rows
+
+
 def combinations(folder: Path) -> list[str]:
     """What each combination of the article's switches does on its GPU: predicted, for the page."""
     (folder / "climb").mkdir(exist_ok=True)
@@ -161,6 +264,8 @@ PARTS = {
     "traces": traces,
     "simulated": simulated,
     "lanes": lanes,
+    "drills": drills,
+    "mysteries": mysteries,
     "climb": combinations,
     "grid": grid,
 }

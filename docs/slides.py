@@ -1,8 +1,8 @@
 """Slides to teach from, in one file: `python -m docs.slides [FILE]`.
 
 They are made of what is there: the pictures in the notebooks, and the questions and wrong answers of
-`docs/teaching/answers.md`. Each chapter has its goal, its picture, the question, the result, and the
-wrong answers, with what to say as notes.
+`docs/teaching/answers.md`. Each chapter has its goal, its picture, the question, the result, the drills,
+and the wrong answers, with what to say as notes.
 """
 
 import html
@@ -50,7 +50,7 @@ def chapter(lesson: Lesson) -> Iterator[str]:
     where = f"<p class='chapter'>{lesson.chapter} · {escaped(lesson.title)}</p>"
     yield slide(
         f"{where}<h1>{escaped(lesson.title[0].upper() + lesson.title[1:])}</h1>"
-        f"<p>The goal: {escaped(lesson.goal)}.</p>",
+        f"<p>Afterwards you can: {escaped(lesson.goal)}.</p>",
         f"Guess {guess}, run {run}, talk {talk} minutes.",
     )
     for picture in lanes[:1]:
@@ -62,10 +62,26 @@ def chapter(lesson: Lesson) -> Iterator[str]:
     )
     if results:
         yield slide(f"{where}<h2>A recorded result. Yours?</h2>{results[-1]}")
+    for cell in cells:
+        if "pk.drill(" in cell.source:
+            yield from drill(where, cell)
     said = wrong_answers(lesson.wrong)
     items = "".join(f"<li>“{escaped(claim)}”</li>" for claim, _ in said)
     notes = " ".join(f"“{claim}”: {answer}." for claim, answer in said)
     yield slide(f"{where}<h2>True or false, and why?</h2><ul>{items}</ul>", escaped(notes))
+    if lesson.chapter != "00":
+        yield slide(f"{where}<h2>Done?</h2><p><code>pk.checkpoint(&quot;{lesson.chapter}&quot;)</code></p>")
+
+
+def drill(where: str, cell: Any) -> Iterator[str]:
+    """A card: its picture with the questions as notes, then the answer."""
+    pictures = images(cell)
+    if len(pictures) != 2:
+        return
+    asked, answer = pictures
+    three = "What limits this step? What would you try first? At most how many times as fast?"
+    yield slide(f"{where}<h2>{three}</h2>{asked}", "Everybody answers before anybody presses a button.")
+    yield slide(f"{where}<h2>What was measured</h2>{answer}")
 
 
 def wrong_answers(text: str) -> list[tuple[str, str]]:

@@ -129,6 +129,15 @@ else:
 # </details>
 
 # %% [markdown]
+# ## Drills
+
+# %%
+pk.drill(1)
+
+# %%
+pk.drill(2)
+
+# %% [markdown]
 # ### Puzzle ★★: time a GPU step
 #
 # *About 15 minutes.*

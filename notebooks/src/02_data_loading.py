@@ -71,6 +71,12 @@ pk.my_train()
 pk.my_train(wait_policy="passive")
 
 # %% [markdown]
+# ## Drill
+
+# %%
+pk.drill(3)
+
+# %% [markdown]
 # ### Puzzle ★: the DataLoader line
 #
 # *About 10 minutes.*

@@ -71,6 +71,12 @@ pk.my_train()
 # </details>
 
 # %% [markdown]
+# ## Drill
+
+# %%
+pk.drill(4)
+
+# %% [markdown]
 # ### Puzzle ★★★: a prefetcher that overlaps
 #
 # *About 40 minutes.* This is the distributed guide's *double buffer*.

@@ -85,6 +85,12 @@ pk.my_train(allow=["samples", "updates"])
 # </details>
 
 # %% [markdown]
+# ## Drill
+
+# %%
+pk.drill(5)
+
+# %% [markdown]
 # ### Puzzle ★★: fit into memory: accumulate
 #
 # *About 15 minutes.*

@@ -65,6 +65,12 @@ pk.my_train()
 # </details>
 
 # %% [markdown]
+# ## Drill
+
+# %%
+pk.drill(6)
+
+# %% [markdown]
 # ### Puzzle ★: normalise on the device
 #
 # *About 10 minutes.*

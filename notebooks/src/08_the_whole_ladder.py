@@ -88,6 +88,18 @@ for name, rate in (("before", 400), ("after", 3268)):
     print(f"{name:7} {rate:6,} samples/s  {hours:5.1f} h  costs {hours * price:6.2f}")
 
 # %% [markdown]
+# ## Drills
+
+# %%
+pk.drill(7)
+
+# %%
+pk.drill(8)
+
+# %%
+pk.drills()
+
+# %% [markdown]
 # ### Puzzle ★★: find the three faults
 #
 # *About 20 minutes.*

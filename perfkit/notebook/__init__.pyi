@@ -1,4 +1,7 @@
+from perfkit.additions.checkpoint.codes import checkpoint as checkpoint
 from perfkit.additions.climb.panel import climb as climb
+from perfkit.additions.drills.panel import drill as drill
+from perfkit.additions.drills.panel import drills as drills
 from perfkit.additions.inside.panel import kernels as kernels
 from perfkit.additions.inside.panel import memory as memory
 from perfkit.additions.lanes.panel import lanes as lanes

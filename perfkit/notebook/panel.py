@@ -25,7 +25,7 @@ from perfkit.results.store import RunStore
 from perfkit.studies.job import Job
 from perfkit.studies.sources import Plan
 
-_STYLE = f"<style>{resources.files('perfkit.notebook').joinpath('panel.css').read_text('utf-8')}</style>"
+STYLE = f"<style>{resources.files('perfkit.notebook').joinpath('panel.css').read_text('utf-8')}</style>"
 _newest: "weakref.WeakValueDictionary[str, Panel]" = weakref.WeakValueDictionary()
 VIEW = "application/vnd.jupyter.widget-view+json"  # ipywidgets 7 has no method that gives it
 
@@ -68,7 +68,7 @@ class Panel(Sectioned):
         more = "Measure more rounds, because these leave it undecided"
         self._more = self.button("Continue", more, lambda: self.start(self._measure, self.job))
         acts = row([run, self._stop, self._more, *self.buttons, self.status.line])
-        everything = [widgets.HTML(_STYLE), *self.above, acts, self.status.error, *self.below, result]
+        everything = [widgets.HTML(STYLE), *self.above, acts, self.status.error, *self.below, result]
         self.widget = widgets.VBox(everything, _dom_classes=["pk-panel"])
         usable = [widget for widget in _tree(self.widget) if widget.has_trait("disabled")]
         self._inputs = [widget for widget in usable if widget is not self._stop]

@@ -35,6 +35,7 @@ CELLS = [
     "pk.StagePanel('data_loading')",
     "pk.LadderPanel(['data_loading', 'amp'])",
     "pk.Workbench()",
+    "pk.drill(1)",
     f"pk.script_panel({str(ROOT / 'data/scripts/plain_loop.py')!r})",
     "pk.recording('cpu-quick')",
     "display(pk.recording('cpu-quick').plot('throughput'))",
@@ -58,7 +59,7 @@ def test_panels_and_figures_display_with_the_versions_of_colab(python, tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["versions"] == ["7.34.0", "7.7.1", "5.9.5"]
-    assert sum(VIEW in kinds for kinds in found["shown"]) == 4
+    assert sum(VIEW in kinds for kinds in found["shown"]) == 5
     assert found["figure"].startswith('<img alt="')
     assert found["warned"] == []
 

@@ -3,6 +3,7 @@
 import ast
 import re
 import tomllib
+import types
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from perfkit.additions.puzzles import panel as puzzles
 from perfkit.additions.puzzles.panel import MYSTERIES, source_of, tasks
 from perfkit.errors import InvalidValue
 from perfkit.results import parity
+from perfkit.results.parity import Check
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "notebooks" / "src"
@@ -249,3 +251,16 @@ def test_the_first_call_makes_the_copy_and_measures_nothing(tmp_path):
     for _ in range(2):
         assert "Edit it" in pk.capstone(file).data
         assert file.read_text(encoding="utf-8") == SCRIPTS["slow"]
+
+
+def test_a_lever_counts_if_it_is_in_effect_or_left_out_with_a_measurement():
+    ratio = types.SimpleNamespace(ratio=0.8, low=0.7, high=0.9)
+    compared = types.SimpleNamespace(ratio=ratio, describe=lambda: "")
+    levers = {name: name != "compiled" for name in LEVERS}
+    for reason, points in (("slower here", "60%"), ("0.92 times as fast", "80%")):
+        source = f"import torch\nLEFT_OUT = {{'compiled': {reason!r}}}\n"
+        shown = puzzles.score(
+            compared, compared, Check("losses", True, "equal"), levers, puzzles.left_out(source)
+        )
+        assert f"Score: {points}" in shown[0].text
+    assert puzzles.left_out("LEFT_OUT = make()") == puzzles.left_out("LEFT_OUT = [1]") == {}

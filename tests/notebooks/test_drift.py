@@ -9,6 +9,7 @@ import nbformat
 import pytest
 
 from docs import elsewhere, outputs, slides
+from perfkit.additions.drills import cards
 from perfkit.additions.my_train import steps
 
 ROOT = Path(__file__).parents[2]
@@ -130,14 +131,16 @@ def test_a_plan_for_a_room_adds_up(plan):
 
 
 @pytest.mark.parametrize("plan", ["90-minutes", "half-a-day"])
-def test_a_chapter_s_guess_run_and_talk_fit_into_the_plan(plan):
+def test_a_chapter_s_guess_run_and_talk_and_its_drills_fit_into_the_plan(plan):
+    """The drills of 08 are homework."""
     text = (ROOT / "docs" / "teaching" / f"{plan}.md").read_text(encoding="utf-8")
     minutes = {lesson.chapter: sum(map(int, lesson.minutes.split("+"))) for lesson in slides.lessons()}
     assert sorted(minutes) == [source.stem[:2] for source in SOURCES]
     planned = re.findall(r"^\| \d+:\d+ \| (\d+) \|[^|]*\[(\d\d)\]", text, re.M)
     assert len(planned) >= 4
     for available, chapter in planned:
-        assert minutes[chapter] <= int(available), chapter
+        asked = sum(card.chapter == chapter for card in cards.asked() if chapter != "08")
+        assert minutes[chapter] + 2 * asked <= int(available), chapter
 
 
 def test_slides_have_for_each_chapter_a_question_two_wrong_answers_and_need_no_network():
@@ -146,4 +149,4 @@ def test_slides_have_for_each_chapter_a_question_two_wrong_answers_and_need_no_n
     for lesson in slides.lessons()[:9]:
         assert len(slides.wrong_answers(lesson.wrong)) == 2 and lesson.elsewhere
         assert len(list(slides.chapter(lesson))) >= 4
-    assert deck.count("<img") >= 9
+    assert deck.count("<img") >= 20

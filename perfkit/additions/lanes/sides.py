@@ -12,7 +12,9 @@ from perfkit.additions.trace.formats import TraceError
 from perfkit.additions.trace.table import Trace
 
 _LEAST = 0.003
-"""Gaps between kernels of one batch that are filled, as a share of the steps."""
+"""Gaps between bars of one batch that are filled, as a share of the steps."""
+_LEAST_OF_KERNELS = 0.0003
+"""The same between kernels of a device: there are hundreds, and their gaps add up."""
 _MANY = 8
 """Of these: shorter launches between two waits for a full queue belong to them."""
 
@@ -58,9 +60,10 @@ def _bars(trace: Trace, kinds: tuple[Kind, ...], what: str, window: tuple[int, i
     steps = np.searchsorted(np.sort(trace.table.start[trace.rows(Kind.STEP)]), at, side="right") - 1
     start, end = window
     bars = []
+    least = _LEAST_OF_KERNELS if what == "compute" and len(trace.device) else _LEAST
     for step in sorted(set(steps.tolist())):
         chosen = (steps == step) & (begins < end) & (ends > start)
-        spans = merge(begins[chosen], ends[chosen], round(_LEAST * (end - start)))
+        spans = merge(begins[chosen], ends[chosen], round(least * (end - start)))
         for began, ended in spans.pairs():
             number = step if step >= 0 else None  # launched before the recording
             bars.append(Bar((began - start) / 1e6, (ended - start) / 1e6, what, number))

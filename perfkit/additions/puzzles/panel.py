@@ -8,6 +8,7 @@ patched clock is over with that process.
 import ast
 import contextlib
 import functools
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -128,24 +129,41 @@ def puzzles() -> Markdown:
 # ---------------------------------------------------------------- the capstone
 
 
-def score(gain: Comparison, light: Comparison, same: Check, levers: Mapping[str, bool]) -> list[Content]:
-    """The score of a script (b), and what it is made of: speed / speed of light, times the share of levers.
+def score(
+    gain: Comparison, light: Comparison, same: Check, levers: Mapping[str, bool], left_out: Mapping[str, str]
+) -> list[Content]:
+    """The score of a script (b): speed / speed of light, times the share of levers that are decided.
 
     Args:
         gain: compared with the slow script that it was made from (a).
         light: compared with the speed of light (a), that of its model on a batch that is already there.
         same: whether its first steps have the losses of the slow script; if not, there is no score.
         levers: whether workers, uint8, 16 bits and compile are in effect.
+        left_out: the levers that do not help here, each with what was measured.
     """
-    ratio, count, words = light.ratio, sum(levers.values()), "No score"
+    ratio, words = light.ratio, "No score"
+    says = {name: "✓ in effect" if is_seen else "–" for name, is_seen in levers.items()}
+    for name, reason in left_out.items():
+        if name in levers and not levers[name] and re.search(r"\d", reason):
+            says[name] = f"✓ left out: {units.clean(reason, 80)}"
+    count = sum(said.startswith("✓") for said in says.values())
     if same.ok:
         between = f"{units.percent(ratio.low)} to {units.percent(ratio.high)}"
         speed = f"{units.percent(ratio.ratio)} of the speed of light ({between})"
         points = units.percent(min(1.0, ratio.ratio) * count / len(levers))
-        words = f"Score: {points}, from {speed} and {count} of {len(levers)} levers"
-    rows = [[name, "✓" if is_seen else "–"] for name, is_seen in levers.items()]
+        words = f"Score: {points}, from {speed} and {count} of {len(levers)} levers decided"
     notice = Notice(f"{words}. Losses: {same.evidence}")
-    return [notice, gain.describe(), light.describe(), Table(("lever", "in effect"), rows)]
+    note = 'One that does not help is decided by a measurement: LEFT_OUT = {"compiled": "0.9x as fast"}'
+    table = Table(("lever", "decided"), [*says.items()], note=note)
+    return [notice, gain.describe(), light.describe(), table]
+
+
+def left_out(source: str) -> dict[str, str]:
+    """The levers that a script leaves out: its constant `LEFT_OUT`, a dictionary of texts."""
+    for name, node in _statements(source):
+        if name == "LEFT_OUT" and isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            return {str(lever): str(reason) for lever, reason in ast.literal_eval(node.value).items()}
+    return {}
 
 
 def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -> Shown[None] | Markdown:
@@ -159,9 +177,10 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
     store = RunStore()
 
     def measure(progress: Progress) -> list[Content]:
+        source = file.read_text(encoding="utf-8")
         levers = call(
             "perfkit.additions.puzzles.judge:levers",
-            file.read_text(encoding="utf-8"),
+            source,
             timeout_s=LEVERS_S,
             cancelled=progress.cancelled,
         )
@@ -176,7 +195,7 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
                 result = compare(a, match.b, plan, progress=progress, store=store)
             results.append((result, match))
         (gain, match), (light, _) = results
-        return score(gain, light, match.verdict(gain, PRECISION).losses, levers)
+        return score(gain, light, match.verdict(gain, PRECISION).losses, levers, left_out(source))
 
     return Shown(None, with_line(measure))
 

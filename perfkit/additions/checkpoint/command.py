@@ -1,0 +1,35 @@
+"""`perfkit checkpoint`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from perfkit.additions.checkpoint.codes import verify
+from perfkit.cli.options import Output
+from perfkit.show.document import Bullets, Content, Table
+
+
+def checkpoint(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="a line for each code: NAME CODE"),
+    ],
+    output: Output,
+) -> None:
+    """Checks a list of codes that `pk.checkpoint("02")` has printed: who is done, with which ratio.
+
+    A mistyped code is found, and a run that two people claim. It is no protection against forgery.
+    Exit code 1: some code does not count.
+    """
+    entries = [*verify(file.read_text(encoding="utf-8", errors="replace").splitlines())]
+    good = sorted((entry for entry in entries if not entry.fault), key=lambda entry: entry.chapter)
+    faults = [f"{entry.name}: {entry.fault}" for entry in entries if entry.fault]
+    contents: list[Content] = [Table(("name", "chapter", "ratio"), [entry[:3] for entry in good])]
+    if faults:
+        contents += ["These do not count:", Bullets(faults)]
+    contents.append(f"Codes that count: {len(good)} of {len(entries)}.")
+    output.show("checkpoints", contents, msgspec.to_builtins(entries))
+    if faults:
+        raise typer.Exit(1)

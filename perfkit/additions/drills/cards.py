@@ -1,0 +1,101 @@
+"""The cards: what is asked is in `data/puzzles/drills.toml`, and the answers are recordings of it."""
+
+import functools
+from typing import Any, NamedTuple
+
+import msgspec
+
+from perfkit import machine
+from perfkit.additions.lanes.figures import Lanes, Side
+from perfkit.errors import InvalidValue
+from perfkit.recipe import Recipe
+from perfkit.results.stats import Ratio
+
+LIMITS = {"data": "the data", "host": "the host", "device": "the device"}
+"""The three bottlenecks of chapter 01, with the words of a button."""
+FULL = 0.85
+"""A row of kernels that is busy for at least this share of a step is full."""
+
+
+class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A card as it is written down: a loop, and three changes of it by the words of their buttons."""
+
+    chapter: str
+    device: str
+    settings: dict[str, Any]
+    tries: dict[str, dict[str, Any]]
+    why: str
+    host: str = "article"
+    """Next to a simulated GPU; see `perfkit run --help`."""
+    options: dict[str, Any] = {}
+    """Of the workload."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The loop that is shown."""
+        return Recipe.from_dict(self.settings)
+
+    def tried(self, name: str) -> Recipe:
+        """The loop with one of the changes."""
+        return self.recipe.replace(**self.tries[name])
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """The answers: the loop before and with its best change, and what each change gained."""
+
+    source: str
+    lanes: Lanes
+    gains: dict[str, Ratio]
+
+    @property
+    def best(self) -> str:
+        """The change that gained most."""
+        return max(self.gains, key=lambda name: self.gains[name].ratio)
+
+    @property
+    def bound(self) -> float:
+        """At most how many times as fast the loop gets while its kernels stay as long as they are."""
+        side = self.lanes.sides[0]
+        return side.step_ms / side.computing_ms
+
+    @property
+    def limit(self) -> str:
+        """The bottleneck: a key of `LIMITS`."""
+        return limit(self.lanes.sides[0])
+
+
+def limit(side: Side) -> str:
+    """What limits steps: kernels that fill their row; else what happens in the gaps between them."""
+    if side.computing_ms >= FULL * side.step_ms:
+        return "device"
+    bars = [bar for bar in side.rows.get("host", []) if bar.kind in ("load", "wait")]
+    bars += side.rows.get("copy", [])
+    waiting = 0.0
+    for start, end in side.idle:
+        shared = [min(end, bar.end_ms) - max(start, bar.start_ms) for bar in bars]
+        waiting += max([0.0, *shared])
+    return "data" if waiting >= (side.step_ms - side.computing_ms) * side.steps / 2 else "host"
+
+
+class Card(NamedTuple):
+    """A card by its number, from 1 on."""
+
+    number: int
+    asked: Asked
+    recorded: Recorded
+
+
+@functools.cache
+def asked() -> list[Asked]:
+    """What is asked, in the order of the course."""
+    data = msgspec.toml.decode(machine.shipped("puzzles/drills.toml").read_bytes())
+    return msgspec.convert(data["card"], type=list[Asked])
+
+
+def card(number: int) -> Card:
+    """A card by its number; an `InvalidValue` if there is none."""
+    count = len(asked())
+    if not 1 <= number <= count:
+        raise InvalidValue(f"there is no drill {number}", f"They are numbered from 1 to {count}")
+    file = machine.shipped("recordings/drills") / f"{number}.json"
+    return Card(number, asked()[number - 1], msgspec.json.decode(file.read_bytes(), type=Recorded))

@@ -1,0 +1,91 @@
+"""Answers of a learner: what they are worth, and how well bounds are estimated."""
+
+import math
+from collections.abc import Mapping
+from statistics import mean
+
+import msgspec
+
+from perfkit import machine
+from perfkit.additions.drills import cards
+from perfkit.additions.drills.cards import LIMITS, Card
+from perfkit.results.stats import Estimate
+from perfkit.show import units
+from perfkit.show.document import Bullets, Content, Notice, Table
+from perfkit.show.style import BLUE, Figure, Look, Row
+
+_CLOSE = 1.2
+"""A bound is right if it is off by at most this factor."""
+_BOUND = Look("the picture's bound; the line leads to yours", BLUE)
+
+
+class Given(msgspec.Struct, frozen=True):
+    """An answer to a card: the limit, what to try first, and the bound."""
+
+    limit: str
+    first: str
+    bound: float
+
+
+def load() -> dict[int, Given]:
+    """The first answer to each card, by its number."""
+    file = machine.data_folder() / "drills.json"
+    return msgspec.json.decode(file.read_bytes(), type=dict[int, Given]) if file.is_file() else {}
+
+
+def keep(number: int, given: Given) -> None:
+    """Keeps an answer, unless there is an earlier one to this card."""
+    folder, answers = machine.data_folder(), load()
+    if number not in answers:
+        folder.mkdir(parents=True, exist_ok=True)
+        machine.write_atomically(folder / "drills.json", msgspec.json.encode({**answers, number: given}))
+
+
+def points(card: Card, given: Given) -> list[bool]:
+    """For each question whether its answer is right."""
+    recorded = card.recorded
+    is_close = 1 / _CLOSE <= given.bound / recorded.bound <= _CLOSE
+    return [given.limit == recorded.limit, given.first == recorded.best, is_close]
+
+
+def told(card: Card, given: Given | None) -> list[Content]:
+    """What was measured of a card, and the points of an answer, if there is one."""
+    recorded, side = card.recorded, card.recorded.lanes.sides[0]
+    share = f"kernels run for {units.number(side.computing_ms)} of {units.number(side.step_ms)} ms"
+    lines = [
+        f"The limit is {LIMITS[recorded.limit]}.",
+        f"The best of the three is {recorded.best}.",
+        f"The bound is {units.times(recorded.bound)}, because {share}. Only shorter kernels gain more.",
+    ]
+    notices = list[Notice]()
+    if given:
+        right = points(card, given)
+        own = LIMITS[given.limit], given.first, units.times(given.bound)
+        said = zip(right, own, lines, strict=True)
+        lines = [f"{'✓' if is_right else '✗'} You said {answer}. {line}" for is_right, answer, line in said]
+        notices = [Notice(f"{sum(right)} of 3 points")]
+    mark = "~" if card.asked.device.startswith("sim:") else ""
+    rows = [[name, mark + units.ratio(gain)] for name, gain in recorded.gains.items()]
+    return [*notices, Bullets(lines), Table(("change", "times as fast"), rows), card.asked.why]
+
+
+def contents(answers: Mapping[int, Given]) -> list[Content]:
+    """The points of all cards that were answered, and the calibration of their bounds."""
+    if not answers:
+        return ["No drill is answered yet: `pk.drill(1)` is the first."]
+    bars, logs, total = list[Row](), list[float](), 0
+    for number, given in sorted(answers.items()):
+        card = cards.card(number)
+        own, bound, count = given.bound, card.recorded.bound, sum(points(card, given))
+        total += count
+        logs.append(math.log(own / bound))
+        line = Estimate(own, min(own, bound), max(own, bound))
+        words = f"{count} of 3 points\nyou {units.times(own)}, picture {units.times(bound)}"
+        bars.append(Row(f"drill {number}", [(bound, _BOUND)], words, line))
+    answered = f"{len(answers)} of {len(cards.asked())} drills answered"
+    said = f"Your bounds are off by {math.exp(mean(map(abs, logs))):.2f} times on average"
+    lean = mean(logs)
+    if abs(lean) > 0.05:
+        said += f", and {'too high' if lean > 0 else 'too low'} as a rule"
+    picture = Figure("calibration", "Your bounds, and those of the pictures", bars, "times as fast")
+    return [Notice(f"{total} of {3 * len(answers)} points; {answered}"), f"{said}.", picture]
