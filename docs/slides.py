@@ -50,7 +50,7 @@ def chapter(lesson: Lesson) -> Iterator[str]:
     where = f"<p class='chapter'>{lesson.chapter} · {escaped(lesson.title)}</p>"
     yield slide(
         f"{where}<h1>{escaped(lesson.title[0].upper() + lesson.title[1:])}</h1>"
-        f"<p>Afterwards you can: {escaped(lesson.goal)}.</p>",
+        f"<p>The goal: {escaped(lesson.goal)}.</p>",
         f"Guess {guess}, run {run}, talk {talk} minutes.",
     )
     for picture in lanes[:1]:
