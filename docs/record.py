@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -226,9 +227,12 @@ def _stepped(script: Path, count: int, first: int) -> dict[str, Any]:
         register_module_forward_pre_hook(called),
         register_optimizer_step_post_hook(lambda *_: ends.append(time.perf_counter())),
     )
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # what is computed is small, and threads would wait for each other
     try:
         loop["train"](count)
     finally:
+        torch.set_num_threads(threads)
         for hook in hooks:
             hook.remove()
     rows: dict[str, Any] = {"steps": 2, "host": [], "kernels": []}
