@@ -195,7 +195,6 @@ MYSTERIES = {
     "busy_workers": {"two steps": (30, 10)},
     "slow_disk": {"two steps": (2, 8)},
     "larger_set": {"two steps": (2, 5)},
-    "slower_and_slower": {"in epoch 1": (1, 2), "in epoch 200": (200, 797)},
 }
 """Loops whose cause a picture shows: a title, how much its `train` does, the first of the steps shown."""
 

@@ -13,7 +13,7 @@
 #
 # The first run of a cell puts a copy of the script next to this notebook: `my_gpu_waits.py`. Find the cause in that file, fix it, save it, and run the cell again. The check looks at what the script does, not at its time; what needs a GPU is checked on a simulated one. The losses of all steps must stay as they are, and so must the names of functions.
 #
-# Four of them have a picture of two steps, recorded on two cores. To see where the time goes, and whether your edit is faster, open a terminal in this folder:
+# Three of them have a picture of two steps, recorded on two cores. To see where the time goes, and whether your edit is faster, open a terminal in this folder:
 #
 # ```sh
 # perfkit watch my_gpu_waits.py
@@ -45,9 +45,6 @@ pk.mystery("twice_the_memory")
 
 # %%
 pk.mystery("out_of_memory")
-
-# %%
-pk.lanes("mystery-slower_and_slower")
 
 # %%
 pk.mystery("slower_and_slower")
