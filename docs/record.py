@@ -34,6 +34,7 @@ from perfkit.additions.lanes.figures import Lanes
 from perfkit.errors import PerfkitError
 from perfkit.ladder.catalogue import KEPT
 from perfkit.machine import cores
+from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.results.schema import AGAIN
