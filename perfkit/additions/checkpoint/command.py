@@ -20,7 +20,7 @@ def checkpoint(
 ) -> None:
     """Checks a list of codes that `pk.checkpoint("02")` has printed: who is done, with which ratio.
 
-    A mistyped code is found, and a run that two people claim. It is not a protection against forgery.
+    A mistyped code is found, and a run that two people claim. It does not protect against forgery.
     Exit code 1: some code does not count.
     """
     entries = [*verify(file.read_text(encoding="utf-8", errors="replace").splitlines())]
