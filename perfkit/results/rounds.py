@@ -110,6 +110,22 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
             ratio = msgspec.structs.replace(ratio, verdict="undecided")
         return ratio if self.band is None else stats.predicted(ratio, self.band)
 
+    @property
+    def in_two_rooms(self) -> tuple[Ratio, Ratio] | None:
+        """The ratio of the clean rounds and that of the disturbed ones, if they differ beyond chance."""
+        taken = np.array(self.disturbed)
+        if not self.interleaved or taken.size != len(self.own_samples_per_s):
+            return None
+        logs = np.log(self.own_samples_per_s) - np.log(self.other_samples_per_s)
+        clean, noisy = logs[taken <= stats.CLEAN], logs[taken > stats.CLEAN]
+        if min(clean.size, noisy.size) < stats.MIN_ROUNDS:
+            return None
+        rooms = [stats.nested(each, [each.size], np.ones(each.size)) for each in (clean, noisy)]
+        if abs(rooms[0].centre - rooms[1].centre) <= math.hypot(rooms[0].half, rooms[1].half):
+            return None
+        first, second = (stats.judged(room.centre, room.half, stats.MIN_ROUNDS) for room in rooms)
+        return first, second
+
 
 def joined(before: Pairing, now: Pairing) -> Pairing:
     """A pairing with the rounds of an earlier one before its own."""

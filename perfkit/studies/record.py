@@ -153,6 +153,10 @@ def _remarks(run: Run, side: Side, measured: Measured) -> Iterator[str]:
             f"other programs took {run.disturbed:.0%} of the cores ({who}), so this holds only "
             "under that load. Close them and run it again"
         )
+    pairing = run.pairing("previous") or run.pairing("baseline")
+    if pairing and (rooms := pairing.in_two_rooms):
+        quiet, noisy = (f"{room.ratio:.2f}× ({room.low:.2f}–{room.high:.2f})" for room in rooms)
+        yield f"undisturbed and disturbed rounds disagree: {quiet} and {noisy}"
     if count < stats.MIN_ROUNDS:
         yield f"too few rounds for a verdict ({count}): use the preset quick or paper"
     if measured.in_turns and len(measured.sides) > 1:

@@ -73,13 +73,14 @@ def test_combinations_are_computed_again_as_they_are_recorded(predicted):
 
 def test_what_was_measured_is_what_the_recorded_ladder_says():
     recorded = recordings.find("cpu-quick")
-    runs = {tuple(run.recipe.items()): run for run in reversed(recorded) if run.pairings}  # not "kept"
+    runs = {
+        climb.Recipe.from_dict(run.recipe): run for run in reversed(recorded) if run.pairings
+    }  # not "kept"
     shown = climb.of_runs(recorded, climb.LADDER, "")
     assert len(shown.found) == 9, "a combination of the ladder is not one of the page's"
     by_key = dict(climb.combinations(climb.LADDER))
     for key, one in list(shown.found.items())[1:]:
-        recipe = climb.Recipe().replace(**by_key[key]).to_dict()
-        ratio = runs[tuple(recipe.items())].speedup("baseline")
+        ratio = runs[climb.Recipe().replace(**by_key[key])].speedup("baseline")
         assert one.gain == pytest.approx([ratio.ratio, ratio.low, ratio.high], abs=0.001)
         assert one.step_ms == pytest.approx(1e3 * one.samples / one.samples_per_s, rel=0.001)
 
