@@ -9,5 +9,5 @@ _NAMES = (
     "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "srun",
     "mpirun", "python", "python3",
 )  # fmt: skip
-LAUNCHERS = dict.fromkeys(_NAMES, "perfkit.additions.ranks.command:watch")
-"""Programs that start several processes: what watches them."""
+LAUNCHERS = dict.fromkeys(_NAMES, "perfkit.additions.ranks.command")
+"""Programs that start several processes: the module that watches and compares what they start."""

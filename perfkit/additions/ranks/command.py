@@ -1,24 +1,28 @@
-"""`perfkit watch -- torchrun …`, and `perfkit scale`."""
+"""`perfkit watch -- torchrun …`, `perfkit scale`, and the sides of `perfkit referee … -- torchrun …`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from perfkit.additions.ranks import scaled, scaling
-from perfkit.additions.ranks.launched import launch_of
+from perfkit.additions.ranks import scaled, scaling, switches
+from perfkit.additions.ranks.asked import AskedRanks, launch_of, launch_with
 from perfkit.additions.ranks.scaling import Regime
 from perfkit.additions.ranks.watching import watch as watch_ranks
+from perfkit.additions.referee.behaviour import Behaviour
+from perfkit.additions.referee.match import Observed, named_differences
+from perfkit.additions.referee.verdict import Match
 from perfkit.additions.scripts.command import Arguments, Module, Program
+from perfkit.additions.scripts.study import script_plan
 from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import options as cli
+from perfkit.studies.compare import Candidate
 
 
-def watch(
-    program: str, arguments: list[str], module: bool, budget: float, whole: bool, output: cli.Output
-) -> None:
+def watch(command: Sequence[str], budget: float, whole: bool, output: cli.Output) -> None:
     """Runs a command that starts several ranks, and says who is late, and why."""
-    launch = launch_of(program, arguments, module)
+    launch = launch_of(command)
     typer.echo(f"{launch.describe()}: about {budget:.0f} s once all ranks train", err=True)
     with cli.progress() as follow:
         result = watch_ranks(launch, follow, budget, whole)
@@ -59,3 +63,28 @@ def scale(
     if out:
         cli.write(out, scaled.picture(found).png())
     output.show(f"scale {program}", scaled.sections(found), found)
+
+
+class _Source(Observed):
+    """Launches whose ranks are asked together."""
+
+    starts = AskedRanks
+
+
+def match(
+    programs: Sequence[str],
+    settings: Sequence[str],
+    preset: str | None = None,
+    seed: int = 0,
+    allow: Sequence[str] = (),
+) -> Match:
+    """Two scripts under one command, or one command without and with switches that are set from outside."""
+    if settings:
+        old, new = launch_of(programs), launch_of(programs, switches.parse(settings))
+    else:
+        first, second, *command = programs
+        old, new = launch_with(command, first, first), launch_with(command, second, first)
+    observed: dict[str, Behaviour] = {}
+    how = {"observed": observed, "more": {new.program: new}}
+    plan = script_plan(old, preset, seed, source=_Source, **how)
+    return Match(plan, Candidate(old.program), Candidate(new.program), observed, named_differences(allow))

@@ -1,70 +1,27 @@
 """A command that starts several ranks, as people launch them: started as it was written, and ended whole."""
 
 import contextlib
-import os
-import re
-import shutil
-import socket
 import subprocess
-import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection as connections
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from perfkit.additions.ranks.asked import LOST_RANK, START_S, Launched
 from perfkit.additions.ranks.messages import Beat, Hello, Message, State
-from perfkit.additions.scripts.watched import Launch, WatchedScript
-from perfkit.errors import InvalidValue, RunFailed
+from perfkit.errors import RunFailed
 from perfkit.machine import cores
 from perfkit.process.child import POLL_S
 from perfkit.process.locks import check_cancelled
 
 WATCHER = "perfkit.additions.ranks.rank:Rank"
-QUIET_S, ANSWER_S, START_S, RESTART_S = 30.0, 5.0, 180.0, 60.0
-"""Seconds without a step of any rank after which they hang; for an answer; until ranks train, and again."""
+QUIET_S, ANSWER_S, RESTART_S = 30.0, 5.0, 60.0
+"""Seconds without a step of any rank after which they hang; for an answer; until ranks train again."""
 _CLOCK_S = 2.0
-_LOST_RANK = re.compile(r"(?i)gloo|NCCL|c10d|Connection (closed|reset)|DistBackend|ProcessGroup|TCPStore")
-"""How a rank fails because it lost another one."""
 _decoder = msgspec.json.Decoder(Message)
-
-
-@dataclass(frozen=True)
-class RankedLaunch(Launch):
-    """A command line that starts ranks, such as `torchrun --nproc-per-node 2 train.py`."""
-
-    def __post_init__(self) -> None:
-        if os.name == "nt":
-            raise InvalidValue("scripts cannot be watched on this system", "Use Linux, macOS or WSL")
-        if _found(self.program) is None:
-            what = f"there is no program {self.program} on the path"
-            raise InvalidValue(what, "Write the command as you start it, such as torchrun … train.py")
-
-    @property
-    def script(self) -> Path | None:
-        """The first argument that is a file of Python."""
-        paths = [Path(word).absolute() for word in self.arguments if word.endswith(".py")]
-        return next((path for path in paths if path.is_file()), None)
-
-    @property
-    def interpreter(self) -> list[str]:
-        return []
-
-    @property
-    def words(self) -> list[str]:
-        return [_found(self.program) or self.program, *self.arguments]
-
-    def describe(self) -> str:
-        return " ".join([self.program, *self.arguments])
-
-
-def _found(program: str) -> str | None:
-    """The program that is meant: that of the environment in which perfkit itself runs, if it has one."""
-    return shutil.which(program, path=str(Path(sys.executable).parent)) or shutil.which(program)
 
 
 @dataclass
@@ -78,22 +35,15 @@ class Seen:
     state: State | None = None
 
 
-class LaunchedRanks(WatchedScript):
-    """The tree of processes that a command starts; each rank answers on a socket in a private folder."""
-
-    launch: RankedLaunch
+class LaunchedRanks(Launched):
+    """Ranks that go on by themselves; each says what it has seen when it is asked."""
 
     def _begin(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
         self.ranks: dict[int, Seen] = {}
         self.restarts, self._read_at, self._began = 0, 0.0, time.monotonic()
         self.cpu_times = cores.cpu_times()
-        self._strangers: list[Connection] = []
         self._far: dict[int, State] = {}  # of ranks on other nodes
-        self._socket = socket.socket(socket.AF_UNIX)
-        address = str(self.folder / "ranks")
-        self._socket.bind(address)
-        self._socket.listen()
-        return self._start(settings | {"watcher": WATCHER, "address": address, "everywhere": True})
+        return self._open(settings, WATCHER)
 
     @property
     def world(self) -> int:
@@ -174,29 +124,30 @@ class LaunchedRanks(WatchedScript):
 
     def _listen(self) -> None:
         lines = [seen.line for seen in self.ranks.values() if not seen.line.closed]
-        for ready in connections.wait([self._socket, *lines, *self._strangers], POLL_S):
+        for ready in connections.wait([self._socket, *lines], POLL_S):
             if ready is self._socket:
-                self._strangers.append(Connection(self._socket.accept()[0].detach()))
+                self._meet(*self._let_in())
             elif isinstance(ready, Connection):
                 self._hear(ready)
+
+    def _meet(self, hello: Hello | None, line: Connection) -> None:
+        if hello is None:
+            return
+        if hello.restart > self.restarts:  # what came before is another run
+            self.restarts = hello.restart
+            self.ranks.clear()
+        self.ranks[hello.rank] = Seen(hello, line)
 
     def _hear(self, line: Connection) -> None:
         try:
             message = _decoder.decode(line.recv_bytes())
         except (EOFError, OSError, msgspec.DecodeError):  # it has ended, or was not started by us
             line.close()
-            self._strangers = [each for each in self._strangers if each is not line]
-            return
-        if isinstance(message, Hello):
-            self._strangers = [each for each in self._strangers if each is not line]
-            if message.restart > self.restarts:  # what came before is another run
-                self.restarts = message.restart
-                self.ranks.clear()
-            self.ranks[message.rank] = Seen(message, line)
             return
         for seen in self.ranks.values():
-            if seen.line is line and isinstance(message, Beat) and message.steps > seen.steps:
-                seen.steps, seen.heard_at = message.steps, time.monotonic()
+            if seen.line is line and isinstance(message, Beat):
+                if message.steps > seen.steps:
+                    seen.steps, seen.heard_at = message.steps, time.monotonic()
             elif seen.line is line and isinstance(message, State):
                 if message.rank == seen.hello.rank:
                     seen.state = message
@@ -214,9 +165,9 @@ class LaunchedRanks(WatchedScript):
     def failure(self) -> RunFailed:
         """Which rank failed first, with its last words; the others fail because they lose it."""
         failed = [state for state in self.states if state.failure]
-        first = min(failed, key=lambda state: bool(_LOST_RANK.search(state.failure)), default=None)
+        first = min(failed, key=lambda state: bool(LOST_RANK.search(state.failure)), default=None)
         mute = [seen for seen in self.ranks.values() if seen.line.closed and seen.state is None]
-        if mute and (first is None or _LOST_RANK.search(first.failure)):
+        if mute and (first is None or LOST_RANK.search(first.failure)):
             dead = mute[0]
             what = f"rank {dead.hello.rank} of {self.world} ended without a word after {dead.steps} steps "
             what += "or more (killed, most likely because memory ran out)"
@@ -227,19 +178,3 @@ class LaunchedRanks(WatchedScript):
         problem = RunFailed(what, "Its own words are below; run the command without perfkit to compare")
         problem.output = "\n".join(self.written("err")[-60:])
         return problem
-
-    def stop(self) -> None:
-        """Ends the whole tree, whoever started what in it."""
-        for seen in self.ranks.values():
-            seen.line.close()
-        self._socket.close()
-        self.tree.end()
-        self._process.wait()
-        self._files.cleanup()
-
-
-def launch_of(program: str, arguments: Sequence[str], module: bool) -> RankedLaunch:
-    """The launch of a command, or of a module that starts ranks."""
-    if module:
-        return RankedLaunch("python", ("-m", program, *arguments))
-    return RankedLaunch(program, tuple(arguments))

@@ -2,10 +2,20 @@
 
 import msgspec
 
+from perfkit.results.schema import Mechanism
+
 PARTS = ("waiting", "forward", "backward", "optimizer", "own code", "exchange")
 """What a step of a rank consists of: `waiting` for data, `exchange` where ranks wait and send."""
 BUFFERS = "broadcast of buffers"
 """The name of that exchange, which `DistributedDataParallel` makes before a forward pass."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What a rank adds to what rank 0 says of their training."""
+
+    losses: list[float]
+    samples_per_step: int
+    mechanisms: list[Mechanism]
 
 
 class StepOfRank(msgspec.Struct, frozen=True, array_like=True):
@@ -126,4 +136,4 @@ class State(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     notes: list[str] = []
 
 
-Message = Hello | Beat | State
+Message = Beat | State

@@ -31,7 +31,16 @@ from torch.nn.parallel import DistributedDataParallel
 from perfkit.additions.guard.outputs import Outputs, clock
 from perfkit.additions.inside.lines import SWITCH_S, Sampler
 from perfkit.additions.ranks import messages
-from perfkit.additions.ranks.messages import BUFFERS, Ddp, Exchange, LoaderOfRank, Stack, State, StepOfRank
+from perfkit.additions.ranks.joining import join
+from perfkit.additions.ranks.messages import (
+    BUFFERS,
+    Ddp,
+    Exchange,
+    LoaderOfRank,
+    Stack,
+    State,
+    StepOfRank,
+)
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.loaders import Loaders
 from perfkit.additions.scripts.run_account import RunAccount
@@ -96,24 +105,13 @@ class Rank:
     def _join(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """A process is a rank once it has joined the group of all."""
         result = plain(*args, **kwargs)
-        if self._line is None:
-            if dist.is_initialized():
-                self._rank, self._world = dist.get_rank(), dist.get_world_size()
-            sock, by_slurm = socket.socket(socket.AF_UNIX), os.environ.get("SLURM_NTASKS_PER_NODE")
-            local = int(os.environ.get("LOCAL_WORLD_SIZE") or by_slurm or self._world)
-            try:
-                sock.connect(self.script.settings["address"])
-            except OSError as problem:  # another machine than that of who watches: the rank trains on
-                print(f"perfkit cannot see rank {self._rank}: {problem}", file=sys.stderr)
-                return result
-            self._line, self._is_over = Connection(sock.detach()), False  # it may have been forked
+        if self._line is None and (joined := join(self.script.settings["address"])):
+            hello, self._line = joined
+            self._rank, self._world, self._is_over = hello.rank, hello.world, False  # it may have been forked
             multiprocessing.util.Finalize(None, self._end, exitpriority=0)  # what is forked has no `atexit`
-            if local < self._world:
+            if hello.local < hello.world:
                 self._store = self._own_line_to_the_store()
             self._show_stacks()
-            restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-            about: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "restart": restart}
-            self._send(messages.Hello(rank=self._rank, world=self._world, local=local, **about))
             sys.setswitchinterval(SWITCH_S)
             threading.Thread(target=self._attend, name="perfkit", daemon=True).start()
         return result

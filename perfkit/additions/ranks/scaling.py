@@ -8,8 +8,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from perfkit.additions.ranks.asked import RankedLaunch, launch_of
 from perfkit.additions.ranks.lateness import EXCHANGE
-from perfkit.additions.ranks.launched import RankedLaunch
 from perfkit.additions.ranks.messages import PARTS
 from perfkit.additions.ranks.watching import WatchedRanks, watch
 from perfkit.additions.scripts.watched import Launch
@@ -140,7 +140,7 @@ def launch_with(script: Launch, ranks: int) -> RankedLaunch:
     how = ["--standalone", "--nproc-per-node", str(ranks)]
     if script.module:
         how.append("--module")
-    return RankedLaunch("torchrun", (*how, script.program, *script.arguments))
+    return launch_of(["torchrun", *how, script.program, *script.arguments])
 
 
 def _watched(launch: RankedLaunch, count: int, budget_s: float, progress: Progress) -> WatchedRanks:

@@ -10,9 +10,10 @@ import msgspec
 
 from perfkit.additions.advice.finding import WORTH_A_SENTENCE, Finding, advice_table, warned, warnings_of
 from perfkit.additions.ranks import causes, report
+from perfkit.additions.ranks.asked import RankedLaunch
 from perfkit.additions.ranks.causes import Symptoms
 from perfkit.additions.ranks.lateness import Lateness, lateness
-from perfkit.additions.ranks.launched import LaunchedRanks, RankedLaunch
+from perfkit.additions.ranks.launched import LaunchedRanks
 from perfkit.additions.ranks.lines import place
 from perfkit.additions.ranks.messages import State
 from perfkit.errors import RunFailed

@@ -7,12 +7,13 @@ import typer
 
 from perfkit.additions.referee.match import compare_whole, two_scripts, with_switches
 from perfkit.additions.referee.verdict import Match
-from perfkit.additions.scripts.command import Module
+from perfkit.additions.scripts.command import Module, launcher
 from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import options as cli
 from perfkit.cli.compare import gate_code, record
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.recipe import parse_settings
+from perfkit.registry import load
 from perfkit.results.comparison import Comparison
 from perfkit.results.store import RunStore
 from perfkit.studies.compare import compare
@@ -48,21 +49,12 @@ def referee(
 ) -> None:
     """Is the new script faster, and does it still train the same? Runs both as they stand, in turn.
 
-    With --set, one script is compared with itself with these switches set. The
-    exit code is the verdict: 0 faster, and trains the same; 1 not faster;
+    With --set, one script is compared with itself with these switches set. Of
+    several ranks: perfkit referee old.py new.py -- torchrun --nproc-per-node 2.
+    The exit code is the verdict: 0 faster, and trains the same; 1 not faster;
     3 undecided; 4 trains differently, or evaluates or saves less.
     """
-    if settings:
-        script, *arguments = programs
-        launch = Launch(script, tuple(arguments), module)
-        match = with_switches(launch, parse_settings(settings), preset, seed, allowed=allow or [])
-    elif len(programs) >= 2:
-        first, second, *arguments = programs
-        old, new = (Launch(side, tuple(arguments), module) for side in (first, second))
-        match = two_scripts(old, new, preset, seed, allowed=allow or [])
-    else:
-        what = f"there is nothing to compare {programs[0]} with"
-        raise InvalidValue(what, "Name two scripts, or one with --set switch=value")
+    match = _match(programs, settings or [], module, preset, seed, allow or [])
     duration = "until both end" if whole else f"at most about {gate.budget:.0f} s once both train"
     typer.echo(f"{match.a.title} and {match.b.title}: {duration}", err=True)
     with cli.stored() as store:
@@ -75,6 +67,29 @@ def referee(
         output.show(f"{result.b.title} against {result.a.title}", sections, document)
         if verdict.exit_code:
             raise typer.Exit(verdict.exit_code)
+
+
+def _match(
+    programs: list[str], settings: list[str], module: bool, preset: str | None, seed: int, allow: list[str]
+) -> Match:
+    """What is compared: two scripts, or one without and with `settings`; or launches of several ranks."""
+    scripts = [program for program in programs[:2] if program.endswith(".py")]
+    if settings and len(scripts) == 2:
+        what = f"--set compares one script with itself, and {scripts[0]} and {scripts[1]} are two"
+        raise InvalidValue(what, "Compare two scripts without --set, or one script with it")
+    command = programs if settings else programs[2:]
+    if command and (several := launcher(command[0])):
+        return load(f"{several}:match")(programs, settings, preset, seed, allow)  # type: ignore[no-any-return]
+    if settings:
+        script, *arguments = programs
+        launch = Launch(script, tuple(arguments), module)
+        return with_switches(launch, parse_settings(settings), preset, seed, allowed=allow)
+    if len(programs) < 2:
+        what = f"there is nothing to compare {programs[0]} with"
+        raise InvalidValue(what, "Name two scripts, or one with --set switch=value")
+    first, second, *arguments = programs
+    old, new = (Launch(side, tuple(arguments), module) for side in (first, second))
+    return two_scripts(old, new, preset, seed, allowed=allow)
 
 
 def _measured(

@@ -18,6 +18,11 @@ Arguments = Annotated[
 Module = Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for python -m")]
 
 
+def launcher(program: str) -> str | None:
+    """The module that knows a program which starts several ranks; a file of this name is a script."""
+    return None if Path(program).is_file() else registry.table("LAUNCHERS").get(Path(program).name)
+
+
 def watch(
     program: Program,
     output: cli.Output,
@@ -37,8 +42,9 @@ def watch(
     Several ranks are watched by the command that starts them: perfkit watch -- torchrun --nproc-per-node 2
     train.py.
     """
-    if (several := registry.table("LAUNCHERS").get(Path(program).name)) and not Path(program).is_file():
-        registry.load(several)(program, arguments or [], module, budget, whole, output)
+    if several := launcher(program):
+        command = [*(["python", "-m"] if module else []), program, *(arguments or [])]
+        registry.load(f"{several}:watch")(command, budget, whole, output)
         return
     launch = Launch(program, tuple(arguments or ()), module)
     seconds = budget + (2 * watching.TRY_S if tries else 0.0)

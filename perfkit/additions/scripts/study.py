@@ -75,6 +75,7 @@ class ScriptSource(ThisMachine):
     uses_any_device = True
     observers: ClassVar[tuple[str, ...]] = ()
     """What looks at the scripts, as for `WatchedScript`."""
+    starts: ClassVar[type[WatchedScript]] = WatchedScript
 
     def spread(self, recipes: Sequence[Recipe]) -> Spread:
         return stats.OF_SCRIPTS
@@ -170,7 +171,7 @@ class ScriptSource(ThisMachine):
             self._paces.pop(side.child, None)
 
     def _start(self, launch: Launch, toggles: Mapping[str, Value]) -> WatchedScript:
-        child = WatchedScript(
+        child = self.starts(
             launch,
             toggles,
             seed=self.plan.subject.seed,

@@ -58,12 +58,9 @@ class Launch:
     replaced: tuple[tuple[Path, bytes], ...] = ()
 
     def __post_init__(self) -> None:
-        """`InvalidValue` if there is no such program, it starts several ranks, or the system is another."""
+        """`InvalidValue` if there is no such program, or the system is another."""
         if os.name == "nt":
             raise InvalidValue("scripts cannot be watched on this system", "Use Linux, macOS or WSL")
-        if self.script is None and self.name in _TABLES["launchers"]:
-            what = f"{self.program} starts several processes, and a script is measured in one"
-            raise InvalidValue(what, "Name the script itself, and let it train as a single rank")
         if self.script is None and not self.module:
             folder = Path(self.program).parent
             names = sorted(path.name for path in folder.glob("*.py") if path.is_file())
@@ -79,17 +76,13 @@ class Launch:
         return Path(self.program).name
 
     @property
-    def interpreter(self) -> list[str]:
-        """What runs it."""
-        return [sys.executable]
-
-    @property
     def words(self) -> list[str]:
+        """The whole command."""
         words = [self.program, *self.arguments]
-        return ["-m", *words] if self.module else words
+        return [sys.executable, "-m", *words] if self.module else [sys.executable, *words]
 
     def describe(self) -> str:
-        return " ".join(["python", *self.words])
+        return " ".join(["python", *self.words[1:]])
 
 
 class WatchedScript(Conversation):
@@ -125,6 +118,7 @@ class WatchedScript(Conversation):
         loaders = [site.frames[0] for site in sites if site.role == "loader"]
         settings = {
             "toggles": dict(toggles or {}),
+            "variables": Recipe().replace(**(toggles or {})).environment(),
             "loaders": [(frame.file, frame.line, frame.column) for frame in loaders],
             "samples": known.samples_per_step if known else 1,
             "observers": [*observers],
@@ -176,7 +170,7 @@ class WatchedScript(Conversation):
             "PYTHONHASHSEED": "0",
             **os.environ,
             **_TABLES["quiet"],
-            **Recipe().replace(**settings["toggles"]).environment(),
+            **settings["variables"],
             "TMPDIR": str(self.folder),
             "PWD": folder,
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
@@ -188,7 +182,7 @@ class WatchedScript(Conversation):
         source = "/dev/stdin" if os.path.isfile("/dev/stdin") else os.devnull
         with open(source, "rb") as given, out.open("wb") as output, err.open("wb") as errors:
             return subprocess.Popen(
-                [*self.launch.interpreter, *arguments],
+                arguments,
                 stdin=given,
                 stdout=output,
                 stderr=errors,

@@ -1,0 +1,119 @@
+"""Two launches of several ranks are compared: interleaved, over all ranks, with switches proved on each."""
+
+import pytest
+
+from perfkit.additions.ranks import command
+from perfkit.additions.referee.command import PART
+from perfkit.additions.referee.match import compare_whole
+from perfkit.errors import PerfkitError
+from perfkit.studies.compare import compare
+from perfkit.studies.sources import Progress
+
+pytestmark = [pytest.mark.usefixtures("no_orphans"), pytest.mark.timeout(240)]
+START = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+rows = torch.Generator().manual_seed(rank)
+"""
+ACCUMULATES = """
+model = DistributedDataParallel(nn.Linear(300, 300), find_unused_parameters=True)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for step in range(100_000):
+    optimizer.zero_grad()
+    for micro in range(4):
+        (model(torch.randn(4, 300, generator=rows)).square().mean() / 4).backward()
+    optimizer.step()
+"""
+NO_SYNC = ACCUMULATES.replace(
+    "        (model",
+    "        model.require_backward_grad_sync = micro == 3\n        (model",
+)
+EVALUATES = """
+model = DistributedDataParallel(nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for step in range(STEPS):
+    loss = model(torch.randn(8, 64, generator=rows)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step % 5 == 4:
+        if rank == 0:
+            model.eval()
+            with torch.no_grad():
+                model(torch.randn(8, 64))
+            model.train()
+        dist.barrier()
+dist.destroy_process_group()
+"""
+TORCHRUN = ["torchrun", "--nproc-per-node", "2"]
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Writes scripts into the folder in which they are started."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def write(**codes):
+        for name, code in codes.items():
+            (tmp_path / f"{name}.py").write_text(START + code)
+
+    return write
+
+
+def judged(words, settings=(), whole=False):
+    match = command.match(words, settings)
+    if whole:
+        result = compare_whole(match, Progress())
+    else:
+        result = compare(match.a, match.b, match.plan.until(4.0, 0.5, PART), progress=Progress())
+    return result, match.verdict(result, 0.5, None, whole)
+
+
+def test_gradients_that_are_sent_once_train_the_same_over_all_ranks(write):
+    write(old=ACCUMULATES, new=NO_SYNC)
+    result, verdict = judged(["old.py", "new.py", *TORCHRUN])
+    assert (result.a.title, result.b.title) == ("old.py", "new.py")
+    assert verdict.observed["a"].trained[-1] == 2 * 4 * 4, "samples of both ranks"
+    assert verdict.losses.ok, verdict.losses.evidence
+    assert verdict.outcome in ("faster", "not faster", "undecided"), verdict.reason
+
+
+def test_switches_are_set_from_outside_and_proved_on_every_rank(write):
+    write(train=ACCUMULATES)
+    wanted = ["find_unused_parameters=off", "bucket_mb=1", "no_sync=on", "omp_threads=1", "static_graph=off"]
+    result, verdict = judged([*TORCHRUN, "train.py"], wanted)
+    proofs = {proof.name: proof for proof in result.b.mechanism}
+    assert set(proofs) == {each.partition("=")[0] for each in wanted}
+    assert all(proof.ok and "on all 2 ranks" in proof.evidence for proof in proofs.values()), proofs
+    assert verdict.losses.ok, verdict.losses.evidence
+
+
+def test_a_switch_that_cannot_act_is_not_measured(write):
+    write(train=EVALUATES.replace("STEPS", "100_000"))
+    with pytest.raises(PerfkitError, match=r"no_sync \(rank 0: 0 of \d+ backward passes sent nothing\)"):
+        judged([*TORCHRUN, "train.py"], ["no_sync=on"])
+
+
+def test_runs_to_their_end_are_compared_though_one_rank_evaluates_alone(write):
+    write(old=EVALUATES.replace("STEPS", "60"), new=EVALUATES.replace("STEPS", "60"))
+    _, verdict = judged(["old.py", "new.py", *TORCHRUN], whole=True)
+    assert verdict.outcome in ("not faster", "faster"), verdict.reason
+    assert verdict.observed["a"].evaluations
+    assert verdict.observed["a"].run_steps == 60
+
+
+def test_a_rank_that_raises_is_named(write):
+    write(
+        old=ACCUMULATES,
+        new=ACCUMULATES.replace("optimizer.step()", "optimizer.step(); 1 / (9 - step * rank)"),
+    )
+    with pytest.raises(PerfkitError, match=r"new.py failed on rank 1 of 2: .*ZeroDivisionError"):
+        judged(["old.py", "new.py", *TORCHRUN])
