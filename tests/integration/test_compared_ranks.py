@@ -69,7 +69,7 @@ def write(tmp_path, monkeypatch):
 
 
 def judged(words, settings=(), whole=False):
-    match = command.match(words, settings)
+    match = command.match(words, settings, None, 0, [])
     if whole:
         result = compare_whole(match, Progress())
     else:

@@ -9,6 +9,7 @@ from perfkit.additions.ranks import launched
 from perfkit.additions.ranks.asked import launch_of
 from perfkit.additions.ranks.watching import watch
 from perfkit.errors import InvalidValue, RunFailed
+from perfkit.studies.sources import Progress
 
 pytestmark = [pytest.mark.usefixtures("no_orphans"), pytest.mark.timeout(240)]
 START = """
@@ -118,6 +119,20 @@ for step in range(100_000):
     optimizer.step()
 """
 
+LONG_EVALUATION = """
+        model.eval()
+        with torch.no_grad():
+            model.module(torch.randn(16, 8))
+        time.sleep(8)
+        model.train()
+"""
+ONE_PROCESS = """
+model = nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+while True:
+    model(torch.randn(16, 8)).sum().backward()
+    optimizer.step()
+"""
 OWN_MEETING = """
 def joined():
     life = os.environ["TMPDIR"] + "/life" + os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -225,6 +240,22 @@ def test_a_rank_that_hangs_is_named_with_its_line_and_where_the_others_wait(writ
         torchrun()
     assert f"rank 1 (at {line('time.sleep(1000)')}, after 5 steps) has not come to" in raised.value.what
     assert f"({line('.backward()')}), where rank 0 waits" in raised.value.what
+
+
+def test_a_long_evaluation_is_waited_for_and_said(write, monkeypatch):
+    write(LOOP.replace("100_000", "40").replace("WRONG", LONG_EVALUATION))
+    monkeypatch.setattr(launched, "QUIET_S", 3.0)
+    phases = []
+    follow = Progress(lambda update: phases.append(update.phase))
+    seen = watch(launch_of(["torchrun", "--nproc-per-node", "2", "train.py"]), follow)
+    assert seen.ended
+    assert any("rank 1 is in its evaluation" in phase for phase in phases)
+
+
+def test_a_script_that_trains_in_one_process_is_sent_to_the_command_for_it(write):
+    write(ONE_PROCESS)
+    with pytest.raises(RunFailed, match="trains in one process.* perfkit watch train.py"):
+        watch(launch_of(["python", "train.py"]))
 
 
 def test_of_two_nodes_that_of_rank_0_has_the_report_of_all(write):

@@ -39,6 +39,7 @@ LOST_RANK = re.compile(r"(?i)gloo|NCCL|c10d|Connection (closed|reset)|DistBacken
 _WORD_S, _OWN_END_S, _ANSWER_S, _COLLECT_S = 2.0, 0.5, 10.0, 1.5
 """Seconds in which whoever comes says who it is, in which a launch ends by itself, for a rank's answer, and
 for the failure of the rank that another one has lost."""
+_NODES = re.compile(r"(^| )(--n?nodes|--num[_-](nodes|machines)|-N)[ =](\d+:)?([2-9]|\d\d)")
 _WATCHER = "perfkit.additions.ranks.questions:RankQuestions"
 
 
@@ -68,6 +69,17 @@ class RankedLaunch(Launch):
     @property
     def words(self) -> list[str]:
         return [_found(self.command[0]) or self.command[0], *self.command[1:]]
+
+    @property
+    def as_one_process(self) -> str:
+        """The command that watches a script which python starts; empty for a launcher of ranks."""
+        is_python = Path(self.command[0]).name.startswith("python") and self.script
+        return f"perfkit watch {self.program}" if is_python else ""
+
+    @property
+    def names_nodes(self) -> bool:
+        """Whether it is one of the commands of several nodes."""
+        return bool(_NODES.search(" ".join(self.command)))
 
     def describe(self) -> str:
         more = f" with {in_words(dict(self.settings))}" if self.settings else ""
@@ -266,15 +278,12 @@ def of_all(told: Sequence[Behaviour]) -> Behaviour:
         name: [sum(values) for values in zip(*(getattr(each, name)[:count] for each in told), strict=True)]
         for name in ("loaded", "trained", "values")
     }
-    batches = zip(*(each.batches[:count] for each in told), strict=True)
     own = {name: getattr(busiest, name)[:count] for name in ("backwards", "weight", "reached")}
-    return structs.replace(
-        busiest,
-        **summed,
-        **own,
-        batches=[float(hash(values)) for values in batches],
-        losses=[fmean(values) for values in zip(*(each.losses for each in told), strict=False)],
-        evaluations=sorted({step for each in told for step in each.evaluations}),
-        checkpoints=sorted({step for each in told for step in each.checkpoints}),
-        replaced=sorted({name for each in told for name in each.replaced}),
-    )
+    merged = {
+        name: sorted({value for each in told for value in getattr(each, name)})
+        for name in ("evaluations", "checkpoints", "replaced")
+    }
+    batches = zip(*(each.batches[:count] for each in told), strict=True)
+    losses = zip(*(each.losses for each in told), strict=False)
+    means, order = [fmean(values) for values in losses], [float(hash(values)) for values in batches]
+    return structs.replace(busiest, **summed, **own, **merged, batches=order, losses=means)

@@ -20,6 +20,11 @@ _LEAST, _UNLIKE = 0.1, 1.15
 """Of the time: what takes less is not a cause; how many times as long inputs are to be called so."""
 _FEWEST_ROWS, _FEWEST_EPOCHS = 4, 2
 _WORDS = {"waiting": "loading its data", "own code": "the script's own code"}
+_SAMPLED = {
+    "own code": ("own code", "evaluation", "checkpoint", "start"),
+    "waiting": ("waiting", "start", "data set", "collate"),
+}
+"""What parts of a step consist of where stacks are looked at."""
 _UNEQUAL, _MANY_BUCKETS, _USUAL_BUCKET = 1.2, 25, 25 << 20
 """How many times as many rows a step are unequal; how many buckets are many; bytes of one by default."""
 
@@ -165,8 +170,7 @@ def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, st
         times = units.times(own.elements / usual)
         large = f"({own.elements:,.0f} elements, not {usual:,.0f})"
         return place(where), f"its inputs are {times} as large {large}"
-    parts = _sampled(found.part)
-    line = line_of_difference(late, others, parts)
+    line = line_of_difference(late, others, _SAMPLED.get(found.part, (found.part,)))
     part = PARTS.index(found.part)
     here = units.duration(own.parts[part])
     there = units.duration(fmean(spent.parts[part] for spent in rest))
@@ -181,15 +185,6 @@ def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, st
         return place(line) if is_clear else "", why
     start = f"{quoted}: {words}" if text else words
     return place(line), f"{start} takes {here} a step, and {there} on the others"
-
-
-def _sampled(part: str) -> Sequence[str]:
-    """Parts of a step as they are named where stacks are looked at."""
-    if part == "own code":
-        return ("own code", "evaluation", "checkpoint", "start")
-    if part == "waiting":
-        return ("waiting", "start", "data set", "collate")
-    return (part,)
 
 
 def _where_they_wait(others: Sequence[State], found: Lateness) -> tuple[str, str]:

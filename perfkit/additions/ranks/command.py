@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from perfkit.additions.ranks import scaled, scaling, switches
+from perfkit.additions.ranks import scaled, scaling, switches, watching
 from perfkit.additions.ranks.asked import AskedRanks, launch_of, launch_with
 from perfkit.additions.ranks.scaling import Regime
-from perfkit.additions.ranks.watching import watch as watch_ranks
 from perfkit.additions.referee.behaviour import Behaviour
 from perfkit.additions.referee.match import Observed, named_differences
 from perfkit.additions.referee.verdict import Match
@@ -23,9 +22,10 @@ from perfkit.studies.compare import Candidate
 def watch(command: Sequence[str], budget: float, whole: bool, output: cli.Output) -> None:
     """Runs a command that starts several ranks, and says who is late, and why."""
     launch = launch_of(command)
-    typer.echo(f"{launch.describe()}: about {budget:.0f} s once all ranks train", err=True)
-    with cli.progress() as follow:
-        result = watch_ranks(launch, follow, budget, whole)
+    duration = "until its end" if whole else f"about {budget:.0f} s once all ranks train"
+    typer.echo(f"{launch.describe()}: {duration}", err=True)
+    with cli.progress() as follow, watching.alone(launch, follow):
+        result = watching.watch(launch, follow, budget, whole)
     output.show(launch.describe(), result.sections(), result)
 
 
@@ -72,11 +72,7 @@ class _Source(Observed):
 
 
 def match(
-    programs: Sequence[str],
-    settings: Sequence[str],
-    preset: str | None = None,
-    seed: int = 0,
-    allow: Sequence[str] = (),
+    programs: list[str], settings: list[str], preset: str | None, seed: int, allow: Sequence[str]
 ) -> Match:
     """Two scripts under one command, or one command without and with switches that are set from outside."""
     if settings:
@@ -85,6 +81,5 @@ def match(
         first, second, *command = programs
         old, new = launch_with(command, first, first), launch_with(command, second, first)
     observed: dict[str, Behaviour] = {}
-    how = {"observed": observed, "more": {new.program: new}}
-    plan = script_plan(old, preset, seed, source=_Source, **how)
+    plan = script_plan(old, preset, seed, source=_Source, observed=observed, more={new.program: new})
     return Match(plan, Candidate(old.program), Candidate(new.program), observed, named_differences(allow))

@@ -12,10 +12,9 @@ from perfkit.additions.ranks.messages import Hello
 
 
 def join(address: str) -> tuple[Hello, Connection] | None:
-    """Joins as the rank that this process is, once it has joined its group, if it is to.
+    """Joins as the rank that this process is; without a group of ranks, it is the only one.
 
-    Many scripts make no group for a single rank. The result is None on a machine where nobody listens: the
-    rank trains on without being seen.
+    None on a machine where nobody listens: the rank trains on without being seen.
     """
     rank, world, sock = 0, 1, socket.socket(socket.AF_UNIX)
     if dist.is_initialized():
@@ -27,13 +26,7 @@ def join(address: str) -> tuple[Hello, Connection] | None:
         return None
     line = Connection(sock.detach())
     local = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_NTASKS_PER_NODE") or world
-    hello = Hello(
-        rank=rank,
-        world=world,
-        local=int(local),
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        restart=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
-    )
+    restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    hello = Hello(rank=rank, world=world, local=int(local), pid=os.getpid(), restart=restart)
     line.send_bytes(msgspec.json.encode(hello))
     return hello, line

@@ -20,7 +20,8 @@ from perfkit.process.locks import check_cancelled
 WATCHER = "perfkit.additions.ranks.rank:Rank"
 QUIET_S, ANSWER_S, RESTART_S = 30.0, 5.0, 60.0
 """Seconds without a step of any rank after which they hang; for an answer; until ranks train again."""
-_CLOCK_S = 2.0
+_MAY_LAST, _CLOCK_S = ("evaluation", "checkpoint", "start"), 2.0
+"""Parts of a run in which a rank is awaited as long as at its start; seconds between readings of CPU time."""
 _decoder = msgspec.json.Decoder(Message)
 
 
@@ -31,6 +32,7 @@ class Seen:
     hello: Hello
     line: Connection
     steps: int = 0
+    part: str = ""
     heard_at: float = field(default_factory=time.monotonic)
     state: State | None = None
 
@@ -82,7 +84,8 @@ class LaunchedRanks(Launched):
                 self.on_progress("watching")
             if now > until and not whole and 0 in self.ranks:  # the report is written where rank 0 is
                 return "watched" if self._ask() else "hangs"
-            if now - self._active_at() > (QUIET_S if self._all_train() else START_S):
+            quiet_s = now - self._active_at()
+            if quiet_s > QUIET_S and quiet_s > self._patience_s(quiet_s):
                 self._ask()
                 return "hangs" if self.ranks else "silent"
 
@@ -93,6 +96,14 @@ class LaunchedRanks(Launched):
         """When a rank was last seen to take a step; one that has ended takes none any more."""
         heard = [seen.heard_at for seen in self.ranks.values() if not (seen.state and seen.state.ended)]
         return max(heard, default=time.monotonic() if self.ranks else self._began)
+
+    def _patience_s(self, quiet_s: float) -> float:
+        """How long a step is waited for: longer at the start, and while a rank does what may last."""
+        running = [seen for seen in self.ranks.values() if not seen.line.closed]
+        busy = [f"rank {s.hello.rank} is in its {s.part}" for s in running if s.part in _MAY_LAST]
+        if busy:
+            self.on_progress(f"no step for {quiet_s:.0f} s: {', '.join(busy)}")
+        return START_S if busy or not self._all_train() else QUIET_S
 
     def _read_clock(self) -> None:
         """The CPU time of the tree, and of all else, while it runs."""
@@ -114,7 +125,7 @@ class LaunchedRanks(Launched):
                 seen.line.send_bytes(b"state")
         self._wait_for(lambda: all(seen.state for seen in running) and not self.missing, ANSWER_S)
         states = [seen.state for seen in running if seen.state]
-        return not states or min(state.last_step_s for state in states) < QUIET_S
+        return not states or any(s.last_step_s < QUIET_S or s.part in _MAY_LAST for s in states)
 
     def _wait_for(self, is_there: Any, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -133,6 +144,9 @@ class LaunchedRanks(Launched):
     def _meet(self, hello: Hello | None, line: Connection) -> None:
         if hello is None:
             return
+        if hello.world == 1 and self.launch.as_one_process:
+            what = f"{self.launch.describe()} trains in one process, and has no ranks"
+            raise RunFailed(what, f"Watch it as one: {self.launch.as_one_process}")
         if hello.restart > self.restarts:  # what came before is another run
             self.restarts = hello.restart
             self.ranks.clear()
@@ -146,6 +160,7 @@ class LaunchedRanks(Launched):
             return
         for seen in self.ranks.values():
             if seen.line is line and isinstance(message, Beat):
+                seen.part = message.part
                 if message.steps > seen.steps:
                     seen.steps, seen.heard_at = message.steps, time.monotonic()
             elif seen.line is line and isinstance(message, State):

@@ -93,15 +93,15 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     rank: int
     world: int
     local: int
-    host: str
     pid: int
     restart: int
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """How many steps the rank has taken."""
+    """How many steps the rank has taken, and which `part` of its run it is in."""
 
     steps: int
+    part: str
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, tag=True):

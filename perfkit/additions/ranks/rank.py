@@ -32,27 +32,20 @@ from perfkit.additions.guard.outputs import Outputs, clock
 from perfkit.additions.inside.lines import SWITCH_S, Sampler
 from perfkit.additions.ranks import messages
 from perfkit.additions.ranks.joining import join
-from perfkit.additions.ranks.messages import (
-    BUFFERS,
-    Ddp,
-    Exchange,
-    LoaderOfRank,
-    Stack,
-    State,
-    StepOfRank,
-)
+from perfkit.additions.ranks.messages import BUFFERS, Ddp, Exchange, LoaderOfRank, Stack, State, StepOfRank
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.loaders import Loaders
-from perfkit.additions.scripts.run_account import RunAccount
+from perfkit.additions.scripts.run_account import EVALUATION, OWN, RunAccount
 from perfkit.additions.scripts.script import Script, Step, first_tensor
 from perfkit.additions.scripts.training import Models, Updates
 from perfkit.process.failures import explain, is_users
 
-EVERY_S, _BEAT_S = 0.02, 0.5
-"""Seconds between two looks at the stack, which take some 50 µs, and between two signs of life."""
+EVERY_S, _BEAT_S, _TIMED = 0.05, 0.5, 10
+"""Seconds between looks at the stack, of 0.3 ms each, and signs of life; a GPU times every tenth pass."""
 _READING = ((0.012, 1), (0.006, 2), (0.003, 4), (0.0, 8))
 """Backward passes that take so long: each how many-th step is read for the exchange, which takes 100 µs."""
-_KEPT = 4000
+_KEPT, _ALONE = 4000, 20
+"""How many steps are told of; so many without a group of ranks, and a process trains alone."""
 _ASKED, _FAR_S, _MOST_STEPS, _MOST_STACKS = "perfkit/asked", 4.0, 500, 100
 """A key in the store of the launch; how long answers there are waited for, and how much each holds."""
 _decoder = msgspec.json.Decoder(State)
@@ -150,8 +143,8 @@ class Rank:
     def _make_ddp(self, plain: Any, model: Any, *args: Any, **kwargs: Any) -> None:
         plain(model, *args, **kwargs)
         self._ddps[model] = next(self._frames(sys._getframe(1)), ""), model._get_ddp_logging_data()
-        if next(model.parameters()).device.type == "cpu":  # on a GPU, a time that is read is waited for
-            model._set_ddp_runtime_logging_sample_rate(1)
+        # On a GPU, torch waits for the device in each pass that it times: the first ten, then these.
+        model._set_ddp_runtime_logging_sample_rate(1 if model.device_type == "cpu" else _TIMED)
 
     def _backward(self, plain: Any, *args: Any, **kwargs: Any) -> None:
         """Torch itself times the exchange of a model's gradients; here that is read after each."""
@@ -169,11 +162,16 @@ class Rank:
             model.logger.set_runtime_stats_and_log()  # torch itself does so in the next forward pass
             told = model._get_ddp_logging_data()
             end = "backward_comm_time_end"
+            is_on_cpu = model.device_type == "cpu"
             if told.get(end, 0) in (0, before.get(end)):  # it had no part in this pass, or exchanges nothing
+                if not is_on_cpu and model.require_forward_param_sync:
+                    self._is_read = False  # torch has not timed this pass
                 continue
             self._ddps[model] = where, told
             hidden = max(0.0, told["backward_compute_comm_overlap_time"] / 1e9)
-            self._exposed += min(took, max(0.0, told["backward_comm_time"] / 1e9 - hidden))
+            exposed = max(0.0, told["backward_comm_time"] / 1e9 - hidden)
+            # On a GPU, the pass has only been launched by now.
+            self._exposed += min(took, exposed) if is_on_cpu else exposed
             self._hidden += hidden
             self._syncs += 1
 
@@ -198,7 +196,8 @@ class Rank:
 
     def on_steps(self, steps: list[Step]) -> None:
         count, self._stepped_at = len(steps), clock()
-        if self._line is None and os.environ.get("WORLD_SIZE") == "1":
+        world = os.environ.get("WORLD_SIZE")
+        if self._line is None and (world == "1" or (world is None and self.script.steps.count >= _ALONE)):
             self._join(lambda: None)  # many scripts make no group for a single rank
         exposed = self._exposed / count
         for number, step in enumerate(steps, self.script.steps.count - count + 1):
@@ -243,7 +242,7 @@ class Rank:
                     self._gather()
                 if before - beaten > _BEAT_S:
                     beaten = before
-                    self._send(messages.Beat(steps=self.script.steps.count))
+                    self._send(messages.Beat(steps=self.script.steps.count, part=self._part_now()))
                     self._give()
             except (EOFError, OSError):
                 if not self._is_over:  # whoever watched is gone: nothing of it may be left
@@ -295,11 +294,16 @@ class Rank:
             inputs=self._sites("input"),
             at=[] if ended else [*self._frames(main)],
             inside=self._inside,
-            part=self._account.part_now(),
+            part=self._part_now(),
             count=script.steps.count,
             last_step_s=clock() - self._stepped_at,
             notes=[*script.notes, *script.files.notes],
         )
+
+    def _part_now(self) -> str:
+        """What it does at this moment; calls of a model inside another one, `model.module`, are not seen."""
+        part, evaluated = self._account.part_now(), [m for m in self._ddps if not m.module.training]
+        return EVALUATION if part == OWN and evaluated else part
 
     def _loader(self) -> LoaderOfRank | None:
         loader: Any = self.script.loader

@@ -15,18 +15,12 @@ def ranks_table(found: Lateness) -> Table:
         "rank", "samples/s", *PARTS[:EXCHANGE], "waits for others", "communication", "hidden",
         "elements of inputs",
     )  # fmt: skip
-    rows: list[list[Cell | str]] = [
-        [
-            str(spent.rank),
-            Cell(spent.samples_per_s, units.number),
-            *(Cell(seconds, units.duration) for seconds in spent.parts),
-            Cell(spent.for_others, units.duration),
-            Cell(spent.exposed, units.duration),
-            Cell(spent.hidden, units.duration),
-            Cell(spent.elements, units.number),
-        ]
-        for spent in found.spent
-    ]
+    rows: list[list[Cell | str]] = []
+    for spent in found.spent:
+        times = [*spent.parts, spent.for_others, spent.exposed, spent.hidden]
+        cells = [Cell(seconds, units.duration) for seconds in times]
+        rate, elements = (Cell(value, units.number) for value in (spent.samples_per_s, spent.elements))
+        rows.append([str(spent.rank), rate, *cells, elements])
     note = (
         f"A mean of {found.steps} steps that all ranks have taken, of {units.duration(found.step_s)} each. "
         "Communication is what all ranks spend in exchanges; hidden is that behind the backward pass."

@@ -11,11 +11,10 @@ import numpy as np
 from perfkit.additions.ranks.asked import RankedLaunch, launch_of
 from perfkit.additions.ranks.lateness import EXCHANGE
 from perfkit.additions.ranks.messages import PARTS
-from perfkit.additions.ranks.watching import WatchedRanks, watch
+from perfkit.additions.ranks.watching import WatchedRanks, alone, watch
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import InvalidValue, RunFailed
 from perfkit.machine import cores
-from perfkit.process.locks import EVERYTHING, device_lock
 from perfkit.results import stats
 from perfkit.results.stats import Estimate
 from perfkit.studies.sources import Progress
@@ -108,8 +107,7 @@ def scale(
     """
     progress = progress or Progress()
     seen, failures = {count: list[WatchedRanks]() for count in counts}, dict[int, str]()
-    waiting = f"waiting: another run uses {EVERYTHING}"
-    with device_lock(EVERYTHING, progress.cancelled, lambda: progress.phase(waiting)):
+    with alone(launch_with(script, counts[-1]), progress):
         for number, count in enumerate([*counts] * LAUNCHES):
             progress.reach(number / (LAUNCHES * len(counts)), f"ranks: {count}")
             if count in failures:
@@ -137,9 +135,7 @@ def scale(
 
 def launch_with(script: Launch, ranks: int) -> RankedLaunch:
     """The script, started by torchrun with so many ranks."""
-    how = ["--standalone", "--nproc-per-node", str(ranks)]
-    if script.module:
-        how.append("--module")
+    how = ["--standalone", "--nproc-per-node", str(ranks), *(["--module"] if script.module else [])]
     return launch_of(["torchrun", *how, script.program, *script.arguments])
 
 

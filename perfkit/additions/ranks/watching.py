@@ -18,6 +18,7 @@ from perfkit.additions.ranks.lines import place
 from perfkit.additions.ranks.messages import State
 from perfkit.errors import RunFailed
 from perfkit.machine import cores
+from perfkit.process.locks import EVERYTHING, device_lock
 from perfkit.results.stats import CLEAN
 from perfkit.show import units
 from perfkit.show.document import Content, Section
@@ -65,6 +66,11 @@ class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
                 f"No rank is late for long, but they wait for each other {share} of the time, each in turn."
             )
         exposed = units.percent(found.exposed_share)
+        if self.device != "cpu":
+            others = f"what others take on {self.device} is not seen"
+            return (
+                f"Nothing avoidable is seen. The exchange of gradients takes {exposed} of a step; {others}."
+            )
         return f"Nothing avoidable is seen: the ranks are alike, and {exposed} of a step is their exchange."
 
     def _of_finding(self, finding: Finding) -> str:
@@ -93,6 +99,14 @@ class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
         until = "to the end" if self.ended else "then the launch was ended"
         nodes = f" on {units.plural(self.nodes, 'node')}" if self.nodes > 1 else ""
         return f"Seen: {self.steps:,} steps of {self.ranks} ranks{nodes} on {self.device}, {until}."
+
+
+def alone(launch: RankedLaunch, progress: Progress) -> contextlib.AbstractContextManager[None]:
+    """Waits until nothing else is measured here; launches of several nodes would wait for each other."""
+    if launch.names_nodes:
+        return contextlib.nullcontext()
+    waiting = f"waiting: another run uses {EVERYTHING}"
+    return device_lock(EVERYTHING, progress.cancelled, lambda: progress.phase(waiting))
 
 
 def watch(
@@ -165,6 +179,8 @@ def _remarks(launched: LaunchedRanks, taken: float) -> Iterator[str]:
 def _nothing_seen(launched: LaunchedRanks) -> RunFailed:
     what = f"{launched.launch.describe()}: no rank was seen that trains"
     remedy = "Does it call torch.distributed.init_process_group in Python processes of this machine?"
+    if alone := launched.launch.as_one_process:
+        remedy += f" If it trains in one process: {alone}"
     problem = RunFailed(what, remedy)
     problem.output = "\n".join(launched.written("err")[-60:])
     return problem
@@ -211,10 +227,9 @@ def _stacks(launched: LaunchedRanks, told: dict[int, State]) -> Iterator[str]:
         yield f"rank {rank}: " + " <- ".join(map(place, state.at))
     members = launched.pids()
     mute = [seen.hello for rank, seen in launched.ranks.items() if rank not in told]
-    for hello in mute:
-        if hello.pid in members:
-            with contextlib.suppress(OSError):
-                os.kill(hello.pid, signal.SIGUSR2)
+    for pid in {hello.pid for hello in mute} & members:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGUSR2)
     if mute:
         time.sleep(_SIGNAL_S)
     for hello in mute:

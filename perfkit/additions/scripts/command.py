@@ -9,6 +9,7 @@ from perfkit import registry
 from perfkit.additions.scripts import watching
 from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import options as cli
+from perfkit.errors import InvalidValue
 
 Program = Annotated[str, typer.Argument(help="train.py", metavar="SCRIPT")]
 Arguments = Annotated[
@@ -43,6 +44,11 @@ def watch(
     train.py.
     """
     if several := launcher(program):
+        if tries or after:
+            what = f"{program} starts several ranks, which are watched without --try and --after"
+            raise InvalidValue(
+                what, "To try a switch: perfkit referee --set no_sync=on -- torchrun … train.py"
+            )
         command = [*(["python", "-m"] if module else []), program, *(arguments or [])]
         registry.load(f"{several}:watch")(command, budget, whole, output)
         return

@@ -18,7 +18,7 @@ def scripts(tmp_path, monkeypatch):
 
 
 def test_a_command_starts_each_script_at_its_end_or_where_it_names_one(scripts):
-    sides = match(["old.py", "new.py", "torchrun", "--nproc-per-node", "2"], [])
+    sides = match(["old.py", "new.py", "torchrun", "--nproc-per-node", "2"], [], None, 0, [])
     assert (sides.a.title, sides.b.title) == ("old.py", "new.py")
     named = launch_with(["torchrun", "old.py", "--epochs", "3"], "new.py", "old.py")
     assert named.command == ("torchrun", "new.py", "--epochs", "3")

@@ -1,0 +1,58 @@
+"""Launches that are watched: what is said before and after, and that nothing else is measured meanwhile."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from perfkit.additions.ranks import command, watching
+from perfkit.additions.ranks.asked import launch_of
+from perfkit.additions.ranks.lateness import lateness
+from perfkit.additions.ranks.watching import WatchedRanks, alone
+from perfkit.errors import Cancelled
+from perfkit.studies.sources import Progress
+from tests.unit.additions.ranks.test_lateness import ranks
+
+
+@pytest.fixture
+def stopped(tmp_path, monkeypatch):
+    """Whoever has to wait gives up at once."""
+    monkeypatch.setenv("PERFKIT_LOCKS", str(tmp_path))
+    progress = Progress()
+    progress.cancelled.set()
+    return progress
+
+
+def of_nodes(*how):
+    return launch_of(["torchrun", *how, "train.py"])
+
+
+@pytest.mark.parametrize("how", [("--nnodes", "2"), ("--nnodes=1:4",), ("--nnodes", "16")])
+def test_launches_of_several_nodes_do_not_wait_for_each_other(how, stopped):
+    with alone(launch_of(["torchrun", "train.py"]), Progress()), alone(of_nodes(*how), stopped):
+        pass
+
+
+@pytest.mark.parametrize("how", [(), ("--nnodes", "1"), ("--nproc-per-node", "2")])
+def test_a_launch_on_one_machine_waits_for_other_measurements(how, stopped):
+    with alone(of_nodes(), Progress()), pytest.raises(Cancelled), alone(of_nodes(*how), stopped):
+        pass
+
+
+@pytest.mark.parametrize(("whole", "said"), [(False, "about 60 s once"), (True, "train.py: until its end")])
+def test_the_command_watches_alone_and_says_for_how_long(whole, said, stopped, monkeypatch, capsys):
+    def watch(launch, *how):
+        with pytest.raises(Cancelled), alone(launch, stopped):
+            pass
+        return SimpleNamespace(sections=list)
+
+    monkeypatch.setattr(watching, "watch", watch)
+    command.watch(["torchrun", "train.py"], 60, whole, SimpleNamespace(show=lambda *shown: None))
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("device", "said"), [("cpu", "the ranks are alike"), ("cuda", "is not seen")])
+def test_what_is_not_seen_on_a_device_is_said(device, said):
+    about = {"command": "", "ranks": 2, "nodes": 1, "cores": 2, "threads": 1, "steps": 20}
+    seen = WatchedRanks(**about, device=device, lateness=lateness(ranks(0.8, 0.8)))
+    assert said in seen.first_sentence
+    assert ("alike" in seen.first_sentence) == (device == "cpu")
