@@ -7,18 +7,23 @@
 # ---
 
 # %% [markdown]
-# # 12 · Kernels and shapes
+# # 12 · Kernels, shapes and a small GPT
 #
-# **How far is it to the device's limits?** *20 minutes. Needs: nothing special; Tensor Cores make the differences large.*
+# **How many tokens per second, and how far is that from the device's limits?** *25 minutes. Needs: nothing special; matrix units (Tensor Cores, AMX) make the differences large.*
 #
-# *After this you can say which limit an operation meets, choose sizes that suit the hardware, and read a timeline of Nsight Systems.*
+# *After this you can count the tokens and the FLOPs of a language model's step, say which limit an operation hits, and choose sizes that suit the hardware.*
 #
-# A device has two limits, or *roofs*: operations per second, and bytes per second. *FLOPs per byte* decides which one an operation meets first. A large matrix product has many; adding tensors has few.
+# From here on, you train a small GPT on the text of this workbook. It starts the way many scripts do: each line is a sample, padded to 128 characters; attention is written out; everything is float32.
+#
+# A device has two limits, or *roofs*: operations per second, and bytes per second. *FLOPs per byte* decides which one an operation hits first. A large matrix product has many; adding two tensors has almost none.
 
 # %%
 from perfkit import notebook as pk
 
-kernels = pk.kernels("cifar_resnet18")
+batch, context = 8, 128
+size = {"context": context, "width": 128, "layers": 4, "heads": 4}
+where = {"workload": "tiny_gpt", "settings": {"batch_size": batch}}
+kernels = pk.kernels(options=size | {"padded": True, "stores_scores": True}, **where)
 kernels.table("Roofs")
 
 # %%
@@ -46,20 +51,120 @@ plt.show()
 # %% [markdown]
 # - **Left of the corner**: memory is the limit. Move fewer bytes: fusion, smaller types.
 # - **Right of it**: arithmetic is the limit. Use 16 bits where their roof is higher.
-# - **Well below its roof**: the kernel is slow. Another layout or shape helps.
+# - **Well below its roof**: the kernel is slow. A different layout or shape helps. Eight rows, for example, do not fill the units.
+#
+# ## Where the GPT starts
+#
+# Count only tokens that teach, which padding does not. *MFU* (model FLOPs utilisation) is their FLOP/s divided by the device's peak. Here the peak is the highest roof above. Published MFU divides by the data sheet's peak, so do not compare the two.
+
+# %%
+from perfkit import Recipe
+from perfkit.workloads.tiny_gpt import TinyGPT
+
+padded = TinyGPT(**size, padded=True).dataset(Recipe())
+targets = padded.tensors[1]
+real = (targets != 0).float().mean().item()
+flops_per_token = report.flops / (batch * context)
+
+
+def tell(name, tokens_per_s):
+    mfu = tokens_per_s * flops_per_token / max(report.peaks.values())
+    print(f"{name:28} {tokens_per_s:8,.0f} tokens/s, MFU {mfu:.1%}")
+
+
+start = real * batch * context / report.step_s
+tell("padded, attention written out", start)
+
+# %% [markdown]
+# ## Padding → packing
+#
+# Packing joins the lines and cuts the text into full samples. A step takes as long as before, because its shapes are the same, so the gain can be computed. *Guess: what share of a padded batch is padding?*
+
+# %%
+print(f"{1 - real:.0%} of a padded batch is padding, so packing trains on {1 / real:.2f} times the tokens")
+packed = start / real
+tell("packed", packed)
+
+# %% [markdown]
+# A packed sample contains parts of several lines, and attention sees across their borders. Where that matters, give it a mask by document (`flex_attention`) or lengths (`varlen`). The half measure: put lines of similar length into a batch, and pad only to the longest.
+#
+# ## Scaled dot-product attention
+#
+# Written out, attention stores a score for each pair of characters, reads them for the softmax, and once more for the product. `F.scaled_dot_product_attention` computes them in tiles that stay in the cache. Both versions are scripts here, and the referee runs them in turn:
+
+# %%
+import tempfile
+from pathlib import Path
+
+from perfkit.additions.referee.match import two_scripts
+from perfkit.export import script
+from perfkit.studies.compare import compare
+
+device = pk.RecipePanel({"float32": {}}, **where).device
+folder = Path(tempfile.mkdtemp())
+for name, stores in {"written_out.py": True, "sdpa.py": False}.items():
+    options = size | {"stores_scores": stores}
+    text = script(Recipe(batch_size=batch), "tiny_gpt", options, device, steps=100_000)
+    (folder / name).write_text(text)
+match = two_scripts(str(folder / "written_out.py"), str(folder / "sdpa.py"))
+result = compare(match.a, match.b, match.plan.until(10, 0.05))
+verdict = match.verdict(result, 0.05)
+print(f"{verdict.outcome}: {verdict.reason}")
+fused = packed * result.ratio.ratio
+tell("packed, SDPA", fused)
+
+# %% [markdown]
+# The gain grows with the context: scores grow with its square, everything else in a line.
+#
+# ## bf16 and fused AdamW
+#
+# *Guess first.* bf16 gains on matrix units; without them, a CPU computes in float32 and casts as well. Fused AdamW updates all parameters in a few kernels.
+
+# %%
+panel = pk.RecipePanel(
+    {"float32": {}, "bf16": {"amp": "bf16"}, "fused AdamW": {"optimizer_impl": "fused"}},
+    options=size,
+    **where,
+)
+panel.run()
+
+# %%
+best = fused
+for name in ("bf16", "fused AdamW"):
+    gain = panel[name].speedup("baseline")
+    tell(f"… and {name}", fused * gain.ratio)
+    if gain.is_faster:
+        best *= gain.ratio
+tell("what helps here, predicted", best)
+print(f"{best / start:.1f} times the tokens per second of the first loop")
+
+# %% [markdown]
+# ## Compile by region
+#
+# The blocks of a GPT are alike. `model.compile()` compiles all of them, as one graph. `block.compile()` compiles the first, and the others reuse its code: the same kernels inside a block, in less time.
+
+# %%
+import time
+
+import torch
+
+for what in ("each block", "whole model"):
+    torch.compiler.reset()
+    model = TinyGPT(**size | {"layers": 2}).model()
+    for part in model.blocks.layers if what == "each block" else [model]:
+        part.compile()
+    begin = time.perf_counter()
+    model(targets[:batch]).sum().backward()
+    print(f"{what}: the first step takes {time.perf_counter() - begin:.1f} s")
+
+# %% [markdown]
+# With two blocks the difference is small. With more, only the whole model takes longer. (A second run finds the kernels in inductor's cache.)
 #
 # ## Shapes
 #
-# Tensor Cores work on tiles. The methods slides multiply [16, 36, 1504] × [1504, 10000] on a V100: 1.340 ms in fp32, 0.267 ms in fp16, 5.02 times as fast. With K = 1500 it is 1.05 times, with N = 9999 1.01 times: nearly all of the gain is lost. (Their row for M = 35 shows nothing about M: [14](14_checking_the_articles.ipynb).) NVIDIA's rule, as the slides quote it:
+# Tensor Cores work on tiles. The methods slides multiply [16, 36, 1504] × [1504, 10000] on a V100, 5.02 times as fast in fp16 as in fp32. With K = 1500 it is 1.05 times, with N = 9999 1.01 times: nearly all of the gain is lost. (Their row for M = 35 shows nothing about M: [14](14_checking_the_articles.ipynb).)
 #
-# | type | before cuBLAS 11, cuDNN 7.6.3 | since then: any size, best in multiples of | on an A100 |
-# |---|---|---|---|
-# | INT8 | multiples of 16 | 16 | 128 |
-# | FP16 | multiples of 8 | 8 | 64 |
-# | TF32 | – | 4 | 32 |
-# | FP64 | – | 2 | 16 |
-#
-# For images the rule concerns channels, in the layout NHWC; for language models vocabulary, hidden sizes and tokens per batch. The slides' cases, in 16 bits here:
+# NVIDIA's rule for 16 bits: before cuBLAS 11 multiples of 8; since then any size works, multiples of 8 work best, and on an A100 multiples of 64. For language models it concerns vocabulary, hidden sizes and tokens per batch; for images channels, in the layout NHWC. The slides' cases, in 16 bits here:
 
 # %%
 for row in report.rows:
@@ -69,19 +174,9 @@ for row in report.rows:
         )
 
 # %% [markdown]
-# Pad sizes that do not fit, but measure first.
+# Sizes that do not fit can be padded, which adds work, so measure first.
 #
-# ## Your step
-#
-# *Utilisation of the peak* is the step's FLOP/s divided by the peak measured here. If it is low, most of the step is not in large products: profile it. (At `quick`: 32 images of 64 × 64.) Published *MFU* divides by the data sheet's peak: do not compare the two.
-
-# %%
-kernels.table("A step of")
-
-# %% [markdown]
-# ## Who chooses the kernel?
-#
-# By default a library follows rules of thumb. The alternative is to try the candidates on your shapes, and run with the fastest: `cudnn_benchmark` for convolutions, `compile_mode="max-autotune"` for compiled code. Both need shapes that repeat.
+# By default, a library chooses an algorithm by rules of thumb. `cudnn_benchmark` (convolutions) and `compile_mode="max-autotune"` try the candidates instead, which pays off only if shapes repeat.
 #
 # ## Nsight Systems
 #
@@ -93,15 +188,13 @@ kernels.table("A step of")
 #
 # `-c` waits for your `start()`. Without `--capture-range-end=stop`, your `stop()` ends the training, too.
 #
-# It has three groups of rows: which *CPU* cores are busy; *CUDA* streams, with kernels and copies; *threads*, which run, wait or are not scheduled. Read it in five steps:
+# It has three groups of rows: *CPU* cores and how busy they are; *CUDA* streams with kernels and copies; and *threads*, each running, waiting or unscheduled. Read it in five steps:
 #
 # 1. Which named range takes most of the step?
 # 2. Which kernels take most of the time? This tells you which kernel, not which input shape.
 # 3. Among the calls of one kernel, are some much slower?
 # 4. Which operator and range launched those?
 # 5. Unfold the threads: what do they wait for?
-#
-# The slides' cases: a convolution that chose its algorithm in every step (host), threads waiting in `pthread_mutex_lock` (host), a slow kernel for a temporal shift (device), weight decay as many small kernels (device; fuse it into the optimizer).
 
 # %% [markdown]
 # ### Puzzle ★★★: pad the layer

@@ -250,8 +250,7 @@ def _tree(widget: widgets.Widget) -> Iterator[widgets.Widget]:
 def _replace_older(panel: Panel, key: object) -> None:
     """Stops the panel that was made of the same by an earlier run of the same cell; it is closed as well.
 
-    Notebooks that give cells no id have the text of the cell. Without both, the older panel may be another
-    cell's, and stays where it is.
+    Without the cell's id and text, the older panel may be another cell's, and stays where it is.
     """
     shell: Any = get_ipython()
     message = shell.get_parent() if hasattr(shell, "get_parent") else {}

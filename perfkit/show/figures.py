@@ -39,10 +39,7 @@ def step_time(runs: Sequence[Run]) -> Figure:
 
 
 def _timeline(run: Run, samples: int) -> list[Row]:
-    """A run in words, then loader and host in the time that it takes for some samples.
-
-    A step starts with the request for its batch: that is the place of the host's wait.
-    """
+    """A run in words, then loader and host for some samples; a step starts with the wait for its batch."""
     if not run.step_s:
         words = sentences.outcome(run) or "the time of a step is not known"
         return [Row("", (), f"{sentences.name(run)}: {words}")]

@@ -128,14 +128,10 @@ class _Climb:
         yield from runs
 
     def _judged(self, run: Run, kept: Run, base: Run) -> Run:
-        """A run of a group with the decision on its stage, compared with what is kept and with the baseline.
-
-        Where the baseline was not measured again, the ratio to it is that to what was kept, times that of
-        every stage below.
-        """
+        """A run of a group with its decision, compared with what is kept and with the baseline."""
         plan, rate, pairings, decision = self._source.plan, base.samples_per_s, [], None
         against = {"previous": kept.id, "baseline": base.id}
-        for pairing in run.pairings:
+        for pairing in run.pairings:  # a baseline not measured again is reached by the ratios below
             via = self._below if pairing.role == "baseline" else []
             pairings.append(structs.replace(pairing, against=against[pairing.role], via=[*via]))
         if ratio := run.speedup("previous"):

@@ -72,10 +72,7 @@ class Measurement:
         return pids
 
     def _turn(self, side: Side) -> None:
-        """Takes the slices of one side, each for the round of its number in this incarnation.
-
-        The side that is first decides how many there are.
-        """
+        """Takes the slices of one side, as many as the first side of this incarnation has taken."""
         rounds = self._measured.now.rounds
         wanted, number = len(rounds), 0
         while side.child and not self._is_over(number, wanted):

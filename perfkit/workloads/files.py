@@ -23,10 +23,7 @@ COLOURS = {
 
 
 def photo_folder(count: int) -> str:
-    """The folder of this many photos, with a folder for each class; made if it is missing.
-
-    Several processes may make it at once, each in its own unfinished folder.
-    """
+    """The folder of this many photos, by class; made if missing, even by several processes at once."""
     folder = str(data_folder() / "cache" / f"photo-folder-{count}")
     if Path(folder).is_dir():
         return folder
@@ -58,10 +55,7 @@ def _remove_left_behind(folder: Path) -> None:
 
 
 def write_photo(file: Path, number: int, ground: tuple[int, int, int]) -> None:
-    """One JPEG file that decodes as slowly as a real photo: 500 × 375 pixels, detail at every scale, 80 KB.
-
-    It is always the same for a number: noise from coarse to fine over a ground colour, some shapes, grain.
-    """
+    """The JPEG file of a number, as slow to decode as a real photo: detail at every scale, 80 KB."""
     import numpy as np
     from PIL import Image, ImageDraw
 

@@ -35,8 +35,6 @@ def small_net(classes: int) -> nn.Module:
 class Photos:
     """A small convolutional net on photos: most of a step goes to reading, decoding and resizing.
 
-    It offers no `device_resize`: photos of different sizes form a batch only after they are cropped.
-
     Args:
         image_size: side of the images the model sees.
         count: photos in the folder.
@@ -48,7 +46,7 @@ class Photos:
     count: int = 512
     rounds: int = 40
 
-    offers = frozenset({"uint8_copy", "scaled_decode"})
+    offers = frozenset({"uint8_copy", "scaled_decode"})  # to resize on the device, photos need equal sizes
     presets = {
         "smoke": {"image_size": 48, "count": 48},
         "quick": {"image_size": 96, "count": 256},

@@ -1,7 +1,4 @@
-"""A small transformer that learns to continue a text, character by character: small products, no images.
-
-The text is prose about making training faster, taken from this workbook. Any other file of text will do.
-"""
+"""A small transformer that learns to continue a text, this workbook's or yours, character by character."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import TensorDataset
 
 from perfkit.workloads.files import text_file
@@ -31,6 +29,20 @@ class GPT(nn.Module):
         return self.head(self.blocks(hidden, mask, is_causal=True))
 
 
+class WrittenOut(GPT):
+    """The same in plain operators, which store the scores of attention."""
+
+    def forward(self, text: torch.Tensor) -> Any:
+        with sdpa_kernel(SDPBackend.MATH):
+            return super().forward(text)
+
+
+def padded_lines(text: Any, length: int) -> Any:
+    """The lines of a text, uint8[characters], one after the other, each cut or filled with zeros."""
+    lines = [line[:length].ljust(length, b"\0") for line in text.tobytes().splitlines() if line]
+    return np.frombuffer(b"".join(lines), np.uint8)
+
+
 @dataclass
 class TinyGPT:
     """A decoder-only transformer on a text of your choice, trained with AdamW.
@@ -41,6 +53,8 @@ class TinyGPT:
         layers: blocks.
         heads: of the attention in a block; they share the width.
         text: a file, or its path below `data/`.
+        padded: each line is a sample, padded with zeros; else the text is packed into samples.
+        stores_scores: attention in plain operators, which store its scores; else in one kernel.
     """
 
     context: int = 128
@@ -48,6 +62,8 @@ class TinyGPT:
     layers: int = 6
     heads: int = 6
     text: str = "texts/workbook.txt"
+    padded: bool = False
+    stores_scores: bool = False
 
     presets = {
         "smoke": {"context": 32, "width": 32, "layers": 2, "heads": 2},
@@ -56,18 +72,22 @@ class TinyGPT:
     }
 
     def dataset(self, recipe: Any) -> Any:
-        """Overlapping pieces of the text; a character is an index, int64."""
-        text = torch.from_numpy(np.fromfile(text_file(self.text), np.uint8)).to(torch.int64)
-        pieces = text.unfold(0, self.context + 1, 16)
+        """Overlapping pieces of the text, or its lines; a character is an index, int64."""
+        text = np.fromfile(text_file(self.text), np.uint8)
+        if self.padded:
+            text = padded_lines(text, self.context + 1)
+        stride = self.context + 1 if self.padded else 16
+        pieces = torch.from_numpy(text.astype(np.int64)).unfold(0, self.context + 1, stride)
         return TensorDataset(pieces[:, :-1], pieces[:, 1:])
 
     def model(self) -> nn.Module:
         """Pre-norm blocks between embeddings and a linear head."""
-        return GPT(self.context, self.width, self.layers, self.heads)
+        kind = WrittenOut if self.stores_scores else GPT
+        return kind(self.context, self.width, self.layers, self.heads)
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Cross entropy of the next character."""
-        return nn.functional.cross_entropy(outputs.flatten(0, 1), targets.flatten())
+        """Cross entropy of the next character; 0 is padding."""
+        return nn.functional.cross_entropy(outputs.flatten(0, 1), targets.flatten(), ignore_index=0)
 
     def optimizer(self, parameters: Any, **implementation: Any) -> torch.optim.Optimizer:
         """AdamW."""

@@ -74,6 +74,21 @@ def test_a_script_gives_the_losses_of_the_program(workload, switches, tmp_path):
     assert [loss.item() for loss in itertools.islice(program(CPU), 2)] == expected
 
 
+@pytest.mark.usefixtures("settings_kept")
+@pytest.mark.parametrize("option", ["padded", "stores_scores"])
+def test_an_option_of_the_gpt_is_in_its_script_and_else_no_line_of_it(option, tmp_path):
+    plain, chosen = (OPTIONS["tiny_gpt"] | {option: value} for value in (False, True))
+    lines = {"padded": "padded_lines(", "stores_scores": "WrittenOut("}
+    assert lines[option] not in export.script(Recipe(), "tiny_gpt", plain)
+    recipe = Recipe(batch_size=4)
+    text = export.script(recipe, "tiny_gpt", chosen, seed=5)
+    assert lines[option] in text
+    (tmp_path / "train.py").write_text(text)
+    program = runpy.run_path(str(tmp_path / "train.py"))["train"]
+    expected = train(recipe, workloads.load("tiny_gpt", chosen), CPU, seed=5)
+    assert next(program(CPU)).item() == next(expected).item()
+
+
 def test_a_script_whose_batch_is_larger_than_its_data_set_ends_with_both_sizes(tmp_path):
     text = export.script(Recipe(batch_size=64), "cifar_resnet18", {"image_size": 32, "samples": 8})
     (tmp_path / "train.py").write_text(text)

@@ -158,6 +158,32 @@ def test_a_target_is_the_next_character(tmp_path):
     assert (inputs.tolist(), targets.tolist()) == ([*range(16, 32)], [*range(17, 33)])
 
 
+def test_a_padded_line_is_a_sample_and_its_padding_teaches_nothing(tmp_path):
+    (tmp_path / "own.txt").write_bytes(b"abc\n\na line that is longer than the context\n")
+    workload = TinyGPT(**SMALL, text=str(tmp_path / "own.txt"), padded=True)
+    data = workload.dataset(Recipe())
+    short, long = data[0], data[1]
+    assert len(data) == 2, "an empty line is not a sample"
+    assert short[0].tolist() == [*b"abc", *[0] * 13] and short[1].tolist() == [*b"bc", *[0] * 14]
+    assert bytes(long[0].tolist()) == b"a line that is l" and bytes(long[1].tolist()) == b" line that is lo"
+    outputs = torch.randn(1, 16, 256)
+    expected = workload.loss(outputs[:, :2], short[1][None, :2])
+    torch.testing.assert_close(workload.loss(outputs, short[1][None]), expected)
+
+
+def test_attention_that_stores_its_scores_computes_the_same():
+    written_out, fused = (TinyGPT(**SMALL, stores_scores=stores).model() for stores in (True, False))
+    fused.load_state_dict(written_out.state_dict())
+    text = torch.randint(256, (2, 16))
+    for model in (written_out, fused):
+        with torch.profiler.profile() as profile:
+            model.logits = model(text)
+        used = {event.key for event in profile.key_averages()}
+        model.is_written_out = "aten::_scaled_dot_product_attention_math" in used
+    torch.testing.assert_close(written_out.logits, fused.logits)
+    assert written_out.is_written_out and not fused.is_written_out
+
+
 def test_a_text_is_found_in_the_data_folder_or_named(tmp_path, monkeypatch):
     assert Path(text_file("texts/workbook.txt")).stat().st_size > 50_000
     monkeypatch.setenv("PERFKIT_DATA", str(tmp_path))
