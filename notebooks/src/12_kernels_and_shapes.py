@@ -13,7 +13,7 @@
 #
 # *After this you can count the tokens and the FLOPs of a language model's step, say which limit an operation hits, and choose sizes that suit the hardware.*
 #
-# From here on, you train a small GPT on the text of this workbook. It starts the way many scripts do: each line is a sample, padded to 128 characters; attention is written out; everything is float32.
+# You train a small GPT on the text of this workbook. It starts as many scripts do: each line is a sample, padded to 128 characters; attention is written out; everything is float32.
 #
 # A device has two limits, or *roofs*: operations per second, and bytes per second. *FLOPs per byte* decides which one an operation hits first. A large matrix product has many; adding two tensors has almost none.
 
@@ -55,7 +55,7 @@ plt.show()
 #
 # ## Where the GPT starts
 #
-# Count only tokens that teach, which padding does not. *MFU* (model FLOPs utilisation) is their FLOP/s divided by the device's peak. Here the peak is the highest roof above. Published MFU divides by the data sheet's peak, so do not compare the two.
+# Padding teaches nothing, so count the other tokens only. *MFU* (model FLOPs utilisation) is their FLOP/s divided by the device's peak: here the highest roof above, in publications the data sheet's. Do not compare the two.
 
 # %%
 from perfkit import Recipe
@@ -78,7 +78,7 @@ tell("padded, attention written out", start)
 # %% [markdown]
 # ## Padding → packing
 #
-# Packing joins the lines and cuts the text into full samples. A step takes as long as before, because its shapes are the same, so the gain can be computed. *Guess: what share of a padded batch is padding?*
+# Packing cuts the whole text into full samples. A step has the same shapes and takes as long, so the gain can be computed. *Guess: what share of a padded batch is padding?*
 
 # %%
 print(f"{1 - real:.0%} of a padded batch is padding, so packing trains on {1 / real:.2f} times the tokens")
@@ -86,11 +86,11 @@ packed = start / real
 tell("packed", packed)
 
 # %% [markdown]
-# A packed sample contains parts of several lines, and attention sees across their borders. Where that matters, give it a mask by document (`flex_attention`) or lengths (`varlen`). The half measure: put lines of similar length into a batch, and pad only to the longest.
+# Attention now sees across the borders of lines. Where that matters, give it a mask by document (`flex_attention`). Without packing, put lines of similar length into a batch, and pad only to the longest.
 #
 # ## Scaled dot-product attention
 #
-# Written out, attention stores a score for each pair of characters, reads them for the softmax, and once more for the product. `F.scaled_dot_product_attention` computes them in tiles that stay in the cache. Both versions are scripts here, and the referee runs them in turn:
+# Written out, attention stores a score for each pair of characters, and reads them all again. `F.scaled_dot_product_attention` computes them in tiles that stay in the cache. The referee runs two scripts in turn, and the new one is kept only if it is faster and trains the same:
 
 # %%
 import tempfile
@@ -98,50 +98,58 @@ from pathlib import Path
 
 from perfkit.additions.referee.match import two_scripts
 from perfkit.export import script
+from perfkit.machine.devices import check_device
 from perfkit.studies.compare import compare
 
-device = pk.RecipePanel({"float32": {}}, **where).device
 folder = Path(tempfile.mkdtemp())
-for name, stores in {"written_out.py": True, "sdpa.py": False}.items():
-    options = size | {"stores_scores": stores}
-    text = script(Recipe(batch_size=batch), "tiny_gpt", options, device, steps=100_000)
-    (folder / name).write_text(text)
-match = two_scripts(str(folder / "written_out.py"), str(folder / "sdpa.py"))
-result = compare(match.a, match.b, match.plan.until(10, 0.05))
-verdict = match.verdict(result, 0.05)
-print(f"{verdict.outcome}: {verdict.reason}")
-fused = packed * result.ratio.ratio
-tell("packed, SDPA", fused)
+
+
+def saved(name, stores_scores=False, **switches):
+    options = size | {"stores_scores": stores_scores}
+    recipe = Recipe(batch_size=batch, **switches)
+    file = folder / name
+    file.write_text(script(recipe, "tiny_gpt", options, check_device(None), steps=100_000))
+    return str(file)
+
+
+def tried(name, tokens_per_s, kept, changes):
+    """Tokens per second and switches after a change, or as before if it does not help here."""
+    match = two_scripts(saved("before.py", **kept), saved("after.py", **kept | changes))
+    result = compare(match.a, match.b, match.plan.until(8, 0.05))
+    verdict = match.verdict(result, 0.05)
+    print(f"{verdict.outcome}: {verdict.reason}")
+    if verdict.outcome != "faster":
+        print(f"{name:28} n/a, not kept")
+        return tokens_per_s, kept
+    tell(name, tokens_per_s * result.ratio.ratio)
+    return tokens_per_s * result.ratio.ratio, kept | changes
+
+
+rate, kept = tried("SDPA", packed, {"stores_scores": True}, {"stores_scores": False})
 
 # %% [markdown]
-# The gain grows with the context: scores grow with its square, everything else in a line.
+# The gain grows with the context, because scores grow with its square.
 #
-# ## bf16 and fused AdamW
+# ## bf16
 #
-# *Guess first.* bf16 gains on matrix units; without them, a CPU computes in float32 and casts as well. Fused AdamW updates all parameters in a few kernels.
+# bf16 gains on matrix units. Without them, a CPU computes in float32 and casts as well, so it gets slower. *What is your guess?*
 
 # %%
-panel = pk.RecipePanel(
-    {"float32": {}, "bf16": {"amp": "bf16"}, "fused AdamW": {"optimizer_impl": "fused"}},
-    options=size,
-    **where,
-)
-panel.run()
+rate, kept = tried("bf16", rate, kept, {"amp": "bf16"})
+
+# %% [markdown]
+# ## Fused AdamW
+#
+# A few kernels update all parameters. *Guess: how much of this step is the optimizer's?*
 
 # %%
-best = fused
-for name in ("bf16", "fused AdamW"):
-    gain = panel[name].speedup("baseline")
-    tell(f"… and {name}", fused * gain.ratio)
-    if gain.is_faster:
-        best *= gain.ratio
-tell("what helps here, predicted", best)
-print(f"{best / start:.1f} times the tokens per second of the first loop")
+rate, kept = tried("fused AdamW", rate, kept, {"optimizer_impl": "fused"})
+print(f"{rate / start:.1f} times the tokens per second of the first loop")
 
 # %% [markdown]
 # ## Compile by region
 #
-# The blocks of a GPT are alike. `model.compile()` compiles all of them, as one graph. `block.compile()` compiles the first, and the others reuse its code: the same kernels inside a block, in less time.
+# The blocks of a GPT are alike. `model.compile()` compiles all of them as one graph. `block.compile()` compiles the first, and the others reuse its kernels.
 
 # %%
 import time
@@ -158,13 +166,13 @@ for what in ("each block", "whole model"):
     print(f"{what}: the first step takes {time.perf_counter() - begin:.1f} s")
 
 # %% [markdown]
-# With two blocks the difference is small. With more, only the whole model takes longer. (A second run finds the kernels in inductor's cache.)
+# With more blocks, only the whole model takes longer. (A second run finds the kernels in inductor's cache.)
 #
 # ## Shapes
 #
-# Tensor Cores work on tiles. The methods slides multiply [16, 36, 1504] × [1504, 10000] on a V100, 5.02 times as fast in fp16 as in fp32. With K = 1500 it is 1.05 times, with N = 9999 1.01 times: nearly all of the gain is lost. (Their row for M = 35 shows nothing about M: [14](14_checking_the_articles.ipynb).)
+# Tensor Cores work on tiles. The methods slides multiply [16, 36, 1504] × [1504, 10000] on a V100, 5.02 times as fast in fp16 as in fp32. With K = 1500 it is 1.05 times, with N = 9999 1.01 times. (Their row for M = 35 shows nothing: [14](14_checking_the_articles.ipynb).)
 #
-# NVIDIA's rule for 16 bits: before cuBLAS 11 multiples of 8; since then any size works, multiples of 8 work best, and on an A100 multiples of 64. For language models it concerns vocabulary, hidden sizes and tokens per batch; for images channels, in the layout NHWC. The slides' cases, in 16 bits here:
+# NVIDIA's rule for 16 bits: since cuBLAS 11 any size works; multiples of 8 work best, on an A100 of 64. It concerns vocabulary, hidden sizes and tokens per batch, and for images the channels. The slides' cases, in 16 bits here:
 
 # %%
 for row in report.rows:
@@ -174,24 +182,20 @@ for row in report.rows:
         )
 
 # %% [markdown]
-# Sizes that do not fit can be padded, which adds work, so measure first.
-#
-# By default, a library chooses an algorithm by rules of thumb. `cudnn_benchmark` (convolutions) and `compile_mode="max-autotune"` try the candidates instead, which pays off only if shapes repeat.
+# Padding a size adds work, so measure first. Libraries choose an algorithm by rules of thumb; `cudnn_benchmark` and `compile_mode="max-autotune"` try the candidates instead, which pays off only if shapes repeat.
 #
 # ## Nsight Systems
 #
-# `nsys` also records every thread, the driver and the operating system. Name the parts of your step with `with torch.cuda.nvtx.range("augment"):`. Record steady steps only, as the slides do: `torch.cuda.profiler.start()` before step 20, `stop()` before step 30.
+# `nsys` also records every thread and the driver. Name the parts of your step (`with torch.cuda.nvtx.range("augment"):`), and record steady steps only: `torch.cuda.profiler.start()` before step 20, `stop()` before step 30.
 #
 # ```bash
 # nsys profile -t cuda,nvtx,osrt,cudnn,cublas -c cudaProfilerApi --capture-range-end=stop -o report python train.py
 # ```
 #
-# `-c` waits for your `start()`. Without `--capture-range-end=stop`, your `stop()` ends the training, too.
-#
-# It has three groups of rows: *CPU* cores and how busy they are; *CUDA* streams with kernels and copies; and *threads*, each running, waiting or unscheduled. Read it in five steps:
+# Without `--capture-range-end=stop`, your `stop()` ends the training, too. The report has rows for *CPU* cores, for *CUDA* streams with kernels and copies, and for *threads*, each running, waiting or unscheduled. Read it in five steps:
 #
 # 1. Which named range takes most of the step?
-# 2. Which kernels take most of the time? This tells you which kernel, not which input shape.
+# 2. Which kernels take most of the time?
 # 3. Among the calls of one kernel, are some much slower?
 # 4. Which operator and range launched those?
 # 5. Unfold the threads: what do they wait for?

@@ -37,10 +37,10 @@ class WrittenOut(GPT):
             return super().forward(text)
 
 
-def padded_lines(text: Any, length: int) -> Any:
-    """The lines of a text, uint8[characters], one after the other, each cut or filled with zeros."""
-    lines = [line[:length].ljust(length, b"\0") for line in text.tobytes().splitlines() if line]
-    return np.frombuffer(b"".join(lines), np.uint8)
+def padded_lines(text: torch.Tensor, length: int) -> torch.Tensor:
+    """The lines of a text, int64[lines, length], each cut or filled with zeros."""
+    lines = [line[:length].ljust(length, b"\0") for line in bytes(text.tolist()).splitlines() if line]
+    return torch.tensor([[*line] for line in lines])
 
 
 @dataclass
@@ -73,11 +73,10 @@ class TinyGPT:
 
     def dataset(self, recipe: Any) -> Any:
         """Overlapping pieces of the text, or its lines; a character is an index, int64."""
-        text = np.fromfile(text_file(self.text), np.uint8)
+        text = torch.from_numpy(np.fromfile(text_file(self.text), np.uint8)).to(torch.int64)
+        pieces = text.unfold(0, self.context + 1, 16)
         if self.padded:
-            text = padded_lines(text, self.context + 1)
-        stride = self.context + 1 if self.padded else 16
-        pieces = torch.from_numpy(text.astype(np.int64)).unfold(0, self.context + 1, stride)
+            pieces = padded_lines(text, self.context + 1)
         return TensorDataset(pieces[:, :-1], pieces[:, 1:])
 
     def model(self) -> nn.Module:
