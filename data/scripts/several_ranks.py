@@ -2,6 +2,7 @@
 
     torchrun --nproc-per-node 2 several_ranks.py --steps 500
     perfkit scale several_ranks.py --ranks 1,2
+    perfkit watch -- torchrun --nproc-per-node 2 several_ranks.py --late-ms 20
 
 The data are random numbers, so nothing has to be downloaded.
 """
@@ -9,6 +10,7 @@ The data are random numbers, so nothing has to be downloaded.
 import argparse
 import contextlib
 import os
+import time
 
 import torch
 from torch import distributed, nn
@@ -23,6 +25,7 @@ def arguments():
     parser.add_argument("--batch-size", type=int, default=128, help="samples of a batch on each rank")
     parser.add_argument("--global-batch", type=int, help="samples of a batch on all ranks together")
     parser.add_argument("--accumulate", type=int, default=1, help="batches of a step")
+    parser.add_argument("--late-ms", type=float, default=0.0, help="rank 1 takes so much longer for a batch")
     parser.add_argument("--steps", type=int, default=100_000)
     return parser.parse_args()
 
@@ -63,6 +66,8 @@ def main():
     source = batches(loader)
     for _ in range(chosen.steps):
         for part in range(chosen.accumulate):
+            if distributed.get_rank() == 1:
+                time.sleep(1e-3 * chosen.late_ms)
             inputs, targets = (each.to(device) for each in next(source))
             is_last = part == chosen.accumulate - 1
             with contextlib.nullcontext() if is_last else model.no_sync():

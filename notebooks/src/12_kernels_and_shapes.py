@@ -9,13 +9,13 @@
 # %% [markdown]
 # # 12 · Kernels, shapes and a small GPT
 #
-# **How many tokens per second, and how far is that from the device's limits?** *25 minutes. Needs: nothing special; matrix units (Tensor Cores, AMX) make the differences large.*
+# **How many tokens per second, and how far from the device's limits?** *20 minutes. Needs: nothing special.*
 #
-# *After this you can count the tokens and the FLOPs of a language model's step, say which limit an operation hits, and choose sizes that suit the hardware.*
+# *After this you can count the tokens and FLOPs of a language model's step, and say which limit an operation hits.*
 #
-# You train a small GPT on the text of this workbook. It starts as many scripts do: each line is a sample, padded to 128 characters; attention is written out; everything is float32.
+# You train a small GPT on this workbook's text. It starts as many scripts do: each line is padded to 128 characters, attention is written out, and everything is float32.
 #
-# A device has two limits, or *roofs*: operations per second, and bytes per second. *FLOPs per byte* decides which one an operation hits first. A large matrix product has many; adding two tensors has almost none.
+# A device has two limits, or *roofs*: operations per second, and bytes per second. *FLOPs per byte* decides which one an operation hits first. Large products have many; adding tensors has few.
 
 # %%
 from perfkit import notebook as pk
@@ -51,11 +51,11 @@ plt.show()
 # %% [markdown]
 # - **Left of the corner**: memory is the limit. Move fewer bytes: fusion, smaller types.
 # - **Right of it**: arithmetic is the limit. Use 16 bits where their roof is higher.
-# - **Well below its roof**: the kernel is slow. A different layout or shape helps. Eight rows, for example, do not fill the units.
+# - **Well below its roof**: the kernel is slow. A different layout or shape helps.
 #
 # ## Where the GPT starts
 #
-# Padding teaches nothing, so count the other tokens only. *MFU* (model FLOPs utilisation) is their FLOP/s divided by the device's peak: here the highest roof above, in publications the data sheet's. Do not compare the two.
+# Padding teaches nothing, so count the other tokens only. *MFU* (model FLOPs utilisation) is their FLOP/s divided by the device's peak: here the highest measured roof, in publications the data sheet's. If it is low, most of the step is not in large products: profile it.
 
 # %%
 from perfkit import Recipe
@@ -78,7 +78,7 @@ tell("padded, attention written out", start)
 # %% [markdown]
 # ## Padding → packing
 #
-# Packing cuts the whole text into full samples. A step has the same shapes and takes as long, so the gain can be computed. *Guess: what share of a padded batch is padding?*
+# Packing cuts the text into full samples. A step has the same shapes and takes as long, so the gain can be computed. *Guess: how much of a batch is padding?*
 
 # %%
 print(f"{1 - real:.0%} of a padded batch is padding, so packing trains on {1 / real:.2f} times the tokens")
@@ -86,11 +86,11 @@ packed = start / real
 tell("packed", packed)
 
 # %% [markdown]
-# Attention now sees across the borders of lines. Where that matters, give it a mask by document (`flex_attention`). Without packing, put lines of similar length into a batch, and pad only to the longest.
+# Attention now sees across the borders of lines. Where that matters, give it a mask (`flex_attention`).
 #
 # ## Scaled dot-product attention
 #
-# Written out, attention stores a score for each pair of characters, and reads them all again. `F.scaled_dot_product_attention` computes them in tiles that stay in the cache. The referee runs two scripts in turn, and the new one is kept only if it is faster and trains the same:
+# Written out, attention stores a score for each pair of characters, and reads them all again. `F.scaled_dot_product_attention` computes them in tiles that stay in the cache. The new script is kept only if it is faster and trains the same:
 
 # %%
 import tempfile
@@ -128,11 +128,9 @@ def tried(name, tokens_per_s, kept, changes):
 rate, kept = tried("SDPA", packed, {"stores_scores": True}, {"stores_scores": False})
 
 # %% [markdown]
-# The gain grows with the context, because scores grow with its square.
-#
 # ## bf16
 #
-# bf16 gains on matrix units. Without them, a CPU computes in float32 and casts as well, so it gets slower. *What is your guess?*
+# bf16 gains on matrix units. Without them, a CPU computes in float32 and casts as well, and gets slower.
 
 # %%
 rate, kept = tried("bf16", rate, kept, {"amp": "bf16"})
@@ -166,11 +164,9 @@ for what in ("each block", "whole model"):
     print(f"{what}: the first step takes {time.perf_counter() - begin:.1f} s")
 
 # %% [markdown]
-# With more blocks, only the whole model takes longer. (A second run finds the kernels in inductor's cache.)
-#
 # ## Shapes
 #
-# Tensor Cores work on tiles. The methods slides multiply [16, 36, 1504] × [1504, 10000] on a V100, 5.02 times as fast in fp16 as in fp32. With K = 1500 it is 1.05 times, with N = 9999 1.01 times. (Their row for M = 35 shows nothing: [14](14_checking_the_articles.ipynb).)
+# Tensor Cores work on tiles. The methods slides multiply [16, 36, 1504] × [1504, 10000] on a V100, 5.02 times as fast in fp16 as in fp32. With K = 1500 it is 1.05 times, with N = 9999 1.01 times.
 #
 # NVIDIA's rule for 16 bits: since cuBLAS 11 any size works; multiples of 8 work best, on an A100 of 64. It concerns vocabulary, hidden sizes and tokens per batch, and for images the channels. The slides' cases, in 16 bits here:
 
@@ -182,7 +178,7 @@ for row in report.rows:
         )
 
 # %% [markdown]
-# Padding a size adds work, so measure first. Libraries choose an algorithm by rules of thumb; `cudnn_benchmark` and `compile_mode="max-autotune"` try the candidates instead, which pays off only if shapes repeat.
+# Libraries choose an algorithm by rules of thumb; `cudnn_benchmark` and `compile_mode="max-autotune"` try the candidates, which pays off if shapes repeat.
 #
 # ## Nsight Systems
 #
@@ -192,7 +188,7 @@ for row in report.rows:
 # nsys profile -t cuda,nvtx,osrt,cudnn,cublas -c cudaProfilerApi --capture-range-end=stop -o report python train.py
 # ```
 #
-# Without `--capture-range-end=stop`, your `stop()` ends the training, too. The report has rows for *CPU* cores, for *CUDA* streams with kernels and copies, and for *threads*, each running, waiting or unscheduled. Read it in five steps:
+# Without `--capture-range-end=stop`, your `stop()` ends the training, too. Read the report in five steps:
 #
 # 1. Which named range takes most of the step?
 # 2. Which kernels take most of the time?

@@ -13,7 +13,7 @@
 #
 # *After this you can start a training on several GPUs correctly, and say what limits its scaling.*
 #
-# With `DistributedDataParallel`, each *rank* is a process with a copy of the model, its own loader and its own part of the data. A `DistributedSampler` chooses the part; call `sampler.set_epoch(epoch)`, or every epoch has the same order. (Without the sampler, ranks with equal seeds all train on the same samples.) During backward, the ranks average their gradients with all-reduce. Communication that overlaps with backward is nearly free: it takes some of the device's units and bandwidth. The *exposed* part lengthens the step.
+# With `DistributedDataParallel`, each *rank* is a process with a copy of the model, its own loader and its own part of the data. A `DistributedSampler` chooses the part; call `sampler.set_epoch(epoch)`, or every epoch has the same order. (Without the sampler, ranks with equal seeds all train on the same samples.) During backward, the ranks average their gradients with all-reduce. Communication that overlaps with backward is nearly free. The *exposed* part lengthens the step.
 
 # %%
 import matplotlib.pyplot as plt
@@ -40,14 +40,18 @@ print(
 )
 
 # %% [markdown]
-# *Exposed* communication is what all ranks spend in exchanges while they compute nothing. On shared cores, ranks also slow each other down.
+# *Exposed* communication is what all ranks spend in exchanges while they compute nothing. On shared cores, ranks also slow each other down. All wait for one that is late. Find it in a terminal, then prove the fix (`--late-ms 0`):
+#
+# ```bash
+# perfkit watch -- torchrun --nproc-per-node 2 data/scripts/several_ranks.py --late-ms 20
+# ```
 #
 # **What to expect.** Two GPUs of one machine come close to twice the rate if a step takes much longer than its all-reduce. On two CPU cores efficiency is 50 to 95%, and lower if anything else runs.
 #
-# Two ranks with batch *n* train as one rank with batch 2*n*, which changes training unless you halve the batch (`--global-batch`). Batch norm sees each rank's part only (`nn.SyncBatchNorm` mends that).
+# Two ranks with batch *n* train as one rank with batch 2*n*, which changes training unless you halve the batch (`--global-batch`). Batch norm sees each rank's part only (`nn.SyncBatchNorm` fixes that).
 
 # %% [markdown]
-# ## Why is it not all exposed?
+# ## Why isn't all of it exposed?
 #
 # DDP does not wait for the whole backward pass. It collects gradients in *buckets* (`bucket_cap_mb`, 25 by default; then the first one has only 1 MB) and sends each one as soon as it is full, while backward computes the layers before it. Small buckets pay the latency more often. With one large bucket, nothing is left to overlap. In numbers, for a backward pass of 40 ms and 100 MB of gradients:
 
@@ -76,7 +80,7 @@ pk.lanes(
 )
 
 # %% [markdown]
-# `gradient_as_bucket_view=True` saves a copy of the gradients, `static_graph=True` some bookkeeping; a communication hook can send them in 16 bits.
+# `gradient_as_bucket_view=True` avoids a second copy of the gradients, and `static_graph=True` avoids some bookkeeping; a communication hook can send them in 16 bits.
 #
 # Accumulation averages once for several batches (`no_sync`), so it pays for communication less often, in a step of four times the samples:
 
@@ -119,7 +123,7 @@ plt.show()
 #
 # ## The distributed guide's list
 #
-# Its advice: check each lever, and measure its gain. Three that still surprise people ([the whole list](../docs/articles.md#the-distributed-guide)):
+# Three levers that still surprise people ([the whole list](../docs/articles.md#the-distributed-guide)):
 #
 # - Reading scales with the processes: each rank has its own loader, so divide the cores among them.
 # - `OMP_NUM_THREADS` is set to 1 by torchrun: try cores ÷ ranks. (The guide's *threads*, 1 or 4, schedule operators.)
