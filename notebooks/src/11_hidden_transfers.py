@@ -190,7 +190,7 @@ pk.lanes(sides)
 #
 # The guide's totals fall from 26.6 to 14.5 ms, 1.83 times. Most of both totals are first calls. Without the slowest call of each operator it is 1.69 times, and the two operators that the fix touches are alone worth 1.35 times. So the fix is worth about a third. The headline claims more because it includes warm-up ([14](14_checking_the_articles.ipynb)).
 #
-# # ## Where should a layer live?
+# ## Where should a layer live?
 #
 # Its second example is a table that does not fit: an embedding of 10,000,000 × 150 float32 values takes 5.59 GiB. Each step needs few rows, so the table can stay on the host, and only they are copied:
 

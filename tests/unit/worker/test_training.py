@@ -147,17 +147,6 @@ def test_the_start_of_a_training_has_nothing_of_the_time_that_its_parent_takes_t
     assert 0 < drive(job, lambda: session.subject.step()).startup_s < 500
 
 
-def test_the_trace_of_a_rank_has_its_number_in_its_own_name_and_not_in_its_folder_s(tmp_path, monkeypatch):
-    folder = tmp_path / "runs.json.d"
-    folder.mkdir()
-    monkeypatch.setenv("RANK", "1")
-    session = Session(SimpleNamespace(send=lambda message: None))
-    session.subject = training()
-    job = session.profile(str(folder / "two.json.gz"), stacks=False, wait=0, warmup=0, active=1)
-    assert drive(job, session.subject.step) == str(folder / "two.rank1.json.gz")
-    assert [path.name for path in folder.iterdir()] == ["two.rank1.json.gz"]
-
-
 @pytest.mark.parametrize(("platform", "peak"), [("linux", 300 << 20), ("darwin", 300 << 10)])
 def test_a_linux_that_tells_no_peak_of_its_own_has_getrusage_s_in_kib(monkeypatch, tmp_path, platform, peak):
     (tmp_path / "status").write_text("Name:\tpython\nVmRSS:\t 100 kB\n")
