@@ -168,11 +168,8 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Recipe":
-        """The recipe for plain data; switches that are not named keep their defaults.
-
-        Recordings name `ranks`, which was a switch: 1 says nothing.
-        """
-        return cls().replace(**{name: data[name] for name in data if (name, data[name]) != ("ranks", 1)})
+        """The recipe for plain data; switches that are not named keep their defaults."""
+        return cls().replace(**data)
 
     def describe(self, baseline: "Recipe | None" = None) -> str:
         """The switches that differ from a baseline, torch's defaults if None, in one line."""

@@ -143,3 +143,7 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, str] = {}
     """Further facts: precision policy, switches that were not applied and why."""
     warnings: list[str] = []
+
+    def __post_init__(self) -> None:
+        if self.recipe.get("ranks") == 1:  # it was a switch, and 1 says nothing
+            del self.recipe["ranks"]
