@@ -167,7 +167,7 @@ def _simulated_card(asked: cards.Asked) -> cards.Recorded:
     gains = {run.title: gain for run in runs if (gain := run.speedup("baseline"))}
     best = max(gains, key=lambda name: gains[name].ratio)
     with opened(plan, Progress(), panel.LOOK) as source:
-        picture = panel.of_recipes({name: recipes[name] for name in ("this loop", best)}, source)
+        picture = panel.of_measured([first, next(run for run in runs if run.title == best)], source)
     assert first.simulated
     origin = f"Simulated: {first.simulated.gpu}, host {asked.host}; nothing ran on a GPU"
     return cards.Recorded(origin, picture, gains)

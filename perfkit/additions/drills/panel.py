@@ -37,11 +37,7 @@ def drills() -> Shown[dict[int, Given]]:
 
 
 class Drill:
-    """A card in a cell. The first answer to a card is the one that counts.
-
-    Args:
-        card: what is asked.
-    """
+    """A card in a cell. The first answer to a card is the one that counts."""
 
     def __init__(self, card: Card) -> None:
         self.card = card

@@ -6,7 +6,7 @@ from statistics import mean
 
 import msgspec
 
-from perfkit import machine
+from perfkit.additions import kept
 from perfkit.additions.drills import cards
 from perfkit.additions.drills.cards import LIMITS, Card
 from perfkit.results.stats import Estimate
@@ -16,6 +16,7 @@ from perfkit.show.style import BLUE, Figure, Look, Row
 
 _CLOSE = 1.2
 """A bound is right if it is off by at most this factor."""
+_FILE = "drills.json"
 _BOUND = Look("the picture's bound; the line leads to yours", BLUE)
 
 
@@ -29,16 +30,13 @@ class Given(msgspec.Struct, frozen=True):
 
 def load() -> dict[int, Given]:
     """The first answer to each card, by its number."""
-    file = machine.data_folder() / "drills.json"
-    return msgspec.json.decode(file.read_bytes(), type=dict[int, Given]) if file.is_file() else {}
+    return kept.load(_FILE, dict[int, Given], "the drills then begin again") or {}
 
 
 def keep(number: int, given: Given) -> None:
     """Keeps an answer, unless there is an earlier one to this card."""
-    folder, answers = machine.data_folder(), load()
-    if number not in answers:
-        folder.mkdir(parents=True, exist_ok=True)
-        machine.write_atomically(folder / "drills.json", msgspec.json.encode({**answers, number: given}))
+    if number not in (answers := load()):
+        kept.save(_FILE, {**answers, number: given})
 
 
 def points(card: Card, given: Given) -> list[bool]:

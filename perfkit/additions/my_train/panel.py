@@ -1,7 +1,6 @@
 """`pk.my_train()`: the learner's file against itself as it was before."""
 
 from collections.abc import Sequence
-from itertools import count
 from pathlib import Path
 
 from msgspec import structs
@@ -63,21 +62,14 @@ def _written(file: Path, text: str) -> str:
     """Writes the file; one with a different text keeps it under another name."""
     said = f"Wrote {file.absolute()}."
     if file.exists() and file.read_text(encoding="utf-8") != text:
-        old = _free_name(file)
+        old, number = file.with_name(f"old_{NAME}"), 1
+        while old.exists():
+            number += 1
+            old = file.with_name(f"old_{number}_{NAME}")
         old.write_bytes(file.read_bytes())
         said += f" What was in it is in {old.name}."
     file.write_text(text, encoding="utf-8")
     return said
-
-
-def _free_name(file: Path) -> Path:
-    """Where a learner's file is set aside: a name that no file has yet."""
-    free = file.with_name(f"old_{NAME}")
-    for number in count(2):
-        if not free.exists():
-            break
-        free = file.with_name(f"old_{number}_{NAME}")
-    return free
 
 
 def _compared(

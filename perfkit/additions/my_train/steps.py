@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from perfkit import machine
-from perfkit.errors import InvalidValue, one_of
+from perfkit.additions import kept
+from perfkit.errors import one_of
 from perfkit.recipe import Value
 from perfkit.results.stats import Ratio
 from perfkit.show import units
@@ -16,6 +17,7 @@ from perfkit.show.style import BLUE, Figure, Look, Row
 NAME = "my_train.py"
 PHOTOS = 256
 """JPEG files that it trains on."""
+_FILE = "my_train/climb.json"
 _RATE = Look("samples/s", BLUE)
 
 
@@ -31,27 +33,13 @@ class Version(msgspec.Struct, frozen=True):
 
 
 def load() -> list[Version]:
-    """The versions in their order; none before the first.
-
-    Raises:
-        InvalidValue: the file that keeps them is damaged.
-    """
-    file = machine.data_folder() / "my_train" / "climb.json"
-    if not file.is_file():
-        return []
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=list[Version])
-    except msgspec.DecodeError as error:
-        what = f"{file}, which keeps the versions of {NAME}, is damaged: {error}"
-        remedy = 'Move it away; pk.my_train(restore="00") then starts the climb again'
-        raise InvalidValue(what, remedy) from error
+    """The versions in their order; none before the first."""
+    return kept.load(_FILE, list[Version], 'pk.my_train(restore="00") then starts the climb again') or []
 
 
 def save(versions: Sequence[Version]) -> None:
     """Keeps the versions for other notebooks and later days."""
-    folder = machine.data_folder() / "my_train"
-    folder.mkdir(parents=True, exist_ok=True)
-    machine.write_atomically(folder / "climb.json", msgspec.json.encode(versions))
+    kept.save(_FILE, versions)
 
 
 def edits() -> list[dict[str, str]]:

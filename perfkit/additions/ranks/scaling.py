@@ -107,13 +107,13 @@ def scale(
     """
     progress = progress or Progress()
     seen, failures = {count: list[WatchedRanks]() for count in counts}, dict[int, str]()
-    with alone(launch_with(script, counts[-1]), progress):
+    with alone(torchrun(script, counts[-1]), progress):
         for number, count in enumerate([*counts] * LAUNCHES):
             progress.reach(number / (LAUNCHES * len(counts)), f"ranks: {count}")
             if count in failures:
                 continue
             try:
-                seen[count].append(_watched(launch_with(script, count), count, budget_s, progress))
+                seen[count].append(_watched(torchrun(script, count), count, budget_s, progress))
             except RunFailed as problem:
                 if not any(seen.values()) or len(counts) - len(failures) <= 2:
                     raise
@@ -122,7 +122,7 @@ def scale(
     last, found = measured[-1], _regime(measured)
     exchange_s = last.parts["exposed"] + last.parts["hidden"]
     return Scaling(
-        command=launch_with(script, last.ranks).describe(),
+        command=torchrun(script, last.ranks).describe(),
         cores=cores.usable_cores(),
         measured=measured,
         seen=found,
@@ -133,7 +133,7 @@ def scale(
     )
 
 
-def launch_with(script: Launch, ranks: int) -> RankedLaunch:
+def torchrun(script: Launch, ranks: int) -> RankedLaunch:
     """The script, started by torchrun with so many ranks."""
     how = ["--standalone", "--nproc-per-node", str(ranks), *(["--module"] if script.module else [])]
     return launch_of(["torchrun", *how, script.program, *script.arguments])

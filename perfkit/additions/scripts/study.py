@@ -44,7 +44,7 @@ _USUAL_STEPS = 120
 """Steps of both sides of a usual comparison: first losses, warm-up, five rounds."""
 _FEWEST, _LOSSES_PART = 2, 0.1
 """If these do not fit: the fewest rounds and losses, and the part of the budget for the losses of a side."""
-_ENDED = "a script ended meanwhile; let both train longer, or compare them to their end with --whole"
+_ENDED = "a script came to its end meanwhile; let both train longer, or compare whole runs with --whole"
 _LEAST_WARMUP, _MOST_WARMUP, _LAST_STEPS = 4, 200, 8
 """Steps of a warm-up, and the last of them, which tell how fast a side is."""
 _CATCH_UP_S = 10.0

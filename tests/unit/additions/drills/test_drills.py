@@ -166,3 +166,10 @@ def test_what_is_told_has_the_numbers_of_the_recording():
     ratios = re.findall(r"~(\d\.\d+)×", told)
     assert len(ratios) == 3 and all(isinstance(gain, Ratio) for gain in card.recorded.gains.values())
     assert isinstance(Drill(card).title, str)
+
+
+def test_damaged_answers_are_told_with_what_to_do(data_dir):
+    score.keep(1, Given("data", "8 workers", 2.0))
+    (data_dir / "drills.json").write_text("[{")
+    with pytest.raises(InvalidValue, match=r"drills.json is damaged.*Move it away"):
+        pk.drills()
