@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from perfkit.additions.patch import edits
-from perfkit.additions.scripts.command import Arguments, Module, Program
+from perfkit.additions.scripts.command import Arguments, Module, Program, launcher
 from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import options as cli
+from perfkit.errors import InvalidValue
 from perfkit.recipe import parse_settings
 from perfkit.show import terminal
 
@@ -25,6 +26,9 @@ def patch(
     ] = 30.0,
 ) -> None:
     """Prints the edit of your own script that sets switches, at the calls seen while it trained."""
+    if launcher(program):
+        what = f"{program} starts several ranks, and a script is edited at the calls of one process"
+        raise InvalidValue(what, "Name the script itself, and let it train as a single rank")
     switches = parse_settings(settings)
     launch = Launch(program, tuple(arguments or ()), module)
     with cli.progress() as follow:

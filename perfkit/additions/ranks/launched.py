@@ -82,12 +82,13 @@ class LaunchedRanks(Launched):
             elif until == float("inf"):
                 until = now + budget_s
                 self.on_progress("watching")
-            if now > until and not whole and 0 in self.ranks:  # the report is written where rank 0 is
-                return "watched" if self._ask() else "hangs"
             quiet_s = now - self._active_at()
+            if now > until and not whole and 0 in self.ranks:  # the report is written where rank 0 is
+                return "watched" if self._ask() or quiet_s < QUIET_S else "hangs"
             if quiet_s > QUIET_S and quiet_s > self._patience_s(quiet_s):
-                self._ask()
-                return "hangs" if self.ranks else "silent"
+                if not self._ask():
+                    return "hangs" if self.ranks else "silent"
+                self._forget_answers()
 
     def _has_failed(self) -> bool:
         return any(seen.state and seen.state.failure for seen in self.ranks.values())
@@ -125,7 +126,13 @@ class LaunchedRanks(Launched):
                 seen.line.send_bytes(b"state")
         self._wait_for(lambda: all(seen.state for seen in running) and not self.missing, ANSWER_S)
         states = [seen.state for seen in running if seen.state]
-        return not states or any(s.last_step_s < QUIET_S or s.part in _MAY_LAST for s in states)
+        return any(state.last_step_s < QUIET_S or state.part in _MAY_LAST for state in states)
+
+    def _forget_answers(self) -> None:
+        """Ranks that were asked, and train on, are asked again later."""
+        for seen in self.ranks.values():
+            if seen.state and not seen.state.ended:
+                seen.state = None
 
     def _wait_for(self, is_there: Any, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -160,9 +167,11 @@ class LaunchedRanks(Launched):
             return
         for seen in self.ranks.values():
             if seen.line is line and isinstance(message, Beat):
+                has_come_back = seen.part in _MAY_LAST and message.part not in _MAY_LAST
+                if message.steps > seen.steps or has_come_back:
+                    seen.heard_at = time.monotonic()
+                seen.steps = message.steps
                 seen.part = message.part
-                if message.steps > seen.steps:
-                    seen.steps, seen.heard_at = message.steps, time.monotonic()
             elif seen.line is line and isinstance(message, State):
                 if message.rank == seen.hello.rank:
                     seen.state = message
