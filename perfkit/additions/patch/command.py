@@ -27,7 +27,7 @@ def patch(
 ) -> None:
     """Prints the edit of your own script that sets switches, at the calls seen while it trained."""
     if launcher(program):
-        what = f"{program} starts several ranks, and a script is edited at the calls of one process"
+        what = f"{program} starts other processes, and a script is edited at the calls of one"
         raise InvalidValue(what, "Name the script itself, and let it train as a single rank")
     switches = parse_settings(settings)
     launch = Launch(program, tuple(arguments or ()), module)

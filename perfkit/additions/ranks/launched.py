@@ -36,6 +36,14 @@ class Seen:
     heard_at: float = field(default_factory=time.monotonic)
     state: State | None = None
 
+    def hear(self, beat: Beat) -> None:
+        """A step shows that it trains; so does the end of an evaluation, before the step after it."""
+        has_come_back = self.part in _MAY_LAST and beat.part not in _MAY_LAST
+        if beat.steps > self.steps or has_come_back:
+            self.heard_at = time.monotonic()
+        self.steps = beat.steps
+        self.part = beat.part
+
 
 class LaunchedRanks(Launched):
     """Ranks that go on by themselves; each says what it has seen when it is asked."""
@@ -167,11 +175,7 @@ class LaunchedRanks(Launched):
             return
         for seen in self.ranks.values():
             if seen.line is line and isinstance(message, Beat):
-                has_come_back = seen.part in _MAY_LAST and message.part not in _MAY_LAST
-                if message.steps > seen.steps or has_come_back:
-                    seen.heard_at = time.monotonic()
-                seen.steps = message.steps
-                seen.part = message.part
+                seen.hear(message)
             elif seen.line is line and isinstance(message, State):
                 if message.rank == seen.hello.rank:
                     seen.state = message

@@ -1,0 +1,33 @@
+"""When a rank was last heard of."""
+
+import time
+
+import pytest
+
+from perfkit.additions.ranks.launched import Seen
+from perfkit.additions.ranks.messages import Beat, Hello
+
+
+@pytest.fixture
+def seen():
+    rank = Seen(Hello(rank=1, world=2, local=2, pid=1, restart=0), None)
+    rank.hear(Beat(steps=5, part="own code"))
+    rank.heard_at -= 100
+    return rank
+
+
+def test_a_step_is_a_sign_of_life(seen):
+    seen.hear(Beat(steps=6, part="own code"))
+    assert time.monotonic() - seen.heard_at < 50
+
+
+def test_a_beat_without_a_step_is_none(seen):
+    seen.hear(Beat(steps=5, part="own code"))
+    seen.hear(Beat(steps=5, part="evaluation"))
+    assert time.monotonic() - seen.heard_at > 50
+
+
+def test_whoever_comes_back_from_an_evaluation_has_time_for_a_step(seen):
+    seen.hear(Beat(steps=5, part="evaluation"))
+    seen.hear(Beat(steps=5, part="own code"))
+    assert time.monotonic() - seen.heard_at < 50
