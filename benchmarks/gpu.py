@@ -1,9 +1,10 @@
 """All that only a GPU can show, in one run: `make gpu`, or `python -m benchmarks.gpu [--minutes 12]`.
 
 Each part is a command of its own with a log of its own: one that fails, or that takes too long, does not
-keep the rest from running. It ends with a page, and with one file to send: `build/gpu/gpu-NAME.zip` (16 MiB
-at most) holds the page, the recordings with their provenance, the traces and the logs. Nothing is fetched
-from the network. It exits with 1 where a part failed, with 3 where the time was too short for all of them.
+keep the rest from running. It ends with a page, and with one file to send: `gpu-NAME.zip`, in a new folder of
+`build/gpu`, has the page, the recordings with their provenance, the traces and the logs, at most 16 MiB.
+Nothing is fetched from the network. It exits with 1 where a part failed, with 3 where the time was too short
+for all of them, with 130 after Ctrl-C.
 """
 
 import argparse
@@ -17,25 +18,39 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from perfkit import machine
+from perfkit.additions.inside import SYNCS, looks
+from perfkit.additions.looking import prepared
+from perfkit.additions.parity import study
 from perfkit.errors import PerfkitError
+from perfkit.ladder.catalogue import LADDER
 from perfkit.machine import devices
 from perfkit.process.tree import Tree
+from perfkit.recipe import Recipe
 from perfkit.results import recordings
+from perfkit.results.run import Run
 from perfkit.show import html, tables, terminal
 from perfkit.show.document import Code, Content, Notice, Section, Table
+from perfkit.studies import compare, sources
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "build" / "gpu"
 WORKLOAD = "cifar_resnet18"
 BYTES_PER_SAMPLE = 22_000_000
 """Of that workload in float32 at 224 pixels, roughly; it grows with the number of pixels."""
-LARGEST_BATCH, TOGETHER = 1024, 3
-"""Of the ladder at `paper`; how many such trainings must fit beside each other."""
+LARGEST_BATCH, TOGETHER = 512, 6
+"""Of the ladder at `paper`; how many such trainings must fit beside each other. A group has three, and
+their contexts and workspaces may take as much again."""
+HALF = "amp"
+"""The stage that computes in 16 bits: bfloat16 where the card has it, else float16."""
+PROFILED = ("baseline", "data_loading", "pinning", "channels_last", HALF)
+"""What is profiled: before and after batches lie in page-locked memory, and before and after AMP."""
+BUDGET = 0.75
+"""Of a ladder's limit: what it plans with. Its first group starts later, and its last one may end later."""
 MINUTES = 12.0
 """For all parts together; with more, each may take longer in proportion."""
 GRACE_S = 25.0
@@ -53,6 +68,8 @@ class Part:
     title: str
     words: Sequence[str]
     limit_s: float
+    has_budget: bool = False
+    """Whether it takes `--budget`, by which it has something of every stage, however slow the card is."""
 
 
 @dataclass(frozen=True)
@@ -89,27 +106,26 @@ def parts(folder: Path, memory_bytes: int | None, preset: str) -> list[Part]:
         sized += ["--option", f"image_size={image_size(memory_bytes)}"]
     here = [sys.executable, "-m", "benchmarks.gpu"]
     pytest = [sys.executable, "-m", "pytest", "-v", "--tb=short", "-n", "0", "tests/gpu"]
-    half = "amp" if devices.accelerators().bf16 else "amp_fp16"
     smoke = perfkit("run", *where, "--preset", "smoke", "--keep-all", "-o", out("smoke.json"))
-    ladder = perfkit("run", *sized, "--keep-all", "-o", out("ladder.json"), "--html", out("ladder.html"))
+    ladder = perfkit("run", *sized, "--keep-all", "-o", out("ladder.json"))
     traces = []
-    for stage in ("baseline", "pinning", half):
+    for stage in PROFILED:
         words = perfkit("profile", *sized, "--stage", stage, "-o", out(f"trace-{stage}.pt.trace.json.gz"))
-        traces.append(Part(f"trace-{stage}", f"three steps of {stage}, profiled", words, 45))
+        traces.append(Part(f"trace-{stage}", f"three steps of {stage}, profiled", words, 25))
     facts = perfkit("doctor", "--device", "cuda", "--json", out("facts.json"))
     memory = perfkit("memory", *sized, "--json", out("memory.json"))
-    export = perfkit("export", *sized, "--stage", half, "-o", out("bare.py"))
+    export = perfkit("export", *sized, "--stage", HALF, "-o", out("bare.py"))
     return [
-        Part("facts", "what is here", facts, 60),
-        Part("smoke", "the ladder at its smallest", smoke, 120),
-        Part("tests", "tests/gpu", pytest, 200),
-        Part("ladder", f"the ladder at {preset}", ladder, 270),
+        Part("facts", "what is here", facts, 40),
+        Part("tests", "tests/gpu", pytest, 180),
+        Part("smoke", "the ladder at its smallest", smoke, 100),
+        Part("ladder", f"the ladder at {preset}", ladder, 320, has_budget=True),
         *traces,
-        Part("parity", f"does {half} train the same", [*here, "--parity", half], 45),
-        Part("syncs", "copies and waits of a step", [*here, "--syncs", out("syncs.json")], 30),
-        Part("memory", "memory of a step", memory, 30),
-        Part("export", "a script is written", export, 30),
-        Part("bare", "it trains without perfkit", [sys.executable, out("bare.py")], 60),
+        Part("parity", f"does {HALF} train the same", [*here, "--parity", HALF], 35),
+        Part("syncs", "copies and waits of a step", [*here, "--syncs", out("syncs.json")], 25),
+        Part("memory", "memory of a step", memory, 25),
+        Part("export", "a script is written", export, 20),
+        Part("bare", "it trains without perfkit", [sys.executable, out("bare.py")], 40),
     ]
 
 
@@ -121,6 +137,8 @@ def run(part: Part, folder: Path, limit_s: float) -> Outcome:
     start, log = time.monotonic(), folder / f"{part.name}.log"
     if limit_s <= 0:
         return Outcome(part, LEFT_OUT, 0.0, "no time was left for it")
+    if part.has_budget:
+        part = replace(part, words=[*part.words, "--budget", str(max(1, round(BUDGET * limit_s)))])
     with log.open("wb") as output:
         process = subprocess.Popen(
             part.words, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
@@ -164,17 +182,33 @@ def run_all(every: Sequence[Part], folder: Path, minutes: float) -> Iterator[Out
 # ---------------------------------------------------------------- the page and the file
 
 
-def report(outcomes: Sequence[Outcome], folder: Path) -> list[Content]:
-    """What passed and what did not, the last lines of what did not, and the ladder that was measured last."""
+def report(outcomes: Sequence[Outcome], folder: Path, file: str = "") -> list[Content]:
+    """What passed and what did not, what to do now, the last lines of what failed, and the ladder."""
     rows = [[one.part.title, one.state, f"{one.seconds:.0f} s", _command(one.part)] for one in outcomes]
     bad = [one for one in outcomes if one.state not in (OK, LEFT_OUT)]
     logs = [Section(f"{one.part.title}: {one.state}", [Code(one.log)]) for one in bad]
     return [
         machine.describe(machine.facts()),
+        verdict(outcomes),
+        f"Please send {file}. It has this page, what was measured, the traces and the logs." if file else "",
         Table(("part", "state", "time", "command"), rows, "What was run"),
-        *logs,
         *_ladder(folder),
+        *logs,
     ]
+
+
+def verdict(outcomes: Sequence[Outcome]) -> str:
+    """How many parts passed, and which did not."""
+    count = sum(one.state == OK for one in outcomes)
+    words = [f"{count} of {len(outcomes)} parts passed."]
+    for state, remark in (
+        (FAILED, "The end of each log is below: what is wrong is perfkit's to repair, and not yours."),
+        (LATE, 'What they had measured is kept. For more: make gpu ARGS="--minutes 25".'),
+        (LEFT_OUT, "No time was left for them."),
+    ):
+        if titles := [one.part.title for one in outcomes if one.state == state]:
+            words.append(f"{state.capitalize()}: {', '.join(titles)}. {remark}")
+    return " ".join(words)
 
 
 def _command(part: Part) -> str:
@@ -183,19 +217,29 @@ def _command(part: Part) -> str:
 
 
 def _ladder(folder: Path) -> list[Content]:
-    for name in ("ladder.json", "smoke.json"):
+    """The ladder at its size, else the small one; which of its stages there was no time for."""
+    for name in recordings.PACKED:
         if (file := folder / name).is_file():
             try:
-                return tables.sections(recordings.find(str(file)))
+                runs = recordings.find(str(file))
             except PerfkitError as problem:
                 return [Notice(f"{name}: {problem}")]
+            return [*_missing(runs), *tables.sections(runs)]
     return [Notice("No ladder was measured.")]
+
+
+def _missing(runs: Sequence[Run]) -> list[Content]:
+    missing = [stage for stage in LADDER if stage not in {run.stage for run in runs}]
+    if not missing:
+        return []
+    return [Notice(f"The time was over before these stages were measured: {', '.join(missing)}.")]
 
 
 def pack(folder: Path, name: str, most: int = MOST_BYTES) -> Path:
     """One file of what is there, the smallest first; what does not fit is left out, and its name is kept."""
-    path, left, size = folder / f"gpu-{name}.zip", list[str](), 0
-    files = [file for file in folder.iterdir() if file.is_file() and file.suffix != ".zip"]
+    path, left, size = folder / name, list[str](), 0
+    files = [file for file in folder.iterdir() if file.is_file() and not file.name.startswith("part-")]
+    files = [file for file in files if file != path]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(files, key=lambda file: file.stat().st_size):
             before = archive.fp.tell() if archive.fp else 0
@@ -228,7 +272,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=MINUTES, help="for all parts together")
     parser.add_argument("--preset", default="paper", help="of the ladder, its traces and the memory")
     parser.add_argument("--only", help="parts: facts,smoke …")
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--out", type=Path, help="a new folder")
     parser.add_argument("--parity", help=argparse.SUPPRESS)
     parser.add_argument("--syncs", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -239,32 +283,37 @@ def main() -> int:
     if not devices.accelerators().cuda:
         print("torch finds no CUDA device here: `perfkit doctor` says why", file=sys.stderr)
         return 2
-    given.out.mkdir(parents=True, exist_ok=True)
-    facts = machine.facts()
-    memory = next((gpu["memory_bytes"] for gpu in facts["gpus"]), None)
-    every = parts(given.out, memory, given.preset)
+    folder = given.out or OUT / time.strftime("%Y%m%d-%H%M%S")
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):  # what is there would pass for what this run has measured
+        print(f"{folder} is not empty: name a new folder", file=sys.stderr)
+        return 2
+    memory = next((gpu["memory_bytes"] for gpu in machine.facts()["gpus"]), None)
+    every = parts(folder, memory, given.preset)
     if given.only:
         every = [part for part in every if part.name in given.only.split(",")]
-    outcomes = list[Outcome]()
+    return measure(every, folder, given.minutes)
+
+
+def measure(every: Sequence[Part], folder: Path, minutes: float) -> int:
+    """Runs parts, writes the page and the file to send, and says where they are; the exit code."""
+    outcomes, name, stopped = list[Outcome](), f"gpu-{gpu_name(machine.facts())}.zip", False
     try:
-        for outcome in run_all(every, given.out, given.minutes):
+        for outcome in run_all(every, folder, minutes):
             outcomes.append(outcome)
     except KeyboardInterrupt:
+        stopped = True
         print("stopped; what was finished is written")
-    contents = report(outcomes, given.out)
-    (given.out / "report.html").write_text(html.page("perfkit on a GPU", contents), "utf-8")
-    path = pack(given.out, gpu_name(facts))
-    terminal.show(contents[:2])
-    print(f"The page: {given.out / 'report.html'}\nThe file to send: {path} ({path.stat().st_size:,} bytes)")
-    return exit_code(outcomes)
+    contents = report(outcomes, folder, name)
+    (folder / "report.html").write_text(html.page("perfkit on a GPU", contents), "utf-8")
+    path = pack(folder, name)
+    terminal.show(contents[:4])
+    print(f"The page: {folder / 'report.html'}\nThe file to send: {path} ({path.stat().st_size:,} bytes)")
+    return 130 if stopped else exit_code(outcomes)
 
 
 def parity(stage: str) -> int:
     """Whether a stage's own switches train the same as the plain program."""
-    from perfkit.additions.parity import study
-    from perfkit.recipe import Recipe
-    from perfkit.studies import compare, sources
-
     plan = sources.plan(WORKLOAD, stages=["baseline"], preset="smoke", device="cuda")
     side = compare.candidate(stage, plan)
     found = study.parity(plan, side.title, Recipe().replace(**side.changes))
@@ -274,9 +323,8 @@ def parity(stage: str) -> int:
 
 def syncs(file: Path) -> int:
     """Copies and waits of a training that is known to have some."""
-    from perfkit.additions.inside import looks
-
-    found = looks.syncs(WORKLOAD, preset="smoke", device="cuda")
+    with prepared(WORKLOAD, None, {"preset": "smoke", "device": "cuda"}) as (source, used):
+        found = source.look(used, SYNCS, warm=False, steps=4)
     terminal.show([looks.sync_table(found)])
     places = [{name: getattr(place, name) for name in place.__struct_fields__} for place in found.places]
     file.write_text(json.dumps(places, indent=1), "utf-8")

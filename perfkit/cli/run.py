@@ -21,11 +21,14 @@ def run(
     keep: Annotated[str | None, typer.Option(help="stages to keep even if they are not faster: a,b")] = None,
     keep_all: Annotated[bool, typer.Option("--keep-all", help="keep every stage, faster or not")] = False,
     timeout: Annotated[float | None, typer.Option(help="seconds for one stage", min=1)] = None,
+    budget: Annotated[float | None, typer.Option(help="seconds for the whole ladder", min=1)] = None,
     out: Out = None,
 ) -> None:
     """Climbs a ladder: each stage is measured on top of what was kept before, and kept if it is faster."""
     plan = training.plan(names(stages))
     plan = replace(plan.keeping(plan.ladder.stages if keep_all else names(keep) or ()), timeout_s=timeout)
+    if budget:
+        plan = replace(plan, rule=replace(plan.rule, limit_s=budget, noisy_limit_s=budget))
     check_writable(out, output.json_file, output.html_file)
     done: list[Run] = []
 

@@ -5,6 +5,7 @@ import importlib.util
 import msgspec
 import pytest
 
+from benchmarks import gpu
 from perfkit.additions.lanes import panel
 from perfkit.additions.search import tune
 from perfkit.ladder import catalogue
@@ -14,6 +15,8 @@ from perfkit.rules import Target
 from perfkit.studies import rungs, sources
 from perfkit.studies.sources import Progress
 from perfkit.worker.session import Session
+from tests.gpu import test_on_gpu
+from tests.unit.additions.ranks import test_watching
 from tests.unit.additions.ranks.test_lateness import found, ranks
 from tests.unit.additions.scripts.test_suggest import ideas
 
@@ -39,7 +42,7 @@ def test_amp_is_worth_a_try_whatever_the_cpu_has():
 
 
 def test_a_search_with_workers_pins_their_batches():
-    (found,) = tune._candidates(Recipe(), {"workers": (1,)}, ["workers"], Target("cuda"))
+    (found,) = tune._candidates(Recipe(), "workers", (1,), Target("cuda"))
     assert (found.workers, found.pin_memory, found.non_blocking) == (1, True, True)
 
 
@@ -60,11 +63,32 @@ def test_a_plan_that_loads_nothing_knows_the_gpu(monkeypatch):
     found = devices.Found(cuda=["a", "b"], bf16=False, imported=True)
     monkeypatch.setattr(devices, "accelerators", lambda: found)
     where = sources.plan("tests.support.toy:Toy", preset="smoke", device="cuda")
-    target = rungs.described(where).target
-    assert (target.count, target.bf16) == (2, False)
+    assert rungs.described(where).target.bf16 is False
 
 
 def test_gradients_that_gloo_averages_on_gpus_are_a_cause():
     cause = "gloo_on_gpus"
-    assert cause in found([msgspec.structs.replace(state, device="cuda") for state in ranks(0.8, 0.82)])
+    on_gpus = [msgspec.structs.replace(state, gpu=f"node1 cuda:{state.rank}") for state in ranks(0.8, 0.82)]
+    assert cause in found(on_gpus)
     assert cause not in found(ranks(0.8, 0.82))
+
+
+def test_what_others_take_on_a_gpu_is_said_not_to_be_seen():
+    test_watching.test_what_is_not_seen_on_a_device_is_said("cuda", "is not seen")
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_tests_and_parts_for_a_gpu_expect_of_a_card_what_it_can(bf16, monkeypatch):
+    """A T4 computes in neither bfloat16 nor TF32."""
+    found = devices.Found(cuda=["a card"], bf16=bf16, imported=True)
+    monkeypatch.setattr(devices, "accelerators", lambda: found)
+    monkeypatch.setattr(devices, "compiler_problem", lambda device: "")
+    asked = test_on_gpu.plan()
+    source = rungs.described(asked)
+    assert source.target.bf16 == bf16
+    stages = rungs.ladder_stages(asked, source.target)
+    assert {stage.name for stage in stages if stage.reason} == test_on_gpu.cannot_act()
+    for name in {*gpu.PROFILED, gpu.HALF} - {"baseline"}:
+        rungs.acting(rungs.described(asked.trying(stages=(name,), below=True)))
+    further = asked.trying(stages=tuple(test_on_gpu.FURTHER))
+    assert [stage.reason for stage in rungs.ladder_stages(further, source.target) if stage.reason] == []

@@ -4,13 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.utils.data import DataLoader
 
 import perfkit
 from perfkit.additions.inside import KernelReport, loop, step
 from perfkit.additions.inside.syncs import detect_syncs
 from perfkit.additions.parity import check as parity
+from perfkit.additions.ranks.rank import Rank
 from perfkit.additions.scripts.script import Script, Steps
 from perfkit.errors import RunFailed
 from perfkit.program import prefetched
@@ -18,7 +19,7 @@ from perfkit.recipe import Recipe
 from perfkit.worker import checks, timeline
 from perfkit.worker.checks import View
 from perfkit.worker.procedure import drive
-from perfkit.worker.session import Session, _reduce_s
+from perfkit.worker.session import Session
 from perfkit.worker.training import Training
 from tests.support import double
 from tests.support.toy import Toy
@@ -230,16 +231,19 @@ def test_a_loss_of_a_capture_is_no_number(here):  # 4.17
     assert len(script.losses) == 1
 
 
-def test_the_latency_of_a_collective_is_the_device_s(clock, monkeypatch):  # 4.15
-    monkeypatch.setattr(distributed, "all_reduce", lambda tensor: double.work(0.001))
-    plain = timeline.synchronize
+def test_a_rank_reads_nothing_while_a_graph_is_captured(here):  # 4.17
+    def refused():
+        raise RuntimeError("operation not permitted when stream is capturing")
 
-    def synchronize(device):
-        clock[0] += 0.5  # what waiting for the device costs the host
-        plain(device)
-
-    monkeypatch.setattr(timeline, "synchronize", synchronize)
-    assert _reduce_s(4096, CUDA) == pytest.approx(0.001)
+    rank = Rank.__new__(Rank)
+    rank.script = SimpleNamespace(backwards=1, steps=SimpleNamespace(count=0))
+    rank._shortest_backward, rank._is_read, rank._elements, rank._rows = float("inf"), True, 0, {}
+    model = type("Model", (), {"logger": SimpleNamespace(set_runtime_stats_and_log=refused)})
+    rank._ddps = {model: ("train.py:1", {})}
+    here.is_initialized = here.is_capturing = True
+    rank.on_input(torch.ones(2, device=CUDA))
+    rank._backward(lambda: None)
+    assert (rank._rows, rank._is_read) == ({}, False)
 
 
 def test_strict_float32_leaves_the_older_flag_readable():  # 4.18, for scripts

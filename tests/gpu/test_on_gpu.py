@@ -53,8 +53,8 @@ def further() -> dict[str, Run]:
 def cannot_act() -> set[str]:
     """The stages of the default ladder that this machine lacks something for."""
     lacking = {"allocator", "scaled_decode", "cpu_threads"}  # of the host, and of photos
-    if not devices.accelerators().bf16:  # before Ampere
-        lacking |= {"amp", "tf32"}
+    if not devices.accelerators().bf16:  # before Ampere; AMP is fp16 there
+        lacking |= {"tf32"}
     if devices.compiler_problem("cuda"):
         lacking.add("compile")
     return lacking
@@ -64,11 +64,6 @@ def needs(stage: str) -> None:
     """Skips a test of a stage that cannot act on this GPU."""
     if stage in cannot_act():
         pytest.skip(f"this GPU, or its machine, has no {stage}")
-
-
-def half() -> str:
-    """The 16 bits that this GPU computes in."""
-    return "amp" if devices.accelerators().bf16 else "amp_fp16"
 
 
 def evidence(run: Run, switch: str) -> str:
@@ -122,9 +117,9 @@ def test_the_notebook_s_process_gets_no_cuda_context() -> None:
     assert not torch.cuda.is_initialized()
 
 
-@pytest.mark.parametrize("stage", ["baseline", "pinning", "half"])
+@pytest.mark.parametrize("stage", ["baseline", "pinning", "amp"])
 def test_a_live_profile_has_kernels_copies_ranges_and_parts_that_sum(stage: str) -> None:
-    made = profile(CIFAR, half() if stage == "half" else stage, **CUDA)
+    made = profile(CIFAR, stage, **CUDA)
     assert made.analysis.kernels and made.analysis.gpu_utilization
     for step in made.analysis.steps:
         assert sum(filter(None, step.breakdown_us.values())) == pytest.approx(step.duration_us)
@@ -133,11 +128,14 @@ def test_a_live_profile_has_kernels_copies_ranges_and_parts_that_sum(stage: str)
     assert {"data", "forward", "backward", "optimizer"} <= set(lanes(made.trace).texts)
 
 
-@pytest.mark.parametrize("stage", ["device_prefetch", "channels_last", "amp", "amp_fp16", "compile", "tf32"])
-def test_a_stage_trains_the_same(stage: str) -> None:
-    needs(stage)
+PREFETCH = "pin_memory=on,non_blocking=on,device_prefetch=on"
+
+
+@pytest.mark.parametrize("what", [PREFETCH, "channels_last", "amp", "amp=fp16", "compile", "tf32"])
+def test_a_recipe_trains_the_same(what: str) -> None:
+    needs(what)
     baseline = plan(stages=["baseline"])
-    side = compare.candidate(stage, baseline)
+    side = compare.candidate(what, baseline)
     found = study.parity(baseline, side.title, Recipe().replace(**side.changes))
     assert found.ok, found.describe()
 

@@ -303,7 +303,9 @@ def record_stream(tensor, stream):
 
 @as_torchs
 def warn_of_sync():
-    """As the driver's warning, which names the innermost frame of Python."""
+    """As the driver's warning, which names the innermost frame of Python; an error in a capture."""
+    if state.is_capturing:
+        raise torch.AcceleratorError("CUDA error: operation not permitted when stream is capturing")
     if state.sync_mode:
         frame, level = sys._getframe(1), 2
         while any(part in frame.f_code.co_filename for part in OURS):

@@ -210,13 +210,9 @@ def _seconds(device: torch.device, call: Callable[[], Any], launches: int) -> fl
 
 
 def _least_s(device: torch.device, calls: Sequence[Callable[[], Any]]) -> list[float]:
-    """The least seconds of each call; they alternate, so that drift affects all of them alike.
-
-    Not the median: the question is what the device can do, and every disturbance adds time.
-    """
-    once = [[_seconds(device, call, 1) for call in calls] for _ in range(2)][
-        1
-    ]  # the first plans and allocates
+    """The least seconds of each call, as a disturbance only adds time; they alternate because of drift."""
+    for _ in range(2):  # the first time plans and allocates
+        once = [_seconds(device, call, 1) for call in calls]
     counts = [min(LAUNCHES, math.ceil(ENOUGH_S / seconds)) for seconds in once]  # a T4's largest take 0.3 s
     rounds = [[*map(partial(_seconds, device), calls, counts)] for _ in range(REPEATS)]
     return [min(times) for times in zip(*rounds, strict=True)]

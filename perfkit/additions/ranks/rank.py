@@ -36,7 +36,7 @@ from perfkit.additions.ranks.messages import BUFFERS, Ddp, Exchange, LoaderOfRan
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.loaders import Loaders
 from perfkit.additions.scripts.run_account import EVALUATION, OWN, RunAccount
-from perfkit.additions.scripts.script import Script, Step, first_tensor
+from perfkit.additions.scripts.script import Script, Step, first_tensor, is_capturing
 from perfkit.additions.scripts.training import Models, Updates
 from perfkit.process.failures import explain, is_users
 
@@ -155,7 +155,8 @@ class Rank:
         took = clock() - start
         self._shortest_backward = min(self._shortest_backward, took)
         every = next(count for least, count in _READING if self._shortest_backward >= least)
-        if self.script.steps.count % every and took < 2 * self._shortest_backward:
+        is_left_out = self.script.steps.count % every and took < 2 * self._shortest_backward
+        if is_left_out or is_capturing():  # during a capture nothing can be read
             self._is_read = False
             return
         for model, (where, before) in self._ddps.items():
@@ -187,7 +188,7 @@ class Rank:
     def on_input(self, given: Any) -> None:
         self._main = threading.current_thread()  # Ray trains in another one than that which has joined
         tensor = first_tensor(given)
-        if tensor is None:
+        if tensor is None or is_capturing():
             return
         self._elements += tensor.numel()
         if self.script.steps.count < _ROWS:

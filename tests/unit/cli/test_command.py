@@ -143,6 +143,19 @@ def test_what_was_measured_is_written_and_shown_where_the_store_cannot_keep_it(
     assert runs[1].title in text and "was measured, but not stored: the disk is full. Free it" in text
 
 
+def test_a_budget_is_for_the_whole_ladder_on_a_noisy_machine_too(monkeypatch):
+    asked = []
+
+    def climbed(plan, store, progress):
+        asked.append(plan.rule)
+        raise InvalidValue("enough", "")
+
+    monkeypatch.setattr(commands, "climb", climbed)
+    run("run", "--workload", "photos", "--device", "cpu", "--preset", "quick", "--budget", "90", code=2)
+    run("run", "--workload", "photos", "--device", "cpu", "--preset", "quick", code=2)
+    assert [(rule.limit_s, rule.noisy_limit_s) for rule in asked] == [(90, 90), (345, 560)]
+
+
 @pytest.mark.parametrize(
     "given", [["--seed", "1", "--seed", "2"], ["--workload", "photos", "--workload=tiny_gpt"]]
 )
