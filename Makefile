@@ -46,7 +46,8 @@ lab: $(STAMPS)/install $(if $(MISSING),notebooks)  ## open the notebooks in Jupy
 run: $(STAMPS)/install  ## run the whole ladder in this terminal
 	$(BIN)/perfkit run $(ARGS)
 
-test: checks pytest double  ## every check and every test; what is missing gets installed
+test: checks  ## every check and every test; what is missing gets installed
+	@$(MAKE) --no-print-directory -j 2 pytest double
 
 check: checks  ## the inner loop: every check, the unit and contract tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not integration" tests/unit tests/contract $(ARGS)
@@ -65,8 +66,8 @@ types: $(STAMPS)/dev  ## mypy --strict
 imports: $(STAMPS)/dev  ## the layers of the design (import-linter)
 	PYTHONPATH=. $(BIN)/lint-imports --no-logo
 
-pytest: $(STAMPS)/dev $(STAMPS)/colab $(STAMPS)/chromium  ## the tests alone
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+pytest: $(STAMPS)/dev $(STAMPS)/colab $(STAMPS)/chromium  ## the tests alone; some wait for others, so three at a time
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 bare: $(STAMPS)/dev  ## the unit and contract tests on a machine without 16-bit instructions, glibc, compiler
 	PERFKIT_TEST_MACHINE=bare $(BIN)/python -m pytest -n 2 --dist worksteal -m "not integration" tests/unit tests/contract $(ARGS)

@@ -2,6 +2,8 @@
 
 import inspect
 import math
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -212,8 +214,10 @@ def test_bytes_are_a_quarter_of_floats_but_for_the_label():
 
 
 def test_convolutions_are_tf32_by_default_and_products_are_not():
-    """06, and the card of channels_last."""
-    assert torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
+    """06, and the card of channels_last; asked in a process in which nothing has been set."""
+    ask = "from torch import backends as on; print(on.cudnn.allow_tf32, on.cuda.matmul.allow_tf32)"
+    told = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["True", "False"]
 
 
 def test_on_a_gpu_the_optimizers_default_is_foreach(monkeypatch):
