@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from perfkit import machine
 from perfkit.additions.inside import SYNCS, looks
 from perfkit.additions.looking import prepared
 from perfkit.additions.parity import study
+from perfkit.additions.trace.profile import profile, summary
 from perfkit.errors import PerfkitError
 from perfkit.ladder.catalogue import LADDER
 from perfkit.machine import devices
@@ -49,6 +50,8 @@ HALF = "amp"
 """The stage that computes in 16 bits: bfloat16 where the card has it, else float16."""
 PROFILED = ("baseline", "data_loading", "pinning", "channels_last", HALF)
 """What is profiled: before and after batches lie in page-locked memory, and before and after AMP."""
+BARE = ("baseline", HALF)
+"""Whose exported scripts are run."""
 BUDGET = 0.75
 """Of a ladder's limit: what it plans with. Its first group starts later, and its last one may end later."""
 MINUTES = 12.0
@@ -91,41 +94,56 @@ def image_size(memory_bytes: int | None) -> int:
     return max(32, min(224, int(224 * share**0.5) // 32 * 32))
 
 
-def parts(folder: Path, memory_bytes: int | None, preset: str) -> list[Part]:
-    """Everything, in this order: what is short and tells most comes first."""
+def size(preset: str) -> dict[str, int]:
+    """The workload's options at a preset: `paper` is sized to the card."""
+    memory = next((gpu["memory_bytes"] for gpu in machine.facts()["gpus"]), None)
+    return {"image_size": image_size(memory)} if preset == "paper" else {}
+
+
+def parts(folder: Path, preset: str) -> list[Part]:
+    """Everything, in this order: what is short and tells most comes first.
+
+    A part may take the seconds that it needs on a slow machine of two cores, such as Colab's.
+    """
 
     def perfkit(command: str, *words: str) -> list[str]:
         return [sys.executable, "-m", "perfkit", command, *words]
+
+    def own(look: str) -> list[str]:
+        return [
+            sys.executable,
+            "-m",
+            "benchmarks.gpu",
+            "--look",
+            look,
+            "--preset",
+            preset,
+            "--out",
+            str(folder),
+        ]
 
     def out(name: str) -> str:
         return str(folder / name)
 
     where = ["--workload", WORKLOAD, "--device", "cuda"]
     sized = [*where, "--preset", preset]
-    if preset == "paper":
-        sized += ["--option", f"image_size={image_size(memory_bytes)}"]
-    here = [sys.executable, "-m", "benchmarks.gpu"]
+    for name, value in size(preset).items():
+        sized += ["--option", f"{name}={value}"]
+    facts = perfkit("doctor", "--device", "cuda", "--json", out("facts.json"))
     pytest = [sys.executable, "-m", "pytest", "-v", "--tb=short", "-n", "0", "tests/gpu"]
     smoke = perfkit("run", *where, "--preset", "smoke", "--keep-all", "-o", out("smoke.json"))
     ladder = perfkit("run", *sized, "--keep-all", "-o", out("ladder.json"))
-    traces = []
-    for stage in PROFILED:
-        words = perfkit("profile", *sized, "--stage", stage, "-o", out(f"trace-{stage}.pt.trace.json.gz"))
-        traces.append(Part(f"trace-{stage}", f"three steps of {stage}, profiled", words, 25))
-    facts = perfkit("doctor", "--device", "cuda", "--json", out("facts.json"))
     memory = perfkit("memory", *sized, "--json", out("memory.json"))
-    export = perfkit("export", *sized, "--stage", HALF, "-o", out("bare.py"))
     return [
-        Part("facts", "what is here", facts, 40),
-        Part("tests", "tests/gpu", pytest, 180),
-        Part("smoke", "the ladder at its smallest", smoke, 100),
-        Part("ladder", f"the ladder at {preset}", ladder, 320, has_budget=True),
-        *traces,
-        Part("parity", f"does {HALF} train the same", [*here, "--parity", HALF], 35),
-        Part("syncs", "copies and waits of a step", [*here, "--syncs", out("syncs.json")], 25),
+        Part("facts", "what is here", facts, 30),
+        Part("tests", "tests/gpu", pytest, 130),
+        Part("smoke", "the ladder at its smallest", smoke, 80),
+        Part("ladder", f"the ladder at {preset}", ladder, 220, has_budget=True),
+        Part("traces", "three steps of some stages, profiled", own("traces"), 80),
+        Part("parity", f"does {HALF} train the same", own("parity"), 45),
+        Part("syncs", "copies and waits of a step", own("syncs"), 25),
         Part("memory", "memory of a step", memory, 25),
-        Part("export", "a script is written", export, 20),
-        Part("bare", "it trains without perfkit", [sys.executable, out("bare.py")], 40),
+        Part("bare", "exported scripts train without perfkit", own("bare"), 60),
     ]
 
 
@@ -229,7 +247,8 @@ def _ladder(folder: Path) -> list[Content]:
 
 
 def _missing(runs: Sequence[Run]) -> list[Content]:
-    missing = [stage for stage in LADDER if stage not in {run.stage for run in runs}]
+    known = {run.stage for run in runs if run.status != "cancelled"}
+    missing = [stage for stage in LADDER if stage not in known]
     if not missing:
         return []
     return [Notice(f"The time was over before these stages were measured: {', '.join(missing)}.")]
@@ -273,23 +292,19 @@ def main() -> int:
     parser.add_argument("--preset", default="paper", help="of the ladder, its traces and the memory")
     parser.add_argument("--only", help="parts: facts,smoke …")
     parser.add_argument("--out", type=Path, help="a new folder")
-    parser.add_argument("--parity", help=argparse.SUPPRESS)
-    parser.add_argument("--syncs", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--look", choices=OWN, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.parity:
-        return parity(given.parity)
-    if given.syncs:
-        return syncs(given.syncs)
+    folder = given.out or OUT / time.strftime("%Y%m%d-%H%M%S")
+    if given.look:
+        return OWN[given.look](folder, given.preset)
     if not devices.accelerators().cuda:
         print("torch finds no CUDA device here: `perfkit doctor` says why", file=sys.stderr)
         return 2
-    folder = given.out or OUT / time.strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):  # what is there would pass for what this run has measured
         print(f"{folder} is not empty: name a new folder", file=sys.stderr)
         return 2
-    memory = next((gpu["memory_bytes"] for gpu in machine.facts()["gpus"]), None)
-    every = parts(folder, memory, given.preset)
+    every = parts(folder, given.preset)
     if given.only:
         every = [part for part in every if part.name in given.only.split(",")]
     return measure(every, folder, given.minutes)
@@ -312,24 +327,72 @@ def measure(every: Sequence[Part], folder: Path, minutes: float) -> int:
     return 130 if stopped else exit_code(outcomes)
 
 
-def parity(stage: str) -> int:
-    """Whether a stage's own switches train the same as the plain program."""
+# ---------------------------------------------------------------- looks of its own
+
+
+def traces(folder: Path, preset: str) -> int:
+    """Profiles some stages; one that fails does not keep the others from it."""
+    code = 0
+    for stage in PROFILED:
+        file = folder / f"trace-{stage}.pt.trace.json.gz"
+        try:
+            made = profile(WORKLOAD, stage, out=file, preset=preset, device="cuda", options=size(preset))
+            print(f"{stage}: {summary(made.analysis)}", flush=True)
+        except PerfkitError as problem:
+            print(f"{stage}: {problem}", flush=True)
+            code = 1
+    return code
+
+
+def parity(folder: Path, preset: str) -> int:
+    """Whether 16 bits train the same as the plain program."""
     plan = sources.plan(WORKLOAD, stages=["baseline"], preset="smoke", device="cuda")
-    side = compare.candidate(stage, plan)
+    side = compare.candidate(HALF, plan)
     found = study.parity(plan, side.title, Recipe().replace(**side.changes))
     print(found.describe())
     return int(not found.ok)
 
 
-def syncs(file: Path) -> int:
+def syncs(folder: Path, preset: str) -> int:
     """Copies and waits of a training that is known to have some."""
     with prepared(WORKLOAD, None, {"preset": "smoke", "device": "cuda"}) as (source, used):
         found = source.look(used, SYNCS, warm=False, steps=4)
     terminal.show([looks.sync_table(found)])
     places = [{name: getattr(place, name) for name in place.__struct_fields__} for place in found.places]
-    file.write_text(json.dumps(places, indent=1), "utf-8")
+    (folder / "syncs.json").write_text(json.dumps(places, indent=1), "utf-8")
     return 0
 
 
+def bare(folder: Path, preset: str) -> int:
+    """Exports the scripts of some stages, and runs each by itself."""
+    code = 0
+    for stage in BARE:
+        file = folder / f"bare-{stage}.py"
+        recipe = [] if stage == "baseline" else ["--stage", stage]
+        where = ["--workload", WORKLOAD, "--device", "cuda", "--preset", preset]
+        options = [word for name, value in size(preset).items() for word in ("--option", f"{name}={value}")]
+        export = [sys.executable, "-m", "perfkit", "export", *where, *options, *recipe, "-o", str(file)]
+        for words in (export, [sys.executable, str(file)]):
+            done = subprocess.run(words, cwd=ROOT, check=False).returncode
+            if done:
+                print(f"{stage}: exit code {done}", flush=True)
+                code = 1
+                break
+    return code
+
+
+OWN: dict[str, Callable[[Path, str], int]] = {
+    "traces": traces,
+    "parity": parity,
+    "syncs": syncs,
+    "bare": bare,
+}
+"""Parts that no command of perfkit does by itself: each gets the folder and the preset."""
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("stopped; what was finished is kept", file=sys.stderr)
+        sys.exit(130)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfkit.recipe import switches
+from perfkit.recipe import Recipe, switches
 from perfkit.results.store import RunStore
 from perfkit.studies import sources
 from perfkit.studies.climb import climb
@@ -10,8 +10,14 @@ from tests.support import double
 from tests.support.cli import perfkit
 
 # Not compile: it leaves the double, and generates code for the CPU.
-STAGES = """data_loading pinning tf32 amp device_prefetch zero_grad cudnn_benchmark fused_optimizer amp_fp16
-accumulation""".split()
+STAGES = ["data_loading", "pinning"]
+FURTHER = (
+    ("plain", Recipe(batch_size=8)),
+    ("prefetched", Recipe(batch_size=8, pin_memory=True, non_blocking=True, device_prefetch=True)),
+    ("tf32", Recipe(batch_size=8, fp32_precision="tf32", cudnn_benchmark=True, optimizer_impl="fused")),
+    ("bf16", Recipe(batch_size=8, amp="bf16", zero_grad_set_to_none=False)),
+    ("fp16", Recipe(batch_size=8, amp="fp16", accumulation=2)),
+)
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 
@@ -19,16 +25,18 @@ def plan(**wanted):
     return sources.plan("tests.support.toy:Toy", preset="smoke", device="cuda", **wanted)
 
 
-def test_a_ladder_with_every_switch_that_needs_cuda_runs_from_end_to_end():
-    runs = climb(plan(stages=STAGES).keeping(STAGES), RunStore())
+def test_a_ladder_and_every_switch_that_needs_cuda_run_from_end_to_end():
+    ladder = climb(plan(stages=STAGES).keeping(STAGES), RunStore())
+    runs = ladder + climb(plan().trying(recipes=FURTHER), RunStore())
     assert [run.reason for run in runs if run.status != "ok"] == []
+    assert [run.stage for run in ladder] == ["baseline", *STAGES]
     assert all(check.ok for run in runs for check in run.mechanism)
     proven = {check.name for run in runs for check in run.mechanism}
     assert {name for name, switch in switches().items() if switch.needs == "cuda"} <= proven
     base = runs[0]
     assert base.machine["device"]["name"] == double.NAME, "a run says that no GPU has made it"
     assert base.peak_memory_bytes <= base.peak_reserved_bytes
-    assert base.raw.device_step_s
+    assert len(base.raw.device_step_s) == len(base.raw.step_s) - base.raw.warmup_steps
 
 
 def test_a_device_that_is_not_there_is_refused():

@@ -1,5 +1,6 @@
 """Places that would measure the wrong thing, fail or hang on a GPU, each with what it must do there."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -8,14 +9,17 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import perfkit
+from perfkit.additions.guard import outputs
 from perfkit.additions.inside import KernelReport, loop, step
 from perfkit.additions.inside.syncs import detect_syncs
 from perfkit.additions.parity import check as parity
 from perfkit.additions.ranks.rank import Rank
+from perfkit.additions.scripts.questions import Questions
 from perfkit.additions.scripts.script import Script, Steps
 from perfkit.errors import RunFailed
 from perfkit.program import prefetched
 from perfkit.recipe import Recipe
+from perfkit.train import train
 from perfkit.worker import checks, timeline
 from perfkit.worker.checks import View
 from perfkit.worker.procedure import drive
@@ -179,6 +183,19 @@ def test_the_scale_of_fp16_does_not_skip_the_first_updates():  # 4.9
     assert View.amp(training) == ("fp16", "logits are float16, loss scaled by 1024")
 
 
+def test_the_first_steps_of_a_script_last_until_the_device_is_done(here):  # 4.12
+    asked, began = Questions.__new__(Questions), outputs.clock()
+    parts = {"steps": SimpleNamespace(since=began, began_at=0.0), "settings": {"started": 0.0}}
+    asked._script = SimpleNamespace(**parts, device=CUDA, files=SimpleNamespace(ignored=nullcontext))
+    asked._job, asked.line = None, SimpleNamespace(closed=False)
+    asked._answers = lambda: iter([None])
+    double.work(0.2)
+    steps = [SimpleNamespace(seconds=0.0), SimpleNamespace(seconds=0.001)]
+    asked.on_steps(steps)
+    assert steps[0].seconds == 0.0
+    assert steps[1].seconds >= 0.2, "its launch took a millisecond"
+
+
 @pytest.mark.parametrize("kind", ["xpu", "mps", "hpu"])
 def test_every_accelerator_is_waited_for(monkeypatch, kind):  # 4.13
     waited = []
@@ -246,9 +263,19 @@ def test_a_rank_reads_nothing_while_a_graph_is_captured(here):  # 4.17
     assert (rank._rows, rank._is_read) == ({}, False)
 
 
-def test_strict_float32_leaves_the_older_flag_readable():  # 4.18, for scripts
+def of_a_script(precision):
+    Script.set_process(SimpleNamespace(toggles={"fp32_precision": precision}))
+
+
+def of_a_training(precision):
+    next(train(Recipe(batch_size=8, fp32_precision=precision), Toy(), CUDA))
+
+
+@pytest.mark.parametrize("set_precision", [of_a_script, of_a_training])
+def test_strict_float32_leaves_the_older_flag_readable(set_precision):  # 4.18
+    torch.backends.cudnn.allow_tf32 = True
     for precision, allowed in (("ieee", False), ("tf32", True)):
-        Script.set_process(SimpleNamespace(toggles={"fp32_precision": precision}))
+        set_precision(precision)
         assert torch.backends.cudnn.allow_tf32 == allowed
 
 

@@ -118,10 +118,15 @@ def test_the_ladder_is_sized_to_the_card(gib, pixels):
 
 def test_its_own_looks_run(tmp_path, monkeypatch, no_orphans):
     monkeypatch.setattr(gpu, "WORKLOAD", TOY)
-    assert gpu.parity(gpu.HALF) == 0
-    assert gpu.syncs(tmp_path / "syncs.json") == 0
+    monkeypatch.setattr(gpu, "BARE", (gpu.HALF,))
+    monkeypatch.setattr(gpu, "PROFILED", ("channels_last", "pinning"))
+    for look in ("parity", "syncs", "bare"):
+        assert gpu.OWN[look](tmp_path, "smoke") == 0
     places = json.loads((tmp_path / "syncs.json").read_text())
     assert {place["kind"] for place in places} == {"host to device"}
+    assert gpu.traces(tmp_path, "smoke") == 1, "a model without convolutions has no channels_last"
+    traces = {file.name.partition(".")[0] for file in tmp_path.glob("trace-*")}
+    assert traces == {"trace-pinning"}, "one that fails keeps no other from it"
 
 
 def test_what_an_earlier_run_has_left_is_not_taken_for_this_one(tmp_path, monkeypatch, capsys):
@@ -132,7 +137,7 @@ def test_what_an_earlier_run_has_left_is_not_taken_for_this_one(tmp_path, monkey
 
 
 def test_a_run_against_the_double_writes_page_recording_and_file(tmp_path, monkeypatch, no_orphans):
-    facts, *_ = gpu.parts(tmp_path, double.MEMORY, "smoke")
+    facts, *_ = gpu.parts(tmp_path, "smoke")
     command = ["run", "--workload", TOY, "--device", "cuda", "--preset", "smoke", "--stages", "pinning"]
     words = [sys.executable, "-m", "perfkit", *command, "-o", str(tmp_path / "ladder.json")]
     ladder = gpu.Part("ladder", "a ladder", words, 60.0, has_budget=True)

@@ -101,8 +101,7 @@ class Questions(Procedures):
     def train(self, loss_steps: int, warmup_s: float, warmup_steps: int = 1, **_: Any) -> Job:
         """`Trained`: the first steps, whose losses are kept, then some for the warm-up.
 
-        These are as many for each side of a comparison, so that all are at the same place of an epoch; fewer
-        if they take longer than `warmup_s` allows. A script has its own recipe and seed.
+        Each side takes as many, so that all are at the same place of an epoch; fewer if they are slow.
         """
         script, until = self._script, clock() + _WARMUP_LONGER * warmup_s
         first = yield from self.take(loss_steps, "first steps", early=self._early)
@@ -248,6 +247,9 @@ class Questions(Procedures):
             return
         with self._script.files.ignored():
             if self._job is None:
+                checks.synchronize(self._script.device)  # the host is ahead of a GPU
+                known_s = sum(step.seconds for step in steps[:-1])
+                steps[-1].seconds = clock() - self._script.steps.since - known_s
                 self._early, self.first_graphs = steps, checks.compile_counters().graphs
                 self._startup_s = self._script.steps.began_at - self._script.settings["started"]
                 if safetensors := sys.modules.get("safetensors.torch"):

@@ -67,10 +67,7 @@ class _Pace:
 
 
 class ScriptSource(ThisMachine):
-    """A script that has taken its first steps. Every stage is a process of its own.
-
-    `more`: other scripts, by the titles of their stages.
-    """
+    """A script that has taken its first steps; each stage is a process. `more`: other scripts by stage."""
 
     uses_any_device = True
     observers: ClassVar[tuple[str, ...]] = ()
@@ -128,7 +125,8 @@ class ScriptSource(ThisMachine):
         except BaseException:
             child.stop()
             raise
-        step_s = statistics.median(trained.warmup.step_s[-_LAST_STEPS:])
+        warm = trained.warmup.device_step_s or trained.warmup.step_s  # by the host it may be a launch
+        step_s = statistics.median(warm[-_LAST_STEPS:])
         self._paces[child] = _Pace(max(1, trained.samples_per_step), max(step_s, 1e-9))
         child.before_slice = functools.partial(self._slice_of, child)
         child.after_slice = self._paces[child].note

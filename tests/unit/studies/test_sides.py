@@ -246,6 +246,16 @@ def test_on_a_gpu_whose_free_memory_nobody_knows_two_sides_at_most_are_alive(mac
     assert max(len(alive) for alive in machine.history) == 2
 
 
+def test_on_a_gpu_that_takes_one_process_the_sides_take_turns(machine, where, monkeypatch):
+    """As clusters set it: the second process would fail, and its message names no memory."""
+    machine.gpu = "GPU-fake"
+    monkeypatch.setattr("perfkit.studies.starting.gpus.holds_one_process", lambda uuid: uuid == "GPU-fake")
+    runs = measure(where, THREE)
+    assert [run.status for run in runs] == ["ok"] * 3
+    assert not any(run.pairings[0].interleaved for run in runs[1:])
+    assert max(len(alive) for alive in machine.history) == 1
+
+
 @pytest.mark.parametrize("question", ["train", "slice"])
 def test_sides_take_part_a_few_at_a_time_where_memory_does_not_hold_all(question, machine, where):
     machine.fail(question, out_of_memory(), lambda child: len(machine.alive()) > 2)

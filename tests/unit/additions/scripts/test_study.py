@@ -1,11 +1,12 @@
 """Scripts as a source of runs: their own settings, and whether two runs of one train the same."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from perfkit.additions.scripts import messages, study
-from perfkit.ladder.catalogue import PRESETS
+from perfkit.ladder.catalogue import PRESETS, Stage
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.worker.messages import Block
@@ -73,6 +74,29 @@ def test_both_sides_take_equal_steps_of_an_epoch():
     assert taken._slice_of(fast, 1, 0.3)["samples"] == 480, "it is as fast as its newest slice was"
     assert fast.place == 1152, "it begins the next round"
     assert taken._slice_of(slow, 1, 0.3)["samples"] == 480, "a round has slices of one size"
+
+
+class Warm:
+    """A script whose warm-up is over."""
+
+    def __init__(self, warmup):
+        self.trained = SimpleNamespace(warmup=warmup, samples_per_step=32)
+
+    def ask(self, question, **how):
+        return self.trained
+
+
+def test_the_first_slice_is_sized_by_the_device_s_clock():
+    """By the host's, steps that are only launched would look so short that the slice took minutes."""
+    (taken,) = source()
+    taken._more, taken._launch, taken.facts = {}, None, SimpleNamespace(step_s=0.5)
+    taken.plan, taken.baseline = SimpleNamespace(rule=PRESETS["smoke"].rule), Recipe
+    on_gpu = Warm(Block(64, 1.0, [0.001] * 2, [0.0] * 2, [0.5] * 2))
+    on_cpu = Warm(Block(64, 1.0, [0.25] * 2, [0.0] * 2))
+    for child in (on_gpu, on_cpu):
+        taken.take = lambda child=child: child
+        taken.start(Stage("baseline", "baseline", Recipe()))
+    assert [taken._paces[child].step_s for child in (on_gpu, on_cpu)] == [0.5, 0.25]
 
 
 def test_a_side_that_is_far_behind_stays_there():
