@@ -31,7 +31,7 @@ from benchmarks.simulation_fit import Case, Problem, case, fit, inherited
 from perfkit.additions.simulate import article
 from perfkit.additions.simulate.costs import Constants, Errors, ErrorTable, Gpu, constants, gpu
 from perfkit.additions.simulate.fusion import fused
-from perfkit.additions.simulate.step import Step
+from perfkit.additions.simulate.step import StepEvents
 
 MODELS = 150
 """Of each table."""
@@ -160,7 +160,7 @@ def summary(
     )
 
 
-def error(step: Step, key: str, published_s: float, now: Constants) -> float:
+def error(step: StepEvents, key: str, published_s: float, now: Constants) -> float:
     """log(published / predicted) of one step."""
     [seconds] = Problem([case(step, "", "", "", published_s)], gpu(key)).predicted(now)
     return math.log(published_s / float(seconds))

@@ -10,7 +10,7 @@ from scipy.sparse import csr_matrix
 
 from perfkit.additions.simulate import costs
 from perfkit.additions.simulate.costs import Constants, Gpu
-from perfkit.additions.simulate.step import Step, Work, of_operator
+from perfkit.additions.simulate.step import StepEvents, Work, of_operator
 
 Floats, Ints = NDArray[np.float64], NDArray[np.int64]
 BLOCKS = 40
@@ -33,7 +33,7 @@ class Case(NamedTuple):
     launches: Ints
 
 
-def case(step: Step, name: str, family: str, conditions: str, measured_s: float) -> Case:
+def case(step: StepEvents, name: str, family: str, conditions: str, measured_s: float) -> Case:
     """A step, cut into blocks."""
     found = [of_operator(operator, step) for operator in step.operators]
     counts = [len(works) for works in found]

@@ -16,10 +16,12 @@ from msgspec.structs import replace
 from timm.models import _registry
 
 from perfkit.additions.simulate import fake, recording
-from perfkit.additions.simulate.step import Step, of_operator
+from perfkit.additions.simulate.step import StepEvents, of_operator
 
 
-def step_of(name: str, batch: int, image: int, channels_last: bool, train: bool, cache: Path) -> Step | None:
+def step_of(
+    name: str, batch: int, image: int, channels_last: bool, train: bool, cache: Path
+) -> StepEvents | None:
     """The operators of one step, from the cache if they are there; None if this timm cannot run the model."""
     layout = "nhwc" if channels_last else "nchw"
     path = cache / f"{'train' if train else 'infer'}-{name}-{batch}-{image}-{layout}.gz"
@@ -31,11 +33,11 @@ def step_of(name: str, batch: int, image: int, channels_last: bool, train: bool,
             return None
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(gzip.compress(pickle.dumps(step), 3))
-    step: Step = pickle.loads(gzip.decompress(path.read_bytes()))
+    step: StepEvents = pickle.loads(gzip.decompress(path.read_bytes()))
     return step
 
 
-def _recorded(name: str, batch: int, image: int, channels_last: bool, train: bool) -> Step:
+def _recorded(name: str, batch: int, image: int, channels_last: bool, train: bool) -> StepEvents:
     timm.layers.set_fused_attn(not train)  # PyTorch 1.12, which trained, had no fused attention
     # In inference, norms ran in 16 bits: in float32, the bytes of group norm would take the RTX 4090, at its
     # full bandwidth, twice as long as the published step took.
@@ -51,7 +53,7 @@ def _recorded(name: str, batch: int, image: int, channels_last: bool, train: boo
 
 def recorded(
     model: Any, shape: tuple[int, ...], channels_last: bool, update: dict[str, Any] | None, amp: bool = True
-) -> Step:
+) -> StepEvents:
     """A step of a model on images that are on the device.
 
     Args:
@@ -98,7 +100,7 @@ def family(model: str) -> str:
     return _registry._model_to_module.get(name, name.split("_")[0])
 
 
-def is_the_model_of(step: Step, row: dict[str, str]) -> bool:
+def is_the_model_of(step: StepEvents, row: dict[str, str]) -> bool:
     """Whether the model is the one that was measured: names are reused.
 
     In training, by its parameters; 3% may differ. In inference, by multiply-adds; published ones leave parts

@@ -6,7 +6,7 @@ imports nothing heavy:
     COMMANDS = {"trace": ("perfkit.additions.trace.command:trace", "Read a trace of PyTorch's profiler")}
     NOTEBOOK = {"trace": "perfkit.additions.trace.panel:trace"}
     PUBLIC = {"profile": "perfkit.additions.trace.profile:profile"}
-    SOURCES = {"sim": "perfkit.additions.simulate.source:Simulated"}
+    SOURCES = {"sim": "perfkit.additions.simulate.source:SimulatedSource"}
     PROOFS = {"parity": "perfkit.additions.parity.study:parity"}
     PICTURES = {"lanes": "perfkit.additions.lanes.panel:of_runs"}
 

@@ -6,7 +6,7 @@ import msgspec
 import typer
 
 from perfkit.cli import complain
-from perfkit.cli.options import Gate, Output, Texts, Training, progress, stored
+from perfkit.cli.options import GateOptions, OutputOptions, Texts, TrainingOptions, progress, stored
 from perfkit.errors import InvalidValue
 from perfkit.results.comparison import Comparison
 from perfkit.studies import compare as comparing
@@ -20,9 +20,9 @@ def compare(
         ),
     ] = None,
     *,
-    training: Training,
-    gate: Gate,
-    output: Output,
+    training: TrainingOptions,
+    gate: GateOptions,
+    output: OutputOptions,
     more: Annotated[
         bool, typer.Option("--more", help="add rounds to the newest stored comparison of both")
     ] = False,

@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 
 from perfkit import export as exports
-from perfkit.cli.options import Out, Recipe, StageName, check_writable, write
+from perfkit.cli.options import Out, RecipeOptions, StageName, check_writable, write
 from perfkit.studies import rungs
 
 
 def export(
-    training: Recipe,
+    training: RecipeOptions,
     stage: StageName = None,
     steps: Annotated[int, typer.Option(min=1, help="steps that the script trains")] = 8,
     out: Out = None,

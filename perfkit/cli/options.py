@@ -37,7 +37,7 @@ _DEVICE = "cuda, mps or cpu (default: the first available), sim:NAME to predict 
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingOptions:
     """What is trained, and where: the options that every measuring command has."""
 
     workload: Annotated[str | None, typer.Option(help=_WORKLOAD)] = None
@@ -63,7 +63,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Recipe(Training):
+class RecipeOptions(TrainingOptions):
     """A training under one recipe."""
 
     settings: Annotated[
@@ -76,7 +76,7 @@ class Recipe(Training):
 
 
 @dataclass(frozen=True)
-class Gate:
+class GateOptions:
     """How long two sides are compared, and when the command fails."""
 
     fail_if_slower: Annotated[
@@ -103,7 +103,7 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputOptions:
     """Where a result goes in addition to the terminal; that it can be written is checked before measuring."""
 
     json_file: Annotated[

@@ -5,7 +5,17 @@ from typing import Annotated
 
 import typer
 
-from perfkit.cli.options import Out, Output, Recipe, Stages, check_writable, names, progress, stored, write
+from perfkit.cli.options import (
+    Out,
+    OutputOptions,
+    RecipeOptions,
+    Stages,
+    check_writable,
+    names,
+    progress,
+    stored,
+    write,
+)
 from perfkit.cli.show import show_session
 from perfkit.results import recordings
 from perfkit.results.run import Run
@@ -15,8 +25,8 @@ from perfkit.studies.sources import Update
 
 
 def run(
-    training: Recipe,
-    output: Output,
+    training: RecipeOptions,
+    output: OutputOptions,
     stages: Stages = None,
     keep: Annotated[str | None, typer.Option(help="stages to keep even if they are not faster: a,b")] = None,
     keep_all: Annotated[bool, typer.Option("--keep-all", help="keep every stage, faster or not")] = False,

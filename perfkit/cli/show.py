@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from perfkit.cli.options import Output, stored
+from perfkit.cli.options import OutputOptions, stored
 from perfkit.errors import InvalidValue
 from perfkit.results import recordings
 from perfkit.results.documents import document, summary
@@ -16,7 +16,7 @@ from perfkit.studies import rungs
 
 
 def show(
-    output: Output,
+    output: OutputOptions,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -34,7 +34,7 @@ def show(
         _show_stored(store, name, output)
 
 
-def _show_stored(store: RunStore, name: str | None, output: Output) -> None:
+def _show_stored(store: RunStore, name: str | None, output: OutputOptions) -> None:
     """A session or a run of the store; the newest session that can be read if no name is given."""
     if name is None:
         newest = store.history(limit=1) or store.history()
@@ -49,7 +49,7 @@ def _show_stored(store: RunStore, name: str | None, output: Output) -> None:
     output.show(sentences.name(run), sections, summary(run) | {"machine": run.machine})
 
 
-def show_session(runs: list[Run], output: Output, also: Path | None = None) -> None:
+def show_session(runs: list[Run], output: OutputOptions, also: Path | None = None) -> None:
     """A session as its report; the scripts are part of a page only."""
     scripts = rungs.scripts(runs) if output.html_file else None
     title = runs[0].workload.rpartition(":")[2]

@@ -19,7 +19,7 @@ from IPython.display import display
 
 from perfkit.errors import InvalidValue
 from perfkit.notebook.pieces import Status, row, text
-from perfkit.notebook.shown import Output, Sectioned, current_cell, in_colab
+from perfkit.notebook.shown import CellOutput, Sectioned, current_cell, in_colab
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.studies.job import Job
@@ -58,7 +58,7 @@ class Panel(Sectioned):
         self._turn = threading.Lock()
         """Held while a job begins: of two clicks, one begins it."""
         result = text("pk-result")
-        self._output = self._beside = Output(result)
+        self._output = self._beside = CellOutput(result)
         """Where the newest result is: with the controls, or below the cell that called `run`."""
         run = self.button("Run", "Measure; other cells can run meanwhile", lambda: self.start(self._measure))
         run.button_style = "primary"
@@ -149,7 +149,9 @@ class Panel(Sectioned):
         """From now on, these are the runs that are shown."""
         self._runs = runs
 
-    def _begin(self, work: Callable[[Job], object], output: Output, before: Job | None = None) -> Job | None:
+    def _begin(
+        self, work: Callable[[Job], object], output: CellOutput, before: Job | None = None
+    ) -> Job | None:
         """A job that may run now; None while another one is under way."""
 
         def act(job: Job) -> None:
@@ -162,7 +164,7 @@ class Panel(Sectioned):
             self.job = Job(act, before.request if before else self.plan, self._observe, before)
             return self.job
 
-    def _make_ready(self, output: Output) -> None:
+    def _make_ready(self, output: CellOutput) -> None:
         """Disables every input, and chooses the place of the result."""
         for widget in self._inputs:
             widget.disabled = True
@@ -204,13 +206,13 @@ class Panel(Sectioned):
         self._stop.disabled = True
         self._more.add_class("pk-off")
 
-    def _place(self) -> Output:
+    def _place(self) -> CellOutput:
         """The output for a piece of work in a cell; a panel that no cell has displayed yet appears there."""
         if get_ipython() and not self._beside.cell:
             display(self)
         if self._beside.cell == current_cell():
             return self._beside
-        output = Output()
+        output = CellOutput()
         output.place()
         return output
 

@@ -67,7 +67,7 @@ class Shown(Sectioned, Generic[Result]):
         return html.mimebundle(self.sections())
 
 
-class Output:
+class CellOutput:
     """A result in a cell, replaced in place from any thread: a page finds it by its id, whatever runs.
 
     Args:
@@ -130,7 +130,7 @@ def current_cell() -> str:
 
 def with_line(study: Callable[[Progress], Result]) -> Result:
     """Does a study while its progress is shown in the cell; the line is gone afterwards."""
-    output = Output()
+    output = CellOutput()
     try:
         return study(Progress(output.line))
     finally:

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
-Measured = Literal["faster", "slower", "no measurable difference", "undecided"]
-Verdict = Measured | Literal["predicted faster", "predicted slower", "too close to predict"]
+MeasuredVerdict = Literal["faster", "slower", "no measurable difference", "undecided"]
+Verdict = MeasuredVerdict | Literal["predicted faster", "predicted slower", "too close to predict"]
 
 MIN_EFFECT = 0.01
 """An effect below 1% is not called an effect, however narrow its interval."""

@@ -35,7 +35,7 @@ MANY_MARKED = 8
 
 
 @dataclass(frozen=True)
-class Step:
+class MeasuredStep:
     """One step, from the end of the one before to its own end; a script's steps have more fields."""
 
     seconds: float
@@ -50,7 +50,7 @@ class Step:
 
 
 @dataclass
-class Steps:
+class TakenSteps:
     """Consecutive steps, each with its time by the clock that counts (`worker.timeline`)."""
 
     plain: list[Any] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Steps:
         )
 
 
-Taking = Generator[None, Any, Steps]
+Taking = Generator[None, Any, TakenSteps]
 
 
 def drive(job: Job, step: Callable[[], Any]) -> Any:
@@ -119,7 +119,7 @@ class Procedures:
         self._step_s = math.inf
         """A step of the end of the warm-up."""
         self._counts_marked, self._plain, self._marked = False, 0, 0
-        self.under_way = Steps()
+        self.under_way = TakenSteps()
         """The steps of the last `take`: all that is known of it if the training ends meanwhile."""
         self._timeline: HostTimeline | DeviceTimeline | None = None
         self._order: list[Any] = []
@@ -142,7 +142,7 @@ class Procedures:
     ) -> Taking:
         """Takes `count` steps, the `early` ones among them; continues until `enough()` or `most` steps."""
         self.report(phase)
-        taken = self.under_way = Steps([*early])
+        taken = self.under_way = TakenSteps([*early])
         self._order = []
         self._timeline = timeline(self.subject.device, self._clock)
         while True:
@@ -171,7 +171,7 @@ class Procedures:
     def check(self, steps: Sequence[Any]) -> None:
         """Raises if steps do not train."""
 
-    def _add(self, step: Any, taken: Steps) -> None:
+    def _add(self, step: Any, taken: TakenSteps) -> None:
         self._order.append(step)
         if self._counts_marked or not step.marks:
             taken.plain.append(step)

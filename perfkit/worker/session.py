@@ -15,7 +15,7 @@ from perfkit.process import Answer
 from perfkit.recipe import Recipe
 from perfkit.worker import checks
 from perfkit.worker.messages import Description, Trained
-from perfkit.worker.procedure import Job, Procedures, Step, drive
+from perfkit.worker.procedure import Job, MeasuredStep, Procedures, drive
 from perfkit.worker.training import Training, losses
 
 
@@ -86,7 +86,7 @@ class Session(Procedures):
             compile_counters=checks.compile_counters(),
         )
 
-    def check(self, steps: Sequence[Step]) -> None:
+    def check(self, steps: Sequence[MeasuredStep]) -> None:
         for value in losses(steps):
             if not math.isfinite(value):
                 remedy = "Lower the learning rate, or switch amp to bf16 (fp16 overflows without scaling)"

@@ -15,7 +15,7 @@ from perfkit import train
 from perfkit.program import Program
 from perfkit.recipe import Recipe
 from perfkit.worker.checks import View, compile_counters, first_tensor
-from perfkit.worker.procedure import Step, workers_stopped
+from perfkit.worker.procedure import MeasuredStep, workers_stopped
 
 OnPhase = Callable[[str], AbstractContextManager[Any]]
 """Called with the name of a part of a step (data, copy, forward, backward, optimizer); entered around it."""
@@ -98,14 +98,14 @@ class Training(View):
         self.built_at = program.built_at
         self.first_graphs = compile_counters().graphs
 
-    def step(self) -> Step:
+    def step(self) -> MeasuredStep:
         """Takes one optimizer step.
 
         Its wait is all the waiting for batches during it, whoever reads ahead (a device prefetcher).
         """
         start, self._program.waited = time.perf_counter(), 0.0
         loss = next(self._steps)
-        return Step(time.perf_counter() - start, self._program.waited, self.samples_per_step, loss)
+        return MeasuredStep(time.perf_counter() - start, self._program.waited, self.samples_per_step, loss)
 
     def stop(self) -> None:
         """Ends the loader's workers at once; those that are found as garbage end after 5 seconds each."""
@@ -136,7 +136,7 @@ class Training(View):
         finally:
             self._program.on_phase = None
 
-    def observed_step(self) -> Step:
+    def observed_step(self) -> MeasuredStep:
         """Takes one optimizer step, and notes what each switch does in it.
 
         A hook on the outermost module is not noticed by torch.compile, so nothing is compiled again.
@@ -194,7 +194,7 @@ class _Copies(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def losses(steps: Sequence[Step]) -> list[float]:
+def losses(steps: Sequence[MeasuredStep]) -> list[float]:
     """The losses of steps as numbers."""
     if not steps:
         return []

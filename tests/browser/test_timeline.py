@@ -6,7 +6,7 @@ import pytest
 from PIL import Image, ImageStat
 from playwright.sync_api import expect
 
-from perfkit.additions.trace.timeline import PARTS, Lane, Lanes, interactive
+from perfkit.additions.trace.timeline import PARTS, Lane, TimelineLanes, interactive
 from perfkit.show import html
 from tests.browser.lab import ARTEFACTS
 
@@ -28,7 +28,7 @@ HOST = [
     columns(("launch", 5, 10, "runtime")),
 ]
 DEVICE = (("kernel_a", 10, 10, "kernel"), ("kernel_b", 60, 30, "kernel"))
-LANES = Lanes(
+LANES = TimelineLanes(
     start=0,
     end=100_000,
     left_out=0,
@@ -118,7 +118,9 @@ def test_a_span_is_selected_with_the_mouse_and_with_the_keyboard(timeline):
 def test_steps_are_visited_and_what_is_not_shown_is_said(shown):
     steps = ([10_000, 110_000], [100_000] * 2, ["step 1", "step 2"])
     gpu = Lane(label="GPU", kind="stream", rows=[columns(*DEVICE, ("relu", 120, 20, "kernel"))])
-    window = Lanes(start=10_000, end=210_000, left_out=1500, step=0, steps=steps, lanes=[gpu], texts=TEXTS)
+    window = TimelineLanes(
+        start=10_000, end=210_000, left_out=1500, step=0, steps=steps, lanes=[gpu], texts=TEXTS
+    )
     page = shown(window)
     canvas, said = page.locator("#pk-timeline"), page.locator("#pk-timeline-said")
     expect(said).to_contain_text("10.0 µs to 110.0 µs of 210.0 µs; 1,500 events are not here")

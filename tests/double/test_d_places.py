@@ -15,7 +15,7 @@ from perfkit.additions.inside.syncs import detect_syncs
 from perfkit.additions.parity import check as parity
 from perfkit.additions.ranks.rank import Rank
 from perfkit.additions.scripts.questions import Questions
-from perfkit.additions.scripts.script import Script, Steps
+from perfkit.additions.scripts.script import Script, StepDetector
 from perfkit.errors import RunFailed
 from perfkit.program import prefetched
 from perfkit.recipe import Recipe
@@ -212,7 +212,7 @@ def test_during_a_capture_no_step_ends_and_so_nothing_waits(here):  # 4.17
     with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
         checks.synchronize(CUDA)
     ended = []
-    steps = Steps(ended.append, usual=1)
+    steps = StepDetector(ended.append, usual=1)
     here.is_capturing = False
     for steps.in_backward in (False, True):  # an update within a backward pass: its step ends afterwards
         steps.updated("optimizer")
@@ -227,7 +227,7 @@ def test_during_a_capture_no_step_ends_and_so_nothing_waits(here):  # 4.17
 
 
 def test_a_script_that_captures_its_optimizer_s_steps_is_refused_in_words(here):  # 4.17
-    steps = Steps([].append, usual=1)
+    steps = StepDetector([].append, usual=1)
     steps.updated("optimizer")
     here.is_initialized = here.is_capturing = True
     with pytest.raises(RunFailed, match="whole steps in a CUDA graph") as refused:

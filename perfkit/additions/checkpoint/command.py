@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from perfkit.additions.checkpoint.codes import verify
-from perfkit.cli.options import Output
+from perfkit.cli.options import OutputOptions
 from perfkit.show.document import Bullets, Content, Table
 
 
@@ -16,7 +16,7 @@ def checkpoint(
         Path,
         typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="a line for each code: NAME CODE"),
     ],
-    output: Output,
+    output: OutputOptions,
 ) -> None:
     """Checks a list of codes that `pk.checkpoint("02")` has printed: who is done, with which ratio.
 

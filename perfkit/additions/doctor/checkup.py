@@ -21,7 +21,7 @@ _OTHER_TORCH = "Install the versions in requirements.txt: pip install -r require
 
 
 @dataclass(frozen=True)
-class Check:
+class HealthCheck:
     """One aspect of the machine; with a remedy where something is wrong."""
 
     name: str
@@ -38,7 +38,7 @@ class Check:
         return "red" if self.blocking else "amber"
 
 
-def checkup() -> list[Check]:
+def checkup() -> list[HealthCheck]:
     """Checks everything that decides what can be measured here; changes nothing."""
     found, here, cpu = devices.ask_torch(), machine.facts(), machine.facts()["cpu"]
     jupyter = _versions("ipywidgets", "ipykernel", "anywidget", "matplotlib")
@@ -48,22 +48,22 @@ def checkup() -> list[Check]:
     has_torch = found.imported and "missing" not in torch
     available = min(psutil.virtual_memory().available, here["memory_bytes"])
     memory = f"{here['memory_bytes'] / GIB:.1f} GiB, {available / GIB:.1f} GiB available"
-    shm = Check("/dev/shm", "n/a: this system has none")
+    shm = HealthCheck("/dev/shm", "n/a: this system has none")
     if shared := here["shm_bytes"]:
-        shm = Check("/dev/shm", f"{shared / GIB:.2f} GiB", _SMALL_SHM if shared < GIB else "")
+        shm = HealthCheck("/dev/shm", f"{shared / GIB:.2f} GiB", _SMALL_SHM if shared < GIB else "")
     flags = ", ".join(flag for flag in cpu["flags"] if "bf16" in flag)
     bf16 = flags or "no instructions for it: AMP on the CPU will be slower, not faster"
     device = devices.check_device(None)
     problem, _, fix = devices.compiler_problem(device).partition(": ")
     return [
-        Check("torch", torch, "" if has_torch else _OTHER_TORCH, blocking=not has_torch),
-        Check("Jupyter", jupyter, _NO_JUPYTER if "missing" in jupyter else ""),
-        Check("cores", _cores(), _ONE_CORE if cores.usable_cores() == 1 else ""),
-        Check("memory", memory, _LITTLE_MEMORY if available < 3 * GIB else ""),
+        HealthCheck("torch", torch, "" if has_torch else _OTHER_TORCH, blocking=not has_torch),
+        HealthCheck("Jupyter", jupyter, _NO_JUPYTER if "missing" in jupyter else ""),
+        HealthCheck("cores", _cores(), _ONE_CORE if cores.usable_cores() == 1 else ""),
+        HealthCheck("memory", memory, _LITTLE_MEMORY if available < 3 * GIB else ""),
         shm,
         _gpu(here, found),
-        Check("bf16 on the CPU", f"{bf16} ({cpu['model']})"),
-        Check("compiler", f"torch.compile on {device}: {problem or 'has what it needs'}", fix),
+        HealthCheck("bf16 on the CPU", f"{bf16} ({cpu['model']})"),
+        HealthCheck("compiler", f"torch.compile on {device}: {problem or 'has what it needs'}", fix),
         _data(),
     ]
 
@@ -78,12 +78,12 @@ def _versions(*packages: str) -> str:
     return ", ".join(f"{name} {machine.version(name) or 'missing'}" for name in packages)
 
 
-def _gpu(here: Mapping[str, Any], found: Found) -> Check:
+def _gpu(here: Mapping[str, Any], found: Found) -> HealthCheck:
     driver = f", driver {here['driver']}" if here["driver"] else ""
     usable = [*found.cuda, "Apple GPU"] if found.mps else found.cuda
     if usable:
         unseen = "; GPU use by Windows programs is not visible here" if gpus.in_wsl() else ""
-        return Check("GPU", ", ".join(usable) + driver + unseen)
+        return HealthCheck("GPU", ", ".join(usable) + driver + unseen)
     if here["gpus"]:
         why = found.error or "torch gives no reason"
         remedy = f"{why}. Update the driver, or install a torch built for an older CUDA"
@@ -91,25 +91,25 @@ def _gpu(here: Mapping[str, Any], found: Found) -> Check:
             remedy = "This torch is built for the CPU: install the build for CUDA (see pytorch.org)"
         elif (mask := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
             remedy = f"CUDA_VISIBLE_DEVICES is '{mask}': unset it"
-        return Check("GPU", f"torch cannot use {here['gpus'][0]['name']}{driver}", remedy)
+        return HealthCheck("GPU", f"torch cannot use {here['gpus'][0]['name']}{driver}", remedy)
     if devices.has_node("nvidiactl", "nvidia0"):
         remedy = "Run nvidia-smi; in a container start it with --gpus all; after a driver update, reboot"
-        return Check("GPU", "there is a device node, but the NVIDIA driver does not respond", remedy)
-    return Check("GPU", "n/a: none found; stages that need one are shown as n/a")
+        return HealthCheck("GPU", "there is a device node, but the NVIDIA driver does not respond", remedy)
+    return HealthCheck("GPU", "n/a: none found; stages that need one are shown as n/a")
 
 
-def _data() -> Check:
+def _data() -> HealthCheck:
     folder = machine.data_folder()
     existing = next(part for part in (folder, *folder.parents) if part.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         remedy = "Set PERFKIT_DATA to another folder"
-        return Check("data folder", f"cannot write to {folder}", remedy, blocking=True)
+        return HealthCheck("data folder", f"cannot write to {folder}", remedy, blocking=True)
     free = shutil.disk_usage(existing).free
     remedy = "Free some space, or set PERFKIT_DATA to another disk" if free < 2 * GIB else ""
-    return Check("data folder", f"{folder}, {free / GIB:.1f} GiB free", remedy)
+    return HealthCheck("data folder", f"{folder}, {free / GIB:.1f} GiB free", remedy)
 
 
-def sections(about: str, checks: Sequence[Check], stages: Sequence[Any]) -> list[Content]:
+def sections(about: str, checks: Sequence[HealthCheck], stages: Sequence[Any]) -> list[Content]:
     """What this machine has and what to fix, and which stages can run here."""
     columns = Col("what", "name"), Col("state", "status"), Col("found", "detail"), Col("what to do", "remedy")
     here = Col("here", lambda stage: f"n/a: {stage.reason}" if stage.reason else "will be measured")

@@ -7,14 +7,14 @@ import typer
 from perfkit import machine
 from perfkit.additions.doctor import checkup, workshop
 from perfkit.additions.doctor.noise import measure_noise
-from perfkit.cli.options import Output, Training, progress, stored
+from perfkit.cli.options import OutputOptions, TrainingOptions, progress, stored
 from perfkit.show import units
 from perfkit.studies import rungs
 
 
 def doctor(
-    training: Training,
-    output: Output,
+    training: TrainingOptions,
+    output: OutputOptions,
     noise: Annotated[
         bool, typer.Option("--noise", help="also measure how far apart identical runs come out (minutes)")
     ] = False,

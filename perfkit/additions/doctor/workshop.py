@@ -4,7 +4,7 @@ import platform
 import time
 
 from perfkit.additions.doctor import checkup
-from perfkit.additions.doctor.checkup import Check
+from perfkit.additions.doctor.checkup import HealthCheck
 from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores
 from perfkit.studies import rungs, sources
@@ -19,9 +19,13 @@ CHAPTERS = {
 PANELS, SIDES = 1, 2  # of chapter 02: the panels that measure, and the recipes in them
 
 
-def checks(plan: Plan, progress: Progress) -> list[Check]:
+def checks(plan: Plan, progress: Progress) -> list[HealthCheck]:
     """Everything that decides how a workshop goes on this machine; a short training is measured for it."""
-    found = [Check("Python", platform.python_version()), *checkup.checkup(), other_programs(seconds=3.0)]
+    found = [
+        HealthCheck("Python", platform.python_version()),
+        *checkup.checkup(),
+        other_programs(seconds=3.0),
+    ]
     if any(check.status == "red" for check in found):
         return found  # nothing can be trained
     started = time.monotonic()
@@ -30,29 +34,29 @@ def checks(plan: Plan, progress: Progress) -> list[Check]:
     return [*found, absent(plan), chapter_02(time.monotonic() - started, plan.rule)]
 
 
-def other_programs(seconds: float) -> Check:
+def other_programs(seconds: float) -> HealthCheck:
     """What other programs take of the cores, in so many seconds from now on."""
     before, programs = cores.cpu_times(), cores.OtherPrograms()
     time.sleep(seconds)
     share = cores.taken_share(before, cores.cpu_times())
     remedy = "Close them: their rounds do not count" if share >= 0.1 else ""
     detail = f"{share:.0%} of the cores now, most of it {programs.busiest()[0]}"
-    return Check("other programs", detail, remedy)
+    return HealthCheck("other programs", detail, remedy)
 
 
-def absent(plan: Plan) -> Check:
+def absent(plan: Plan) -> HealthCheck:
     """The chapters whose stage cannot act on this machine, which then show a recording or a simulation."""
     ladder = sources.plan(stages=[*CHAPTERS], preset=plan.subject.size.name, device=plan.subject.device)
     stages = [stage for stage in rungs.all_stages(rungs.described(ladder)) if stage.reason]
     told = [f"{CHAPTERS[stage.name]} ({stage.name}): {stage.reason}" for stage in stages]
-    return Check("chapters with n/a", "; ".join(told) or "none")
+    return HealthCheck("chapters with n/a", "; ".join(told) or "none")
 
 
-def chapter_02(trial_s: float, rule: StopRule) -> Check:
+def chapter_02(trial_s: float, rule: StopRule) -> HealthCheck:
     """How long the measuring of chapter 02 takes, by the seconds of a trial: most of them go to the start."""
     least_s = PANELS * trial_s + SIDES * (rule.warmup_s + rule.rounds * rule.slice_s)
     most_s = max(least_s, (SIDES - PANELS) * rule.budget_s)
     minutes = f"{least_s / 60:.1f} to {most_s / 60:.1f} min"
     detail = f"{minutes} of measuring, by a trial that took {trial_s:.0f} s"
     remedy = "Close other programs, or share a host among fewer people" if trial_s > 60 else ""
-    return Check("chapter 02", detail, remedy)
+    return HealthCheck("chapter 02", detail, remedy)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from perfkit import machine
-from perfkit.additions.lanes.figures import Lanes, Side
+from perfkit.additions.lanes.figures import DrawnSide, Lanes
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.results.stats import Ratio
@@ -64,7 +64,7 @@ class Recorded(msgspec.Struct, frozen=True):
         return limit(self.lanes.sides[0])
 
 
-def limit(side: Side) -> str:
+def limit(side: DrawnSide) -> str:
     """What limits steps: kernels that fill their row; else what happens in the gaps between them."""
     if side.computing_ms >= FULL * side.step_ms:
         return "device"

@@ -28,7 +28,9 @@ def memory(workload: str | None = None, recipe: Recipe | str | None = None, **wh
         return report
 
 
-def memory_command(training: options.Recipe, output: options.Output, stage: options.StageName = None) -> None:
+def memory_command(
+    training: options.RecipeOptions, output: options.OutputOptions, stage: options.StageName = None
+) -> None:
     """What holds memory in a training step, by kind."""
     report = memory(recipe=stage, **training.where())
     output.show("memory of a step", memory_sections([report]), report)

@@ -28,7 +28,7 @@ _FIRST = 2
 
 
 @dataclass
-class Step:
+class LoopStep:
     """From one step of the first optimizer to its next one; the first step begins with the first batch."""
 
     seconds: float = 0.0
@@ -51,7 +51,7 @@ class _Batches:
         """The data set, the wait for the batch, its samples."""
         self._trained_on = set[int]()
 
-    def count(self, step: Step, is_first: bool) -> None:
+    def count(self, step: LoopStep, is_first: bool) -> None:
         """The step has ended: it gets its batches."""
         sure = self.fetched if is_first else self.fetched[-1:]
         self._trained_on.update(data_set for data_set, *_ in sure)
@@ -65,9 +65,9 @@ class _Batches:
 
 
 @contextlib.contextmanager
-def observed() -> Iterator[list[Step]]:
+def observed() -> Iterator[list[LoopStep]]:
     """Notes the steps of a loop over a `DataLoader` while the context lasts; afterwards all is as before."""
-    steps, now, ends, batches = list[Step](), Step(), list[torch.Event](), _Batches()
+    steps, now, ends, batches = list[LoopStep](), LoopStep(), list[torch.Event](), _Batches()
     first: Any = None
     since: float | None = None
     base: Any = dataloader._BaseDataLoaderIter
@@ -94,7 +94,7 @@ def observed() -> Iterator[list[Step]]:
             now.seconds = end - since
             batches.count(now, is_first=not steps)
             steps.append(now)
-            since, now = end, Step()
+            since, now = end, LoopStep()
             if torch.cuda.is_initialized():
                 ends.append(torch.Event("cuda", enable_timing=True))
                 ends[-1].record()
@@ -110,7 +110,7 @@ def observed() -> Iterator[list[Step]]:
             _by_the_device(steps, ends)
 
 
-def _by_the_device(steps: Sequence[Step], ends: Sequence[torch.Event]) -> None:
+def _by_the_device(steps: Sequence[LoopStep], ends: Sequence[torch.Event]) -> None:
     """Steps get the device's own times, but for the first one: by the host's, they are those of launching."""
     if not ends:
         return
@@ -126,7 +126,7 @@ def _samples(batch: Any) -> int:
     return next((len(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()), 0)
 
 
-def contents(steps: Sequence[Step]) -> list[Content]:
+def contents(steps: Sequence[LoopStep]) -> list[Content]:
     """The steps of a loop that was observed."""
     if not steps:
         return [Notice("No step was seen: a batch of a DataLoader, then a step of an optimizer.")]

@@ -40,7 +40,7 @@ class Bar(msgspec.Struct, frozen=True, array_like=True):
     """Which of several workers, or streams."""
 
 
-class Side(msgspec.Struct, frozen=True, kw_only=True):
+class DrawnSide(msgspec.Struct, frozen=True, kw_only=True):
     """Some steady steps of one training: the bars of each row, in any order."""
 
     title: str
@@ -88,7 +88,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 class Lanes(msgspec.Struct, frozen=True):
     """The picture of one side, or of two."""
 
-    sides: list[Side]
+    sides: list[DrawnSide]
 
     @property
     def closed(self) -> tuple[str, tuple[float, float]] | None:
@@ -149,7 +149,7 @@ class Lanes(msgspec.Struct, frozen=True):
         return Figure("lanes", title, (), "ms", self.alt, drawn=self.draw)
 
 
-def _draw(ax: Any, side: Side, top: float, times: float, legend: dict[str, Any]) -> None:
+def _draw(ax: Any, side: DrawnSide, top: float, times: float, legend: dict[str, Any]) -> None:
     """A side below its title; its steady steps are repeated for as many samples as the other side has."""
     until, bottom, ink = side.length_ms * times, top + len(side.shown) + 0.5, ax.xaxis.label.get_color()
     heading = f"{side.title}: {_ms(side.step_ms)} ms{' a step' if side.steps > 1 else ''}"

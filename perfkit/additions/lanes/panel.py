@@ -9,7 +9,7 @@ from IPython.display import HTML
 
 from perfkit import machine
 from perfkit.additions.lanes import MEASURE, sides
-from perfkit.additions.lanes.figures import Bar, Lanes, Side
+from perfkit.additions.lanes.figures import Bar, DrawnSide, Lanes
 from perfkit.additions.looking import prepared, profiled
 from perfkit.errors import InvalidValue, one_of
 from perfkit.notebook.shown import with_line
@@ -107,7 +107,7 @@ def made(which: Given, workload: str | None, where: Given, progress: Progress) -
     return Lanes([_side(title, one, workload, where, progress) for title, one in which.items()])
 
 
-def _side(title: str, one: Any, workload: str | None, where: Given, progress: Progress) -> Side:
+def _side(title: str, one: Any, workload: str | None, where: Given, progress: Progress) -> DrawnSide:
     if isinstance(one, str | Path):
         return sides.of_trace(one, title)
     if any(name in one for name in ("worker", "host", "copy", "kernels")):
@@ -117,7 +117,7 @@ def _side(title: str, one: Any, workload: str | None, where: Given, progress: Pr
         return _looked(source, used, title)
 
 
-def _looked(source: Source, recipe: Recipe, title: str, run: Run | None = None) -> Side:
+def _looked(source: Source, recipe: Recipe, title: str, run: Run | None = None) -> DrawnSide:
     """Two steady steps of a recipe, like those of a run of it: stamped on a CPU, from a profile elsewhere."""
     if source.plan.subject.device == "cpu":
         step_s = run.step_s.value if run and run.step_s else None
@@ -126,9 +126,9 @@ def _looked(source: Source, recipe: Recipe, title: str, run: Run | None = None) 
     return msgspec.structs.replace(side, samples=recipe.batch_size * recipe.accumulation)
 
 
-def _by_hand(title: str, given: Given) -> Side:
+def _by_hand(title: str, given: Given) -> DrawnSide:
     """Rows of bars that a cell has noted, of one step or as many as `steps` says."""
     rows = {name: [Bar(*bar) for bar in row] for name, row in given.items() if name != "steps"}
     ends = [bar.end_ms for row in rows.values() for bar in row]
     steps = given.get("steps", 1)
-    return Side(title=title, step_ms=max(ends, default=0.0) / steps, steps=steps, rows=rows)
+    return DrawnSide(title=title, step_ms=max(ends, default=0.0) / steps, steps=steps, rows=rows)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from perfkit.additions.intervals import merge
-from perfkit.additions.lanes.figures import Bar, Side
+from perfkit.additions.lanes.figures import Bar, DrawnSide
 from perfkit.additions.trace.events import KERNELS, Kind
 from perfkit.additions.trace.formats import TraceError
 from perfkit.additions.trace.table import Trace
@@ -19,7 +19,7 @@ _MANY = 8
 """Of these: shorter launches between two waits for a full queue belong to them."""
 
 
-def of_trace(path: str | Path, title: str, first: int = 1) -> Side:
+def of_trace(path: str | Path, title: str, first: int = 1) -> DrawnSide:
     """Two steps of a recorded trace from `first` on; the one before it may wait for what was not recorded.
 
     Raises:
@@ -37,7 +37,7 @@ def of_trace(path: str | Path, title: str, first: int = 1) -> Side:
     rows["copy"] += _bars(trace, (Kind.MEMCPY,), "copy", (start, end))
     rows["kernels"] += _bars(trace, KERNELS if len(trace.device) else (Kind.CPU_OP,), "compute", (start, end))
     note = "simulated" if trace.simulated else ""
-    return Side(
+    return DrawnSide(
         title=title,
         step_ms=(end - start) / 2e6,
         rows={name: bars for name, bars in rows.items() if bars},

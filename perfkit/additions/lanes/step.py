@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from perfkit.additions.lanes import stamps
-from perfkit.additions.lanes.figures import Bar, Side
+from perfkit.additions.lanes.figures import Bar, DrawnSide
 from perfkit.worker.procedure import Job
 from perfkit.worker.session import Session
 
@@ -47,7 +47,7 @@ def nearest(begins: Mapping[int, float], step_s: float | None) -> int:
 
 
 def side(session: Session, title: str, step_s: float | None = None) -> Job:
-    """`Side`: two steady steps of the training of this process, those that are nearest to `step_s`."""
+    """`DrawnSide`: two steady steps of the training of this process, those that are nearest to `step_s`."""
     training = session.subject
     loader: Any = training.loader
     training.stop()
@@ -84,7 +84,7 @@ def side(session: Session, title: str, step_s: float | None = None) -> Job:
             for stamp, batch in zip(done, found, strict=True)
             if stamp.start < end and stamp.end > start
         ]
-    return Side(
+    return DrawnSide(
         title=title,
         step_ms=500 * (end - start),
         rows=rows,

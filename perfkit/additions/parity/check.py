@@ -36,7 +36,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 """Inputs and targets on the host, as a model got them."""
 
 
-class Side:
+class CheckedSide:
     """A workload that shows what its model gets and gives, and what one program did with it.
 
     With a `dtype` it computes in this type, on batches that were recorded.
@@ -101,7 +101,9 @@ def check(session: Session, recipe: Recipe, exactness: str, seed: int, steps: in
         differences.append([*map(_difference, pair, batches[step])])
         batches[step] = pair
 
-    def trained(side: Side, recipe: Recipe, batches: list[Pair] | None = None, proven: bool = False) -> Side:
+    def trained(
+        side: CheckedSide, recipe: Recipe, batches: list[Pair] | None = None, proven: bool = False
+    ) -> CheckedSide:
         training = Training(recipe, side, device, seed, batches)
         middle = [training.step() for _ in range(steps - 2)]
         side.losses = losses([training.first, *middle, training.observed_step()])
@@ -109,11 +111,11 @@ def check(session: Session, recipe: Recipe, exactness: str, seed: int, steps: in
         training.stop()
         return side
 
-    reference = trained(Side(workload, batches.append), plain)
-    candidate = trained(Side(workload, compare), recipe, proven=True)
+    reference = trained(CheckedSide(workload, batches.append), plain)
+    candidate = trained(CheckedSide(workload, compare), recipe, proven=True)
     strict = plain.replace(fp32_precision="ieee")
-    float32 = trained(Side(workload, dtype=torch.float32), strict, batches)
-    float64 = trained(Side(workload, dtype=torch.float64), strict, batches)
+    float32 = trained(CheckedSide(workload, dtype=torch.float32), strict, batches)
+    float64 = trained(CheckedSide(workload, dtype=torch.float64), strict, batches)
     sides, rounding = (candidate, float32, float64), _rounding(recipe, device)
     are_prepared_otherwise = any(switches()[name].needs == "workload" for name in recipe.diff(plain))
     inputs, targets = zip(*differences, strict=True)

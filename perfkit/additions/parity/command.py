@@ -5,15 +5,15 @@ from typing import Annotated
 import typer
 
 from perfkit.additions.parity import study
-from perfkit.cli.options import Output, Training, progress
+from perfkit.cli.options import OutputOptions, TrainingOptions, progress
 from perfkit.show import tables
 from perfkit.studies.compare import candidate
 
 
 def parity(
     what: Annotated[str, typer.Argument(metavar="STAGE|RECIPE", help="a stage, or workers=2,amp=bf16")],
-    training: Training,
-    output: Output,
+    training: TrainingOptions,
+    output: OutputOptions,
     steps: Annotated[int, typer.Option(min=2, max=200, help="steps that each side trains")] = 4,
 ) -> None:
     """Does it still train the same? Losses and outputs against float64, and every switch checked."""

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from perfkit.additions.patch.source import Refused, Source
+from perfkit.additions.patch.source import Refused, SourceFile
 from perfkit.additions.referee.match import matched
 from perfkit.additions.scripts.messages import ScriptFacts, Site
 from perfkit.additions.scripts.study import ScriptSource, script_plan
@@ -89,7 +89,7 @@ def edit(
     files += [frame.file for site in facts.sites for frame in reversed(site.frames)]
     replaced, edited, refused = launch.replaced, dict[str, Value](), dict[str, str]()
     known = {path: Path(path).read_bytes() for path in dict.fromkeys(files)} | dict(read or {})
-    sources = {path: Source(path, data) for path, data in known.items()}
+    sources = {path: SourceFile(path, data) for path, data in known.items()}
     patcher = _Patcher(facts, sources)
     for name, value in settings.items():
         before = [(source.edits, len(source.edits)) for source in sources.values()]
@@ -111,7 +111,7 @@ class _Patcher:
     """Edits the files of a script at the calls that were seen; the first file is the one that is started."""
 
     facts: ScriptFacts
-    sources: Mapping[str, Source]
+    sources: Mapping[str, SourceFile]
 
     def sites(self, role: str) -> list[Site]:
         return [site for site in self.facts.sites if site.role == role and site.frames]
@@ -167,7 +167,7 @@ class _Patcher:
                 source.set_arguments(call, code, ("dataset", "batch_size") if role == "loader" else ())
 
 
-def _add_to_model(source: Source, call: Any, suffix: str) -> None:
+def _add_to_model(source: SourceFile, call: Any, suffix: str) -> None:
     name = ", ".join(re.findall(r"([\w.]+)\.(?:named_)?parameters\(", ast.unparse(call)))
     if name == "self" or not re.fullmatch(r"(self\.)?\w+", name):
         what = f"add `{suffix}` to the model before this call"

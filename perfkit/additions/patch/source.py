@@ -18,7 +18,7 @@ class Refused(Exception):
     """An edit that is left to the user: where it belongs, and the edit in words."""
 
 
-class Source:
+class SourceFile:
     """A parsed file. The methods add to `edits`, or raise `Refused` for what they cannot find or place."""
 
     def __init__(self, path: str, data: bytes) -> None:

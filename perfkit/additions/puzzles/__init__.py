@@ -16,7 +16,7 @@ def folder() -> Path:
     return machine.shipped("puzzles")
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class PuzzleVerdict(msgspec.Struct, frozen=True):
     """What the checks of a puzzle say of an answer."""
 
     right: bool

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from perfkit.additions.puzzles import Verdict, folder
+from perfkit.additions.puzzles import PuzzleVerdict, folder
 from perfkit.errors import InvalidValue
 from perfkit.show.units import clean
 
@@ -44,7 +44,7 @@ def bench() -> types.ModuleType:
     return importlib.import_module("bench")
 
 
-def judge(checks: str, answer: str, starter: str = "") -> Verdict:
+def judge(checks: str, answer: str, starter: str = "") -> PuzzleVerdict:
     """Runs an answer and the checks on it, which find the names that it defines and the tools of `bench`.
 
     The names that the starter defines are in `original`. A right answer comes with what was proven.
@@ -60,12 +60,12 @@ def judge(checks: str, answer: str, starter: str = "") -> Verdict:
             names = {**PRELUDE, **vars(bench()), **own, **names_of(answer)}
             exec(compile(checks, "<checks>", "exec"), names)
     except bench().Wrong as wrong:
-        return Verdict(False, str(wrong))
+        return PuzzleVerdict(False, str(wrong))
     except (Exception, SystemExit) as problem:
-        return Verdict(False, _in_words(problem))
+        return PuzzleVerdict(False, _in_words(problem))
     finally:
         torch.set_num_threads(threads)
-    return Verdict(True, "Right", proofs)
+    return PuzzleVerdict(True, "Right", proofs)
 
 
 def names_of(answer: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from IPython.core.getipython import get_ipython
 from IPython.display import Markdown
 
 from perfkit import registry
-from perfkit.additions.puzzles import Verdict, folder
+from perfkit.additions.puzzles import PuzzleVerdict, folder
 from perfkit.errors import InvalidValue, RunFailed, one_of
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.process.child import call
@@ -55,21 +55,21 @@ class Puzzle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checks: str
     """Python, with the tools of `data/puzzles/bench.py`: it ends with a sentence for each mistake."""
 
-    def check(self, *answer: Any) -> Verdict:
+    def check(self, *answer: Any) -> PuzzleVerdict:
         """Runs the answer in a separate process, and says whether it is right and, if not, why.
 
         It is the functions or classes that the starter defines, or all of it as one string of Python.
         """
         source = source_of(answer)
         if {*_definitions(self.starter)} <= {*_definitions(source)}:
-            return Verdict(False, "This is still the starter: your turn")
+            return PuzzleVerdict(False, "This is still the starter: your turn")
         judge = "perfkit.additions.puzzles.judge:judge"
         try:
-            verdict: Verdict = call(judge, self.checks, source, self.starter, timeout_s=LIMIT_S)
+            verdict: PuzzleVerdict = call(judge, self.checks, source, self.starter, timeout_s=LIMIT_S)
         except RunFailed as failure:
             limit = f"did not end within {LIMIT_S:.0f} seconds (is there a loop without end?)"
             sentence = f"Your answer ended the process that ran it, or {limit}: {failure.what}"
-            return Verdict(False, sentence)
+            return PuzzleVerdict(False, sentence)
         return verdict
 
     def __repr__(self) -> str:
@@ -102,7 +102,7 @@ def puzzle(name: str) -> Puzzle:
     return tasks()[name]
 
 
-def mystery(name: str) -> Puzzle | Verdict:
+def mystery(name: str) -> Puzzle | PuzzleVerdict:
     """A script with one hidden cause of slowness: makes your copy, `my_NAME.py`, then checks your edit."""
     names = [each for each, task in tasks().items() if task.chapter == MYSTERIES]
     if name not in names:

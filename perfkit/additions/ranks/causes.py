@@ -30,7 +30,7 @@ _UNEQUAL, _MANY_BUCKETS, _USUAL_BUCKET = 1.2, 25, 25 << 20
 
 
 @dataclass(frozen=True)
-class Symptoms:
+class RankSymptoms:
     """All that was seen of several ranks; `local`: how many run on this machine, whose cores they share."""
 
     states: Sequence[State]
@@ -62,7 +62,7 @@ class Symptoms:
 # ---------------------------------------------------------------- other data than meant
 
 
-def _weights(seen: Symptoms) -> Found:
+def _weights(seen: RankSymptoms) -> Found:
     """Each rank must have the same weights after the same step."""
     steps = sorted(set.intersection(*(set(state.weights) for state in seen.states)))
     equal = [step for step in steps if len({state.weights[step] for state in seen.states}) == 1]
@@ -75,11 +75,11 @@ def _weights(seen: Symptoms) -> Found:
         yield of_table("weights_drift", _model(seen), before=before, after=unlike[0])
 
 
-def _model(seen: Symptoms) -> str:
+def _model(seen: RankSymptoms) -> str:
     return place(seen.first.ddps[0].where if seen.first.ddps else next(iter(seen.first.inputs), ""))
 
 
-def _rows(seen: Symptoms) -> Found:
+def _rows(seen: RankSymptoms) -> Found:
     """The rows that ranks train on, by checksums of their inputs and by what their samplers draw."""
     steps = set.intersection(*(set(state.rows) for state in seen.states))
     told = [step for step in steps if len(set(seen.first.rows[step])) > len(seen.first.rows[step]) / 2]
@@ -96,7 +96,7 @@ def _rows(seen: Symptoms) -> Found:
         yield of_table("all_rows_on_each", where, ranks=ranks, rows=loader.rows)
 
 
-def _have_all(seen: Symptoms) -> bool:
+def _have_all(seen: RankSymptoms) -> bool:
     """Whether each rank draws every row of the same data: the same rows come up on all of them."""
     loaders = [state.loader for state in seen.states]
     rows = {loader.rows for loader in loaders if loader}
@@ -108,7 +108,7 @@ def _have_all(seen: Symptoms) -> bool:
     return len(common) >= max(_FEWEST_ROWS, 0.02 * min(map(len, sums)))
 
 
-def _order(seen: Symptoms) -> Found:
+def _order(seen: RankSymptoms) -> Found:
     loader = seen.first.loader
     if loader and loader.is_divided and loader.is_shuffled and len(loader.epochs) > _FEWEST_EPOCHS:
         epochs = loader.epochs
@@ -116,7 +116,7 @@ def _order(seen: Symptoms) -> Found:
             yield of_table("same_order", place(loader.where), epochs=len(epochs))
 
 
-def _batches(seen: Symptoms) -> Found:
+def _batches(seen: RankSymptoms) -> Found:
     """Ranks whose batches differ: gradients are averaged over ranks, not over rows."""
     if seen.lateness is None or not seen.first.ddps:
         return
@@ -132,7 +132,7 @@ def _batches(seen: Symptoms) -> Found:
 # ---------------------------------------------------------------- who is late
 
 
-def _late(seen: Symptoms) -> Found:
+def _late(seen: RankSymptoms) -> Found:
     found = seen.lateness
     if found is None or found.late is None:
         return
@@ -202,7 +202,7 @@ def _where_they_wait(others: Sequence[State], found: Lateness) -> tuple[str, str
     return "backward", f"backward ({place(lines[0])})" if lines else ""
 
 
-def _in_turn(seen: Symptoms) -> Found:
+def _in_turn(seen: RankSymptoms) -> Found:
     found = seen.lateness
     if found and found.in_turn >= _LEAST and found.longest >= 0.7:
         where = place(next(iter(seen.first.inputs), ""))
@@ -213,7 +213,7 @@ def _in_turn(seen: Symptoms) -> Found:
 # ---------------------------------------------------------------- the exchange
 
 
-def _exchange(seen: Symptoms) -> Found:
+def _exchange(seen: RankSymptoms) -> Found:
     """Gradients that are sent more often than needed, or longer than computing lasts."""
     found, ddps = seen.lateness, seen.first.ddps
     if found is None or len(ddps) != 1:
@@ -246,7 +246,7 @@ def _of_buckets(ddp: Ddp, share: float) -> Finding | None:
     return None
 
 
-def _gpus(seen: Symptoms) -> Found:
+def _gpus(seen: RankSymptoms) -> Found:
     """What only GPUs have; none of it has been seen to happen on one."""
     gpus, ddps = [state.gpu for state in seen.states if state.gpu], seen.first.ddps
     shared = [gpu for gpu in gpus if gpus.count(gpu) > 1]
@@ -259,7 +259,7 @@ def _gpus(seen: Symptoms) -> Found:
         yield of_table("sync_batch_norm", _model(seen), layers=layers)
 
 
-def _explicit(seen: Symptoms) -> Iterator[tuple[Exchange, float]]:
+def _explicit(seen: RankSymptoms) -> Iterator[tuple[Exchange, float]]:
     """Collectives that the script calls, and the share of the time that no late rank explains."""
     known = [{(each.name, each.where): each for each in state.exchanges} for state in seen.states]
     for key in set.intersection(*map(set, known)):
@@ -267,7 +267,7 @@ def _explicit(seen: Symptoms) -> Iterator[tuple[Exchange, float]]:
         yield known[0][key], seconds / seen.seconds
 
 
-def _collectives(seen: Symptoms) -> Found:
+def _collectives(seen: RankSymptoms) -> Found:
     for exchange, share in _explicit(seen):
         is_in_each = exchange.count >= 0.9 * seen.first.count > 0
         if not is_in_each or share < _LEAST / 2:
@@ -282,7 +282,7 @@ def _collectives(seen: Symptoms) -> Found:
             yield of_table("collective_in_each_step", place(exchange.where), share, name=exchange.name)
 
 
-def _unused(seen: Symptoms) -> Found:
+def _unused(seen: RankSymptoms) -> Found:
     for ddp in seen.first.ddps:
         if ddp.needs_no_search:
             yield of_table("unused_parameters", place(ddp.where))
@@ -291,7 +291,7 @@ def _unused(seen: Symptoms) -> Found:
 # ---------------------------------------------------------------- cores
 
 
-def _cores(seen: Symptoms) -> Found:
+def _cores(seen: RankSymptoms) -> Found:
     """What ranks of one machine share."""
     threads = seen.cores // max(1, seen.local)
     facts: dict[str, Any] = {"ranks": seen.local, "cores": seen.cores}
@@ -306,13 +306,13 @@ def _cores(seen: Symptoms) -> Found:
         yield of_table("workers_of_ranks", place(loader.where), workers=loader.workers, **facts)
 
 
-CAUSES: tuple[Callable[[Symptoms], Found], ...] = (
+CAUSES: tuple[Callable[[RankSymptoms], Found], ...] = (
     _weights, _rows, _order, _batches, _late, _in_turn, _exchange, _collectives, _unused, _gpus,
     _cores,
 )  # fmt: skip
 
 
-def findings(seen: Symptoms) -> list[Finding]:
+def findings(seen: RankSymptoms) -> list[Finding]:
     """What is avoidable, the largest first."""
     found = [finding for cause in CAUSES for finding in cause(seen)]
     return sorted(found, key=lambda finding: -finding.weight)

@@ -19,7 +19,7 @@ from perfkit.cli import options as cli
 from perfkit.studies.compare import Candidate
 
 
-def watch(command: Sequence[str], budget: float, whole: bool, output: cli.Output) -> None:
+def watch(command: Sequence[str], budget: float, whole: bool, output: cli.OutputOptions) -> None:
     """Runs a command that starts several ranks, and says who is late, and why."""
     launch = launch_of(command)
     duration = "until its end" if whole else f"about {budget:.0f} s once all ranks train"
@@ -31,7 +31,7 @@ def watch(command: Sequence[str], budget: float, whole: bool, output: cli.Output
 
 def scale(
     program: Program,
-    output: cli.Output,
+    output: cli.OutputOptions,
     arguments: Arguments = None,
     *,
     module: Module = False,

@@ -20,7 +20,7 @@ from perfkit.additions.ranks.messages import Told
 from perfkit.additions.ranks.switches import FLAGS, NO_SYNC, OF_DDP, THREADS
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.questions import Questions
-from perfkit.additions.scripts.script import Step
+from perfkit.additions.scripts.script import ScriptStep
 from perfkit.process.failures import explain
 from perfkit.results.schema import Mechanism
 from perfkit.worker import checks
@@ -102,7 +102,7 @@ class RankQuestions(Questions):
             model.require_backward_grad_sync = self._is_sent
         return plain(model, *args, **kwargs)
 
-    def on_steps(self, steps: list[Step]) -> None:
+    def on_steps(self, steps: list[ScriptStep]) -> None:
         self._were_sent &= self._is_sent
         self._usual, self._passes = self._passes // len(steps), 0
         if self._ddps and self._script.steps.count <= _REBUILT:

@@ -36,7 +36,7 @@ from perfkit.additions.ranks.messages import BUFFERS, Ddp, Exchange, LoaderOfRan
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.loaders import Loaders
 from perfkit.additions.scripts.run_account import EVALUATION, OWN, RunAccount
-from perfkit.additions.scripts.script import Script, Step, first_tensor, is_capturing
+from perfkit.additions.scripts.script import Script, ScriptStep, first_tensor, is_capturing
 from perfkit.additions.scripts.training import Models, Updates
 from perfkit.process.failures import explain, is_users
 
@@ -195,7 +195,7 @@ class Rank:
             self._rows.setdefault(self.script.steps.count, []).extend(_row_sums(tensor.detach()))
             self.script.note_call("input")
 
-    def on_steps(self, steps: list[Step]) -> None:
+    def on_steps(self, steps: list[ScriptStep]) -> None:
         count, self._stepped_at = len(steps), clock()
         world = os.environ.get("WORLD_SIZE")
         if self._line is None and (world == "1" or (world is None and self.script.steps.count >= _ALONE)):

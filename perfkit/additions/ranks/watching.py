@@ -11,7 +11,7 @@ import msgspec
 from perfkit.additions.advice.finding import WORTH_A_SENTENCE, Finding, advice_table, warned, warnings_of
 from perfkit.additions.ranks import causes, report
 from perfkit.additions.ranks.asked import RankedLaunch
-from perfkit.additions.ranks.causes import Symptoms
+from perfkit.additions.ranks.causes import RankSymptoms
 from perfkit.additions.ranks.lateness import Lateness, lateness
 from perfkit.additions.ranks.launched import LaunchedRanks
 from perfkit.additions.ranks.lines import place
@@ -137,7 +137,7 @@ def watch(
 def _result(launched: LaunchedRanks, how: str, taken: float) -> WatchedRanks:
     states, hellos = launched.states, [seen.hello for seen in launched.ranks.values()]
     late = lateness(states)
-    symptoms = Symptoms(
+    symptoms = RankSymptoms(
         states,
         late,
         local=len(hellos),

@@ -18,7 +18,7 @@ from perfkit.worker.messages import Description, DeviceFacts
 _AS_IT_IS = "a recording is played with the stages and switches that it was recorded with"
 
 
-class Recorded(Source):
+class RecordedSource(Source):
     """Shows the runs of a recording; nothing is measured, and nothing is stored."""
 
     @staticmethod

@@ -44,8 +44,8 @@ def referee(
     whole: Annotated[
         bool, typer.Option("--whole", help="run both to their end, and compare all of it")
     ] = False,
-    gate: cli.Gate,
-    output: cli.Output,
+    gate: cli.GateOptions,
+    output: cli.OutputOptions,
 ) -> None:
     """Is the new script faster, and does it still train the same? Runs both as they stand, in turn.
 
@@ -93,7 +93,7 @@ def _match(
 
 
 def _measured(
-    match: Match, gate: cli.Gate, output: cli.Output, follow: Progress, store: RunStore | None
+    match: Match, gate: cli.GateOptions, output: cli.OutputOptions, follow: Progress, store: RunStore | None
 ) -> Comparison:
     """Both sides measured; a script that fails is an outcome too, for whoever reads `--json`.
 

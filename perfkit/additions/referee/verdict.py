@@ -29,7 +29,7 @@ _LARGE, _RUN_FASTER, _OFTEN = 0.2, 1.5, 2
 be by that alone, and how often it must have been seen on each side."""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class RefereeVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What a comparison of two scripts comes to: `referee` in docs/json.md."""
 
     outcome: str
@@ -83,7 +83,7 @@ class Match(NamedTuple):
 
     def verdict(
         self, result: Comparison, precision: float, gate: int | None = None, is_whole: bool = False
-    ) -> Verdict:
+    ) -> RefereeVerdict:
         """The verdict on a comparison, whose interval was to have a half width of this `precision`.
 
         `gate`: its exit code, 1 if B is slower than it allows and 3 if it cannot see that; None: no gate, B
@@ -95,7 +95,7 @@ class Match(NamedTuple):
         found = _differences(seen, self.allowed, result, losses, is_whole)
         run = _run_ratio(seen) if len(seen) == len(sides) and not is_whole else None
         outcome, code, reason = _outcome(found, seen, losses, _Speed(result, precision, run, is_whole), gate)
-        return Verdict(
+        return RefereeVerdict(
             outcome=outcome,
             exit_code=code,
             reason=reason,

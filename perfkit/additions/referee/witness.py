@@ -12,7 +12,7 @@ from msgspec import structs
 from perfkit.additions.referee.behaviour import MOVES_AFTER, WITNESS, Behaviour
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.run_account import COMPILING, START
-from perfkit.additions.scripts.script import Script, Step, first_tensor, graph
+from perfkit.additions.scripts.script import Script, ScriptStep, first_tensor, graph
 from perfkit.worker.checks import shown
 
 _LOOKED_AT, _MOST_APART = 4, 7
@@ -68,7 +68,7 @@ class Witness:
             if (leaf := getattr(node, "variable", None)) is not None:
                 self._leaves[id(leaf)] = leaf.numel()
 
-    def on_steps(self, steps: Sequence[Step]) -> None:
+    def on_steps(self, steps: Sequence[ScriptStep]) -> None:
         """A step has ended; the first two end together, and count as one."""
         script, facts, number, count = self._script, self._facts, len(self._facts["loaded"]), len(steps)
         if not number:

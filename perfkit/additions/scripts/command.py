@@ -26,7 +26,7 @@ def launcher(program: str) -> str | None:
 
 def watch(
     program: Program,
-    output: cli.Output,
+    output: cli.OutputOptions,
     arguments: Arguments = None,
     module: Module = False,
     budget: Annotated[

@@ -36,7 +36,7 @@ from perfkit.additions.scripts.messages import (
     ScriptFacts,
 )
 from perfkit.additions.scripts.run_account import Account, RunAccount
-from perfkit.additions.scripts.script import Script, Step
+from perfkit.additions.scripts.script import Script, ScriptStep
 from perfkit.additions.scripts.training import Models, Updates
 from perfkit.errors import RunFailed, TrainingEnded, TrainingRaised
 from perfkit.process import Answer
@@ -69,7 +69,7 @@ class Questions(Procedures):
         self.subject = self._script = script = Script(settings, files)
         self.line = Connection(settings["line"])
         """Closed where nothing is answered any more: after a crash, and in a forked process."""
-        self._early: list[Step] = []
+        self._early: list[ScriptStep] = []
         """The steps before the first question."""
         self._job: Job | None = None
         self._slices = 0
@@ -242,7 +242,7 @@ class Questions(Procedures):
 
     # ------------------------------------------------------------ answering
 
-    def on_steps(self, steps: list[Step]) -> None:
+    def on_steps(self, steps: list[ScriptStep]) -> None:
         if self.line.closed:
             return
         with self._script.files.ignored():

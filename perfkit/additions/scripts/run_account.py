@@ -13,7 +13,7 @@ import msgspec
 import psutil
 
 from perfkit.additions.guard.outputs import clock
-from perfkit.additions.scripts.script import Script, Step
+from perfkit.additions.scripts.script import Script, ScriptStep
 
 START, EPOCHS, STEPS, EVALUATION = "start", "starts of epochs", "steps", "evaluation"
 CHECKPOINTS, COMPILING, BETWEEN = "checkpoints", "compilation", "between steps"
@@ -72,7 +72,7 @@ class RunAccount:
         self._script = script
         self._is_open = self._is_timed = True  # from the first step on
         self._sees_memory = not script.settings["observers"]  # which is compared from outside
-        self._plain, self._marked = list[StepTime](), list[Step]()
+        self._plain, self._marked = list[StepTime](), list[ScriptStep]()
         self._more_s = 0.0  # of plain steps that are not kept
         self._epochs, self._count = list[int](), 0
         self._imported_at = time.time()
@@ -120,7 +120,7 @@ class RunAccount:
         last.marks.add("end")
         self._marked.append(last)
 
-    def on_steps(self, steps: list[Step]) -> None:
+    def on_steps(self, steps: list[ScriptStep]) -> None:
         self.on_training()
         first = self._script.steps.count - len(steps) + 1
         for number, step in enumerate(steps, first):
@@ -161,12 +161,12 @@ class RunAccount:
         )
 
 
-def _parts(step: Step) -> list[float]:
+def _parts(step: ScriptStep) -> list[float]:
     known = [step.waited, step.spent["forward"], step.spent["backward"], step.updated]
     return [*known, max(0.0, step.seconds - sum(known))]
 
 
-def _split(step: Step, usual_s: float | None) -> dict[str, float]:
+def _split(step: ScriptStep, usual_s: float | None) -> dict[str, float]:
     """The seconds of a step with something else in it, by part; what a usual step would take is a step."""
     spent = step.spent
     split = {EPOCHS: spent["start"], EVALUATION: spent["evaluated"], CHECKPOINTS: spent["checkpoint"]}

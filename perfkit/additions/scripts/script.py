@@ -32,7 +32,7 @@ WAITING = ("waiting", "sampler", "data set", "collate")
 
 
 @dataclass(eq=False)
-class Step:
+class ScriptStep:
     """One step, from the end of the one before to its own end, by the host's clock; `updated` in optimizers.
 
     `samples` are those that were loaded; those that went into the model (`forward_samples`) where there is no
@@ -52,9 +52,9 @@ class Step:
         """Seconds in the training loader's `next`."""
         return sum(self.spent.get(part, 0.0) for part in WAITING)
 
-    def since(self, first: "Step") -> "Step":
+    def since(self, first: "ScriptStep") -> "ScriptStep":
         spent = {part: seconds - first.spent[part] for part, seconds in self.spent.items()}
-        return Step(
+        return ScriptStep(
             seconds=self.seconds - first.seconds,
             updated=self.updated - first.updated,
             samples=self.samples - first.samples,
@@ -64,21 +64,21 @@ class Step:
         )
 
 
-class Steps:
+class StepDetector:
     """Counts steps and hands each to a listener at its end; the first two are handed over together."""
 
-    def __init__(self, listener: Callable[[list[Step]], None], usual: int) -> None:
+    def __init__(self, listener: Callable[[list[ScriptStep]], None], usual: int) -> None:
         self._listener, self._usual = listener, usual
         self.count = 0
         self.began_at = 0.0
         """`time.time()` at which the first step began."""
-        self.now = Step()
+        self.now = ScriptStep()
         self.in_backward = False
         self._cycle = Counter[object]()  # what changes the weights, in its order, and samples fed for it
         self._is_over, self._is_loaded = False, True
         self.since = clock()
         """When the step under way began."""
-        self._first: Step | None = None
+        self._first: ScriptStep | None = None
 
     @property
     def are_first(self) -> bool:
@@ -121,7 +121,7 @@ class Steps:
             step.samples = (self._is_loaded and step.samples) or fed or step.samples or self._usual
         self.count += len(steps)
         self._listener(steps)
-        self.now, self._first, self.since = Step(), None, clock()
+        self.now, self._first, self.since = ScriptStep(), None, clock()
 
 
 def is_capturing() -> bool:
@@ -150,7 +150,7 @@ class Script(View):
         self.sites = defaultdict[str, list[Site]](list)
         """The distinct calls of each role among the first ones: a step may have several, as that of a GAN."""
         self._looks = Counter[str]()
-        self.steps = Steps(functools.partial(self.tell, "steps"), settings["samples"])
+        self.steps = StepDetector(functools.partial(self.tell, "steps"), settings["samples"])
         self.parts: list[Any] = [self]
         self.optimizers: list[Any] = []
         self.backwards = 0
@@ -166,7 +166,7 @@ class Script(View):
         """Whether a part of a step ends when the device has done what it was given in it, so that the line
         that waits next, such as a `loss.item()`, has only its own time. Not while steps are timed."""
         self._inner_s = 0.0
-        self._seen: list[Step] = []
+        self._seen: list[ScriptStep] = []
         self._graphs = 0
 
     def tell(self, event: str, *facts: Any) -> None:
@@ -205,7 +205,7 @@ class Script(View):
         if "cudnn_benchmark" in self.toggles:
             torch.backends.cudnn.benchmark = self.toggles["cudnn_benchmark"]
 
-    def on_steps(self, steps: list[Step]) -> None:
+    def on_steps(self, steps: list[ScriptStep]) -> None:
         graphs = compile_counters().graphs
         if graphs != self._graphs:
             self._graphs = graphs

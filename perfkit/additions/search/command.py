@@ -5,13 +5,13 @@ from typing import Annotated
 import typer
 
 from perfkit.additions.search import tune as tuning
-from perfkit.cli.options import Output, Texts, Training, progress, stored
+from perfkit.cli.options import OutputOptions, Texts, TrainingOptions, progress, stored
 from perfkit.recipe import pairs, parse_settings
 
 
 def tune(
-    training: Training,
-    output: Output,
+    training: TrainingOptions,
+    output: OutputOptions,
     space: Annotated[
         Texts, typer.Option(help="switch=value,value…; repeatable (default: the usual ones)")
     ] = None,

@@ -3,4 +3,4 @@
 Nothing here is measured, and everything that comes out says *simulated*.
 """
 
-SOURCES = {"sim": "perfkit.additions.simulate.source:Simulated"}
+SOURCES = {"sim": "perfkit.additions.simulate.source:SimulatedSource"}

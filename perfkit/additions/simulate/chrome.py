@@ -14,9 +14,9 @@ from msgspec import json
 
 from perfkit import machine
 from perfkit.additions.simulate.costs import constants
-from perfkit.additions.simulate.host import Bar, Outcome
+from perfkit.additions.simulate.host import HostBar, Outcome
 from perfkit.additions.simulate.prediction import Prediction
-from perfkit.additions.simulate.step import Copy, Fetch, Operator, Wait
+from perfkit.additions.simulate.step import Copy, Fetch, OperatorCall, Wait
 
 Json = dict[str, Any]
 
@@ -51,30 +51,30 @@ def write(path: Path, prediction: Prediction, outcome: Outcome) -> None:
     machine.write_atomically(path, gzip.compress(text, 6) if path.name.endswith(".gz") else text)
 
 
-def _spans(bars: Sequence[Bar], loader: str) -> Iterator[Json]:
+def _spans(bars: Sequence[HostBar], loader: str) -> Iterator[Json]:
     """The events of the trace."""
     step = call = 0  # what a call of the runtime starts on the device has the number of the call
     for bar in bars:
         about: Json = {}
         match bar:
-            case Bar("step"):
+            case HostBar("step"):
                 category, name = "user_annotation", f"ProfilerStep#{step}"
                 step += 1
-            case Bar("host", Fetch()):
+            case HostBar("host", Fetch()):
                 category, name = "user_annotation", f"enumerate(DataLoader)#{loader}.__next__"
-            case Bar("host", Operator() as operator):
+            case HostBar("host", OperatorCall() as operator):
                 category, name = "cpu_op", operator.name.replace(".", "::", 1)
                 about = {"Input Dims": [tensor.shape for tensor in operator.inputs]}
-            case Bar("host", Copy()):
+            case HostBar("host", Copy()):
                 category, name = "cpu_op", "aten::copy_"
-            case Bar("host", Wait(streams=None)):
+            case HostBar("host", Wait(streams=None)):
                 category, name = "cpu_op", "aten::item"
-            case Bar("kernel", Operator() as operator, kernel=(work, _)):
+            case HostBar("kernel", OperatorCall() as operator, kernel=(work, _)):
                 category, name = "kernel", f"simulated {work.kind}"
                 name += f" {work.precision}" * (work.m > 0) + f" ({operator.name.removeprefix('aten.')})"
                 name += " (Tensor Cores)" * (work.m > 0 and work.precision != "float32")
                 about = {"FLOPs": work.flops, "bytes moved": work.nbytes}
-            case Bar("copy", Copy() as copy):
+            case HostBar("copy", Copy() as copy):
                 memory = "Pinned" if copy.pinned else "Pageable"
                 ends = f"HtoD ({memory} -> Device)" if copy.to == "device" else f"DtoH (Device -> {memory})"
                 category, name, about = "gpu_memcpy", f"Memcpy {ends}", {"bytes": copy.nbytes}
@@ -88,25 +88,25 @@ def _spans(bars: Sequence[Bar], loader: str) -> Iterator[Json]:
     for phase, group in itertools.groupby(hosts, lambda bar: getattr(bar.event, "phase", "")):
         within = list(group)
         if phase in _RANGES:
-            span = Bar("host", None, within[0].start, within[-1].end)
+            span = HostBar("host", None, within[0].start, within[-1].end)
             yield _span(span, "user_annotation", _RANGES[phase], {})
 
 
-def _workers(bars: Sequence[Bar], workers: int) -> Iterator[Json]:
+def _workers(bars: Sequence[HostBar], workers: int) -> Iterator[Json]:
     """What each worker loads, a batch for each step: for pictures of lanes, no reader of profiles."""
     for batch, bar in enumerate(bar for bar in bars if bar.what == "worker"):
         span = _span(bar, "loader_worker", f"batch {batch}", {})
         yield span | {"tid": _WORKER + batch % workers}
 
 
-def _call(bar: Bar) -> str:
+def _call(bar: HostBar) -> str:
     """The call of CUDA's runtime."""
     if bar.what == "launch":
         return "cudaMemcpyAsync" if isinstance(bar.event, Copy) else "cudaLaunchKernel"
     return "cudaStreamSynchronize" if bar.what == "wait" else "cudaStreamWaitEvent"
 
 
-def _span(bar: Bar, category: str, name: str, about: Json) -> Json:
+def _span(bar: HostBar, category: str, name: str, about: Json) -> Json:
     process, thread = _HOST, 1
     if bar.what in ("kernel", "copy"):
         process, thread = _GPU, _STREAM + getattr(bar.event, "stream", 0)

@@ -17,7 +17,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from perfkit.additions.simulate.step import Allocate, Copy, Fetch, Operator, Step, Wait, Work, of_operator
+from perfkit.additions.simulate.step import (
+    Allocate,
+    Copy,
+    Fetch,
+    OperatorCall,
+    StepEvents,
+    Wait,
+    Work,
+    of_operator,
+)
 from perfkit.errors import InvalidValue, one_of
 
 Floats = NDArray[np.float64]
@@ -247,16 +256,16 @@ def _size_share(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
 
 Kernel = tuple[Work, float]
 """A kernel on one GPU, with its predicted time in seconds."""
-Action = tuple[Operator | Fetch | Copy | Wait, list[Kernel]]
+Action = tuple[OperatorCall | Fetch | Copy | Wait, list[Kernel]]
 """What the host does, and the kernels that it launches with it."""
 
 
-def actions(step: Step, gpu: Gpu) -> list[Action]:
+def actions(step: StepEvents, gpu: Gpu) -> list[Action]:
     """What the host does in a step, in order, with the kernels of its operators on a GPU."""
     if gpu.tf32_tflops is None:  # what may be computed in TF32 is computed in float32 there
         step = replace(step, conv_precision="ieee", matmul_precision="ieee")
     events = [event for event in step.events if not isinstance(event, Allocate)]
-    works = [of_operator(event, step) if isinstance(event, Operator) else [] for event in events]
+    works = [of_operator(event, step) if isinstance(event, OperatorCall) else [] for event in events]
     times = iter(seconds(Columns([work for some in works for work in some]), gpu, constants()).tolist())
     return [
         (event, [(work, next(times)) for work in some]) for event, some in zip(events, works, strict=True)

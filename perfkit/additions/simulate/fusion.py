@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from perfkit.additions.simulate.step import Allocate, Event, Operator, Step, Tensor
+from perfkit.additions.simulate.step import Allocate, Event, OperatorCall, StepEvents, Tensor
 
 _LIBRARY = re.compile("(convolution|mm|addmm|bmm|baddbmm|.*attention.*)(_backward)?")
 _REDUCTION = re.compile(
@@ -17,7 +17,7 @@ _REDUCTION = re.compile(
 class _Kernel:
     """A fused kernel: what its operators read and write, by block."""
 
-    def __init__(self, size: int, first: Operator) -> None:
+    def __init__(self, size: int, first: OperatorCall) -> None:
         self.size, self.first = size, first
         self.last = 0
         """The position of the event that joined last."""
@@ -25,7 +25,7 @@ class _Kernel:
         self.written: dict[int, Tensor] = {}
         self.reduces = self.closed = False
 
-    def add(self, at: int, operator: Operator) -> None:
+    def add(self, at: int, operator: OperatorCall) -> None:
         self.last = at
         for tensor in operator.inputs:
             if tensor.block not in self.written:
@@ -36,7 +36,7 @@ class _Kernel:
             largest = max((tensor.numel for tensor in operator.outputs), default=0)
             self.closed |= largest < self.size / 2
 
-    def operator(self, inside: Collection[int]) -> Operator:
+    def operator(self, inside: Collection[int]) -> OperatorCall:
         """What it moves, without the blocks that stay in its registers."""
         inputs = [tensor for block, tensor in self.read.items() if block not in inside]
         outputs = [tensor for block, tensor in self.written.items() if block not in inside]
@@ -44,7 +44,7 @@ class _Kernel:
         return replace(self.first, name="fused", inputs=inputs, outputs=outputs, attributes=about)
 
 
-def fused(step: Step) -> Step:
+def fused(step: StepEvents) -> StepEvents:
     """The step as torch.compile would run it, about: bytes come out within a few percent of Inductor's."""
     parts: list[Event | _Kernel] = []
     written: dict[int, tuple[int, _Kernel | None]] = {}
@@ -52,7 +52,7 @@ def fused(step: Step) -> Step:
     users: dict[int, _Kernel | None] = {}
     """The only kernel that uses a block; None: a library, or several."""
     for at, event in enumerate(_decomposed(step.events)):
-        if not isinstance(event, Operator):
+        if not isinstance(event, OperatorCall):
             parts.append(event)
             continue
         kernel = None
@@ -77,7 +77,7 @@ def fused(step: Step) -> Step:
 def _remains(event: Event, inside: Collection[int]) -> bool:
     if isinstance(event, Allocate):
         return event.block not in inside
-    return not isinstance(event, Operator) or bool(event.inputs or event.outputs)
+    return not isinstance(event, OperatorCall) or bool(event.inputs or event.outputs)
 
 
 def _decomposed(events: Sequence[Event]) -> Iterator[Event]:
@@ -85,7 +85,7 @@ def _decomposed(events: Sequence[Event]) -> Iterator[Event]:
     indices = {
         event.outputs[1].block
         for event in events
-        if isinstance(event, Operator) and event.name == "aten.max_pool2d_with_indices"
+        if isinstance(event, OperatorCall) and event.name == "aten.max_pool2d_with_indices"
     }
 
     def narrow(tensor: Tensor) -> Tensor:
@@ -95,10 +95,10 @@ def _decomposed(events: Sequence[Event]) -> Iterator[Event]:
         match event:
             case Allocate() if event.block in indices:
                 yield replace(event, nbytes=event.nbytes // 8)
-            case Operator() if "max_pool2d" in event.name:
+            case OperatorCall() if "max_pool2d" in event.name:
                 yield replace(_changed(event, narrow), name="aten.max_pool")
             # In training, batch norm reads its input for the statistics first.
-            case Operator() if event.name.startswith("aten.native_batch_norm") and event.outputs[1].numel:
+            case OperatorCall() if event.name.startswith("aten.native_batch_norm") and event.outputs[1].numel:
                 small = event.outputs[1:]
                 big = [tensor for tensor in event.inputs if len(tensor.shape) > 1]
                 for count in range(1, len(big) + 1):
@@ -109,7 +109,7 @@ def _decomposed(events: Sequence[Event]) -> Iterator[Event]:
                 yield event
 
 
-def _changed(operator: Operator, change: Callable[[Tensor], Tensor]) -> Operator:
+def _changed(operator: OperatorCall, change: Callable[[Tensor], Tensor]) -> OperatorCall:
     inputs, outputs = map(change, operator.inputs), map(change, operator.outputs)
     return replace(operator, inputs=[*inputs], outputs=[*outputs])
 
@@ -118,7 +118,7 @@ def _in_channels_last(tensor: Tensor) -> Tensor:
     return replace(tensor, layout="channels_last") if len(tensor.shape) == 4 else tensor
 
 
-def _joined(operator: Operator, written: dict[int, tuple[int, _Kernel | None]]) -> _Kernel:
+def _joined(operator: OperatorCall, written: dict[int, tuple[int, _Kernel | None]]) -> _Kernel:
     """The kernel that an operator joins or begins."""
     size = max((tensor.numel for tensor in operator.inputs + operator.outputs), default=1)
     sources = [written[tensor.block] for tensor in operator.inputs if tensor.block in written]

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from perfkit.additions.simulate.costs import Action, Kernel, constants
-from perfkit.additions.simulate.step import Copy, Event, Fetch, Operator, Wait
+from perfkit.additions.simulate.step import Copy, Event, Fetch, OperatorCall, Wait
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 
@@ -116,7 +116,7 @@ def host(text: str | None, is_article: bool, cores: int) -> Host:
 # ---------------------------------------------------------------- a training on a virtual clock
 
 
-class Bar(NamedTuple):
+class HostBar(NamedTuple):
     """What the host or a stream did, from when to when in seconds."""
 
     what: Literal["step", "host", "launch", "wait", "kernel", "copy", "worker"]
@@ -135,7 +135,7 @@ class Outcome(NamedTuple):
 
     step_s: float
     data_wait_s: float
-    bars: list[Bar]
+    bars: list[HostBar]
     """What was done in the last steps, where that was asked for."""
 
 
@@ -147,7 +147,7 @@ class _Busy(NamedTuple):
     stream: int
 
 
-class Training:
+class SimulatedTraining:
     """A loader, a loop, and the streams of a GPU. Kernels of two streams share it; copies have an engine.
 
     Args:
@@ -173,7 +173,7 @@ class Training:
         self._queued: collections.deque[float] = collections.deque(maxlen=RUN_AHEAD)
         self._elsewhere: list[_Busy] = []
         """Kernels that still have to slow another stream down."""
-        self._bars: list[Bar] | None = None
+        self._bars: list[HostBar] | None = None
 
     def steady(self, actions: Sequence[Action], noted: int = 0) -> Outcome:
         """The steady state of a training whose steps consist of these actions.
@@ -211,7 +211,7 @@ class Training:
             case Fetch():
                 self._fetch()
                 self._waited += self.now - start
-            case Operator():
+            case OperatorCall():
                 if event.name != "fused":
                     self.now += self._host.operator_s
                 for kernel in kernels:
@@ -251,7 +251,7 @@ class Training:
     def _note(self, what: Any, event: Event | None, start: float, *more: Any) -> None:
         """Keeps a bar that ends now, unless `more` gives another end, and its kernel."""
         if self._bars is not None:
-            self._bars.append(Bar(what, event, start, *(more or (self.now,))))
+            self._bars.append(HostBar(what, event, start, *(more or (self.now,))))
 
     def _call(self, event: Event, seconds: float) -> None:
         """The host puts something in the queue, once there is room."""
@@ -261,7 +261,7 @@ class Training:
         self.now += seconds
         self._note("launch", event, start)
 
-    def _run(self, event: Operator, kernel: Kernel) -> None:
+    def _run(self, event: OperatorCall, kernel: Kernel) -> None:
         stream, (_, seconds) = event.stream, kernel
         start = max(self._free[stream], self.now)
         end = start + seconds

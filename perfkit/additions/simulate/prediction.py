@@ -8,8 +8,8 @@ from functools import cached_property
 from perfkit.additions.inside import MemoryReport
 from perfkit.additions.simulate import costs
 from perfkit.additions.simulate.costs import Action, Gpu, constants
-from perfkit.additions.simulate.host import Host, Outcome, Training
-from perfkit.additions.simulate.step import Allocate, Copy, Operator, Step
+from perfkit.additions.simulate.host import Host, Outcome, SimulatedTraining
+from perfkit.additions.simulate.step import Allocate, Copy, OperatorCall, StepEvents
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe
 from perfkit.results.schema import Simulated
@@ -46,7 +46,7 @@ class Prediction:
     """
 
     gpu: Gpu
-    step: Step
+    step: StepEvents
     recipe: Recipe
     host: Host
     fetch_s: float
@@ -89,10 +89,10 @@ class Prediction:
         return min(1.0, self.kernel_s / self.steady.step_s)
 
     def outcome(self, around: Host | None = None, noted: int = 0) -> Outcome:
-        """The training in its steady state, on another host if one is given; see `Training.steady`."""
+        """The training in its steady state (`SimulatedTraining.steady`), on another host if one is given."""
         around = around or self.host
         link_gbs = around.link_gbs or self.gpu.link_gbs
-        return Training(around, self.recipe, self.fetch_s, link_gbs).steady(self.actions, noted)
+        return SimulatedTraining(around, self.recipe, self.fetch_s, link_gbs).steady(self.actions, noted)
 
     @property
     def band(self) -> float:
@@ -140,7 +140,7 @@ class Prediction:
         events = self.step.events[:count]
         taken = [*self.step.resident, *(event for event in events if isinstance(event, Allocate))]
         held = {block.block: block for block in taken}  # as each was last, given back or not
-        steps = (getattr(e, "phase", "copy") for e in reversed(events) if isinstance(e, Operator | Copy))
+        steps = (getattr(e, "phase", "copy") for e in reversed(events) if isinstance(e, OperatorCall | Copy))
         phase = next(steps, "copy")
         phase = "data" if phase in ("copy", "prepare") else phase
         blocks = [(block.kind, block.nbytes) for block in held.values() if block.nbytes > 0]

@@ -30,9 +30,9 @@ from perfkit.additions.simulate.step import (
     Fetch,
     Layout,
     MemoryKind,
-    Operator,
+    OperatorCall,
     Phase,
-    Step,
+    StepEvents,
     Tensor,
     Wait,
 )
@@ -77,7 +77,7 @@ class Recorder:
             if not counts or any(tensor.shape for tensor in inputs):
                 about = given if "convolution" in short else {}
                 attributes = {k: v for k, v in about.items() if not isinstance(v, torch.Tensor)}
-                self.events.append(Operator(name, self.phase, inputs, outputs, attributes))
+                self.events.append(OperatorCall(name, self.phase, inputs, outputs, attributes))
         for tensor in fake.tensors(made):
             block = self._block(tensor)
             if block.nbytes and block.block not in self.in_use:
@@ -152,7 +152,7 @@ class Recorder:
 # ---------------------------------------------------------------- what a process is started for
 
 
-def planned(workload: str, options: dict[str, Any], switches: dict[str, Any]) -> Step | str:
+def planned(workload: str, options: dict[str, Any], switches: dict[str, Any]) -> StepEvents | str:
     """One steady training step under a recipe, whatever the GPU; or in words why there is no plan.
 
     Raises:
@@ -222,7 +222,7 @@ class _Listened(Program):
             yield [leaf.new_empty(recipe.batch_size, *leaf.shape[1:]) for leaf in sample]
 
 
-def record(workload: Any, recipe: Recipe) -> Step:
+def record(workload: Any, recipe: Recipe) -> StepEvents:
     """One steady step of the training program under a recipe.
 
     Raises:
@@ -251,7 +251,7 @@ def _must_be_modelled(model: nn.Module) -> None:
             raise Unpredictable(f"its {name} layers run in kernels of cuDNN that are not modelled")
 
 
-def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any) -> Step:
+def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any) -> StepEvents:
     """Records a step, after what only the first one does. The listener must listen."""
     weights = list(model.parameters())
 
@@ -269,7 +269,7 @@ def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any) -> 
     recorder.on = False
     sizes = {tensor.data_ptr() or id(tensor): tensor.nbytes for tensor in [*weights, *model.buffers()]}
     constant = [Allocate(size, "weights", -1 - at) for at, size in enumerate(sizes.values())]
-    return Step(
+    return StepEvents(
         events=recorder.events,
         resident=constant + resident,
         conv_precision=torch.backends.cudnn.conv.fp32_precision,
@@ -277,12 +277,12 @@ def recorded(recorder: Recorder, take_step: Any, model: Any, optimizer: Any) -> 
     )
 
 
-def _prefetched(step: Step) -> Step:
+def _prefetched(step: StepEvents) -> StepEvents:
     """The step with the copies on a second stream: the next batch's begin before this one is computed."""
     early: list[Event] = [Wait((0, 1))]
     late: list[Event] = []
     for event in step.events:
-        if isinstance(event, Copy) or (isinstance(event, Operator) and event.phase == "prepare"):
+        if isinstance(event, Copy) or (isinstance(event, OperatorCall) and event.phase == "prepare"):
             early.append(replace(event, stream=1))
         else:
             (early if isinstance(event, Fetch) else late).append(event)

@@ -14,7 +14,7 @@ from perfkit.additions.simulate import article, chrome
 from perfkit.additions.simulate import host as hosts
 from perfkit.additions.simulate.costs import GPUS, Gpu, gpu
 from perfkit.additions.simulate.prediction import Prediction
-from perfkit.additions.simulate.step import Copy, Step
+from perfkit.additions.simulate.step import Copy, StepEvents
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import LADDER, Stage, StopRule
@@ -36,7 +36,7 @@ _RECORDING = "perfkit.additions.simulate.recording"
 """Tensors without numbers change settings of torch: its functions run in processes of their own."""
 
 
-class Simulated(Source):
+class SimulatedSource(Source):
     """A GPU of a data sheet beside a virtual host."""
 
     refused: ClassVar[Mapping[str, str]] = {
@@ -80,7 +80,7 @@ class Simulated(Source):
         self._session = secrets.token_hex(4)
         self._fetching = dict(article.ARTICLE.fetch_shares) if self._is_articles() else {}
         """What fetching a sample takes, by the switches that are on: core seconds, or article's shares."""
-        self._steps: dict[Recipe, Step] = {}
+        self._steps: dict[Recipe, StepEvents] = {}
         self._computed: dict[str, tuple[Run, Prediction]] = {}
         return self
 
@@ -160,7 +160,7 @@ class Simulated(Source):
         fetch_s = self._fetch_s(recipe)
         return Prediction(self._sheet, self._steps[on_device], recipe, self._host, fetch_s)
 
-    def _planned(self, recipe: Recipe) -> Step:
+    def _planned(self, recipe: Recipe) -> StepEvents:
         step = self._called("planned", recipe)
         if isinstance(step, str):
             what = f"a step of '{self.plan.subject.workload}' cannot be simulated: {step}"

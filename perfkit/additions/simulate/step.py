@@ -40,7 +40,7 @@ class Tensor(Struct, frozen=True):
         return self.numel * _item_bytes(self.dtype)
 
 
-class Operator(Struct, frozen=True):
+class OperatorCall(Struct, frozen=True):
     """An operator that launches kernels. Views and allocations launch none and are not recorded."""
 
     name: str
@@ -82,10 +82,10 @@ class Allocate(Struct):
     block: int
 
 
-Event = Operator | Fetch | Copy | Wait | Allocate
+Event = OperatorCall | Fetch | Copy | Wait | Allocate
 
 
-class Step(Struct, frozen=True, kw_only=True):
+class StepEvents(Struct, frozen=True, kw_only=True):
     """One steady training step, in the order in which the host issues it."""
 
     events: list[Event]
@@ -97,8 +97,8 @@ class Step(Struct, frozen=True, kw_only=True):
     matmul_precision: str = "ieee"
 
     @property
-    def operators(self) -> list[Operator]:
-        return [event for event in self.events if isinstance(event, Operator)]
+    def operators(self) -> list[OperatorCall]:
+        return [event for event in self.events if isinstance(event, OperatorCall)]
 
 
 # ---------------------------------------------------------------- operators as the work of kernels
@@ -145,7 +145,7 @@ _NORMS = ("batch_norm", "layer_norm", "group_norm")
 _BY_LAYOUT = ("pool.forward", "pool.backward", "reduction")
 
 
-def of_operator(op: Operator, step: Step) -> list[Work]:
+def of_operator(op: OperatorCall, step: StepEvents) -> list[Work]:
     """The kernels of one operator."""
     name = op.name.removeprefix("aten.")
     kind = _KINDS.get(name, "")
@@ -177,7 +177,7 @@ def _precision(tensor: Tensor, of_float32: str) -> str:
     return "tf32" if of_float32 == "tf32" else "float32"
 
 
-def _convolution(op: Operator, of_float32: str) -> list[Work]:
+def _convolution(op: OperatorCall, of_float32: str) -> list[Work]:
     """The products of a convolution or of its backward pass, and the gradient of its bias."""
     about, backward = op.attributes, op.name.endswith("_backward")
     y, x, w = op.inputs[:3] if backward else (op.outputs[0], *op.inputs[:2])
@@ -235,14 +235,14 @@ def _conv_part(
 # ---------------------------------------------------------------- other operators
 
 
-def _product(op: Operator, of_float32: str) -> Work:
+def _product(op: OperatorCall, of_float32: str) -> Work:
     a, b = op.inputs[-2:]
     kind, count = ("bmm", a.shape[0]) if len(a.shape) == 3 else ("gemm", 1)
     (m, k), n, precision = a.shape[-2:], b.shape[-1], _precision(a, of_float32)
     return Work(kind, _nbytes([a, b, *op.outputs[:1]]), 2.0 * count * m * n * k, m, n, k, count, precision)
 
 
-def _attention(op: Operator, of_float32: str) -> Work:
+def _attention(op: OperatorCall, of_float32: str) -> Work:
     part, first, products = ("backward", 1, 5) if "backward" in op.name else ("forward", 0, 2)
     q, k = op.inputs[first : first + 2]
     *heads, length, width = q.shape
@@ -251,7 +251,7 @@ def _attention(op: Operator, of_float32: str) -> Work:
     return Work(f"attention.{part}", nbytes, flops, *sizes, _precision(q, of_float32))
 
 
-def _norm(kind: str, op: Operator) -> Work:
+def _norm(kind: str, op: OperatorCall) -> Work:
     """Forward, where the input is read twice, or backward."""
     is_backward = op.name.endswith("_backward")
     x = op.inputs[min(is_backward, len(op.inputs) - 1)]
@@ -262,7 +262,7 @@ def _norm(kind: str, op: Operator) -> Work:
     return Work(f"{kind}.{part}{layout}", float(passes * x.nbytes))
 
 
-def _foreach(op: Operator) -> list[Work]:
+def _foreach(op: OperatorCall) -> list[Work]:
     shapes = [tensor.shape for tensor in op.inputs]
     lists = next((n for n in (4, 3, 2) if shapes == shapes[: len(shapes) // n] * n), 1)
     own = op.inputs[: len(op.inputs) // lists]
@@ -271,7 +271,7 @@ def _foreach(op: Operator) -> list[Work]:
     return [Work("foreach", nbytes / launches)] * launches
 
 
-def _moving(name: str, kind: str, op: Operator) -> Work:
+def _moving(name: str, kind: str, op: OperatorCall) -> Work:
     """A kernel that the memory limits."""
     moved = op.inputs + op.outputs
     if name == "fused":
@@ -291,7 +291,7 @@ def _moving(name: str, kind: str, op: Operator) -> Work:
     return Work(kind, _nbytes(moved))
 
 
-def _is_mixed(op: Operator) -> bool:
+def _is_mixed(op: OperatorCall) -> bool:
     """Whether it goes from one layout to another."""
     if not op.outputs:  # it works in place only
         return False

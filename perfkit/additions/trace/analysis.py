@@ -50,7 +50,7 @@ def analyse(trace: Trace | str | Path) -> model.Analysis:
         steps_are="whole recording" if steps.is_whole else "inferred" if steps.inferred else "marked",
         health=health,
         steps=structs(
-            model.Step,
+            model.TraceStep,
             name=steps.names,
             rank=[rank] * len(duration),
             start_us=(steps.start + trace.start) / 1e3,

@@ -7,14 +7,14 @@ import msgspec
 import typer
 
 from perfkit.additions.trace import profile as profiling
-from perfkit.cli.options import Out, Output, Recipe, StageName, check_writable, progress
+from perfkit.cli.options import Out, OutputOptions, RecipeOptions, StageName, check_writable, progress
 
 _FILE = "*.pt.trace.json[.gz], a folder or archive with one of each rank, or recorded:NAME"
 
 
 def profile(
-    training: Recipe,
-    output: Output,
+    training: RecipeOptions,
+    output: OutputOptions,
     stage: StageName = None,
     steps: Annotated[int, typer.Option(min=1, max=100, help="steps to record")] = 3,
     stacks: Annotated[bool, typer.Option("--stacks", help="also Python frames around calls (slow)")] = False,
@@ -27,7 +27,7 @@ def profile(
     output.show("profile", [*result.sections(), where], msgspec.to_builtins(result.analysis))
 
 
-def trace(file: Annotated[Path, typer.Argument(metavar="FILE", help=_FILE)], output: Output) -> None:
+def trace(file: Annotated[Path, typer.Argument(metavar="FILE", help=_FILE)], output: OutputOptions) -> None:
     """Reads a PyTorch profiler trace and says where the time went."""
     with progress() as follow:
         view = profiling.read(file, follow.share)

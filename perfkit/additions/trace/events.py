@@ -42,7 +42,7 @@ class Kinds(dict[tuple[str, str, str], Kind]):
         return self[key]
 
 
-class Table(SimpleNamespace):
+class EventTable(SimpleNamespace):
     """Events of interest: an array for each property, as `Tabulator.table` makes them."""
 
     def __len__(self) -> int:
@@ -52,9 +52,11 @@ class Table(SimpleNamespace):
         return type(self)(**{name: column[rows] for name, column in vars(self).items()})
 
 
-def joined(pieces: list[Table]) -> Table:
+def joined(pieces: list[EventTable]) -> EventTable:
     """All rows; the pieces give theirs away column by column, so that nothing is held twice."""
-    return Table(**{name: np.concatenate([vars(p).pop(name) for p in pieces]) for name in [*vars(pieces[0])]})
+    return EventTable(
+        **{name: np.concatenate([vars(p).pop(name) for p in pieces]) for name in [*vars(pieces[0])]}
+    )
 
 
 class Tabulator:
@@ -67,7 +69,7 @@ class Tabulator:
         self.threads: dict[tuple[str, str], str] = {}
         """Names of threads by process and number."""
 
-    def table(self, events: list[Event]) -> Table:
+    def table(self, events: list[Event]) -> EventTable:
         """The rows of the events of interest; those with impossible times are left out and counted."""
         texts, nothing = self.texts, Args()
         for event in events:
@@ -80,7 +82,7 @@ class Tabulator:
         length = nanoseconds([bytes(event.dur) for event in events])
         fits = (abs(start) <= _FARTHEST_NS) & (length >= 0) & (length <= _LONGEST_NS)
         self.dropped += int((~fits).sum())
-        table = Table(
+        table = EventTable(
             kind=np.array([kind for kind in kinds if kind], np.int8),
             name=np.array([texts[event.name] for event in events], np.int32),
             thread=np.array([texts[event.pid, event.tid] for event in events], np.int32),

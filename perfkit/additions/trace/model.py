@@ -14,7 +14,7 @@ class Health(Struct, frozen=True):
     spoils: list[str] = []
 
 
-class Step(Struct, frozen=True, kw_only=True):
+class TraceStep(Struct, frozen=True, kw_only=True):
     """One step: start on the trace's own clock, and the eight parts, whose sum is the duration."""
 
     name: str
@@ -99,7 +99,7 @@ class Bottleneck(Struct, frozen=True, kw_only=True):
     try_next: list[str]
 
 
-class Rank(Struct, frozen=True, kw_only=True):
+class TraceRank(Struct, frozen=True, kw_only=True):
     """One rank among several, per step. `waiting_us`: by how much its collectives exceed the shortest."""
 
     rank: int
@@ -124,10 +124,10 @@ class Analysis(Struct, frozen=True, kw_only=True):
     steps_are: str = "marked"
     """`marked`, `inferred`, or the `whole recording` counts as one."""
     late_rank: int | None = None
-    ranks: list[Rank] = []
+    ranks: list[TraceRank] = []
     """With several files: one for each. The other figures are those of `device["ranks"][0]`."""
     health: list[Health]
-    steps: list[Step]
+    steps: list[TraceStep]
     mean_step_us: float | None
     mean_us: dict[str, float | None]
     exposed_and_hidden_us: dict[str, float | None]

@@ -17,7 +17,7 @@ from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.events import Kind
 from perfkit.additions.trace.formats import TraceError
 from perfkit.additions.trace.health import said
-from perfkit.additions.trace.model import Analysis, Rank
+from perfkit.additions.trace.model import Analysis, TraceRank
 from perfkit.additions.trace.reader import Tell
 from perfkit.additions.trace.table import Trace
 from perfkit.show import units
@@ -144,7 +144,7 @@ def _each(files: dict[Path, Callable[[], Any]], tell: Tell) -> tuple[list[_Read]
     return sorted(each, key=lambda rank: rank.number), left_out
 
 
-def _compared(each: list[_Read]) -> tuple[list[Rank], _Read | None]:
+def _compared(each: list[_Read]) -> tuple[list[TraceRank], _Read | None]:
     """Each rank's figures, and the one for which the others wait: it waits least itself.
 
     A collective takes as long as data need on the rank that comes last, and longer on the others, which wait
@@ -162,9 +162,9 @@ def _compared(each: list[_Read]) -> tuple[list[Rank], _Read | None]:
     return rows, each[last] if talks and others >= _LATE * step else None
 
 
-def _row(rank: _Read, waiting_us: float | None) -> Rank:
+def _row(rank: _Read, waiting_us: float | None) -> TraceRank:
     talk = rank.analysis.communication or {}
-    return Rank(
+    return TraceRank(
         rank=rank.number,
         file=str(rank.path),
         mean_step_us=rank.analysis.mean_step_us,

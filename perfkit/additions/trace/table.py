@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from perfkit.additions.intervals import Ints, Spans, merge
 from perfkit.additions.trace import data
-from perfkit.additions.trace.events import COPIES, KERNELS, Kind, Table, Tabulator, joined
+from perfkit.additions.trace.events import COPIES, KERNELS, EventTable, Kind, Tabulator, joined
 from perfkit.additions.trace.reader import Device, Reader, Tell, World, find
 
 WHOLE = "whole trace"
@@ -267,14 +267,14 @@ class Steps(Spans):
         return self.names == [WHOLE]
 
 
-def _near(table: Table) -> npt.NDArray[np.bool_]:
+def _near(table: EventTable) -> npt.NDArray[np.bool_]:
     """The rows that are not hours away from the middle of the recording."""
     middle = np.median(table.start)
     near: npt.NDArray[np.bool_] = (table.start >= middle - _HOURS_NS) & (table.end <= middle + _HOURS_NS)
     return near
 
 
-def _distinct(table: Table) -> npt.NDArray[np.bool_]:
+def _distinct(table: EventTable) -> npt.NDArray[np.bool_]:
     """The rows that are no repetition: same event, same numbers, same times."""
     names = ("identity", "correlation", "name", "thread", "kind", "end", "start")
     columns = [getattr(table, name) for name in names]

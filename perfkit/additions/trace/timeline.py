@@ -48,7 +48,7 @@ class Lane(Struct, frozen=True, kw_only=True):
     rows: list[list[list[int]]]
 
 
-class Lanes(Struct, frozen=True, kw_only=True):
+class TimelineLanes(Struct, frozen=True, kw_only=True):
     """What is shown of a recording, from when to when in ns, and how many events are not.
 
     `step`: at which of `steps` it is opened.
@@ -65,7 +65,7 @@ class Lanes(Struct, frozen=True, kw_only=True):
     """Names, and places: the user's `file.py:line` that led to an event; the first one is empty."""
 
 
-def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
+def lanes(trace: Trace, step: int = 0, most: int = MOST) -> TimelineLanes:
     """The rows of a trace, opened at the step in this position; of more than `most` events the nearest ones.
 
     Raises:
@@ -92,7 +92,7 @@ def lanes(trace: Trace, step: int = 0, most: int = MOST) -> Lanes:
         depth += (above >= 0) & is_shown[above]
         above = take(trace.parent, above)
     names = [clean(steps.names[at].replace("ProfilerStep#", "step "), 60) for at in whole]
-    return Lanes(
+    return TimelineLanes(
         start=start,
         end=end,
         left_out=left_out,
@@ -129,7 +129,7 @@ def _lane(trace: Trace, track: int, bars: Ints, depth: Ints) -> Lane:
     return Lane(label=clean(label, 60), kind=("thread", "stream", "copies")[group], rows=rows)
 
 
-def interactive(window: Lanes) -> Interactive:
+def interactive(window: TimelineLanes) -> Interactive:
     """The timeline of a recording to zoom and pan in, opened at its step."""
     colours = [LOOKS.get(part, OTHER).colour for part in PARTS]
     used = sorted({number for lane in window.lanes for row in lane.rows for number in row[3]})

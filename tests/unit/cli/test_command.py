@@ -87,7 +87,7 @@ def test_without_a_terminal_waiting_is_told_once(capsys):
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path):
     for path in (tmp_path / "none" / "x.json", tmp_path):
         with pytest.raises(InvalidValue, match="cannot write"):
-            options.Output(json_file=path)
+            options.OutputOptions(json_file=path)
     with pytest.raises(PerfkitError, match="/dev/full: No space left"):
         options.write(Path("/dev/full"), "x")
 
@@ -165,12 +165,12 @@ def test_an_option_that_is_given_twice_is_refused(given):
 
 def test_standard_output_has_one_document():
     with pytest.raises(InvalidValue, match="standard output"):
-        options.Output(Path("-"), Path("-"))
+        options.OutputOptions(Path("-"), Path("-"))
 
 
 @pytest.mark.parametrize("file", ["json_file", "html_file"])
 def test_a_document_on_standard_output_has_it_alone(file, capsys):
-    options.Output(**{file: Path("-")}).show("it", ["what a reader sees"], {"a": 1})
+    options.OutputOptions(**{file: Path("-")}).show("it", ["what a reader sees"], {"a": 1})
     out, err = capsys.readouterr()
     assert "what a reader sees" in err
     assert out.strip().endswith("}") or out.strip().endswith("</html>")

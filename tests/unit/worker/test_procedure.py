@@ -10,7 +10,7 @@ import torch
 
 from perfkit.worker import procedure, timeline
 from perfkit.worker.messages import Block
-from perfkit.worker.procedure import Procedures, Step, drive
+from perfkit.worker.procedure import MeasuredStep, Procedures, drive
 
 NOTHING = frozenset()
 
@@ -36,7 +36,7 @@ class Subject:
         seconds = waited + next(self.compute)
         self.now += seconds
         self.taken += 1
-        return Step(seconds, waited, 4, marks=next(self.marks))
+        return MeasuredStep(seconds, waited, 4, marks=next(self.marks))
 
     @contextlib.contextmanager
     def hold(self):
@@ -148,7 +148,7 @@ def on_device(monkeypatch, device_s, marks=(NOTHING,)):
         if marked:
             device.wait()
             subject.now += 0.5  # an evaluation on the host
-        return Step(subject.now - start, 0.0, 4, marks=marked)
+        return MeasuredStep(subject.now - start, 0.0, 4, marks=marked)
 
     subject.step = step
     return subject

@@ -88,7 +88,7 @@ def test_the_gpu_check_tells_its_cases_apart(root, monkeypatch):
     assert "the driver is too old" in checkup._gpu(some, Found(error="the driver is too old")).remedy
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert "unset it" in checkup._gpu(some, Found()).remedy
-    assert checkup._gpu(some, Found(["H200"])) == checkup.Check("GPU", "H200, driver 470")
+    assert checkup._gpu(some, Found(["H200"])) == checkup.HealthCheck("GPU", "H200, driver 470")
     monkeypatch.setattr("platform.release", lambda: "5.15.167.4-microsoft-standard-WSL2")
     assert "Windows programs is not visible" in checkup._gpu(some, Found(["H200"])).detail
 

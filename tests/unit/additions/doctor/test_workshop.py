@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from perfkit.additions.doctor import checkup, workshop
-from perfkit.additions.doctor.checkup import Check
+from perfkit.additions.doctor.checkup import HealthCheck
 from perfkit.ladder.catalogue import PRESETS
 from perfkit.machine import cores
 from perfkit.machine.cores import CpuTimes
@@ -63,9 +63,9 @@ def test_the_minutes_of_chapter_02_follow_from_a_trial():
 
 
 def test_nothing_is_tried_on_a_machine_that_cannot_train(monkeypatch):
-    problem = Check("torch", "missing", "Install it", blocking=True)
+    problem = HealthCheck("torch", "missing", "Install it", blocking=True)
     monkeypatch.setattr(workshop.checkup, "checkup", lambda: [problem])
-    monkeypatch.setattr(workshop, "other_programs", lambda seconds: Check("other programs", "0%"))
+    monkeypatch.setattr(workshop, "other_programs", lambda seconds: HealthCheck("other programs", "0%"))
     found = workshop.checks(sources.plan(device="cpu", preset="smoke"), Progress())
     assert [check.name for check in found] == ["Python", "torch", "other programs"]
     text = terminal.text(checkup.sections("Ready?", found, []))

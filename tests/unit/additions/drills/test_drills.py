@@ -11,7 +11,7 @@ from perfkit.additions.drills import cards, score
 from perfkit.additions.drills.cards import Ratio
 from perfkit.additions.drills.panel import FIRST, LIMIT, Drill
 from perfkit.additions.drills.score import Given
-from perfkit.additions.lanes.figures import Bar, Side
+from perfkit.additions.lanes.figures import Bar, DrawnSide
 from perfkit.errors import InvalidValue
 from perfkit.show import terminal
 from tests.unit.notebook.conftest import _apart  # noqa: F401
@@ -63,7 +63,7 @@ def test_the_cards_have_more_than_one_limit():
 )
 def test_what_limits_a_step_is_read_from_its_rows(kernels, host, limit):
     rows = {"kernels": [Bar(*span, "compute") for span in kernels], "host": [Bar(*bar) for bar in host]}
-    assert cards.limit(Side(title="", step_ms=10.0, rows=rows)) == limit
+    assert cards.limit(DrawnSide(title="", step_ms=10.0, rows=rows)) == limit
 
 
 def test_a_copy_in_the_gap_counts_as_data():
@@ -71,7 +71,7 @@ def test_a_copy_in_the_gap_counts_as_data():
         "kernels": [Bar(6, 10, "compute"), Bar(16, 20, "compute")],
         "copy": [Bar(0, 6, "copy"), Bar(10, 16, "copy")],
     }
-    assert cards.limit(Side(title="", step_ms=10.0, rows=rows)) == "data"
+    assert cards.limit(DrawnSide(title="", step_ms=10.0, rows=rows)) == "data"
 
 
 def buttons(drill):

@@ -11,7 +11,7 @@ from perfkit.additions.inside import loop
 
 
 def test_the_figures_leave_out_the_first_steps():
-    steps = [loop.Step(seconds, waited=0.25, samples=8) for seconds in (6.0, 6.0, 1.0, 1.0, 1.0, 1.0)]
+    steps = [loop.LoopStep(seconds, waited=0.25, samples=8) for seconds in (6.0, 6.0, 1.0, 1.0, 1.0, 1.0)]
     table, hint = loop.contents(steps)
     assert hint.startswith("25% of a step waits for data") and "num_workers" in hint
     assert dict(table.rows) | {"samples/s": "8.00", "waiting for data": "25%"} == dict(table.rows)

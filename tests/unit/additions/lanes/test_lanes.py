@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from perfkit import machine
 from perfkit.additions import pipeline
 from perfkit.additions.lanes import panel, sides, stamps, step
-from perfkit.additions.lanes.figures import KINDS, Bar, Lanes, Side
+from perfkit.additions.lanes.figures import KINDS, Bar, DrawnSide, Lanes
 from perfkit.additions.trace.timeline import LOOKS
 from perfkit.errors import InvalidValue
 from perfkit.results import recordings
@@ -101,7 +101,7 @@ def test_a_simulated_worker_has_its_batches(tmp_path):
 
 
 def two(**later):
-    first = Side(
+    first = DrawnSide(
         title="before", step_ms=10, rows={"kernels": [Bar(4, 10, "compute", 0), Bar(14, 20, "compute", 1)]}
     )
     after = {
@@ -109,7 +109,7 @@ def two(**later):
         "step_ms": 6.5,
         "rows": {"kernels": [Bar(0.5, 6.5, "compute", 0), Bar(7, 13, "compute", 1)]},
     }
-    return Lanes([first, Side(**(after | later))])
+    return Lanes([first, DrawnSide(**(after | later))])
 
 
 def test_the_gap_that_closed_is_named_and_marked_where_it_was():
@@ -256,7 +256,7 @@ def test_a_training_on_a_cpu_is_measured_with_its_workers():
 @pytest.mark.parametrize(("ceiling_ms", "is_drawn"), [(0.5, True), (3.0, False), (None, False)])
 def test_a_cached_batch_that_came_out_slower_than_its_loop_is_no_ceiling(ceiling_ms, is_drawn):
     rows = {"kernels": [Bar(0.0, 1.0, "compute", 1)]}
-    side = Side(title="one", step_ms=1.0, rows=rows, steps=1, ceiling_ms=ceiling_ms)
+    side = DrawnSide(title="one", step_ms=1.0, rows=rows, steps=1, ceiling_ms=ceiling_ms)
     (ax,) = Lanes([side]).draw().axes
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
     assert ("ceiling: a cached batch" in labels) == is_drawn

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfkit.additions.patch.source import Refused, Source
+from perfkit.additions.patch.source import Refused, SourceFile
 from perfkit.additions.scripts.messages import Frame
 from perfkit.errors import PerfkitError
 
 
 def added(text):
-    source = Source("train.py", text.encode())
+    source = SourceFile("train.py", text.encode())
     end = ast.parse(text).body[0].value
     call = source.call_at(Frame("train.py", 1, end.end_lineno, 0, end.end_col_offset))
     source.set_arguments(call, "n=2")
@@ -54,7 +54,7 @@ def test_what_cannot_be_added_is_refused(text, reason):
 @pytest.mark.parametrize("data", [b"def f(:\n", "x = 'ä'\n".encode("latin-1")])
 def test_what_is_no_python_in_utf_8(data):
     with pytest.raises(PerfkitError, match="cannot read train.py as Python in UTF-8"):
-        Source("train.py", data)
+        SourceFile("train.py", data)
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_what_is_no_python_in_utf_8(data):
     ],
 )
 def test_a_line_is_below_the_import_of_torch_and_above_the_training(text):
-    source = Source("train.py", text.replace("#HERE\n", "").encode())
+    source = SourceFile("train.py", text.replace("#HERE\n", "").encode())
     source.add_after_imports("torch.set_num_threads(1)")
     assert source.edited().decode() == text.replace("#HERE", "torch.set_num_threads(1)")
 
 
 @pytest.mark.parametrize("text", ["train()\n", "import torch; train()\n", "from torch import nn\n"])
 def test_a_line_that_has_no_such_place_is_refused(text):
-    source = Source("train.py", text.encode())
+    source = SourceFile("train.py", text.encode())
     with pytest.raises(Refused):
         source.add_after_imports("torch.set_num_threads(1)")

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from perfkit.additions.ranks import causes
-from perfkit.additions.ranks.causes import Symptoms
+from perfkit.additions.ranks.causes import RankSymptoms
 from perfkit.additions.ranks.lateness import lateness
 from perfkit.additions.ranks.lines import line_of_difference, line_of_share
 from perfkit.additions.ranks.messages import Ddp, Exchange, LoaderOfRank, Stack, State, StepOfRank
@@ -32,7 +32,7 @@ def ranks(*computing, steps=20, step_s=1.0, **more):
 
 
 def found(states, cores=2, **more):
-    seen = Symptoms(states, lateness(states), len(states), cores, **more)
+    seen = RankSymptoms(states, lateness(states), len(states), cores, **more)
     return {finding.cause: finding for finding in causes.findings(seen)}
 
 

@@ -13,12 +13,12 @@ from perfkit.additions.scripts.run_account import (
     STEPS,
     RunAccount,
 )
-from perfkit.additions.scripts.script import Step
+from perfkit.additions.scripts.script import ScriptStep
 
 
 def account(*steps):
     script = SimpleNamespace(
-        settings={"observers": []}, steps=SimpleNamespace(count=0, now=Step()), sites=defaultdict(list)
+        settings={"observers": []}, steps=SimpleNamespace(count=0, now=ScriptStep()), sites=defaultdict(list)
     )
     kept = RunAccount(script)
     for step in steps:
@@ -29,7 +29,7 @@ def account(*steps):
 
 def step(seconds, *marks, **spent):
     spent = {"waiting": 0.1, **spent}
-    return Step(seconds=seconds, updated=0.2, spent=defaultdict(float, spent), marks=set(marks))
+    return ScriptStep(seconds=seconds, updated=0.2, spent=defaultdict(float, spent), marks=set(marks))
 
 
 def test_evaluation_checkpoints_and_compilation_are_parts_of_the_run_and_not_of_a_step():

@@ -8,7 +8,7 @@ import torch
 
 from perfkit.additions.scripts import messages
 from perfkit.additions.scripts.loaders import Loaders
-from perfkit.additions.scripts.script import Script, Step, Steps, size, tensors
+from perfkit.additions.scripts.script import Script, ScriptStep, StepDetector, size, tensors
 from perfkit.recipe import switches
 
 
@@ -17,7 +17,7 @@ class Seen:
 
     def __init__(self):
         self.steps = []
-        self.counter = Steps(self.steps.extend, 1)
+        self.counter = StepDetector(self.steps.extend, 1)
         self.counter.begin()
 
     def step(self, samples, *optimizers):
@@ -109,7 +109,7 @@ def test_a_model_on_several_gpus_is_said_to_be_timed_on_one(monkeypatch):
     for gpus, notes in (("0", 0), ("01", 1)):
         on = [SimpleNamespace(is_cuda=True, device=f"cuda:{number}") for number in gpus]
         monkeypatch.setattr(known, "parameters", lambda on=on: on)
-        known.on_steps([Step(samples=4)])
+        known.on_steps([ScriptStep(samples=4)])
         assert len(known.notes) == notes
     assert known.notes == ["the model is on cuda:0, cuda:1: times and memory are those of cuda:0"]
 

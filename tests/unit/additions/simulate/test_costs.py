@@ -8,7 +8,7 @@ import pytest
 from perfkit.additions.simulate import costs
 from perfkit.additions.simulate.costs import GPUS, gpu
 from perfkit.additions.simulate.fusion import fused
-from perfkit.additions.simulate.step import Allocate, Operator, Step, Tensor
+from perfkit.additions.simulate.step import Allocate, OperatorCall, StepEvents, Tensor
 from perfkit.errors import InvalidValue
 from tests.unit.additions.simulate.plans import of, planned
 
@@ -16,8 +16,8 @@ each_gpu = pytest.mark.parametrize("sheet", GPUS.values(), ids=GPUS)
 
 
 def seconds(sheet, name, inputs, output, precision="ieee", **attributes):
-    operator = Operator(f"aten.{name}", "forward", inputs, [output], attributes)
-    step = Step(events=[operator], conv_precision=precision, matmul_precision=precision)
+    operator = OperatorCall(f"aten.{name}", "forward", inputs, [output], attributes)
+    step = StepEvents(events=[operator], conv_precision=precision, matmul_precision=precision)
     return sum(seconds for _, kernels in costs.actions(step, sheet) for _, seconds in kernels)
 
 
@@ -92,11 +92,11 @@ def test_compiling_joins_neighbours_and_keeps_products():
 def test_what_only_one_kernel_uses_is_not_written():
     a, b, c = (Tensor((1000,), "float32", block=number) for number in (1, 2, 3))
     events = [
-        Allocate(4000, "workspace", 2), Operator("aten.mul", "forward", [a], [b]),
-        Allocate(4000, "activations", 3), Operator("aten.exp", "forward", [b], [c]),
+        Allocate(4000, "workspace", 2), OperatorCall("aten.mul", "forward", [a], [b]),
+        Allocate(4000, "activations", 3), OperatorCall("aten.exp", "forward", [b], [c]),
         Allocate(-4000, "workspace", 2),
     ]  # fmt: skip
-    step = fused(Step(events=events))
+    step = fused(StepEvents(events=events))
     [kernel] = step.operators
     assert (kernel.name, kernel.inputs, kernel.outputs) == ("fused", [a], [c])
     assert [block.block for block in of(step, Allocate)] == [3]

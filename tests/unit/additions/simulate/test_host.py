@@ -6,9 +6,9 @@ import pytest
 
 from perfkit.additions.simulate import host
 from perfkit.additions.simulate.costs import GPUS
-from perfkit.additions.simulate.host import ARTICLE, IDEAL, RUN_AHEAD, Host, Training
+from perfkit.additions.simulate.host import ARTICLE, IDEAL, RUN_AHEAD, Host, SimulatedTraining
 from perfkit.additions.simulate.prediction import Prediction
-from perfkit.additions.simulate.step import Copy, Fetch, Operator, Wait, Work
+from perfkit.additions.simulate.step import Copy, Fetch, OperatorCall, Wait, Work
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 
@@ -16,7 +16,7 @@ HOST = Host(name="test", processors=4, cores=4, fetch_ms=1.0, pageable_gbs=1.0, 
 
 
 def kernel(seconds, stream=0):
-    operator = Operator("aten.mm", "forward", [], [], stream=stream)
+    operator = OperatorCall("aten.mm", "forward", [], [], stream=stream)
     return operator, [(Work("gemm", 0.0), seconds)]
 
 
@@ -25,12 +25,12 @@ def outcome(around=HOST, copy=True, **switches):
     recipe = Recipe(batch_size=32).replace(**switches)
     batch = Copy(10_000_000, pinned=recipe.pin_memory, non_blocking=recipe.non_blocking)
     actions = [(Fetch(), []), *[(batch, [])] * copy, kernel(20e-3 if copy else 1e-6)]
-    return Training(around, recipe, 1e-3, 10.0).steady(actions)
+    return SimulatedTraining(around, recipe, 1e-3, 10.0).steady(actions)
 
 
 def done(*actions):
     """A training that has issued some events."""
-    training = Training(HOST, Recipe(), 0.0, 10.0)
+    training = SimulatedTraining(HOST, Recipe(), 0.0, 10.0)
     for action in actions:
         training.do(*action if isinstance(action, tuple) else (action,))
     return training

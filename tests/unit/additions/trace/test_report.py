@@ -10,7 +10,7 @@ from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.formats import TraceError
 from perfkit.additions.trace.profile import Profile
 from perfkit.additions.trace.table import Trace
-from perfkit.additions.trace.timeline import Lane, Lanes, interactive, lanes
+from perfkit.additions.trace.timeline import Lane, TimelineLanes, interactive, lanes
 from perfkit.show import document, html, terminal
 from perfkit.show.style import Figure
 from tests.unit.additions.trace.recording import AUTOGRAD, LOADER, MAIN, Recording, bars, step
@@ -130,7 +130,7 @@ def test_of_a_long_recording_the_timeline_has_what_is_near_the_step(tmp_path):
 
 def test_names_from_outside_cannot_leave_the_timeline():
     evil = "</script><script>alert(1)</script>"
-    page = html.page("x", [interactive(Lanes(lanes=[], texts=[evil], **ABOUT))])
+    page = html.page("x", [interactive(TimelineLanes(lanes=[], texts=[evil], **ABOUT))])
     assert "alert(1)</script>" not in page and page.count("<script") == 2
     text = page.split('id="pk-timeline-data">')[1].split("</script>")[0]
     assert json.loads(text)["texts"] == [evil]
@@ -140,5 +140,5 @@ def test_the_page_of_a_full_timeline_stays_below_4_mb():
     texts = [f"aten::operator{at}" for at in range(900)]
     columns = [[value] * timeline.MOST for value in (10**11, 20_456, 555, 1, 777)]
     lane = Lane(label="main", kind="thread", rows=[columns])
-    window = Lanes(lanes=[lane], texts=texts, **ABOUT)
+    window = TimelineLanes(lanes=[lane], texts=texts, **ABOUT)
     assert 1e6 < len(html.page("x", [interactive(window)])) < 4e6
