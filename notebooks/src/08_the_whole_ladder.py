@@ -74,7 +74,7 @@ Markdown("\n".join(f"- {rung.title}: {rung.published}" for rung in rungs if rung
 #
 # ```python
 # pk.LadderPanel(["compile", "data_loading"]).run()
-# pk.tune(minutes=10)  # search: workers, batch, precision, within the memory
+# pk.tune(minutes=10)  # search: workers, precision, compiling, within the memory
 # ```
 #
 # ## What is it worth?

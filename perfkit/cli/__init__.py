@@ -12,6 +12,7 @@ import io
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -120,7 +121,9 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 def errors_in_words() -> Iterator[None]:
     """Says what a person can act on in one line; anything else is a bug and keeps its traceback."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: complain(message)
+            yield
         sys.stdout.flush()
     except PerfkitError as problem:
         if isinstance(problem, RunFailed) and problem.output:

@@ -6,7 +6,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from perfkit import registry
-from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed, Stopped, StoreError, one_of
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed, Stopped, one_of
 from perfkit.machine import devices
 from perfkit.notebook.panel import Panel
 from perfkit.notebook.pieces import heading, row
@@ -154,8 +154,7 @@ class LadderPanel(Panel):
         failed = {run.reason: run.title for run in reversed(runs) if run.status == "failed"}
         if failed:
             raise RunFailed("; ".join(f"{title} failed: {why}" for why, title in reversed(failed.items())))
-        if self.store.lost:
-            raise StoreError("; ".join(self.store.lost), "What was measured is shown above; it is not kept")
+        self._require_stored()
         if any(run.status == "cancelled" for run in runs):
             raise Stopped(runs)
         job.check()

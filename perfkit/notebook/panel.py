@@ -17,7 +17,7 @@ import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
-from perfkit.errors import InvalidValue
+from perfkit.errors import InvalidValue, StoreError
 from perfkit.notebook.pieces import Status, row, text
 from perfkit.notebook.shown import CellOutput, Sectioned, current_cell, in_colab
 from perfkit.results.run import Run
@@ -144,6 +144,13 @@ class Panel(Sectioned):
         if not self.runs:
             raise InvalidValue("no run is shown", "Press Run, call .run(), or tick runs of a workbench")
         return self.runs
+
+    def _require_stored(self) -> None:
+        """Raises a StoreError if something that was measured, and is shown, could not be stored."""
+        lost = "; ".join(self.store.lost)
+        self.store.lost.clear()
+        if lost:
+            raise StoreError(lost, "What was measured is shown above; it is not kept")
 
     def _show_runs(self, runs: Sequence[Run]) -> None:
         """From now on, these are the runs that are shown."""

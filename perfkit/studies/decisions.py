@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from perfkit import workloads
 from perfkit.ladder.catalogue import OPTIMIZATIONS
-from perfkit.recipe import Recipe, Value
+from perfkit.recipe import Recipe, Value, allowed
 from perfkit.results.run import Run
 from perfkit.results.schema import Decision
 from perfkit.results.store import Decided, RunStore
@@ -45,9 +45,12 @@ def decide(store: RunStore, plan: Plan, run: Run, before: Run | None, kept: bool
 
 
 def settings(decisions: Mapping[str, Decided], names: Iterable[str]) -> dict[str, Value]:
-    """The switches that the decisions on these stages leave, in the order of the names."""
+    """The switches that the decisions on these stages leave, in the order of the names.
+
+    A switch or value of an older version that is unknown now is left out.
+    """
     switches: dict[str, Value] = {}
     for name in names:
         if name in decisions:
-            switches |= decisions[name].settings
+            switches |= allowed(decisions[name].settings)
     return switches

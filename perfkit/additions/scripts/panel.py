@@ -42,7 +42,6 @@ class ScriptPanel(Panel):
         self.plan = study.script_plan(self.launch, preset)
         self._edit, self._compared, self._seen = list[Content](), list[Content](), list[Content]()
         self._result: Comparison | None = None
-        self._sides = Candidate("as it is"), Candidate("as it is")
         self._controls = Controls(SETTABLE, lambda: self.status.say("press Run to measure"))
         command = self.launch.describe()
         about = "Some steps as they are: rate, waiting, profile, what to try, and what can be set"
@@ -95,6 +94,7 @@ class ScriptPanel(Panel):
         self._show_runs(runs)
         picture, proofs = figures.headline(runs), study.sides(result, [study.losses(*runs)])
         self._compared = [*map(Notice, sentences.notices(runs)), picture, result.describe(), *proofs]
+        self._require_stored()
 
     def _patch(self, job: Job) -> None:
         make = registry.load("perfkit.additions.patch.edits:make")

@@ -4,6 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -67,6 +68,11 @@ def test_an_error_is_one_line_and_an_exit_code(problem, code, text, monkeypatch)
 
     result = CliRunner().invoke(single("fail", fail), [])
     assert (result.exit_code, result.output) == (code, text)
+
+
+def test_a_warning_is_one_line_without_its_place_in_the_code():
+    result = CliRunner().invoke(single("warn", lambda: warnings.warn("mind the gap", stacklevel=2)), [])
+    assert (result.exit_code, result.output) == (0, "perfkit: mind the gap\n")
 
 
 def test_options_are_read_as_json_or_as_text():

@@ -7,6 +7,7 @@ from msgspec import structs
 
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
+from perfkit.results.schema import Decision
 from perfkit.results.store import RunStore
 from perfkit.studies import decisions
 from perfkit.studies.sources import plan
@@ -52,6 +53,13 @@ def test_a_deleted_baseline_leaves_the_decision_on_the_stage_as_it_is(store, lad
     assert decisions.settings(decisions.decided(store, ladder), ["data_loading"])["workers"] == 0
     store.delete([after.id])
     assert decisions.decided(store, ladder) == {}
+
+
+def test_a_switch_that_is_gone_since_is_left_out_of_a_decision(store, ladder):
+    _, after = measured(store)
+    old = {"workers": 3, "ranks": 2, "amp": "int4"}
+    store.decide(decisions.place(ladder), after, Decision(True, "user"), old)
+    assert decisions.settings(decisions.decided(store, ladder), ["data_loading"]) == {"workers": 3}
 
 
 def test_a_stage_whose_baseline_is_not_known_is_dropped_for_the_plain_loop(store, ladder):

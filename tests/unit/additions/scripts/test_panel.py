@@ -7,6 +7,7 @@ import pytest
 
 from perfkit import notebook as pk
 from perfkit.additions.scripts import panel as panels
+from perfkit.errors import StoreError
 from perfkit.show.style import Figure
 from tests.unit.additions.referee.test_referee import comparison
 
@@ -60,3 +61,19 @@ def test_continue_adds_to_the_rounds_of_the_same_sides_until_they_decide(panel, 
     click(panel, "Run")
     assert compared.asked[-1].earlier is None
     assert compared.asked[-1].sides[1].changes == {"channels_last": True}
+
+
+def test_a_result_that_could_not_be_stored_is_shown_and_told(panel, monkeypatch):
+    result = comparison(2.0)
+
+    def compared(a, b, plan, earlier, progress, store):
+        store.lost.append("as it is was measured, but not stored: the disk is full")
+        return result
+
+    monkeypatch.setattr(panels, "compare", compared)
+    panel.set(workers=2)
+    with pytest.raises(StoreError, match="the disk is full.*it is not kept"):
+        panel.run()
+    assert [*panel.runs] == [result.a, result.b]
+    monkeypatch.setattr(panels, "compare", Compared(result))
+    panel.run()  # what was lost before is not told again
