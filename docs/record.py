@@ -32,12 +32,9 @@ from perfkit.additions.drills import cards
 from perfkit.additions.lanes import panel
 from perfkit.additions.lanes.figures import Lanes
 from perfkit.errors import PerfkitError
-from perfkit.ladder.catalogue import KEPT
 from perfkit.machine import cores
-from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.run import Run
-from perfkit.results.schema import AGAIN
 from perfkit.show import figures
 from perfkit.studies.sources import Plan, Progress, opened
 
@@ -90,13 +87,17 @@ class Refused(PerfkitError):
 def ladder(folder: Path) -> list[str]:
     """The ladder of the README, with its pictures."""
     runs = measured(perfkit.plan("photos", preset="quick", device="cpu"))
-    disturbed = [f"{run.title} ({run.disturbed:.0%})" for run in runs if run.disturbed is not None]
-    if disturbed:
-        raise Refused(f"other programs disturbed {', '.join(disturbed)}", CLOSE)
+    _undisturbed(runs)
     (folder / LADDER).write_bytes(recordings.text(runs))
     for name, dark in PICTURES.items():
         (folder / name).write_bytes(figures.throughput(runs).png(dark))
     return [LADDER, *PICTURES]
+
+
+def _undisturbed(runs: list[Run]) -> None:
+    disturbed = [f"{run.title} ({run.disturbed:.0%})" for run in runs if run.disturbed is not None]
+    if disturbed:
+        raise Refused(f"other programs disturbed {', '.join(disturbed)}", CLOSE)
 
 
 def traces(folder: Path) -> list[str]:
@@ -153,43 +154,27 @@ def drills(folder: Path) -> list[str]:
     (folder / "drills").mkdir(exist_ok=True)
     names = []
     for number, asked in enumerate(cards.asked(), 1):
-        is_simulated = asked.device.startswith("sim:")
-        found = _simulated_card(asked) if is_simulated else _recorded_card(asked)
         names.append(f"drills/{number}.json")
-        (folder / names[-1]).write_bytes(msgspec.json.encode(found))
+        (folder / names[-1]).write_bytes(msgspec.json.encode(_card(asked)))
     return names
 
 
-def _simulated_card(asked: cards.Asked) -> cards.Recorded:
-    plan = perfkit.plan(stages=["baseline"], device=asked.device, host=asked.host, options=asked.options)
+def _card(asked: cards.Asked) -> cards.Recorded:
+    """A loop beside its changes: simulated, or measured here in the same rounds."""
+    preset = None if asked.device.startswith("sim:") else "quick"
+    where = {"device": asked.device, "host": asked.host if preset is None else None}
+    plan = perfkit.plan(preset=preset, stages=["baseline"], options=asked.options, **where)
     recipes = {"this loop": asked.recipe} | {name: asked.tried(name) for name in asked.tries}
     first, *runs = measured(plan.trying(recipes=tuple(recipes.items()), stages=()))
-    gains = {run.title: gain for run in runs if (gain := run.speedup("baseline"))}
+    _undisturbed([first, *runs])
+    gains = {run.title: gain for run in runs if not run.is_again and (gain := run.speedup("baseline"))}
     best = max(gains, key=lambda name: gains[name].ratio)
     with opened(plan, Progress(), panel.LOOK) as source:
         picture = panel.of_measured([first, next(run for run in runs if run.title == best)], source)
-    assert first.simulated
-    origin = f"Simulated: {first.simulated.gpu}, host {asked.host}; nothing ran on a GPU"
+    origin = recordings.provenance().describe()
+    if first.simulated:
+        origin = f"Simulated: {first.simulated.gpu}, host {asked.host}; nothing ran on a GPU"
     return cards.Recorded(origin, picture, gains)
-
-
-def _recorded_card(asked: cards.Asked) -> cards.Recorded:
-    """Of a recorded ladder, in which the loop was compared with each change."""
-    name = asked.device.partition(":")[2]
-    stages = [run for run in recordings.find(name) if run.status == "ok" and run.stage not in (AGAIN, KEPT)]
-    runs = {Recipe.from_dict(run.recipe): run for run in stages}
-    tried = {change: runs[asked.tried(change)] for change in asked.tries}
-    gains = {change: gain for change, run in tried.items() if (gain := run.speedup("previous"))}
-    best = max(gains, key=lambda change: gains[change].ratio)
-    run = tried[best]
-    if run.previous(stages) != runs[asked.recipe] or run.origin is None:
-        raise Refused(f"'{best}' was not compared with this loop in '{name}'", "Choose recorded stages")
-    before, after = panel.recorded(f"{name}-{run.stage}").sides
-    sides = [
-        msgspec.structs.replace(before, title="before: this loop"),
-        msgspec.structs.replace(after, title=f"after: {best}"),
-    ]
-    return cards.Recorded(run.origin.describe(), Lanes(sides), gains)
 
 
 MYSTERIES = {

@@ -23,9 +23,6 @@ Exactness = Literal["bitwise", "tolerance", "changes training"]
 """Whether losses stay the same, are rounded differently, or become others."""
 
 
-# ---------------------------------------------------------------- sizes
-
-
 @dataclass(frozen=True)
 class Size:
     """The batches of a ladder, by the name of its preset."""
@@ -115,9 +112,6 @@ def sizing(size: Size, target: Target) -> dict[str, Value]:
     }
 
 
-# ---------------------------------------------------------------- cards
-
-
 class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One named change of a recipe: the front matter of its card, and the prose below it."""
 
@@ -172,6 +166,8 @@ The stages of a group do not depend on each other, so they are measured in the s
 the bottleneck moves: after the workers, the batch, the layout that AMP needs. Compiling is dear to start."""
 DEAR = ("compile", "max_autotune")
 """Stages that are dear to start: each gets the time of two."""
+TOGETHER = {"amp_fewer_threads": ("amp", "cpu_threads")}
+"""Stages that are two others at once: tried beside these in a group that has both (`Climb`)."""
 LADDER = ("baseline", *(name for group in GROUPS for name in group))
 
 

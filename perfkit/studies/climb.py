@@ -31,10 +31,11 @@ def climb(
 
     The `store` keeps the runs, and knows how far equal processes differ; `lost` has what it cannot keep.
     Stages of a group (`catalogue.GROUPS`) are measured in the same rounds as the recipe that was kept before
-    it. A stage is kept if it is faster, if the plan says so, or if the preset has too few rounds for a
-    verdict. At the end everything that was kept is measured against the baseline: it may have been lucky, and
-    what helps alone may not help together. Nothing is built on a stage that fails; a workload that cannot be
-    loaded raises. A KeyboardInterrupt is raised after every process has ended.
+    it, two that may help only at once together as well (`catalogue.TOGETHER`). A stage is kept if it is
+    faster, if the plan says so, or if the preset has too few rounds for a verdict. At the end everything that
+    was kept is measured against the baseline: it may have been lucky, and what helps alone may not help
+    together. Nothing is built on a stage that fails; a workload that cannot be loaded raises. A
+    KeyboardInterrupt is raised after every process has ended.
 
     `earlier`: runs of the same plan, to whose rounds these are added.
     """
@@ -102,10 +103,15 @@ class _Climb:
             yield from self._end()
 
     def _candidates(self, number: int) -> list[Stage]:
-        """The stages of a group, each on top of what is kept."""
+        """The stages of a group, each on top of what is kept, and those that are two of them at once."""
         plan, target, kept = self._source.plan, self._source.target, self._kept.recipe
         names, changes = self._groups[number], plan.ladder.changes
-        return [rungs.stage_of(plan, target, name, kept, changes) for name in names]
+        stages = [rungs.stage_of(plan, target, name, kept, changes) for name in names]
+        acting = {stage.name for stage in stages if not stage.reason}
+        for name, parts in catalogue.TOGETHER.items():
+            if acting >= {*parts} and name not in plan.ladder.stages and plan.rule.rounds >= stats.MIN_ROUNDS:
+                stages.append(rungs.stage_of(plan, target, name, kept, changes))
+        return stages
 
     def _group(self, number: int) -> Iterator[Run]:
         source, candidates = self._source, self._candidates(number)
@@ -123,7 +129,7 @@ class _Climb:
         kept = self._kept_run = self._kept_run or before
         if any(run.disturbed is not None for run in runs):
             self._limit_s = source.plan.rule.noisy_limit_s
-        runs = [self._judged(run, kept, base) for run in runs]
+        runs = _chosen([self._judged(run, kept, base) for run in runs])
         self._keep(candidates, runs)
         yield from runs
 
@@ -146,6 +152,8 @@ class _Climb:
         """Has the next group built on the stages of this one that were kept."""
         pairs = zip(candidates, runs, strict=True)
         kept = [(stage, run) for stage, run in pairs if run.decision and run.decision.kept]
+        parts = [part for stage, _ in kept for part in catalogue.TOGETHER.get(stage.name, ())]
+        kept = [(stage, run) for stage, run in kept if stage.name not in parts]  # a plan may keep them, too
         if not kept:
             return
         self._kept = _together(self._kept, [stage for stage, _ in kept])
@@ -182,6 +190,24 @@ class _Climb:
         self._source.progress.later_s = left_s - own_s
         # To the full precision, however large the effects: they are multiplied, and people tell them.
         return replace(self._source.plan.rule, limit_s=own_s, cached=CACHED, part=0.0)
+
+
+def _chosen(runs: Sequence[Run]) -> list[Run]:
+    """The runs of a group; of two stages and both together, only the fastest of those that help stays kept.
+
+    That one helps has to be shown by its interval. Which of several that do is decided by their ratios: if
+    it is chance, they are about equally fast, and little is lost.
+    """
+    found = {run.stage: run for run in runs}
+    for name, parts in catalogue.TOGETHER.items():
+        rivals = [found[stage] for stage in (name, *parts) if name in found and stage in found]
+        helpful = [run for run in rivals if run.decision == Decision(True, "climb")]
+        for run in helpful:
+            best = max(helpful, key=lambda run: run.pairings[0].ratio.ratio)
+            if run is not best:
+                dropped = Decision(False, "climb", f"{best.title} is faster")
+                found[run.stage] = structs.replace(run, decision=dropped)
+    return [*found.values()]
 
 
 def _together(before: Stage, kept: Sequence[Stage]) -> Stage:

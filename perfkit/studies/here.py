@@ -19,7 +19,6 @@ from perfkit.recipe import Recipe
 from perfkit.results.rounds import aa_pairs
 from perfkit.results.run import Run
 from perfkit.results.schema import AGAIN
-from perfkit.results.stats import Spread
 from perfkit.rules import Target
 from perfkit.studies.measurement import Measurement
 from perfkit.studies.record import Record
@@ -88,8 +87,6 @@ class ThisMachine(Source):
             glibc=platform.libc_ver()[0] == "glibc",
         )
 
-    # ------------------------------------------------------------ processes
-
     def start(self, stage: Stage) -> tuple[Conversation, Trained]:
         """Starts the process of a stage, and returns once it is warm."""
         loss_steps = 1 if stage.title in self._started else self.plan.rule.loss_steps
@@ -130,8 +127,6 @@ class ThisMachine(Source):
         self.description = child.ask("describe", device=subject.device, **what)
         return child
 
-    # ------------------------------------------------------------ answers
-
     def look(self, recipe: Recipe, question: str, warm: bool = True, **arguments: Any) -> Any:
         rule = self.plan.rule
         child, _ = self.train(recipe, rule.loss_steps, rule.warmup_s if warm else 0.0)
@@ -145,7 +140,7 @@ class ThisMachine(Source):
         others = max(1, sum(side.is_open for side in sides) - 1)
         rule = replace(rule, budget_s=rule.budget_s * others)
         how = Machine(self.start, self.renew, self.description.facts.uuid, self.ask_more)
-        measured = Measured(sides, self._spread_of)
+        measured = Measured(sides, lambda *pair: self.spread([side.stage.recipe for side in pair]))
         record = Record(self._session, self.plan, self.description, measured)
         self._started.clear()
         if self._spare:  # nothing else has a zygote yet
@@ -174,9 +169,6 @@ class ThisMachine(Source):
         """Starts the zygotes of stages, which import torch at the same time."""
         for stage in stages:
             zygote.prepare(environment_of(stage.recipe.environment()), self._generation)
-
-    def _spread_of(self, own: Side, other: Side) -> Spread:
-        return self.spread([own.stage.recipe, other.stage.recipe])
 
     def ask_more(self, side: Side) -> None:
         """Asks what else is to be known of a side, before its processes end."""

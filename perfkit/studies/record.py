@@ -76,16 +76,16 @@ class Record:
             return ended(run)
         if side.failure:
             return ended(run, status="failed", reason=str(side.failure))
-        if not self._parts(side):
+        if not self._found.rounds_of(side):
             return ended(run, status="cancelled", reason="stopped before its first round")
         return self._measured(side)
 
-    def _parts(self, side: Side) -> list[list[Round]]:
-        """The rounds of each incarnation in which a side took part."""
-        return self._found.common_rounds(side, side)
-
     def _measured(self, side: Side) -> Run:
-        run, first, raw = self._begun[side], side.trained[0], _raw(side, self._parts(side))
+        run, first, raw = (
+            self._begun[side],
+            side.trained[0],
+            _raw(side, self._found.common_rounds(side, side)),
+        )
         fields = {name: getattr(first, name) for name in _AS_TRAINED}
         facts, compile_s = {**run.facts, **first.facts}, None
         if first.compile_counters.graphs:

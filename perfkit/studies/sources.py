@@ -25,9 +25,6 @@ from perfkit.worker.messages import Description
 _HERE = "perfkit.studies.here:ThisMachine"
 
 
-# ---------------------------------------------------------------- how a study is followed and stopped
-
-
 @dataclass(frozen=True)
 class Update:
     """What a study is doing now."""
@@ -91,17 +88,9 @@ class Progress:
         """A process is in a phase."""
         self.tell(Update(self._title, phase, self._done, left_s=self._left_s))
 
-    def share(self, phase: str, fraction: float) -> None:
-        """The work is in a phase, and so much of this part is done."""
-        self.reach(fraction)
-        self.phase(phase)
-
     def finish(self, run: Run) -> None:
         """A run has ended."""
         self.tell(Update(run.title, run.status, self._done, run))
-
-
-# ---------------------------------------------------------------- what is measured
 
 
 @dataclass(frozen=True)
@@ -176,9 +165,6 @@ class Plan:
     def keeping(self, stages: Sequence[str]) -> Self:
         """The same, where these stages are kept even if they are not faster."""
         return self.trying(keep=(*self.ladder.keep, *(optimization(name).name for name in stages)))
-
-
-# ---------------------------------------------------------------- the sources
 
 
 class Source:

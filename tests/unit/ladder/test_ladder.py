@@ -6,7 +6,7 @@ import pytest
 
 from perfkit.errors import InvalidValue
 from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import GROUPS, LADDER, OPTIMIZATIONS, PRESETS, exactness, sizing
+from perfkit.ladder.catalogue import GROUPS, LADDER, OPTIMIZATIONS, PRESETS, TOGETHER, exactness, sizing
 from perfkit.recipe import Recipe, switches
 from perfkit.rules import Target
 
@@ -41,6 +41,13 @@ def test_no_two_stages_of_a_group_set_the_same_switch_or_need_one_of_the_other(g
     for name in group:
         switch = switches()[OPTIMIZATIONS[name].switch]
         assert not (switch.idle_when and switch.idle_when[0] in own)
+
+
+@pytest.mark.parametrize(("name", "parts"), TOGETHER.items())
+def test_a_stage_that_is_two_at_once_sets_what_they_set_and_they_share_a_group(name, parts):
+    one, other = (OPTIMIZATIONS[part].settings for part in parts)
+    assert OPTIMIZATIONS[name].settings == {**one, **other}
+    assert any({*parts} <= {*group} for group in GROUPS) and name not in LADDER
 
 
 @pytest.mark.parametrize(

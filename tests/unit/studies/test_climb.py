@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from perfkit.errors import InvalidValue, RunFailed
-from perfkit.ladder.catalogue import KEPT, SO_FAR
+from perfkit.ladder.catalogue import KEPT, NOT_STAGES, SO_FAR
 from perfkit.results.schema import AGAIN
 from perfkit.results.store import RunStore
 from perfkit.studies.climb import climb, with_earlier
@@ -175,6 +175,92 @@ def test_it_is_said_if_what_helps_alone_does_not_help_together(machine, ladder, 
     assert bool(said) is is_said and not any("together" in text for text in again.warnings)
     if is_said:
         assert said[0].startswith("everything kept is slower than 'uint8 copy' promised (1.30×")
+
+
+BOTH = "amp_fewer_threads"
+AT_ONCE = ("amp", "cpu_threads", "compile")
+"""Two stages that are also tried together, and one that is built on them."""
+
+
+def of_both(amp, fewer, both):
+    """How fast a recipe is with AMP, with fewer threads, with both; compiled 1.5 times as fast."""
+
+    def rate(recipe):
+        one = amp if recipe.amp != "off" else 1.0
+        other = fewer if recipe.cpu_threads else 1.0
+        return 100.0 * (both if one != 1.0 != other else one * other) * 1.5**recipe.compile
+
+    return rate
+
+
+def test_two_stages_that_help_only_at_once_are_tried_together_and_kept(machine, ladder):
+    machine.rate = of_both(0.8, 0.7, 1.2)
+    runs = climb(ladder.trying(stages=AT_ONCE), RunStore())
+    assert [run.stage for run in runs] == ["baseline", "amp", "cpu_threads", BOTH, "compile", KEPT, AGAIN]
+    base, _, threads, both, compiled, final, _ = runs
+    assert {tuple(sorted(machine.slices()[at : at + 4])) for at in range(0, 20, 4)} == {(0, 1, 2, 3)}
+    assert (facts(runs)["amp"], facts(runs)["cpu_threads"]) == ("dropped: slower",) * 2
+    assert facts(runs)[BOTH] == "kept" and both.title == "AMP with fewer CPU threads"
+    assert both.pairing("previous").against == base.id and both.speedup("previous").ratio == pytest.approx(
+        1.2
+    )
+    assert both.recipe["amp"] == "bf16" and both.recipe["cpu_threads"] == threads.recipe["cpu_threads"] > 0
+    assert compiled.pairing("previous").against == both.id
+    assert compiled.recipe == {**both.recipe, "compile": True} == final.recipe
+    assert compiled.speedup("baseline").ratio == pytest.approx(1.2 * 1.5)
+    assert RunStore().get(both.id) == both
+
+
+@pytest.mark.parametrize(
+    ("rates", "told"),
+    [
+        ((1.2, 1.3, 1.4), [*["dropped: AMP with fewer CPU threads is faster"] * 2, "kept"]),
+        ((1.4, 0.7, 1.2), ["kept", "dropped: slower", "dropped: AMP is faster"]),
+        (
+            (1.2, 1.5, 1.3),
+            ["dropped: fewer CPU threads is faster", "kept", "dropped: fewer CPU threads is faster"],
+        ),
+        ((0.8, 0.7, 0.6), ["dropped: slower"] * 3),
+    ],
+)
+def test_of_two_stages_and_both_together_the_fastest_that_helps_is_kept(machine, ladder, rates, told):
+    machine.rate = of_both(*rates)
+    found = facts(climb(ladder.trying(stages=AT_ONCE)))
+    assert [found[name] for name in ("amp", "cpu_threads", BOTH)] == told
+
+
+def test_a_gain_counts_once_where_the_plan_keeps_a_part_of_what_is_kept_together(machine, ladder):
+    machine.rate = of_both(0.8, 0.7, 1.2)
+    runs = {run.stage: run for run in climb(ladder.trying(stages=AT_ONCE).keeping(["amp"]))}
+    assert runs["amp"].decision.kept and runs[BOTH].decision.kept and SO_FAR not in runs
+    assert runs["compile"].speedup("baseline").ratio == pytest.approx(1.2 * 1.5)
+
+
+def test_what_fails_together_is_not_kept_together(machine, ladder):
+    machine.rate = of_both(1.2, 1.3, 1.4)
+    is_both = lambda child: child.recipe.amp != "off" and child.recipe.cpu_threads
+    machine.fail("train", RunFailed("no", "x"), is_both)
+    runs = {run.stage: run for run in climb(ladder.trying(stages=AT_ONCE))}
+    assert runs[BOTH].status == "failed" and not runs["amp"].decision.kept
+    assert runs["compile"].recipe["cpu_threads"] and runs["compile"].recipe["amp"] == "off"
+
+
+@pytest.mark.parametrize(
+    ("stages", "settings", "rounds"),
+    [
+        (("amp", "compile"), {}, 5),
+        (("amp", "compile", "cpu_threads"), {}, 5),  # not in one group
+        (("amp", "cpu_threads"), {"amp": "bf16"}, 5),  # there is nothing to change
+        (("amp", "cpu_threads"), {}, 3),  # every stage is kept
+        (("amp", "cpu_threads", BOTH), {}, 5),
+    ],
+)
+def test_both_are_tried_only_in_a_group_that_has_both_and_where_both_act(
+    machine, ladder, stages, settings, rounds
+):
+    plan = ladder.trying(stages=stages, settings=settings)
+    runs = climb(replace(plan, rule=replace(plan.rule, rounds=rounds)))
+    assert [run.stage for run in runs if run.stage not in NOT_STAGES] == ["baseline", *stages]
 
 
 def test_runs_are_stored_and_told_in_the_order_of_the_ladder(machine, ladder):
