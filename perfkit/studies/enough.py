@@ -8,8 +8,7 @@ from perfkit.results.schema import AGAIN
 from perfkit.studies.sides import Measured, Side
 
 PART_OF_START = 0.25
-"""An incarnation is measured for this part of the time that its start took, or longer. Processes differ
-about as much as rounds, so even dear ones are renewed; a compiler's first start is the dearest."""
+"""An incarnation is measured for this part of its start or longer: processes differ as much as rounds do."""
 CHECK_EVERY = 5
 """Rounds after which it is looked whether more are needed: looking after each would stop at lucky ones."""
 
