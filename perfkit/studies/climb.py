@@ -32,10 +32,9 @@ def climb(
     The `store` keeps the runs, and knows how far equal processes differ; `lost` has what it cannot keep.
     Stages of a group (`catalogue.GROUPS`) are measured in the same rounds as the recipe that was kept before
     it, two that may help only at once together as well (`catalogue.TOGETHER`). A stage is kept if it is
-    faster, if the plan says so, or if the preset has too few rounds for a verdict. At the end everything that
-    was kept is measured against the baseline: it may have been lucky, and what helps alone may not help
-    together. Nothing is built on a stage that fails; a workload that cannot be loaded raises. A
-    KeyboardInterrupt is raised after every process has ended.
+    faster, if the plan says so, or if the preset has too few rounds for a verdict. At the end all that was
+    kept is measured against the baseline: what helps alone may not help together. Nothing is built on a stage
+    that fails. A workload that cannot be loaded raises, as does Ctrl-C, once every process has ended.
 
     `earlier`: runs of the same plan, to whose rounds these are added.
     """
@@ -195,8 +194,7 @@ class _Climb:
 def _chosen(runs: Sequence[Run]) -> list[Run]:
     """The runs of a group; of two stages and both together, only the fastest of those that help stays kept.
 
-    That one helps has to be shown by its interval. Which of several that do is decided by their ratios: if
-    it is chance, they are about equally fast, and little is lost.
+    It is the fastest by its ratio: if chance decides between two that help, little is lost.
     """
     found = {run.stage: run for run in runs}
     for name, parts in catalogue.TOGETHER.items():

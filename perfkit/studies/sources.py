@@ -88,6 +88,11 @@ class Progress:
         """A process is in a phase."""
         self.tell(Update(self._title, phase, self._done, left_s=self._left_s))
 
+    def share(self, phase: str, fraction: float) -> None:
+        """The work is in a phase, and so much of this part is done."""
+        self.reach(fraction)
+        self.phase(phase)
+
     def finish(self, run: Run) -> None:
         """A run has ended."""
         self.tell(Update(run.title, run.status, self._done, run))
