@@ -160,7 +160,7 @@ def drills(folder: Path) -> list[str]:
 
 
 def _card(asked: cards.Asked) -> cards.Recorded:
-    """A loop beside its changes: simulated, or measured here in the same rounds."""
+    """A loop and its changes: simulated, or measured here in the same rounds."""
     preset = None if asked.device.startswith("sim:") else "quick"
     where = {"device": asked.device, "host": asked.host if preset is None else None}
     plan = perfkit.plan(preset=preset, stages=["baseline"], options=asked.options, **where)

@@ -167,7 +167,7 @@ the bottleneck moves: after the workers, the batch, the layout that AMP needs. C
 DEAR = ("compile", "max_autotune")
 """Stages that are dear to start: each gets the time of two."""
 TOGETHER = {"amp_fewer_threads": ("amp", "cpu_threads")}
-"""Stages that are two others at once: tried beside these in a group that has both (`Climb`)."""
+"""Stages that are two others at once: a group that has both tries them together too (studies/climb.py)."""
 LADDER = ("baseline", *(name for group in GROUPS for name in group))
 
 
