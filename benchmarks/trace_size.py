@@ -21,14 +21,13 @@ from pathlib import Path
 import msgspec
 from perfkit.additions.trace.table import Trace
 from perfkit.additions.trace.analysis import analyse
-from perfkit.additions.trace.timeline import lanes
 peak = lambda: 1024 * int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
 before, began = peak(), time.perf_counter()
 {work}
 print(json.dumps({{"seconds": time.perf_counter() - began, "bytes": peak() - before}}))
 """
 DECODE = "msgspec.json.decode(gzip.open(sys.argv[1]).read())"
-ANALYSE = "loaded = Trace(sys.argv[1]); analyse(loaded); lanes(loaded)"
+ANALYSE = "loaded = Trace(sys.argv[1]); analyse(loaded)"
 
 
 def grown(source: dict[str, Any], events: int) -> Iterator[bytes]:

@@ -96,19 +96,6 @@ class Markdown(NamedTuple):
     text: str
 
 
-class Interactive(NamedTuple):
-    """A picture with its own script, for pages and notebooks; a terminal leaves it out."""
-
-    title: str
-    """What it shows, for those who do not see it."""
-    markup: str
-    """HTML, escaped by whoever made it."""
-    script: str
-    """JavaScript that draws it; nothing else on a page may run or load anything."""
-    height: int
-    """Pixels of its frame in a notebook."""
-
-
 class Section(NamedTuple):
     """A heading and what is below it; a string is a paragraph.
 
@@ -120,7 +107,7 @@ class Section(NamedTuple):
     folded: bool = False
 
 
-Content: TypeAlias = str | Notice | Bullets | Code | Markdown | Table | Figure | Interactive | Section
+Content: TypeAlias = str | Notice | Bullets | Code | Markdown | Table | Figure | Section
 Part = TypeVar("Part", Table, Figure)
 
 

@@ -13,7 +13,7 @@ from perfkit import machine
 from perfkit.additions.inside import looks
 from perfkit.additions.parity import study
 from perfkit.additions.trace.profile import profile
-from perfkit.additions.trace.timeline import lanes
+from perfkit.additions.trace.table import Trace
 from perfkit.ladder.catalogue import LADDER, NOT_STAGES
 from perfkit.machine import devices
 from perfkit.recipe import Recipe
@@ -105,7 +105,7 @@ def test_a_live_profile_has_kernels_copies_ranges_and_parts_that_sum(stage: str)
         assert sum(filter(None, step.breakdown_us.values())) == pytest.approx(step.duration_us)
     copied_from = {str(one.host_memory).lower() for one in made.analysis.transfers if one.direction == "HtoD"}
     assert copied_from and ("pinned" in copied_from) == (stage != "baseline")
-    assert {"data", "forward", "backward", "optimizer"} <= set(lanes(made.trace).texts)
+    assert {"data", "forward", "backward", "optimizer"} <= set(Trace(made.analysis.files[0]).texts)
 
 
 PREFETCH = "pin_memory=on,non_blocking=on,device_prefetch=on"

@@ -15,8 +15,6 @@ from perfkit.additions.trace.reader import Device
 from perfkit.additions.trace.table import PARTS, Trace, take
 
 _Row = TypeVar("_Row")
-_OF_DEVICE = ("kernel", "memcpy", "memset")
-"""Parts that are unknown where no device was recorded."""
 
 
 def analyse(trace: Trace | str | Path) -> model.Analysis:
@@ -26,52 +24,59 @@ def analyse(trace: Trace | str | Path) -> model.Analysis:
     shows = names.evidence(trace)
     steps, health, has_device = trace.steps, check(trace, shows), len(trace.device) > 0
     spoiled = {figure for problem in health for figure in problem.spoils}
-    unknown = set() if has_device else {*_OF_DEVICE}
-    if not has_device and not len(trace.calls):
-        unknown.add("runtime")
-    if "mean_us" in spoiled:
-        unknown = {*PARTS}
-
-    def parts(us: Floats) -> dict[str, float | None]:
-        values = zip(PARTS, us.tolist(), strict=False)
-        return {part: None if part in unknown else value for part, value in values}
-
-    duration, count = (steps.end - steps.start) / 1e3, len(steps.names) or 1
-    shares = partition(trace.layers, steps.start, steps.end)
-    hidden = np.array([steps.common(layer) for layer in trace.layers])
-    mean_us, rank = parts(shares.sum(axis=1) / 1e3 / count), trace.world.rank or 0
-    figures = {"mean_step_us": float(duration.mean()) if len(duration) else None, **_use(trace)}
+    unknown = _unknown(trace, spoiled)
+    count, rank = len(steps.names) or 1, trace.world.rank or 0
+    shares = partition(trace.layers, steps.start, steps.end) / 1e3
+    mean_us = _parts(shares.sum(axis=1) / count, unknown)
+    figures = _use(trace)
     figures |= dict.fromkeys(spoiled & figures.keys())
     analysis = model.Analysis(
         files=[str(trace.file.path)],
         device={**_device(trace, health), "ranks": [rank]},
         shows=shows,
         recorded_us=int(trace.table.end.max()) / 1e3,
-        steps_are="whole recording" if steps.is_whole else "inferred" if steps.inferred else "marked",
+        steps_are=steps.are,
         health=health,
         steps=structs(
             model.TraceStep,
             name=steps.names,
-            rank=[rank] * len(duration),
+            rank=[rank] * len(steps.names),
             start_us=(steps.start + trace.start) / 1e3,
-            duration_us=duration,
-            breakdown_us=[parts(row) for row in shares.T / 1e3],
+            duration_us=(steps.end - steps.start) / 1e3,
+            breakdown_us=[_parts(row, unknown) for row in shares.T],
         ),
         mean_us=mean_us,
-        exposed_and_hidden_us=parts(hidden / 1e3 / count),
         operators=operators(trace),
         kernels=kernels(trace),
         transfers=transfers(trace, count),
         syncs=syncs(trace, count) if has_device else [],
-        idle=_idle(trace) if has_device and len(duration) and "idle" not in spoiled else [],
+        idle=_idle(trace) if has_device and steps.names and "idle" not in spoiled else [],
         communication=_communication(trace, count, mean_us["communication"]),
         **figures,
     )
     return msgspec.structs.replace(analysis, diagnosis=diagnose(analysis))
 
 
+def _unknown(trace: Trace, spoiled: set[str]) -> set[str]:
+    """The parts of a step whose time is not known."""
+    if "mean_us" in spoiled:
+        return {*PARTS}
+    unknown = set() if len(trace.device) else {"kernel", "memcpy", "memset"}
+    if not len(trace.calls):
+        unknown.add("runtime")
+    if not len(trace.rows(Kind.CPU_OP, Kind.ANNOTATION, Kind.STEP)):
+        unknown |= {"dataloader", "cpu_op"}
+    return unknown
+
+
+def _parts(us: Floats, unknown: set[str]) -> dict[str, float | None]:
+    """The time of each part by its name."""
+    values = zip(PARTS, us.tolist(), strict=True)
+    return {part: None if part in unknown else value for part, value in values}
+
+
 def _use(trace: Trace) -> dict[str, Any]:
-    """How well the device is used during the steps S; None for what is not recorded.
+    """How long a step is, and how well the device is used during the steps S; None for what is not recorded.
 
     Utilisation: |K∩S| / |S|. Tensor Cores: shares of kernel time by `yes`, `no`, `unknown`.
     """
@@ -82,13 +87,9 @@ def _use(trace: Trace) -> dict[str, Any]:
     cores = dict.fromkeys(("yes", "no", "unknown"), 0.0)
     for name in np.flatnonzero(per_name).tolist():
         cores[names.tensor_core(trace.texts[name])] += float(per_name[name] / time.sum())
-
-    def share(rows: Ints) -> float | None:
-        return steps.common(trace.union(rows)) / steps.total if is_known else None
-
     return {
-        "gpu_utilization": share(kernels),
-        "gpu_utilization_with_copies": share(trace.device),
+        "mean_step_us": steps.total / 1e3 / len(steps.names) if steps.names else None,
+        "gpu_utilization": steps.common(trace.union(kernels)) / steps.total if is_known else None,
         "tensor_core": cores if time.any() else None,
     }
 
@@ -121,7 +122,7 @@ def _idle(trace: Trace) -> list[model.Idle]:
     it is in a `collective` itself where the device has none (gloo). What remains is `end_of_step` after the
     step's last device event, `unknown` where the launch was not recorded, and else `launch`: host code.
     """
-    steps, calls, table, busy = trace.steps, trace.calls, trace.table, trace.union(trace.device)
+    steps, table, busy = trace.steps, trace.table, trace.union(trace.device)
     last = np.concatenate((steps.start[:1], busy.end))[np.searchsorted(busy.end, steps.end, "right")]
     idle = gaps(union(busy, merge(steps.end[:-1], steps.start[1:])), steps.start[0], steps.end[-1])
     device = trace.device[np.argsort(table.start[trace.device], kind="stable")]
@@ -129,19 +130,9 @@ def _idle(trace: Trace) -> list[model.Idle]:
     launch = take(trace.launch, ends_it)
     cut = np.where(launch >= 0, np.clip(take(table.end, launch), idle.start, idle.end), idle.end)
     unclear = (launch < 0) & (ends_it >= 0)
-    waits, talk = trace.matching(calls, names.WAITS), trace.rows(Kind.COMMUNICATION)
-    host = {
-        "first_calls": names.first_calls(trace),
-        "data": trace.rows(Kind.DATALOADER),
-        "allocator": trace.matching(calls, names.ALLOCATES),
-        "gc": trace.matching(trace.rows(Kind.PYTHON), r"^Python GC$|gc\.collect>$"),
-        "copy": np.setdiff1d(trace.matching(calls, "(?i)memcpy"), waits),
-        "synchronisation": waits,
-        "collective": talk[:0] if len(trace.rows(Kind.COLLECTIVE)) else talk,
-    }
     layers = {
         "queued": merge(cut, idle.end),
-        **{cause: trace.union(rows) for cause, rows in host.items()},
+        **{cause: trace.union(rows) for cause, rows in _host(trace).items()},
         "end_of_step": merge(np.clip(last, steps.start, steps.end), steps.end),
         "unknown": merge(idle.start[unclear], idle.end[unclear]),
     }
@@ -156,6 +147,20 @@ def _idle(trace: Trace) -> list[model.Idle]:
     return sorted((row for row in rows if row.total_us), key=lambda row: -row.total_us)
 
 
+def _host(trace: Trace) -> dict[str, Ints]:
+    """What the host does while the device is idle: the rows of each cause, in order of priority."""
+    waits, talk = trace.matching(trace.calls, names.WAITS), trace.rows(Kind.COMMUNICATION)
+    return {
+        "first_calls": names.first_calls(trace),
+        "data": trace.rows(Kind.DATALOADER),
+        "allocator": trace.matching(trace.calls, names.ALLOCATES),
+        "gc": trace.matching(trace.rows(Kind.PYTHON), r"^Python GC$|gc\.collect>$"),
+        "copy": np.setdiff1d(trace.matching(trace.calls, "(?i)memcpy"), waits),
+        "synchronisation": waits,
+        "collective": talk[:0] if len(trace.rows(Kind.COLLECTIVE)) else talk,
+    }
+
+
 def _communication(trace: Trace, steps: int, exposed: float | None) -> dict[str, Any] | None:
     """Device time of collectives per step, `exposed` while no kernel or copy runs; None without any.
 
@@ -168,13 +173,9 @@ def _communication(trace: Trace, steps: int, exposed: float | None) -> dict[str,
     total = trace.steps.common(trace.union(collectives)) / 1e3 / steps
     return {
         "backend": trace.world.backend,
-        "world_size": trace.world.world_size,
         "total_us_per_step": total if len(collectives) else None,
         "exposed_us_per_step": exposed if len(collectives) else None,
     }
-
-
-# ---------------------------------------------------------------- tables
 
 
 def structs(row: type[_Row], /, **columns: Any) -> list[_Row]:
@@ -193,11 +194,11 @@ class Groups:
     def __init__(self, trace: Trace, rows: Ints, **keys: Ints) -> None:
         codes = [each + 1 for each in keys.values()]
         number = np.ravel_multi_index(codes, [each.max(initial=0) + 1 for each in codes])
-        _, first, self.of = np.unique(number, return_index=True, return_inverse=True)
+        _, self.first, self.of = np.unique(number, return_index=True, return_inverse=True)
         self.calls, self.time = np.bincount(self.of), trace.duration(rows) / 1e3
         """How many rows of each; µs of each row."""
         self.total = self.sum(self.time)
-        self.columns: dict[str, Any] = {key: trace.text(codes[first]) for key, codes in keys.items()}
+        self.columns: dict[str, Any] = {key: trace.text(codes[self.first]) for key, codes in keys.items()}
         """The parts of the keys, `calls` and `total_us`."""
         self.columns |= {"calls": self.calls, "total_us": self.total}
 
@@ -207,33 +208,22 @@ class Groups:
 
 
 def operators(trace: Trace) -> list[model.Operator]:
-    """By name, input shapes and types; sorted by self time on the device, else on the host."""
+    """By name; sorted by self time on the device, else on the host."""
     ops, op, table = trace.ops, trace.op, trace.table
-    groups = Groups(trace, ops, name=table.name[ops], inputs=table.inputs[ops])
-    inputs, total = (groups.columns.pop(name) for name in ("inputs", "total_us"))
-
-    def texts(at: int) -> list[str | None]:
-        return [pair[at].decode("utf-8", "replace") or None if pair else None for pair in inputs]
+    groups = Groups(trace, ops, name=table.name[ops])
+    total = groups.columns.pop("total_us")
 
     def under(rows: Ints) -> Floats:
         rows = rows[op[rows] >= 0]
         return np.bincount(op[rows], trace.duration(rows) / 1e3, len(table)).astype(np.float64)
 
     nested, device = under(ops), under(trace.device)
-    inclusive, own, above = device.copy(), device[ops], op[ops]
-    while len(above):
-        own, above = own[above >= 0], above[above >= 0]
-        inclusive += np.bincount(above, own, len(table))
-        above = op[above]
     unknown = 0 if len(trace.device) else np.nan
     rows = structs(
         model.Operator,
         **groups.columns,
-        input_shapes=texts(0),
-        input_dtypes=texts(1),
         host_total_us=total,
         host_self_us=groups.sum(np.maximum(groups.time - nested[ops], 0)),
-        device_total_us=groups.sum(inclusive[ops]) + unknown,
         device_self_us=groups.sum(device[ops]) + unknown,
     )
     return sorted(rows, key=lambda row: (-(row.device_self_us or 0.0), -row.host_self_us, row.name))
@@ -247,26 +237,24 @@ def _place(trace: Trace, rows: Ints) -> dict[str, Ints]:
 def kernels(trace: Trace) -> list[model.Kernel]:
     """By name, the longest in total first; with the place of its longest launch."""
     rows = trace.rows(*KERNELS)
+    rows = rows[np.argsort(-trace.duration(rows), kind="stable")]
     groups = Groups(trace, rows, name=trace.table.name[rows])
-    order, last = np.lexsort((groups.time, groups.of)), np.cumsum(groups.calls) - 1
-    time, places = groups.time[order], _place(trace, rows[order[last]])
+    longest = rows[groups.first]
     kernels = structs(
         model.Kernel,
         **groups.columns,
-        **{part: trace.text(codes) for part, codes in places.items()},
+        **{part: trace.text(codes) for part, codes in _place(trace, longest).items()},
         mean_us=groups.total / groups.calls,
-        max_us=time[last],
-        min_us=time[last - groups.calls + 1],
         tensor_core=map(names.tensor_core, groups.columns["name"]),
     )
     return sorted(kernels, key=lambda row: (-row.total_us, row.name))
 
 
 def _in_steps(trace: Trace, rows: Ints) -> Ints:
-    """All of them; of inferred steps those that begin during them, as start-up and tail are left out."""
+    """Those that begin between the start of the first step and the end of the last."""
     start, steps = trace.table.start[rows], trace.steps
     inside: Ints = rows[(start >= steps.start.min(initial=0)) & (start < steps.end.max(initial=0))]
-    return inside if steps.inferred else rows
+    return inside
 
 
 def transfers(trace: Trace, steps: int) -> list[model.Transfer]:
@@ -280,8 +268,8 @@ def transfers(trace: Trace, steps: int) -> list[model.Transfer]:
         rate = np.where(groups.total > 0, moved / groups.total / 1e3, np.nan)
     transfers = structs(
         model.Transfer,
-        direction=[names.found(names.DIRECTION, text) or text for text in texts],
-        host_memory=[names.found(names.HOST_MEMORY, text.lower()) for text in texts],
+        direction=[names.first("direction", text) or text for text in texts],
+        host_memory=[names.first("host_memory", text) for text in texts],
         **groups.columns,
         bytes=[None if np.isnan(size) else int(size) for size in moved],
         gb_per_s=rate,
@@ -292,15 +280,13 @@ def transfers(trace: Trace, steps: int) -> list[model.Transfer]:
 
 
 def syncs(trace: Trace, steps: int) -> list[model.Sync]:
-    """Runtime calls and operators that wait for the device, the longest in total first."""
-    calls, ops = trace.matching(trace.calls, names.WAITS), trace.matching(trace.ops, names.WAITING_OPERATORS)
-    rows = _in_steps(trace, np.concatenate((calls, ops)))
+    """Runtime calls that wait for the device, the longest in total first."""
+    rows = _in_steps(trace, trace.matching(trace.calls, names.WAITS))
     groups = Groups(trace, rows, call=trace.table.name[rows], **_place(trace, rows))
     syncs = structs(
         model.Sync,
         **groups.columns,
-        kind=["operator" if call.startswith("aten::") else "runtime" for call in groups.columns["call"]],
         calls_per_step=groups.calls / steps,
-        ms_per_step=groups.total / 1e3 / steps,
+        us_per_step=groups.total / steps,
     )
     return sorted(syncs, key=lambda row: -row.total_us)

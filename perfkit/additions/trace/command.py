@@ -7,6 +7,7 @@ import msgspec
 import typer
 
 from perfkit.additions.trace import profile as profiling
+from perfkit.additions.trace import ranks
 from perfkit.cli.options import Out, OutputOptions, RecipeOptions, StageName, check_writable, progress
 
 _FILE = "*.pt.trace.json[.gz], a folder or archive with one of each rank, or recorded:NAME"
@@ -23,12 +24,11 @@ def profile(
     """Profiles some steps of a recipe in a process of its own, and says where the time went."""
     check_writable(out)
     result = profiling.profile(steps=steps, stacks=stacks, out=out, recipe=stage, **training.where())
-    where = f"{result.trace.file.path}: open it in https://ui.perfetto.dev"
-    output.show("profile", [*result.sections(), where], msgspec.to_builtins(result.analysis))
+    output.show("profile", result.sections(), msgspec.to_builtins(result.analysis))
 
 
 def trace(file: Annotated[Path, typer.Argument(metavar="FILE", help=_FILE)], output: OutputOptions) -> None:
     """Reads a PyTorch profiler trace and says where the time went."""
     with progress() as follow:
-        view = profiling.read(file, follow.share)
-    output.show(f"trace {file.name}", view.sections(), msgspec.to_builtins(view.analysis))
+        result = profiling.Profile(ranks.read(file, follow.share))
+    output.show(f"trace {file.name}", result.sections(), msgspec.to_builtins(result.analysis))

@@ -10,9 +10,6 @@ import jinja2
 
 from perfkit.show import units
 
-_PLAIN = ("summary.jinja", "ranks.jinja", "use.jinja")
-"""Sentences, which are escaped where they are shown."""
-
 
 @cache
 def table(name: str) -> dict[str, Any]:
@@ -33,10 +30,7 @@ def us(value: float | None) -> str:
 
 
 def filled(template: str, **facts: Any) -> str:
-    """The text of a template; sentences have single spaces."""
-    loader = jinja2.PackageLoader(__package__, ".")
-    environment = jinja2.Environment(loader=loader, autoescape=lambda name: name not in _PLAIN)
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    """The sentences of a template, with single spaces; whoever shows them escapes them."""
+    environment = jinja2.Environment(loader=jinja2.PackageLoader(__package__, "."), autoescape=False)
     environment.filters |= {"us": us, "percent": units.percent, "clean": lambda name: units.clean(name, 60)}
-    text = environment.get_template(template).render(**facts)
-    return " ".join(text.split()) if template in _PLAIN else text
+    return " ".join(environment.get_template(template).render(**facts).split())

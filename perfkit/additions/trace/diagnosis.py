@@ -19,34 +19,34 @@ def diagnose(analysis: Analysis) -> list[Bottleneck]:
 
     Empty if nothing stands out, or if the trace is too damaged for a diagnosis (see `analysis.health`).
     """
-    step_us, rows = analysis.mean_step_us, []
-    if not step_us or analysis.mean_us["other"] is None or analysis.is_empty:
+    if not analysis.mean_step_us or analysis.mean_us["other"] is None or analysis.is_empty:
         return []
     device = "accelerator" if analysis.has_accelerator else analysis.device["kind"]
+    known = data.table("words")["bottleneck"].items()
+    rows = [_bottleneck(name, words, analysis) for name, words in known if device in words["on"]]
+    return sorted(filter(None, rows), key=lambda row: -row.exposed_us)
+
+
+def _bottleneck(name: str, words: dict[str, Any], analysis: Analysis) -> Bottleneck | None:
+    """The bottleneck of this name in words.toml; None below its threshold."""
+    length, of = analysis.mean_step_us or 0.0, "the recording" if analysis.is_whole else "a step"
     once = _idle(analysis, "first_calls")
-    if once < _FEW * step_us:
-        once = 0.0
-    of = "the recording" if analysis.is_whole else "a step"
-    for name, words in data.table("words")["bottleneck"].items():
-        if device not in words["on"]:
-            continue
-        length = step_us - once if once and name != "first-calls" else step_us
-        exposed = _exposed(analysis, words)
-        share = exposed / length if length else 0.0
-        if share < words["least"]:
-            continue
-        rest = " without first calls" if length < step_us else ""
-        message = words["message"].format(longest=_longest(analysis))
-        bottleneck = Bottleneck(
-            bottleneck=name.removesuffix("-cpu"),
-            message=f"{share:.0%} of {of}{rest}: {message}",
-            exposed_us=exposed,
-            share_of_step=share,
-            gain_at_most=1 / (1 - share) if share < _BOUNDED and not words.get("unbounded") else None,
-            try_next=[switch for switch in words.get("try", []) if _can_act(switch, analysis)],
-        )
-        rows.append(bottleneck)
-    return sorted(rows, key=lambda row: -row.exposed_us)
+    if once >= _FEW * length and name != "first-calls":
+        length -= once
+        of += " without first calls"
+    exposed = _exposed(analysis, words)
+    share = exposed / length if length else 0.0
+    if share < words["least"]:
+        return None
+    message = words["message"].format(longest=_longest(analysis))
+    return Bottleneck(
+        bottleneck=name.removesuffix("-cpu"),
+        message=f"{share:.0%} of {of}: {message}",
+        exposed_us=exposed,
+        share_of_step=share,
+        gain_at_most=1 / (1 - share) if share < _BOUNDED and not words.get("unbounded") else None,
+        try_next=[switch for switch in words.get("try", []) if _can_act(switch, analysis)],
+    )
 
 
 def _exposed(analysis: Analysis, words: dict[str, Any]) -> float:
@@ -55,8 +55,6 @@ def _exposed(analysis: Analysis, words: dict[str, Any]) -> float:
     exposed = analysis.mean_us.get(part) or 0.0
     if part == "memcpy":
         across = [row.us_per_step for row in analysis.transfers if row.direction in ("HtoD", "DtoH")]
-        if not across:
-            return 0.0
         exposed = min(exposed, sum(across))
     return exposed + _idle(analysis, cause)
 
@@ -67,11 +65,11 @@ def _idle(analysis: Analysis, cause: str) -> float:
 
 def _longest(analysis: Analysis) -> str:
     """The call in which the host waits longest."""
-    runtime = [row for row in analysis.syncs if row.kind == "runtime"]
-    if not runtime:
+    if not analysis.syncs:
         return ""
-    place = runtime[0].frame or runtime[0].operator or "no place"
-    return f", the longest in {runtime[0].call} ({place})"
+    longest = analysis.syncs[0]
+    place = longest.frame or longest.operator
+    return f", the longest in {longest.call}{f' ({place})' if place else ''}"
 
 
 def _can_act(switch: str, analysis: Analysis) -> bool:

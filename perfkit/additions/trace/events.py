@@ -54,9 +54,8 @@ class EventTable(SimpleNamespace):
 
 def joined(pieces: list[EventTable]) -> EventTable:
     """All rows; the pieces give theirs away column by column, so that nothing is held twice."""
-    return EventTable(
-        **{name: np.concatenate([vars(p).pop(name) for p in pieces]) for name in [*vars(pieces[0])]}
-    )
+    names = [*vars(pieces[0])]
+    return EventTable(**{name: np.concatenate([vars(piece).pop(name) for piece in pieces]) for name in names})
 
 
 class Tabulator:
@@ -66,15 +65,10 @@ class Tabulator:
         self.texts: dict[Any, int] = defaultdict(count().__next__)
         """Numbers distinct values in order of appearance; -1 is the number of none."""
         self.kinds, self.dropped = Kinds(), 0
-        self.threads: dict[tuple[str, str], str] = {}
-        """Names of threads by process and number."""
 
     def table(self, events: list[Event]) -> EventTable:
         """The rows of the events of interest; those with impossible times are left out and counted."""
         texts, nothing = self.texts, Args()
-        for event in events:
-            if event.ph == "M" and event.name == "thread_name" and event.args:
-                self.threads[str(event.pid), str(event.tid)] = event.args.name
         kinds = [self.kinds[event.ph, event.cat, event.name] for event in events]
         events = [event for event, kind in zip(events, kinds, strict=True) if kind]
         args = [event.args or nothing for event in events]
@@ -86,10 +80,6 @@ class Tabulator:
             kind=np.array([kind for kind in kinds if kind], np.int8),
             name=np.array([texts[event.name] for event in events], np.int32),
             thread=np.array([texts[event.pid, event.tid] for event in events], np.int32),
-            inputs=np.array(
-                [texts[bytes(a.dims), bytes(a.types)] if a.dims or a.types else -1 for a in args], np.int32
-            ),
-            stack=np.array([texts[a.stack] if a.stack else -1 for a in args], np.int32),
             start=start,
             end=start + length,
             correlation=np.array([a.correlation for a in args], np.int64),

@@ -29,8 +29,7 @@ def _fits(form: dict[str, Any], name: str, begin: bytes) -> bool:
         return name.lower().endswith(tuple(form["suffix"]))
     if "holds" in form:
         return re.search(form["holds"].encode(), begin) is not None
-    at = form.get("at", 0)
-    return any(begin.startswith(text.encode("latin-1"), at) for text in form["begins"])
+    return any(begin.startswith(text.encode("latin-1")) for text in form["begins"])
 
 
 def refusal(name: str, begin: bytes, is_cut: bool = False) -> TraceError:

@@ -7,7 +7,7 @@ import numpy as np
 
 from perfkit.additions.trace import data
 from perfkit.additions.trace.data import us
-from perfkit.additions.trace.events import Kind
+from perfkit.additions.trace.events import COPIES, KERNELS, Kind
 from perfkit.additions.trace.model import Health
 from perfkit.additions.trace.table import Trace
 from perfkit.show import units
@@ -27,7 +27,10 @@ def said(code: str, **facts: Any) -> Health:
 
 def check(trace: Trace, shows: list[str]) -> list[Health]:
     """Problems of a trace, which shows this of its program; what they spoil is set to None then."""
-    return [*_file(trace), *_steps(trace), *_recorded(trace, shows), *_launches(trace)]
+    problems = [*_file(trace), *_steps(trace)]
+    if not trace.file.truncated:  # else what seems to be missing may just be cut off
+        problems += [*_recorded(trace, shows), *_launches(trace)]
+    return problems
 
 
 def _file(trace: Trace) -> Iterator[Health]:
@@ -37,6 +40,9 @@ def _file(trace: Trace) -> Iterator[Health]:
         yield said("truncated")
     if trace.file.documents > 1:
         yield said("several_documents")
+    count = max(trace.processes(Kind.STEP), trace.processes(Kind.CPU_OP))
+    if count > 1:
+        yield said("several_processes", count=count)
     counts = {
         "bad_events": (trace.file.dropped, "event"),
         "repeated_events": (trace.repeated, "event"),
@@ -48,13 +54,11 @@ def _file(trace: Trace) -> Iterator[Health]:
 
 def _steps(trace: Trace) -> Iterator[Health]:
     marks, steps = len(trace.rows(Kind.STEP)), trace.steps
-    if steps.is_whole:
+    if steps.are == "whole recording":
         yield said("no_steps")
-    elif steps.inferred:
+    elif steps.are == "inferred":
         before, after = us(steps.start[0] / 1e3), us((trace.table.end.max() - steps.end[-1]) / 1e3)
-        yield said(
-            "inferred_steps", count=len(steps.names), source=steps.inferred, before=before, after=after
-        )
+        yield said("inferred_steps", count=len(steps.names), source=steps.source, before=before, after=after)
     elif left := marks - len(steps.names):
         yield said("duplicate_steps", left=left, count=marks)
     if steps.behind > 0.05 * steps.total:
@@ -66,10 +70,9 @@ def _recorded(trace: Trace, shows: list[str]) -> Iterator[Health]:
     listed = trace.devices
     name = units.clean(listed[0].name or "unnamed", 60) if listed else ""
     if len(trace.device):
-        threads = np.unique(trace.table.thread[trace.device]).tolist()
-        devices = {process for process, _ in (trace.texts[thread] for thread in threads)}
-        if len(devices) > 1:
-            yield said("several_devices", count=len(devices))
+        count = trace.processes(*KERNELS, *COPIES)
+        if count > 1:
+            yield said("several_devices", count=count)
         if "host" not in shows:
             yield said("no_host_events")
     elif not len(trace.ops):

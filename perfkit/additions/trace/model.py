@@ -25,15 +25,12 @@ class TraceStep(Struct, frozen=True, kw_only=True):
 
 
 class Operator(Struct, frozen=True, kw_only=True):
-    """Calls of one operator with one set of input shapes, over the whole trace."""
+    """Calls of one operator, over the whole trace."""
 
     name: str
-    input_shapes: str | None
-    input_dtypes: str | None
     calls: int
     host_total_us: float
     host_self_us: float
-    device_total_us: float | None
     device_self_us: float | None
 
 
@@ -51,8 +48,6 @@ class Kernel(Calls, frozen=True, kw_only=True):
 
     name: str
     mean_us: float
-    max_us: float
-    min_us: float
     tensor_core: str
 
 
@@ -68,12 +63,11 @@ class Transfer(Calls, frozen=True, kw_only=True):
 
 
 class Sync(Calls, frozen=True, kw_only=True):
-    """Calls that make the host wait. An operator row encloses the runtime call it makes: do not add them."""
+    """Calls of the runtime that make the host wait."""
 
     call: str
-    kind: str  # "runtime" or "operator"
     calls_per_step: float
-    ms_per_step: float
+    us_per_step: float
 
 
 class Idle(Struct, frozen=True, kw_only=True):
@@ -103,7 +97,6 @@ class TraceRank(Struct, frozen=True, kw_only=True):
     """One rank among several, per step. `waiting_us`: by how much its collectives exceed the shortest."""
 
     rank: int
-    file: str
     mean_step_us: float | None
     gpu_utilization: float | None
     computing_us: float | None
@@ -130,9 +123,7 @@ class Analysis(Struct, frozen=True, kw_only=True):
     steps: list[TraceStep]
     mean_step_us: float | None
     mean_us: dict[str, float | None]
-    exposed_and_hidden_us: dict[str, float | None]
     gpu_utilization: float | None
-    gpu_utilization_with_copies: float | None = None
     tensor_core: dict[str, float] | None
     operators: list[Operator]
     kernels: list[Kernel]

@@ -1,7 +1,5 @@
 """What names tell: Tensor Cores, copies, waits, the kind of accelerator, what sort of program ran."""
 
-import re
-
 import numpy as np
 
 from perfkit.additions.intervals import Ints
@@ -9,19 +7,16 @@ from perfkit.additions.trace import data
 from perfkit.additions.trace.events import KERNELS, Kind
 from perfkit.additions.trace.table import Trace
 
-DIRECTION, HOST_MEMORY = "HtoD|DtoH|DtoD|HtoH|PtoP", "pageable|pinned"
 ALLOCATES = (
     r"^(cuda|hip|cuMem)(Malloc|Free|HostAlloc|HostMalloc|HostRegister|HostUnregister|Alloc|Create|Map|Unmap)"
 )
 WAITS = r"Synchronize|^(cudaMemcpy|hipMemcpy|cuMemcpy)(?!.*Async)(?!.*Peer)"
 """Runtime calls that make the host wait for the device."""
-WAITING_OPERATORS = "^aten::(item|_local_scalar_dense|nonzero|is_nonzero)$"
 
 
-def found(pattern: str, name: str) -> str | None:
-    """The part of a name that fits."""
-    match = re.search(pattern, name)
-    return match[0] if match else None
+def first(group: str, text: str) -> str | None:
+    """The first entry of a group of names.toml that fits."""
+    return next(iter(_fitting(group, [text])), None)
 
 
 def tensor_core(name: str) -> str:

@@ -1,15 +1,12 @@
-"""A trace in a notebook: what it says, and its timeline."""
+"""A trace in a notebook."""
 
 from pathlib import Path
 from typing import Any
 
-from IPython.display import HTML
-
 from perfkit.additions.trace import profile as profiling
+from perfkit.additions.trace import ranks
 from perfkit.additions.trace.model import Analysis
-from perfkit.additions.trace.timeline import interactive, lanes
 from perfkit.notebook.shown import Shown, with_line
-from perfkit.show.html import fragment
 
 
 class TraceView(Shown[Analysis]):
@@ -25,13 +22,9 @@ class TraceView(Shown[Analysis]):
     """
 
     def __init__(self, file: str | Path = "", own: profiling.Profile | None = None) -> None:
-        self.profile = own or with_line(lambda now: profiling.read(file, now.share))
+        self.profile = own or with_line(lambda now: profiling.Profile(ranks.read(Path(file), now.share)))
         self.analysis = self.profile.analysis
         super().__init__(self.analysis, self.profile.sections())
-
-    def timeline(self, step: int = 0) -> HTML:
-        """A step's threads, streams and copies, to zoom and pan in."""
-        return HTML(fragment([interactive(lanes(self.profile.trace, step))]))
 
 
 def profile(*which: Any, **how: Any) -> TraceView:

@@ -6,18 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from perfkit.additions.looking import new_trace, prepared, profiled
-from perfkit.additions.trace import data, ranks
+from perfkit.additions.trace import data
 from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.data import us
 from perfkit.additions.trace.model import Analysis
-from perfkit.additions.trace.reader import Tell
-from perfkit.additions.trace.table import Trace
-from perfkit.additions.trace.timeline import LOOKS, OTHER, interactive, lanes
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe, switches
-from perfkit.show import units
+from perfkit.show import style, units
 from perfkit.show.document import Cell, Col, Content, Section, Table, tabulate
-from perfkit.show.style import Figure, Row
+from perfkit.show.style import Figure, Look, Row
 from perfkit.studies.sources import Progress
 
 _ROWS, _STEPS = 12, 12
@@ -28,17 +25,24 @@ _FORMATS = {
     **dict.fromkeys(("calls", "rank"), "{:,}".format),
     "bytes": units.size,
     "gain_at_most": units.times,
-    "ms_per_step": lambda ms: us(1e3 * ms),
 }
 """How a field is written that is no text, no time in µs and no plain number."""
 
 
+_WORDS = data.table("words")["part"]
+_LOOKS = {
+    "kernel": style.COMPUTES, "memcpy": style.COPIES, "memset": Look("", style.GREY, "xx"),
+    "communication": Look("", style.VERMILLION, "\\\\"), "runtime": style.LAUNCHES._replace(hatch="--"),
+    "dataloader": style.WAITS, "cpu_op": Look("", style.YELLOW, ".."), "other": Look("", "#bbbbbb"),
+}  # fmt: skip
+LOOKS = {part: look._replace(label=_WORDS[part]) for part, look in _LOOKS.items()}
+"""The words, colours and hatches of the parts of a step."""
+
+
 @dataclass(frozen=True)
 class Profile:
-    """A trace, and what it says."""
+    """What a trace says, and how it is shown."""
 
-    trace: Trace
-    """With several ranks, of the one that is shown."""
     analysis: Analysis
 
     def sections(self) -> list[Content]:
@@ -58,11 +62,11 @@ class Profile:
             Section("What stands out", [self._table("diagnosis"), self._table("health")]),
             Section("Ranks", talk),
             Section("The recording in a picture" if whole else "The steps in a picture", [self._breakdown()]),
-            Section("Timeline", [interactive(lanes(self.trace))] if analysis.steps else []),
             Section("Where the time goes" if whole else "Where a step goes", [self._mean_step()]),
             Section("How well the device is used", use),
             Section("Work", work),
             Section("Copies and waits", waits),
+            f"{analysis.files[0]}: open it in https://ui.perfetto.dev to see it on a timeline",
         ]
 
     def _spoiled(self, figure: str) -> str:
@@ -95,23 +99,23 @@ class Profile:
         if len(steps) > 1:
             steps.append(("mean", self.analysis.mean_step_us or 0.0, mean))
         for name, length, each in steps:
-            pieces = [((time or 0.0) / 1e3, LOOKS.get(part, OTHER)) for part, time in each.items()]
+            pieces = [((time or 0.0) / 1e3, LOOKS[part]) for part, time in each.items()]
             rows.append(Row(name.replace("ProfilerStep#", "step "), pieces, us(length)))
         return Figure("breakdown", title, rows, "ms", self._spoiled("mean_us") or "nothing was recorded")
 
     def _mean_step(self) -> Table:
         mean, step = self.analysis.mean_us, self.analysis.mean_step_us or 1.0
-        both = self.analysis.exposed_and_hidden_us
         columns = [
-            Col("part", lambda row: data.table("words")["part"][row[0]]),
+            Col("part", lambda row: _WORDS[row[0]]),
             Col("exposed", lambda row: row[1], us),
             Col("share", lambda row: row[1] / step, units.percent),
-            Col("exposed and hidden", lambda row: both.get(*row), us),
         ]
         known = [(part, time) for part, time in mean.items() if time is not None]
         note = data.table("words")["note"]["exposed"]
         if not self.analysis.has_accelerator:
             note += f" Other parts are {units.NOT_AVAILABLE}: {self.analysis.device['reason']}."
+        elif mean["cpu_op"] is None:
+            note += " What operators took on the host was not recorded."
         title = "The recording" if self.analysis.is_whole else "Mean step"
         return tabulate(columns, known, title, note, self._spoiled("mean_us"))
 
@@ -149,11 +153,6 @@ def _cell(field: str, row: Any) -> Cell | str:
     return Cell(value, us if "us" in field.split("_") else _FORMATS.get(field, units.number))
 
 
-def read(path: str | Path, tell: Tell) -> Profile:
-    """A trace, or those of several ranks in a folder or an archive; raises what `ranks.read` raises."""
-    return Profile(*ranks.read(Path(path), tell))
-
-
 def profile(
     workload: str | None = None,
     recipe: Recipe | str | None = None,
@@ -183,5 +182,4 @@ def profile(
         raise InvalidValue(f"cannot write a trace to {path}", "Give a name that ends in .json or .json.gz")
     path.parent.mkdir(parents=True, exist_ok=True)
     with prepared(workload, recipe, where, progress) as (source, used):
-        trace = Trace(profiled(source, used, steps, path, stacks))
-    return Profile(trace, analyse(trace))
+        return Profile(analyse(profiled(source, used, steps, path, stacks)))

@@ -22,6 +22,8 @@ from perfkit.additions.trace.reader import Tell
 from perfkit.additions.trace.table import Trace
 from perfkit.show import units
 
+_TRACE = re.compile(r"(.*/)?(?!\._)[^/]+\.json(\.gz)?", re.IGNORECASE)
+"""The name of what may be a trace; macOS adds ._NAME for each NAME to an archive."""
 _MOST = 64
 """Ranks that are read."""
 _LATE = 0.05
@@ -33,15 +35,14 @@ class _Read(NamedTuple):
 
     number: int
     path: Path
-    opens: Callable[[], Any]
     analysis: Analysis
     collectives: list[str]
     us_per_step: Any
     """Of each collective; an array."""
 
 
-def read(path: Path, tell: Tell) -> tuple[Trace, Analysis]:
-    """A trace, or those of several ranks: of these the one that is late, else the first.
+def read(path: Path, tell: Tell) -> Analysis:
+    """What a trace says, or those of several ranks: of these the one that is late, else the first.
 
     Raises:
         InvalidValue: it cannot be read.
@@ -50,44 +51,49 @@ def read(path: Path, tell: Tell) -> tuple[Trace, Analysis]:
     with _files(path) as files:
         if len(files) < 2:
             file = next(iter(files), path)
-            trace = Trace(file, files.get(file), tell)
-            return trace, analyse(trace)
+            return analyse(Trace(file, files.get(file), tell))
         each, left_out = _each(files, tell)
-        shown, among = _among(path, each) if len(each) > 1 else (each[0], {})
-        health = [*shown.analysis.health, *among.pop("health", [])]
-        if left_out:
-            health.append(said("not_traces", names=units.clean(", ".join(left_out), 200)))
-        analysis = msgspec.structs.replace(shown.analysis, health=health, **among)
-        return Trace(shown.path, shown.opens, tell), analysis
+    analysis = each[0].analysis
+    if len(each) > 1:
+        _check(path, each)
+        analysis = _together(each)
+    if left_out:
+        health = said("not_traces", names=units.clean(", ".join(left_out), 200))
+        analysis = msgspec.structs.replace(analysis, health=[*analysis.health, health])
+    return analysis
 
 
-def _among(path: Path, each: list[_Read]) -> tuple[_Read, dict[str, Any]]:
-    """The rank that is shown, and what is said of all of them.
-
-    Raises:
-        TraceError: they are not one of each rank.
-    """
+def _check(path: Path, each: list[_Read]) -> None:
+    """Refuses traces that are not one of each rank, such as those of stages."""
     numbers = [rank.number for rank in each]
     for rank in each:
         if rank.number < 0 or numbers.count(rank.number) > 1:
             why = "does not say its rank" if rank.number < 0 else f"is not the only one of rank {rank.number}"
-            raise TraceError(f"{path}: of several traces, {rank.path.name} {why}", "Give one of the files")
+            names = units.clean(", ".join(rank.path.name for rank in each), 400)
+            what = f"{path} holds {len(each)} traces, but not one of each rank: {rank.path.name} {why}"
+            raise TraceError(what, f"Give one of them by itself: {names}")
+
+
+def _together(each: list[_Read]) -> Analysis:
+    """The analysis of the rank that is shown, with what is said of all of them."""
     rows, late = _compared(each)
     shown = late or each[0]
     others = [rank for rank in each if rank is not shown]
     errors = [
-        msgspec.structs.replace(problem, message=f"rank {rank.number}: {problem.message}", spoils=[])
+        said("other_rank", rank=rank.number, message=problem.message)
         for rank in others
         for problem in rank.analysis.health
         if problem.severity == "error"
     ]
-    return shown, {
-        "files": [str(rank.path) for rank in (shown, *others)],
-        "device": {**shown.analysis.device, "ranks": [rank.number for rank in (shown, *others)]},
-        "ranks": rows,
-        "late_rank": late.number if late else None,
-        "health": [*errors, said("several_ranks", rank=shown.number, why=", which is late" if late else "")],
-    }
+    why = ", which is late" if late else ""
+    return msgspec.structs.replace(
+        shown.analysis,
+        files=[str(rank.path) for rank in (shown, *others)],
+        device={**shown.analysis.device, "ranks": [rank.number for rank in (shown, *others)]},
+        ranks=rows,
+        late_rank=late.number if late else None,
+        health=[*shown.analysis.health, *errors, said("several_ranks", rank=shown.number, why=why)],
+    )
 
 
 @contextlib.contextmanager
@@ -97,7 +103,7 @@ def _files(path: Path) -> Iterator[dict[Path, Callable[[], Any]]]:
         opens: dict[str, Callable[[], Any]] = {}
         try:
             if path.is_dir():
-                opens = {file.name: partial(file.open, "rb") for file in path.iterdir()}
+                opens = {file.name: partial(file.open, "rb") for file in path.iterdir() if file.is_file()}
             elif path.is_file() and zipfile.is_zipfile(path):
                 archive = stack.enter_context(zipfile.ZipFile(path))
                 opens = {name: partial(archive.open, name) for name in archive.namelist()}
@@ -106,9 +112,9 @@ def _files(path: Path) -> Iterator[dict[Path, Callable[[], Any]]]:
                 opens = {each.name: partial(tar.extractfile, each) for each in tar if each.isfile()}
         except formats.DAMAGED as error:
             raise TraceError(f"{path}: this archive is cut off or damaged", "Copy it again") from error
-        named = sorted(name for name in opens if name.lower().endswith((".json", ".json.gz")))
+        named = sorted(filter(_TRACE.fullmatch, opens))
         if len(named) > _MOST or (path.is_dir() and not named):
-            what = f"{path}: {len(named)} files in it end in .json or .json.gz"
+            what = f"{path}: {len(named) or 'no'} files in it end in .json or .json.gz"
             raise TraceError(what, f"Name a folder with one trace of each rank, at most {_MOST}")
         yield {path / name: opens[name] for name in named}
 
@@ -134,13 +140,14 @@ def _each(files: dict[Path, Callable[[], Any]], tell: Tell) -> tuple[list[_Read]
             if len(left_out) == len(files):
                 raise
             continue
-        in_name = re.search(r"rank\D?(\d+)", name.name)
-        told = trace.world.rank
-        number = told if told is not None else int(in_name[1]) if in_name else -1
+        number = trace.world.rank
+        if number is None:
+            in_name = re.search(r"rank\D?(\d+)", name.name)
+            number = int(in_name[1]) if in_name else -1
         rows = trace.rows(Kind.COLLECTIVE)
         rows = rows[np.argsort(trace.table.start[rows], kind="stable")]
         names, us = trace.text(trace.table.name[rows]), trace.duration(rows) / 1e3
-        each.append(_Read(number, name, opens, analyse(trace), names, us / (len(trace.steps.names) or 1)))
+        each.append(_Read(number, name, analyse(trace), names, us / (len(trace.steps.names) or 1)))
     return sorted(each, key=lambda rank: rank.number), left_out
 
 
@@ -166,7 +173,6 @@ def _row(rank: _Read, waiting_us: float | None) -> TraceRank:
     talk = rank.analysis.communication or {}
     return TraceRank(
         rank=rank.number,
-        file=str(rank.path),
         mean_step_us=rank.analysis.mean_step_us,
         gpu_utilization=rank.analysis.gpu_utilization,
         computing_us=rank.analysis.mean_us["kernel"],

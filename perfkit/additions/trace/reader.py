@@ -45,12 +45,8 @@ class Args(Struct, gc=False):
     correlation: _Id = -1
     bytes: _Id = -1
     size: _Id = -1  # where ROCm puts the bytes of a copy: at its launch
-    dims: Raw = msgspec.field(name="Input Dims", default=Raw())
-    types: Raw = msgspec.field(name="Input type", default=Raw())
-    stack: str = msgspec.field(name="Call stack", default="")
     operator: float | None = msgspec.field(name="External id", default=None)
     frame: float | None = msgspec.field(name="Python id", default=None)
-    name: str = ""  # of a thread
 
 
 class Event(Struct, gc=False):
@@ -225,7 +221,7 @@ def _cuts(text: bytes) -> Iterator[tuple[bytes, bytes | None]]:
     """What may be events, and what follows if the list ends there: more than once only in odd arguments."""
     yield text, None
     for end in islice(_END.finditer(text), 8):
-        yield text[: end.start(1)], text[end.end() :]
+        yield text[: end.start(1)].rstrip(_COMMA), text[end.end() :]
 
 
 def _decode(text: bytes, kind: type[_T]) -> _T | None:
@@ -239,7 +235,7 @@ _LIST = re.compile(rb"\[\s*(\{|\]|$)")
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*")')
 _LAST = re.compile(rb"(?s:.*)" + _BETWEEN.pattern)
-_END = re.compile(rb'(?:\A|\})\s*(\])(?=\s*(?:,\s*"|[}\[{]|\Z))')
+_END = re.compile(rb'(?:\A|\})[\s,]*(\])(?=\s*(?:,\s*"|[}\[{]|\Z))')
 _ESCAPES = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 _NOT_A_NUMBER = re.compile(rb"([:,\[]\s*)-?(?:NaN|nan|Infinity|inf)(?=\s*[,}\]])")
 _CONTROL = bytes(32 if byte < 32 else byte for byte in range(256))

@@ -15,7 +15,6 @@ from perfkit.additions.trace import data
 from perfkit.additions.trace.events import COPIES, KERNELS, EventTable, Kind, Tabulator, joined
 from perfkit.additions.trace.reader import Device, Reader, Tell, World, find
 
-WHOLE = "whole trace"
 PARTS = (*data.table("names")["parts"]["device"], "other")
 """What a step is made of, in order of priority; the last is the rest."""
 _HOURS_NS = 6 * 3600 * 10**9
@@ -25,8 +24,8 @@ _HOURS_NS = 6 * 3600 * 10**9
 class Trace:
     """The events of interest of a trace as one `table`, and what follows from it.
 
-    Rows have the order of the file, times are in ns from the first event on. Names, threads, inputs (pairs of
-    dims and types) and stacks are numbers of `texts`; -1 is none.
+    Rows have the order of the file, times are in ns from the first event on. Names and threads are numbers of
+    `texts`; -1 is none.
 
     Args:
         path: the file, of one rank; `recorded:NAME` is one that comes with perfkit.
@@ -44,7 +43,7 @@ class Trace:
         self.file, rows = Reader(find(path), opens, tell), Tabulator()
         self.table = joined([rows.table(events) for events in self.file.pieces()])
         self.file.dropped += rows.dropped
-        self.texts, self.threads, self.kinds = [*rows.texts], rows.threads, rows.kinds
+        self.texts, self.kinds = [*rows.texts], rows.kinds
         if not len(self.table):
             raise self.file.refusal()
         self.file.dropped += self._keep(_near(self.table))
@@ -107,6 +106,11 @@ class Trace:
         """The distinct names of rows."""
         return self.text(np.unique(self.table.name[rows]))
 
+    def processes(self, *kinds: Kind) -> int:
+        """How many processes, or devices, have rows of these kinds."""
+        threads = np.unique(self.table.thread[self.rows(*kinds)])
+        return len({process for process, _ in self.text(threads)})
+
     def text(self, codes: Ints) -> list[Any]:
         """The texts of numbers; None for -1."""
         return [self.texts[code] if code >= 0 else None for code in codes.tolist()]
@@ -126,22 +130,14 @@ class Trace:
         return tuple(self.union(self.rows(*map(Kind.__getitem__, kinds))) for kinds in parts.values())
 
     @cached_property
-    def track(self) -> Ints:
-        """For each row its thread, plus 2³² on a stream, twice that for copies."""
-        track: Ints = self.table.thread.astype(np.int64)
-        for group, kinds in enumerate((KERNELS, COPIES), 1):
-            track[self.rows(*kinds)] += group << 32
-        return track
-
-    @cached_property
     def parent(self) -> Ints:
-        """For each row the last one of its track that began before it and is open at its start, or -1.
+        """For each row the last one of its thread that began before it and is open at its start, or -1.
 
         Of rows with the same times, the operator is outside of the call.
         """
         table = self.table
-        order = np.lexsort((-table.kind, -table.end, table.start, self.track))
-        start, is_first = table.start[order], np.diff(self.track[order], prepend=-1) > 0
+        order = np.lexsort((-table.kind, -table.end, table.start, table.thread))
+        start, is_first = table.start[order], np.diff(table.thread[order], prepend=-1) > 0
         end = np.maximum(table.end[order], start + 1)
         above = np.where(is_first, -1, np.arange(-1, len(order) - 1))
         rows = np.flatnonzero(~is_first)
@@ -173,21 +169,20 @@ class Trace:
 
     @cached_property
     def frame(self) -> Ints:
-        """For each row the user's `file.py:line` that led to it, a number of `texts`, or -1.
+        """For each row the user's `file.py:line` of the Python frame around it or its launch, or -1.
 
-        Of the Python frame around it or its launch, else in its operator's stack.
+        A number of `texts`.
         """
-        table, every = self.table, np.arange(len(self.table))
-        is_frame = table.kind == Kind.PYTHON
-        stacks, inverse = np.unique(np.where(is_frame, table.name, table.stack), return_inverse=True)
-        found = [_user_line(text or "") for text in self.text(stacks)]
-        numbers = {line: len(self.texts) + at for at, line in enumerate(dict.fromkeys(filter(None, found)))}
-        self.texts += numbers
-        lines = np.array([numbers.get(line or "", -1) for line in found], np.int64)[inverse]
-        around = self._around(is_frame & (lines >= 0))
-        by_time = take(lines, around[np.where(self.launch >= 0, self.launch, every)])
-        op = np.where(table.kind == Kind.CPU_OP, every, self.op)
-        return np.where(by_time >= 0, by_time, take(lines, op))
+        names, known = self.table.name, dict[str, int]()
+        lines = np.full(len(self.texts), -1)
+        for name in np.unique(names[self.rows(Kind.PYTHON)]).tolist():
+            found = _FRAME.match(self.texts[name])
+            if found and not _LIBRARY.search(found[1]):
+                lines[name] = known.setdefault(f"{found[1]}:{found[2]}", len(lines) + len(known))
+        self.texts += known
+        line = np.where(self.table.kind == Kind.PYTHON, lines[names], -1)
+        around = self._around(line >= 0)
+        return take(line, around[np.where(self.launch >= 0, self.launch, np.arange(len(line)))])
 
     @cached_property
     def steps(self) -> "Steps":
@@ -196,17 +191,23 @@ class Trace:
         Each begins when the device has finished what was launched before it, and ends with its own work.
         """
         table, marks = self.table, self.rows(Kind.STEP)
-        marks = marks[np.lexsort((-table.end[marks], table.start[marks]))]
-        first, last, names, inferred = table.start[marks], table.end[marks], self.text(table.name[marks]), ""
-        if not len(marks):
-            edges, inferred = self._edges()
-            first, last = edges[:-1], edges[1:]
-            names = [f"step {number}" for number in range(2, len(edges) + 1)]
-        if not len(first):
-            return Steps(np.array([0]), np.array([table.end.max()]), [WHOLE])
-        calls, done = self.launch[self.launched], table.end[self.launched]
-        step = np.searchsorted(first, table.start[calls], "right") - 1
-        inside = (step >= 0) & (table.end[calls] <= last[step])
+        if len(marks):
+            marks = marks[np.lexsort((-table.end[marks], table.start[marks]))]
+            return self._timed(table.start[marks], table.end[marks], self.text(table.name[marks]))
+        edges, source = self._edges()
+        if not len(edges):
+            return Steps(np.array([0]), np.array([table.end.max()]), ["whole trace"], "whole recording")
+        names = [f"step {number}" for number in range(2, len(edges) + 1)]
+        return self._timed(edges[:-1], edges[1:], names, "inferred", source)
+
+    def _timed(
+        self, first: Ints, last: Ints, names: list[str], are: str = "marked", source: str = ""
+    ) -> "Steps":
+        """The steps between these times of the host, each with the device's work that it launched."""
+        calls, done = self.launch[self.launched], self.table.end[self.launched]
+        started = self.table.start[calls]
+        step = np.searchsorted(first, started, "right") - 1
+        inside = (step >= 0) & (self.table.end[calls] <= last[step])
         ready, latest = first.copy(), last.copy()
         np.maximum.at(latest, step[inside], done[inside])
         between = ~inside & (step + 1 < len(ready))  # launched outside of steps, it delays the next one
@@ -216,7 +217,7 @@ class Trace:
         start = np.maximum(ready, np.concatenate((first[:1], end[:-1])))
         keep = np.flatnonzero(end > start)  # not those that repeat, or lie inside others
         behind = int(min(ready[0], latest[0]) - first[0])
-        return Steps(start[keep], end[keep], [names[at] for at in keep], inferred, behind)
+        return Steps(start[keep], end[keep], [names[at] for at in keep], are, source, behind)
 
     def _edges(self) -> tuple[Ints, str]:
         """Ends of updates or starts of loads, without what is before the first and after the last; from what.
@@ -252,19 +253,15 @@ class Trace:
 
 @dataclass(frozen=True)
 class Steps(Spans):
-    """Windows of steps, in order of time. `inferred`: the marks that they were inferred from, if not marked.
-
-    `behind`: for how many ns of the first step the device was busy with earlier work.
-    """
+    """Windows of steps, in order of time."""
 
     names: list[str]
-    inferred: str = ""
+    are: str = "marked"
+    """`marked`, `inferred`, or the `whole recording` counts as one."""
+    source: str = ""
+    """From which marks they were inferred."""
     behind: int = 0
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether no steps were found, so that the recording stands for one."""
-        return self.names == [WHOLE]
+    """For how many ns of the first step the device was busy with earlier work."""
 
 
 def _near(table: EventTable) -> npt.NDArray[np.bool_]:
@@ -291,11 +288,4 @@ def take(column: Ints, rows: Ints) -> Ints:
 
 
 _FRAME = re.compile(r"^(.*\.py)\((\d+)\)")
-_LIBRARY = re.compile(
-    r"(^|[/\\])(torch|torchvision|site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]|^<"
-)
-
-
-def _user_line(stack: str) -> str | None:
-    frames = (_FRAME.match(text.strip()) for text in stack.split(";") if not _LIBRARY.search(text))
-    return next((f"{frame[1]}:{frame[2]}" for frame in frames if frame), None)
+_LIBRARY = re.compile(r"(^|[/\\])(torch|torchvision|site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]")

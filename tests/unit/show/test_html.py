@@ -102,13 +102,3 @@ def test_a_fragment_is_one_static_output_in_the_ink_of_its_page():
     for piece in ("var(--jp-content-font-color1", "<h2>How it works</h2>", "<code>autocast</code>"):
         assert piece in bundle["text/html"]
     assert "<html" not in bundle["text/html"]
-
-
-def test_an_interactive_picture_runs_in_a_page_and_in_a_frame_of_a_notebook():
-    picture = document.Interactive(EVIL, "<canvas></canvas>", "draw()", 300)
-    assert "<script>draw()</script>" in report.page("x", [picture])
-    fragment = Page(report.fragment([picture]))
-    (frame,) = fragment.all("iframe")
-    assert frame["sandbox"] == "allow-scripts"
-    assert "<script>draw()</script>" in str(frame["srcdoc"])
-    assert fragment.all("script") == []

@@ -20,7 +20,7 @@ from perfkit import machine
 from perfkit.additions import pipeline
 from perfkit.additions.lanes import panel, sides, stamps, step
 from perfkit.additions.lanes.figures import KINDS, Bar, DrawnSide, Lanes
-from perfkit.additions.trace.timeline import LOOKS
+from perfkit.additions.trace.profile import LOOKS
 from perfkit.errors import InvalidValue
 from perfkit.results import recordings
 from perfkit.results.stats import Ratio

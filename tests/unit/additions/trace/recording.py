@@ -2,11 +2,8 @@
 
 import gzip
 import json
-from typing import NamedTuple
 
 from perfkit.additions.trace.analysis import analyse
-from perfkit.additions.trace.table import Trace
-from perfkit.additions.trace.timeline import PARTS
 
 MAIN, AUTOGRAD, GPU = 100, 101, 0
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -46,29 +43,8 @@ class Recording:
         path.write_bytes(gzip.compress(self.text()) if name.endswith(".gz") else self.text())
         return path
 
-    def load(self, folder):
-        return Trace(self.save(folder))
-
     def analyse(self, folder):
         return analyse(self.save(folder))
-
-
-class Bar(NamedTuple):
-    name: str
-    part: str
-    place: str
-    depth: int
-    start: int
-    duration: int
-
-
-def bars(window, lane):
-    """What a lane shows, row by row; times in ns."""
-    return [
-        Bar(window.texts[name], PARTS[part], window.texts[place], depth, start, length)
-        for depth, row in enumerate(window.lanes[lane].rows)
-        for start, length, name, part, place in zip(*row, strict=True)
-    ]
 
 
 def step(length=100, **head):

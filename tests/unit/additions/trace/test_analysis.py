@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from perfkit.additions.intervals import merge, partition
 from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.names import tensor_core
-from perfkit.additions.trace.table import PARTS
+from perfkit.additions.trace.table import PARTS, Trace
 from tests.unit.additions.trace.recording import AUTOGRAD, LOADER, Recording, step
 
 NS = st.integers(0, 400_000).map(lambda ns: ns / 1000)
@@ -46,7 +46,7 @@ def recordings(draw):
 @given(recordings())
 def test_parts_sum_to_the_step_and_causes_to_the_idle_time(recording):
     with tempfile.TemporaryDirectory() as folder:
-        trace = recording.load(Path(folder))
+        trace = Trace(recording.save(Path(folder)))
     steps = trace.steps
     parts = partition(trace.layers, steps.start, steps.end)
     assert (parts >= 0).all()
@@ -81,15 +81,13 @@ def test_each_moment_goes_to_the_first_part_that_claims_it(tmp_path):
     trace.launch("Memcpy HtoD (Pinned -> Device)", 30, (35, 10), cat="gpu_memcpy")
     analysis = trace.analyse(tmp_path)
     assert analysis.mean_us == dict(zip(PARTS, (20, 5, 0, 0, 2, 40, 23, 10), strict=True))
-    hidden = analysis.exposed_and_hidden_us
-    assert (hidden["memcpy"], hidden["runtime"], hidden["cpu_op"]) == (10, 4, 60)
 
 
 def test_launches_without_a_kernel_spoil_the_device_figures(tmp_path):
     def lost(trace):
         trace.add("cuda_runtime", "cudaLaunchKernel", 50, 2, correlation=99)
         analysis = trace.analyse(tmp_path)
-        assert analysis.gpu_utilization is analysis.gpu_utilization_with_copies is None
+        assert analysis.gpu_utilization is None
         assert set(analysis.mean_us.values()) == set(analysis.steps[0].breakdown_us.values()) == {None}
         assert analysis.idle == []
         return analysis.health[-1].code
@@ -143,22 +141,21 @@ def test_communication_is_exposed_where_no_other_kernel_runs(tmp_path):
     trace = step(distributedInfo={"backend": "nccl", "rank": 1, "world_size": 2}).launch("gemm", 0, (0, 20))
     analysis = trace.launch("ncclDevKernel_AllReduce", 5, (10, 50), stream=20).analyse(tmp_path)
     assert (analysis.steps[0].rank, analysis.mean_us["kernel"]) == (1, 20)
-    talk = {"backend": "nccl", "world_size": 2, "total_us_per_step": 50, "exposed_us_per_step": 40}
+    talk = {"backend": "nccl", "total_us_per_step": 50, "exposed_us_per_step": 40}
     assert analysis.communication == talk
 
 
 def test_a_kernel_belongs_to_the_innermost_operator_around_its_launch(tmp_path):
-    trace = step().op("aten::linear", 0, 50, **{"Input Dims": [[2, 3]], "Input type": ["float"]})
+    trace = step().op("aten::linear", 0, 50)
     trace.op("aten::addmm", 10, 20).op("aten::addmm", 12, 5, tid=AUTOGRAD).op("far", 3.9e15, 1, tid=1)
     trace.launch("gemm", 15, (60, 10)).launch("bias", 40, (71, 4)).launch("gemm", 13, (80, 6), tid=AUTOGRAD)
     analysis = trace.analyse(tmp_path)
     rows = {row.name: row for row in analysis.operators}
     outer, inner = rows["aten::linear"], rows["aten::addmm"]
-    assert (outer.device_self_us, outer.device_total_us, outer.host_self_us) == (4, 14, 30)
+    assert (outer.device_self_us, outer.host_self_us) == (4, 30)
     assert (inner.calls, inner.device_self_us, inner.host_total_us) == (2, 16, 25)
-    assert (outer.input_shapes, outer.input_dtypes, inner.input_shapes) == ("[[2, 3]]", '["float"]', None)
-    kernels = {row.name: (row.operator, row.calls, row.min_us, row.max_us) for row in analysis.kernels}
-    assert kernels == {"gemm": ("aten::addmm", 2, 6, 10), "bias": ("aten::linear", 1, 4, 4)}
+    kernels = {row.name: (row.operator, row.calls, row.mean_us) for row in analysis.kernels}
+    assert kernels == {"gemm": ("aten::addmm", 2, 8), "bias": ("aten::linear", 1, 4)}
 
 
 def test_operators_that_overlap_without_nesting_do_no_harm(tmp_path):
@@ -169,28 +166,31 @@ def test_operators_that_overlap_without_nesting_do_no_harm(tmp_path):
     assert (kernels["in c"], kernels["after a"] == "a") == ("c", False)
 
 
-def test_lines_come_from_python_frames_or_call_stacks(tmp_path):
+def test_lines_come_from_the_users_python_frames(tmp_path):
     trace = step().add("python_function", "train.py(12): main", 0, 90)
     trace.add("python_function", "torch/nn/modules/conv.py(5): forward", 1, 50).op("aten::mm", 5, 9)
-    stack = "/x/site-packages/torch/a.py(3): f;/home/me/loop.py(44): <module>"
-    trace.launch("k", 6, (20, 5)).op("aten::copy_", 200, 20, **{"Call stack": stack})
-    trace.launch("Memcpy HtoD (Pageable -> Device)", 205, (210, 5), cat="gpu_memcpy", bytes=10_000)
+    trace.launch("k", 6, (20, 5)).op("aten::copy_", 60, 20).add("python_function", "loop.py(4): f", 55, 30)
+    trace.launch("Memcpy HtoD (Pageable -> Device)", 61, (70, 5), cat="gpu_memcpy", bytes=10_000)
     analysis = trace.analyse(tmp_path)
     assert analysis.kernels[0].frame == "train.py:12"
     (copy,) = analysis.transfers
-    assert (copy.frame, copy.operator) == ("/home/me/loop.py:44", "aten::copy_")
+    assert (copy.frame, copy.operator) == ("loop.py:4", "aten::copy_")
     assert (copy.direction, copy.host_memory, copy.bytes, copy.gb_per_s) == ("HtoD", "pageable", 10_000, 2.0)
 
 
-def test_waits_are_found_by_call_and_by_operator(tmp_path):
+def test_waits_are_calls_of_the_runtime_with_their_operator(tmp_path):
     trace = step().op("aten::item", 10, 20).op("aten::_local_scalar_dense", 11, 18).launch("k", 0, (5, 20))
     trace.add("cuda_runtime", "cudaStreamSynchronize", 12, 15)
-    rows = [(row.call, row.operator, row.ms_per_step) for row in trace.analyse(tmp_path).syncs]
-    assert rows == [
-        ("aten::item", None, 0.02),
-        ("aten::_local_scalar_dense", "aten::item", 0.018),
-        ("cudaStreamSynchronize", "aten::_local_scalar_dense", 0.015),
-    ]
+    rows = [(row.call, row.operator, row.us_per_step) for row in trace.analyse(tmp_path).syncs]
+    assert rows == [("cudaStreamSynchronize", "aten::_local_scalar_dense", 15)]
+
+
+def test_copies_outside_of_the_steps_are_none_of_theirs(tmp_path):
+    trace = step().launch("k", 6, (20, 5))
+    for at in (50, 300):
+        trace.launch("Memcpy HtoD (Pinned -> Device)", at, (at + 5, 5), cat="gpu_memcpy")
+    (copy,) = trace.analyse(tmp_path).transfers
+    assert (copy.calls, copy.calls_per_step) == (1, 1)
 
 
 def test_simulated_kernels_say_themselves_whether_they_use_tensor_cores():

@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from perfkit.additions.trace import profile, reader
+from perfkit.additions.trace import profile, ranks, reader
 from perfkit.additions.trace.analysis import analyse
 from perfkit.additions.trace.formats import TraceError
 from perfkit.additions.trace.profile import lateness, summary
@@ -20,6 +20,10 @@ from tests.unit.additions.trace.recording import LOADER, Recording, step
 
 GPU = {"deviceProperties": [{"id": 0, "name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0}]}
 NO_GPU = {"deviceProperties": []}
+
+
+def read(path):
+    return ranks.read(path, lambda what, share: None)
 
 
 def codes(analysis):
@@ -228,7 +232,7 @@ def several(folder, form):
 
 @pytest.mark.parametrize("form", ["folder", "tar", "tar.gz", "zip"])
 def test_ranks_open_as_one_and_the_late_one_is_found(tmp_path, form):
-    view = profile.read(several(tmp_path, form), lambda what, share: None)
+    view = profile.Profile(read(several(tmp_path, form)))
     analysis = view.analysis
     figures = [(row.rank, row.computing_us, row.communication_us, row.waiting_us) for row in analysis.ranks]
     assert figures == [(0, 40, 70, 60), (1, 50, 60, 50), (2, 100, 10, 0)]
@@ -245,19 +249,19 @@ def test_ranks_that_are_no_ranks_of_one_run_are_refused(tmp_path):
     for name in ("a.json", "b.json"):
         step().op("aten::mm", 0, 9).save(tmp_path, name)
     with pytest.raises(TraceError, match="does not say its rank"):
-        profile.read(tmp_path, lambda what, share: None)
+        read(tmp_path)
     for name in ("a.json", "b.json"):
         rank(1, 40, 60).save(tmp_path, name)
     with pytest.raises(TraceError, match="rank 1"):
-        profile.read(tmp_path, lambda what, share: None)
+        read(tmp_path)
     (tmp_path / "b.json").unlink()
-    assert profile.read(tmp_path, lambda what, share: None).analysis.ranks == [], "one trace in a folder"
+    assert read(tmp_path).ranks == [], "one trace in a folder"
 
 
 def test_even_ranks_have_none_that_is_late(tmp_path):
     for number in (0, 1):
         rank(number, 50, 1).save(tmp_path, f"{number}.json")
-    analysis = profile.read(tmp_path, lambda what, share: None).analysis
+    analysis = read(tmp_path)
     assert analysis.late_rank is None
     assert lateness(analysis).startswith("No rank is late")
 
@@ -341,7 +345,7 @@ def test_what_is_no_trace_is_named_in_one_sentence(tmp_path, name, packed):
     path = tmp_path / "given"
     path.write_bytes(gzip.compress(NO_TRACES[name]) if packed else NO_TRACES[name])
     with pytest.raises(TraceError) as caught:
-        profile.read(path, lambda what, share: None)
+        read(path)
     assert isinstance(caught.value, InvalidValue), "exit code 2"
     assert caught.value.remedy
     expected = "a gzip file in a gzip file" if packed and "gzip" in name else name
@@ -476,8 +480,7 @@ def test_the_first_sentence_says_what_it_is(tmp_path):
 
 
 def test_a_page_has_words_and_one_value_of_what_is_exposed(tmp_path):
-    trace = rank(0, 40, 60).load(tmp_path)
-    view = profile.Profile(trace, analyse(trace))
+    view = profile.Profile(rank(0, 40, 60).analyse(tmp_path))
     text = terminal.text(view.sections())
     for name in ("cpu_op", "end_of_step", "memcpy", "batch_size", "dataloader", "mean_us"):
         assert name not in text
@@ -556,7 +559,7 @@ def test_a_damaged_file_is_not_said_to_be_on_the_cpu_nor_of_inference(tmp_path):
 def test_a_packed_file_that_ends_early_is_damaged_and_not_empty(tmp_path, cut):
     (tmp_path / "a.json.gz").write_bytes(gzip.compress(step().op("aten::mm", 0, 9).text())[:cut])
     with pytest.raises(TraceError, match="cut off or damaged"):
-        profile.read(tmp_path / "a.json.gz", lambda what, share: None)
+        read(tmp_path / "a.json.gz")
 
 
 @pytest.mark.parametrize("form", ["tar", "tar.gz"])
@@ -565,19 +568,19 @@ def test_an_archive_that_ends_early_is_damaged(tmp_path, form):
     data = path.read_bytes()
     path.write_bytes(data[:700] if form == "tar" else data[: len(data) // 2])
     with pytest.raises(TraceError, match="this archive is cut off or damaged"):
-        profile.read(path, lambda what, share: None)
+        read(path)
 
 
 def test_a_member_that_is_damaged_or_no_trace_is_left_out_and_named(tmp_path):
     path = several(tmp_path, "folder")
     (path / "config.json").write_text('{"lr": 0.1}')
     (path / "job_rank0.pt.trace.json.gz").write_bytes(b"\x1f\x8b\x08\x00junk")
-    analysis = profile.read(path, lambda what, share: None).analysis
+    analysis = read(path)
     assert [row.rank for row in analysis.ranks] == [1, 2]
     (problem,) = [problem for problem in analysis.health if problem.code == "not_traces"]
     assert problem.message.endswith(": config.json, job_rank0.pt.trace.json.gz")
     (path / "job_rank1.pt.trace.json.gz").unlink()
-    assert profile.read(path, lambda what, share: None).analysis.ranks == [], "one is left"
+    assert read(path).ranks == [], "one is left"
 
 
 def test_an_encrypted_archive_cannot_be_read(tmp_path):
@@ -589,13 +592,13 @@ def test_an_encrypted_archive_cannot_be_read(tmp_path):
     text[text.index(b"PK\x01\x02") + 8] |= 1
     path.write_bytes(text)
     with pytest.raises(InvalidValue, match="is encrypted"):
-        profile.read(path, lambda what, share: None)
+        read(path)
 
 
 def test_a_damaged_rank_is_said_and_no_rank_is_called_late(tmp_path):
     rank(0, 40, 60).save(tmp_path, "0.json")
     (tmp_path / "1.json").write_bytes(rank(1, 90, 10).text()[:-700])
-    analysis = profile.read(tmp_path, lambda what, share: None).analysis
+    analysis = read(tmp_path)
     assert [row.waiting_us for row in analysis.ranks] == [None, None]
     assert lateness(analysis).startswith("Nothing tells which rank is late")
     assert any(problem.message.startswith("rank 1: the file is cut off") for problem in analysis.health)
@@ -609,7 +612,7 @@ def test_ranks_with_different_numbers_of_steps_are_compared_per_step(tmp_path):
         if "args" in event:
             late.events[-1]["args"] = {**event["args"], "correlation": event["args"]["correlation"] + 50}
     late.save(tmp_path, "1.json")
-    analysis = profile.read(tmp_path, lambda what, share: None).analysis
+    analysis = read(tmp_path)
     assert [(row.rank, row.waiting_us) for row in analysis.ranks] == [(0, 60), (1, 0)]
     assert lateness(analysis).startswith(
         "Rank 1 is late: in collectives, it waits 0 µs of a step, and the other 60"
@@ -622,3 +625,85 @@ def test_a_collective_of_the_host_is_communication(tmp_path):
     cpu = step(**about).op("aten::mm", 0, 45).add("user_annotation", "gloo:all_reduce", 45, 50)
     for trace in (gpu, cpu):
         assert found(trace.analyse(tmp_path))["communication-bound"].exposed_us == 50
+
+
+# ---------------------------------------------------------------- what a third look found
+
+
+@pytest.mark.parametrize(
+    ("name", "direction"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", "HtoD"), ("zeCommandListAppendMemoryCopy(M2D)", "HtoD"),
+        ("zeCommandListAppendMemoryCopy(D2M)", "DtoH"), ("CopyHostToDevice", "HtoD"),
+        ("MEMORY_COPY_DEVICE_TO_HOST", "DtoH"), ("Memcpy DtoD (Device -> Device)", "DtoD"), ("copy", "copy"),
+    ],
+)  # fmt: skip
+def test_copies_of_other_accelerators_have_a_direction(tmp_path, name, direction):
+    trace = step(**GPU).launch(name, 1, (5, 50), cat="gpu_memcpy").launch("gemm", 2, (60, 40))
+    analysis = trace.analyse(tmp_path)
+    assert [row.direction for row in analysis.transfers] == [direction]
+    assert ("copy-bound" in found(analysis)) == (direction in ("HtoD", "DtoH"))
+
+
+def test_the_joined_traces_of_several_processes_are_no_steps_of_one(tmp_path):
+    trace = Recording(**GPU)
+    for process, at in ((10, 0), (20, 7)):
+        trace.add("user_annotation", "ProfilerStep#1", at, 100, pid=process).launch("gemm", at, (at + 5, 50))
+    analysis = trace.analyse(tmp_path)
+    assert codes(analysis)[0] == "several_processes"
+    assert (analysis.mean_step_us, analysis.gpu_utilization, analysis.diagnosis) == (None, None, [])
+
+
+def test_a_comma_after_the_last_event_is_no_damage(tmp_path):
+    trace = step(**GPU).op("aten::mm", 0, 50).launch("gemm", 10, (20, 60))
+    for text in (trace.text().replace(b"]}", b",]}"), trace.text().replace(b"]}", b" ,\r\n ] }")):
+        (tmp_path / "a.json").write_bytes(text)
+        analysis = analyse(tmp_path / "a.json")
+        assert (codes(analysis), analysis.kernels[0].calls) == ([], 1)
+
+
+def test_of_a_file_that_is_cut_off_nothing_is_said_of_what_may_be_in_the_rest(tmp_path):
+    text = step(**GPU).op("aten::mm", 0, 50).launch("gemm", 10, (20, 60)).text()
+    (tmp_path / "a.json").write_bytes(text[: text.index(b'{"ph": "X", "cat": "kernel"')])
+    assert codes(analyse(tmp_path / "a.json")) == ["truncated"]
+
+
+def test_a_rank_that_recorded_nothing_does_not_make_the_others_empty(tmp_path):
+    rank(0, 40, 60).save(tmp_path, "0.json")
+    about = {"backend": "nccl", "rank": 1, "world_size": 2}
+    empty = Recording(distributedInfo=about, **GPU).add("Trace", "PyTorch Profiler (0)", 0, 500)
+    empty.add("cuda_runtime", "cudaGetDeviceCount", 5, 10).save(tmp_path, "1.json")
+    analysis = read(tmp_path)
+    assert summary(analysis).startswith("Training on 2 ranks")
+    assert [problem.message[:7] for problem in analysis.health if problem.code == "other_rank"] == ["rank 1:"]
+
+
+def test_what_the_host_did_is_unknown_where_it_was_not_recorded(tmp_path):
+    trace = Recording(**GPU).add("kernel", "a", 0, 10, 7, 0).add("kernel", "b", 90, 10, 7, 0)
+    analysis = trace.analyse(tmp_path)
+    assert {part for part, time in analysis.mean_us.items() if time is None} == {
+        "runtime",
+        "dataloader",
+        "cpu_op",
+    }
+    text = terminal.text(profile.Profile(analysis).sections())
+    assert "What operators took on the host was not recorded" in " ".join(text.split())
+
+
+def test_traces_of_stages_are_not_taken_for_ranks(tmp_path):
+    with zipfile.ZipFile(tmp_path / "gpu.zip", "w") as archive:
+        for stage in ("baseline", "amp"):
+            text = step(**GPU).op("aten::mm", 0, 50).launch("gemm", 10, (20, 60)).text()
+            archive.writestr(f"gpu/trace-{stage}.pt.trace.json.gz", gzip.compress(text))
+        archive.writestr("gpu/ladder.json", '{"runs": []}')
+    with pytest.raises(TraceError, match="holds 2 traces, but not one of each rank") as caught:
+        read(tmp_path / "gpu.zip")
+    assert "Give one of them by itself: trace-amp" in str(caught.value)
+
+
+def test_folders_and_what_macos_adds_are_no_ranks(tmp_path):
+    path = several(tmp_path, "folder")
+    (path / "more.json").mkdir()
+    (path / "._job_rank0.pt.trace.json").write_bytes(b"\x00\x05\x16\x07Mac OS X")
+    analysis = read(path)
+    assert (len(analysis.ranks), codes(analysis)) == (3, ["several_ranks"])
