@@ -46,17 +46,17 @@ panel.run()
 #
 # ## Look at the step
 #
-# This is one step under PyTorch's profiler:
+# These are two steps under PyTorch's profiler:
 
 # %%
 mine = pk.profile()
-mine.timeline()
+pk.lanes({"the plain loop": mine.analysis.files[0]})
 
 # %%
 mine.table("Mean step")
 
 # %% [markdown]
-# The longest bar of the training thread is the loader's: while it runs, the model does nothing. (Loading runs operators, too, and the table counts them. A profiler slows the step down, so take rates from a run without it.)
+# The loader's bars are the host's: while one lasts, the model does nothing. (Loading runs operators, too: they are below its bar, and the table counts them. A profiler slows the step down, so take rates from a run without it.)
 #
 # ## The walk-through's V100, simulated
 #

@@ -81,7 +81,7 @@ panel.patch()
 
 # %%
 view = pk.TraceView("recorded:sim-v100-data_loading")
-view.timeline(step=1)
+pk.lanes({"the simulated V100": view.analysis.files[0]})
 
 # %%
 step = view.analysis.steps[1]  # the first one still waits for kernels that are not in the recording
