@@ -78,9 +78,8 @@ class Profile:
         """A table of the analysis; columns that are unknown in all of its rows are left out."""
         words, rows = data.table("words")["table"][name], getattr(self.analysis, name)
         none = words["none"]
-        whole = self.analysis.is_whole
         columns = [
-            Col(_head(field, whole), functools.partial(_cell, field))
+            Col(_head(field, self.analysis.is_whole), functools.partial(_cell, field))
             for field in words["fields"].split()
             if any(getattr(row, field) is not None for row in rows)
         ]
