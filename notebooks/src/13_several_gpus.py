@@ -32,25 +32,49 @@ script = "data/scripts/several_ranks.py"
 scaling = pk.scale(script, ranks=(1, 2), budget_s=9)
 scaling
 
-# %%
-one, two = scaling.found.measured
-print(f"Scaling efficiency: {two.efficiency(one):.0%}")
-print(
-    f"{1e3 * two.parts['exposed']:.1f} ms exposed, {1e3 * two.parts['hidden']:.1f} ms hidden behind backward"
-)
-
 # %% [markdown]
-# *Exposed* communication is what all ranks spend in exchanges while they compute nothing. On shared cores, ranks also slow each other down. All wait for one that is late. Find it in a terminal, then prove the fix (`--late-ms 0`):
-#
-# ```bash
-# perfkit watch -- torchrun --nproc-per-node 2 data/scripts/several_ranks.py --late-ms 20
-# ```
+# *Exposed* communication is what all ranks spend in exchanges while they compute nothing. On shared cores, ranks also slow each other down.
 #
 # **What to expect.** Two GPUs of one machine come close to twice the rate if a step takes much longer than its all-reduce. On two CPU cores efficiency is 50 to 95%, and lower if anything else runs.
 #
 # Two ranks with batch *n* train as one rank with batch 2*n*, which changes training unless you halve the batch (`--global-batch`). Batch norm sees each rank's part only (`nn.SyncBatchNorm` fixes that).
+#
+# ## One rank is late
+#
+# Every rank waits for the slowest one. This script has such a rank. *Guess which one the table shows with the longer waits: the late rank or the other one?*
+
+# %%
+late = pk.watch_ranks(script, arguments=["--late-ms", "20"], budget_s=5)
+late
 
 # %% [markdown]
+# The first sentence names rank and line: there, `--late-ms` makes it sleep. Leave that out, watch again, and compare a mean step of each:
+
+# %%
+mended = pk.watch_ranks(script, budget_s=5)
+
+
+def bars(rank):
+    """The parts of a rank's step, one after the other."""
+    waiting, forward, backward, optimizer, own = rank.parts
+    found, end = [], 0.0
+    for kind, seconds in (
+        ("load", waiting + own), ("compute", forward + backward), ("wait", rank.for_others),
+        ("copy", rank.exposed), ("compute", optimizer),
+    ):  # fmt: skip
+        found.append((end, end + 1e3 * seconds, kind))
+        end += 1e3 * seconds
+    return found
+
+
+watched = {"late": late.found.lateness, "mended": mended.found.lateness}
+rates = [sum(rank.samples_per_s for rank in each.spent) for each in watched.values()]
+print(f"{mended.found.first_sentence} {rates[1] / rates[0]:.1f} times the samples per second.")
+pk.lanes({name: {f"rank {rank.rank}": bars(rank) for rank in each.spent} for name, each in watched.items()})
+
+# %% [markdown]
+# One launch of each proves a factor of two or more. For less, let the launches take turns: `perfkit referee old.py new.py -- torchrun --nproc-per-node 2` gives the interval and compares the losses.
+#
 # ## Why isn't all of it exposed?
 #
 # DDP does not wait for the whole backward pass. It collects gradients in *buckets* (`bucket_cap_mb`, 25 by default; then the first one has only 1 MB) and sends each one as soon as it is full, while backward computes the layers before it. Small buckets pay the latency more often. With one large bucket, nothing is left to overlap. In numbers, for a backward pass of 40 ms and 100 MB of gradients:
@@ -59,7 +83,7 @@ print(
 LATENCY_MS, MS_PER_MB, BACKWARD_MS, MB = 0.4, 0.16, 40, 100
 
 
-def bars(bucket_mb):
+def sent(bucket_mb):
     """When each bucket is averaged: once it is full, and the one before it is done."""
     found, end = [], 0.0
     for number in range(1, MB // bucket_mb + 1):
@@ -70,12 +94,12 @@ def bars(bucket_mb):
 
 
 for bucket_mb in (1, 5, 25, 100):
-    print(f"buckets of {bucket_mb:3} MB: {bars(bucket_mb)[-1][1] - BACKWARD_MS:4.1f} ms exposed")
+    print(f"buckets of {bucket_mb:3} MB: {sent(bucket_mb)[-1][1] - BACKWARD_MS:4.1f} ms exposed")
 backward = [(0, BACKWARD_MS, "compute")]
 pk.lanes(
     {
-        "one bucket": {"kernels": backward, "copy": bars(100)},
-        "buckets of 25 MB": {"kernels": backward, "copy": bars(25)},
+        "one bucket": {"kernels": backward, "copy": sent(100)},
+        "buckets of 25 MB": {"kernels": backward, "copy": sent(25)},
     }
 )
 
@@ -85,9 +109,11 @@ pk.lanes(
 # Accumulation averages once for several batches (`no_sync`), so it pays for communication less often, in a step of four times the samples:
 
 # %%
-merged = pk.scale(script, ranks=(1, 2), arguments=["--accumulate", "4"], budget_s=9)
-for name, measured in {"each batch": two, "four batches": merged.found.measured[1]}.items():
-    print(f"once for {name}: {1e6 * measured.parts['exposed'] / measured.batch:.1f} µs exposed per sample")
+merged = pk.watch_ranks(script, arguments=["--accumulate", "4"], budget_s=5)
+for name, seen in {"each batch": mended, "four batches": merged}.items():
+    rank = seen.found.lateness.spent[0]
+    exposed_s = rank.exposed / (rank.samples_per_s * seen.found.lateness.step_s)
+    print(f"averaged once for {name}: {1e6 * exposed_s:.1f} µs exposed per sample")
 
 
 # %% [markdown]

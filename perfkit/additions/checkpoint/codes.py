@@ -31,9 +31,8 @@ def checkpoint(chapter: str) -> str:
     for run, _ in RunStore().history():
         if run.stage == STAGES[chapter] and run.status in ("ok", "not_applicable"):
             return of_run(chapter, run)
-    raise InvalidValue(
-        f"no run of chapter {chapter} is stored", "Press Run in its panel, then call this again"
-    )
+    what = f"no run of chapter {chapter} is stored"
+    raise InvalidValue(what, "Press Run in its panel, then call this again")
 
 
 def of_run(chapter: str, run: Run) -> str:

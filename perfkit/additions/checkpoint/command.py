@@ -12,10 +12,7 @@ from perfkit.show.document import Bullets, Content, Table
 
 
 def checkpoint(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="a line for each code: NAME CODE"),
-    ],
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="a line for each: NAME CODE")],
     output: OutputOptions,
 ) -> None:
     """Checks a list of codes that `pk.checkpoint("02")` has printed: who is done, with which ratio.

@@ -63,8 +63,8 @@ class DrawnSide(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> list[str]:
-        """The rows that have bars."""
-        return [name for name in ROWS if self.rows.get(name)]
+        """The rows that have bars; those with names of their own come last."""
+        return [name for name in [*ROWS, *sorted(self.rows.keys() - ROWS)] if self.rows.get(name)]
 
     @property
     def computing(self) -> list[tuple[float, float]]:
@@ -104,7 +104,7 @@ class Lanes(msgspec.Struct, frozen=True):
         name, (before, after) = ("idle", idle) if is_idle else ("kernels", computing)
         samples = f" for {first.samples} samples" if last.samples != first.samples else ""
         places = first.idle if is_idle else first.computing
-        if before <= after or not places:
+        if before <= after or not places or "kernels" not in first.shown:
             return None
         longest = max(places, key=lambda span: span[1] - span[0])
         return f"{name} {_ms(before)} → {_ms(after)} ms{samples}", longest

@@ -110,7 +110,7 @@ def made(which: Given, workload: str | None, where: Given, progress: Progress) -
 def _side(title: str, one: Any, workload: str | None, where: Given, progress: Progress) -> DrawnSide:
     if isinstance(one, str | Path):
         return sides.of_trace(one, title)
-    if any(name in one for name in ("worker", "host", "copy", "kernels")):
+    if any(isinstance(value, list) for value in one.values()):
         return _by_hand(title, one)
     recipe = Recipe.from_dict({**Recipe().to_dict(), **one})
     with prepared(workload, recipe, where, progress) as (source, used):

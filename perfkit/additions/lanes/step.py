@@ -36,6 +36,9 @@ class Parts:
         start = time.perf_counter()
         yield
         if kind:
+            last = self.bars[-1] if self.bars else ("", 0.0, 0.0, -1)
+            if kind == last[0] == "compute" and self.batch == last[3]:  # forward, backward, optimizer
+                _, start, _, _ = self.bars.pop()
             self.bars.append((kind, start, time.perf_counter(), self.batch))
 
 
@@ -70,13 +73,8 @@ def side(session: Session, title: str, step_s: float | None = None) -> Job:
 
     rows: dict[str, list[Bar]] = {"host": [], "kernels": []}
     for kind, began, ended, batch in parts.bars:
-        if began >= end or ended <= start:
-            continue
-        row = rows["kernels" if kind == "compute" else "host"]
-        if row and kind == "compute" and row[-1].batch == batch:  # forward, backward, optimizer
-            row[-1] = bar(kind, start + row[-1].start_ms / 1e3, ended, batch)
-        else:
-            row.append(bar(kind, began, ended, batch))
+        if began < end and ended > start:
+            rows["kernels" if kind == "compute" else "host"].append(bar(kind, began, ended, batch))
     if workers:
         found = stamps.numbers(done, workers, len(loader))
         rows["worker"] = [

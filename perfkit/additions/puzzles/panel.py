@@ -119,8 +119,7 @@ def puzzles() -> Markdown:
     head = ["| chapter | puzzle | what to write, or to explain | | minutes |", "|---|---|---|---|---|"]
     rows = [
         f"| [{'mystery' if task.chapter == MYSTERIES else task.chapter[:2]}](../{task.chapter}.ipynb) "
-        f"| `{name}` | {task.title} "
-        f"| {'★' * task.stars} | {task.minutes} |"
+        f"| `{name}` | {task.title} | {'★' * task.stars} | {task.minutes} |"
         for name, task in tasks().items()
     ]
     return Markdown("\n".join(head + rows))
@@ -178,20 +177,15 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
 
     def measure(progress: Progress) -> list[Content]:
         source = file.read_text(encoding="utf-8")
-        levers = call(
-            "perfkit.additions.puzzles.judge:levers",
-            source,
-            timeout_s=LEVERS_S,
-            cancelled=progress.cancelled,
-        )
+        judge = "perfkit.additions.puzzles.judge:levers"
+        levers = call(judge, source, timeout_s=LEVERS_S, cancelled=progress.cancelled)
         two_scripts = registry.load("perfkit.additions.referee.match:two_scripts")
         others = {"slow": slow, "speed of light": slow.with_name("capstone_light.py")}
         results = []
         for number, (name, other) in enumerate(others.items()):
             match = two_scripts(str(other), str(file), preset)
+            a, plan = match.a._replace(title=name), match.plan.until(BUDGET_S, PRECISION)
             with progress.part(number, 2):
-                a = match.a._replace(title=name)
-                plan = match.plan.until(BUDGET_S, PRECISION)
                 result = compare(a, match.b, plan, progress=progress, store=store)
             results.append((result, match))
         (gain, match), (light, _) = results

@@ -5,18 +5,38 @@ from pathlib import Path
 from typing import Any
 
 from perfkit import machine
-from perfkit.additions.ranks import scaled, scaling
+from perfkit.additions.ranks import scaled, scaling, watching
 from perfkit.additions.ranks.scaling import Scaling
+from perfkit.additions.ranks.watching import WatchedRanks
 from perfkit.additions.scripts.watched import Launch
 from perfkit.notebook.shown import Shown, with_line
+from perfkit.studies.sources import Progress
 
 
 def scale(
     script: str, ranks: Sequence[int] = (1, 2), arguments: Sequence[str] = (), **how: Any
 ) -> Shown[Scaling]:
     """Trains a script, or one of `data/scripts`, with each number of ranks; `how` as for `scaling.scale`."""
-    shipped = machine.shipped(script.removeprefix("data/"))
-    path = str(shipped) if shipped.is_file() and not Path(script).exists() else script
-    launch, counts = Launch(path, tuple(arguments)), scaling.counts_of(",".join(map(str, ranks)))
+    launch, counts = _launch(script, arguments), scaling.counts_of(",".join(map(str, ranks)))
     found = with_line(lambda now: scaling.scale(launch, counts, progress=now, **how))
     return Shown(found, scaled.sections(found))
+
+
+def watch_ranks(
+    script: str, ranks: int = 2, arguments: Sequence[str] = (), **how: Any
+) -> Shown[WatchedRanks]:
+    """Watches a script on so many ranks, who is late and where; `how` as for `watching.watch`."""
+    launch = scaling.torchrun(_launch(script, arguments), ranks)
+
+    def watched(now: Progress) -> WatchedRanks:
+        with watching.alone(launch, now):
+            return watching.watch(launch, now, **how)
+
+    found = with_line(watched)
+    return Shown(found, found.sections())
+
+
+def _launch(script: str, arguments: Sequence[str]) -> Launch:
+    shipped = machine.shipped(script.removeprefix("data/"))
+    path = str(shipped) if shipped.is_file() and not Path(script).exists() else script
+    return Launch(path, tuple(arguments))

@@ -8,7 +8,7 @@ from perfkit import machine, registry
 from perfkit.additions.scripts import study
 from perfkit.additions.scripts.messages import SETTABLE
 from perfkit.additions.scripts.watched import Launch
-from perfkit.additions.scripts.watching import watch
+from perfkit.additions.scripts.watching import BUDGET_S, watch
 from perfkit.errors import InvalidValue
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.panel import Panel
@@ -58,9 +58,9 @@ class ScriptPanel(Panel):
         self.require_rest()
         self._controls.set(settings)
 
-    def watch(self, tries: bool = False) -> None:
-        """Watches some steps as they are; `tries`: and measures the two best suggestions, 30 s each."""
-        self.wait(functools.partial(self._watch, tries=tries))
+    def watch(self, tries: bool = False, budget_s: float = BUDGET_S) -> None:
+        """Watches some steps, for so long; `tries`: and measures the two best suggestions, 30 s each."""
+        self.wait(functools.partial(self._watch, tries=tries, budget_s=budget_s))
 
     def patch(self) -> None:
         self.wait(self._patch)
@@ -73,8 +73,8 @@ class ScriptPanel(Panel):
             return settings
         raise InvalidValue("no switch is set", "Set one, or press Watch for what to try")
 
-    def _watch(self, job: Job, tries: bool = False) -> None:
-        watched = watch(self.launch, job.progress, tries=tries)
+    def _watch(self, job: Job, tries: bool = False, budget_s: float = BUDGET_S) -> None:
+        watched = watch(self.launch, job.progress, budget_s, tries)
         script = watched.script
         own, refused = allowed(script.settings), script.refused
         where = Target(script.device, convolves=script.convolves, own=own, refuses=study.refusing(refused))

@@ -157,7 +157,9 @@ class Workbench(LadderPanel):
 
     def _export(self) -> None:
         runs = self.results()
-        files = {"perfkit-report.html": _report(runs)}
+        title = f"perfkit: {runs[0].workload.rpartition(':')[2]}"
+        report = html.page(title, tables.sections(runs, rungs.scripts(runs)))
+        files = {"perfkit-report.html": report}
         if not self.plan.recorded:  # whose file is there already
             files["perfkit-runs.json"] = recordings.text(runs).decode()
         script = ""  # there is none of a training that was a script already
@@ -174,12 +176,6 @@ class Workbench(LadderPanel):
     def _undelete(self) -> None:
         self.store.undelete()
         self._show_runs(self.runs)
-
-
-def _report(runs: Sequence[Run]) -> str:
-    """A page of runs, to send to a colleague or to keep."""
-    title = f"perfkit: {runs[0].workload.rpartition(':')[2]}"
-    return html.page(title, tables.sections(runs, rungs.scripts(runs)))
 
 
 def _row(stored: Stored) -> dict[str, Any]:

@@ -233,6 +233,16 @@ def test_one_side_or_two_are_drawn(which):
         panel.lanes(which)
 
 
+def test_rows_with_names_of_their_own_such_as_ranks_are_drawn_and_no_gap_is_claimed():
+    """Without a row of kernels, nothing says when the device is idle."""
+    late = {"rank 1": [(0.0, 20.0, "load")], "rank 0": [(0.0, 1.0, "compute"), (1.0, 20.0, "wait")]}
+    mended = {"rank 0": [(0.0, 1.0, "compute")], "rank 1": [(0.0, 1.0, "compute")]}
+    picture = panel.made({"late": late, "mended": mended}, None, {}, Progress())
+    assert [side.shown for side in picture.sides] == [["rank 0", "rank 1"]] * 2
+    assert picture.closed is None and picture.alt == "late: 20 ms a step; mended: 1 ms a step"
+    assert len(picture.draw().axes[0].get_yticks()) == 4
+
+
 def test_an_unknown_picture_is_answered_with_those_that_there_are():
     with pytest.raises(InvalidValue, match="sim-v100-pinning"):
         panel.lanes("99")
