@@ -77,7 +77,7 @@ for layout in (False, True):
 # Three things spoil a compiled loop:
 #
 # - *Graph breaks*: Python that needs a value (`if loss > 1`, `.item()`) splits the graph. `fullgraph=True` turns that into an error that names the line.
-# - *New shapes* compile again. By default, the first change makes that size dynamic, and nothing is compiled again. `TORCH_LOGS=graph_breaks,recompiles` lists both.
+# - *New shapes* compile again. By default, the first change compiles once more, with that size dynamic, and later changes don't. `TORCH_LOGS=graph_breaks,recompiles` lists both.
 # - *Launch-bound models* need more than fusion. `mode="reduce-overhead"` records CUDA graphs, so that the host launches a whole graph at once; these need fixed shapes.
 
 # %% [markdown]

@@ -69,7 +69,9 @@ def bars(rank):
 
 watched = {"late": late.found.lateness, "mended": mended.found.lateness}
 rates = [sum(rank.samples_per_s for rank in each.spent) for each in watched.values()]
-print(f"{mended.found.first_sentence} {rates[1] / rates[0]:.1f} times the samples per second.")
+print(
+    f"Rank that is late now: {watched['mended'].late}. Samples per second: {rates[1] / rates[0]:.1f} times as many"
+)
 pk.lanes({name: {f"rank {rank.rank}": bars(rank) for rank in each.spent} for name, each in watched.items()})
 
 # %% [markdown]
