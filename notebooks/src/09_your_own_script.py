@@ -30,7 +30,7 @@ panel
 # %% [markdown]
 # ## Watch it
 #
-# Guess first: data, host or device? (With 15 seconds instead of 60, it sees fewer steps, which is enough for short ones.)
+# Guess first: data, host or device? (Fifteen seconds are enough for short steps.)
 
 # %%
 panel.watch(budget_s=15)

@@ -188,7 +188,7 @@ pk.lanes(sides)
 #
 # In the guide, `shape` leaves its output on the CPU. `slice` runs on the GPU and pulls it up; `crop_tensor` needs it on the CPU and pulls it down. That makes 20 synchronous copies in 10 iterations, 70% of all copy time. The fix: run the tiny `slice` on the CPU, and all 20 are gone.
 #
-# The guide's totals fall from 26.6 to 14.5 ms, 1.83 times. Most of both totals are first calls. Without the slowest call of each operator it is 1.69 times, and the two operators that the fix touches are alone worth 1.35 times. So the fix is worth about a third. The headline claims more because it includes warm-up ([14](14_checking_the_articles.ipynb)).
+# The guide's totals fall from 26.6 to 14.5 ms, 1.83 times, but most of both are first calls. The two operators that the fix touches are worth 1.35 times ([14](14_checking_the_articles.ipynb)).
 #
 # ## Where should a layer live?
 #

@@ -78,7 +78,7 @@ tell("padded, attention written out", start)
 # %% [markdown]
 # ## Padding → packing
 #
-# Packing cuts the text into full samples. A step has the same shapes and takes as long, so the gain can be computed. *Guess: how much of a batch is padding?*
+# Packing cuts the text into full samples. A step takes as long, so the gain can be computed. *Guess: how much of a batch is padding?*
 
 # %%
 print(f"{1 - real:.0%} of a padded batch is padding, so packing trains on {1 / real:.2f} times the tokens")
@@ -86,11 +86,11 @@ packed = start / real
 tell("packed", packed)
 
 # %% [markdown]
-# Attention now sees across the borders of lines. Where that matters, give it a mask (`flex_attention`).
+# Attention now sees across lines. Where that matters, give it a mask (`flex_attention`).
 #
 # ## Scaled dot-product attention
 #
-# Written out, attention stores a score for each pair of characters, and reads them all again. `F.scaled_dot_product_attention` computes them in tiles that stay in the cache. The new script is kept only if it is faster and trains the same:
+# Written out, attention stores a score for each pair of characters, and reads them all again. `F.scaled_dot_product_attention` computes them in tiles that stay in the cache. It is kept only if it is faster and trains the same:
 
 # %%
 import tempfile
@@ -147,7 +147,7 @@ print(f"{rate / start:.1f} times the tokens per second of the first loop")
 # %% [markdown]
 # ## Compile by region
 #
-# The blocks of a GPT are alike. `model.compile()` compiles all of them as one graph. `block.compile()` compiles the first, and the others reuse its kernels. Compiling takes longer the more operations a graph has, so count them. (This backend only counts. *Guess: by what factor do they differ?*)
+# The blocks of a GPT are alike. `model.compile()` compiles all of them as one graph. `block.compile()` compiles the first, and the others reuse its kernels. Compiling takes longer with more operations, so count them:
 
 # %%
 import torch

@@ -41,14 +41,14 @@ scaling
 #
 # ## One rank is late
 #
-# Every rank waits for the slowest one. This script has such a rank. *Guess which one the table shows with the longer waits: the late rank or the other one?*
+# All ranks wait for the slowest. *Guess: which one waits longer in the table, the late rank or the other?*
 
 # %%
 late = pk.watch_ranks(script, arguments=["--late-ms", "20"], budget_s=5)
 late
 
 # %% [markdown]
-# The first sentence names rank and line: there, `--late-ms` makes it sleep. Leave that out, watch again, and compare a mean step of each:
+# The first sentence names rank and line: there, `--late-ms` makes it sleep. Without that:
 
 # %%
 mended = pk.watch_ranks(script, budget_s=5)
@@ -75,7 +75,7 @@ print(
 pk.lanes({name: {f"rank {rank.rank}": bars(rank) for rank in each.spent} for name, each in watched.items()})
 
 # %% [markdown]
-# One launch of each proves a factor of two or more. For less, let the launches take turns: `perfkit referee old.py new.py -- torchrun --nproc-per-node 2` gives the interval and compares the losses.
+# One launch each proves a large factor. For a small one, let launches take turns, with losses compared: `perfkit referee old.py new.py -- torchrun --nproc-per-node 2`.
 #
 # ## Why isn't all of it exposed?
 #
@@ -108,7 +108,7 @@ pk.lanes(
 # %% [markdown]
 # `gradient_as_bucket_view=True` avoids a second copy of the gradients, and `static_graph=True` avoids some bookkeeping; a communication hook can send them in 16 bits.
 #
-# Accumulation averages once for several batches (`no_sync`), so it pays for communication less often, in a step of four times the samples:
+# With accumulation (`no_sync`) the ranks average once for four batches, in a step of four times the samples:
 
 # %%
 merged = pk.watch_ranks(script, arguments=["--accumulate", "4"], budget_s=5)
@@ -143,7 +143,7 @@ plt.show()
 # %% [markdown]
 # Long steps scale; short ones don't. At 1,024 ranks the latency alone is 10 ms. (NCCL also uses trees, whose latency grows with log n.)
 #
-# On a cluster, on each of two machines with eight GPUs:
+# On each of two machines with eight GPUs:
 #
 # ```bash
 # torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29400 train.py
@@ -184,7 +184,7 @@ pk.puzzle("no_sync").check(train_step)
 #
 # <details><summary>Answer</summary>
 #
-# Most of it runs while backward still computes: the gradients of the last layers are sent while those of the first are being computed.
+# Most of it runs while backward still computes the gradients of the first layers.
 #
 # </details>
 #
