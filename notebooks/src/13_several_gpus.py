@@ -57,11 +57,10 @@ mended = pk.watch_ranks(script, budget_s=5)
 def bars(rank):
     """The parts of a rank's step, one after the other."""
     waiting, forward, backward, optimizer, own = rank.parts
+    parts = [("load", waiting + own), ("compute", forward + backward), ("wait", rank.for_others)]
+    parts += [("copy", rank.exposed), ("compute", optimizer)]
     found, end = [], 0.0
-    for kind, seconds in (
-        ("load", waiting + own), ("compute", forward + backward), ("wait", rank.for_others),
-        ("copy", rank.exposed), ("compute", optimizer),
-    ):  # fmt: skip
+    for kind, seconds in parts:
         found.append((end, end + 1e3 * seconds, kind))
         end += 1e3 * seconds
     return found
