@@ -22,10 +22,12 @@ def analyse(trace: Trace | str | Path) -> model.Analysis:
     if not isinstance(trace, Trace):
         trace = Trace(trace)
     shows = names.evidence(trace)
-    steps, health, has_device = trace.steps, check(trace, shows), len(trace.device) > 0
+    steps = trace.steps
+    health = check(trace, shows)
     spoiled = {figure for problem in health for figure in problem.spoils}
     unknown = _unknown(trace, spoiled)
-    count, rank = len(steps.names) or 1, trace.world.rank or 0
+    count = len(steps.names) or 1
+    rank = trace.world.rank or 0
     shares = partition(trace.layers, steps.start, steps.end) / 1e3
     mean_us = _parts(shares.sum(axis=1) / count, unknown)
     figures = _use(trace)
@@ -49,8 +51,8 @@ def analyse(trace: Trace | str | Path) -> model.Analysis:
         operators=operators(trace),
         kernels=kernels(trace),
         transfers=transfers(trace, count),
-        syncs=syncs(trace, count) if has_device else [],
-        idle=_idle(trace) if has_device and steps.names and "idle" not in spoiled else [],
+        syncs=syncs(trace, count) if len(trace.device) else [],
+        idle=_idle(trace) if len(trace.device) and steps.names and "idle" not in spoiled else [],
         communication=_communication(trace, count, mean_us["communication"]),
         **figures,
     )
@@ -218,13 +220,12 @@ def operators(trace: Trace) -> list[model.Operator]:
         return np.bincount(op[rows], trace.duration(rows) / 1e3, len(table)).astype(np.float64)
 
     nested, device = under(ops), under(trace.device)
-    unknown = 0 if len(trace.device) else np.nan
     rows = structs(
         model.Operator,
         **groups.columns,
         host_total_us=total,
         host_self_us=groups.sum(np.maximum(groups.time - nested[ops], 0)),
-        device_self_us=groups.sum(device[ops]) + unknown,
+        device_self_us=groups.sum(device[ops]) if len(trace.device) else [None] * len(groups.calls),
     )
     return sorted(rows, key=lambda row: (-(row.device_self_us or 0.0), -row.host_self_us, row.name))
 

@@ -240,8 +240,7 @@ class Trace:
         rows = rows[table.thread[rows] == np.append(np.bincount(table.thread[rows]), 0).argmax()]
         rows = rows[np.lexsort((-table.end[rows], table.start[rows]))]
         before = np.append(-1, np.maximum.accumulate(table.end[rows]))[: len(rows)]
-        apart: Ints = rows[table.start[rows] >= before]
-        return apart
+        return rows[table.start[rows] >= before]  # type: ignore[no-any-return]
 
     def _earlier(self) -> int:
         """When the device has finished what was launched before the recording; 0 if there is no such work."""
