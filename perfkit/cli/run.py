@@ -55,7 +55,7 @@ def run(
                 runs, stopped = done, True
         if not runs:
             raise KeyboardInterrupt
-        if out:
+        if out and any(run.status != "cancelled" for run in runs):
             write(out, recordings.text(runs))
         show_session(runs, output, also=out)
         if stopped:

@@ -50,11 +50,11 @@ def provenance() -> Provenance:
 
 
 def text(recorded: Sequence[Run]) -> bytes:
-    """Runs as the content of a recording's file; those of a recording have their own provenance already."""
+    """Measured runs as the content of a recording; those of one have their own provenance already."""
     if any(run.origin for run in recorded):
         raise InvalidValue("these runs are of a recording already", "Copy its file instead")
-    recording = Recording(provenance=provenance(), runs=list(recorded))
-    return msgspec.json.format(msgspec.json.encode(recording), indent=1)
+    runs = [run for run in recorded if run.status != "cancelled"]
+    return msgspec.json.format(msgspec.json.encode(Recording(provenance=provenance(), runs=runs)), indent=1)
 
 
 def available() -> Mapping[str, Path]:

@@ -18,6 +18,7 @@ from perfkit.cli import run as commands
 from perfkit.errors import InvalidValue, PerfkitError, StoreError
 from perfkit.results import recordings
 from perfkit.results.store import RunStore, keep
+from tests.unit.results.test_run import run as measured
 
 EVERY = COMMANDS | registry.table("COMMANDS")
 ERRORS = [
@@ -147,6 +148,16 @@ def test_what_was_measured_is_written_and_shown_where_the_store_cannot_keep_it(
     )
     assert all(file.stat().st_size for file in files.values())
     assert runs[1].title in text and "was measured, but not stored: the disk is full. Free it" in text
+
+
+def test_a_ladder_that_is_stopped_before_its_first_round_leaves_no_recording(tmp_path, monkeypatch):
+    def climbed(plan, store, progress):
+        progress.finish(measured("r0", status="cancelled", reason="stopped"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "climb", climbed)
+    text = run("run", "--workload", "photos", "--device", "cpu", "-o", str(tmp_path / "r.json"), code=130)
+    assert "cancelled" in text and list(tmp_path.iterdir()) == []
 
 
 def test_a_budget_is_for_the_whole_ladder_on_a_noisy_machine_too(monkeypatch):

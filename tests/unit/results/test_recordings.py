@@ -27,6 +27,13 @@ def test_a_recording_comes_back_with_where_it_is_from(tmp_path, monkeypatch):
     assert {run.origin.command for run in loaded} == {"perfkit run -o out.json"}, "no folder of this machine"
 
 
+def test_what_was_cut_before_its_first_round_is_in_no_recording(tmp_path):
+    """Played, it would say that whoever plays it has stopped it."""
+    path = tmp_path / "cut.json"
+    path.write_bytes(recordings.text([run("r0"), run("r1", status="cancelled", reason="stopped")]))
+    assert [each.id for each in recordings.find(str(path))] == ["r0"]
+
+
 PLACE = {"machine": {"cpu": "x"}, "when": "w", "command": "c"}
 ORIGIN = '"provenance": {"machine": {}, "when": "w", "command": "c"}'
 
