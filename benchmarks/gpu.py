@@ -265,10 +265,21 @@ def pack(folder: Path, name: str, most: int = MOST_BYTES) -> Path:
             if size + file.stat().st_size > most:
                 left.append(f"{file.name} ({file.stat().st_size:,} bytes)")
                 continue
-            archive.write(file, file.name)
+            archive.writestr(file.name, _public(file))
             size += (archive.fp.tell() if archive.fp else 0) - before
         archive.writestr("left_out.txt", "\n".join(left))
     return path
+
+
+def _public(file: Path) -> bytes:
+    """What is in a file, without this machine's folders: it will be sent."""
+    content = file.read_bytes()
+    if file.suffix == ".gz":
+        return content
+    for folder, name in ((ROOT, b"."), (Path.home(), b"~")):
+        if len(folder.parts) > 1:  # a container's user may have / for a home
+            content = content.replace(bytes(folder), name)
+    return content
 
 
 def gpu_name(facts: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 import json
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -103,12 +104,15 @@ def test_a_ladder_that_was_cut_is_shown_with_what_is_missing(tmp_path):
 
 
 def test_the_file_has_the_small_ones_and_names_what_did_not_fit(tmp_path):
-    (tmp_path / "report.html").write_text("page")
+    (tmp_path / "report.html").write_text(f"page of {gpu.ROOT}/perfkit and {Path.home()}/.cache")
     (tmp_path / "trace.json.gz").write_bytes(bytes(1000))
     (tmp_path / "part-trace.json.gz").write_text("half of a trace")
     with zipfile.ZipFile(gpu.pack(tmp_path, "gpu-t4.zip", most=100)) as archive:
         assert archive.namelist() == ["report.html", "left_out.txt"]
         assert archive.read("left_out.txt") == b"trace.json.gz (1,000 bytes)"
+        assert archive.read("report.html") == b"page of ./perfkit and ~/.cache", (
+            "folders are nobody's business"
+        )
 
 
 @pytest.mark.parametrize(("gib", "pixels"), [(15, 96), (80, 224), (None, 64), (1, 32)])
