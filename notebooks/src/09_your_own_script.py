@@ -73,7 +73,7 @@ panel.patch()
 # perfkit patch train.py --set workers=2 -- --epochs 5
 # ```
 #
-# With `--try`, `watch` measures its two best suggestions.
+# `watch` ends with the command that measures a switch.
 #
 # ## A trace that you already have
 #

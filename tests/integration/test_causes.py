@@ -97,6 +97,10 @@ CASES = {
         "loader = DataLoader(Files(), batch_size=4)\n" + LOADED,
         "loading_line",
     ),
+    "an optimizer for each step": (
+        "while True:\n    optimizer = torch.optim.Adam(model.parameters(), 0.01)  # HERE\n    step(torch.randn(4, 8))\n",
+        "new_optimizers",
+    ),
     "float64": (
         "model.double()  # weights alone tell\nwhile True:\n    step(torch.randn(4, 8, dtype=torch.float64))\n",
         "float64",
@@ -212,7 +216,7 @@ for number in range(1_000_000):
 
 def test_a_healthy_script_is_told_nothing_that_is_not_so(folder):
     seen = watched("while True:\n    step(torch.randn(4, 8))\n")
-    assert seen.findings == [] and seen.first_sentence.startswith("Nothing avoidable is seen")
+    assert seen.findings == [] and seen.first_sentence.startswith("No avoidable cost was found")
 
 
 def test_a_whole_run_is_accounted_for_and_a_later_window_can_be_asked_for(folder):
@@ -234,5 +238,5 @@ def train(rank):
 if __name__ == "__main__":
     processes.spawn(train, nprocs=1)
 """)
-    with pytest.raises(RunFailed, match="steps in them are not seen"):
+    with pytest.raises(RunFailed, match="whose steps are not observed"):
         watching.watch(Launch("train.py"))

@@ -8,15 +8,12 @@ from typing import Any
 
 import msgspec
 
-from perfkit.results.stats import Ratio
-from perfkit.show import sentences, units
+from perfkit.show import units
 from perfkit.show.document import Bullets, Content, Section, Table
 from perfkit.show.units import clean
 
 WORTH_A_SENTENCE = 0.1
 """The weight from which on a finding is said first."""
-_HELPS = 1.05
-"""What a switch that was tried must have given, to be suggested still."""
 _MOST_WARNINGS = 12
 
 
@@ -24,9 +21,9 @@ class Finding(msgspec.Struct, frozen=True):
     """Something avoidable, or a switch to try: what was seen, the change, the place.
 
     `share`: what it takes of the run without its start, None where only measuring tells; `urgency` orders
-    such ones. `kind`: `time`, `memory`, or `data` where something trains on other data than meant. `limit`:
-    how the share limits the gain, `up to`, `about`, or empty where it does not. `settings`: the switches that
-    make the change from outside, and what they gave when they were tried: `measured`.
+    such ones. `kind`: `time`, `memory`, or `data` where something trains otherwise than meant. `limit`:
+    how the share limits the gain, `up to`, or empty where it does not. `settings`: the switches that
+    make the change from outside.
     """
 
     cause: str
@@ -38,7 +35,6 @@ class Finding(msgspec.Struct, frozen=True):
     kind: str = "time"
     limit: str = "up to"
     settings: dict[str, bool | int | str] = {}
-    measured: Ratio | None = None
 
     @property
     def gain(self) -> float | None:
@@ -49,24 +45,16 @@ class Finding(msgspec.Struct, frozen=True):
     def weight(self) -> float:
         return max(self.share or 0.0, self.urgency)
 
-    @property
-    def may_help(self) -> bool:
-        """Whether it was not tried, or gave something."""
-        gave = self.measured
-        return gave is None or (gave.ratio >= _HELPS and gave.verdict != "no measurable difference")
-
     def in_words(self, worth: str) -> str:
         """It and its remedy; `worth` says what that gives."""
         where = f"{self.where}: " if self.where else ""
         return f"{where}{self.evidence}. Remedy: {self.change}.{worth}"
 
-    def expected(self, bound: str) -> str:
+    def expected(self, bound: str = "up to about") -> str:
         """What the change is worth; a gain that the share bounds with these words before it."""
-        if self.measured:
-            return f"{sentences.result(self.measured)}, measured"
         if self.gain:
-            return f"{bound if self.limit == 'up to' else self.limit} {units.times(self.gain)}"
-        return {"memory": "less memory", "data": "other data"}.get(self.kind, "only measuring tells")
+            return f"{bound} {self.gain:.3g}×"
+        return {"memory": "less memory", "data": "correct training"}.get(self.kind, "measure to find out")
 
 
 Found = Iterator[Finding]
@@ -85,20 +73,14 @@ def of_table(cause: str, where: str = "", share: float | None = None, **facts: A
 
 
 def ordered(ideas: Iterable[Finding]) -> list[Finding]:
-    """By what they gave, then by what they can give; those that were tried for nothing come last."""
-
-    def place(idea: Finding) -> tuple[int, float]:
-        if idea.measured:
-            return 0 if idea.may_help else 2, -idea.measured.ratio
-        return 1, -idea.weight
-
-    return sorted(ideas, key=place)
+    """By what they can give, the most first."""
+    return sorted(ideas, key=lambda idea: -idea.weight)
 
 
-def advice_table(findings: Sequence[Finding], bound: str) -> Table:
+def advice_table(findings: Sequence[Finding], bound: str = "up to about") -> Table:
     """What can be changed, and what that is worth; `bound` as for `expected`."""
     rows = [[clean(each.evidence), clean(each.change), each.expected(bound), each.where] for each in findings]
-    note = "" if rows else "nothing that was seen speaks for a change"
+    note = "" if rows else "Nothing observed suggests a change."
     return Table(("evidence", "change", "expected", "where"), rows, note=note)
 
 

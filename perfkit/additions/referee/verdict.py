@@ -21,7 +21,7 @@ from perfkit.studies.sources import Plan
 _EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model", "optimizer"}
 """Differences after which other losses are to be expected, and weights that move otherwise."""
 _WIDE = 2
-"""An interval wider than this many times what was asked for, or than the A/A noise, decides nothing."""
+"""An interval wider than this many times what was asked for, or than the A/A noise, is inconclusive."""
 _OVERWHELMING, _FEW_ROUNDS = 2.0, 2
 """How many times as fast a side must be, at the least, to be so after fewer rounds than others need."""
 _LARGE, _RUN_FASTER, _OFTEN = 0.2, 1.5, 2
@@ -170,10 +170,9 @@ class _Speed(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        ratio, spread = self.result.ratio, self.result.pairing.known_spread.sd
-        if self.is_whole:
-            return False
-        return ratio.verdict == "undecided" or ratio.half_width > _WIDE * max(self.precision, spread)
+        ratio = self.result.ratio
+        enough = _WIDE * max(self.precision, self.result.pairing.known_spread.sd)
+        return not self.is_whole and (ratio.verdict == "undecided" or ratio.half_width > enough)
 
     @property
     def remedy(self) -> str:
@@ -208,13 +207,13 @@ def _of_speed(speed: _Speed) -> tuple[str, int, str]:
         return "faster", 0, speed.in_words
     if speed.is_slower or not speed.is_open:
         return "not faster", 1, speed.in_words
-    return "undecided", 3, f"{speed.in_words}, which decides nothing: {speed.remedy}"
+    return "undecided", 3, f"{speed.in_words}, which is inconclusive: {speed.remedy}"
 
 
 def _gated(gate: int, speed: _Speed) -> tuple[str, int, str]:
     if gate in (0, 1):
         return ("slower" if gate else "not slower"), gate, speed.in_words
-    return "undecided", 3, f"{speed.in_words}: the gate cannot see that: {speed.remedy}"
+    return "undecided", 3, f"{speed.in_words}, too wide an interval for the gate: {speed.remedy}"
 
 
 def _run_ratio(seen: Mapping[str, Behaviour]) -> float | None:

@@ -28,7 +28,10 @@ from perfkit.show import units
 
 _LEAST = 0.1
 """Of the run: what takes less is not a cause, and half of it for causes that are plain to see."""
-_MANY_OBJECTS, _MUCH_MEMORY, _MANY_ROWS, _ENOUGH_STEPS = 100_000, 30e6, 8, 20
+_MANY_OBJECTS = 100_000
+_MUCH_MEMORY = 30e6
+_MANY_ROWS = 8
+_ENOUGH_STEPS = 20
 _CHEAP_SAMPLE_S = 300e-6
 """Rows in memory that take less cost their handling, not their content."""
 _NEEDED = re.compile(r"(_loss|cross_entropy|Loss\.forward|zero_grad|clip_grad\w*|GradScaler\.\w+)$")
@@ -103,19 +106,18 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _outside(seen: Symptoms) -> Found:
-    account, data, epochs = seen.run, seen.evidence.data, len(seen.run.epochs)
-    facts: dict[str, Any] = {"steps": account.steps, "workers": data.workers if data else 0}
-    starts = "workers_restart" if facts["workers"] else "epochs_start"
+    account = seen.run
+    epochs = len(account.epochs)
+    workers = seen.evidence.data.workers if seen.evidence.data else 0
+    facts = {"steps": account.steps, "workers": workers}
+    starts = "workers_restart" if workers else "epochs_start"
     if epochs >= 0.9 * account.steps:
         starts = "epoch_in_each_step"
     evaluation = "evaluation" if account.evaluations <= account.steps / 2 else "frozen_model"
-    # Other programs make steps long, but not those of the looks with one thread.
-    looked_at = seen.evidence.parts.get("checkpoint", 0.0) / (sum(seen.evidence.parts.values()) or 1.0)
-    saving = max(account.running(CHECKPOINTS), looked_at)
     for cause, part, role, count, share, least in (
         (evaluation, EVALUATION, "evaluation", account.evaluations, account.running(EVALUATION), _LEAST),
         (starts, EPOCHS, "loader", epochs, account.running(EPOCHS) if epochs > 1 else 0.0, _LEAST),
-        ("checkpoints", CHECKPOINTS, "checkpoint", 1, saving, _LEAST / 2),
+        ("checkpoints", CHECKPOINTS, "checkpoint", 1, account.running(CHECKPOINTS), _LEAST / 2),
     ):
         if share >= least:
             each = units.duration(account.parts.get(part, 0.0) / max(1, count))
@@ -130,12 +132,13 @@ def _gradients_in_evaluation(seen: Symptoms) -> Found:
 
 
 def _compiled_again(seen: Symptoms) -> Found:
-    evidence, account = seen.evidence, seen.run
+    evidence = seen.evidence
+    account = seen.run
     is_over = any("recompile_limit" in line for line in seen.printed)
     if is_over or (account.compiled >= 3 and evidence.shapes >= 3):
         limit = "; past its limit, torch runs the model uncompiled" if is_over else ""
-        graphs, share = {"graphs": evidence.graphs, "shapes": evidence.shapes}, account.running(COMPILING)
-        yield of_table("compiled_again", seen.site("forward"), share, limit=limit, **graphs)
+        facts = {"graphs": evidence.graphs, "shapes": evidence.shapes, "limit": limit}
+        yield of_table("compiled_again", seen.site("forward"), account.running(COMPILING), **facts)
 
 
 # ---------------------------------------------------------------- in each step
@@ -158,8 +161,8 @@ def _collections(seen: Symptoms) -> Found:
     places = sorted(evidence.collecting, key=evidence.collecting.__getitem__, reverse=True)
     asked_for = [place for place in places if "collect(" in text_at(place)]
     if asked_for and share >= _LEAST / 2:
-        text, where = text_at(asked_for[0]), os.path.basename(asked_for[0])
-        yield of_table("explicit_collection", where, share, each=each, text=text)
+        where = os.path.basename(asked_for[0])
+        yield of_table("explicit_collection", where, share, each=each, text=text_at(asked_for[0]))
     elif share >= 2 * _LEAST:
         yield of_table("automatic_collection", os.path.basename(places[0]), share, each=each)
 
@@ -169,13 +172,14 @@ def _graph_grows(seen: Symptoms) -> Found:
     nodes = [*seen.evidence.nodes.items()]
     if len(nodes) < 3 or not nodes[0][1] < nodes[len(nodes) // 2][1] < nodes[-1][1]:
         return
-    (first_step, first), (last_step, last) = nodes[0], nodes[-1]
+    first_step, first = nodes[0]
+    last_step, last = nodes[-1]
     slower = ""
     if seen.trend and seen.trend.kind == "grows":
         slower = f"; each step takes {units.duration(seen.trend.per_step)} more than the one before"
     if last >= 1.05 * first:
-        where, ends = seen.site("retain_graph") or seen.site("backward"), {"first": first, "last": last}
-        ends |= {"first_step": first_step, "last_step": last_step}
+        where = seen.site("retain_graph") or seen.site("backward")
+        ends = {"first": first, "last": last, "first_step": first_step, "last_step": last_step}
         yield of_table("graph_grows", where, slower=slower, **ends)
 
 
@@ -186,7 +190,8 @@ def _state_dict(seen: Symptoms) -> Found:
 
 
 def _dense_embedding(seen: Symptoms) -> Found:
-    rows, places = seen.evidence.rows, [*seen.lines("optimizer")]
+    rows = seen.evidence.rows
+    places = [*seen.lines("optimizer")]
     share = sum(part for _, part in places)
     if rows and rows.touched < 0.2 * rows.count and rows.of_weights > 0.5 and share >= 2 * _LEAST:
         yield of_table("dense_embedding", places[0][0].where, share, rows=rows.count, touched=rows.touched)
@@ -196,7 +201,9 @@ def _dense_embedding(seen: Symptoms) -> Found:
 
 
 def _handling(seen: Symptoms) -> Found:
-    data, loading, share = seen.evidence.data, seen.evidence.loading, seen.loads(*_BATCHES)
+    data = seen.evidence.data
+    loading = seen.evidence.loading
+    share = seen.loads(*_BATCHES)
     if where := seen.warned_at("Creating a tensor from a list of numpy.ndarrays is extremely slow"):
         lines = [*seen.loading_lines(), *seen.lines(OWN)]
         yield of_table("tensor_from_list", where, sum(part for line, part in lines if line.where == where))
@@ -206,22 +213,26 @@ def _handling(seen: Symptoms) -> Found:
     rows = round(loading.samples / loading.batches)
     has_own_collate = any(line.part == "collate" and not line.calls for line, _ in seen.loading_lines())
     if rows >= _MANY_ROWS and loading.seconds / loading.samples <= _CHEAP_SAMPLE_S and not has_own_collate:
-        names, each = ", ".join(data.in_memory), units.duration(loading.batch_s)
-        yield of_table("rows_one_by_one", seen.site("loader"), share, rows=rows, names=names, each=each)
+        facts = {"rows": rows, "names": ", ".join(data.in_memory), "each": units.duration(loading.batch_s)}
+        yield of_table("rows_one_by_one", seen.site("loader"), share, **facts)
 
 
 def _hdf5(seen: Symptoms) -> Found:
-    data, loading = seen.evidence.data, seen.evidence.loading
+    data = seen.evidence.data
+    loading = seen.evidence.loading
     if data and loading and data.open_files:
-        rows, names = max(data.open_files.values()), ", ".join(data.open_files)
+        rows = max(data.open_files.values())
         where = next((line.where for line, _ in seen.loading_lines()), "")
         chunk = f", and reads a chunk of {rows} rows" if rows > 1 else ""
-        each, share = units.duration(loading.seconds / loading.samples), seen.loading if rows > 1 else None
-        yield of_table("open_hdf5", where, share, chunk=chunk, names=names, each=each)
+        share = seen.loading if rows > 1 else None
+        each = units.duration(loading.seconds / loading.samples)
+        yield of_table("open_hdf5", where, share, chunk=chunk, names=", ".join(data.open_files), each=each)
 
 
 def _workers(seen: Symptoms) -> Found:
-    data, memory, loader = seen.evidence.data, seen.memory, seen.site("loader")
+    data = seen.evidence.data
+    memory = seen.memory
+    loader = seen.site("loader")
     if not data:
         return
     facts: dict[str, Any] = {"dataset": data.kind, "workers": data.workers}
@@ -242,15 +253,18 @@ def _workers(seen: Symptoms) -> Found:
 
 
 def _memory(seen: Symptoms) -> Found:
-    memory, is_explained = seen.memory, seen.run.evaluation_bytes > _MUCH_MEMORY
+    memory = seen.memory
+    is_explained = seen.run.evaluation_bytes > _MUCH_MEMORY
     if not memory or is_explained or memory.steps < _ENOUGH_STEPS:
         return
+    kept = seen.evidence.kept
+    least = _MUCH_MEMORY if kept else max(2 * _MUCH_MEMORY, 0.1 * memory.first)
     grew = memory.last - memory.first
-    if grew > (_MUCH_MEMORY if seen.evidence.kept else max(2 * _MUCH_MEMORY, 0.1 * memory.first)):
-        grew_by, size, kept = units.size(grew), units.size(memory.last), seen.evidence.kept
+    if grew > least:
+        where = next(iter(kept.values()), "")
         of = f": `{next(iter(kept))}` grows, and holds tensors with their graphs" if kept else ""
-        where, steps = next(iter(kept.values()), ""), memory.steps
-        yield of_table("memory_grows", where, steps=steps, of=of, grew=grew_by, size=size)
+        facts = {"steps": memory.steps, "grew": units.size(grew), "size": units.size(memory.last)}
+        yield of_table("memory_grows", where, of=of, **facts)
 
 
 CAUSES: tuple[Callable[[Symptoms], Found], ...] = (
@@ -298,13 +312,12 @@ _LEAST_GAIN = 1.03
 
 @dataclass(frozen=True)
 class Switches:
-    """What was seen, and some plain steps; `one_thread`: how many times as fast with one compute thread."""
+    """What was seen, and some plain steps."""
 
     symptoms: Symptoms
     target: Target
     steps: Observation
     is_disturbed: bool = False
-    one_thread: float | None = None
 
     @property
     def own(self) -> Recipe:
@@ -322,63 +335,66 @@ class Switches:
 
         `left_s`: what a step would take at the least; None where only measuring tells.
         """
-        first, gain = next(iter(settings)), self.steps.step_s / left_s if left_s else None
+        first = next(iter(settings))
+        gain = self.steps.step_s / left_s if left_s else None
         recipe, _ = applicable(self.own.replace(**settings), self.target)
         left = {name: new for name, (new, _) in recipe.diff(self.own).items()}
         if first not in left or (gain is not None and gain < _LEAST_GAIN):
             return
-        limit = "about" if first == "cpu_threads" else "up to"  # which was tried for a moment
         # Workers that have less to do leave their cores to the steps, which get faster, too.
         shares_cores = self.own.workers > 0 and self.target.device == "cpu"
-        if limit == "up to" and (self.is_disturbed or shares_cores):
+        if self.is_disturbed or shares_cores:
             gain = None
         share = self.symptoms.run.steps_share * (1 - 1 / gain) if gain else None
         change = f"{title}: {', '.join(f'{name}={shown(value)}' for name, value in left.items())}"
-        yield Finding(title, why, change, share=share, limit=limit, settings=left)
+        yield Finding(title, why, change, share=share, settings=left)
 
 
 def suggest(seen: Switches, causes: Collection[str] = ()) -> list[Finding]:
     """Switches to try, the most promising first, except what does not help against known `causes`."""
-    useless = {"Loader workers"} if "rows_one_by_one" in causes else set()
-    return ordered(idea for idea in (*_loading(seen), *_computing(seen)) if idea.cause not in useless)
-
-
-def _loading(seen: Switches) -> Found:
-    own, cores, waiting, step_s = seen.own, seen.symptoms.cores, seen.steps.waiting, seen.steps.step_s
+    own = seen.own
     on_cpu = seen.target.device == "cpu"
-    count = cores // 2 if on_cpu else cores
     workers = units.plural(own.workers, "worker") if own.workers else "no workers"
+    cores = seen.symptoms.cores
+    count = cores // 2 if on_cpu else cores
+    found = list[Finding]()
     if on_cpu and own.workers and own.workers + own.cpu_threads > cores:
         why = f"{workers} and cpu_threads={own.cpu_threads} share {units.plural(cores, 'core')}"
-        yield from seen.idea("Fewer workers", why, {"workers": count if count < own.workers else 0})
-        if own.cpu_threads > 1 and not seen.one_thread:
-            yield from seen.idea("One compute thread", why, {"cpu_threads": 1})
-    if seen.one_thread:
-        why = f"threads wait for cores that others take: with one, steps were {seen.one_thread:.1f}× as fast"
-        yield from seen.idea("One compute thread", why, {"cpu_threads": 1}, step_s / seen.one_thread)
-    if own.workers < count:
-        why = f"{waiting:.0%} of a step is spent waiting for data, with {workers}"
+        found += seen.idea("Fewer workers", why, {"workers": count if count < own.workers else 0})
+    if on_cpu and own.cpu_threads > 1 and (seen.is_disturbed or own.workers + own.cpu_threads > cores):
+        found += seen.idea("One compute thread", "threads wait for cores", {"cpu_threads": 1})
+    if own.workers < count and "rows_one_by_one" not in causes:
+        waiting = seen.steps.waiting
         settings: dict[str, Value] = {"workers": count, "pin_memory": True, "non_blocking": True}
-        yield from seen.idea("Loader workers", why, settings, max(seen.work_s, waiting * step_s / count))
+        why = f"waiting for data takes {waiting:.0%} of a step, with {workers}"
+        left_s = max(seen.work_s, waiting * seen.steps.step_s / count)
+        found += seen.idea("Loader workers", why, settings, left_s)
+    return ordered([*found, *_of_the_optimizer(seen), *_unknown(seen)])
 
 
-def _computing(seen: Switches) -> Found:
-    """What makes parts of the work faster, or saves them; of all but the optimizer, only measuring tells."""
-    step_s, products = seen.steps.step_s, "matrix products and convolutions"
-    amp = seen.own.amp if seen.own.amp != "off" else "bf16" if seen.target.bf16 else "fp16"
-    if seen.target.device != "cpu" or seen.symptoms.cpu_has_bf16:
-        yield from seen.idea("AMP", products, {"amp": amp})
-    yield from seen.idea("TF32", products, {"fp32_precision": "tf32"})
-    yield from seen.idea("channels_last", "convolutions", {"channels_last": True})
-    if seen.target.convolves:
-        yield from seen.idea("cuDNN benchmark", "convolutions", {"cudnn_benchmark": True})
-    yield from seen.idea("torch.compile", "small operators, and Python between them", {"compile": True})
-    pinned: dict[str, Value] = {"pin_memory": True, "non_blocking": True}
-    yield from seen.idea("Pinned memory", "copies to the device", pinned)
-    why, left_s, step = "the optimizer's own work", None, seen.symptoms.run.of_step
+def _of_the_optimizer(seen: Switches) -> Found:
+    why = ""
+    left_s = None
+    step = seen.symptoms.run.of_step
     if seen.target.device == "cpu" and step:  # a GPU works on by itself
+        step_s = seen.steps.step_s
         share = step["optimizer"] / max(sum(step.values()), 1e-9)
-        why += f": {share:.0%} of a step"
+        why = f"the optimizer takes {share:.0%} of a step"
         left_s = max(step_s - min(share * step_s, seen.work_s), 0.02 * step_s)  # at most all of the work
     kind = "fused" if seen.symptoms.script.has_fused else "foreach"
-    yield from seen.idea("Optimizer", why, {"optimizer_impl": kind}, left_s)
+    return seen.idea("Optimizer", why, {"optimizer_impl": kind}, left_s)
+
+
+def _unknown(seen: Switches) -> Found:
+    """Switches of which only a measurement tells."""
+    amp = seen.own.amp
+    if amp == "off":
+        amp = "bf16" if seen.target.bf16 else "fp16"
+    if seen.target.device != "cpu" or seen.symptoms.cpu_has_bf16:
+        yield from seen.idea("AMP", "", {"amp": amp})
+    yield from seen.idea("TF32", "", {"fp32_precision": "tf32"})
+    yield from seen.idea("channels_last", "", {"channels_last": True})
+    if seen.target.convolves:
+        yield from seen.idea("cuDNN benchmark", "", {"cudnn_benchmark": True})
+    yield from seen.idea("torch.compile", "", {"compile": True})
+    yield from seen.idea("Pinned memory", "", {"pin_memory": True, "non_blocking": True})

@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -72,7 +72,6 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     rows: Rows | None = None
     shapes: int = 0
     graphs: int = 0
-    threads: int = 0
     kept: dict[str, str] = {}
 
     @property
@@ -113,9 +112,13 @@ class Inquiry:
 def evidence(session: Any, seconds: float, threads: int = 0) -> Job:
     """`Evidence` of some steps: at least three, and others for some seconds, with so many compute threads."""
     script: Script = session.subject
-    inquiry, until, count = session.inquiry, clock() + seconds, 0
-    sampler, collecting = Sampler(session.run_account.part_now, script.place), defaultdict[str, float](float)
-    is_on, own_threads = dict(_modes(script)), torch.get_num_threads()
+    inquiry: Inquiry = session.inquiry
+    sampler = Sampler(session.run_account.part_now, script.place)
+    collecting = defaultdict[str, float](float)
+    until = clock() + seconds
+    count = 0
+    is_on = dict(_modes(script))
+    own_threads = torch.get_num_threads()
     torch.set_num_threads(threads or own_threads)
     inquiry.is_counting = script.waits_for_device = True
     sizes = {id(held): len(held) for _, held, _ in _containers()}
@@ -132,11 +135,6 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Job:
     finally:
         inquiry.is_counting = script.waits_for_device = False
         torch.set_num_threads(own_threads)
-    kept = {}
-    for name, held, file in _containers():
-        has_grown = len(held) - sizes.get(id(held), len(held)) >= _FEWEST
-        if has_grown and any(tensor.grad_fn is not None for tensor in tensors(held[-1])):
-            kept[name] = _added_at(name, script.place(file))
     parts = defaultdict[str, float](float)
     for (part, _), spent in sampler.times.items():
         parts[part] += spent
@@ -153,8 +151,7 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Job:
         rows=_rows(script),
         shapes=len(inquiry.shapes),
         graphs=checks.compile_counters().graphs,
-        threads=own_threads,
-        kept=kept,
+        kept=dict(_kept(script, sizes)),
     )
 
 
@@ -184,8 +181,7 @@ def _modes(script: Script) -> Iterator[tuple[str, str]]:
         "anomaly_mode": torch.is_anomaly_enabled(),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "a_profiler": torch._C._autograd._profiler_enabled(),
-        "tracing": sys.gettrace() is not None,
-        "python_profiler": sys.getprofile() is not None,
+        "new_optimizers": 2 * script.new_optimizers > script.steps.count,
         "float64": any(p.dtype == torch.float64 for p in script.parameters()),
     }
     for name in [name for name, is_on in asked.items() if is_on]:
@@ -199,6 +195,14 @@ def _containers() -> Iterator[tuple[str, Any, str]]:
             for name, value in {**frame.f_globals, **frame.f_locals}.items():
                 if isinstance(value, list) and value:
                     yield name, value, os.path.realpath(frame.f_code.co_filename)
+
+
+def _kept(script: Script, sizes: Mapping[int, int]) -> Iterator[tuple[str, str]]:
+    """Lists that have grown by tensors with their graphs since they had these sizes, and the lines."""
+    for name, held, file in _containers():
+        has_grown = len(held) - sizes.get(id(held), len(held)) >= _FEWEST
+        if has_grown and any(tensor.grad_fn is not None for tensor in tensors(held[-1])):
+            yield name, _added_at(name, script.place(file))
 
 
 def _added_at(name: str, file: str) -> str:

@@ -215,7 +215,7 @@ class Questions(Procedures):
             reasons |= dict.fromkeys(ARGUMENTS, why)
         elif not isinstance(loader, data.DataLoader):
             library = type(loader).__module__.split(".")[0]
-            why = f"{library} has a loader of its own: set it where that is made"
+            why = f"{library} uses its own loader: change the setting where it is created"
             reasons |= dict.fromkeys(ARGUMENTS, why)
         else:
             if type(loader.batch_sampler) is not data.BatchSampler:
@@ -226,7 +226,9 @@ class Questions(Procedures):
                 why = "each worker would repeat an iterable data set: divide it by get_worker_info()"
                 reasons["workers"] = why
         if not script.model:
-            why = "no call of a model was seen: those of model.forward(x) and of scripted models are not"
+            why = (
+                "no call of a model was observed; calls of model.forward(x) and of scripted models cannot be"
+            )
             reasons |= dict.fromkeys(("amp", "channels_last", "compile"), why)
         elif all(p.dim() != 4 for p in script.parameters()):
             reasons["channels_last"] = "the model has no 4-dimensional weights"

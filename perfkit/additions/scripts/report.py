@@ -8,44 +8,47 @@ from perfkit.additions.inside import looks
 from perfkit.additions.inside.trend import Trend
 from perfkit.additions.scripts import run_account
 from perfkit.additions.scripts.evidence import NOT_STEPS
+from perfkit.recipe import shown
 from perfkit.show import units
-from perfkit.show.document import Bullets, Content, Section, Table
+from perfkit.show.document import Content, Section, Table
 from perfkit.show.units import clean
 
-_BAR, _MOST_LINES = 30, 8
-"""Characters of a whole bar; lines of a script that are listed."""
+_BAR = 30
+"""Characters of a whole bar."""
+_MOST_LINES = 8
+"""Lines of a script that are listed."""
 
 
 def first_sentence(seen: Any) -> str:
     """The largest avoidable thing, with its place and what it is worth at most."""
     if seen.findings and seen.findings[0].weight >= WORTH_A_SENTENCE:
-        gain, bound = seen.findings[0].gain, "at most about" if seen.is_disturbed else "at most"
-        worth = f" Without it, the run is {bound} {units.times(gain)} as fast." if gain else ""
-        return str(seen.findings[0].in_words(worth))
+        found = seen.findings[0]
+        worth = f" Without it, the run is at most about {found.gain:.3g}× as fast." if found.gain else ""
+        return str(found.in_words(worth))
     if seen.trend and seen.trend.kind != "steady":
         return f"{trend_in_words(seen.trend, seen.growing)}."
-    if known := [idea for idea in seen.suggestions if idea.weight >= WORTH_A_SENTENCE and idea.may_help]:
-        return f"{known[0].evidence}. Try {known[0].change} ({known[0].expected('up to')})."
-    parts, total = sorted(seen.step.items(), key=lambda item: -item[1]), max(sum(seen.step.values()), 1e-9)
+    if seen.suggestions and seen.suggestions[0].weight >= WORTH_A_SENTENCE:
+        idea = seen.suggestions[0]
+        evidence = idea.evidence[:1].upper() + idea.evidence[1:]
+        return f"{evidence}. Try {idea.change}. The run is {idea.expected()} as fast with it."
+    parts = sorted(seen.step.items(), key=lambda item: -item[1])
+    total = max(sum(seen.step.values()), 1e-9)
     shares = ", ".join(f"{seconds / total:.0%} {name}" for name, seconds in parts[:4] if seconds)
-    return f"Nothing avoidable is seen: a step of {units.duration(seen.seen.step_s)} is {shares}."
+    return f"No avoidable cost was found. A step takes {units.duration(seen.seen.step_s)}: {shares}."
 
 
 def trend_in_words(trend: Trend, part: str = "") -> str:
     """What changes with the steps."""
     where = f", all of it in {part}" if part else ""
-    first, last = units.duration(trend.first), units.duration(trend.last)
+    first = units.duration(trend.first)
+    last = units.duration(trend.last)
     if trend.kind == "jumps":
         return f"Steps take {last} from step {trend.at:,} on, and {first} before{where}"
     if trend.kind == "saw-tooth":
-        return f"Steps get slower within each epoch, from {first} to {last}, and fall back at its end{where}"
-    if trend.kind == "grows":
-        low, high = units.duration(trend.low), units.duration(trend.high)
-        return (
-            f"Each step takes {units.duration(trend.per_step)} ({low}–{high}) more than the one before, "
-            f"{first} at first and {last} at last{where}"
-        )
-    return f"The time of a step is steady ({first} at first, {last} at last)"
+        return f"Steps get slower within each epoch, from {first} to {last}, then start over{where}"
+    interval = f"{units.duration(trend.low)}–{units.duration(trend.high)}"
+    text = f"Each step takes {units.duration(trend.per_step)} ({interval}) more than the one before"
+    return f"{text}, from {first} at first to {last} at last{where}"
 
 
 def sections(seen: Any) -> list[Content]:
@@ -54,7 +57,8 @@ def sections(seen: Any) -> list[Content]:
     if seen.evidence.lines:
         contents.append(Section("Where in the script", [_lines(seen)]))
     contents.append(Section("What to try", [*_advice(seen)]))
-    contents.append(Section("Details", [clean(seen.command), _steps(seen), *_details(seen)]))
+    syncs = [looks.sync_table(seen.syncs)] if seen.syncs else []
+    contents.append(Section("Details", [clean(seen.command), _steps(seen), *syncs]))
     return contents + warned(seen.warnings, seen.printed)
 
 
@@ -65,8 +69,12 @@ def _run(seen: Any) -> Iterator[Content]:
         share = seconds / max(run.seconds, 1e-9)
         bar = "█" * max(1, round(_BAR * share))
         rows.append([_part_in_words(name, run), units.duration(seconds), units.percent(share), bar])
-    rows.append(["all that was seen", units.duration(run.seconds), "100%", ""])
-    yield Table(("part of the run", "time", "share", ""), rows)
+    rows.append(["total", units.duration(run.seconds), "100%", ""])
+    note = ""
+    if start_s := run.parts.get(run_account.START, 0.0):
+        later = units.duration(run.seconds - start_s)
+        note = f"Other percentages are of the {later} after the start, which comes only once."
+    yield Table(("part of the run", "time", "share", ""), rows, note=note)
     yield _seen(seen)
 
 
@@ -79,46 +87,44 @@ def _part_in_words(name: str, run: Any) -> str:
 
 def _seen(seen: Any) -> str:
     until = "to its end" if seen.seen.ended else f"up to step {seen.run.last:,}"
-    text = f"Seen: {seen.run.steps:,} steps, {until}, {units.duration(seen.run.seconds)} of this run."
+    text = f"Observed: {seen.run.steps:,} steps, {until}, {units.duration(seen.run.seconds)} of this run."
     if seen.trend and seen.trend.kind != "steady":
         text += f" {trend_in_words(seen.trend, seen.growing)}."
     elif not seen.seen.ended:
         later = max(100, int(float(f"{2 * seen.run.last:.1g}")))  # one digit and noughts
-        text += f" What changes later is not seen: --after {later}, or --whole."
+        text += f" Later steps were not observed: use --after {later} or --whole."
     if seen.run.steps_share < 0.9:
         most = 1 / max(1 - seen.run.steps_share, 0.01)
-        text += f" Without its start, steps are {seen.run.steps_share:.0%} of it: no switch gains more than "
-        text += f"{units.times(most)}."
+        text += f" After the start, steps take {seen.run.steps_share:.0%} of the run, "
+        text += f"so no switch can make it more than {units.times(most)} as fast."
     return text
 
 
 def _lines(seen: Any) -> Table:
-    evidence, rows = seen.evidence, list[list[str]]()
+    evidence = seen.evidence
+    rows = list[list[str]]()
     of_all = max(sum(evidence.parts.values()), 1e-9)
-    steps = max(1, evidence.steps)
-    found = list(evidence.lines)
-    if evidence.loading:
-        found += evidence.loading.lines[:3]
-    for line in found[:_MOST_LINES]:
-        is_workers = line not in evidence.lines
-        share = "in workers" if is_workers else f"{line.seconds / of_all:.0%}"
-        each = units.duration(line.seconds / (steps if not is_workers else max(1, evidence.loading.batches)))
-        per = "" if line.part in NOT_STEPS else " a batch" if is_workers else " a step"
+    for line in evidence.lines[:_MOST_LINES]:
+        each = units.duration(line.seconds / max(1, evidence.steps))
+        per = "" if line.part in NOT_STEPS else " a step"
+        share = f"{line.seconds / of_all:.0%}"
         rows.append([line.where, line.part, share, f"{each}{per}", clean(line.text, 60)])
+    for line in evidence.loading.lines[:3] if evidence.loading else []:
+        each = units.duration(line.seconds / max(1, evidence.loading.batches))
+        rows.append([line.where, line.part, "in workers", f"{each} a batch", clean(line.text, 60)])
     note = "Sampled briefly, outside the timed steps. A line includes everything it calls."
     return Table(("line", "part", "share", "time", "code"), rows, note=note)
 
 
 def _advice(seen: Any) -> Iterator[Content]:
     found = ordered([*seen.findings, *seen.suggestions])
-    tried = [each for each in found if not each.may_help]
-    others = [each for each in found if each.settings and not (each.share or each.measured)]
-    bound = "up to about" if seen.is_disturbed else "up to"
-    yield advice_table([each for each in found if each not in tried and each not in others], bound)
-    for each in tried:
-        yield f"Tried for nothing: {each.change}, {each.expected(bound)}."
+    others = [each for each in found if each.settings and not each.share]
+    yield advice_table([each for each in found if each not in others])
     if changes := "; ".join(each.change for each in others):
-        yield f"Only a measurement can judge: {changes}."
+        yield f"Nothing observed says whether these would help: {changes}."
+    if seen.suggestions:
+        name, value = next(iter(seen.suggestions[0].settings.items()))
+        yield f"To measure a switch: perfkit referee SCRIPT --set {name}={shown(value)} -- ARGS"
 
 
 def _steps(seen: Any) -> Table:
@@ -130,21 +136,12 @@ def _steps(seen: Any) -> Table:
     rows = [
         ["samples/s", units.number(block.samples_per_s)],
         ["step", f"{units.duration(seen.seen.step_s)} ({script.step_is}; samples: {samples})"],
-        ["a mean step of all", ", ".join(split)],
+        ["a mean step", ", ".join(split)],
         ["waiting for data", units.percent(seen.seen.waiting if script.loader else None)],
         ["peak memory of the steps", units.size(seen.peak.allocated)],
-        ["profile", seen.trace or units.NOT_AVAILABLE],
+        ["profile", f"perfkit trace {seen.trace}" if seen.trace else units.NOT_AVAILABLE],
         ["trains", trains.strip()],
     ]
     known = [row for row in rows if row[1] != units.NOT_AVAILABLE]
-    title = f"{units.plural(count, 'plain training step')}, without a profiler"
+    title = f"{units.plural(count, 'plain step')} (no evaluation, checkpoint or profiler)"
     return Table(("what", "how much"), known, title)
-
-
-def _details(seen: Any) -> Iterator[Content]:
-    # Waiting for data is seen better in the steps above, which no profiler slows down.
-    known = [each for each in seen.bottlenecks if each.bottleneck != "data-bound"]
-    if texts := [clean(f"{each.bottleneck}, {each.message}") for each in known]:
-        yield Section("What a profile shows", [Bullets(texts)])
-    if seen.syncs:
-        yield looks.sync_table(seen.syncs)

@@ -103,7 +103,7 @@ class StepDetector:
             remedy = "Capture the model alone (torch.cuda.make_graphed_callables), or measure it uncaptured"
             raise RunFailed(what, remedy)
         if by in self._cycle:
-            self._is_over |= by is next(reversed(self._cycle))
+            self._is_over |= by == next(reversed(self._cycle))
         elif not self.count:  # one that shows up later is rarer, and ends a step from then on
             self._first = copy.deepcopy(self.now)
             self._first.seconds = clock() - self.since
@@ -153,6 +153,8 @@ class Script(View):
         self.steps = StepDetector(functools.partial(self.tell, "steps"), settings["samples"])
         self.parts: list[Any] = [self]
         self.optimizers: list[Any] = []
+        self.new_optimizers = 0
+        """How many were made for weights that another one had trained."""
         self.backwards = 0
         self.losses: list[torch.Tensor] = []
         self.samples_per_step = 0

@@ -154,6 +154,7 @@ class Updates:
         self._unscaled: torch.Tensor | None = None  # the loss that a gradient scaler has just scaled
         self._ended_at = 0.0  # the last backward pass, or the last step of an optimizer
         self._gradients = 0  # taken without a backward pass
+        self._optimizers = dict[object, Any]()  # those that have made a step, by what they train
         hooks.wrap("torch.autograd.backward", self._backward)
         hooks.wrap("torch.autograd.grad", self._grad)
         hooks.wrap("torch._functorch.eager_transforms.grad_and_value_impl", self._grad)
@@ -204,6 +205,9 @@ class Updates:
     def _make(self, plain: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         self._script.note_call("optimizer")
         plain(optimizer, *args, **kwargs)
+        if _trained_by(optimizer) in self._optimizers:
+            self._script.new_optimizers += 1
+            self._script.note_call("new_optimizers")
         kind = self._script.toggles.get("optimizer_impl", "default")
         if kind != "default":
             for group in [*optimizer.param_groups, optimizer.defaults]:
@@ -222,10 +226,12 @@ class Updates:
         return result
 
     def _step(self, plain: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        script, start = self._script, clock()
-        if optimizer not in script.optimizers:
-            script.optimizers.append(optimizer)
-            script.optimizer = optimizer
+        script = self._script
+        start = clock()
+        trained = _trained_by(optimizer)
+        if self._optimizers.get(trained) is not optimizer:
+            self._optimizers[trained] = script.optimizer = optimizer
+            script.optimizers = [*self._optimizers.values()]
         with script.doing("optimizer"):
             result = plain(optimizer, *args, **kwargs)
         # A closure's forward and backward pass are not the optimizer's own work.
@@ -233,5 +239,11 @@ class Updates:
         self._ended_at = clock()
         if not script.backwards:  # gradients by `torch.func`: this stands for the backward pass
             script.tell("backward")
-        script.steps.updated(optimizer)
+        script.steps.updated(trained)
         return result
+
+
+def _trained_by(optimizer: Any) -> tuple[type, int, int]:
+    """What an optimizer trains: the same for one that a script makes anew for the same weights."""
+    weights = optimizer.param_groups[0]["params"]
+    return type(optimizer), len(weights), id(weights[0] if weights else optimizer)

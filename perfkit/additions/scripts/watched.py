@@ -31,6 +31,7 @@ from perfkit.process.child import Conversation, OnProgress, last_lines
 from perfkit.process.failures import explain_exit
 from perfkit.process.tree import GRACE_S, Tree
 from perfkit.recipe import Recipe, Value
+from perfkit.show import units
 
 _TABLES = tomllib.loads(resources.files(__package__).joinpath("watched.toml").read_text(encoding="utf-8"))
 _ELSEWHERE_S, _BUSY = 15.0, 0.2
@@ -39,8 +40,8 @@ _WATCHER = "perfkit.additions.scripts.questions:Questions"
 """What is made in its process once torch is imported."""
 _DENIED = re.compile(r"Permission denied|(errno|os error) 13|Invalid cross-device link", re.IGNORECASE)
 _MOVE_AWAY = (
-    "It works in a copy of its folder, and neither a program that it starts nor a library may change your "
-    "files: move that file away first, or let the script write to a new one"
+    "The script runs in a copy of its folder and may not change your files: move that file away first, or "
+    "let the script write to a new one"
 )
 
 
@@ -244,8 +245,9 @@ class WatchedScript(Conversation):
         working = [pid for pid, spent in busy.items() if spent > _BUSY * _ELSEWHERE_S]
         if not working or own_s > _BUSY * _ELSEWHERE_S:
             return None
-        what = f"the script has taken no step in {_ELSEWHERE_S:.0f} s, while it waits for busy processes: "
-        what += f"it started {len(working)}, and steps in them are not seen"
+        what = f"the script has taken no step for {_ELSEWHERE_S:.0f} s, while it waits for "
+        what += units.plural(len(working), "busy process", "busy processes")
+        what += " that it started, whose steps are not observed"
         remedy = f"Watch all of them: perfkit watch -- {self.launch.describe()}"
         return RunFailed(what, remedy)
 

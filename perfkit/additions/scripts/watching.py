@@ -4,13 +4,12 @@ import math
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from perfkit import machine
-from perfkit.additions.advice.finding import Finding, ordered, warnings_of
+from perfkit.additions.advice.finding import Finding, warnings_of
 from perfkit.additions.inside import SYNCS, SyncReport
 from perfkit.additions.inside.trend import Trend, trend
 from perfkit.additions.looking import new_trace
@@ -21,20 +20,20 @@ from perfkit.additions.scripts.messages import Observation
 from perfkit.additions.scripts.run_account import OF_STEP
 from perfkit.additions.scripts.study import Memory, ScriptSource, script_plan
 from perfkit.additions.scripts.watched import Launch, WatchedScript
-from perfkit.additions.trace.analysis import analyse
-from perfkit.additions.trace.model import Bottleneck
 from perfkit.errors import RunFailed, TrainingEnded
 from perfkit.machine import cores
 from perfkit.results.stats import CLEAN
 from perfkit.show import units
 from perfkit.show.document import Content
-from perfkit.studies import rungs
 from perfkit.studies.sources import Progress, opened
 from perfkit.worker.messages import Peak
 
-BUDGET_S, TRY_S = 60.0, 30.0
-"""Seconds for watching once the script trains, and for each suggestion that is tried."""
-_STEPS, _OBSERVING, _TRIED, _TRIED_STEPS, _SYNC_STEPS = 60, 0.2, 2, 5, 4
+BUDGET_S = 60.0
+"""Seconds for watching once the script trains."""
+_STEPS = 60
+"""Plain steps that are timed, if they fit into the next part of the budget."""
+_OBSERVING = 0.2
+_SYNC_STEPS = 4
 _LOOKING = 0.08
 """The part of the budget in which stacks are looked at."""
 _GOING_ON = 0.5
@@ -44,8 +43,6 @@ _COSTS = 20
 """How many plain steps a further question takes, at most."""
 _PATIENCE_S = 60.0
 """How much longer than its budget a look may take: an evaluation may be under way."""
-_LEAST_FASTER = 1.3
-"""How many times as fast steps with one compute thread must be to be suggested."""
 _FOREVER = 10**12
 
 
@@ -53,8 +50,7 @@ class Watched(Symptoms, frozen=True, kw_only=True):
     """What watching a script has shown; a part that was not measured is None or empty.
 
     `command`: as one types it. `step`: seconds of a plain step by part. `findings`: what is avoidable, the
-    largest first. `trace`: the file with the profiled steps; `bottlenecks`: what stands out in them on an
-    accelerator.
+    largest first. `syncs`: on an accelerator. `trace`: the file with the profiled steps.
     """
 
     command: str
@@ -64,7 +60,6 @@ class Watched(Symptoms, frozen=True, kw_only=True):
     peak: Peak
     syncs: SyncReport | None
     trace: str | None
-    bottlenecks: list[Bottleneck]
     suggestions: list[Finding]
     warnings: list[str]
     is_disturbed: bool
@@ -81,31 +76,19 @@ def watch(
     launch: Launch,
     progress: Progress | None = None,
     budget_s: float = BUDGET_S,
-    tries: bool = False,
     after: int = 0,
     whole: bool = False,
 ) -> Watched:
     """Watches some plain steps of a script, fewer if they take longer than a fifth of the budget.
 
-    `budget_s`: seconds that it may take once the script trains; what does not fit is left out. `tries`: the
-    two best suggestions are measured too, for about 30 s each. `after`: this many steps pass before it is
-    looked at. `whole`: it runs to its end, and only its time is noted once it was looked at.
+    `budget_s`: seconds that it may take once the script trains; what does not fit is left out. `after`: this
+    many steps pass before it is looked at. `whole`: it runs to its end, and only its time is noted once it
+    was looked at.
     """
     progress = progress or Progress()
     with opened(script_plan(launch), progress) as source:
         assert isinstance(source, ScriptSource)
-        with progress.part(0, 1 + tries):
-            result = _Watching(source, budget_s, progress).ask(after, whole)
-        if not tries:
-            return result
-        side_s = result.script.startup_s + _TRIED_STEPS * result.seen.step_s
-        if side_s > 2 * TRY_S:
-            slow = f"nothing was tried, as the first steps take {side_s:.0f} s: use perfkit referee"
-            return msgspec.structs.replace(result, warnings=[*result.warnings, slow])
-        best, others = result.suggestions[:_TRIED], result.suggestions[_TRIED:]
-        with progress.part(1, 2):
-            ideas = ordered([*_try(source, best), *others])
-        return msgspec.structs.replace(result, suggestions=ideas)
+        return _Watching(source, budget_s, progress).ask(after, whole)
 
 
 class _Watching:
@@ -136,26 +119,23 @@ class _Watching:
             "the lines", evidence.QUESTION, _PATIENCE_S, seconds=seconds, threads=threads
         ) or Evidence(steps=0)
         memory = self._go_on(whole)
-        syncs = self._look("hidden waits", SYNCS, steps=_SYNC_STEPS)
+        on_cpu = self._facts.device == "cpu"
+        syncs = None if on_cpu else self._look("hidden waits", SYNCS, steps=_SYNC_STEPS)
         trace = self._look("a profile", "profile", path=str(new_trace()), **_PROFILED)
         symptoms = self._symptoms(looked, memory)
         script.stop()
         self._source.facts = self._facts
-        speed = self._plain.step_s * looked.steps / looked.steps_s
-        is_faster = threads and looked.threads > 1 and speed >= _LEAST_FASTER
-        one_thread = speed if is_faster else None
-        seen = Switches(symptoms, self._source.target, self._plain, self._is_disturbed, one_thread)
+        seen = Switches(symptoms, self._source.target, self._plain, self._is_disturbed)
         findings = causes.findings(symptoms)
         return Watched(
             **msgspec.structs.asdict(symptoms) | {"run": msgspec.structs.replace(self._account, plain=[])},
             command=script.launch.describe(),
             seen=msgspec.structs.replace(self._plain, ended=self._plain.ended or self._ended),
-            step=looked.of_step if looked.steps and self._facts.device != "cpu" else self._account.of_step,
+            step=self._account.of_step if on_cpu or not looked.steps else looked.of_step,
             findings=findings,
             peak=peak,
             syncs=syncs,
             trace=trace,
-            bottlenecks=analyse(trace).diagnosis if trace and self._facts.device != "cpu" else [],
             suggestions=causes.suggest(seen, {each.cause for each in findings}),
             warnings=[*self._facts.notes, *self._remarks()],
             is_disturbed=self._is_disturbed,
@@ -245,14 +225,3 @@ class _Watching:
                 f"other programs took {self._taken:.0%} of the cores, so shares are rough, no bound is "
                 "certain, and no trend can be seen: close them, then watch it again"
             )
-
-
-def _try(source: ScriptSource, ideas: list[Finding]) -> Iterator[Finding]:
-    base = source.baseline()
-    recipes = [("as it is", base), *((idea.cause, base.replace(**idea.settings)) for idea in ideas)]
-    rule = replace(source.plan.rule, budget_s=TRY_S / 2, cached=0)
-    source.plan = replace(source.plan, timeout_s=4 * TRY_S)
-    _, *runs = source.measure(rungs.recipe_stages(recipes, source.target), rule)
-    for idea, run in zip(ideas, runs, strict=True):
-        if ratio := run.speedup("baseline"):  # one that failed is suggested no more
-            yield msgspec.structs.replace(idea, measured=ratio)
