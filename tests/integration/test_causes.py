@@ -143,6 +143,12 @@ CASES = {
         "    if number % 5 == 4:\n        torch.save(torch.zeros(4_000_000), 'last.pt')  # HERE\n",
         "checkpoints",
     ),
+    "a loader for each epoch": (
+        "data = torch.randn(64, 8)\nwhile True:\n"
+        "    loader = DataLoader(data, batch_size=8, num_workers=1, persistent_workers=True)  # HERE\n"
+        "    for x in loader:\n        step(x)\n",
+        "workers_restart",
+    ),
     "workers start again": (
         "class Slow(Dataset):\n    def __len__(self): return 8\n    def __getitem__(self, index): return torch.zeros(8)\n"
         "def begin(worker): time.sleep(0.3)\n"
@@ -175,6 +181,7 @@ def test_the_first_sentence_names_the_cause_and_its_line(name, folder):
         "a look took it"
     )
     lines = (START + code).splitlines()
+    assert all((each.share or 0.0) <= 1 for each in seen.findings), seen.findings
     places = [f"train.py:{number}" for number, line in enumerate(lines, 1) if "# HERE" in line]
     assert all(seen.first_sentence.startswith(place) for place in places), seen.first_sentence
     assert sum(seen.run.parts.values()) == pytest.approx(seen.run.seconds)

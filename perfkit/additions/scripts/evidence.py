@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -126,7 +126,7 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Job:
         with (
             session.run_account.counting(is_timed=False),
             session.loaders.watched() as watch,
-            _collections(script, collecting),
+            _collections(script, session.run_account.part_now, collecting),
             sampler.running(),
         ):
             while count < _FEWEST or clock() < until:
@@ -156,18 +156,19 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Job:
 
 
 @contextlib.contextmanager
-def _collections(script: Script, seconds: dict[str, float]) -> Iterator[None]:
-    """Adds up the time of garbage collections, of long ones by the line under way."""
+def _collections(script: Script, part_now: Callable[[], str], seconds: dict[str, float]) -> Iterator[None]:
+    """Adds up the time of garbage collections in plain steps, of long ones by the line under way."""
     began = clock()
 
     def note(phase: str, _: Any) -> None:
         nonlocal began
+        now = clock() - script.steps.now.spent["start"]  # a loader that is collected ends its workers
         if phase == "start":
-            began = clock()
-            return
-        took = clock() - began
-        place = script.call_under_way("collection").place if took > _LONG_S else ""
-        seconds[place] += took
+            began = now
+        elif part_now() not in NOT_STEPS:
+            took = now - began
+            place = script.call_under_way("collection").place if took > _LONG_S else ""
+            seconds[place] += took
 
     gc.callbacks.append(note)
     try:

@@ -129,7 +129,7 @@ class RunAccount:
             if not self._is_open:
                 continue
             self._count += 1
-            if step.marks:
+            if step.marks or step.spent["start"]:  # workers may be ended in any step
                 self._marked.append(step)
             elif self._is_timed and len(self._plain) < _KEPT:
                 self._plain.append(StepTime(number, step.seconds, _parts(step)))

@@ -9,6 +9,7 @@ from perfkit.additions.scripts.run_account import (
     BETWEEN,
     CHECKPOINTS,
     COMPILING,
+    EPOCHS,
     EVALUATION,
     STEPS,
     RunAccount,
@@ -55,3 +56,9 @@ def test_evaluation_checkpoints_and_compilation_are_parts_of_the_run_and_not_of_
 def test_where_every_step_has_an_evaluation_in_it_there_are_still_steps():
     found = account(*[step(3.0, "evaluation", evaluated=2.0)] * 3)
     assert found.parts == {"start": 4.0, STEPS: 3.0, EVALUATION: 6.0} and found.evaluations == 3
+
+
+def test_workers_that_are_ended_in_a_step_are_of_the_start_of_an_epoch():
+    """A loader that is made anew may end its workers in any later step, once it is collected."""
+    found = account(step(1.0), step(1.0), step(5.0, start=4.0))
+    assert found.parts == {"start": 4.0, EPOCHS: 4.0, STEPS: 3.0}
