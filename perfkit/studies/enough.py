@@ -9,6 +9,8 @@ from perfkit.studies.sides import Measured, Side
 
 PART_OF_START = 0.25
 """An incarnation is measured for this part of its start or longer: processes differ as much as rounds do."""
+FEWEST = 2
+"""Rounds without which there is no interval: they are taken, however long the budget is over."""
 CHECK_EVERY = 5
 """Rounds after which it is looked whether more are needed: looking after each would stop at lucky ones."""
 
@@ -76,7 +78,8 @@ class Enough:
 
     def has_had_its_share(self, rounds: int) -> bool:
         """Whether so many rounds are enough for this incarnation."""
-        if rounds < self._rule.rounds:
+        is_late = self._rule.budget_s > 0 and self.left_s < -self.budget_s  # in an evaluation, say
+        if rounds < (FEWEST if is_late else self._rule.rounds):
             return False
         if not self._rule.budget_s or self.left_s <= 0:
             return True

@@ -467,7 +467,7 @@ while True:
 """
     with started(code) as script:
         train(script)
-        assert "a loader of its own" in script.ask("describe").refused["workers"]
+        assert "uses its own loader" in script.ask("describe").refused["workers"]
         assert script.ask("slice", samples=64, seconds=0.0).samples >= 64
 
 
@@ -549,9 +549,9 @@ def test_the_command_says_where_the_time_goes_and_how_to_measure_a_suggestion(fo
     done = perfkit(*command, cwd=folder)
     for text in (
         "Where the run goes",
-        "waiting for data",
+        "waiting",
         "What to try",
-        "train.py:22",
+        "train.py:29",
         "Sequential",
         "To measure a switch: perfkit referee SCRIPT --set ",
     ):

@@ -21,9 +21,10 @@ from perfkit.process.failures import is_users
 
 EVERY_S = 0.003
 """Seconds between two looks."""
-SWITCH_S = EVERY_S / 10
-"""How long the other thread goes on once a look is due. With Python's own 5 ms, a sample that takes less
-would be seen only where it lets others run by itself: in a call of torch, not in the lines that take time."""
+SWITCH_S = EVERY_S / 100
+"""How long the other thread goes on once a look is due. A line of Python that takes less is seen only where
+it lets others run by itself, so that its time would be that of the next call of torch: with Python's own 5 ms
+a sample, with 0.3 ms still a metric over some thousand numbers."""
 _LEAST, _MOST = 0.03, 0.5
 """Of all time, so that it is listed; of a line's time, so that a line that it calls is named in its place."""
 _WRAPPERS = ("_wrapped_call_impl", "_call_impl")

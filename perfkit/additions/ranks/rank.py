@@ -105,7 +105,7 @@ class Rank:
             if hello.local < hello.world:
                 self._store = self._own_line_to_the_store()
             self._show_stacks()
-            sys.setswitchinterval(SWITCH_S)
+            sys.setswitchinterval(10 * SWITCH_S)
             threading.Thread(target=self._attend, name="perfkit", daemon=True).start()
         return result
 

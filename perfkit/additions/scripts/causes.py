@@ -213,8 +213,9 @@ def _handling(seen: Symptoms) -> Found:
     rows = round(loading.samples / loading.batches)
     has_own_collate = any(line.part == "collate" and not line.calls for line, _ in seen.loading_lines())
     if rows >= _MANY_ROWS and loading.seconds / loading.samples <= _CHEAP_SAMPLE_S and not has_own_collate:
-        facts = {"rows": rows, "names": ", ".join(data.in_memory), "each": units.duration(loading.batch_s)}
-        yield of_table("rows_one_by_one", seen.site("loader"), share, **facts)
+        names = ", ".join(data.in_memory)
+        each = units.duration(loading.batch_s)
+        yield of_table("rows_one_by_one", seen.site("loader"), share, rows=rows, names=names, each=each)
 
 
 def _hdf5(seen: Symptoms) -> Found:
@@ -254,8 +255,7 @@ def _workers(seen: Symptoms) -> Found:
 
 def _memory(seen: Symptoms) -> Found:
     memory = seen.memory
-    is_explained = seen.run.evaluation_bytes > _MUCH_MEMORY
-    if not memory or is_explained or memory.steps < _ENOUGH_STEPS:
+    if not memory or memory.steps < _ENOUGH_STEPS or seen.run.evaluation_bytes > _MUCH_MEMORY:
         return
     kept = seen.evidence.kept
     least = _MUCH_MEMORY if kept else max(2 * _MUCH_MEMORY, 0.1 * memory.first)
@@ -263,8 +263,9 @@ def _memory(seen: Symptoms) -> Found:
     if grew > least:
         where = next(iter(kept.values()), "")
         of = f": `{next(iter(kept))}` grows, and holds tensors with their graphs" if kept else ""
-        facts = {"steps": memory.steps, "grew": units.size(grew), "size": units.size(memory.last)}
-        yield of_table("memory_grows", where, of=of, **facts)
+        grew_by = units.size(grew)
+        size = units.size(memory.last)
+        yield of_table("memory_grows", where, steps=memory.steps, of=of, grew=grew_by, size=size)
 
 
 CAUSES: tuple[Callable[[Symptoms], Found], ...] = (
@@ -364,10 +365,9 @@ def suggest(seen: Switches, causes: Collection[str] = ()) -> list[Finding]:
     if on_cpu and own.cpu_threads > 1 and (seen.is_disturbed or own.workers + own.cpu_threads > cores):
         found += seen.idea("One compute thread", "threads wait for cores", {"cpu_threads": 1})
     if own.workers < count and "rows_one_by_one" not in causes:
-        waiting = seen.steps.waiting
         settings: dict[str, Value] = {"workers": count, "pin_memory": True, "non_blocking": True}
-        why = f"waiting for data takes {waiting:.0%} of a step, with {workers}"
-        left_s = max(seen.work_s, waiting * seen.steps.step_s / count)
+        why = f"waiting for data takes {seen.steps.waiting:.0%} of a step, with {workers}"
+        left_s = max(seen.work_s, seen.steps.waiting * seen.steps.step_s / count)
         found += seen.idea("Loader workers", why, settings, left_s)
     return ordered([*found, *_of_the_optimizer(seen), *_unknown(seen)])
 

@@ -137,7 +137,6 @@ def _steps(seen: Any) -> Table:
         ["samples/s", units.number(block.samples_per_s)],
         ["step", f"{units.duration(seen.seen.step_s)} ({script.step_is}; samples: {samples})"],
         ["a mean step", ", ".join(split)],
-        ["waiting for data", units.percent(seen.seen.waiting if script.loader else None)],
         ["peak memory of the steps", units.size(seen.peak.allocated)],
         ["profile", f"perfkit trace {seen.trace}" if seen.trace else units.NOT_AVAILABLE],
         ["trains", trains.strip()],

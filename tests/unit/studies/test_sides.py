@@ -106,6 +106,14 @@ def test_processes_are_renewed_while_there_is_time_and_each_incarnation_starts_a
     assert machine.now < 130, "within the budget, but for what was under way"
 
 
+def test_rounds_of_which_each_takes_longer_than_the_budget_are_two(machine, where):
+    """As where an evaluation of a script is under way: five would take many times what was asked for."""
+    plain = machine.rate
+    machine.rate = lambda recipe: plain(recipe) / 1000
+    _, second = measure(where, [stage(8), stage(16)], rounds=5, budget_s=1, precision=0.001, part=0.0)
+    assert second.raw.incarnations == [2]
+
+
 def test_where_starting_is_dear_there_is_one_incarnation(machine, where):
     noise = np.random.default_rng(0)
     plain = machine.rate

@@ -97,6 +97,6 @@ def test_bounds_come_before_what_only_measuring_tells():
     target = Target("cpu", own={"channels_last": True}, refuses=study.refusing(refused))
     seen = replace(SEEN, target=target)
     found = suggest(seen)
-    assert [idea.cause for idea in found] == ["Loader workers", "AMP", "Optimizer"], "neither refused nor on"
+    assert [idea.cause for idea in found] == ["Loader workers", "Optimizer", "AMP"], "neither refused nor on"
     assert ordered(reversed(found))[0] == found[0]
     assert "Loader workers" not in [idea.cause for idea in suggest(seen, {"rows_one_by_one"})]
