@@ -180,7 +180,6 @@ class StagePanel(LadderPanel):
         return [Bullets(lines)]
 
     def _evidence(self) -> list[Content]:
-        card = Markdown(self.optimization.card())
         published = self.optimization.published
         article = [f"The article: {published}."] if published else []
         diff = list[Content]()
@@ -192,7 +191,7 @@ class StagePanel(LadderPanel):
             *tables.evidence(self.runs),
             *(tables.parity(self._proof) if self._proof else ()),
             *diff,
-            Section("The card", [card, *article], folded=True),
+            Section("The card", [Markdown(self.optimization.card()), *article], folded=True),
         ]
 
 

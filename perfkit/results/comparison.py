@@ -32,15 +32,15 @@ class Comparison(msgspec.Struct, frozen=True):
 
     def describe(self, with_verdict: bool = True) -> str:
         """One line for people; without its verdict where another one is given on the same numbers."""
-        ratio, pairing, simulated = self.ratio, self.pairing, self.a.simulated
+        ratio = self.ratio
         numbers = f"{ratio.ratio:.3f}× ({ratio.low:.3f}–{ratio.high:.3f})"
         if with_verdict:
             numbers += f", {ratio.verdict}"
-        if simulated and pairing.band is not None:
-            basis = f"simulated on {self.a.device}, host {simulated.host}"
-            basis += f", model error of the ratio ±{pairing.band:.0%}"
+        if self.a.simulated and self.pairing.band is not None:
+            basis = f"simulated on {self.a.device}, host {self.a.simulated.host}"
+            basis += f", model error of the ratio ±{self.pairing.band:.0%}"
         else:
-            basis = f"{self.rounds} {'interleaved' if pairing.interleaved else 'sequential'} rounds"
+            basis = f"{self.rounds} {'interleaved' if self.pairing.interleaved else 'sequential'} rounds"
             if self.incarnations > 1:
                 basis += f" in {self.incarnations} incarnations"
         return f"{self.b.title} / {self.a.title}: {numbers}; {basis}"

@@ -156,10 +156,9 @@ def nested(logs: Values, sizes: Sequence[int], counts: Values, spread: Spread = 
 
 def difference(own: Nested, other: Nested) -> Nested:
     """The difference of two means that were measured apart from each other."""
-    half = math.hypot(own.half, other.half)
     return Nested(
         own.centre - other.centre,
-        half,
+        math.hypot(own.half, other.half),
         min(own.incarnations, other.incarnations),
         min(own.rounds, other.rounds),
     )

@@ -112,7 +112,7 @@ class Figure(NamedTuple):
 
     def svg(self) -> str:
         """Inline SVG: transparent, real text, the ink of its page, ids that occur nowhere else."""
-        buffer, prefix = io.StringIO(), f"pk{uuid.uuid4().hex[:10]}"
+        buffer = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         with theme():
             self.draw().savefig(buffer, format="svg", transparent=True, metadata=nothing)
@@ -120,7 +120,7 @@ class Figure(NamedTuple):
         svg = svg[svg.index("<svg") :]
         # The style element of an inline SVG would act on the whole page; its one rule is inherited as well.
         svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)
-        svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
+        svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>pk{uuid.uuid4().hex[:10]}-", svg)
         ink = _INK[False]
         svg = svg.replace(ink, f"var(--jp-content-font-color1, var(--vscode-foreground, {ink}))")
         css = "display:block;max-width:100%;height:auto;stroke-linejoin:round;stroke-linecap:butt"
@@ -164,8 +164,8 @@ class Figure(NamedTuple):
                     bars[look.label] = ax.barh(at, width, 0.62, left=end, color=look.colour, hatch=look.hatch)
                     end += width
             if row.interval:
-                ends, ink = [row.interval.low, row.interval.high], ax.xaxis.label.get_color()
-                ax.plot(ends, [at, at], "|-", color=ink, linewidth=1.4, markersize=8)
+                ends = [row.interval.low, row.interval.high]
+                ax.plot(ends, [at, at], "|-", color=ax.xaxis.label.get_color(), linewidth=1.4, markersize=8)
         if climb := [(row.pieces[0][0], at) for at, row in enumerate(self.rows) if row.climbs]:
             ax.plot(*zip(*climb, strict=True), "o-", color=BLUE, linewidth=2, markersize=4, zorder=3)
         ax.set_yticks(range(len(self.rows)), [wrapped(row.label, 25, 2) for row in self.rows])

@@ -43,9 +43,9 @@ class Enough:
 
     def is_satisfied(self) -> bool:
         """Whether every ratio that is asked for is known."""
-        rule, measured = self._rule, self._measured
-        if not rule.budget_s:
-            return measured.rounds >= rule.rounds
+        measured = self._measured
+        if not self._rule.budget_s:
+            return measured.rounds >= self._rule.rounds
         compared = [side for side in measured.open() if side.stage.name != AGAIN][1:]
         if not (compared and measured.sides[0].is_open):  # each by itself: its own rate
             return measured.rounds >= stats.ENDING_ROUNDS

@@ -198,8 +198,8 @@ class Procedures:
                 return False
             self.time_steps()
             step_s = self.under_way.step_s
-            before, last = step_s[-2 * window : -window] or [0.0], step_s[-window:]
-            difference = abs(statistics.median(before) - statistics.median(last))
+            before = step_s[-2 * window : -window] or [0.0]
+            difference = abs(statistics.median(before) - statistics.median(step_s[-window:]))
             return self._clock() >= until or difference <= STEADY * statistics.median(before)
 
         warm = yield from self.take(window, "warm-up", MAX_WARMUP_STEPS, is_warm)
