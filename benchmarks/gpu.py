@@ -36,7 +36,7 @@ from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.show import html, tables, terminal
 from perfkit.show.document import Code, Content, Notice, Section, Table
-from perfkit.studies import compare, sources
+from perfkit.studies import compare, planning
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "build" / "gpu"
@@ -357,7 +357,7 @@ def traces(folder: Path, preset: str) -> int:
 
 def parity(folder: Path, preset: str) -> int:
     """Whether 16 bits train the same as the plain program."""
-    plan = sources.plan(WORKLOAD, stages=["baseline"], preset="smoke", device="cuda")
+    plan = planning.plan(WORKLOAD, stages=["baseline"], preset="smoke", device="cuda")
     side = compare.candidate(HALF, plan)
     found = study.parity(plan, side.title, Recipe().replace(**side.changes))
     print(found.describe())

@@ -20,7 +20,7 @@ _CORE = {
     "Stopped": "perfkit.errors:Stopped",
     "climb": "perfkit.studies.climb:climb",
     "compare": "perfkit.studies.compare:compare_named",
-    "plan": "perfkit.studies.sources:plan",
+    "plan": "perfkit.studies.planning:plan",
 }
 
 __all__ = list(_CORE)

@@ -35,6 +35,7 @@ _STRING = re.compile(r"""\"[^"]*"|'([^'"]*)'""")
 """A string as `ast` writes it: in single quotes, but where it has one."""
 _LONGEST = 100
 """Characters of a line; in a longer call, each argument has its own line."""
+_Named = dict[str, Any]
 _FURTHER = "import sys; from itertools import islice; from types import SimpleNamespace"
 
 
@@ -56,36 +57,20 @@ def script(
     """
     device = device if re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", device) else "cuda"
     module, _, name = _checked(reference(workload), options).partition(":")
-    sources, functions = [_read(each) for each in ("train", "program")], dict[str, Any]()
-    if is_ours := module.startswith("perfkit."):
-        sources.insert(0, _read(module.removeprefix("perfkit.").replace(".", "/")))
-    nodes, texts = dict[str, Any](), dict[str, str]()
-    for source in sources:
-        for at, node in _definitions(ast.parse(source)).items():
-            text = ast.get_source_segment(source, node) or ""
-            nodes[at], texts[at] = node, re.sub(r"  # (type|noqa)\b.*", "", text)  # comments for tools
-    scope: dict[str, Any] = {"recipe": recipe, "seed": seed}
+    is_ours = module.startswith("perfkit.")
+    sources = [_read(each) for each in ("train", "program")]
     if is_ours:
-        if not isinstance(nodes.get(name), ast.ClassDef):
-            raise InvalidValue(f"perfkit has no workload {workload}", _OTHER_VERSION)
-        parts = _definitions(nodes[name]).items()
-        methods = {at: node for at, node in parts if isinstance(node, ast.FunctionDef)}
-        given = {at: node.value for at, node in parts if isinstance(node, ast.AnnAssign)}
-        fields = {at: ast.literal_eval(value) for at, value in given.items() if value}
-        functions = {f"workload.{at}": node for at, node in methods.items()}
-        scope |= {"workload": SimpleNamespace(**methods), "self": SimpleNamespace(**fields | options)}
-        scope |= {"hasattr": hasattr, "text_file": files.text_file, "photo_folder": files.photo_folder}
-        if not set_up:
-            scope |= {"text_file": str, "photo_folder": "photo-folder-{}".format}
+        sources.insert(0, _read(module.removeprefix("perfkit.").replace(".", "/")))
+    nodes, texts = _parsed(sources)
+    if is_ours and not isinstance(nodes.get(name), ast.ClassDef):
+        raise InvalidValue(f"perfkit has no workload {workload}", _OTHER_VERSION)
+    scope, functions = _written_in(nodes[name], options, set_up) if is_ours else ({}, {})
+    scope |= {"recipe": recipe, "seed": seed}
+    functions["program.batches"] = nodes["endless"]
     for table in ("DTYPES", "IMPLEMENTATIONS"):
         pairs = zip(nodes[table].value.keys, nodes[table].value.values, strict=True)
         scope[table] = {key.value: value for key, value in pairs}
-    functions["program.batches"] = nodes["endless"]
-    loop = _laid_out(_Chosen(scope, functions).visit(nodes["train"]))
-    if recipe.amp != "fp16":
-        for pattern, replacement in _WITHOUT_SCALER.items():
-            loop = re.sub(pattern, replacement, loop, flags=re.MULTILINE)
-    loop = re.sub(r"    batches = (.*)\n    for (.*) in batches:", r"    for \2 in \1:", loop)
+    loop = _laid_out(_Chosen(scope, functions).visit(nodes["train"]), has_scaler=recipe.amp == "fp16")
     built = "" if is_ours else _built(name, options, recipe)
     written = [*filter(None, [built]), loop, _main(device, steps)]
     del texts["train"]
@@ -102,6 +87,33 @@ def diff(before: str, after: str, name: str) -> str:
 
 
 # ---------------------------------------------------------------- the sources
+
+
+def _parsed(sources: Iterable[str]) -> tuple[_Named, dict[str, str]]:
+    """The definitions of modules by name: their syntax trees, and their texts without comments for tools."""
+    nodes: dict[str, Any] = {}
+    texts: dict[str, str] = {}
+    for source in sources:
+        for name, node in _definitions(ast.parse(source)).items():
+            nodes[name] = node
+            texts[name] = re.sub(r"  # (type|noqa)\b.*", "", ast.get_source_segment(source, node) or "")
+    return nodes, texts
+
+
+def _written_in(definition: Any, options: dict[str, Any], set_up: bool) -> tuple[_Named, _Named]:
+    """Of a workload of perfkit's own: what the names in its methods stand for, and its methods."""
+    parts = _definitions(definition).items()
+    methods = {name: node for name, node in parts if isinstance(node, ast.FunctionDef)}
+    given = {name: node.value for name, node in parts if isinstance(node, ast.AnnAssign)}
+    fields = {name: ast.literal_eval(value) for name, value in given.items() if value}
+    scope = {
+        "workload": SimpleNamespace(**methods),
+        "self": SimpleNamespace(**fields | options),
+        "hasattr": hasattr,
+        "text_file": files.text_file if set_up else str,
+        "photo_folder": files.photo_folder if set_up else "photo-folder-{}".format,
+    }
+    return scope, {f"workload.{name}": node for name, node in methods.items()}
 
 
 def _checked(workload: str, options: Mapping[str, Any]) -> str:
@@ -260,8 +272,8 @@ class _Chosen(ast.NodeTransformer):
         return self.generic_visit(ast.Module(statements, [])).body  # type: ignore[attr-defined, no-any-return]
 
 
-def _laid_out(function: ast.FunctionDef) -> str:
-    """The source of a function, in double quotes; each argument of a long call with keywords has its line."""
+def _laid_out(function: ast.FunctionDef, has_scaler: bool) -> str:
+    """The source of the loop, in double quotes; each argument of a long call with keywords has its line."""
     text = ast.unparse(function)
     for node in function.body:
         line, call = f"    {ast.unparse(node)}", getattr(node, "value", None)
@@ -271,7 +283,11 @@ def _laid_out(function: ast.FunctionDef) -> str:
             arguments = "".join(f"        {ast.unparse(each)},\n" for each in (*call.args, *call.keywords))
             start, _, _ = line.partition("(")
             text = text.replace(line, f"{start}(\n{arguments}    )")
-    return _STRING.sub(lambda match: match[0] if match[1] is None else f'"{match[1]}"', text)
+    text = _STRING.sub(lambda match: match[0] if match[1] is None else f'"{match[1]}"', text)
+    if not has_scaler:
+        for pattern, replacement in _WITHOUT_SCALER.items():
+            text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
+    return re.sub(r"    batches = (.*)\n    for (.*) in batches:", r"    for \2 in \1:", text)
 
 
 # ---------------------------------------------------------------- the parts of the script

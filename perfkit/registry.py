@@ -9,11 +9,13 @@ imports nothing heavy:
     SOURCES = {"sim": "perfkit.additions.simulate.source:SimulatedSource"}
     PROOFS = {"parity": "perfkit.additions.parity.study:parity"}
     PICTURES = {"lanes": "perfkit.additions.lanes.panel:of_runs"}
+    LAUNCHERS = {"torchrun": "perfkit.additions.ranks.command"}
 
-`COMMANDS` have the line for `perfkit --help`, too. `PUBLIC` names are in `perfkit` itself. `SOURCES` of runs
-are named by the prefix of a device, such as `sim:v100`. `PROOFS` tell whether a recipe trains the same.
-`PICTURES` are functions from a panel's runs, plan and progress to a figure. The core asks for these tables
-here, and loads what it uses.
+`COMMANDS` have the line for `perfkit --help`, too; `NOTEBOOK` names are in `perfkit.notebook`, `PUBLIC` names
+in `perfkit`. A source of runs is named by the prefix of a device, such as `sim:v100`. A proof tells whether a
+recipe trains the same. A picture is a function from a panel's runs, plan and progress to a figure. Launchers
+are programs that start several processes: the core does not ask for them, but `perfkit watch` does. Whoever
+asks for a table gets the entries of all additions here, and loads what it uses.
 """
 
 import importlib

@@ -107,7 +107,6 @@ def offers(workload: Any) -> frozenset[str]:
     allowed = {name for name, switch in switches().items() if switch.needs == "workload"}
     offered = frozenset(getattr(workload, "offers", ()))
     if unknown := offered - allowed:
-        raise WorkloadError(
-            f"the workload offers {', '.join(sorted(unknown))}", f"Allowed: {', '.join(sorted(allowed))}"
-        )
+        what = f"the workload offers {', '.join(sorted(unknown))}"
+        raise WorkloadError(what, f"Allowed: {', '.join(sorted(allowed))}")
     return offered

@@ -9,8 +9,8 @@ from typing import Any
 
 from perfkit import machine
 from perfkit.recipe import Recipe
-from perfkit.studies import rungs
-from perfkit.studies.sources import Progress, Source, opened, plan
+from perfkit.studies import planning, rungs
+from perfkit.studies.sources import Progress, Source, opened
 
 
 @contextlib.contextmanager
@@ -31,7 +31,7 @@ def prepared(
     stage = recipe if isinstance(recipe, str) else "baseline"
     asked: dict[str, Any] = {**where, "settings": {**switches, **(where.get("settings") or {})}}
     seed = asked.pop("seed", 0)
-    wanted = plan(workload, stages=[stage], **asked).on(seed=seed).trying(below=True)
+    wanted = planning.plan(workload, stages=[stage], **asked).on(seed=seed).trying(below=True)
     with opened(wanted, progress or Progress(), study) as source:
         yield source, rungs.acting(source).recipe
 

@@ -55,11 +55,11 @@ class TrainingOptions:
 
     def plan(self, stages: list[str] | None = None) -> "Plan":
         """The plan of a study of these stages."""
-        from perfkit.studies import sources
+        from perfkit.studies import planning
 
         where = self.where()
         seed = where.pop("seed")
-        return sources.plan(stages=stages, **where).on(seed=seed)
+        return planning.plan(stages=stages, **where).on(seed=seed)
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,7 @@ from typing import Annotated
 
 import typer
 
-from perfkit.cli.options import (
-    Out,
-    OutputOptions,
-    RecipeOptions,
-    Stages,
-    check_writable,
-    names,
-    progress,
-    stored,
-    write,
-)
+from perfkit.cli import options
 from perfkit.cli.show import show_session
 from perfkit.results import recordings
 from perfkit.results.run import Run
@@ -25,21 +15,23 @@ from perfkit.studies.sources import Update
 
 
 def run(
-    training: RecipeOptions,
-    output: OutputOptions,
-    stages: Stages = None,
+    training: options.RecipeOptions,
+    output: options.OutputOptions,
+    stages: options.Stages = None,
     keep: Annotated[str | None, typer.Option(help="stages to keep even if they are not faster: a,b")] = None,
     keep_all: Annotated[bool, typer.Option("--keep-all", help="keep every stage, faster or not")] = False,
     timeout: Annotated[float | None, typer.Option(help="seconds for one stage", min=1)] = None,
     budget: Annotated[float | None, typer.Option(help="seconds for the whole ladder", min=1)] = None,
-    out: Out = None,
+    out: options.Out = None,
 ) -> None:
     """Climbs a ladder: each stage is measured on top of what was kept before, and kept if it is faster."""
-    plan = training.plan(names(stages))
-    plan = replace(plan.keeping(plan.ladder.stages if keep_all else names(keep) or ()), timeout_s=timeout)
+    plan = training.plan(options.names(stages))
+    plan = replace(
+        plan.keeping(plan.ladder.stages if keep_all else options.names(keep) or ()), timeout_s=timeout
+    )
     if budget:
         plan = replace(plan, rule=replace(plan.rule, limit_s=budget, noisy_limit_s=budget))
-    check_writable(out, output.json_file, output.html_file)
+    options.check_writable(out, output.json_file, output.html_file)
     done: list[Run] = []
 
     def show(now: Update) -> None:
@@ -47,8 +39,8 @@ def run(
             done.append(now.run)
             typer.echo(sentences.verdict(now.run), err=True)
 
-    with stored() as store:
-        with progress(show) as follow:
+    with options.stored() as store:
+        with options.progress(show) as follow:
             try:
                 runs, stopped = climb(plan, store, follow), False
             except KeyboardInterrupt:
@@ -56,7 +48,7 @@ def run(
         if not runs:
             raise KeyboardInterrupt
         if out and any(run.status != "cancelled" for run in runs):
-            write(out, recordings.text(runs))
+            options.write(out, recordings.text(runs))
         show_session(runs, output, also=out)
         if stopped:
             raise KeyboardInterrupt

@@ -87,10 +87,8 @@ def check_device(name: str | None) -> str:
         return name
     mask = os.environ.get("CUDA_VISIBLE_DEVICES")
     why = "" if mask is None else f" (CUDA_VISIBLE_DEVICES is '{mask}')"
-    raise InvalidValue(
-        f"torch finds no device '{name}' here{why}",
-        f"Available: {', '.join(available)}. `perfkit doctor` says what is wrong with a GPU",
-    )
+    remedy = f"Available: {', '.join(available)}. `perfkit doctor` says what is wrong with a GPU"
+    raise InvalidValue(f"torch finds no device '{name}' here{why}", remedy)
 
 
 def compiler_problem(device: str) -> str:

@@ -1,3 +1,6 @@
+# mypy: disable-error-code="import-not-found"
+# The folder of an addition may be missing.
+
 from perfkit.additions.checkpoint.codes import checkpoint as checkpoint
 from perfkit.additions.climb.panel import climb as climb
 from perfkit.additions.drills.panel import drill as drill

@@ -17,7 +17,7 @@ from perfkit.results.run import Run
 from perfkit.show import figures, sentences, tables
 from perfkit.show.document import Bullets, Content, Notice, Section
 from perfkit.show.style import Figure
-from perfkit.studies import rungs, sources
+from perfkit.studies import planning, rungs
 from perfkit.studies.climb import climb
 from perfkit.studies.decisions import question
 from perfkit.studies.job import Job
@@ -111,7 +111,7 @@ class LadderPanel(Panel):
 
     def _planned(self, device: str | None, settings: Mapping[str, Any]) -> Plan:
         """The plan on a device. Raises a PerfkitError where there can be none."""
-        plan = sources.plan(device=device, settings=settings, **self._asked)
+        plan = planning.plan(device=device, settings=settings, **self._asked)
         plain = plan.source(plan, Progress()).baseline()
         recipes = {title: plain.replace(**changes) for title, changes in (self.titles or {}).items()}
         return plan.trying(recipes=tuple(recipes.items()))
@@ -218,7 +218,7 @@ def _places() -> dict[str, str]:
     """The words of the menu by device."""
     menu = {device: f"this machine ({device})" for device in (devices.check_device(None), "cpu")}
     for place in registry.table("SOURCES").values():
-        menu |= getattr(registry.load(place), "menu", dict)()
+        menu |= registry.load(place).menu()
     return menu
 
 

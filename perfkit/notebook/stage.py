@@ -21,7 +21,7 @@ from perfkit.results.store import Decided, RunStore
 from perfkit.rules import why_not
 from perfkit.show import sentences, tables, units
 from perfkit.show.document import Bullets, Code, Content, Markdown, Section
-from perfkit.studies import decisions, rungs, sources
+from perfkit.studies import decisions, planning, rungs
 from perfkit.studies.job import Job
 from perfkit.studies.sources import Plan
 
@@ -210,7 +210,7 @@ def _told(decided: Decided) -> str:
 
 def kept() -> dict[str, Value]:
     """The switches of the stages that you kept, for the device, workload and preset of the session."""
-    plan = sources.plan(device=LadderPanel.session_device)
-    decided = decisions.decided(RunStore(), plan)
-    rows = {name: row for name, row in decided.items() if row.decision.kept}
+    plan = planning.plan(device=LadderPanel.session_device)
+    decided = decisions.decided(RunStore(), plan).items()
+    rows = {name: row for name, row in decided if row.decision.kept}
     return decisions.settings(rows, LADDER[1:]) or FIRST

@@ -160,9 +160,8 @@ class Child(Conversation):
             except OSError as problem:
                 self.line.close()
                 what = f"no measuring process could be started: {problem}"
-                raise RunFailed(
-                    what, "Run `perfkit doctor`: it says whether torch can be imported"
-                ) from problem
+                remedy = "Run `perfkit doctor`: it says whether torch can be imported"
+                raise RunFailed(what, remedy) from problem
         self.tree = Tree(self._process.pid or 0)
 
     def death(self) -> RunFailed | None:

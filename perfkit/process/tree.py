@@ -38,8 +38,7 @@ class Tree:
         for member in self._members:
             with contextlib.suppress(psutil.Error):
                 found += member.children(recursive=True)
-        unique = dict.fromkeys(found)
-        self._members = [process for process in unique if _runs(process)]
+        self._members = [process for process in dict.fromkeys(found) if _runs(process)]
         return self._members
 
     def _session(self) -> list[psutil.Process]:

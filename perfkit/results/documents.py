@@ -63,10 +63,7 @@ def read(text: bytes, kind: type[T], what: object) -> T:
         if version <= SCHEMA:  # each kind refuses a schema that is not its own
             return msgspec.json.decode(text, type=kind)
     except (ValueError, RecursionError) as problem:
-        raise StoreError(
-            f"{what} is not a {name} of this version of perfkit: {problem}", "Restore it, or measure again"
-        ) from None
-    raise StoreError(
-        f"{what} is a {name} of a later version of perfkit: its schema is {version}, and {SCHEMA} is known",
-        "Update perfkit",
-    )
+        wrong = f"{what} is not a {name} of this version of perfkit: {problem}"
+        raise StoreError(wrong, "Restore it, or measure again") from None
+    known = f"its schema is {version}, and {SCHEMA} is known"
+    raise StoreError(f"{what} is a {name} of a later version of perfkit: {known}", "Update perfkit")

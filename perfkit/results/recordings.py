@@ -71,10 +71,8 @@ def find(name: str) -> list[Run]:
     if path.suffix in FILES and path.is_file():
         recording = read(_unpacked(path) if path.suffix == ".zip" else path.read_bytes(), Recording, path)
         return [msgspec.structs.replace(run, origin=recording.provenance) for run in recording.runs]
-    raise InvalidValue(
-        f"there is no recording '{name}'",
-        f"There are: {', '.join(known) or 'none'}. Others: a file of `perfkit run -o`, or of `make gpu`",
-    )
+    there = f"There are: {', '.join(known) or 'none'}. Others: a file of `perfkit run -o`, or of `make gpu`"
+    raise InvalidValue(f"there is no recording '{name}'", there)
 
 
 def _unpacked(path: Path) -> bytes:

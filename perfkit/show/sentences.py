@@ -195,6 +195,5 @@ def notices(runs: Sequence[Run]) -> list[str]:
     if disturbed := [run for run in runs if run.disturbed is not None]:
         worst = max(disturbed, key=lambda run: run.disturbed or 0.0)
         text = next((clean(text) for text in worst.warnings if "of the cores" in text), "by other programs")
-        which = ", ".join(map(name, disturbed))
-        lines.append(f"Disturbed ({DISTURBED}): {text}. Affected: {which}.")
+        lines.append(f"Disturbed ({DISTURBED}): {text}. Affected: {', '.join(map(name, disturbed))}.")
     return lines

@@ -15,7 +15,7 @@ from perfkit.results import stats
 from perfkit.results.comparison import Comparison
 from perfkit.results.run import Run, continued
 from perfkit.results.store import RunStore, keep
-from perfkit.studies import rungs, sources
+from perfkit.studies import planning, rungs
 from perfkit.studies.sources import Plan, Progress, Source, opened
 
 
@@ -109,7 +109,7 @@ def _is_of(run: Run, stage: Stage, source: Source, machine_id: str) -> bool:
 
 def compare_named(a: str, b: str, plan: Plan | None = None, progress: Progress | None = None) -> Comparison:
     """Measures how many times as fast B is as A, stages or settings (`workers=2,amp=bf16`); stores both."""
-    plan = (plan or sources.plan()).until()
+    plan = (plan or planning.plan()).until()
     return compare(candidate(a, plan), candidate(b, plan), plan, progress=progress, store=RunStore())
 
 

@@ -38,8 +38,8 @@ def decide(store: RunStore, plan: Plan, run: Run, before: Run | None, kept: bool
 
     They are those of the run, or of the one `before` it; without that, of the plain loop.
     """
-    plain = Recipe().to_dict()
-    chosen = run.recipe if kept else {**plain, **(before.recipe if before else {})}
+    below = before.recipe if before else {}
+    chosen = run.recipe if kept else Recipe().to_dict() | below
     settings = {name: chosen[name] for name in OPTIMIZATIONS[run.stage].settings}
     store.decide(place(plan), run, Decision(kept, "user"), settings)
 

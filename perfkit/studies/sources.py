@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
-from perfkit import registry
 from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import Size, Stage, StopRule, optimization
 from perfkit.recipe import Recipe, Value
@@ -21,8 +20,6 @@ from perfkit.results.stats import Spread
 from perfkit.results.store import RunStore
 from perfkit.rules import Target
 from perfkit.worker.messages import Description
-
-_HERE = "perfkit.studies.here:ThisMachine"
 
 
 @dataclass(frozen=True)
@@ -205,6 +202,11 @@ class Source:
         """A plan with this source's defaults; an `InvalidValue` names what is not allowed."""
         raise NotImplementedError
 
+    @classmethod
+    def menu(cls) -> dict[str, str]:
+        """The places of this kind, in a panel's words, by device."""
+        return {}
+
     @property
     def target(self) -> Target:
         """Where the stages run, for the rules of the switches."""
@@ -246,51 +248,6 @@ class Source:
         if study in self.refused:
             what = f"{study} is refused on {self.plan.subject.device}: {self.refused[study]}"
             raise InvalidValue(what, "Use --device cpu or a real GPU")
-
-
-def source_of(device: str | None) -> type[Source]:
-    """The class of a device's source, by the device's prefix; this machine for a device without one."""
-    prefix, separator, _ = (device or "").partition(":")
-    place = registry.table("SOURCES").get(prefix, _HERE) if separator else _HERE
-    source: type[Source] = registry.load(place)
-    return source
-
-
-def plan(
-    workload: str | None = None,
-    preset: str | None = None,
-    stages: Sequence[str] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    device: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    host: str | None = None,
-) -> Plan:
-    """A checked plan, with this machine's defaults for what is left out.
-
-    Its methods `on`, `trying` and `keeping` give it a seed, and its ladder another start or end.
-
-    Args:
-        workload: a built-in one, or `package.module:name`.
-        preset: `smoke`, `quick` or `paper`.
-        stages: optimizations in their order; the whole ladder if None. The baseline always comes first.
-        settings: switches set in every stage, the baseline included.
-        device: `cuda`, `mps` or `cpu`; `sim:v100` predicts what a GPU would do; `recorded:NAME` plays a
-            recording, and measures nothing.
-        options: the workload's constructor arguments, over those of the preset.
-        host: the host of a simulated GPU.
-
-    Raises:
-        InvalidValue: a name or value that is not allowed.
-    """
-    recipe = Recipe().replace(**(settings or {}))
-    for name in stages or ():
-        optimization(name)
-    request = Request(workload, preset, stages, device, dict(options or {}), host)
-    found = source_of(device).checked(request)
-    return found.trying(
-        stages=tuple(name for name in found.ladder.stages if name != "baseline"),
-        settings={name: getattr(recipe, name) for name in settings or {}},
-    )
 
 
 @contextlib.contextmanager

@@ -79,7 +79,5 @@ class Starter:
 def _check_switches(trained: Trained) -> None:
     off = [f"{proof.name} ({proof.evidence})" for proof in trained.mechanisms if not proof.ok]
     if off:
-        raise RunFailed(
-            f"the switch is not in effect: {'; '.join(off)}",
-            "It was not measured, because the numbers would not be of this recipe. Check the workload's code",
-        )
+        remedy = "It was not measured: the numbers would not be of this recipe. Check the workload's code"
+        raise RunFailed(f"the switch is not in effect: {'; '.join(off)}", remedy)

@@ -97,14 +97,11 @@ def load(name: str, options: dict[str, Any] | None = None) -> Any:
     try:
         workload = found(**(options or {})) if callable(found) else found
     except Exception as problem:
-        raise WorkloadError(
-            f"workload '{name}' cannot be built: {type(problem).__name__}: {problem}",
-            f"It was called with {options or 'no arguments'}",
-        ) from problem
+        what = f"workload '{name}' cannot be built: {type(problem).__name__}: {problem}"
+        raise WorkloadError(what, f"It was called with {options or 'no arguments'}") from problem
     if missing := [part for part in _REQUIRED if not callable(getattr(workload, part, None))]:
-        raise WorkloadError(
-            f"workload '{name}' has no {', '.join(missing)}", f"A workload needs: {', '.join(_REQUIRED)}"
-        )
+        what = f"workload '{name}' has no {', '.join(missing)}"
+        raise WorkloadError(what, f"A workload needs: {', '.join(_REQUIRED)}")
     return workload
 
 

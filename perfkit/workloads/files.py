@@ -37,10 +37,9 @@ def photo_folder(count: int) -> str:
         unfinished.rename(folder)
     except OSError as problem:
         if not Path(folder).is_dir():  # else another process was faster
-            raise WorkloadError(
-                f"the photos cannot be written to {folder}: {problem.strerror or problem}",
-                "Free some space there, or set PERFKIT_DATA to a folder that can be written",
-            ) from problem
+            what = f"the photos cannot be written to {folder}: {problem.strerror or problem}"
+            remedy = "Free some space there, or set PERFKIT_DATA to a folder that can be written"
+            raise WorkloadError(what, remedy) from problem
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return folder

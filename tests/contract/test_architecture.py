@@ -1,6 +1,7 @@
 """The shape of the house: no cycle of files, additions that can be taken out, and tests that are all run."""
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import perfkit
+from perfkit import registry
 
 ROOT = Path(__file__).parents[2]
 PATHS = [path.relative_to(ROOT) for path in (ROOT / "perfkit").rglob("*.py")]
@@ -32,6 +34,51 @@ def imports(module):
 def test_no_file_imports_itself_through_others():
     assert len(FILES) > 50
     TopologicalSorter({module: imports(module) for module in FILES}).prepare()  # raises a CycleError
+
+
+OTHER_PROCESS = {"perfkit.process.zygote"}
+"""A zygote names what runs in the processes that it forks: theirs is the only import."""
+TABLES = {"perfkit", "perfkit.cli", "perfkit.notebook"}
+"""Tables of names, of which each is imported when it is used."""
+
+
+def layers():
+    """The layer of each folder or file of the core, counted from the top, as import-linter checks them."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    names = [layer.split("|") for layer in contracts[0]["layers"]]
+    return {name.strip(): number for number, layer in enumerate(names) for name in layer}
+
+
+def named(module):
+    """The modules of perfkit that strings in the code of a file name, such as `perfkit.recipe:Recipe`."""
+    for node in ast.walk(ast.parse(FILES[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and re.fullmatch(r"perfkit(\.\w+)+(:\w+)?", str(node.value)):
+            yield node.value.partition(":")[0]
+
+
+def test_the_core_names_no_layer_above_in_a_string_and_no_addition():
+    layer = layers()
+    seen = 0
+    for module in FILES:
+        if module.startswith("perfkit.additions"):
+            continue
+        for place in named(module):
+            seen += 1
+            assert place in FILES and not place.startswith("perfkit.additions"), f"{module} names {place}"
+            if module not in OTHER_PROCESS | TABLES:
+                below, above = place.split(".")[1], module.split(".")[1]
+                assert layer[above] <= layer[below], f"{module} names {place}"
+    assert seen > 20
+
+
+def test_the_seam_s_docstring_has_every_table_of_an_addition():
+    asked = r'registry\.table\("(\w+)"\)'
+    tables = {name for file in FILES.values() for name in re.findall(asked, file.read_text("utf-8"))}
+    assert len(tables) > 5
+    for name in tables:
+        assert f"    {name} = {{" in registry.__doc__, name
+        assert f"`{name}`" in (ROOT / "docs/ARCHITECTURE.md").read_text("utf-8"), name
 
 
 @pytest.mark.integration

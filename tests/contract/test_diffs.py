@@ -5,7 +5,7 @@ import pytest
 
 from perfkit import export
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
-from perfkit.studies import rungs, sources
+from perfkit.studies import planning, rungs
 from perfkit.studies.climb import climb
 from perfkit.studies.sources import Progress
 from perfkit.worker.messages import Description, DeviceFacts
@@ -40,7 +40,7 @@ def scripted(*arguments, **more):
 
 
 def plan(device, stages=None, below=True):
-    return sources.plan(WORKLOAD, "smoke", stages, device="cpu").on(device=device).trying(below=below)
+    return planning.plan(WORKLOAD, "smoke", stages, device="cpu").on(device=device).trying(below=below)
 
 
 def described(wanted):

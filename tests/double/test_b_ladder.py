@@ -4,7 +4,7 @@ import pytest
 
 from perfkit.recipe import Recipe, switches
 from perfkit.results.store import RunStore
-from perfkit.studies import sources
+from perfkit.studies import planning
 from perfkit.studies.climb import climb
 from tests.support import double
 from tests.support.cli import perfkit
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("no_orphans")
 
 
 def plan(**wanted):
-    return sources.plan("tests.support.toy:Toy", preset="smoke", device="cuda", **wanted)
+    return planning.plan("tests.support.toy:Toy", preset="smoke", device="cuda", **wanted)
 
 
 def test_a_ladder_and_every_switch_that_needs_cuda_run_from_end_to_end():

@@ -12,7 +12,7 @@ from perfkit.ladder import catalogue
 from perfkit.machine import devices
 from perfkit.recipe import Recipe
 from perfkit.rules import Target
-from perfkit.studies import rungs, sources
+from perfkit.studies import planning, rungs
 from perfkit.studies.sources import Progress
 from perfkit.worker.session import Session
 from tests.gpu import test_on_gpu
@@ -62,7 +62,7 @@ def test_a_numbered_gpu_becomes_the_current_one(here):
 def test_a_plan_that_loads_nothing_knows_the_gpu(monkeypatch):
     found = devices.Found(cuda=["a", "b"], bf16=False, imported=True)
     monkeypatch.setattr(devices, "accelerators", lambda: found)
-    where = sources.plan("tests.support.toy:Toy", preset="smoke", device="cuda")
+    where = planning.plan("tests.support.toy:Toy", preset="smoke", device="cuda")
     assert rungs.described(where).target.bf16 is False
 
 

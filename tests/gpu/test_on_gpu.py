@@ -19,7 +19,7 @@ from perfkit.machine import devices
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
-from perfkit.studies import compare, sources
+from perfkit.studies import compare, planning, sources
 from perfkit.studies.climb import climb
 from tests.support.looks import syncs
 
@@ -31,7 +31,7 @@ CUDA: Any = {"preset": "smoke", "device": "cuda"}
 
 
 def plan(workload: str = CIFAR, **wanted: Any) -> sources.Plan:
-    return sources.plan(workload, **CUDA, **wanted)
+    return planning.plan(workload, **CUDA, **wanted)
 
 
 def measured(**wanted: Any) -> list[Run]:

@@ -11,7 +11,7 @@ from perfkit.additions.inside import looks
 from perfkit.additions.simulate import article
 from perfkit.additions.trace.analysis import analyse
 from perfkit.studies.climb import climb
-from perfkit.studies.sources import plan
+from perfkit.studies.planning import plan
 from tests.support import scripts
 from tests.support.cli import ROOT, perfkit
 from tests.support.looks import syncs

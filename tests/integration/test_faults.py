@@ -12,7 +12,7 @@ import pytest
 from perfkit.errors import Cancelled
 from perfkit.process.child import Child
 from perfkit.results.store import RunStore
-from perfkit.studies import sources
+from perfkit.studies import planning
 from perfkit.studies.climb import climb
 from perfkit.studies.sources import Progress
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("no_orphans")
 
 
 def measured(workload, *stages, progress=None, timeout_s=None, **more):
-    plan = sources.plan(f"tests.support.toy:{workload}", "smoke", stages, device="cpu", **more)
+    plan = planning.plan(f"tests.support.toy:{workload}", "smoke", stages, device="cpu", **more)
     return climb(replace(plan, timeout_s=timeout_s), RunStore(), progress)
 
 

@@ -7,7 +7,7 @@ from perfkit.additions.doctor import checkup
 from perfkit.additions.doctor.checkup import HealthCheck
 from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores
-from perfkit.studies import rungs, sources
+from perfkit.studies import planning, rungs
 from perfkit.studies.climb import climb
 from perfkit.studies.sources import Plan, Progress
 
@@ -29,7 +29,7 @@ def checks(plan: Plan, progress: Progress) -> list[HealthCheck]:
     if any(check.status == "red" for check in found):
         return found  # nothing can be trained
     started = time.monotonic()
-    trial = sources.plan(stages=["data_loading"], preset="smoke", device=plan.subject.device)
+    trial = planning.plan(stages=["data_loading"], preset="smoke", device=plan.subject.device)
     climb(trial, progress=progress)
     return [*found, absent(plan), chapter_02(time.monotonic() - started, plan.rule)]
 
@@ -46,7 +46,7 @@ def other_programs(seconds: float) -> HealthCheck:
 
 def absent(plan: Plan) -> HealthCheck:
     """The chapters whose stage cannot act on this machine, which then show a recording or a simulation."""
-    ladder = sources.plan(stages=[*CHAPTERS], preset=plan.subject.size.name, device=plan.subject.device)
+    ladder = planning.plan(stages=[*CHAPTERS], preset=plan.subject.size.name, device=plan.subject.device)
     stages = [stage for stage in rungs.all_stages(rungs.described(ladder)) if stage.reason]
     told = [f"{CHAPTERS[stage.name]} ({stage.name}): {stage.reason}" for stage in stages]
     return HealthCheck("chapters with n/a", "; ".join(told) or "none")

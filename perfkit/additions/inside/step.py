@@ -103,10 +103,8 @@ def memory(session: Session) -> MemoryReport:
     """
     training = session.subject
     if training.recipe.compile:
-        raise InvalidValue(
-            "the memory of a compiled model cannot be followed, as its kernels allocate on their own",
-            "Use the recipe with compile=off",
-        )
+        what = "the memory of a compiled model cannot be followed, as its kernels allocate on their own"
+        raise InvalidValue(what, "Use the recipe with compile=off")
     ledger = Ledger(training)
     reset_peak(training.device)
     with training.phases(ledger.in_phase), ledger:

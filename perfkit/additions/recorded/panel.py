@@ -8,7 +8,7 @@ from perfkit.results.run import Run
 from perfkit.show import tables
 from perfkit.show.document import Bullets
 from perfkit.show.sentences import verdicts
-from perfkit.studies import sources
+from perfkit.studies import planning
 from perfkit.studies.climb import climb
 
 
@@ -26,7 +26,7 @@ def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
     if stage is None:
         runs = recordings.find(str(name))
         return Shown(runs, tables.sections(runs))
-    runs = climb(sources.plan(stages=[stage], device=f"{recordings.PREFIX}{name}").trying(below=True))
+    runs = climb(planning.plan(stages=[stage], device=f"{recordings.PREFIX}{name}").trying(below=True))
     origin = runs[0].origin
     assert origin, "it is of a recording"
     version = f" of perfkit {origin.commit[:10]}" if origin.commit else ""

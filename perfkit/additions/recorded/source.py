@@ -21,8 +21,8 @@ _AS_IT_IS = "a recording is played with the stages and switches that it was reco
 class RecordedSource(Source):
     """Shows the runs of a recording; nothing is measured, and nothing is stored."""
 
-    @staticmethod
-    def menu() -> dict[str, str]:
+    @classmethod
+    def menu(cls) -> dict[str, str]:
         """The words of a menu by device."""
         return {f"{recordings.PREFIX}{name}": f"recorded: {name}" for name in recordings.available()}
 
@@ -34,10 +34,9 @@ class RecordedSource(Source):
         first = runs[0]
         if request.workload or request.preset or request.options:
             options = ", ".join(f"{key}={value}" for key, value in first.options.items())
-            raise InvalidValue(
-                f"the recording '{name}' is of {first.workload} ({options}), preset {first.preset or '–'}",
-                "Leave workload, preset and options out to play it, or choose a different device",
-            )
+            what = f"the recording '{name}' is of {first.workload} ({options}), preset {first.preset or '–'}"
+            remedy = "Leave workload, preset and options out to play it, or choose a different device"
+            raise InvalidValue(what, remedy)
         known = tuple(run.stage for run in runs if run.stage not in NOT_STAGES)
         stages = known if request.stages is None else tuple(request.stages)
         for stage in stages:
@@ -65,10 +64,9 @@ class RecordedSource(Source):
     def require(self, study: str) -> None:
         """Refuses every study."""
         if study:
-            raise InvalidValue(
-                f"'{self.plan.recorded}' is a recording. It can be shown, but not measured",
-                "perfkit run, perfkit show and the panels play it; for this, choose a different device",
-            )
+            what = f"'{self.plan.recorded}' is a recording. It can be shown, but not measured"
+            remedy = "perfkit run, perfkit show and the panels play it; for this, choose a different device"
+            raise InvalidValue(what, remedy)
 
     def stored(self) -> list[Run]:
         """The runs that the plan asks for, in its order."""

@@ -27,15 +27,15 @@ from perfkit.process.tree import Tree
 from perfkit.recipe import Recipe, Value, allowed
 from perfkit.results import parity, stats
 from perfkit.results.comparison import Comparison
-from perfkit.results.parity import Check
 from perfkit.results.run import Run
 from perfkit.results.stats import Spread
 from perfkit.rules import Target
 from perfkit.show.document import Content, Notice
 from perfkit.show.tables import checks
 from perfkit.studies.here import ThisMachine
+from perfkit.studies.planning import plan
 from perfkit.studies.sides import Side
-from perfkit.studies.sources import Plan, Progress, plan
+from perfkit.studies.sources import Plan, Progress
 from perfkit.worker.messages import Block, Description, Trained
 
 _FAR = 3.0
@@ -223,7 +223,7 @@ def affordable(rule: StopRule, step_s: float, stages: int = 2) -> StopRule:
     return replace(short, loss_steps=losses, budget_s=left_s)
 
 
-def losses(a: Run, b: Run) -> Check:
+def losses(a: Run, b: Run) -> parity.Check:
     """Whether the first losses of a script are those of another run of it, as far as its switches allow.
 
     If the data set draws random numbers, other workers draw other ones: then the means of all losses are
@@ -243,7 +243,7 @@ def losses(a: Run, b: Run) -> Check:
     return parity.losses(b.losses[:LOSSES], a.losses[:LOSSES], exactness, is_in_16_bits)
 
 
-def mean_losses(ours: Sequence[float], plain: Sequence[float]) -> Check:
+def mean_losses(ours: Sequence[float], plain: Sequence[float]) -> parity.Check:
     """Whether losses of other random numbers are as near to each other as their scatter explains."""
     count = min(len(ours), len(plain))
     a, b = np.array(ours[:count]), np.array(plain[:count])
@@ -252,10 +252,10 @@ def mean_losses(ours: Sequence[float], plain: Sequence[float]) -> Check:
     how = "as near as" if is_near else "further apart than"
     text = f"{a.mean():.4g} on average, and {b.mean():.4g}: {how} their scatter explains"
     text += f". They are not compared one by one, because {RANDOM_DATA}; {FAIR}"
-    return Check("losses", is_near, text)
+    return parity.Check("losses", is_near, text)
 
 
-def sides(result: Comparison, proofs: Sequence[Check]) -> list[Content]:
+def sides(result: Comparison, proofs: Sequence[parity.Check]) -> list[Content]:
     """What was set from outside in a script, with its proof, what was not, and what both sides train."""
     facts, shown = result.b.facts.items(), ("ended", "not applied")
     notices = [Notice(f"{name}: {text}") for name, text in facts if name.startswith(shown)]

@@ -8,7 +8,7 @@ from perfkit.additions.search.tune import Tuned
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.recipe import Value
 from perfkit.results.store import RunStore
-from perfkit.studies import sources
+from perfkit.studies import planning
 
 
 def tune(
@@ -24,7 +24,7 @@ def tune(
     The space has values by switch, the usual ones if None; recipes above `memory_gb` are not picked. `where`
     holds `workload`, `preset`, `device`, `options` as for the panels.
     """
-    plan = sources.plan(stages=["baseline"], **where)
+    plan = planning.plan(stages=["baseline"], **where)
     cap = int(memory_gb * 1e9) if memory_gb else None
     store = RunStore()
     best = with_line(lambda progress: tuning.tune(plan, space, cap, 60 * minutes, progress, store))

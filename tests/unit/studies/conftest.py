@@ -1,6 +1,6 @@
 import pytest
 
-from perfkit.studies.sources import plan
+from perfkit.studies.planning import plan
 from tests.unit.studies.fakes import FakeMachine, install
 
 RATES = {8: 100.0, 16: 150.0, 32: 120.0, 64: 200.0}

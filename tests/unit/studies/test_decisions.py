@@ -10,7 +10,7 @@ from perfkit.results import recordings
 from perfkit.results.schema import Decision
 from perfkit.results.store import RunStore
 from perfkit.studies import decisions
-from perfkit.studies.sources import plan
+from perfkit.studies.planning import plan
 
 
 @pytest.fixture

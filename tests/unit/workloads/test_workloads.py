@@ -16,7 +16,7 @@ from perfkit.errors import InvalidValue, WorkloadError
 from perfkit.ladder.catalogue import PRESETS
 from perfkit.recipe import Recipe
 from perfkit.studies import rungs
-from perfkit.studies.sources import plan
+from perfkit.studies.planning import plan
 from perfkit.train import train
 from perfkit.worker import checks
 from perfkit.workloads import files

@@ -11,7 +11,7 @@ from perfkit.ladder.catalogue import PRESETS
 from perfkit.machine import cores
 from perfkit.machine.cores import CpuTimes
 from perfkit.show import terminal
-from perfkit.studies import sources
+from perfkit.studies import planning
 from perfkit.studies.sources import Progress
 
 SOURCES = Path(__file__).parents[4] / "notebooks" / "src"
@@ -47,7 +47,7 @@ def test_what_others_take_is_told(monkeypatch, outside_s, status, words):
 
 
 def test_chapters_that_need_a_gpu_are_named_with_the_reason():
-    found = workshop.absent(sources.plan(device="cpu", preset="quick"))
+    found = workshop.absent(planning.plan(device="cpu", preset="quick"))
     assert "03 (pinning): " in found.detail and "needs a CUDA device" in found.detail
     assert "02 (data_loading)" not in found.detail
 
@@ -66,7 +66,7 @@ def test_nothing_is_tried_on_a_machine_that_cannot_train(monkeypatch):
     problem = HealthCheck("torch", "missing", "Install it", blocking=True)
     monkeypatch.setattr(workshop.checkup, "checkup", lambda: [problem])
     monkeypatch.setattr(workshop, "other_programs", lambda seconds: HealthCheck("other programs", "0%"))
-    found = workshop.checks(sources.plan(device="cpu", preset="smoke"), Progress())
+    found = workshop.checks(planning.plan(device="cpu", preset="smoke"), Progress())
     assert [check.name for check in found] == ["Python", "torch", "other programs"]
     text = terminal.text(checkup.sections("Ready?", found, []))
     assert "red" in text and "green" in text

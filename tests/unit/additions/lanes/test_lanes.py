@@ -25,7 +25,7 @@ from perfkit.errors import InvalidValue
 from perfkit.results import recordings
 from perfkit.results.stats import Ratio
 from perfkit.show import style
-from perfkit.studies import sources
+from perfkit.studies import planning
 from perfkit.studies.sources import Progress
 
 TRACES = Path(__file__).parents[4] / "data" / "recordings" / "traces"
@@ -192,10 +192,10 @@ def test_one_palette_is_used_by_lanes_bars_timelines_and_the_pipeline():
 def test_runs_of_a_recording_have_its_picture_and_others_are_measured_once(monkeypatch):
     runs = recordings.find("sim-v100")
     both = [run for run in runs if run.stage in ("data_loading", "pinning")]
-    plan = sources.plan(device="recorded:sim-v100")
+    plan = planning.plan(device="recorded:sim-v100")
     assert "after: pinning" in panel.of_runs(both, plan).alt.lower()
     assert panel.of_runs(runs[-1:], plan) is None, "what no recording has"
-    here = sources.plan("tests.support.toy:Toy", "smoke", ["baseline"], device="cpu")
+    here = planning.plan("tests.support.toy:Toy", "smoke", ["baseline"], device="cpu")
     mine = [msgspec.structs.replace(run, device="cpu") for run in both]
     assert panel.of_runs(mine, here) is None, "nothing is measured without a progress"
     asked, faster = [], mine[-1].speedup("previous").ratio

@@ -14,7 +14,8 @@ from perfkit.results.schema import AGAIN
 from perfkit.show import tables, terminal
 from perfkit.studies import rungs
 from perfkit.studies.climb import climb
-from perfkit.studies.sources import Progress, plan
+from perfkit.studies.planning import plan
+from perfkit.studies.sources import Progress
 
 NAME, ONE = "cpu-quick", {"cpu_threads": 1}
 

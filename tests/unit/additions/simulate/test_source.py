@@ -10,7 +10,8 @@ from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.rules import why_not
 from perfkit.studies import rungs
-from perfkit.studies.sources import Progress, plan
+from perfkit.studies.planning import plan
+from perfkit.studies.sources import Progress
 from tests.unit.additions.simulate.plans import prediction
 
 

@@ -1,0 +1,55 @@
+"""Plans: what a user asks for, checked and completed by the source of runs that its device names."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from perfkit import registry
+from perfkit.ladder.catalogue import optimization
+from perfkit.recipe import Recipe
+from perfkit.studies.here import ThisMachine
+from perfkit.studies.sources import Plan, Request, Source
+
+
+def source_of(device: str | None) -> type[Source]:
+    """The class of a device's source, by the device's prefix; this machine for a device without one."""
+    prefix, separator, _ = (device or "").partition(":")
+    place = registry.table("SOURCES").get(prefix) if separator else None
+    source: type[Source] = registry.load(place) if place else ThisMachine
+    return source
+
+
+def plan(
+    workload: str | None = None,
+    preset: str | None = None,
+    stages: Sequence[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    host: str | None = None,
+) -> Plan:
+    """A checked plan, with this machine's defaults for what is left out.
+
+    Its methods `on`, `trying` and `keeping` give it a seed, and its ladder another start or end.
+
+    Args:
+        workload: a built-in one, or `package.module:name`.
+        preset: `smoke`, `quick` or `paper`.
+        stages: optimizations in their order; the whole ladder if None. The baseline always comes first.
+        settings: switches set in every stage, the baseline included.
+        device: `cuda`, `mps` or `cpu`; `sim:v100` predicts what a GPU would do; `recorded:NAME` plays a
+            recording, and measures nothing.
+        options: the workload's constructor arguments, over those of the preset.
+        host: the host of a simulated GPU.
+
+    Raises:
+        InvalidValue: a name or value that is not allowed.
+    """
+    recipe = Recipe().replace(**(settings or {}))
+    for name in stages or ():
+        optimization(name)
+    request = Request(workload, preset, stages, device, dict(options or {}), host)
+    found = source_of(device).checked(request)
+    return found.trying(
+        stages=tuple(name for name in found.ladder.stages if name != "baseline"),
+        settings={name: getattr(recipe, name) for name in settings or {}},
+    )
