@@ -163,7 +163,7 @@ def _collections(seen: Symptoms) -> Found:
     if asked_for and share >= _LEAST / 2:
         where = os.path.basename(asked_for[0])
         yield of_table("explicit_collection", where, share, each=each, text=text_at(asked_for[0]))
-    elif share >= 2 * _LEAST:
+    elif share >= 2 * _LEAST and total <= evidence.steps_s:  # else it was in the start of an epoch
         yield of_table("automatic_collection", os.path.basename(places[0]), share, each=each)
 
 
