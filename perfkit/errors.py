@@ -38,7 +38,7 @@ class RunFailed(PerfkitError):
     output = ""
     """The end of what a script wrote itself."""
     given: PerfkitError | None = None
-    """The error that the process raised, if it was about what the user gave."""
+    """The error that the process raised, if the user's input was its cause."""
 
 
 class OutOfMemory(RunFailed):

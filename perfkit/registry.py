@@ -31,7 +31,7 @@ ADDITIONS = Path(__file__).with_name("additions")
 
 @cache
 def present() -> tuple[ModuleType, ...]:
-    """The additions whose folder is there; a file among them is none, and may import what is loading."""
+    """The additions whose folder exists. A plain file next to them is not an addition."""
     names = sorted(found.name for found in pkgutil.iter_modules([str(ADDITIONS)]) if found.ispkg)
     return tuple(importlib.import_module(f"perfkit.additions.{name}") for name in names)
 

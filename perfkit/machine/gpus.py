@@ -64,7 +64,7 @@ def _card(uuid: str | None) -> Any:
 
 
 def uuids(index: str) -> list[str]:
-    """The GPUs that `cuda:INDEX` may be, for whoever must not use one together with others.
+    """The UUIDs of the GPUs that `cuda:INDEX` may stand for: whoever needs it alone locks them all.
 
     CUDA numbers the visible GPUs by speed unless CUDA_DEVICE_ORDER says otherwise, NVML by their place: of
     GPUs of several kinds it may be any. A part of a GPU (MIG) is the whole one.

@@ -48,7 +48,7 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
         self._numbers = itertools.count(1)
 
     def event(self) -> str | Answer | RunFailed | None:
-        """What the process has sent, waiting for at most some time, or why it has ended; None for neither."""
+        """The next message of the process, or why it ended; None if neither comes within a short wait."""
         # Before it is waited for what it has sent; its loader workers keep the line open.
         death = self.death()
         try:
@@ -93,7 +93,7 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
                 self.on_progress(event)
 
     def told(self, failure: RunFailed) -> RunFailed:
-        """A failure of the process, as it is to be raised."""
+        """The error to raise for a failure of the process."""
         return failure
 
     # ------------------------------------------------------------ turns

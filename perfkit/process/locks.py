@@ -15,7 +15,7 @@ from perfkit.machine import gpus
 
 POLL_S = 0.1
 EVERYTHING = "the cores and all GPUs"
-"""What a script locks, whose device shows only when it runs."""
+"""Locked by a training whose device is known only while it runs."""
 
 
 @contextlib.contextmanager
@@ -24,7 +24,7 @@ def device_lock(
 ) -> Iterator[None]:
     """Waits until no other measurement uses a device, as torch names it, or `EVERYTHING`, and holds it.
 
-    `on_wait` is called repeatedly meanwhile; raises `Cancelled` once that is set, from any thread. The
+    `on_wait` is called repeatedly meanwhile; raises `Cancelled` once `cancelled` is set. The
     variable PERFKIT_LOCKS names another folder for the locks.
     """
     # One folder for all notebooks, checkouts and shells of a user.

@@ -135,7 +135,7 @@ def _await(processes: Sequence[psutil.Process], seconds: float = GRACE_S) -> Non
 
 
 def _runs(process: psutil.Process) -> bool:
-    """Whether it has not ended. One whose parent died first may stay a zombie for seconds."""
+    """Whether it is still running. If its parent died first, it may stay a zombie for seconds."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False

@@ -65,7 +65,7 @@ def available() -> Mapping[str, Path]:
 
 
 def find(name: str) -> list[Run]:
-    """The runs of a recording by its name, or by its file (`FILES`); a `StoreError` if that is none."""
+    """The runs of a recording by its name or its file (`FILES`); a `StoreError` if that cannot be read."""
     known = available()
     path = known.get(name, Path(name))
     if path.suffix in FILES and path.is_file():

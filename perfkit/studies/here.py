@@ -171,4 +171,4 @@ class ThisMachine(Source):
             zygote.prepare(environment_of(stage.recipe.environment()), self._generation)
 
     def ask_more(self, side: Side) -> None:
-        """Asks what else is to be known of a side, before its processes end."""
+        """Asks a side for anything else that is needed before its processes end."""

@@ -37,7 +37,7 @@ class Measurement:
             self._measured.busiest = others.busiest(pids)
 
     def _one_more(self) -> set[int]:
-        """Measures in one more incarnation, and returns the processes that took part; none do not fit."""
+        """Measures one more incarnation; returns its process ids, none if its sides do not fit in memory."""
         measured, sides = self._measured, self._enough.next_sides()
         if measured.incarnations:
             self._machine.renew([side.stage for side in sides])

@@ -48,7 +48,7 @@ def begun(session: str, stage: Stage, plan: Plan, description: Description) -> R
 
 
 def ended(run: Run, **fields: Any) -> Run:
-    """A run with what became of it, and with the conditions of the machine now."""
+    """A run with its outcome, and with the present conditions of the machine."""
     conditions = {**run.machine["conditions"], "after": cores.read_conditions()}
     return structs.replace(run, machine={**run.machine, "conditions": conditions}, **fields)
 

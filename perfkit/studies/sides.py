@@ -34,7 +34,7 @@ class Side:
     peak: Peak | None = None
     gpu_utilization: list[float] = field(default_factory=list)
     gpu_bytes: int = 0
-    """What its process takes of the GPU's memory, seen from outside."""
+    """GPU memory that its process takes, measured from outside."""
 
     @property
     def is_open(self) -> bool:
@@ -102,11 +102,11 @@ class Machine:
     start: Callable[[Stage], tuple[Conversation, Trained]]
     """Starts the processes of a stage, and returns once they are warm."""
     renew: Callable[[Sequence[Stage]], None] = lambda stages: None
-    """Has the next processes of stages differ from those before as much as they can."""
+    """Makes the next processes of these stages as independent of the earlier ones as possible."""
     gpu: str | None = None
     """The UUID of the GPU that trains."""
     ask_more: Callable[[Side], None] = lambda side: None
-    """Asks the processes of a side what else is to be known, before they end."""
+    """Asks the processes of a side for anything else that is needed before they end."""
     clock: Callable[[], float] = time.monotonic
     order: random.Random = field(default_factory=random.SystemRandom)
     """Decides who is started and who takes a slice first: never by the seed of a recipe."""

@@ -58,7 +58,7 @@ def compile_counters() -> CompileCounters:
 
 
 def reset_peak(device: torch.device) -> None:
-    """Starts a new peak. Where that cannot be done, not on Linux for one, it stays that since the start."""
+    """Resets the peak. Where that is impossible, as on macOS, it stays the peak since the process began."""
     if device.type == "cuda":
         torch.accelerator.reset_peak_memory_stats(device)
         return
@@ -103,7 +103,7 @@ def shown(dtype: torch.dtype) -> str:
 FP32_PARTS: Any = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
 """What computes in float32 on a GPU: matrix products, convolutions, recurrent layers."""
 TORCHS_OWN = [part.fp32_precision for part in FP32_PARTS]
-"""As torch starts; the environment may have set it."""
+"""Their values when torch was imported; the environment may have set them."""
 
 Reading = tuple[Any, str]
 """The value in the terms of the recipe's switch, None if it is neither, and the evidence in words."""

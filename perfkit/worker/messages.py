@@ -13,7 +13,7 @@ from perfkit.results.schema import Mechanism
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Facts about a CUDA device, if it is one; `bf16` is without emulation. None of another."""
+    """What is known of a CUDA device; all None for any other device. `bf16`: without emulation."""
 
     name: str | None = None
     uuid: str | None = None
