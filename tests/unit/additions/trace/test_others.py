@@ -551,7 +551,7 @@ def test_a_damaged_file_is_not_said_to_be_on_the_cpu_nor_of_inference(tmp_path):
     (tmp_path / "a.json").write_bytes(step(**GPU).op("aten::mm", 0, 9).op("a", 9, 9).text()[:-20])
     text = summary(analyse(tmp_path / "a.json"))
     assert text.startswith(
-        "Work of an unknown kind on an unknown device: 1 step of unknown length, as the file"
+        "Work of an unknown kind on an unknown device: 1 step of unknown length, as something is"
     )
 
 
