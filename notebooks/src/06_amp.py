@@ -49,22 +49,27 @@ panel
 panel.run()
 
 # %% [markdown]
-# With AMX, expect convolutional models to get much faster, provided the loader keeps up. With AVX512-BF16 it can go either way: on the recorded CPU it was slower. Without either, a CPU computes in float32 and casts as well, so it gets slower. If it doesn't help, press *Drop*.
+# With AMX, expect convolutions to get much faster if the loader keeps up. With AVX512-BF16 it can go either way. Without either, a CPU computes in float32 and casts too: slower.
 #
-# On a CPU, the worker keeps interrupting one of the compute threads, and the others wait for it: the shorter the kernels, the more this matters. One thread fewer (`cpu_threads`, a separate stage) leaves the worker a core. Which of the two helps here? Compare each row with *before*.
+# On a CPU, the worker keeps interrupting one compute thread, and the others wait for it: the shorter the kernels, the more this matters. One thread fewer (`cpu_threads`) leaves the worker a core. Try each, and both:
 
 # %%
 base = panel.runs[0].recipe | {"cpu_threads": 0}  # what you have kept, with a thread for each core
 fewer = {"cpu_threads": max(1, (os.cpu_count() or 2) - base["workers"])}
-recipes = {"before": base, "fewer threads": base | fewer, "16 bits": base | {"amp": "bf16"}}
+recipes = {"before": base, "16 bits": base | {"amp": "bf16"}, "fewer threads": base | fewer}
 recipes["both"] = base | fewer | {"amp": "bf16"}
 apart = pk.RecipePanel(recipes)
 if panel.runs[0].device == "cpu":
     apart.run()
 
 # %% [markdown]
-# On a CPU without AMX, expect *fewer threads* to help and *16 bits* not to.
-#
+# What one switch gives depends on what else holds the cores: each alone may cost time, while both together gain. If the fastest row has 16 bits, press *Keep* above, else *Drop*. For fewer threads, press it here:
+
+# %%
+threads = pk.StagePanel("cpu_threads")
+threads.run()
+
+# %% [markdown]
 # The walk-through's V100 went from 1,670 to 2,477 samples/s. That step also doubled the batch to 1,024, because 16-bit activations leave memory for it, so the article can't tell how much AMP alone contributed.
 #
 # The kernel view of the simulated V100, with only the precision changed:

@@ -69,13 +69,6 @@ def test_the_ladder_is_complete_and_undisturbed():
         assert len(run.raw.block_samples_per_s) >= 5
 
 
-def test_bf16_was_slower_on_the_recorded_cpu():
-    """Chapter 06 says so."""
-    runs = {run.stage: run for run in find("cpu-quick")}
-    assert runs["amp"].speedup("previous").verdict == "slower"
-    assert not runs["amp"].decision.kept
-
-
 def test_the_simulated_ladder_says_so_and_is_of_todays_model():
     again = "the model has changed: make recordings ARGS='--only simulated'"
     runs = find(str(record.FOLDER / record.SIMULATED))
