@@ -63,7 +63,7 @@ if panel.runs[0].device == "cpu":
     apart.run()
 
 # %% [markdown]
-# What one switch gives depends on what else holds the cores: each alone may cost time, while both together gain. If the fastest row has 16 bits, press *Keep* above, else *Drop*. For fewer threads, press it here:
+# What one switch gives depends on what else holds the cores: each alone may cost time, while both together gain. If the fastest row has 16 bits, press *Keep* above, else *Drop*. Do likewise with fewer threads:
 
 # %%
 threads = pk.StagePanel("cpu_threads")
