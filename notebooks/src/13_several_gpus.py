@@ -19,6 +19,7 @@
 import matplotlib.pyplot as plt
 
 from perfkit import notebook as pk
+from perfkit.additions.ranks.panel import watch_ranks
 
 pk.lanes("buckets")
 
@@ -44,14 +45,14 @@ scaling
 # All ranks wait for the slowest. *Guess: which one waits longer in the table, the late rank or the other?*
 
 # %%
-late = pk.watch_ranks(script, arguments=["--late-ms", "20"], budget_s=5)
+late = watch_ranks(script, arguments=["--late-ms", "20"], budget_s=5)
 late
 
 # %% [markdown]
 # The first sentence names rank and line: there, `--late-ms` makes it sleep. Without that:
 
 # %%
-mended = pk.watch_ranks(script, budget_s=5)
+mended = watch_ranks(script, budget_s=5)
 
 
 def bars(rank):
@@ -110,7 +111,7 @@ pk.lanes(
 # With accumulation (`no_sync`) the ranks average once for four batches, in a step of four times the samples:
 
 # %%
-merged = pk.watch_ranks(script, arguments=["--accumulate", "4"], budget_s=5)
+merged = watch_ranks(script, arguments=["--accumulate", "4"], budget_s=5)
 for name, seen in {"each batch": mended, "four batches": merged}.items():
     rank = seen.found.lateness.spent[0]
     exposed_s = rank.exposed / (rank.samples_per_s * seen.found.lateness.step_s)

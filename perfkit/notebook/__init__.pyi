@@ -15,7 +15,6 @@ from perfkit.additions.puzzles.panel import mystery as mystery
 from perfkit.additions.puzzles.panel import puzzle as puzzle
 from perfkit.additions.puzzles.panel import puzzles as puzzles
 from perfkit.additions.ranks.panel import scale as scale
-from perfkit.additions.ranks.panel import watch_ranks as watch_ranks
 from perfkit.additions.recorded.panel import recording as recording
 from perfkit.additions.scripts.panel import ScriptPanel
 from perfkit.additions.search.panel import tune as tune

@@ -8,6 +8,7 @@ import msgspec
 from perfkit.errors import StoreError
 from perfkit.results.run import Run
 from perfkit.results.schema import SCHEMA
+from perfkit.results.upgrade import upgraded
 
 T = TypeVar("T")
 
@@ -60,9 +61,11 @@ def read(text: bytes, kind: type[T], what: object) -> T:
     name = kind.__name__.lower()
     try:
         version = msgspec.json.decode(text, type=_Version).schema
-        if version <= SCHEMA:  # each kind refuses a schema that is not its own
+        if version < SCHEMA:
+            return msgspec.convert(upgraded(msgspec.json.decode(text)), kind)
+        if version == SCHEMA:
             return msgspec.json.decode(text, type=kind)
-    except (ValueError, RecursionError) as problem:
+    except (ValueError, TypeError, KeyError, RecursionError) as problem:
         wrong = f"{what} is not a {name} of this version of perfkit: {problem}"
         raise StoreError(wrong, "Restore it, or measure again") from None
     known = f"its schema is {version}, and {SCHEMA} is known"

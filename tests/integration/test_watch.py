@@ -518,11 +518,13 @@ while True:
         assert script.ask("account").evaluations
 
 
-def test_what_does_not_fit_into_the_budget_is_left_out_and_named(folder):
+def test_what_does_not_fit_into_the_budget_is_left_out_and_named(folder, monkeypatch):
+    monkeypatch.setattr(watching, "TRY_S", 0.5)
     Path("train.py").write_text(LOOP + "import time\nwhile True:\n    step()\n    time.sleep(0.3)\n")
-    result = watching.watch(Launch("train.py"), budget_s=2.0)
+    result = watching.watch(Launch("train.py"), budget_s=2.0, tries=True)
     assert result.seen.block.step_s and result.peak.allocated and result.trace is None
     assert any("no time was left" in text and "a profile" in text for text in result.warnings)
+    assert any("nothing was tried" in text for text in result.warnings)
 
 
 def test_steps_that_a_gradient_scaler_leaves_out_at_the_beginning_count(folder):
@@ -542,10 +544,11 @@ while True:
         assert (train(script).samples_per_step, set(script.ask(BEHAVIOUR).backwards)) == (16, {1})
 
 
-def test_the_command_says_where_the_time_goes_and_how_to_measure_a_suggestion(folder):
+def test_the_command_says_where_the_time_goes_and_what_two_suggestions_gave(folder, monkeypatch):
+    monkeypatch.setattr(watching, "TRY_S", 2.0)
     Path("train.py").write_text(PLAIN)
     before = dict(os.environ)
-    command = ("watch", "train.py", "--budget", "9", "--json", "seen.json", "--", "x")
+    command = ("watch", "train.py", "--budget", "9", "--try", "--json", "seen.json", "--", "x")
     done = perfkit(*command, cwd=folder)
     for text in (
         "Where the run goes",
@@ -558,6 +561,8 @@ def test_the_command_says_where_the_time_goes_and_how_to_measure_a_suggestion(fo
         assert text in done.stdout
     document = json.loads(Path("seen.json").read_text())
     assert document["command"] == "python train.py x"
+    tried = [idea["measured"] for idea in document["suggestions"] if idea["measured"]]
+    assert len(tried) == 2 and all(gave["low"] <= gave["ratio"] <= gave["high"] for gave in tried)
     assert dict(os.environ) == before
     assert "Did you mean 'train.py'?" in perfkit("watch", "train.pyy", cwd=folder, code=2).stderr
     patched = perfkit("patch", "torchrun", "--set", "workers=2", cwd=folder, code=2)

@@ -8,12 +8,15 @@ from typing import Any
 
 import msgspec
 
-from perfkit.show import units
+from perfkit.results.stats import Ratio
+from perfkit.show import sentences, units
 from perfkit.show.document import Bullets, Content, Section, Table
 from perfkit.show.units import clean
 
 WORTH_A_SENTENCE = 0.1
 """The weight from which on a finding is said first."""
+_HELPS = 1.05
+"""What a switch that was tried must have given, to be suggested still."""
 _MOST_WARNINGS = 12
 
 
@@ -23,7 +26,7 @@ class Finding(msgspec.Struct, frozen=True):
     `share`: what it takes of the run without its start, None where only measuring tells; `urgency` orders
     such ones. `kind`: `time`, `memory`, or `data` where something trains otherwise than meant. `limit`:
     how the share limits the gain, `up to`, or empty where it does not. `settings`: the switches that
-    make the change from outside.
+    make the change from outside, and what they gave when they were tried: `measured`.
     """
 
     cause: str
@@ -35,6 +38,7 @@ class Finding(msgspec.Struct, frozen=True):
     kind: str = "time"
     limit: str = "up to"
     settings: dict[str, bool | int | str] = {}
+    measured: Ratio | None = None
 
     @property
     def gain(self) -> float | None:
@@ -45,6 +49,13 @@ class Finding(msgspec.Struct, frozen=True):
     def weight(self) -> float:
         return max(self.share or 0.0, self.urgency)
 
+    @property
+    def may_help(self) -> bool:
+        """Whether it was not tried, or gave something."""
+        if self.measured is None:
+            return True
+        return self.measured.ratio >= _HELPS and self.measured.verdict != "no measurable difference"
+
     def in_words(self, worth: str) -> str:
         """It and its remedy; `worth` says what that gives."""
         where = f"{self.where}: " if self.where else ""
@@ -52,6 +63,8 @@ class Finding(msgspec.Struct, frozen=True):
 
     def expected(self, bound: str = "up to about") -> str:
         """What the change is worth; a gain that the share bounds with these words before it."""
+        if self.measured:
+            return f"{sentences.result(self.measured)}, measured"
         if self.gain:
             return f"{bound} {self.gain:.3g}×"
         return {"memory": "less memory", "data": "correct training"}.get(self.kind, "measure to find out")
@@ -73,8 +86,13 @@ def of_table(cause: str, where: str = "", share: float | None = None, **facts: A
 
 
 def ordered(ideas: Iterable[Finding]) -> list[Finding]:
-    """By what they can give, the most first."""
-    return sorted(ideas, key=lambda idea: -idea.weight)
+    """Those that were tried and help, those that were not tried, and the others; the most first."""
+
+    def place(idea: Finding) -> tuple[bool, bool, float]:
+        gain = idea.measured.ratio if idea.measured else idea.weight
+        return not idea.may_help, idea.measured is None, -gain
+
+    return sorted(ideas, key=place)
 
 
 def advice_table(findings: Sequence[Finding], bound: str = "up to about") -> Table:

@@ -3,7 +3,7 @@
 COMMANDS = {
     "scale": ("perfkit.additions.ranks.command:scale", "How a script scales, and what more ranks could give")
 }
-NOTEBOOK = {name: f"perfkit.additions.ranks.panel:{name}" for name in ("scale", "watch_ranks")}
+NOTEBOOK = {"scale": "perfkit.additions.ranks.panel:scale"}
 
 _NAMES = (
     "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "srun",

@@ -32,6 +32,9 @@ def watch(
     budget: Annotated[
         float, typer.Option(min=1, help="seconds that it may take once the script trains")
     ] = watching.BUDGET_S,
+    tries: Annotated[
+        bool, typer.Option("--try", help="also measure the two best suggestions, about 30 s each")
+    ] = False,
     after: Annotated[int, typer.Option(min=0, help="steps that pass before it is looked at")] = 0,
     whole: Annotated[bool, typer.Option("--whole", help="let it run to its end, watched lightly")] = False,
 ) -> None:
@@ -41,15 +44,18 @@ def watch(
     train.py.
     """
     if several := launcher(program):
-        if after:
-            what = f"{program} starts several ranks, which are watched without --after"
-            raise InvalidValue(what, "Leave it out: the first steps of all ranks are watched")
+        if tries or after:
+            what = f"{program} starts several ranks, which are watched without --try and --after"
+            raise InvalidValue(
+                what, "To try a switch: perfkit referee --set no_sync=on -- torchrun … train.py"
+            )
         command = [*(["python", "-m"] if module else []), program, *(arguments or [])]
         registry.load(f"{several}:watch")(command, budget, whole, output)
         return
     launch = Launch(program, tuple(arguments or ()), module)
-    duration = "until its end" if whole else f"about {budget:.0f} s once it trains"
+    seconds = budget + (2 * watching.TRY_S if tries else 0.0)
+    duration = "until its end" if whole else f"about {seconds:.0f} s once it trains"
     typer.echo(f"{launch.describe()}: {duration}", err=True)
     with cli.progress() as follow:
-        result = watching.watch(launch, follow, budget, after, whole)
+        result = watching.watch(launch, follow, budget, after, whole, tries)
     output.show(program, result.sections(), result)

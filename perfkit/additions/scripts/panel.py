@@ -58,9 +58,9 @@ class ScriptPanel(Panel):
         self.require_rest()
         self._controls.set(settings)
 
-    def watch(self, budget_s: float = BUDGET_S) -> None:
+    def watch(self, tries: bool = False, budget_s: float = BUDGET_S) -> None:
         """Watches some steps as they are, for so long."""
-        self.wait(functools.partial(self._watch, budget_s=budget_s))
+        self.wait(functools.partial(self._watch, tries=tries, budget_s=budget_s))
 
     def patch(self) -> None:
         self.wait(self._patch)
@@ -73,8 +73,8 @@ class ScriptPanel(Panel):
             return settings
         raise InvalidValue("no switch is set", "Set one, or press Watch for what to try")
 
-    def _watch(self, job: Job, budget_s: float = BUDGET_S) -> None:
-        watched = watch(self.launch, job.progress, budget_s)
+    def _watch(self, job: Job, tries: bool = False, budget_s: float = BUDGET_S) -> None:
+        watched = watch(self.launch, job.progress, budget_s, tries=tries)
         script = watched.script
         own, refused = allowed(script.settings), script.refused
         where = Target(script.device, convolves=script.convolves, own=own, refuses=study.refusing(refused))

@@ -27,10 +27,12 @@ def first_sentence(seen: Any) -> str:
         return str(found.in_words(worth))
     if seen.trend and seen.trend.kind != "steady":
         return f"{trend_in_words(seen.trend, seen.growing)}."
-    if seen.suggestions and seen.suggestions[0].weight >= WORTH_A_SENTENCE:
-        idea = seen.suggestions[0]
+    best = [idea for idea in seen.suggestions if idea.weight >= WORTH_A_SENTENCE and idea.may_help]
+    if best:
+        idea = best[0]
         evidence = idea.evidence[:1].upper() + idea.evidence[1:]
-        return f"{evidence}. Try {idea.change}. The run is {idea.expected()} as fast with it."
+        worth = idea.expected() if idea.measured else f"{idea.expected()} as fast"
+        return f"{evidence}. Try {idea.change}. The run is {worth} with it."
     parts = sorted(seen.step.items(), key=lambda item: -item[1])
     total = max(sum(seen.step.values()), 1e-9)
     shares = ", ".join(f"{seconds / total:.0%} {name}" for name, seconds in parts[:4] if seconds)
@@ -118,8 +120,12 @@ def _lines(seen: Any) -> Table:
 
 def _advice(seen: Any) -> Iterator[Content]:
     found = ordered([*seen.findings, *seen.suggestions])
-    others = [each for each in found if each.settings and not each.share]
-    yield advice_table([each for each in found if each not in others])
+    tried = [each for each in found if each.measured]
+    others = [each for each in found if each.settings and not each.share and each not in tried]
+    yield advice_table([each for each in found if each.may_help and each not in others])
+    for each in tried:
+        if not each.may_help:
+            yield f"Tried for nothing: {each.change}, {each.expected()}."
     if changes := "; ".join(each.change for each in others):
         yield f"Nothing observed says whether these would help: {changes}."
     if seen.suggestions:

@@ -4,12 +4,13 @@ import math
 import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from perfkit import machine
-from perfkit.additions.advice.finding import Finding, warnings_of
+from perfkit.additions.advice.finding import Finding, ordered, warnings_of
 from perfkit.additions.inside import SYNCS, SyncReport
 from perfkit.additions.inside.trend import Trend, trend
 from perfkit.additions.looking import new_trace
@@ -25,11 +26,16 @@ from perfkit.machine import cores
 from perfkit.results.stats import CLEAN
 from perfkit.show import units
 from perfkit.show.document import Content
+from perfkit.studies import rungs
 from perfkit.studies.sources import Progress, opened
 from perfkit.worker.messages import Peak
 
 BUDGET_S = 60.0
 """Seconds for watching once the script trains."""
+TRY_S = 30.0
+"""Seconds for each suggestion that is tried."""
+_TRIED = 2
+_TRIED_STEPS = 5
 _STEPS = 60
 """Plain steps that are timed, if they fit into the next part of the budget."""
 _OBSERVING = 0.2
@@ -78,17 +84,42 @@ def watch(
     budget_s: float = BUDGET_S,
     after: int = 0,
     whole: bool = False,
+    tries: bool = False,
 ) -> Watched:
     """Watches some plain steps of a script, fewer if they take longer than a fifth of the budget.
 
     `budget_s`: seconds that it may take once the script trains; what does not fit is left out. `after`: this
     many steps pass before it is looked at. `whole`: it runs to its end, and only its time is noted once it
-    was looked at.
+    was looked at. `tries`: the two best suggestions are measured too, for about 30 s each.
     """
     progress = progress or Progress()
     with opened(script_plan(launch), progress) as source:
         assert isinstance(source, ScriptSource)
-        return _Watching(source, budget_s, progress).ask(after, whole)
+        with progress.part(0, 1 + tries):
+            result = _Watching(source, budget_s, progress).ask(after, whole)
+        if not tries:
+            return result
+        with progress.part(1, 2):
+            return _tried(source, result)
+
+
+def _tried(source: ScriptSource, result: Watched) -> Watched:
+    """The result with the best suggestions measured beside the script as it is."""
+    side_s = result.script.startup_s + _TRIED_STEPS * result.seen.step_s
+    if side_s > 2 * TRY_S:
+        slow = f"nothing was tried, as the first steps take {side_s:.0f} s: use perfkit referee"
+        return msgspec.structs.replace(result, warnings=[*result.warnings, slow])
+    best = result.suggestions[:_TRIED]
+    base = source.baseline()
+    recipes = [("as it is", base), *((idea.cause, base.replace(**idea.settings)) for idea in best)]
+    rule = replace(source.plan.rule, budget_s=TRY_S / 2, cached=0)
+    source.plan = replace(source.plan, timeout_s=4 * TRY_S)
+    _, *runs = source.measure(rungs.recipe_stages(recipes, source.target), rule)
+    ideas = result.suggestions[_TRIED:]
+    for idea, run in zip(best, runs, strict=True):
+        if ratio := run.speedup("baseline"):  # one that failed is suggested no more
+            ideas.append(msgspec.structs.replace(idea, measured=ratio))
+    return msgspec.structs.replace(result, suggestions=ordered(ideas))
 
 
 class _Watching:

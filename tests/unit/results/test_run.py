@@ -127,10 +127,24 @@ def test_clean_and_disturbed_rounds_that_disagree_are_told_apart():
     assert pairing(own[:12], [100.0] * 12, disturbed=[0.0, 0.4] * 6).in_two_rooms is None
 
 
-def test_a_run_of_an_older_schema_is_refused():
-    stored = msgspec.to_builtins(MEASURED) | {"schema": 1}
-    with pytest.raises(StoreError, match="not a run of this version of perfkit.*measure again"):
-        decode(msgspec.json.encode(stored))
+def test_what_schema_1_kept_in_other_ways_is_read_as_it_is_now():
+    pair = {"own_samples_per_s": [110.0] * 5, "other_samples_per_s": [100.0] * 5}
+    further = {"own_samples_per_s": [112.0] * 6, "other_samples_per_s": [100.0] * 6}
+    told = {"against": "r0", "role": "previous", "interleaved": True, "noise": 0.03}
+    stored = msgspec.to_builtins(MEASURED) | {
+        "schema": 1,
+        "facts": {"rung": "dropped: slower", "command": "a.py"},
+        "pairings": [pair | told | {"further_pairs": [further]}],
+    }
+    run = decode(msgspec.json.encode(stored))
+    assert (run.decision.kept, run.decision.why, run.script, run.facts) == (False, "slower", "a.py", {})
+    (now,) = run.pairings
+    assert now.incarnations == [5, 6] and now.own_samples_per_s == [110.0] * 5 + [112.0] * 6
+    assert now.spread.sd == pytest.approx(0.0106, rel=0.01)
+    for damaged in ([1], [{}], "x"):
+        stored["pairings"][0]["further_pairs"] = damaged
+        with pytest.raises(StoreError, match="not a run"):
+            decode(msgspec.json.encode(stored))
 
 
 KNOWN = Simulated(gpu="V100", host="article", model="1", constants="abc", band=0.15, kernel_s=0.09)

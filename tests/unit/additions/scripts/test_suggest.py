@@ -11,6 +11,7 @@ from perfkit.additions.scripts.causes import Switches, Symptoms, suggest
 from perfkit.additions.scripts.evidence import Evidence
 from perfkit.additions.scripts.messages import Observation, ScriptFacts
 from perfkit.additions.scripts.run_account import Account, StepTime
+from perfkit.results.stats import Ratio
 from perfkit.rules import Target
 from perfkit.worker.messages import Block, DeviceFacts
 
@@ -92,11 +93,22 @@ def test_what_the_check_up_calls_slower_is_not_suggested():
     assert ideas("AMP", target=on("cuda"), cpu_has_bf16=False)
 
 
-def test_bounds_come_before_what_only_measuring_tells():
+def test_bounds_come_before_what_only_measuring_tells_and_measured_gains_before_both():
     refused = {"compile": "the script compiles it already"}
     target = Target("cpu", own={"channels_last": True}, refuses=study.refusing(refused))
     seen = replace(SEEN, target=target)
     found = suggest(seen)
     assert [idea.cause for idea in found] == ["Loader workers", "Optimizer", "AMP"], "neither refused nor on"
     assert ordered(reversed(found))[0] == found[0]
+    measured = msgspec.structs.replace(found[2], measured=Ratio(1.2, 1.1, 1.3, "faster"))
+    assert ordered([*found, measured])[0] == measured
     assert "Loader workers" not in [idea.cause for idea in suggest(seen, {"rows_one_by_one"})]
+
+
+def test_what_was_tried_and_did_not_help_is_suggested_no_more():
+    cases = (0.95, "slower", False), (1.02, "undecided", False), (1.2, "faster", True)
+    for ratio, verdict, helps in cases:
+        gave = Ratio(ratio, ratio - 0.1, ratio + 0.1, verdict)
+        tried = msgspec.structs.replace(idea("AMP"), measured=gave)
+        assert tried.may_help == helps
+        assert ordered([tried, idea("Optimizer")])[0 if helps else -1] == tried

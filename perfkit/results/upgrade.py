@@ -1,0 +1,44 @@
+"""Runs and recordings that older versions of perfkit wrote, as this version writes them."""
+
+import math
+from typing import Any
+
+_FREEDOM, _QUANTILE = 4, 2.776
+"""Degrees of freedom of a noise bound of schema 1, and Student's 97.5% quantile for them."""
+
+
+def upgraded(data: dict[str, Any]) -> dict[str, Any]:
+    """The plain data of a run, or of a recording with its runs, in the present schema; not checked."""
+    data = {**data, "schema": 2}
+    for name, change in (("runs", upgraded), ("pairings", _pairing)):
+        if isinstance(data.get(name), list):
+            data[name] = [change(each) if isinstance(each, dict) else each for each in data[name]]
+    if isinstance(data.get("facts"), dict):
+        data |= _typed(dict(data["facts"]))
+    return data
+
+
+def _typed(facts: dict[str, Any]) -> dict[str, Any]:
+    """Schema 1 had what became of a stage, and the command of a script, as prose among the facts."""
+    fields: dict[str, Any] = {"facts": facts}
+    stage = facts.pop("rung", None)
+    if isinstance(stage, str):
+        why = stage.removeprefix("kept").removeprefix("dropped").removeprefix(": ")
+        fields["decision"] = {"kept": stage.startswith("kept"), "by": "climb", "why": why}
+    if "command" in facts:
+        fields["script"] = facts.pop("command")
+    return fields
+
+
+def _pairing(data: dict[str, Any]) -> dict[str, Any]:
+    """Schema 1 had each further pair of processes by itself, and a 95% bound in place of a spread."""
+    data = dict(data)
+    further = data.pop("further_pairs", [])
+    if further:
+        parts = [{"disturbed": [], **part} for part in (data, *further)]
+        for name in ("own_samples_per_s", "other_samples_per_s", "disturbed"):
+            data[name] = [value for part in parts for value in part[name]]
+        data["incarnations"] = [len(part["own_samples_per_s"]) for part in parts]
+    if (bound := data.pop("noise", None)) is not None:
+        data.setdefault("spread", [math.log1p(bound) / _QUANTILE, _FREEDOM])
+    return data
