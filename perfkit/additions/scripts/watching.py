@@ -104,7 +104,7 @@ def watch(
 
 
 def _tried(source: ScriptSource, result: Watched) -> Watched:
-    """The result with the best suggestions measured beside the script as it is."""
+    """The result, with what the best suggestions gave in turn with the script as it is."""
     side_s = result.script.startup_s + _TRIED_STEPS * result.seen.step_s
     if side_s > 2 * TRY_S:
         slow = f"nothing was tried, as the first steps take {side_s:.0f} s: use perfkit referee"
