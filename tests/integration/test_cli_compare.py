@@ -141,7 +141,7 @@ def test_the_tuner_picks_only_what_it_has_measured(tmp_path):
         (("referee", "old.py", "new.py", "--set", "workers=2"), "--set compares one script with itself"),
         (("compare", "amp", "amp", "--fail-if-slower", "much"), "Write a share"),
         (("watch", "none.py"), "unknown script"),
-        (("watch", "--after", "9", "--", "torchrun", "train.py"), "without --after"),
+        (("watch", "--try", "--", "torchrun", "train.py"), "without --try and --after"),
         (("run", "--stages", "pining"), "Did you mean 'pinning'"),
         (("run", "--stages", ","), "unknown stage ','. Allowed: baseline, allocator"),
         (("run", "--keep", ""), "unknown stage ''. Allowed: baseline, allocator"),
