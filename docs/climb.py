@@ -293,7 +293,7 @@ def of_runs(runs: Sequence[Run], knobs: Sequence[Knob], about: str) -> Climb:
 
 
 def _gain_so_far(kept: Run, runs: Sequence[Run]) -> list[float]:
-    """Of several stages kept together, over the plain loop: by what a stage on top of them gained over both."""
+    """Of several stages kept together, over the plain loop: by what a stage on top gained over both."""
     for run in runs:
         pairing = run.pairing("previous")
         part, whole = run.speedup("previous"), run.speedup("baseline")
