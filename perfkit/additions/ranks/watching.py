@@ -78,12 +78,19 @@ class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
         if finding.gain and finding.cause.startswith("exposed"):
             worth = f" With all of it hidden, the run would be {units.times(finding.gain)} as fast."
         elif finding.gain and finding.cause.startswith(("late", "reads")):
-            worth = f" Equal ranks would be up to {units.times(finding.gain)} as fast"
+            worth = f" Equal ranks would be up to {units.times(finding.gain)} as fast{self._without_it()}"
             is_shared = self.device == "cpu" and self.ranks * self.threads >= self.cores
             worth += ", less where the waiting ranks leave their cores to the late one." if is_shared else "."
         elif finding.gain:
             worth = f" Without it, the run is about {units.times(finding.gain)} as fast."
         return finding.in_words(worth)
+
+    def _without_it(self) -> str:
+        """What it gives if no rank has to do what makes the late one late."""
+        found = self.lateness
+        if found is None or found.at_times or found.by_s > 0.9 * found.step_s:
+            return ""
+        return f" ({units.times(found.step_s / (found.step_s - found.by_s))} if no rank does this work)"
 
     def sections(self) -> list[Content]:
         """All of it, for people."""

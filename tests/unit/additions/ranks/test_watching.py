@@ -3,10 +3,12 @@
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
+from perfkit.additions.advice.finding import Finding
 from perfkit.additions.ranks import command, watching
 from perfkit.additions.ranks.asked import launch_of
-from perfkit.additions.ranks.lateness import lateness
+from perfkit.additions.ranks.lateness import Lateness, lateness
 from perfkit.additions.ranks.watching import WatchedRanks, alone
 from perfkit.errors import Cancelled
 from perfkit.studies.sources import Progress
@@ -56,3 +58,14 @@ def test_what_is_not_seen_on_a_device_is_said(device, said):
     seen = WatchedRanks(**about, device=device, lateness=lateness(ranks(0.8, 0.8)))
     assert said in seen.first_sentence
     assert ("alike" in seen.first_sentence) == (device == "cpu")
+
+
+def test_what_a_late_rank_costs_is_told_for_shared_work_and_for_work_that_nobody_has_to_do():
+    """Half of 20 ms stays with each rank if it is shared; nothing of it if it was for nothing."""
+    found = Lateness(steps=20, step_s=0.035, spent=[], late=1, share=0.6, by_s=0.02)
+    about = {"command": "", "ranks": 2, "nodes": 1, "cores": 8, "threads": 1, "steps": 20, "device": "cpu"}
+    late = Finding("late", "rank 1 is late", "divide it", share=0.3)
+    said = WatchedRanks(**about, lateness=found, findings=[late]).first_sentence
+    assert "Equal ranks would be up to 1.43× as fast (2.33× if no rank does this work)." in said
+    at_times = WatchedRanks(**about, lateness=replace(found, at_times=True), findings=[late])
+    assert "if no rank" not in at_times.first_sentence
