@@ -106,9 +106,11 @@ class _Climb:
         plan, target, kept = self._source.plan, self._source.target, self._kept.recipe
         names, changes = self._groups[number], plan.ladder.changes
         stages = [rungs.stage_of(plan, target, name, kept, changes) for name in names]
+        if plan.rule.rounds < stats.MIN_ROUNDS:  # no verdict could tell which of them to keep
+            return stages
         acting = {stage.name for stage in stages if not stage.reason}
         for name, parts in catalogue.TOGETHER.items():
-            if acting >= {*parts} and name not in plan.ladder.stages and plan.rule.rounds >= stats.MIN_ROUNDS:
+            if acting.issuperset(parts) and name not in plan.ladder.stages:
                 stages.append(rungs.stage_of(plan, target, name, kept, changes))
         return stages
 
@@ -198,13 +200,17 @@ def _chosen(runs: Sequence[Run]) -> list[Run]:
     """
     found = {run.stage: run for run in runs}
     for name, parts in catalogue.TOGETHER.items():
-        rivals = [found[stage] for stage in (name, *parts) if name in found and stage in found]
-        helpful = [run for run in rivals if run.decision == Decision(True, "climb")]
-        for run in helpful:
-            best = max(helpful, key=lambda run: run.pairings[0].ratio.ratio)
-            if run is not best:
-                dropped = Decision(False, "climb", f"{best.title} is faster")
-                found[run.stage] = structs.replace(run, decision=dropped)
+        gains = dict[str, float]()
+        for stage in (name, *parts):
+            run = found.get(stage)
+            ratio = run.speedup("previous") if run else None
+            if run and ratio and run.decision == Decision(True, "climb"):
+                gains[stage] = ratio.ratio
+        best = max(gains, key=gains.__getitem__, default="")
+        for stage in gains:
+            if stage != best:
+                dropped = Decision(False, "climb", f"{found[best].title} is faster")
+                found[stage] = structs.replace(found[stage], decision=dropped)
     return [*found.values()]
 
 

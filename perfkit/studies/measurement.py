@@ -75,13 +75,18 @@ class Measurement:
         """Takes the slices of one side, as many as the first side of this incarnation has taken."""
         rounds = self._measured.now.rounds
         wanted, number = len(rounds), 0
-        while side.child and not (number >= wanted if wanted else self._enough.has_had_its_share(number)):
+        while side.child and not self._is_over(number, wanted):
             taken = self._take_round([side])
             if number == len(rounds):
                 rounds.append(Round())
             rounds[number].slices |= taken.slices
             rounds[number].taken |= taken.taken
             number += 1
+
+    def _is_over(self, number: int, wanted: int) -> bool:
+        if wanted:
+            return number >= wanted
+        return self._enough.has_had_its_share(number)
 
     def _take_round(self, sides: Sequence[Side]) -> Round:
         alive = _alive(sides)

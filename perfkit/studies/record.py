@@ -81,11 +81,9 @@ class Record:
         return self._measured(side)
 
     def _measured(self, side: Side) -> Run:
-        run, first, raw = (
-            self._begun[side],
-            side.trained[0],
-            _raw(side, self._found.common_rounds(side, side)),
-        )
+        run = self._begun[side]
+        first = side.trained[0]
+        raw = _raw(side, self._found.common_rounds(side, side))
         fields = {name: getattr(first, name) for name in _AS_TRAINED}
         facts, compile_s = {**run.facts, **first.facts}, None
         if first.compile_counters.graphs:

@@ -552,9 +552,9 @@ def test_the_command_says_where_the_time_goes_and_what_two_suggestions_gave(fold
     done = perfkit(*command, cwd=folder)
     for text in (
         "Where the run goes",
-        "waiting",
+        "waiting for data",
         "What to try",
-        "train.py:29",
+        "train.py:22",
         "Sequential",
         "To measure a switch: perfkit referee SCRIPT --set ",
     ):
@@ -578,3 +578,4 @@ def test_a_comparison_shows_what_was_measured_until_a_script_ended(folder):
     assert document["outcome"] in ("undecided", "not faster") and document["rounds"] >= 1
     assert done.exit_code == document["exit_code"]
     assert "came to its end" in done.stderr
+    assert "--whole" in done.stderr, "what a person does about a script that has ended"

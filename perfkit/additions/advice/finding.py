@@ -25,7 +25,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     `share`: what it takes of the run without its start, None where only measuring tells; `urgency` orders
     such ones. `kind`: `time`, `memory`, or `data` where something trains otherwise than meant. `limit`:
-    how the share limits the gain, `up to`, or empty where it does not. `settings`: the switches that
+    how the share limits the gain, `up to`, `about`, or empty where it does not. `settings`: the switches that
     make the change from outside, and what they gave when they were tried: `measured`.
     """
 
@@ -66,7 +66,7 @@ class Finding(msgspec.Struct, frozen=True):
         if self.measured:
             return f"{sentences.result(self.measured)}, measured"
         if self.gain:
-            return f"{bound} {self.gain:.3g}×"
+            return f"{bound if self.limit == 'up to' else self.limit} {self.gain:.3g}×"
         return {"memory": "less memory", "data": "correct training"}.get(self.kind, "measure to find out")
 
 

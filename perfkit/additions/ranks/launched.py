@@ -94,9 +94,8 @@ class LaunchedRanks(Launched):
             if now > until and not whole and 0 in self.ranks:  # the report is written where rank 0 is
                 return "watched" if self._ask() or quiet_s < QUIET_S else "hangs"
             if quiet_s > QUIET_S and quiet_s > self._patience_s(quiet_s):
-                if not self._ask():
-                    return "hangs" if self.ranks else "silent"
-                self._forget_answers()
+                self._ask()
+                return "hangs" if self.ranks else "silent"
 
     def _has_failed(self) -> bool:
         return any(seen.state and seen.state.failure for seen in self.ranks.values())
@@ -134,13 +133,7 @@ class LaunchedRanks(Launched):
                 seen.line.send_bytes(b"state")
         self._wait_for(lambda: all(seen.state for seen in running) and not self.missing, ANSWER_S)
         states = [seen.state for seen in running if seen.state]
-        return any(state.last_step_s < QUIET_S or state.part in _MAY_LAST for state in states)
-
-    def _forget_answers(self) -> None:
-        """Ranks that were asked, and train on, are asked again later."""
-        for seen in self.ranks.values():
-            if seen.state and not seen.state.ended:
-                seen.state = None
+        return not states or any(s.last_step_s < QUIET_S or s.part in _MAY_LAST for s in states)
 
     def _wait_for(self, is_there: Any, seconds: float) -> None:
         until = time.monotonic() + seconds

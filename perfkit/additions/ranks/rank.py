@@ -29,7 +29,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from perfkit.additions.guard.outputs import Outputs, clock
-from perfkit.additions.inside.lines import SWITCH_S, Sampler
+from perfkit.additions.inside.lines import Sampler
 from perfkit.additions.ranks import messages
 from perfkit.additions.ranks.joining import join
 from perfkit.additions.ranks.messages import BUFFERS, Ddp, Exchange, LoaderOfRank, Stack, State, StepOfRank
@@ -42,6 +42,8 @@ from perfkit.process.failures import explain, is_users
 
 EVERY_S, _BEAT_S, _TIMED = 0.05, 0.5, 10
 """Seconds between looks at the stack, of 0.3 ms each, and signs of life; a GPU times every tenth pass."""
+_SWITCH_S = 3e-4
+"""How long the main thread goes on once a look is due: longer than for a few steps, as looks go on here."""
 _READING = ((0.012, 1), (0.006, 2), (0.003, 4), (0.0, 8))
 """Backward passes that take so long: each how many-th step is read for the exchange, which takes 100 µs."""
 _KEPT, _ALONE = 4000, 20
@@ -105,7 +107,7 @@ class Rank:
             if hello.local < hello.world:
                 self._store = self._own_line_to_the_store()
             self._show_stacks()
-            sys.setswitchinterval(10 * SWITCH_S)
+            sys.setswitchinterval(_SWITCH_S)
             threading.Thread(target=self._attend, name="perfkit", daemon=True).start()
         return result
 

@@ -114,10 +114,13 @@ def _outside(seen: Symptoms) -> Found:
     if epochs >= 0.9 * account.steps:
         starts = "epoch_in_each_step"
     evaluation = "evaluation" if account.evaluations <= account.steps / 2 else "frozen_model"
+    # Other programs make steps long, but not those of the looks with one thread.
+    looked_at = seen.evidence.parts.get("checkpoint", 0.0) / (sum(seen.evidence.parts.values()) or 1.0)
+    saving = max(account.running(CHECKPOINTS), looked_at)
     for cause, part, role, count, share, least in (
         (evaluation, EVALUATION, "evaluation", account.evaluations, account.running(EVALUATION), _LEAST),
         (starts, EPOCHS, "loader", epochs, account.running(EPOCHS) if epochs > 1 else 0.0, _LEAST),
-        ("checkpoints", CHECKPOINTS, "checkpoint", 1, account.running(CHECKPOINTS), _LEAST / 2),
+        ("checkpoints", CHECKPOINTS, "checkpoint", 1, saving, _LEAST / 2),
     ):
         if share >= least:
             each = units.duration(account.parts.get(part, 0.0) / max(1, count))
@@ -313,12 +316,13 @@ _LEAST_GAIN = 1.03
 
 @dataclass(frozen=True)
 class Switches:
-    """What was seen, and some plain steps."""
+    """What was seen, and some plain steps; `one_thread`: how many times as fast with one compute thread."""
 
     symptoms: Symptoms
     target: Target
     steps: Observation
     is_disturbed: bool = False
+    one_thread: float | None = None
 
     @property
     def own(self) -> Recipe:
@@ -342,38 +346,62 @@ class Switches:
         left = {name: new for name, (new, _) in recipe.diff(self.own).items()}
         if first not in left or (gain is not None and gain < _LEAST_GAIN):
             return
+        limit = "about" if first == "cpu_threads" else "up to"  # which was tried for a moment
         # Workers that have less to do leave their cores to the steps, which get faster, too.
         shares_cores = self.own.workers > 0 and self.target.device == "cpu"
-        if self.is_disturbed or shares_cores:
+        if limit == "up to" and (self.is_disturbed or shares_cores):
             gain = None
         share = self.symptoms.run.steps_share * (1 - 1 / gain) if gain else None
         change = f"{title}: {', '.join(f'{name}={shown(value)}' for name, value in left.items())}"
-        yield Finding(title, why, change, share=share, settings=left)
+        yield Finding(title, why, change, share=share, limit=limit, settings=left)
 
 
 def suggest(seen: Switches, causes: Collection[str] = ()) -> list[Finding]:
     """Switches to try, the most promising first, except what does not help against known `causes`."""
+    found = [*_loading(seen), *_computing(seen)]
+    if "rows_one_by_one" in causes:
+        found = [idea for idea in found if idea.cause != "Loader workers"]
+    return ordered(found)
+
+
+def _loading(seen: Switches) -> Found:
     own = seen.own
-    on_cpu = seen.target.device == "cpu"
-    workers = units.plural(own.workers, "worker") if own.workers else "no workers"
     cores = seen.symptoms.cores
+    step_s = seen.steps.step_s
+    on_cpu = seen.target.device == "cpu"
     count = cores // 2 if on_cpu else cores
-    found = list[Finding]()
+    workers = units.plural(own.workers, "worker") if own.workers else "no workers"
     if on_cpu and own.workers and own.workers + own.cpu_threads > cores:
         why = f"{workers} and cpu_threads={own.cpu_threads} share {units.plural(cores, 'core')}"
-        found += seen.idea("Fewer workers", why, {"workers": count if count < own.workers else 0})
-    if on_cpu and own.cpu_threads > 1 and (seen.is_disturbed or own.workers + own.cpu_threads > cores):
-        found += seen.idea("One compute thread", "threads wait for cores", {"cpu_threads": 1})
-    if own.workers < count and "rows_one_by_one" not in causes:
-        settings: dict[str, Value] = {"workers": count, "pin_memory": True, "non_blocking": True}
+        yield from seen.idea("Fewer workers", why, {"workers": count if count < own.workers else 0})
+        if own.cpu_threads > 1 and not seen.one_thread:
+            yield from seen.idea("One compute thread", why, {"cpu_threads": 1})
+    if seen.one_thread:
+        why = f"threads wait for cores that others take: with one, steps were {seen.one_thread:.1f}× as fast"
+        yield from seen.idea("One compute thread", why, {"cpu_threads": 1}, step_s / seen.one_thread)
+    if own.workers < count:
         why = f"waiting for data takes {seen.steps.waiting:.0%} of a step, with {workers}"
-        left_s = max(seen.work_s, seen.steps.waiting * seen.steps.step_s / count)
-        found += seen.idea("Loader workers", why, settings, left_s)
-    return ordered([*found, *_of_the_optimizer(seen), *_unknown(seen)])
+        settings: dict[str, Value] = {"workers": count, "pin_memory": True, "non_blocking": True}
+        left_s = max(seen.work_s, seen.steps.waiting * step_s / count)
+        yield from seen.idea("Loader workers", why, settings, left_s)
 
 
-def _of_the_optimizer(seen: Switches) -> Found:
-    why = ""
+def _computing(seen: Switches) -> Found:
+    """What makes parts of the work faster, or saves them; of all but the optimizer, only measuring tells."""
+    amp = seen.own.amp
+    if amp == "off":
+        amp = "bf16" if seen.target.bf16 else "fp16"
+    products = "matrix products and convolutions"
+    if seen.target.device != "cpu" or seen.symptoms.cpu_has_bf16:
+        yield from seen.idea("AMP", products, {"amp": amp})
+    yield from seen.idea("TF32", products, {"fp32_precision": "tf32"})
+    yield from seen.idea("channels_last", "convolutions", {"channels_last": True})
+    if seen.target.convolves:
+        yield from seen.idea("cuDNN benchmark", "convolutions", {"cudnn_benchmark": True})
+    yield from seen.idea("torch.compile", "small operators, and Python between them", {"compile": True})
+    pinned: dict[str, Value] = {"pin_memory": True, "non_blocking": True}
+    yield from seen.idea("Pinned memory", "copies to the device", pinned)
+    why = "the optimizer's own work"
     left_s = None
     step = seen.symptoms.run.of_step
     if seen.target.device == "cpu" and step:  # a GPU works on by itself
@@ -382,19 +410,4 @@ def _of_the_optimizer(seen: Switches) -> Found:
         why = f"the optimizer takes {share:.0%} of a step"
         left_s = max(step_s - min(share * step_s, seen.work_s), 0.02 * step_s)  # at most all of the work
     kind = "fused" if seen.symptoms.script.has_fused else "foreach"
-    return seen.idea("Optimizer", why, {"optimizer_impl": kind}, left_s)
-
-
-def _unknown(seen: Switches) -> Found:
-    """Switches of which only a measurement tells."""
-    amp = seen.own.amp
-    if amp == "off":
-        amp = "bf16" if seen.target.bf16 else "fp16"
-    if seen.target.device != "cpu" or seen.symptoms.cpu_has_bf16:
-        yield from seen.idea("AMP", "", {"amp": amp})
-    yield from seen.idea("TF32", "", {"fp32_precision": "tf32"})
-    yield from seen.idea("channels_last", "", {"channels_last": True})
-    if seen.target.convolves:
-        yield from seen.idea("cuDNN benchmark", "", {"cudnn_benchmark": True})
-    yield from seen.idea("torch.compile", "", {"compile": True})
-    yield from seen.idea("Pinned memory", "", {"pin_memory": True, "non_blocking": True})
+    yield from seen.idea("Optimizer", why, {"optimizer_impl": kind}, left_s)

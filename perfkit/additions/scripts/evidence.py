@@ -72,6 +72,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     rows: Rows | None = None
     shapes: int = 0
     graphs: int = 0
+    threads: int = 0
     kept: dict[str, str] = {}
 
     @property
@@ -151,6 +152,7 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Job:
         rows=_rows(script),
         shapes=len(inquiry.shapes),
         graphs=checks.compile_counters().graphs,
+        threads=own_threads,
         kept=dict(_kept(script, sizes)),
     )
 
@@ -182,6 +184,8 @@ def _modes(script: Script) -> Iterator[tuple[str, str]]:
         "anomaly_mode": torch.is_anomaly_enabled(),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "a_profiler": torch._C._autograd._profiler_enabled(),
+        "tracing": sys.gettrace() is not None,
+        "python_profiler": sys.getprofile() is not None,
         "new_optimizers": 2 * script.new_optimizers > script.steps.count,
         "float64": any(p.dtype == torch.float64 for p in script.parameters()),
     }

@@ -59,7 +59,7 @@ class ScriptPanel(Panel):
         self._controls.set(settings)
 
     def watch(self, tries: bool = False, budget_s: float = BUDGET_S) -> None:
-        """Watches some steps as they are, for so long."""
+        """Watches some steps as they are, for so long; `tries`: and measures the two best suggestions."""
         self.wait(functools.partial(self._watch, tries=tries, budget_s=budget_s))
 
     def patch(self) -> None:

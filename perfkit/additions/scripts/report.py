@@ -23,7 +23,7 @@ def first_sentence(seen: Any) -> str:
     """The largest avoidable thing, with its place and what it is worth at most."""
     if seen.findings and seen.findings[0].weight >= WORTH_A_SENTENCE:
         found = seen.findings[0]
-        worth = f" Without it, the run is at most about {found.gain:.3g}× as fast." if found.gain else ""
+        worth = f" Without it, the run is {found.expected('at most about')} as fast." if found.gain else ""
         return str(found.in_words(worth))
     if seen.trend and seen.trend.kind != "steady":
         return f"{trend_in_words(seen.trend, seen.growing)}."
@@ -143,6 +143,7 @@ def _steps(seen: Any) -> Table:
         ["samples/s", units.number(block.samples_per_s)],
         ["step", f"{units.duration(seen.seen.step_s)} ({script.step_is}; samples: {samples})"],
         ["a mean step", ", ".join(split)],
+        ["waiting for data", units.percent(seen.seen.waiting if script.loader else None)],
         ["peak memory of the steps", units.size(seen.peak.allocated)],
         ["profile", f"perfkit trace {seen.trace}" if seen.trace else units.NOT_AVAILABLE],
         ["trains", trains.strip()],

@@ -49,6 +49,8 @@ _COSTS = 20
 """How many plain steps a further question takes, at most."""
 _PATIENCE_S = 60.0
 """How much longer than its budget a look may take: an evaluation may be under way."""
+_LEAST_FASTER = 1.3
+"""How many times as fast steps with one compute thread must be to be suggested."""
 _FOREVER = 10**12
 
 
@@ -56,7 +58,7 @@ class Watched(Symptoms, frozen=True, kw_only=True):
     """What watching a script has shown; a part that was not measured is None or empty.
 
     `command`: as one types it. `step`: seconds of a plain step by part. `findings`: what is avoidable, the
-    largest first. `syncs`: on an accelerator. `trace`: the file with the profiled steps.
+    largest first. `trace`: the file with the profiled steps.
     """
 
     command: str
@@ -150,19 +152,21 @@ class _Watching:
             "the lines", evidence.QUESTION, _PATIENCE_S, seconds=seconds, threads=threads
         ) or Evidence(steps=0)
         memory = self._go_on(whole)
-        on_cpu = self._facts.device == "cpu"
-        syncs = None if on_cpu else self._look("hidden waits", SYNCS, steps=_SYNC_STEPS)
+        syncs = self._look("hidden waits", SYNCS, steps=_SYNC_STEPS)
         trace = self._look("a profile", "profile", path=str(new_trace()), **_PROFILED)
         symptoms = self._symptoms(looked, memory)
         script.stop()
         self._source.facts = self._facts
-        seen = Switches(symptoms, self._source.target, self._plain, self._is_disturbed)
+        speed = self._plain.step_s * looked.steps / looked.steps_s
+        is_faster = threads and looked.threads > 1 and speed >= _LEAST_FASTER
+        one_thread = speed if is_faster else None
+        seen = Switches(symptoms, self._source.target, self._plain, self._is_disturbed, one_thread)
         findings = causes.findings(symptoms)
         return Watched(
             **msgspec.structs.asdict(symptoms) | {"run": msgspec.structs.replace(self._account, plain=[])},
             command=script.launch.describe(),
             seen=msgspec.structs.replace(self._plain, ended=self._plain.ended or self._ended),
-            step=self._account.of_step if on_cpu or not looked.steps else looked.of_step,
+            step=looked.of_step if looked.steps and self._facts.device != "cpu" else self._account.of_step,
             findings=findings,
             peak=peak,
             syncs=syncs,
