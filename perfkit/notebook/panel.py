@@ -197,14 +197,14 @@ class Panel(Sectioned):
             self._show_end(job)
 
     def _show_end(self, job: Job) -> None:
-        """The result and how the job ended; the inputs work again, whatever goes wrong while it is drawn."""
+        """Shows the result, makes the inputs usable whatever goes wrong, and only then says the end."""
         try:
             self.show()
         finally:
-            self.status.say(job.state, 1.0 if job.state == "done" else 0.0)
             self._rest()
-        if job.can_continue():
-            self._more.remove_class("pk-off")
+            if job.can_continue():
+                self._more.remove_class("pk-off")
+            self.status.say(job.state, 1.0 if job.state == "done" else 0.0)
 
     def _rest(self) -> None:
         """Enables every input. *Continue* is there only where it can decide something."""

@@ -60,6 +60,21 @@ def test_a_panel_that_no_cell_has_displayed_appears_below_the_cell_that_runs_it(
     assert len(views) == 1
 
 
+def test_whoever_reads_done_finds_every_button_usable(monkeypatch):
+    FakeStudy(monkeypatch)
+    panel = pk.StagePanel("data_loading")
+    run = next(one for one in _all(panel.widget) if "pk-run" in getattr(one, "_dom_classes", ()))
+    seen = []
+
+    def note(change):
+        if "done" in change.new:
+            seen.append(run.disabled)
+
+    panel.status.line.observe(note, "value")
+    panel.run()
+    assert seen == [False]
+
+
 @pytest.mark.parametrize(
     ("make", "status", "error"),
     [
