@@ -4,6 +4,7 @@ The training function is rewritten as a syntax tree; what it refers to is copied
 """
 
 import ast
+import copy
 import difflib
 import itertools
 import keyword
@@ -32,9 +33,8 @@ _WITHOUT_SCALER = {
 """The gradient scaler does nothing without fp16."""
 _OTHER_VERSION = "A recording of another version of perfkit may name one"
 _STRING = re.compile(r"""\"[^"]*"|'([^'"]*)'""")
-"""A string as `ast` writes it: in single quotes, but where it has one."""
-_LONGEST = 100
-"""Characters of a line; in a longer call, each argument has its own line."""
+"""A string as `ast` writes it: in single quotes, unless it contains one."""
+_LONGEST = 100  # characters of a line; in a longer call, each argument has its own line
 _Named = dict[str, Any]
 _FURTHER = "import sys; from itertools import islice; from types import SimpleNamespace"
 
@@ -64,19 +64,20 @@ def script(
     nodes, texts = _parsed(sources)
     if is_ours and not isinstance(nodes.get(name), ast.ClassDef):
         raise InvalidValue(f"perfkit has no workload {workload}", _OTHER_VERSION)
-    scope, functions = _written_in(nodes[name], options, set_up) if is_ours else ({}, {})
-    scope |= {"recipe": recipe, "seed": seed}
-    functions["program.batches"] = nodes["endless"]
-    for table in ("DTYPES", "IMPLEMENTATIONS"):
-        pairs = zip(nodes[table].value.keys, nodes[table].value.values, strict=True)
-        scope[table] = {key.value: value for key, value in pairs}
-    loop = _laid_out(_Chosen(scope, functions).visit(nodes["train"]), has_scaler=recipe.amp == "fp16")
-    built = "" if is_ours else _built(name, options, recipe)
-    written = [*filter(None, [built]), loop, _main(device, steps)]
+    methods: _Named = {}
+    known: _Named = {"recipe": recipe, "seed": seed}
+    if is_ours:
+        parts = _definitions(nodes[name]).items()
+        methods = {key: node for key, node in parts if isinstance(node, ast.FunctionDef)}
+        known |= _values(nodes[name], methods, options, set_up)
+    written = [_loop(nodes, methods, known), _main(device, steps)]
+    if not is_ours:
+        written.insert(0, _built(name, options, recipe))
     del texts["train"]
     written = _needed(written, texts) + written
     imports = _imports([_FURTHER, f"from {module} import {name}", *sources], written)
-    heading = f'"""Trains {name}: {_start(recipe)}"""\n\n{imports}'
+    variables = "".join(f"{key}={value} " for key, value in recipe.environment().items())
+    heading = f'"""Trains {name}: {variables}python train.py [STEPS]"""\n\n{imports}'
     return "\n\n\n".join(part.strip("\n") for part in [heading, *written]) + "\n"
 
 
@@ -100,28 +101,28 @@ def _parsed(sources: Iterable[str]) -> tuple[_Named, dict[str, str]]:
     return nodes, texts
 
 
-def _written_in(definition: Any, options: dict[str, Any], set_up: bool) -> tuple[_Named, _Named]:
-    """Of a workload of perfkit's own: what the names in its methods stand for, and its methods."""
-    parts = _definitions(definition).items()
-    methods = {name: node for name, node in parts if isinstance(node, ast.FunctionDef)}
-    given = {name: node.value for name, node in parts if isinstance(node, ast.AnnAssign)}
-    fields = {name: ast.literal_eval(value) for name, value in given.items() if value}
-    scope = {
+def _values(definition: Any, methods: _Named, options: dict[str, Any], set_up: bool) -> _Named:
+    """What the names in the methods of a workload stand for: its options, and the places of its files."""
+    fields: _Named = {}
+    for name, node in _definitions(definition).items():
+        if isinstance(node, ast.AnnAssign) and node.value:
+            fields[name] = ast.literal_eval(node.value)
+    return {
+        "hasattr": hasattr,
         "workload": SimpleNamespace(**methods),
         "self": SimpleNamespace(**fields | options),
-        "hasattr": hasattr,
         "text_file": files.text_file if set_up else str,
         "photo_folder": files.photo_folder if set_up else "photo-folder-{}".format,
     }
-    return scope, {f"workload.{name}": node for name, node in methods.items()}
 
 
 def _checked(workload: str, options: Mapping[str, Any]) -> str:
     """A workload's reference, if it and the names of options can only be names when they are code."""
     words = [*re.split("[.:]", workload), *options]
-    if wrong := [word for word in words if not word.isidentifier() or keyword.iskeyword(word)]:
-        what = f"the script of {workload} cannot be written: {wrong[0]!r} is not a name in Python"
-        raise InvalidValue(what, "If it is from a recording, do not trust that file")
+    for word in words:
+        if not word.isidentifier() or keyword.iskeyword(word):
+            what = f"the script of {workload} cannot be written: {word!r} is not a name in Python"
+            raise InvalidValue(what, "If it is from a recording, do not trust that file")
     return workload
 
 
@@ -160,13 +161,18 @@ def _needed(parts: list[str], texts: Mapping[str, str]) -> list[str]:
 
 def _imports(sources: Iterable[str], parts: Iterable[str]) -> str:
     """The imports of what the parts use: the standard library, then others; plain ones first."""
-    used, wanted = _names(ast.parse("\n".join(parts))), defaultdict[str, set[str]](set)
+    used = _names(ast.parse("\n".join(parts)))
+    wanted = defaultdict[str, set[str]](set)
     for line in ast.parse("\n".join(sources)).body:
         place = getattr(line, "module", "")
         for alias in getattr(line, "names", ()):
             text = ast.unparse(alias)
-            if (alias.asname or text.partition(".")[0]) in used and not place.startswith("perfkit"):
-                wanted[f"from {place} import " if place else f"import {text}"].add(text if place else "")
+            if (alias.asname or text.partition(".")[0]) not in used or place.startswith("perfkit"):
+                continue
+            if place:
+                wanted[f"from {place} import "].add(text)
+            else:
+                wanted[f"import {text}"].add("")
 
     def is_further(text: str) -> bool:
         return text.split()[1].partition(".")[0] not in sys.stdlib_module_names
@@ -179,31 +185,77 @@ def _imports(sources: Iterable[str], parts: Iterable[str]) -> str:
 # ---------------------------------------------------------------- the training function
 
 
-class _Chosen(ast.NodeTransformer):
-    """Puts in what is known, and leaves only the chosen branches; type annotations go.
+def _loop(nodes: _Named, methods: _Named, known: _Named) -> str:
+    """The training function for what is known, with the methods of the workload written in."""
+    functions = {f"workload.{name}": node for name, node in methods.items()}
+    functions["program.batches"] = nodes["endless"]
+    for table in ("DTYPES", "IMPLEMENTATIONS"):
+        pairs = zip(nodes[table].value.keys, nodes[table].value.values, strict=True)
+        known = {**known, table: {key.value: value for key, value in pairs}}
+    chosen = _Chosen(known).visit(_Inlined(functions).visit(nodes["train"]))
+    return _laid_out(chosen, has_scaler=known["recipe"].amp == "fp16")
 
-    The scope has the values of names, or the expressions that replace them. The statements of functions
-    replace their calls.
-    """
 
-    def __init__(self, scope: Mapping[str, Any], functions: Mapping[str, Any]) -> None:
-        self.scope, self.functions = scope, functions
-        self.before: list[Any] = []
-        """The statements of a function whose call was replaced: they precede the statement with the call."""
+class _Replaced(ast.NodeTransformer):
+    """Puts other expressions in the place of some, which are named by their source."""
+
+    def __init__(self, expressions: Mapping[str, ast.expr]) -> None:
+        self._expressions = expressions
 
     def visit(self, node: Any) -> Any:
-        known = self.known(node) if isinstance(node, ast.expr) else None
-        return known or super().visit(node)
+        found = self._expressions.get(ast.unparse(node)) if isinstance(node, ast.expr) else None
+        return copy.deepcopy(found) if found else super().visit(node)
 
-    def known(self, node: ast.expr) -> Any:
+
+class _Inlined(ast.NodeTransformer):
+    """Puts the statements of functions, by their names, in the place of their calls."""
+
+    def __init__(self, functions: Mapping[str, ast.FunctionDef]) -> None:
+        self._functions = functions
+
+    def visit_Assign(self, node: Any) -> Any:
+        """What a function does comes before the assignment, and what it returns into it."""
+        before: list[ast.stmt] = []
+        for call in [each for each in ast.walk(node.value) if isinstance(each, ast.Call)]:
+            function = self._functions.get(ast.unparse(call.func))
+            if function:
+                *statements, end = _body(function, call)
+                before += statements
+                node.value = _Replaced({ast.unparse(call): end.value}).visit(node.value)
+        return [*before, node]
+
+    visit_AnnAssign = visit_Assign
+
+
+def _body(function: ast.FunctionDef, call: ast.Call) -> list[Any]:
+    """The statements of a function without its docstring, with the arguments of a call of it."""
+    names = [each.arg for each in function.args.args if each.arg != "self"]
+    given = dict(zip(names, call.args, strict=True))
+    if function.args.kwarg:
+        given[function.args.kwarg.arg] = call.keywords[0].value  # a dictionary after two asterisks
+    statements = function.body
+    if ast.get_docstring(function) is not None:
+        statements = statements[1:]
+    return [_Replaced(given).visit(statement) for statement in statements]
+
+
+class _Chosen(ast.NodeTransformer):
+    """Puts in what is known, and leaves only the chosen branches; type annotations go."""
+
+    def __init__(self, known: _Named) -> None:
+        self._known = known
+
+    def visit(self, node: Any) -> Any:
+        value = self._value(node) if isinstance(node, ast.expr) else None
+        return value or super().visit(node)
+
+    def _value(self, node: ast.expr) -> ast.expr | None:
         """The literal, or other expression, that an expression is replaced by; None where it is not known."""
         names = _names(node)
-        if not names or not names <= self.scope.keys():
+        if not names or not names <= self._known.keys():
             return None
-        try:  # perfkit's own source, never a user's
-            value = eval(ast.unparse(node), {"__builtins__": {}}, dict(self.scope))
-        except (AttributeError, TypeError):  # a method of the workload, whose call is replaced
-            return None
+        # It is perfkit's own source, never a user's.
+        value = eval(ast.unparse(node), {"__builtins__": {}}, dict(self._known))
         if isinstance(value, bool | int | float | str | None):
             return ast.Constant(value)
         return value if isinstance(value, ast.expr) else None
@@ -213,19 +265,21 @@ class _Chosen(ast.NodeTransformer):
         if not isinstance(test, ast.Constant):
             return self.generic_visit(node)
         chosen = node.body if test.value else node.orelse
-        return self.all(chosen) if isinstance(chosen, list) else self.visit(chosen)
+        return self._all(chosen) if isinstance(chosen, list) else self.visit(chosen)
 
     visit_IfExp = visit_If
 
     def visit_With(self, node: ast.With) -> Any:
         context = ast.unparse(self.visit(node.items[0]))
         if context.startswith("program.part(") or "enabled=False" in context:
-            return self.all(node.body)
+            return self._all(node.body)
         return self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         node.args.args = [ast.arg(each.arg) for each in node.args.args if each.arg == "device"]
-        node.args.defaults, node.returns, node.body = [], None, self.all(node.body)
+        node.args.defaults = []
+        node.returns = None
+        node.body = self._all(node.body)
         return node
 
     def visit_AnnAssign(self, node: Any) -> Any:
@@ -235,30 +289,13 @@ class _Chosen(ast.NodeTransformer):
         return None if ast.unparse(node).startswith("program.") else self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> Any:
-        if ast.unparse(node.targets[0]) == "program":
-            return None
-        self.before = []
+        target = ast.unparse(node.targets[0])
         self.generic_visit(node)
-        if ast.unparse(node.targets[0]) == ast.unparse(node.value):  # nothing is left to do
-            return self.before
-        return [*self.before, node]
+        return None if target in ("program", ast.unparse(node.value)) else node
 
     def visit_Call(self, node: ast.Call) -> Any:
         node.args = [each for each in node.args if ast.unparse(each) != "program.part"]
-        self.generic_visit(node)
-        function = self.functions.get(ast.unparse(node.func))
-        if not function:
-            return node
-        names = [each.arg for each in function.args.args if each.arg != "self"]
-        scope = {**self.scope, **dict(zip(names, node.args, strict=True)), "recipe": self.scope["recipe"]}
-        if function.args.kwarg:
-            given: list[Any] = [ast.Constant(each.arg) for each in node.keywords]
-            scope[function.args.kwarg.arg] = ast.Dict(given, [each.value for each in node.keywords])
-        statements = function.body
-        if ast.get_docstring(function) is not None:
-            statements = statements[1:]
-        *self.before, end = _Chosen(scope, {}).all(statements)
-        return end.value
+        return self.generic_visit(node)
 
     def visit_keyword(self, node: ast.keyword) -> Any:
         self.generic_visit(node)
@@ -267,8 +304,7 @@ class _Chosen(ast.NodeTransformer):
             return [ast.keyword(key.value, value) for key, value in pairs]
         return None if ast.unparse(node) in _DEFAULTS else node
 
-    def all(self, statements: list[ast.stmt]) -> list[Any]:
-        """What becomes of some statements."""
+    def _all(self, statements: list[ast.stmt]) -> list[Any]:
         return self.generic_visit(ast.Module(statements, [])).body  # type: ignore[attr-defined, no-any-return]
 
 
@@ -276,7 +312,8 @@ def _laid_out(function: ast.FunctionDef, has_scaler: bool) -> str:
     """The source of the loop, in double quotes; each argument of a long call with keywords has its line."""
     text = ast.unparse(function)
     for node in function.body:
-        line, call = f"    {ast.unparse(node)}", getattr(node, "value", None)
+        line = f"    {ast.unparse(node)}"
+        call = getattr(node, "value", None)
         # A long path alone breaks no line: the layout would depend on where data lie.
         is_long = len(line) > _LONGEST and isinstance(node, ast.Assign)
         if is_long and isinstance(call, ast.Call) and call.keywords:
@@ -296,16 +333,11 @@ def _laid_out(function: ast.FunctionDef, has_scaler: bool) -> str:
 def _built(name: str, options: Mapping[str, Any], recipe: Recipe) -> str:
     """A user's own workload, and the switches that its methods may ask for."""
     arguments = ", ".join(f"{key}={value!r}" for key, value in options.items())
-    made = call = f"{name}({arguments})"
+    made = f"{name}({arguments})"
     if not options and not name[:1].isupper():
-        made = f"{call} if callable({name}) else {name}"
+        made = f"{made} if callable({name}) else {name}"
     values = "".join(f"    {key}={value!r},\n" for key, value in recipe.to_dict().items())
     return f"workload = {made}\nrecipe = SimpleNamespace(\n{values})\n"
-
-
-def _start(recipe: Recipe) -> str:
-    variables = [f"{name}={value}" for name, value in recipe.environment().items()]
-    return " ".join([*variables, "python train.py [STEPS]"])
 
 
 def _main(device: str, steps: int) -> str:

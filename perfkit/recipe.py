@@ -35,13 +35,14 @@ class Switch:
 
     @property
     def kind(self) -> type:
-        """`bool`, `int` or `str`."""
         return type(self.default)
 
     @property
     def levels(self) -> tuple[Value, ...]:
         """Some values: every choice, or the lowest two numbers."""
-        return (False, True) if self.kind is bool else self.choices or (self.low, self.low + 1)
+        if self.kind is bool:
+            return (False, True)
+        return self.choices or (self.low, self.low + 1)
 
     def parse(self, value: object) -> Value:
         """The value of this switch for a text or a typed value."""

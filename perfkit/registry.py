@@ -25,8 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-ADDITIONS = Path(__file__).with_name("additions")
-"""Their folder, which may be missing."""
+ADDITIONS = Path(__file__).with_name("additions")  # their folder, which may be missing
 
 
 @cache
@@ -38,7 +37,10 @@ def present() -> tuple[ModuleType, ...]:
 
 def table(name: str) -> dict[str, Any]:
     """The entries of all additions in their tables of this name, such as `COMMANDS`."""
-    return {key: entry for module in present() for key, entry in getattr(module, name, {}).items()}
+    entries: dict[str, Any] = {}
+    for module in present():
+        entries |= getattr(module, name, {})
+    return entries
 
 
 def load(place: str) -> Any:

@@ -22,8 +22,7 @@ class Target:
     bf16: bool = True
     compiler: bool = True
     glibc: bool = True
-    cores: int | None = None
-    """That load data, where the host is not this machine."""
+    cores: int | None = None  # that load data, where the host is not this machine
     own: Mapping[str, Value] = field(default_factory=dict)
     """The switches as they are without being set, in place of torch's defaults: as a script has them."""
     refuses: Callable[[str, Recipe], str] = lambda name, recipe: ""

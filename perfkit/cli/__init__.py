@@ -47,7 +47,6 @@ class _Commands(TyperGroup):
         return typer.main.get_command(single(cmd_name, registry.load(_every()[cmd_name][0])))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The list of commands, without importing any."""
         formatter.write_usage("perfkit", "COMMAND [OPTIONS] …")
         formatter.write_paragraph()
         formatter.write_text(self.help or "")
@@ -79,19 +78,22 @@ def _root() -> None:
 
 def single(name: str, function: Callable[..., None]) -> typer.Typer:
     """An app of one command: a parameter of an options dataclass becomes the options of its fields."""
-    parameters = _parameters(function)
-    groups: dict[str, Any] = {one.name: one.annotation for one in parameters if is_dataclass(one.annotation)}
-    options = [
-        option.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for parameter in parameters
-        for option in (_parameters(groups[parameter.name]) if parameter.name in groups else [parameter])
-    ]
+    groups: dict[str, Any] = {}
+    options: list[inspect.Parameter] = []
+    for parameter in _parameters(function):
+        if is_dataclass(parameter.annotation):
+            groups[parameter.name] = parameter.annotation
+            options += _parameters(parameter.annotation)
+        else:
+            options.append(parameter)
+    options = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options]
 
     @functools.wraps(function)
     def run(**values: Any) -> None:
         with errors_in_words():
             for group, kind in groups.items():
-                values[group] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+                own = {field.name: values.pop(field.name) for field in fields(kind)}
+                values[group] = kind(**own)
             function(**values)
 
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]

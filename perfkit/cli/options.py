@@ -86,8 +86,7 @@ class GateOptions:
     precision: Annotated[float, typer.Option(help="stop once the interval is ± this share", min=0)] = 0.02
 
     def __post_init__(self) -> None:
-        """Checks the limit before anything is measured."""
-        _ = self.limit
+        _ = self.limit  # it is checked before anything is measured
 
     @property
     def limit(self) -> float | None:
@@ -164,7 +163,8 @@ def progress(tell: "Callable[[Update], None]" = lambda update: None) -> "Iterato
 
     from perfkit.studies.sources import Progress
 
-    console, waits = Console(stderr=True), set[str]()
+    console = Console(stderr=True)
+    waits: set[str] = set()
     with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("starting", total=1.0)
 
@@ -198,7 +198,7 @@ def stored() -> "Iterator[RunStore]":
 
 def check_writable(*paths: Path | None) -> None:
     """Before hours are spent: can the results be written, and at most one of them to standard output?"""
-    if [*map(str, paths)].count("-") > 1:
+    if list(map(str, paths)).count("-") > 1:
         raise InvalidValue("two results were directed to standard output", "Name a file for one of them")
     for path in paths:
         if path and str(path) != "-":

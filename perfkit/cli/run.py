@@ -1,6 +1,6 @@
 """`perfkit run`: measures a ladder."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
@@ -11,26 +11,37 @@ from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.show import sentences
 from perfkit.studies.climb import climb
-from perfkit.studies.sources import Update
+from perfkit.studies.sources import Plan, Update
+
+
+@dataclass(frozen=True)
+class LadderOptions:
+    """What is tried, what is kept of it in any case, and how long it may take."""
+
+    stages: options.Stages = None
+    keep: Annotated[str | None, typer.Option(help="stages to keep even if they are not faster: a,b")] = None
+    keep_all: Annotated[bool, typer.Option("--keep-all", help="keep every stage, faster or not")] = False
+    timeout: Annotated[float | None, typer.Option(help="seconds for one stage", min=1)] = None
+    budget: Annotated[float | None, typer.Option(help="seconds for the whole ladder", min=1)] = None
+
+    def plan(self, training: options.TrainingOptions) -> Plan:
+        """The plan of this ladder on a training."""
+        plan = training.plan(options.names(self.stages))
+        kept = plan.ladder.stages if self.keep_all else options.names(self.keep) or ()
+        plan = replace(plan.keeping(kept), timeout_s=self.timeout)
+        if self.budget is None:
+            return plan
+        return replace(plan, rule=replace(plan.rule, limit_s=self.budget, noisy_limit_s=self.budget))
 
 
 def run(
     training: options.RecipeOptions,
     output: options.OutputOptions,
-    stages: options.Stages = None,
-    keep: Annotated[str | None, typer.Option(help="stages to keep even if they are not faster: a,b")] = None,
-    keep_all: Annotated[bool, typer.Option("--keep-all", help="keep every stage, faster or not")] = False,
-    timeout: Annotated[float | None, typer.Option(help="seconds for one stage", min=1)] = None,
-    budget: Annotated[float | None, typer.Option(help="seconds for the whole ladder", min=1)] = None,
+    ladder: LadderOptions,
     out: options.Out = None,
 ) -> None:
     """Climbs a ladder: each stage is measured on top of what was kept before, and kept if it is faster."""
-    plan = training.plan(options.names(stages))
-    plan = replace(
-        plan.keeping(plan.ladder.stages if keep_all else options.names(keep) or ()), timeout_s=timeout
-    )
-    if budget:
-        plan = replace(plan, rule=replace(plan.rule, limit_s=budget, noisy_limit_s=budget))
+    plan = ladder.plan(training)
     options.check_writable(out, output.json_file, output.html_file)
     done: list[Run] = []
 
@@ -41,14 +52,17 @@ def run(
 
     with options.stored() as store:
         with options.progress(show) as follow:
+            stopped = False
             try:
-                runs, stopped = climb(plan, store, follow), False
+                runs = climb(plan, store, follow)
             except KeyboardInterrupt:
-                runs, stopped = done, True
+                runs = done
+                stopped = True
         if not runs:
             raise KeyboardInterrupt
-        if out and any(run.status != "cancelled" for run in runs):
-            options.write(out, recordings.text(runs))
+        recorded = recordings.text(runs) if out else b""
+        if out and recorded:
+            options.write(out, recorded)
         show_session(runs, output, also=out)
         if stopped:
             raise KeyboardInterrupt

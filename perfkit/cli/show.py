@@ -40,7 +40,7 @@ def _show_stored(store: RunStore, name: str | None, output: OutputOptions) -> No
         newest = store.history(limit=1) or store.history()
         if not newest:
             raise InvalidValue("no run is stored yet", "Measure some: perfkit run")
-        name = newest[0].run.session
+        name = newest[0].session
     if session := store.runs(name):
         show_session(session[::-1], output)
         return

@@ -3,6 +3,7 @@
 Each is declared once, in its card `cards/NAME.md`: front matter (TOML), then prose.
 """
 
+import itertools
 import math
 import os
 import tomllib
@@ -48,8 +49,7 @@ class StopRule:
     rounds: int
     loss_steps: int
     """The losses of the first steps of every run are kept; the exported script gives the same ones."""
-    warmup_s: float
-    """Warm-up ends once the step time is steady, or after about this long."""
+    warmup_s: float  # warm-up ends once the step time is steady, or after about this long
     slice_s: float = 0.0
     precision: float = 0.05
     part: float = 0.2
@@ -66,8 +66,7 @@ class Preset(NamedTuple):
     rule: StopRule
 
 
-ACCELERATOR_SLICE_S = 0.7
-"""Longer than on a CPU, so that a synchronisation at each end does not show."""
+ACCELERATOR_SLICE_S = 0.7  # longer than on a CPU, so that a synchronisation at each end does not show
 
 _PRESETS = (
     Preset(Size("smoke", 8, 16, 16), StopRule(slice_samples=16, rounds=3, loss_steps=4, warmup_s=0.5)),
@@ -100,7 +99,8 @@ def sizing(size: Size, target: Target) -> dict[str, Value]:
     With an accelerator every usable core may load data. A CPU that trains needs the cores itself: one
     worker for every two of them, because more make the model slower, and threads that sleep at barriers.
     """
-    cores, on_cpu = target.cores or usable_cores(), target.device == "cpu"
+    on_cpu = target.device == "cpu"
+    cores = target.cores or usable_cores()
     workers = max(1, cores // 2 if on_cpu else min(cores, MOST_WORKERS))
     return {
         "workers": workers,
@@ -121,19 +121,15 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     settings: Annotated[dict[str, Value], msgspec.Meta(min_length=1)]
     """The switches it sets. The first is its own: where that one cannot act, the optimization does not apply.
     `"$NAME"` is the value of that name in `sizing`."""
-    documentation: Annotated[str, msgspec.Meta(pattern="^https://")]
-    """The official page on it."""
+    documentation: Annotated[str, msgspec.Meta(pattern="^https://")]  # the official page on it
     exactness: Exactness
     """Of the change itself: switches that only make it possible, such as `workers`, do not count."""
-    published: str = ""
-    """What the articles say of it."""
-    times: float | None = None
-    """How many times as fast as the article's stage before it, by its figures."""
+    published: str = ""  # what the articles say of it
+    times: float | None = None  # how many times as fast as the article's stage before it, by its figures
     prose: str
 
     @property
     def switch(self) -> str:
-        """Its own switch."""
         return next(iter(self.settings))
 
     def changes(self, sizes: Mapping[str, Value]) -> Mapping[str, Value]:
@@ -142,7 +138,6 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return {name: own.get(str(value), value) for name, value in self.settings.items()}
 
     def card(self) -> str:
-        """What to know about it, in Markdown."""
         return f"{self.prose}\n\n[Official documentation]({self.documentation})"
 
 
@@ -164,11 +159,10 @@ GROUPS = (
 
 The stages of a group do not depend on each other, so they are measured in the same rounds. A group ends where
 the bottleneck moves: after the workers, the batch, the layout that AMP needs. Compiling is dear to start."""
-DEAR = ("compile", "max_autotune")
-"""Stages that are dear to start: each gets the time of two."""
+DEAR = ("compile", "max_autotune")  # stages that are dear to start: each gets the time of two
 TOGETHER = {"amp_fewer_threads": ("amp", "cpu_threads")}
 """Stages that are two others at once: a group that has both tries them together too (studies/climb.py)."""
-LADDER = ("baseline", *(name for group in GROUPS for name in group))
+LADDER = ("baseline", *itertools.chain.from_iterable(GROUPS))
 
 
 _CARDS = {path.stem: _read(path) for path in sorted((Path(__file__).parent / "cards").glob("*.md"))}
@@ -202,7 +196,8 @@ def exactness(recipe: Recipe, baseline: Recipe, device: str = "cpu") -> Exactnes
     batch split differently rounds its gradients differently (and batch normalisation sees the parts).
     A GPU adds up in a different order each time, so nothing is bitwise there.
     """
-    changed, batch = set(recipe.diff(baseline)), {"batch_size", "accumulation"}
+    changed = set(recipe.diff(baseline))
+    batch = {"batch_size", "accumulation"}
     classes: list[Exactness] = ["bitwise" if device == "cpu" else "tolerance"]
     classes += [o.exactness for o in OPTIMIZATIONS.values() if o.switch in changed - batch]
     if changed & batch:
@@ -211,13 +206,10 @@ def exactness(recipe: Recipe, baseline: Recipe, device: str = "cpu") -> Exactnes
     return max(classes, key=get_args(Exactness).index)
 
 
-SO_FAR = "kept_so_far"
-"""The name of a row that a group begins with: several stages that were kept, in one training."""
-KEPT = "kept"
-"""The name of the row that ends a ladder: everything that was kept, measured in new processes."""
+SO_FAR = "kept_so_far"  # of a row that a group begins with: several stages that were kept, in one training
+KEPT = "kept"  # of the row that ends a ladder: everything that was kept, measured in new processes
 
-NOT_STAGES = (AGAIN, SO_FAR, KEPT)
-"""The rows of a ladder that are not stages."""
+NOT_STAGES = (AGAIN, SO_FAR, KEPT)  # the rows of a ladder that are not stages
 
 
 @dataclass(frozen=True)
@@ -227,8 +219,7 @@ class Stage:
     name: str
     title: str
     recipe: Recipe
-    reason: str = ""
-    """Why it cannot be measured on this machine; empty where it can."""
+    reason: str = ""  # why it cannot be measured on this machine; empty where it can
     not_applied: Mapping[str, str] | None = None
     """Switches of this stage that cannot act here, with the reason, where others of it can."""
 

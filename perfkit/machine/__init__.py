@@ -45,10 +45,13 @@ def torch_build() -> dict[str, str]:
 def facts() -> dict[str, Any]:
     """This machine and its software as plain data, read once per process; equal `id`s are comparable."""
     driver, cards = gpus.facts()
-    versions = {name: number for name in _PACKAGES if (number := version(name))} | torch_build()
-    shared, tree = cores.ROOT / "dev/shm", checkout()  # loader workers pass batches through it
+    found = {name: version(name) for name in _PACKAGES}
+    versions = {name: number for name, number in found.items() if number} | torch_build()
+    shared = cores.ROOT / "dev/shm"  # loader workers pass batches through it
+    tree = checkout()
     hardware = {"cpu": _cpu(), "memory_bytes": cores.memory_bytes(), "gpus": cards, "versions": versions}
-    if not cards and (nodes := [name for name in gpus.NODES if (cores.ROOT / "dev" / name).exists()]):
+    nodes = [name for name in gpus.NODES if (cores.ROOT / "dev" / name).exists()]
+    if nodes and not cards:
         hardware["nodes"] = nodes
     described = ("git", "-C", str(tree), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
     return {
@@ -64,10 +67,11 @@ def facts() -> dict[str, Any]:
 
 def comparable(facts: Mapping[str, Any]) -> str:
     """Short hash of what decides speed: CPU model, cores, memory, GPUs, torch."""
-    cpu, torch = facts["cpu"], facts["versions"].get("torch")
+    cpu = facts["cpu"]
     # Where NVML knows no GPU that is there (Jetson), the machine must not pass for one without.
     names = [gpu["name"] for gpu in facts["gpus"]] or facts.get("nodes", [])
-    same = [cpu["model"], cpu["cores_usable"], round(facts["memory_bytes"] / GIB), names, torch]
+    same = [cpu["model"], cpu["cores_usable"], round(facts["memory_bytes"] / GIB), names]
+    same.append(facts["versions"].get("torch"))
     return hashlib.sha256(json.dumps(same).encode()).hexdigest()[:10]
 
 
@@ -102,16 +106,18 @@ def _first_line(*command: str) -> str | None:
 
 def describe(machine: Mapping[str, Any]) -> str:
     """A machine's facts in one line: "2 cores Intel Xeon · 24 GiB · no GPU · torch 2.15.0"."""
-    cpu, memory, names = machine.get("cpu", {}), machine.get("memory_bytes"), []
+    cpu = machine.get("cpu", {})
+    count = cpu.get("cores_usable", "?")
+    parts = [f"{count} core{'' if count == 1 else 's'} {cpu.get('model', 'unknown CPU')}"]
+    if memory := machine.get("memory_bytes"):
+        parts.append(f"{memory / GIB:.0f} GiB")
+    names = []
     for gpu in machine.get("gpus", []):
         limit = gpu.get("power_limit_w")
         names.append(f"{gpu.get('name') or 'unknown GPU'}{f' ({limit:.0f} W)' if limit else ''}")
-    count = cpu.get("cores_usable", "?")
-    parts = [f"{count} core{'' if count == 1 else 's'} {cpu.get('model', 'unknown CPU')}"]
-    parts += [f"{memory / GIB:.0f} GiB"] if memory else []
-    return " · ".join(
-        [*parts, ", ".join(names) or "no GPU", f"torch {machine.get('versions', {}).get('torch', '–')}"]
-    )
+    parts.append(", ".join(names) or "no GPU")
+    parts.append(f"torch {machine.get('versions', {}).get('torch', '–')}")
+    return " · ".join(parts)
 
 
 # ---------------------------------------------------------------- files

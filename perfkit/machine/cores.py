@@ -15,8 +15,7 @@ import psutil
 from perfkit.machine import gpus
 
 ROOT = Path("/")
-_OWN_PROCESSES = 3
-"""How many of ours may train on a GPU at once."""
+_OWN_PROCESSES = 3  # how many of ours may train on a GPU at once
 _SLOWED = ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake")
 
 
@@ -58,9 +57,11 @@ def memory_bytes() -> int:
 
 def free_memory_bytes() -> int:
     """Memory that can still be used without swapping, within what the control groups grant."""
-    used = [int(words[0]) for words in _in_groups("memory.current").values()][:1]
-    granted = [limit - used[0] for limit in _memory_limits() if used]
-    return max(0, min([psutil.virtual_memory().available, *granted]))
+    free = psutil.virtual_memory().available
+    used = [int(words[0]) for words in _in_groups("memory.current").values()]
+    if used:
+        free = min([free, *(limit - used[0] for limit in _memory_limits())])
+    return max(0, free)
 
 
 def _memory_limits() -> list[int]:
@@ -73,8 +74,7 @@ def _memory_limits() -> list[int]:
 class CpuTimes(NamedTuple):
     """CPU seconds until a moment; differences of two moments count."""
 
-    capacity_s: float
-    """The visible cores that this process may run on, busy or idle."""
+    capacity_s: float  # the visible cores that this process may run on, busy or idle
     outside_s: float
     """Taken of them by everything but the measured processes, the hypervisor's other guests included."""
     group_s: float | None = None
@@ -84,12 +84,14 @@ class CpuTimes(NamedTuple):
 def cpu_times(measured: float = 0.0) -> CpuTimes:
     """The CPU time until now; `measured` is what the measured processes have used of it, in seconds."""
     each = psutil.cpu_times(percpu=True)
-    capacity = idle = 0.0
+    capacity = 0.0
+    idle = 0.0
     for times in [each[core] for core in affinity() if core < len(each)] or each:
         # Linux counts a guest's time as user time, too.
         capacity += sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
         idle += times.idle + getattr(times, "iowait", 0.0)
-    group_s, (_, group) = None, quota()
+    group_s = None
+    _, group = quota()
     if group:
         words = (group / "cpu.stat").read_text().split()
         group_s = int(words[words.index("usage_usec") + 1]) / 1e6 - measured
@@ -105,7 +107,8 @@ def taken_share(before: CpuTimes, after: CpuTimes) -> float:
     capacity = after.capacity_s - before.capacity_s
     if capacity <= 0:
         return 0.0
-    usable, visible = usable_cores(), len(affinity())
+    usable = usable_cores()
+    visible = len(affinity())
     core_s = capacity / visible
     busy = (after.outside_s - before.outside_s) / core_s - (visible - usable)
     if before.group_s is not None and after.group_s is not None:
@@ -122,7 +125,8 @@ class OtherPrograms:
     def __init__(self) -> None:
         self._since = time.monotonic()
         self._stolen_s = _stolen_s()
-        self._start = self._latest = _spent()
+        self._start = _spent()
+        self._latest = self._start
 
     def look(self) -> None:
         """Takes down what every process has used until now."""
@@ -184,7 +188,8 @@ def quality_warnings(conditions: Mapping[str, Any], gpu: str | None) -> Iterator
     for device in conditions.get("gpus", []):
         if device["uuid"] != gpu:
             continue
-        if slowed := [reason for reason in device["throttle_reasons"] or [] if reason in _SLOWED]:
+        slowed = [reason for reason in device["throttle_reasons"] or [] if reason in _SLOWED]
+        if slowed:
             celsius = f" at {device['temperature_c']} °C" if device["temperature_c"] is not None else ""
             reasons = f"{', '.join(slowed)}{celsius}"
             yield f"the GPU throttled ({reasons}): let it cool, check cooling and power supply"

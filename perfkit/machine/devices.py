@@ -77,7 +77,9 @@ def has_node(*names: str) -> bool:
 def check_device(name: str | None) -> str:
     """`cpu`, `cuda`, `cuda:1` or `mps`, if it exists here; for None `cuda`, else `mps`, else `cpu`."""
     if name is None:
-        return "cuda" if accelerators().cuda else "mps" if accelerators().mps else "cpu"
+        if accelerators().cuda:
+            return "cuda"
+        return "mps" if accelerators().mps else "cpu"
     if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", name):
         raise one_of(name, ["cuda", "mps", "cpu"], "device", see=_OTHERS)
     found = accelerators() if name != "cpu" else Found()
@@ -93,11 +95,13 @@ def check_device(name: str | None) -> str:
 
 def compiler_problem(device: str) -> str:
     """What torch.compile lacks for a device, with the remedy; empty where it lacks nothing."""
-    variable, names = "CXX", ["clang++" if sys.platform == "darwin" else "g++"]  # as inductor looks for it
+    variable = "CXX"
+    names = ["clang++" if sys.platform == "darwin" else "g++"]  # as inductor looks for it
     if device.startswith("cuda"):
         if importlib.util.find_spec("triton") is None:
             return "Triton is missing: pip install triton"
-        variable, names = "CC", ["gcc", "clang"]
+        variable = "CC"
+        names = ["gcc", "clang"]
     names = shlex.split(os.environ.get(variable, ""))[:1] or names
     if not any(map(shutil.which, names)):
         return f"no compiler ({' or '.join(names)}): install it, or set {variable} to another one"

@@ -14,21 +14,15 @@ import psutil
 
 # nvml.h, nvmlClocksEventReason*; 0x1 is "idle", which slows nothing down.
 _REASONS = {
-    0x2: "application clocks",
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x10: "sync boost",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "power brake",
+    0x2: "application clocks", 0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost",
+    0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake",
     0x100: "display clocks",
-}
-NODES = ("nvidiactl", "nvhost-gpu", "kfd", "dxg")
-"""In /dev where there is a GPU: NVIDIA's, a Jetson's, AMD's, that of Windows."""
-_EXCLUSIVE = (1, 3)
-"""nvml.h: NVML_COMPUTEMODE_EXCLUSIVE_THREAD and _PROCESS."""
-_SM, _MEMORY, _CORE = 1, 2, 0
-"""nvml.h: NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU."""
+}  # fmt: skip
+NODES = ("nvidiactl", "nvhost-gpu", "kfd", "dxg")  # in /dev: of NVIDIA, a Jetson, AMD, and of Windows
+_EXCLUSIVE = (1, 3)  # nvml.h: NVML_COMPUTEMODE_EXCLUSIVE_THREAD and _PROCESS
+_SM_CLOCK = 1  # nvml.h: NVML_CLOCK_SM
+_MEMORY_CLOCK = 2  # NVML_CLOCK_MEM
+_CORE_TEMPERATURE = 0  # NVML_TEMPERATURE_GPU
 
 
 @functools.cache
@@ -59,8 +53,10 @@ def _cards() -> list[Any]:
 
 def _card(uuid: str | None) -> Any:
     """The GPU, or part of one, of this UUID; torch names a MIG instance as if it were a GPU."""
-    names = [uuid, uuid.replace("GPU-", "MIG-", 1)] if uuid else []
-    return next((card for name in names if (card := _ask("DeviceGetHandleByUUID", name)) is not None), None)
+    if not uuid:
+        return None
+    card = _ask("DeviceGetHandleByUUID", uuid)
+    return _ask("DeviceGetHandleByUUID", uuid.replace("GPU-", "MIG-", 1)) if card is None else card
 
 
 def uuids(index: str) -> list[str]:
@@ -78,8 +74,8 @@ def uuids(index: str) -> list[str]:
         name = chosen if whole is None else str(_ask("DeviceGetUUID", whole))
         return [uuid for uuid in known if uuid.startswith(name)]
     if len(set(known.values())) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        return [*known]
-    return [*known][int(chosen) : int(chosen) + 1]
+        return list(known)
+    return list(known)[int(chosen) : int(chosen) + 1]
 
 
 def holds_one_process(uuid: str | None) -> bool:
@@ -110,13 +106,14 @@ def current_states() -> list[dict[str, Any]]:
 def _state(card: Any) -> dict[str, Any]:
     reasons = _ask("DeviceGetCurrentClocksThrottleReasons", card)  # known to every driver by this name
     running = _ask("DeviceGetComputeRunningProcesses", card)
-    ours = {process.pid for process in process_tree()}
+    this = psutil.Process()
+    ours = {this.pid, *(child.pid for child in this.children(recursive=True))}
     others = [{"pid": p.pid, "memory_bytes": p.usedGpuMemory} for p in running or [] if p.pid not in ours]
     return {
         "uuid": _ask("DeviceGetUUID", card),
-        "sm_clock_mhz": _ask("DeviceGetClockInfo", card, _SM),
-        "memory_clock_mhz": _ask("DeviceGetClockInfo", card, _MEMORY),
-        "temperature_c": _ask("DeviceGetTemperature", card, _CORE),
+        "sm_clock_mhz": _ask("DeviceGetClockInfo", card, _SM_CLOCK),
+        "memory_clock_mhz": _ask("DeviceGetClockInfo", card, _MEMORY_CLOCK),
+        "temperature_c": _ask("DeviceGetTemperature", card, _CORE_TEMPERATURE),
         "power_w": _watts(_ask("DeviceGetPowerUsage", card)),
         "throttle_reasons": None if reasons is None else [w for bit, w in _REASONS.items() if reasons & bit],
         "other_processes": None if running is None else others,
@@ -145,15 +142,6 @@ def in_wsl() -> bool:
     return "microsoft" in platform.release().lower()
 
 
-def process_tree(pid: int | None = None) -> list[psutil.Process]:
-    """A process (None: this one) and all its descendants; empty where it has ended."""
-    try:
-        process = psutil.Process(pid)
-        return [process, *process.children(recursive=True)]
-    except psutil.Error:
-        return []
-
-
 def free_gpu_bytes(device: str | None) -> int | None:
     """Memory of a GPU, named by its UUID, that no process uses; None without a GPU or without NVML."""
     return getattr(_ask("DeviceGetMemoryInfo", _card(device)), "free", None)
@@ -178,7 +166,9 @@ def sample_utilization(device: str | None, period_s: float = 0.1) -> Iterator[li
     They are percent of NVML's last 1/6 to 1 s in which a kernel ran. The GPU is named by its UUID, never by
     an index: NVML ignores CUDA_VISIBLE_DEVICES. Without a device, or without NVML, there are no samples.
     """
-    samples, ended, card = list[float](), threading.Event(), _card(device)
+    samples: list[float] = []
+    ended = threading.Event()
+    card = _card(device)
 
     def sample() -> None:
         while card is not None and not ended.wait(period_s):

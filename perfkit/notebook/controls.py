@@ -20,24 +20,21 @@ TOOLTIP = "tooltip" if hasattr(widgets.Checkbox, "tooltip") else "description_to
 class Controls:
     """One control for each switch; changed ones are bold, and those that cannot act are in one fold.
 
-    Controls are made once and hidden, never made again, so that the keyboard keeps its place.
-
-    Args:
-        names: the switches to show; the others keep the values of `base`.
-        on_change: called after a change by hand or by `set`.
+    Controls are made once and hidden, never made again, so that the keyboard keeps its place. Switches
+    without one keep the values of `base`. `on_change` is called after a change by hand or by `set`.
     """
 
     def __init__(self, names: Iterable[str], on_change: Callable[[], None] = lambda: None) -> None:
-        self.recipe = self.base = Recipe()
-        self.reasons: dict[str, str] = {}
-        """Why a switch cannot act here, for each that is not offered."""
+        self.base = Recipe()
+        self.recipe = self.base
+        self.reasons: dict[str, str] = {}  # why a switch cannot act here, for each that is not offered
         self._why_not: Callable[[str, Recipe], str] = lambda name, recipe: ""
         self._on_change = on_change
         self.by_name = {name: _control(switches()[name]) for name in names}
         for name, control in self.by_name.items():
             control.observe(functools.partial(self._changed, name), "value")
         self._fold = text("pk-n-a")
-        grid = widgets.VBox([*self.by_name.values()], _dom_classes=["pk-grid"])
+        grid = widgets.VBox(list(self.by_name.values()), _dom_classes=["pk-grid"])
         self.widget = widgets.VBox([grid, self._fold])
         self.show(self.recipe)
 
@@ -55,20 +52,25 @@ class Controls:
         reasons = {name: self._reason(switches()[name]) for name in self.by_name if name not in changed}
         self.reasons = {name: reason for name, reason in reasons.items() if reason}
         for name, control in self.by_name.items():
-            style = ["pk-changed"] if name in changed else ["pk-off"] if name in self.reasons else []
+            classes = ["pk-switch", f"pk-switch-{name}"]
+            if name in changed:
+                classes.append("pk-changed")
+            elif name in self.reasons:
+                classes.append("pk-off")
             control.value = getattr(recipe, name)
-            control._dom_classes = ["pk-switch", f"pk-switch-{name}", *style]
-        stuck = {name: reason for name in changed if (reason := self._why_not(name, recipe))}
+            control._dom_classes = classes
+        why_not = {name: self._why_not(name, recipe) for name in changed}
+        stuck = {name: reason for name, reason in why_not.items() if reason}
         self._fold.value = alert(joined(stuck)) + self._refused()
 
     def offer(self, base: Recipe, why_not: Callable[[str, Recipe], str]) -> None:
         """Another recipe to compare with, and another place; what was changed by hand stays changed.
 
-        Args:
-            base: where nothing is changed.
-            why_not: why a switch cannot have a recipe's value there; empty where it can.
+        `why_not`: why a switch cannot have a recipe's value there; empty where it can.
         """
-        changes, self.base, self._why_not = self.changes(), base, why_not
+        changes = self.changes()
+        self.base = base
+        self._why_not = why_not
         self.show(base.replace(**changes))
 
     def changes(self) -> dict[str, Value]:

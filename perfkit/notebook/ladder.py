@@ -47,10 +47,8 @@ class LadderPanel(Panel):
     """
 
     question = "What does each stage add to the ones below it?"
-    session_device: str | None = None
-    """What `use` was given last."""
-    titles: Recipes | None = None
-    """Recipes to measure in the place of stages."""
+    session_device: str | None = None  # what `use` was given last
+    titles: Recipes | None = None  # recipes to measure in the place of stages
 
     def __init__(
         self,
@@ -59,9 +57,9 @@ class LadderPanel(Panel):
         device: str | None = None,
         **asked: Any,
     ) -> None:
-        self._asked, self._settings = {"stages": stages, **asked}, dict(settings or {})
-        self._notices: list[str] = []
-        """What went wrong with the shown result without making it void."""
+        self._asked = {"stages": stages, **asked}
+        self._settings = dict(settings or {})
+        self._notices: list[str] = []  # what went wrong with the shown result without making it void
         key = (self._asked, self._settings, self.titles)
         self.plan = self._planned(device, self._settings)
         self.device = device or self.plan.subject.device
@@ -170,11 +168,15 @@ class LadderPanel(Panel):
 
     def _picture(self, progress: Progress | None = None) -> Figure:
         """Before above after: an addition's picture, which is measured if there is a progress; else bars."""
-        bars, (runs, _) = figures.headline(self.runs), sentences.pair(self.runs)
-        for place in registry.table("PICTURES").values() if 1 <= len(runs) <= 2 else ():
+        bars = figures.headline(self.runs)
+        runs, _ = sentences.pair(self.runs)
+        if not 1 <= len(runs) <= 2:
+            return bars
+        for place in registry.table("PICTURES").values():
             try:
-                if picture := registry.load(place)(runs, self.plan, progress):
-                    return picture._replace(title=bars.title)  # type: ignore[no-any-return]
+                picture: Figure | None = registry.load(place)(runs, self.plan, progress)
+                if picture:
+                    return picture._replace(title=bars.title)
             except Cancelled:
                 raise
             except (PerfkitError, OSError) as problem:  # the result is shown without it
@@ -197,9 +199,11 @@ class LadderPanel(Panel):
 
 def _measures_the_same(plan: Plan, other: Plan) -> bool:
     """Whether two plans for a place measure the same recipes; what the controls change is not looked at."""
-    sources = [rungs.described(one.trying(changes={})) for one in (plan, other)]
-    recipes = [[stage.recipe for stage in rungs.all_stages(source)] for source in sources]
-    return plan.recorded == other.recorded and recipes[0] == recipes[1]
+    return plan.recorded == other.recorded and _recipes(plan) == _recipes(other)
+
+
+def _recipes(plan: Plan) -> list[Recipe]:
+    return [stage.recipe for stage in rungs.all_stages(rungs.described(plan.trying(changes={})))]
 
 
 def proof(plan: Plan, title: str, recipe: Recipe, progress: Progress | None = None) -> Parity | None:
@@ -215,7 +219,6 @@ def _is_open(run: Run) -> bool:
 
 
 def _places() -> dict[str, str]:
-    """The words of the menu by device."""
     menu = {device: f"this machine ({device})" for device in (devices.check_device(None), "cpu")}
     for place in registry.table("SOURCES").values():
         menu |= registry.load(place).menu()
@@ -223,11 +226,9 @@ def _places() -> dict[str, str]:
 
 
 class RecipePanel(LadderPanel):
-    """Recipes measured in an interleaved order; the others are compared with the first.
+    """Recipes, by their titles, measured in an interleaved order; the others are compared with the first.
 
-    Args:
-        recipes: titles and switches.
-        more: as for `LadderPanel`.
+    It takes what a `LadderPanel` takes.
     """
 
     question = "Which of these recipes is fastest?"
@@ -237,7 +238,6 @@ class RecipePanel(LadderPanel):
         super().__init__(["baseline"], **more)
 
     def __getitem__(self, title: str) -> Run:
-        """The run of a recipe."""
         runs = {run.title: run for run in self.results() if run.status == "ok"}
         if title not in runs:
             raise one_of(title, list(runs), "measured recipe")

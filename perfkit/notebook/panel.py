@@ -39,27 +39,22 @@ class Panel(Sectioned):
     """
 
     above: Sequence[widgets.Widget] = ()
-    buttons: Sequence[widgets.Widget] = ()
-    """Of other work."""
+    buttons: Sequence[widgets.Widget] = ()  # of other work
     below: Sequence[widgets.Widget] = ()
-    plan: Plan
-    """What a job is asked for when it begins; later changes of the panel do not concern it."""
-    job: Job | None = None
-    """The work that is under way, or was last."""
+    plan: Plan  # what a job is asked for when it begins; later changes of the panel do not concern it
+    job: Job | None = None  # the work that is under way, or was last
 
     @functools.cached_property
     def store(self) -> RunStore:
-        """Where this panel reads and writes what it measures."""
         return RunStore()
 
     def __init__(self, key: object) -> None:
         self._runs: Sequence[Run] = ()
         self.status = Status()
-        self._turn = threading.Lock()
-        """Held while a job begins: of two clicks, one begins it."""
+        self._turn = threading.Lock()  # held while a job begins: of two clicks, one begins it
         result = text("pk-result")
-        self._output = self._beside = CellOutput(result)
-        """Where the newest result is: with the controls, or below the cell that called `run`."""
+        self._beside = CellOutput(result)  # the place with the controls
+        self._output = self._beside  # where the newest result is: there, or below the cell that called `run`
         run = self.button("Run", "Measure; other cells can run meanwhile", lambda: self.start(self._measure))
         run.button_style = "primary"
         self._stop = self.button("Stop", "Stop; what is finished is kept", self.stop)
@@ -96,7 +91,6 @@ class Panel(Sectioned):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job is under way."""
         return self.job is not None and not self.job.ended.is_set()
 
     def wait(self, work: Callable[[Job], object]) -> None:
@@ -110,11 +104,8 @@ class Panel(Sectioned):
     def start(self, work: Callable[[Job], object], before: Job | None = None) -> None:
         """Does work in a thread, unless some is under way; the panel says what goes wrong.
 
-        In Colab the click itself does the work, and Runtime > Interrupt execution stops it.
-
-        Args:
-            work: what to do.
-            before: the job that it continues.
+        In Colab the click itself does the work, and Runtime > Interrupt execution stops it. `before` is the
+        job that it continues.
         """
         job = self._begin(work, self._beside, before)
         if job and in_colab():
@@ -136,7 +127,6 @@ class Panel(Sectioned):
 
     @property
     def runs(self) -> Sequence[Run]:
-        """The runs that are shown."""
         return self._runs
 
     def results(self) -> Sequence[Run]:
@@ -153,7 +143,6 @@ class Panel(Sectioned):
             raise StoreError(lost, "What was measured is shown above; it is not kept")
 
     def _show_runs(self, runs: Sequence[Run]) -> None:
-        """From now on, these are the runs that are shown."""
         self._runs = runs
 
     def _begin(
@@ -184,7 +173,6 @@ class Panel(Sectioned):
         self._output = output
 
     def _observe(self, job: Job, run: Run | None) -> None:
-        """Shows what has changed of the job."""
         if run:
             self._show_runs([*self.runs, run])
         if job.state == "running":
@@ -239,7 +227,7 @@ class Panel(Sectioned):
     def close(self) -> None:
         """Stops the work under way, and takes the panel's widgets out of the kernel's memory."""
         self.stop()
-        for widget in [*_tree(self.widget)]:
+        for widget in list(_tree(self.widget)):
             parts = [getattr(widget, name, None) for name in ("layout", "style")]
             for one in (widget, *parts):
                 if one:
@@ -250,7 +238,6 @@ class Panel(Sectioned):
 
 
 def _tree(widget: widgets.Widget) -> Iterator[widgets.Widget]:
-    """A widget and all that are in it."""
     for child in getattr(widget, "children", ()):
         yield from _tree(child)
     yield widget
@@ -265,7 +252,8 @@ def _replace_older(panel: Panel, key: object) -> None:
     message = shell.get_parent() if hasattr(shell, "get_parent") else {}
     cell = message.get("metadata", {}).get("cellId") or message.get("content", {}).get("code", "")
     name = f"{type(panel).__name__} {key} {cell}"
-    older, _newest[name] = _newest.get(name), panel
+    older = _newest.get(name)
+    _newest[name] = panel
     if older and cell:
         older.close()
     elif older:

@@ -53,7 +53,8 @@ class Status:
     """One bar with one line of words, and below it what went wrong."""
 
     def __init__(self) -> None:
-        self.line, self.error = text("pk-status"), text("pk-error")
+        self.line = text("pk-status")
+        self.error = text("pk-error")
         self.say("ready")
 
     def say(self, words: str, fraction: float = 0.0) -> None:
@@ -64,7 +65,8 @@ class Status:
 
     def tell(self, problem: BaseException | None) -> None:
         """What went wrong; an error that nobody expected keeps its traceback, folded. None removes it."""
-        words, details = str(problem or ""), ""
+        words = str(problem or "")
+        details = ""
         if isinstance(problem, KeyboardInterrupt):
             words = str(Stopped())
         elif problem and not isinstance(problem, PerfkitError):
@@ -74,7 +76,6 @@ class Status:
         self.error.value = alert(words) + details
 
     def follow(self, now: Update) -> None:
-        """Shows how far a study is, and how long the rest takes at most."""
         self.say(f"{now.describe()}, {now.fraction:.0%}", now.fraction)
 
     def attempt(self, act: Callable[[], object]) -> None:

@@ -20,8 +20,7 @@ from perfkit.studies import rungs
 from perfkit.studies.sources import Progress, Update
 
 Result = TypeVar("Result")
-Recipes = Mapping[str, Mapping[str, Any]]
-"""Titles, and the switches that differ from the plain loop."""
+Recipes = Mapping[str, Mapping[str, Any]]  # titles, and the switches that differ from the plain loop
 
 
 class Sectioned:
@@ -30,7 +29,6 @@ class Sectioned:
     _contents: Sequence[Content] = ()
 
     def sections(self) -> Sequence[Content]:
-        """What is shown, in the order of reading."""
         return self._contents
 
     def parts(self) -> Sequence[Content]:
@@ -49,12 +47,7 @@ class Sectioned:
 
 
 class Shown(Sectioned, Generic[Result]):
-    """A result: what was found, and how it is shown.
-
-    Args:
-        found: what a study returned, for your own calculations.
-        contents: its sections.
-    """
+    """A result: what a study `found`, for your own calculations, and the sections that show it."""
 
     def __init__(self, found: Result, contents: Sequence[Content]) -> None:
         self.found = found
@@ -70,14 +63,12 @@ class Shown(Sectioned, Generic[Result]):
 class CellOutput:
     """A result in a cell, replaced in place from any thread: a page finds it by its id, whatever runs.
 
-    Args:
-        inside: shows the result where no cell has it: in a box of widgets, or in an Output widget, which
-            gets no update of what it has taken.
+    The widget `inside` shows it where no cell has it: in a box of widgets, or in an Output widget, which gets
+    no update of what it has taken.
     """
 
     def __init__(self, inside: widgets.HTML | None = None) -> None:
-        self.cell = ""
-        """The cell that has it; empty while there is none."""
+        self.cell = ""  # the cell that has it; empty while there is none
         self._inside = inside
         self._handle: Any = None
         self._shown_at = 0.0
@@ -85,12 +76,12 @@ class CellOutput:
     def place(self) -> None:
         """Makes an output in the cell that runs, and empties the place that it had before."""
         self.show(())
-        self.cell, self._handle = current_cell(), None
+        self.cell = current_cell()
+        self._handle = None
         if not (self._inside and _is_captured()):
             self._handle = display(_NOTHING, raw=True, display_id=True)
 
     def show(self, contents: Sequence[Content]) -> None:
-        """Replaces what it shows."""
         if self._handle:
             self._handle.update(html.mimebundle(contents) if contents else _NOTHING, raw=True)
         elif self._inside:
@@ -116,7 +107,7 @@ def in_colab() -> bool:
 def _is_captured() -> bool:
     """Whether an Output widget takes what is displayed now."""
     known = getattr(widgets.widgets.widget, "_instances", None) or widgets.Widget.widgets
-    return any(isinstance(one, widgets.Output) and one.msg_id for one in [*known.values()])
+    return any(isinstance(one, widgets.Output) and one.msg_id for one in list(known.values()))
 
 
 def current_cell() -> str:

@@ -32,16 +32,13 @@ FIRST: dict[str, Value] = {"workers": 1, "wait_policy": "passive"}
 class StagePanel(LadderPanel):
     """One optimization, on top of what was kept of the default ladder below it: before, and after.
 
-    Args:
-        stage: the optimization.
-        more: as for `LadderPanel`.
+    It takes what a `LadderPanel` takes.
     """
 
     def __init__(self, stage: str, **more: Any) -> None:
         self.optimization = optimization(stage)
         self.question = self.optimization.question
-        self._proof: Parity | None = None
-        """Whether the shown run trains the same."""
+        self._proof: Parity | None = None  # whether the shown run trains the same
         self.controls = Controls(self.optimization.settings, self._set_changes)
         self._guess = widgets.BoundedFloatText(
             description="Your guess: how many times as fast? (0 = no guess)",
@@ -133,7 +130,6 @@ class StagePanel(LadderPanel):
         return not self.plan.recorded and run.status == "ok"
 
     def _show_climb(self, decided: Mapping[str, Decided]) -> None:
-        """What was decided on each stage so far."""
         climbed = " · ".join(_told(decided[name]) for name in LADDER if name in decided)
         self._decisions.value = html.escape(f"The climb so far: {climbed}.") if climbed else ""
 
@@ -143,7 +139,8 @@ class StagePanel(LadderPanel):
         return _of_stage(self.optimization.name, self.runs)
 
     def _measure(self, job: Job) -> None:
-        guess, self._proof = self.guess, None
+        guess = self.guess
+        self._proof = None
         super()._measure(job)
         run = self._run
         if run is None or not self._is_stored(run):
@@ -162,11 +159,11 @@ class StagePanel(LadderPanel):
             self.store.prove(run.id, self._proof)
 
     def _answers(self) -> list[Content]:
-        """Why, whether the training is still right, and the guess."""
         run = self._run
         if run is None:
             return [Bullets(sentences.verdicts(self.runs))]
-        before, lines = run.previous(self.runs), list[str]()
+        before = run.previous(self.runs)
+        lines: list[str] = []
         is_proven = run.status == "ok" and before and all(check.ok for check in run.mechanism)
         if not is_proven and run.status in ("ok", "not_applicable"):  # the panel's error tells of the others
             lines.append(sentences.verdict(run, before))
@@ -182,7 +179,7 @@ class StagePanel(LadderPanel):
     def _evidence(self) -> list[Content]:
         published = self.optimization.published
         article = [f"The article: {published}."] if published else []
-        diff = list[Content]()
+        diff: list[Content] = []
         with contextlib.suppress(PerfkitError):  # a workload that cannot be exported can be measured
             title, lines = rungs.stage_diff(rungs.described(self.plan))
             diff.append(Section(title, [Code(lines, "diff")]))
@@ -196,13 +193,13 @@ class StagePanel(LadderPanel):
 
 
 def _of_stage(name: str, runs: Sequence[Run]) -> Run | None:
-    """The run of a stage."""
     return next((run for run in runs if run.stage == name), None)
 
 
 def _told(decided: Decided) -> str:
     """A decision in a word, with what the stage gained."""
-    run, ratio = decided.run, decided.run.speedup("baseline")
+    run = decided.run
+    ratio = run.speedup("baseline")
     if not decided.decision.kept:
         return f"{run.title} dropped"
     return f"{run.title} {units.times(ratio.ratio)}" if ratio else run.title

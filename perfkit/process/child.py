@@ -21,12 +21,10 @@ from perfkit.process import Answer, Question, failures, zygote
 from perfkit.process.locks import check_cancelled
 from perfkit.process.tree import Tree
 
-OnProgress = Callable[[str], None]
-"""Called with the phase."""
+OnProgress = Callable[[str], None]  # called with the phase
 
 POLL_S = 0.1
-LOG_BYTES = 20_000
-"""How much of the end of a log is read."""
+LOG_BYTES = 20_000  # how much of the end of a log is read
 
 
 class Conversation(contextlib.AbstractContextManager["Conversation"]):
@@ -36,15 +34,15 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
     way; `timeout_s` is how long each answer may take.
     """
 
-    tree: Tree
-    """The process with all that it has started."""
-    line: Connection
-    """To the process."""
+    tree: Tree  # the process with all that it has started
+    line: Connection  # to the process
 
     def __init__(
         self, on_progress: OnProgress, cancelled: threading.Event | None, timeout_s: float | None = None
     ) -> None:
-        self.on_progress, self.cancelled, self.timeout_s = on_progress, cancelled, timeout_s
+        self.on_progress = on_progress
+        self.cancelled = cancelled
+        self.timeout_s = timeout_s
         self._numbers = itertools.count(1)
 
     def event(self) -> str | Answer | RunFailed | None:
@@ -107,15 +105,12 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
         self.tree.resume()
 
     def cpu_s(self) -> float:
-        """CPU seconds that it has used."""
         return self.tree.cpu_s()
 
     def resident_bytes(self) -> int:
-        """Memory of all its processes; pages that they share count for each."""
         return self.tree.resident_bytes()
 
     def pids(self) -> set[int]:
-        """The numbers of all its processes."""
         return {process.pid for process in self.tree.processes()}
 
     def __exit__(self, *_: object) -> None:
@@ -171,7 +166,6 @@ class Child(Conversation):
         return failures.explain_exit(code, self.log().rpartition("\n")[2])
 
     def log(self) -> str:
-        """The last lines that it printed."""
         return last_lines(self._log)
 
     def stop(self) -> None:

@@ -18,43 +18,27 @@ PROGRAM = {str(PACKAGE / f"{name}.py") for name in ("train", "program")}
 OUT_OF_MEMORY = "out of memory"
 ENLARGE_SHM = "Enlarge /dev/shm (docker run --shm-size=8g), or lower workers or prefetch_factor"
 KNOWN = (
-    (
-        # As Python, Linux, CUDA, cuBLAS, cuDNN and Triton say it.
-        OUT_OF_MEMORY,
-        r"^[^ ]*MemoryError: |[Cc]an(no|')t allocate memory|not enough memory|[Oo]ut of memory|"
-        r"_ALLOC_FAILED|bad_alloc",
-        "Lower batch_size, or raise accumulation instead; amp saves memory too",
-    ),
+    (OUT_OF_MEMORY,  # as Python, Linux, CUDA, cuBLAS, cuDNN and Triton say it
+     r"^[^ ]*MemoryError: |[Cc]an(no|')t allocate memory|not enough memory|[Oo]ut of memory|"
+     r"_ALLOC_FAILED|bad_alloc",
+     "Lower batch_size, or raise accumulation instead; amp saves memory too"),
     ("shared memory is full", r"Bus error|shared memory.*DataLoader|DataLoader.*shared memory", ENLARGE_SHM),
-    (
-        "a loader worker died",
-        r"DataLoader worker.*exited unexpectedly|is killed by signal",
-        "It was killed from outside, usually because memory ran out: lower workers or prefetch_factor",
-    ),
-    (
-        "the data set raised in a loader worker",
-        r"^[^ ]+: Caught .*DataLoader worker",
-        "Fix the data set at that line; workers=0 shows the full traceback",
-    ),
-    (
-        OUT_OF_MEMORY,  # of a GPU that takes one process at a time, the room for a second one
-        r"devices? .*busy or unavailable",
-        "Set the GPU's compute mode to default, or let no other process use it",
-    ),
-    (
-        "torch.compile failed",
-        r"^torch\._(dynamo|inductor)|BackendCompilerFailed",
-        "Leave compile off for this model; `perfkit doctor` says whether a compiler is installed",
-    ),
-)
+    ("a loader worker died", r"DataLoader worker.*exited unexpectedly|is killed by signal",
+     "It was killed from outside, usually because memory ran out: lower workers or prefetch_factor"),
+    ("the data set raised in a loader worker", r"^[^ ]+: Caught .*DataLoader worker",
+     "Fix the data set at that line; workers=0 shows the full traceback"),
+    (OUT_OF_MEMORY,  # of a GPU that takes one process at a time, the room for a second one
+     r"devices? .*busy or unavailable",
+     "Set the GPU's compute mode to default, or let no other process use it"),
+    ("torch.compile failed", r"^torch\._(dynamo|inductor)|BackendCompilerFailed",
+     "Leave compile off for this model; `perfkit doctor` says whether a compiler is installed"),
+)  # fmt: skip
 """Kinds of failure: each with how it reads, as `module.Type: message`, and what to do about it."""
 SIGNALS = {
-    "SIGKILL": (
-        "the measuring process was killed, most likely because memory ran out",
-        "Lower batch_size or workers, or give the machine (or container) more memory",
-    ),
+    "SIGKILL": ("the measuring process was killed, most likely because memory ran out",
+                "Lower batch_size or workers, or give the machine (or container) more memory"),
     "SIGBUS": ("the measuring process died of a bus error: shared memory is full", ENLARGE_SHM),
-}
+}  # fmt: skip
 """Signals that say what was wrong."""
 
 
@@ -73,7 +57,8 @@ def explain(problem: BaseException) -> RunFailed:
         if isinstance(problem, InvalidValue | WorkloadError):
             failure.given = problem
         return failure
-    name, text = type(problem).__name__, str(problem).strip()
+    name = type(problem).__name__
+    text = str(problem).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [name]
     gist = lines[-1] if lines[0].startswith("Caught ") else lines[0][:300]
     what = f"{gist}{_place(problem, text)}"

@@ -14,8 +14,7 @@ from perfkit.errors import Cancelled
 from perfkit.machine import gpus
 
 POLL_S = 0.1
-EVERYTHING = "the cores and all GPUs"
-"""Locked by a training whose device is known only while it runs."""
+EVERYTHING = "the cores and all GPUs"  # locked by a training whose device is known only while it runs
 
 
 @contextlib.contextmanager

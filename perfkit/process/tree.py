@@ -11,10 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import psutil
 
-GRACE_S = 3.0
-"""How long a process may take to end by itself."""
-MOST_LOOKS = 20
-"""A tree that goes on growing while it is suspended is not looked through for ever."""
+GRACE_S = 3.0  # how long a process may take to end by itself
+MOST_LOOKS = 20  # a tree that goes on growing while it is suspended is not looked through for ever
 
 
 class Tree:
@@ -72,7 +70,6 @@ class Tree:
             self.processes()
 
     def resume(self) -> None:
-        """Lets every member go on."""
         for process in self._members:
             with contextlib.suppress(psutil.Error):
                 process.resume()

@@ -34,10 +34,8 @@ from pathlib import Path
 from perfkit import registry
 from perfkit.process import failures
 
-SERVE = "perfkit.worker.session:serve"
-"""What runs in a measuring process, by its place: the parent imports none of it."""
-PRELOAD = "perfkit.worker.preload"
-"""What a zygote imports: torch, and what measures."""
+SERVE = "perfkit.worker.session:serve"  # what a measuring process runs; the parent imports none of it
+PRELOAD = "perfkit.worker.preload"  # what a zygote imports: torch, and what measures
 ON_LINUX = sys.platform == "linux"
 READ_LATE = ("PERFKIT_", "PYTEST_", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "MPLBACKEND")
 """Variables that a running process may get: every other one may be read by an import."""
@@ -60,8 +58,7 @@ class Forked:
     def __init__(self, status: int) -> None:
         self._status = status
         self._code: int | None = None
-        self.pid = self._number()
-        """None if the zygote has ended."""
+        self.pid = self._number()  # None if the zygote has ended
 
     def _number(self) -> int | None:
         data = os.read(self._status, _NUMBER.size)
@@ -112,7 +109,6 @@ class Zygote:
         return Forked(ours)
 
     def close(self) -> None:
-        """Ends it, and with it its children."""
         self._socket.close()
         self._process.kill()
         self._process.wait()
@@ -166,10 +162,11 @@ def _early(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _zygote(early: Mapping[str, str], generation: int) -> Zygote:
     with _lock:
-        key = generation, frozenset(early.items())
+        key = (generation, frozenset(early.items()))
         known = _zygotes.get(key)
         if known is None or not known.is_alive:
-            known = _zygotes[key] = Zygote(early)
+            known = Zygote(early)
+            _zygotes[key] = known
         return known
 
 
@@ -180,59 +177,73 @@ def serve(descriptor: int) -> None:
     """Forks a child for each request and tells its end. Ends, with all children, when nobody can ask."""
     if ON_LINUX:  # elsewhere a process that has imported torch may not fork
         importlib.import_module(PRELOAD)
+    _Server(socket.socket(fileno=descriptor)).run()
 
-    requests = socket.socket(fileno=descriptor)
-    ended, wake = os.pipe()
-    for end in (ended, wake):
-        os.set_blocking(end, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wake)
-    children: dict[int, int] = {}  # the pipe of each, by its number
-    with selectors.DefaultSelector() as selector:
-        selector.register(requests, selectors.EVENT_READ)
-        selector.register(ended, selectors.EVENT_READ)
+
+class _Server:
+    """The zygote at work: it waits for requests, and for the ends of its children."""
+
+    def __init__(self, requests: socket.socket) -> None:
+        self._requests = requests
+        self._ended, self._wake = os.pipe()
+        os.set_blocking(self._ended, False)
+        os.set_blocking(self._wake, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake)
+        self._children: dict[int, int] = {}  # the pipe of each, by its number
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(requests, selectors.EVENT_READ)
+        self._selector.register(self._ended, selectors.EVENT_READ)
+
+    def run(self) -> None:
         while True:
-            for key, _ in selector.select():
-                if key.fileobj is not requests:
-                    _tell_ends(ended, children)
-                    continue
-                request, descriptors, *_ = socket.recv_fds(requests, 1, 2)
-                if not request:
-                    _end_all(children)
-                line, status = descriptors
-                pid = os.fork()
-                if not pid:
-                    signal.set_wakeup_fd(-1)
-                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    selector.close()
-                    for file in (requests.detach(), ended, wake, status, *children.values()):
-                        os.close(file)
-                    _become(Connection(line))
-                os.close(line)
-                children[pid] = status
-                with contextlib.suppress(BrokenPipeError):  # whoever asked has given up meanwhile
-                    os.write(status, _NUMBER.pack(pid))
+            for key, _ in self._selector.select():
+                if key.fileobj is self._requests:
+                    self._fork()
+                else:
+                    self._tell_ends()
 
-
-def _tell_ends(ended: int, children: dict[int, int]) -> None:
-    with contextlib.suppress(BlockingIOError):
-        os.read(ended, 1 << 12)
-    while children:
-        pid, status = os.waitpid(-1, os.WNOHANG)
+    def _fork(self) -> None:
+        request, descriptors, *_ = socket.recv_fds(self._requests, 1, 2)
+        if not request:
+            self._end_all()
+        line, status = descriptors
+        pid = os.fork()
         if not pid:
-            return
-        if (pipe := children.pop(pid, None)) is not None:
-            with contextlib.suppress(BrokenPipeError):  # nobody asks for it any more
-                os.write(pipe, _NUMBER.pack(os.waitstatus_to_exitcode(status)))
-            os.close(pipe)
+            self._leave(status)
+            _become(Connection(line))
+        os.close(line)
+        self._children[pid] = status
+        with contextlib.suppress(BrokenPipeError):  # whoever asked has given up meanwhile
+            os.write(status, _NUMBER.pack(pid))
 
+    def _leave(self, status: int) -> None:
+        """Takes what belongs to the zygote away from a new child."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._selector.close()
+        for file in (self._requests.detach(), self._ended, self._wake, status, *self._children.values()):
+            os.close(file)
 
-def _end_all(children: Mapping[int, int]) -> None:
-    """Ends every child with its group, suspended ones too: the process that wanted them has gone."""
-    for pid in children:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
-    os._exit(0)
+    def _tell_ends(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._ended, 1 << 12)
+        while self._children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            pipe = self._children.pop(pid, None)
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):  # nobody asks for it any more
+                    os.write(pipe, _NUMBER.pack(os.waitstatus_to_exitcode(status)))
+                os.close(pipe)
+
+    def _end_all(self) -> None:
+        """Ends every child with its group, suspended ones too: the process that wanted them has gone."""
+        for pid in self._children:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+        os._exit(0)
 
 
 # ---------------------------------------------------------------- in a measuring process

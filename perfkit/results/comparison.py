@@ -12,8 +12,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
     a: Run
     b: Run
-    pairing: Pairing
-    """The rounds of B with those of A, in every pair of processes."""
+    pairing: Pairing  # the rounds of B with those of A, in every pair of processes
 
     @property
     def ratio(self) -> Ratio:
@@ -27,7 +26,6 @@ class Comparison(msgspec.Struct, frozen=True):
 
     @property
     def rounds(self) -> int:
-        """Rounds of all incarnations."""
         return len(self.pairing.own_samples_per_s)
 
     def describe(self, with_verdict: bool = True) -> str:

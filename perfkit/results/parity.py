@@ -21,18 +21,15 @@ class Parity(msgspec.Struct, frozen=True):
     title: str
     exactness: Literal["bitwise", "tolerance", "changes training"]
     checks: list[Check]
-    other_batch: bool
-    """Whether an optimizer step uses a different number of samples than the plain program's."""
+    other_batch: bool  # whether an optimizer step uses a different number of samples than the plain program's
     losses: Mapping[str, list[float]]
     """Of the candidate, and of the plain program on the same tensors in float32 and in float64."""
 
     @property
     def ok(self) -> bool:
-        """Whether every check passed."""
         return all(check.ok for check in self.checks)
 
     def describe(self) -> str:
-        """One line for people."""
         failed = [f"{check.name}: {check.evidence}" for check in self.checks if not check.ok]
         if failed:
             return f"{self.title}: NOT the same training: {'; '.join(failed)}"
@@ -52,7 +49,8 @@ def losses(ours: Sequence[float], plain: Sequence[float], exactness: str, sixtee
     if exactness == "changes training":
         return Check("losses", True, "different losses, because a step has more or fewer samples")
     count = min(len(ours), len(plain))
-    a, b = np.array(ours[:count]), np.array(plain[:count])
+    a = np.array(ours[:count])
+    b = np.array(plain[:count])
     if not count:
         return Check("losses", False, "there are no losses to compare: nothing called backward")
     differing = np.flatnonzero((a != b) & ~(np.isnan(a) & np.isnan(b)))

@@ -16,12 +16,10 @@ from perfkit.results.documents import read
 from perfkit.results.run import Run
 from perfkit.results.schema import SCHEMA, Provenance
 
-PREFIX = "recorded:"
-"""Begins the name of a device; the name of a recording, or a file, follows."""
-FILES = (".json", ".zip")
-"""Endings of files with a recording: of `perfkit run -o`, and of `make gpu`."""
-PACKED, MOST_BYTES = ("ladder.json", "smoke.json"), 64 << 20
-"""The recording in a file of `make gpu`, of its ladder or of the small one; the largest that is read."""
+PREFIX = "recorded:"  # begins the name of a device; the name of a recording, or a file, follows
+FILES = (".json", ".zip")  # endings of files with a recording: of `perfkit run -o`, and of `make gpu`
+PACKED = ("ladder.json", "smoke.json")  # the recording in a file of `make gpu`; the small one without it
+MOST_BYTES = 64 << 20  # the largest that is read
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,10 +48,12 @@ def provenance() -> Provenance:
 
 
 def text(recorded: Sequence[Run]) -> bytes:
-    """Measured runs as the content of a recording; those of one have their own provenance already."""
+    """Measured runs as the content of a recording, without cancelled ones; empty if none is left."""
     if any(run.origin for run in recorded):
         raise InvalidValue("these runs are of a recording already", "Copy its file instead")
     runs = [run for run in recorded if run.status != "cancelled"]
+    if not runs:
+        return b""
     return msgspec.json.format(msgspec.json.encode(Recording(provenance=provenance(), runs=runs)), indent=1)
 
 

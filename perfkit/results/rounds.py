@@ -11,20 +11,16 @@ from msgspec import Meta
 from perfkit.results import stats
 from perfkit.results.stats import AAPair, Nested, Ratio, Spread
 
-Role = Literal["previous", "baseline"]
-"""What a run is compared with: the stage before it, or the first one."""
+Role = Literal["previous", "baseline"]  # what a run is compared with: the stage before it, or the first one
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 # What a file from outside may hold: of other values nothing could be computed.
-Rate = Annotated[float, Meta(gt=1e-6, lt=1e12)]
-"""samples/s."""
+Rate = Annotated[float, Meta(gt=1e-6, lt=1e12)]  # samples/s
 Seconds = Annotated[float, Meta(ge=0, lt=1e9)]
-Duration = Annotated[float, Meta(gt=0, lt=1e9)]
-"""Seconds that something divides by."""
+Duration = Annotated[float, Meta(gt=0, lt=1e9)]  # seconds that something divides by
 Share = Annotated[float, Meta(ge=0, lt=1e3)]
 Count = Annotated[int, Meta(ge=0)]
-RoundCount = Annotated[int, Meta(gt=0)]
-"""The rounds of an incarnation."""
+RoundCount = Annotated[int, Meta(gt=0)]  # the rounds of an incarnation
 
 
 def clean(shares: Sequence[float], count: int) -> Flags:
@@ -44,22 +40,22 @@ class Rounds(msgspec.Struct, frozen=True, omit_defaults=True):
     other_samples_per_s: Annotated[list[Rate], Meta(min_length=1)]
     disturbed: list[Share] = []
     """Share of the cores that others took in each round; empty where it was not measured."""
-    incarnations: list[RoundCount] = []
-    """How many rounds each incarnation has; empty for one."""
+    incarnations: list[RoundCount] = []  # how many rounds each incarnation has; empty for one
 
     @property
     def sizes(self) -> list[int]:
-        """How many rounds each incarnation has."""
         return self.incarnations or [len(self.own_samples_per_s)]
 
     def nested(self, spread: Spread, interleaved: bool = True) -> Nested:
         """The mean logarithm of the ratio of the two."""
-        own, other = np.log(self.own_samples_per_s), np.log(self.other_samples_per_s)
+        own = np.log(self.own_samples_per_s)
+        other = np.log(self.other_samples_per_s)
         counts = stats.weights(self.disturbed, own.size)
         if interleaved:
             return stats.nested(own - other, self.sizes, counts, spread)
-        each = (stats.nested(logs, self.sizes, counts, spread) for logs in (own, other))
-        return stats.difference(*each)
+        return stats.difference(
+            stats.nested(own, self.sizes, counts, spread), stats.nested(other, self.sizes, counts, spread)
+        )
 
 
 class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
@@ -67,8 +63,7 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
 
     against: str
     role: Role
-    interleaved: bool
-    """Whether both were measured in the same rounds."""
+    interleaved: bool  # whether both were measured in the same rounds
     spread: Spread | None = None
     """How far equal processes differ there, as it was known then; None if it was not."""
     precision: Share = stats.PRECISION
@@ -117,14 +112,14 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
         if not self.interleaved or taken.size != len(self.own_samples_per_s):
             return None
         logs = np.log(self.own_samples_per_s) - np.log(self.other_samples_per_s)
-        clean, noisy = logs[taken <= stats.CLEAN], logs[taken > stats.CLEAN]
-        if min(clean.size, noisy.size) < stats.MIN_ROUNDS:
+        parts = [logs[taken <= stats.CLEAN], logs[taken > stats.CLEAN]]
+        if min(part.size for part in parts) < stats.MIN_ROUNDS:
             return None
-        rooms = [stats.nested(each, [each.size], np.ones(each.size)) for each in (clean, noisy)]
-        if abs(rooms[0].centre - rooms[1].centre) <= math.hypot(rooms[0].half, rooms[1].half):
+        quiet, noisy = (stats.nested(part, [part.size], np.ones(part.size)) for part in parts)
+        if abs(quiet.centre - noisy.centre) <= math.hypot(quiet.half, noisy.half):
             return None
-        first, second = (stats.judged(room.centre, room.half, stats.MIN_ROUNDS) for room in rooms)
-        return first, second
+        rounds = stats.MIN_ROUNDS
+        return stats.judged(quiet.centre, quiet.half, rounds), stats.judged(noisy.centre, noisy.half, rounds)
 
 
 def joined(before: Pairing, now: Pairing) -> Pairing:

@@ -42,7 +42,8 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
         counts = stats.weights(self.raw.disturbed, rates.size)
         spread = stats.ONE_PROCESS if self.simulated else stats.UNKNOWN
         own = stats.nested(np.log(rates), self.raw.sizes, counts, spread)
-        baseline, centre = self.pairing("baseline"), own.centre
+        baseline = self.pairing("baseline")
+        centre = own.centre
         if self.reference_samples_per_s and baseline:
             centre = math.log(self.reference_samples_per_s * baseline.ratio.ratio)
         rate = Estimate(*(math.exp(centre + offset) for offset in (0.0, -own.half, own.half)))
@@ -78,7 +79,8 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
     @property
     def ceiling_samples_per_s(self) -> float | None:
         """The compute-only rate: what the model could do if data were free."""
-        rate, efficiency = self.samples_per_s, self.pipeline_efficiency
+        rate = self.samples_per_s
+        efficiency = self.pipeline_efficiency
         return rate.value / efficiency if rate and efficiency else None
 
     @property
@@ -130,19 +132,22 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
 
     def _measured(self, values: list[float], on_device: Sequence[float] = ()) -> Values:
         """The values (one a step) after the warm-up, in the rounds that count; `on_device` if known."""
-        steps, blocks = np.array(values[self.raw.warmup_steps :]), self.raw.block_steps
-        steps = np.array(on_device) if len(on_device) == steps.size else steps
-        counts = clean(self.raw.disturbed, len(blocks))
-        return steps[np.repeat(counts, blocks)] if steps.size == sum(blocks) else steps
+        steps = np.array(values[self.raw.warmup_steps :])
+        if len(on_device) == steps.size:
+            steps = np.array(on_device)
+        blocks = self.raw.block_steps
+        if steps.size != sum(blocks):
+            return steps
+        return steps[np.repeat(clean(self.raw.disturbed, len(blocks)), blocks)]
 
 
 def continued(earlier: Run, now: Run) -> Run:
     """A run with the rounds of an earlier one of the same recipe before its own."""
-    raw, more = earlier.raw, now.raw
-    steps, waits = more.step_s[more.warmup_steps :], more.data_wait_s[more.warmup_steps :]
+    raw = earlier.raw
+    more = now.raw
     whole = Raw(
-        step_s=[*raw.step_s, *steps],
-        data_wait_s=[*raw.data_wait_s, *waits],
+        step_s=[*raw.step_s, *more.step_s[more.warmup_steps :]],
+        data_wait_s=[*raw.data_wait_s, *more.data_wait_s[more.warmup_steps :]],
         warmup_steps=raw.warmup_steps,
         device_step_s=[*raw.device_step_s, *more.device_step_s],
         block_samples_per_s=[*raw.block_samples_per_s, *more.block_samples_per_s],

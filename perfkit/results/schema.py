@@ -8,10 +8,8 @@ from perfkit import machine
 from perfkit.results.parity import Check
 from perfkit.results.rounds import Count, Duration, Pairing, Rate, RoundCount, Seconds, Share
 
-SCHEMA: Literal[2] = 2
-"""Version of what is stored."""
-AGAIN = "baseline_again"
-"""The stage that measures the baseline once more in another process: the A/A row."""
+SCHEMA: Literal[2] = 2  # version of what is stored
+AGAIN = "baseline_again"  # the stage that measures the baseline once more in another process: the A/A row
 
 Status = Literal["ok", "not_applicable", "failed", "cancelled"]
 
@@ -26,15 +24,12 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     """The model behind a simulated run, and how far off it has been; nothing of the run used a GPU."""
 
     gpu: str
-    host: str
-    """What loads, copies and launches: a virtual host."""
-    model: str
-    """Version of the model; `constants` is the digest of its constants."""
+    host: str  # what loads, copies and launches: a virtual host
+    model: str  # version of the model; `constants` is the digest of its constants
     constants: str
     band: Share
     """Error of samples/s to expect, as a fraction: that of kernel time, as far as kernels decide it."""
-    memory_band: Share | None = None
-    """Error of the peak memory to expect, as a fraction."""
+    memory_band: Share | None = None  # error of the peak memory to expect, as a fraction
     kernel_s: Seconds = 0.0
 
 
@@ -56,11 +51,9 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     """Where a recording comes from."""
 
     machine: dict[str, Any]
-    when: str
-    """UTC, ISO 8601."""
+    when: str  # UTC, ISO 8601
     command: str
-    commit: str | None = None
-    """Of perfkit."""
+    commit: str | None = None  # of perfkit
 
     def describe(self) -> str:
         """When it was recorded, and on which machine."""
@@ -75,18 +68,15 @@ class Raw(msgspec.Struct, frozen=True):
     warmup_steps: Count = 0
     device_step_s: list[Duration] = []
     """CUDA only: device time between the ends of successive measured steps, within each block."""
-    block_samples_per_s: list[Rate] = []
-    """One slice in each round."""
+    block_samples_per_s: list[Rate] = []  # one slice in each round
     ceiling_samples_per_s: list[Rate] = []
     """Slices on one batch that is already on the device, after the rounds of the first incarnation."""
     gpu_utilization_nvml: list[float] = []
     block_steps: list[Count] = []
     disturbed: list[Share] = []
     """For each round, the largest share of the cores that others took during one of its slices."""
-    incarnations: list[RoundCount] = []
-    """How many rounds each incarnation has; empty for one."""
-    further_warmup_s: list[list[Duration]] = []
-    """The steps of the warm-up of every further incarnation."""
+    incarnations: list[RoundCount] = []  # how many rounds each incarnation has; empty for one
+    further_warmup_s: list[list[Duration]] = []  # the steps of the warm-up of every further incarnation
 
     def __post_init__(self) -> None:
         if len(self.ceiling_samples_per_s) > len(self.block_samples_per_s):
@@ -96,7 +86,6 @@ class Raw(msgspec.Struct, frozen=True):
 
     @property
     def sizes(self) -> list[int]:
-        """How many rounds each incarnation has."""
         return self.incarnations or [len(self.block_samples_per_s)]
 
 
@@ -105,10 +94,8 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: Literal[2] = SCHEMA
     id: str
-    session: str
-    """Runs of one session were measured together, on one machine."""
-    created: str
-    """UTC, ISO 8601."""
+    session: str  # runs of one session were measured together, on one machine
+    created: str  # UTC, ISO 8601
     stage: str
     title: str = ""
     workload: str
@@ -131,17 +118,13 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     compile_s: Seconds | None = None
     peak_memory_bytes: Count | None = None
     peak_reserved_bytes: Count | None = None
-    batch_bytes_per_sample: Count | None = None
-    """Size of a sample in the batch that the loader hands over."""
+    batch_bytes_per_sample: Count | None = None  # size of a sample in the batch that the loader hands over
     simulated: Simulated | None = None
-    decision: Decision | None = None
-    """Whether the climb kept its stage; None where nothing was to be decided."""
-    origin: Provenance | None = None
-    """Of a run that is played from a recording."""
+    decision: Decision | None = None  # whether the climb kept its stage; None where nothing was to be decided
+    origin: Provenance | None = None  # of a run that is played from a recording
     script: str | None = None
     """The command of a user's script that trained; the recipe is then only what could be observed of it."""
-    facts: dict[str, str] = {}
-    """Further facts: precision policy, switches that were not applied and why."""
+    facts: dict[str, str] = {}  # further facts: precision policy, switches that were not applied and why
     warnings: list[str] = []
 
     def __post_init__(self) -> None:

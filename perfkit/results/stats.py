@@ -11,10 +11,8 @@ Values = np.ndarray[Any, np.dtype[np.float64]]
 MeasuredVerdict = Literal["faster", "slower", "no measurable difference", "undecided"]
 Verdict = MeasuredVerdict | Literal["predicted faster", "predicted slower", "too close to predict"]
 
-MIN_EFFECT = 0.01
-"""An effect below 1% is not called an effect, however narrow its interval."""
-MIN_ROUNDS = 5
-"""Fewer rounds never give a verdict: their interval means little."""
+MIN_EFFECT = 0.01  # an effect below 1% is not called an effect, however narrow its interval
+MIN_ROUNDS = 5  # fewer rounds never give a verdict: their interval means little
 ENDING_ROUNDS = 10
 """Measuring never ends after fewer rounds, however narrow their interval: a few come out close together by
 chance, and stopping there gives 88% coverage instead of 95% (Chow and Robbins 1965)."""
@@ -42,17 +40,14 @@ class Ratio(msgspec.Struct, frozen=True):
 
     @property
     def is_faster(self) -> bool:
-        """Whether the verdict is, or predicts, faster."""
         return self.verdict.endswith("faster")
 
     @property
     def is_slower(self) -> bool:
-        """Whether the verdict is, or predicts, slower."""
         return self.verdict.endswith("slower")
 
     @property
     def half_width(self) -> float:
-        """Half the interval's width / ratio."""
         return (self.high - self.low) / 2 / self.ratio
 
 
@@ -81,15 +76,12 @@ class Spread(NamedTuple):
     freedom: float
 
 
-LEAST_SPREAD = 0.005
-"""No number of pairs shows that equal processes do not differ at all."""
+LEAST_SPREAD = 0.005  # no number of pairs shows that equal processes do not differ at all
 UNKNOWN = Spread(0.02, 4)
 """Where no pair of equal processes was measured: they differed by 1.5% (204 groups of processes, two cores,
 torch 2.15), those with a loader worker by 4 to 7%."""
-ONE_PROCESS = Spread(0.0, UNKNOWN.freedom)
-"""Of rounds whose processes are the same, or were computed: nothing differs but the rounds."""
-WITH_WORKERS = Spread(0.04, 4)
-"""Of a training on a CPU with loader workers, which share its cores."""
+ONE_PROCESS = Spread(0.0, UNKNOWN.freedom)  # of rounds whose processes are the same, or were computed
+WITH_WORKERS = Spread(0.04, 4)  # of a training on a CPU with loader workers, which share its cores
 OF_SCRIPTS = Spread(0.03, 4)
 """Equal processes of a script differed by 2.1% (18 pairs of three small scripts, two cores, torch 2.15)."""
 
@@ -103,11 +95,9 @@ class Nested(NamedTuple):
     """A mean of logarithms, from rounds in several incarnations of the same processes."""
 
     centre: float
-    half: float
-    """Half of its 95% interval."""
+    half: float  # half of its 95% interval
     incarnations: int
-    rounds: float
-    """As many undisturbed ones would be worth as much."""
+    rounds: float  # as many undisturbed ones would be worth as much
 
 
 def weights(disturbed: Sequence[float], count: int) -> Values:
@@ -136,6 +126,8 @@ def nested(logs: Values, sizes: Sequence[int], counts: Values, spread: Spread = 
         counts: how much each round counts.
         spread: how far equal processes differ.
     """
+    from scipy import special
+
     parts = np.split(np.arange(logs.size), np.cumsum(sizes)[:-1])
     totals = np.array([counts[part].sum() for part in parts])
     means = np.array([np.average(logs[part], weights=counts[part]) for part in parts])
@@ -150,7 +142,8 @@ def nested(logs: Values, sizes: Sequence[int], counts: Values, spread: Spread = 
     seen = float(((means - centre) ** 2 / expected).sum())
     freedom = spread.freedom + len(parts) - 1
     excess = (spread.freedom + seen) / freedom
-    half = _student(freedom) * math.sqrt(excess * float(shares**2 @ expected))
+    student = float(special.stdtrit(freedom, 0.975))
+    half = student * math.sqrt(excess * float(shares**2 @ expected))
     return Nested(centre, half, len(parts), float(counts.sum()))
 
 
@@ -176,13 +169,6 @@ def judged(centre: float, half: float, rounds: int, precision: float = PRECISION
         elif half <= math.log1p(precision):
             verdict = "no measurable difference"
     return Ratio(math.exp(centre), math.exp(centre - half), math.exp(centre + half), verdict)
-
-
-def _student(freedom: float) -> float:
-    """Student's 97.5% quantile."""
-    from scipy import special
-
-    return float(special.stdtrit(freedom, 0.975))
 
 
 def widened(estimate: Estimate, band: float) -> Estimate:
@@ -215,8 +201,7 @@ class AAPair(NamedTuple):
     """Two equal processes that were measured together."""
 
     log_ratio: float
-    scatter: float
-    """Variance of `log_ratio` that the scatter of the rounds explains."""
+    scatter: float  # variance of `log_ratio` that the scatter of the rounds explains
 
 
 def aa_pair(own: Values, other: Values) -> AAPair:

@@ -21,8 +21,7 @@ from perfkit.results.run import Run
 from perfkit.results.schema import Decision
 from perfkit.results.stats import AAPair, Spread
 
-_VERSION = 4
-"""Of the tables, as `PRAGMA user_version`; a file of version 1 has 0 there."""
+_VERSION = 4  # of the tables, as `PRAGMA user_version`; a file of version 1 has 0 there
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runs (
     id TEXT PRIMARY KEY, created TEXT NOT NULL, session TEXT NOT NULL, workload TEXT NOT NULL,
@@ -45,7 +44,7 @@ CREATE TABLE IF NOT EXISTS aa_pairs (
 # Until version 4 noise said nothing of workers. Runs are read as they are.
 _FROM_OLDER = "DROP TABLE IF EXISTS noise; DROP TABLE IF EXISTS asked; DROP TABLE IF EXISTS aa_pairs;"
 _READ = """
-SELECT id, body, guess FROM runs WHERE NOT deleted AND (?1 IS NULL OR {})
+SELECT id, body FROM runs WHERE NOT deleted AND (?1 IS NULL OR {})
 ORDER BY created DESC, rowid DESC LIMIT ?2
 """
 _NEWEST_PAIRS = """
@@ -56,14 +55,6 @@ _DECIDED = """
 SELECT stage, kept, by, why, settings, body FROM decisions JOIN runs ON runs.id = run
 WHERE machine = ? AND place = ? AND NOT deleted
 """
-
-
-class Stored(NamedTuple):
-    """A run of the store, and the user's guess."""
-
-    run: Run
-    guess: float | None = None
-    """The speed-up that the user predicted."""
 
 
 class Decided(NamedTuple):
@@ -98,8 +89,7 @@ class RunStore:
         self._machine_id = machine_id
         self.problems: list[str] = []
         """What was left out when it was read, with the reason, each once; a reader may clear it."""
-        self.lost: list[str] = []
-        """What could not be written, with the reason."""
+        self.lost: list[str] = []  # what could not be written, with the reason
         with self._open() as database:
             (version,) = database.execute("PRAGMA user_version").fetchone()
             if version > _VERSION:
@@ -134,13 +124,13 @@ class RunStore:
         """Brings back every deleted run, with its guess and decision."""
         self._do("UPDATE runs SET deleted = 0")
 
-    def history(self, limit: int = 10_000, workload: str | None = None) -> list[Stored]:
+    def history(self, limit: int = 10_000, workload: str | None = None) -> list[Run]:
         """Stored runs, newest first, of a workload (all if None); `problems` says what is left out."""
         return self._read("workload = ?1", workload, limit)
 
     def runs(self, session: str | None = None) -> list[Run]:
         """The runs of a session, or of all, newest first; `problems` says what is left out."""
-        return [each.run for each in self._read("session = ?1", session)]
+        return self._read("session = ?1", session)
 
     def get(self, run_id: str) -> Run:
         """A run by its id, or by a prefix that no other id has; an `InvalidValue` where there is none."""
@@ -150,7 +140,7 @@ class RunStore:
             return read(matches.get(run_id) or next(iter(matches.values())), Run, f"run {run_id}")
         if not matches:
             raise InvalidValue(f"no run '{run_id}' in {self.path}", "`perfkit runs` lists them")
-        some = ", ".join([*matches][:5])
+        some = ", ".join(list(matches)[:5])
         raise InvalidValue(f"{len(matches)} runs begin with '{run_id}'", f"Give more of its id: {some} …")
 
     def guess(self, run_id: str) -> float | None:
@@ -233,15 +223,15 @@ class RunStore:
         except StoreError as problem:
             self.lost.append(f"the A/A noise was measured, but not stored: {problem}")
 
-    def _read(self, condition: str, value: str | None, limit: int = -1) -> list[Stored]:
-        """The rows, newest first; one that cannot be read is told, and does not hide the others."""
-        rows = []
-        for run_id, body, *marks in self._do(_READ.format(condition), (value, limit)):
+    def _read(self, condition: str, value: str | None, limit: int = -1) -> list[Run]:
+        """Runs, newest first; one that cannot be read is told, and does not hide the others."""
+        runs = []
+        for run_id, body in self._do(_READ.format(condition), (value, limit)):
             try:
-                rows.append(Stored(read(body, Run, f"run {run_id}"), *marks))
+                runs.append(read(body, Run, f"run {run_id}"))
             except StoreError as problem:
                 self._leave_out(f"left out: {problem}")
-        return rows
+        return runs
 
     def _leave_out(self, problem: str) -> None:
         if problem not in self.problems:

@@ -1,10 +1,8 @@
 """Runs and recordings that older versions of perfkit wrote, as this version writes them."""
 
+import itertools
 import math
 from typing import Any
-
-_FREEDOM, _QUANTILE = 4, 2.776
-"""Degrees of freedom of a noise bound of schema 1, and Student's 97.5% quantile for them."""
 
 
 def upgraded(data: dict[str, Any]) -> dict[str, Any]:
@@ -37,8 +35,9 @@ def _pairing(data: dict[str, Any]) -> dict[str, Any]:
     if further:
         parts = [{"disturbed": [], **part} for part in (data, *further)]
         for name in ("own_samples_per_s", "other_samples_per_s", "disturbed"):
-            data[name] = [value for part in parts for value in part[name]]
+            data[name] = list(itertools.chain.from_iterable(part[name] for part in parts))
         data["incarnations"] = [len(part["own_samples_per_s"]) for part in parts]
     if (bound := data.pop("noise", None)) is not None:
-        data.setdefault("spread", [math.log1p(bound) / _QUANTILE, _FREEDOM])
+        # A bound was Student's 97.5% quantile for 4 degrees of freedom times the standard deviation.
+        data.setdefault("spread", [math.log1p(bound) / 2.776, 4])
     return data

@@ -15,11 +15,9 @@ from perfkit.show.style import Figure
 class Cell(NamedTuple):
     """A number of a table, perhaps with an interval, and the function that writes it; a `str` is text."""
 
-    value: Any
-    """None is a missing number."""
+    value: Any  # None is a missing number
     format: Callable[[Any], str] = str
-    absent: str = "n/a"
-    """The text in place of a missing number."""
+    absent: str = "n/a"  # the text in place of a missing number
 
     def __str__(self) -> str:
         return self.absent if self.value is None else self.format(self.value)
@@ -34,7 +32,6 @@ class Col(NamedTuple):
     format: Callable[[Any], str] = str
 
     def cell(self, thing: Any) -> Cell | str:
-        """The cell of one thing."""
         value = attrgetter(self.get)(thing) if isinstance(self.get, str) else self.get(thing)
         return value if isinstance(value, Cell | str) else Cell(value, self.format)
 
@@ -45,28 +42,22 @@ class Table(NamedTuple):
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell | str]]
     title: str = ""
-    note: str = ""
-    """What a reader must know about the table; without rows, why there are none."""
+    note: str = ""  # what a reader must know about the table; without rows, why there are none
 
     @property
     def numeric(self) -> list[bool]:
         """For each column, whether it holds numbers and no text: such a column is set flush right."""
-        columns = [{type(cell) for cell in column if cell != ""} for column in zip(*self.rows, strict=True)]
-        return [at > 0 and kinds == {Cell} for at, kinds in enumerate(columns)]
+        found = []
+        for at, column in enumerate(zip(*self.rows, strict=True)):
+            kinds = {type(cell) for cell in column if cell != ""}
+            found.append(at > 0 and kinds == {Cell})
+        return found
 
 
 def tabulate(
     columns: Sequence[Col], things: Sequence[Any], title: str = "", note: str = "", none: str = "none"
 ) -> Table:
-    """A table with a row for each thing.
-
-    Args:
-        columns: the first one names the thing.
-        things: any objects.
-        title: above the table.
-        note: what a reader must know about the table.
-        none: why there are no rows, where there are none.
-    """
+    """A table with a row for each thing; the first column names it. `none`: the note if there are no rows."""
     rows = [[column.cell(thing) for column in columns] for thing in things]
     return Table([column.head for column in columns], rows, title, note if rows else none)
 
@@ -118,7 +109,7 @@ def find(contents: Iterable[Content], kind: type[Part], name: str = "") -> Part:
     for called, part in parts.items():
         if called.lower().startswith(name.lower()):
             return part
-    raise one_of(name, [*parts], kind.__name__.lower())
+    raise one_of(name, list(parts), kind.__name__.lower())
 
 
 def _walk(contents: Iterable[Content]) -> Iterator[Content]:

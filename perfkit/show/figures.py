@@ -33,7 +33,9 @@ def step_time(runs: Sequence[Run]) -> Figure:
     """A step of each run as timelines of loader and host, all for the same number of samples."""
     runs = sentences.stages(runs)
     samples = max((max(1, run.samples_per_step) for run in runs if run.step_s), default=0)
-    rows = [row for run in runs for row in _timeline(run, samples)]
+    rows: list[Row] = []
+    for run in runs:
+        rows += _timeline(run, samples)
     unit = f"ms for {samples:,} samples, medians"
     return _figure("step_time", "Where a step's time goes", runs, rows, unit)
 
@@ -43,26 +45,35 @@ def _timeline(run: Run, samples: int) -> list[Row]:
     if not run.step_s:
         words = sentences.outcome(run) or "the time of a step is not known"
         return [Row("", (), f"{sentences.name(run)}: {words}")]
-    share, busy, workers = run.data_wait_share, sentences.busy_share(run), run.recipe.get("workers")
-    words = f"{sentences.name(run)}: {sentences.step_time(run)} a step"
-    words += "" if share is None else f", {units.percent(share)} waits for data"
-    words += "" if busy is None else f", device busy {units.percent(busy)} of it"
-    words += f", {units.plural(int(workers), 'worker')}" if workers else ""
     scale = 1e3 * samples / max(1, run.samples_per_step)
     step = Estimate(*(scale * value for value in msgspec.structs.astuple(run.step_s)))
-    rows, end, wait = [Row("", (), words)], step.value, (share or 0.0) * step.value
-    if workers == 0:
+    wait = (run.data_wait_share or 0.0) * step.value
+    rows = [Row("", (), _step_in_words(run))]
+    if run.recipe.get("workers") == 0:
         rows.append(Row("loader", [(wait, style.LOADS)]))
     host = "host and device" if run.device == "cpu" else "host"
-    rows.append(Row(host, [(wait, style.WAITS), (end - wait, _REST)], interval=step))
+    rows.append(Row(host, [(wait, style.WAITS), (step.value - wait, _REST)], interval=step))
     return rows
+
+
+def _step_in_words(run: Run) -> str:
+    words = f"{sentences.name(run)}: {sentences.step_time(run)} a step"
+    if run.data_wait_share is not None:
+        words += f", {units.percent(run.data_wait_share)} waits for data"
+    if (busy := sentences.busy_share(run)) is not None:
+        words += f", device busy {units.percent(busy)} of it"
+    if workers := run.recipe.get("workers"):
+        words += f", {units.plural(int(workers), 'worker')}"
+    return words
 
 
 def throughput(runs: Sequence[Run]) -> Figure:
     """A bar for each stage with its interval; a line climbs through a ladder's, dropped stages are hollow."""
-    rows, is_ladder = list[Row](), any(run.decision for run in runs)
+    rows: list[Row] = []
+    is_ladder = any(run.decision for run in runs)
     for run in runs:
-        rate, name = run.samples_per_s, sentences.name(run)
+        rate = run.samples_per_s
+        name = sentences.name(run)
         if rate is None:
             rows.append(Row(name, (), units.wrapped(sentences.outcome(run), 44, 2)))
             continue

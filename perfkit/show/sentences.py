@@ -16,15 +16,13 @@ from perfkit.results.stats import MIN_EFFECT, Ratio
 from perfkit.show import units
 from perfkit.show.units import clean
 
-_NOTICEABLE = 0.05
-"""Blocks vary by a few percent."""
+_NOTICEABLE = 0.05  # blocks vary by a few percent
 
 SIGNS = {"faster": "▲", "slower": "▼", "no measurable difference": "≈", "undecided": "?",
          "predicted faster": "△", "predicted slower": "▽",
          "too close to predict": "◇"}  # fmt: skip
 """Of the verdicts, for those who do not see colours."""
-DISTURBED = "!"
-"""With a rate that other programs disturbed: a remark, and never the verdict."""
+DISTURBED = "!"  # with a rate that other programs disturbed: a remark, and never the verdict
 
 
 def name(run: Run) -> str:
@@ -82,10 +80,11 @@ def pair(runs: Sequence[Run]) -> tuple[list[Run], Ratio | None]:
     measured = {run.id: run for run in stages(runs) if run.samples_per_s}
     for run in reversed(measured.values()):
         for role in ("baseline", "previous"):
-            pairing, ratio = run.pairing(role), run.speedup(role)
+            pairing = run.pairing(role)
+            ratio = run.speedup(role)
             if pairing and ratio and pairing.against in measured:
                 return [measured[pairing.against], run], ratio
-    return [*measured.values()], None
+    return list(measured.values()), None
 
 
 def headline(runs: Sequence[Run]) -> str:
@@ -105,13 +104,7 @@ def verdicts(runs: Sequence[Run]) -> list[str]:
 
 
 def verdict(run: Run, before: Run | None = None, ratio: Ratio | None = None) -> str:
-    """Did it help here, and why?
-
-    Args:
-        run: any run.
-        before: the run that it is compared with.
-        ratio: how they compare; as they were measured if None.
-    """
+    """Did it help here, and why? `ratio` is to the run `before`; as it was measured if None."""
     ratio = ratio or run.speedup("baseline" if run.is_again else "previous")
     broken = [f"{clean(check.name)}: {clean(check.evidence)}" for check in run.mechanism if not check.ok]
     if run.samples_per_s is None:
@@ -119,15 +112,22 @@ def verdict(run: Run, before: Run | None = None, ratio: Ratio | None = None) -> 
     elif broken:
         text = f"the switch is not in effect ({'; '.join(broken)}), so the numbers say nothing about it"
     elif ratio is None:
-        share, ceiling = run.data_wait_share, run.ceiling_samples_per_s
-        text = f"{rate(run)} samples/s"
-        text += f"; {units.percent(share)} of the step waits for data" if share is not None else ""
-        text += f"; on a cached batch, with no loading, {units.number(ceiling)} samples/s" if ceiling else ""
+        text = _alone(run)
     elif run.is_again:
         text = f"{units.ratio(ratio)} of the baseline, the same recipe in a second process"
     else:
         text = "; ".join([result(ratio) + _open(ratio), *reasons(run, before)])
     return f"{name(run)}: {text}."
+
+
+def _alone(run: Run) -> str:
+    """What a run shows that is compared with nothing."""
+    text = f"{rate(run)} samples/s"
+    if run.data_wait_share is not None:
+        text += f"; {units.percent(run.data_wait_share)} of the step waits for data"
+    if ceiling := run.ceiling_samples_per_s:
+        text += f"; on a cached batch, with no loading, {units.number(ceiling)} samples/s"
+    return text
 
 
 def _open(ratio: Ratio) -> str:
@@ -149,14 +149,17 @@ def reasons(run: Run, before: Run | None) -> list[str]:
     if run.data_wait_share is not None and before.data_wait_share is not None:
         waits = _moved(before.data_wait_share, run.data_wait_share, 1.0, units.percent)
         facts.append(f"waiting for data {waits} of the step")
-    if (had := before.ceiling_samples_per_s) and (has := run.ceiling_samples_per_s):
-        facts.append(f"compute only: {units.number(had)} → {units.number(has)} samples/s")
+    ceilings = (before.ceiling_samples_per_s, run.ceiling_samples_per_s)
+    if all(ceilings):
+        was, now = map(units.number, ceilings)
+        facts.append(f"compute only: {was} → {now} samples/s")
     if run.simulated and before.simulated:
         kernels = before.simulated.kernel_s / (before.samples_per_step or 1)
         after = run.simulated.kernel_s / (run.samples_per_step or 1)
         facts.append(f"the kernels' time for a sample {_moved(kernels, after, kernels, units.duration)}")
-    if (held := before.peak_memory_bytes) and run.peak_memory_bytes:
-        facts.append(f"peak memory {_moved(held, run.peak_memory_bytes, held, units.size)}")
+    peak = before.peak_memory_bytes
+    if peak and run.peak_memory_bytes:
+        facts.append(f"peak memory {_moved(peak, run.peak_memory_bytes, peak, units.size)}")
     return facts
 
 
@@ -175,7 +178,8 @@ def training(run: Run, before: Run | None, proof: Parity | None = None) -> str:
         return f"{units.NOT_AVAILABLE}: a simulated device computes no numbers"
     if before is None or not (run.losses and before.losses):
         return f"{units.NOT_AVAILABLE}: the losses of both sides are not known"
-    recipe, other = Recipe.from_dict(run.recipe), Recipe.from_dict(before.recipe)
+    recipe = Recipe.from_dict(run.recipe)
+    other = Recipe.from_dict(before.recipe)
     exact = exactness(recipe, other, run.device)
     check = parity.losses(run.losses, before.losses, exact, recipe.amp != "off")
     if exact == "changes training":

@@ -20,33 +20,29 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 # Okabe & Ito 2008: distinct with any colour vision. Each use has a hatch or a label too.
-BLUE, SKY, GREEN, ORANGE = "#0072b2", "#56b4e9", "#009e73", "#e69f00"
-VERMILLION, PURPLE, YELLOW, GREY = "#d55e00", "#cc79a7", "#f0e442", "#999999"
+BLUE = "#0072b2"
+SKY = "#56b4e9"
+GREEN = "#009e73"
+ORANGE = "#e69f00"
+VERMILLION = "#d55e00"
+PURPLE = "#cc79a7"
+YELLOW = "#f0e442"
+GREY = "#999999"
 
-_INK, _PAPER = {False: "#212223", True: "#dedfe1"}, {False: "#ffffff", True: "#16181c"}
+_PAPER = {False: "#ffffff", True: "#16181c"}
+_INK = {False: "#212223", True: "#dedfe1"}
 """By whether the page is dark. The inks occur nowhere else, so that SVG can follow its page's colour."""
 _INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color",
           "patch.edgecolor")  # fmt: skip
 _LOOK = {
-    "font.size": 9.0,
-    "figure.titlesize": 12.0,
-    "figure.titleweight": "bold",
-    "axes.facecolor": "none",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "grid.alpha": 0.15,
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "legend.borderaxespad": 0.2,
-    "legend.columnspacing": 1.2,
+    "font.size": 9.0, "figure.titlesize": 12.0, "figure.titleweight": "bold",
+    "axes.facecolor": "none", "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
+    "grid.alpha": 0.15, "grid.linewidth": 0.6,
+    "legend.frameon": False, "legend.borderaxespad": 0.2, "legend.columnspacing": 1.2,
     "legend.handlelength": 1.6,
-    "patch.force_edgecolor": True,
-    "patch.linewidth": 0.7,
-    "text.parse_math": False,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "perfkit",
-}
+    "patch.force_edgecolor": True, "patch.linewidth": 0.7,
+    "text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "perfkit",
+}  # fmt: skip
 WIDTH = 8.2
 _lock = threading.RLock()
 """matplotlib's settings belong to the process; figures may be drawn in several threads."""
@@ -71,8 +67,12 @@ class Look(NamedTuple):
     hatch: str = ""
 
 
-LOADS, WAITS, AHEAD = Look("loads", GREEN, "\\\\"), Look("waits", ORANGE, "///"), Look("is ahead", GREY)
-LAUNCHES, COPIES, COMPUTES = Look("launches", SKY), Look("copies", PURPLE), Look("computes", BLUE)
+LOADS = Look("loads", GREEN, "\\\\")
+WAITS = Look("waits", ORANGE, "///")
+AHEAD = Look("is ahead", GREY)
+LAUNCHES = Look("launches", SKY)
+COPIES = Look("copies", PURPLE)
+COMPUTES = Look("computes", BLUE)
 """The parts of a step, in every picture of one: lanes, bars, timelines, and the page of a pipeline."""
 
 
@@ -80,29 +80,27 @@ class Row(NamedTuple):
     """A line of a figure. Without a label it is a heading."""
 
     label: str
-    pieces: Sequence[tuple[float, Look]] = ()
-    """The parts of its bar from 0 on, each with its width."""
+    pieces: Sequence[tuple[float, Look]] = ()  # the parts of its bar from 0 on, each with its width
     text: str = ""
     """The numbers, or why there are none: at the right, or in the place of the bars if no bar has any."""
-    interval: Estimate | None = None
-    """Marked on the bar."""
-    climbs: bool = False
-    """Whether the figure's line goes through the end of its bar."""
+    interval: Estimate | None = None  # marked on the bar
+    climbs: bool = False  # whether the figure's line goes through the end of its bar
+
+    @property
+    def has_bar(self) -> bool:
+        return any(width for width, _ in self.pieces)
 
 
 class Figure(NamedTuple):
     """A picture of rows with bars, above an axis; it is drawn when a page needs it."""
 
-    name: str
-    """What code calls it by."""
+    name: str  # what code calls it by
     title: str
     rows: Sequence[Row]
-    unit: str
-    """Of the axis."""
+    unit: str  # of the axis
     nothing: str = "Nothing of this was measured."
     """In the place of rows without a single bar; what a picture of `drawn` shows, in words."""
-    drawn: "Callable[[], Drawing] | None" = None
-    """Draws something else than rows."""
+    drawn: "Callable[[], Drawing] | None" = None  # draws something else than rows
 
     @property
     def alt(self) -> str:
@@ -144,7 +142,7 @@ class Figure(NamedTuple):
             drawing = self.drawn()
             drawing.suptitle(wrapped(self.title, 74, 2), x=0.01, ha="left")
             return drawing
-        is_empty = not any(width for row in self.rows for width, _ in row.pieces)
+        is_empty = not any(row.has_bar for row in self.rows)
         has_numbers = any(row.text and row.pieces for row in self.rows)
         height = 1.25 + 0.43 * len(self.rows) if has_numbers else 1.05 + 0.21 * len(self.rows)
         drawing = Drawing((WIDTH, 1.2 if is_empty else height))
@@ -152,12 +150,18 @@ class Figure(NamedTuple):
         drawing.suptitle(wrapped(self.title, 74, 2), x=0.01, ha="left")
         if is_empty:
             drawing.text(0.5, 0.4, wrapped(self.nothing, 90, 4), ha="center", va="center")
-            return drawing
-        ax, bars = drawing.add_subplot(), dict[str, Any]()
+        else:
+            self._draw_rows(drawing.add_subplot(), has_numbers)
+        return drawing
+
+    def _draw_rows(self, ax: Any, has_numbers: bool) -> None:
+        """Draws the rows and their axis; numbers are at the right of the bars, other words in their place."""
+        bars: dict[str, Any] = {}
         for at, row in enumerate(self.rows):
-            x, line = (1.01, row.text) if has_numbers else (0.01, wrapped(row.text, 86, 1))
+            words = row.text if has_numbers else wrapped(row.text, 86, 1)
             weight = "normal" if row.label else "bold"
-            ax.text(x, at, line, transform=ax.get_yaxis_transform(), va="center", weight=weight)
+            x = 1.01 if has_numbers else 0.01
+            ax.text(x, at, words, transform=ax.get_yaxis_transform(), va="center", weight=weight)
             end = 0.0
             for width, look in row.pieces:
                 if width > 0:
@@ -166,8 +170,10 @@ class Figure(NamedTuple):
             if row.interval:
                 ends = [row.interval.low, row.interval.high]
                 ax.plot(ends, [at, at], "|-", color=ax.xaxis.label.get_color(), linewidth=1.4, markersize=8)
-        if climb := [(row.pieces[0][0], at) for at, row in enumerate(self.rows) if row.climbs]:
-            ax.plot(*zip(*climb, strict=True), "o-", color=BLUE, linewidth=2, markersize=4, zorder=3)
+        climb = [at for at, row in enumerate(self.rows) if row.climbs]
+        if climb:
+            ends = [self.rows[at].pieces[0][0] for at in climb]
+            ax.plot(ends, climb, "o-", color=BLUE, linewidth=2, markersize=4, zorder=3)
         ax.set_yticks(range(len(self.rows)), [wrapped(row.label, 25, 2) for row in self.rows])
         ax.tick_params(axis="y", length=0)
         ax.set(xlabel=self.unit, ylim=(len(self.rows) - 0.45, -0.55))
@@ -176,5 +182,6 @@ class Figure(NamedTuple):
         ax.locator_params(axis="x", nbins=6)
         ax.xaxis.set_major_formatter("{x:,g}")
         if bars:
-            ax.legend([*bars.values()], [*bars], loc="lower left", bbox_to_anchor=(0, 1), ncols=len(bars))
-        return drawing
+            ax.legend(
+                list(bars.values()), list(bars), loc="lower left", bbox_to_anchor=(0, 1), ncols=len(bars)
+            )

@@ -9,19 +9,13 @@ from perfkit import machine
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
 from perfkit.results.stats import Ratio
-from perfkit.results.store import Stored
 from perfkit.show import figures, sentences, units
 from perfkit.show.document import Bullets, Cell, Code, Col, Content, Notice, Section, Table, tabulate
 from perfkit.show.sentences import SIGNS, about, name
 
 
 def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> list[Content]:
-    """The report of a session.
-
-    Args:
-        runs: in the order of the ladder.
-        scripts: the training scripts of runs, by their ids.
-    """
+    """The report of a session, whose runs are in the order of the ladder; `scripts` are by a run's id."""
     sources = scripts or {}
     codes = [Section(name(run), [Code(sources[run.id])]) for run in runs if run.id in sources]
     return [
@@ -50,7 +44,8 @@ def summary(runs: Sequence[Run]) -> list[str]:
     fields = ("workload", "preset", "device", "seed", "session", "created")
     settings = {name: getattr(first, name) for name in fields} | first.options
     facts = " · ".join(f"{name} {value}" for name, value in settings.items() if value != "")
-    return [*filter(None, (machine.describe(first.machine), facts, sentences.headline(runs)))]
+    lines = (machine.describe(first.machine), facts, sentences.headline(runs))
+    return [line for line in lines if line]
 
 
 def ladder(runs: Sequence[Run]) -> Table:
@@ -132,7 +127,6 @@ def notes(runs: Sequence[Run]) -> Bullets:
 
 
 def _facts(run: Run) -> list[str]:
-    """What else is known of a run, a line each."""
     lines = [run.decision.describe()] if run.decision and run.decision.why else []
     lines += [f"command: {run.script}"] if run.script else []
     return [*lines, *map(": ".join, run.facts.items())]
@@ -153,7 +147,8 @@ def checks(title: str, results: Sequence[Check]) -> Table:
 def proof(runs: Sequence[Run]) -> Table:
     """What proves the switches that each stage changes, and what fails; how many other checks passed."""
     measured = [run for run in sentences.stages(runs) if run.status == "ok"]
-    rows, passed = list[Check](), 0
+    rows: list[Check] = []
+    passed = 0
     for run in measured:
         before = run.previous(runs) or measured[0]
         for check in run.mechanism:
@@ -174,14 +169,14 @@ def parity(result: Parity) -> list[Content]:
     return [checks("Parity", result.checks), result.describe()]
 
 
-def stored(history: Sequence[Stored]) -> Table:
+def stored(history: Sequence[Run]) -> Table:
     """Stored runs, a row each."""
     columns = (
-        Col("id", "run.id"),
-        Col("name", lambda stored: name(stored.run)),
-        Col("samples/s", lambda stored: rate(stored.run)),
-        Col("workload", lambda stored: stored.run.workload.rpartition(":")[2]),
-        Col("session", "run.session"),
-        Col("preset", "run.preset"),
+        Col("id", "id"),
+        Col("name", name),
+        Col("samples/s", rate),
+        Col("workload", lambda run: run.workload.rpartition(":")[2]),
+        Col("session", "session"),
+        Col("preset", "preset"),
     )
     return tabulate(columns, history, none="no run is stored yet: perfkit run measures some")

@@ -2,8 +2,9 @@
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 from rich import box
 from rich.cells import cell_len
@@ -16,12 +17,9 @@ from perfkit.show.document import Bullets, Code, Content, Notice, Section, Table
 from perfkit.show.style import Figure
 from perfkit.show.units import clean
 
-_PIPE_WIDTH = 120
-"""Characters in a line where the output is a pipe or a file."""
-_BETWEEN = 2
-"""Blanks between columns."""
-_UNBROKEN = 24
-"""Longer words (kernel names, paths) are broken where they must be."""
+_PIPE_WIDTH = 120  # characters in a line where the output is a pipe or a file
+_BETWEEN = 2  # blanks between columns
+_UNBROKEN = 24  # longer words (kernel names, paths) are broken where they must be
 
 
 def show(contents: Iterable[Content], to_stderr: bool = False) -> None:
@@ -64,7 +62,7 @@ def _parts(contents: Iterable[Content], width: int, figures: bool) -> Iterator[R
             case Table():
                 yield from _table(content, width)
             case Section(folded=False):
-                if parts := [*_parts(content.contents, width, figures)]:
+                if parts := list(_parts(content.contents, width, figures)):
                     yield Text(f"\n{clean(content.title)}", style="bold")
                     yield from parts
 
@@ -83,20 +81,11 @@ def _table(table: Table, width: int) -> Iterator[RenderableType]:
     if not table.rows:
         yield _wrapped(": ".join(filter(None, (table.title, table.note or "none"))))
         return
-    heads, least, most = [*map(clean, table.columns)], list[int](), list[int]()
-    rows = [[*map(clean, row)] for row in table.rows]
-    for at, (head, numeric, *texts) in enumerate(zip(heads, table.numeric, *rows, strict=True)):
-        unbroken = texts if numeric or at == 0 else " ".join(texts).split()
-        longest = max(map(cell_len, [*head.split(), *unbroken]), default=1)
-        least.append(longest if numeric else min(longest, _UNBROKEN))
-        most.append(longest if numeric else max(map(cell_len, [head, *texts])))
-    space = width + _BETWEEN
-    count = max(2, sum(used <= space for used in accumulate(few + _BETWEEN for few in least)))
-    # rich would cut off what does not fit, and break words where it need not.
-    for limit in range(max(most), 0, -1):
-        widths = [max(few, min(many, limit)) for few, many in zip(least, most, strict=True)][:count]
-        if sum(widths) + _BETWEEN * len(widths) <= space:
-            break
+    heads = [clean(head) for head in table.columns]
+    rows = [[clean(cell) for cell in row] for row in table.rows]
+    columns = [_column(heads, rows, at, numeric) for at, numeric in enumerate(table.numeric)]
+    widths = _fitting(columns, width)
+    count = len(widths)
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for head, numeric, wide in zip(heads, table.numeric, widths, strict=False):
         grid.add_column(Text(head), overflow="fold", width=wide, justify="right" if numeric else "left")
@@ -106,5 +95,39 @@ def _table(table: Table, width: int) -> Iterator[RenderableType]:
         yield Text()
         yield _wrapped(table.title, style="italic")
     yield grid
-    missing = f"Too narrow for: {', '.join(heads[count:])}." if heads[count:] else ""
-    yield from (_wrapped(note, style="dim") for note in (table.note, missing) if note)
+    if table.note:
+        yield _wrapped(table.note, style="dim")
+    if heads[count:]:
+        yield _wrapped(f"Too narrow for: {', '.join(heads[count:])}.", style="dim")
+
+
+class _Column(NamedTuple):
+    """How wide a column may be: without breaking a word that need not break, and with nothing broken."""
+
+    least: int
+    most: int
+
+
+def _column(heads: Sequence[str], rows: Sequence[Sequence[str]], at: int, numeric: bool) -> _Column:
+    texts = [row[at] for row in rows]
+    unbroken = texts if numeric or at == 0 else " ".join(texts).split()
+    longest = max(map(cell_len, [*heads[at].split(), *unbroken]), default=1)
+    if numeric:
+        return _Column(longest, longest)
+    return _Column(min(longest, _UNBROKEN), max(map(cell_len, [heads[at], *texts])))
+
+
+def _fitting(columns: Sequence[_Column], width: int) -> list[int]:
+    """The widths of the first columns, as many as fit, but two at least; the widest are narrowed.
+
+    Left to itself, rich would cut off what does not fit, and break words where it need not.
+    """
+    space = width + _BETWEEN
+    used = list(accumulate(column.least + _BETWEEN for column in columns))
+    count = max(2, sum(end <= space for end in used))
+    limit = max(column.most for column in columns)
+    while True:
+        widths = [max(column.least, min(column.most, limit)) for column in columns[:count]]
+        if limit <= 1 or sum(widths) + _BETWEEN * len(widths) <= space:
+            return widths
+        limit -= 1

@@ -30,8 +30,10 @@ def number(value: float | None, like: float | None = None) -> str:
     """A number with three digits or all of its whole part; `like` gives the digits instead of the value."""
     if value is None:
         return NOT_AVAILABLE
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("∞" if value > 0 else "-∞")
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
     size = float(f"{abs(value if like is None else like):.3g}")  # 9.999 has the digits of 10
     if not math.isfinite(size) or size >= 100 or size == 0:
         return f"{value:,.0f}"

@@ -81,15 +81,16 @@ class _Climb:
         # Where measuring costs nothing, each stage is built on the one before it.
         names = plan.ladder.stages
         self._groups = catalogue.groups(names) if source.is_costly else [[name] for name in names]
-        self._base = self._kept = rungs.first(plan, source.target)
+        self._base = rungs.first(plan, source.target)
+        self._kept = self._base
         self._base_run: Run | None = None
         self._kept_run: Run | None = None
         """The run of what is kept; None until it is measured: the baseline, or several stages together."""
-        self._newest: list[Run] = []
-        """The runs of the stages that were kept last, all of one group."""
+        self._newest: list[Run] = []  # the runs of the stages that were kept last, all of one group
         self._below: list[Rounds] = []
         """The rounds of every stage that is kept, each with those of what was kept before its group."""
-        self._began, self._limit_s = time.monotonic(), plan.rule.limit_s
+        self._began = time.monotonic()
+        self._limit_s = plan.rule.limit_s
 
     def runs(self) -> Iterator[Run]:
         """Measures one group after the other, then the end; the run of the baseline comes first."""
@@ -101,86 +102,109 @@ class _Climb:
         if self._kept is not self._base and _repeats(self._source):
             yield from self._end()
 
+    def _stage(self, name: str) -> Stage:
+        """A stage on top of what is kept."""
+        plan = self._source.plan
+        return rungs.stage_of(plan, self._source.target, name, self._kept.recipe, plan.ladder.changes)
+
     def _candidates(self, number: int) -> list[Stage]:
         """The stages of a group, each on top of what is kept, and those that are two of them at once."""
-        plan, target, kept = self._source.plan, self._source.target, self._kept.recipe
-        names, changes = self._groups[number], plan.ladder.changes
-        stages = [rungs.stage_of(plan, target, name, kept, changes) for name in names]
+        plan = self._source.plan
+        found = [self._stage(name) for name in self._groups[number]]
         if plan.rule.rounds < stats.MIN_ROUNDS:  # no verdict could tell which of them to keep
-            return stages
-        acting = {stage.name for stage in stages if not stage.reason}
+            return found
+        acting = {stage.name for stage in found if not stage.reason}
         for name, parts in catalogue.TOGETHER.items():
             if acting.issuperset(parts) and name not in plan.ladder.stages:
-                stages.append(rungs.stage_of(plan, target, name, kept, changes))
-        return stages
+                found.append(self._stage(name))
+        return found
 
     def _group(self, number: int) -> Iterator[Run]:
-        source, candidates = self._source, self._candidates(number)
+        source = self._source
+        candidates = self._candidates(number)
         if self._base_run and all(stage.reason for stage in candidates):  # nothing is measured again for them
             yield from source.measure(candidates, source.plan.rule)
             return
         is_plain = source.is_costly or self._kept is self._base
         references = [self._kept] if is_plain else [self._base, self._kept]
-        with source.progress.part(number, len(self._groups) + 1):
-            found = source.measure([*references, *candidates], self._rule(number))
-        before, runs = found[len(references) - 1], found[len(references) :]
-        base = self._base_run = self._base_run or before
+        rule, later_s = self._rule(number)
+        with source.progress.part(number, len(self._groups) + 1, later_s):
+            found = source.measure([*references, *candidates], rule)
+        before = found[len(references) - 1]
+        runs = found[len(references) :]
+        if self._base_run is None:
+            self._base_run = before
         if self._kept_run is None:
+            self._kept_run = before
             yield before
-        kept = self._kept_run = self._kept_run or before
         if any(run.disturbed is not None for run in runs):
             self._limit_s = source.plan.rule.noisy_limit_s
-        runs = _chosen([self._judged(run, kept, base) for run in runs])
+        runs = _chosen([self._judged(run, self._kept_run, self._base_run) for run in runs])
         self._keep(candidates, runs)
         yield from runs
 
     def _judged(self, run: Run, kept: Run, base: Run) -> Run:
         """A run of a group with its decision, compared with what is kept and with the baseline."""
-        plan, rate, pairings, decision = self._source.plan, base.samples_per_s, [], None
         against = {"previous": kept.id, "baseline": base.id}
+        pairings = []
         for pairing in run.pairings:  # a baseline not measured again is reached by the ratios below
-            via = self._below if pairing.role == "baseline" else []
-            pairings.append(structs.replace(pairing, against=against[pairing.role], via=[*via]))
-        if ratio := run.speedup("previous"):
-            if run.stage in plan.ladder.keep or plan.rule.rounds < stats.MIN_ROUNDS:
-                decision = Decision(True, "plan")
-            else:
-                decision = Decision(ratio.is_faster, "climb", "" if ratio.is_faster else ratio.verdict)
-        reference = rate.value if rate and self._source.is_costly else None
-        return structs.replace(run, pairings=pairings, reference_samples_per_s=reference, decision=decision)
+            via = list(self._below) if pairing.role == "baseline" else []
+            pairings.append(structs.replace(pairing, against=against[pairing.role], via=via))
+        rate = base.samples_per_s if self._source.is_costly else None
+        return structs.replace(
+            run,
+            pairings=pairings,
+            reference_samples_per_s=rate.value if rate else None,
+            decision=self._decision(run),
+        )
+
+    def _decision(self, run: Run) -> Decision | None:
+        """Whether a stage is kept; None if it was not compared."""
+        plan = self._source.plan
+        ratio = run.speedup("previous")
+        if ratio is None:
+            return None
+        if run.stage in plan.ladder.keep or plan.rule.rounds < stats.MIN_ROUNDS:
+            return Decision(True, "plan")
+        return Decision(ratio.is_faster, "climb", "" if ratio.is_faster else ratio.verdict)
 
     def _keep(self, candidates: Sequence[Stage], runs: Sequence[Run]) -> None:
         """Has the next group built on the stages of this one that were kept."""
-        pairs = zip(candidates, runs, strict=True)
-        kept = [(stage, run) for stage, run in pairs if run.decision and run.decision.kept]
-        parts = [part for stage, _ in kept for part in catalogue.TOGETHER.get(stage.name, ())]
-        kept = [(stage, run) for stage, run in kept if stage.name not in parts]  # a plan may keep them, too
+        kept = {run.stage: run for run in runs if run.decision and run.decision.kept}
+        for name in list(kept):
+            for part in catalogue.TOGETHER.get(name, ()):  # a plan may keep it, too
+                kept.pop(part, None)
         if not kept:
             return
-        self._kept = _together(self._kept, [stage for stage, _ in kept])
-        self._newest = [run for _, run in kept]
+        self._kept = _together(self._kept, [stage for stage in candidates if stage.name in kept])
+        self._newest = list(kept.values())
         self._kept_run = self._newest[0] if len(kept) == 1 else None
-        for run in self._newest:
-            if self._source.is_costly and (pairing := run.pairing("previous")):
-                self._below.append(pairing.rounds)
+        if self._source.is_costly:
+            pairings = [run.pairing("previous") for run in self._newest]
+            self._below += [pairing.rounds for pairing in pairings if pairing]
 
     def _end(self) -> Iterator[Run]:
         """Measures everything kept against the baseline, and the baseline against itself."""
-        source, count = self._source, len(self._groups)
+        source = self._source
+        count = len(self._groups)
         final = replace(self._kept, name=KEPT, title="everything kept, measured again")
-        with source.progress.part(count, count + 1):
-            _, *runs = source.measure([self._base, final, rungs.again(self._base)], self._rule(count))
+        rule, later_s = self._rule(count)
+        with source.progress.part(count, count + 1, later_s):
+            _, *runs = source.measure([self._base, final, rungs.again(self._base)], rule)
         assert self._base_run
         base = self._base_run.samples_per_s
         for run in runs:
             newest = [] if run.is_again else self._newest
-            pairings = [structs.replace(each, against=self._base_run.id) for each in run.pairings]
-            rate, remarks = base.value if base else None, [*run.warnings, *_losses(run, newest)]
-            yield structs.replace(run, pairings=pairings, reference_samples_per_s=rate, warnings=remarks)
+            yield structs.replace(
+                run,
+                pairings=[structs.replace(each, against=self._base_run.id) for each in run.pairings],
+                reference_samples_per_s=base.value if base else None,
+                warnings=[*run.warnings, *_losses(run, newest)],
+            )
 
-    def _rule(self, number: int) -> StopRule:
-        """The rule of a group, or of the end: its share of the time that is left, by the sides to come."""
-        counts = list[int]()
+    def _rule(self, number: int) -> tuple[StopRule, float]:
+        """The rule of a group, or of the end, by its share of the time; and the seconds that it leaves."""
+        counts: list[int] = []
         for later in range(number, len(self._groups)):
             acting = [stage.name for stage in self._candidates(later) if not stage.reason]
             parts = [2 if name in catalogue.DEAR else 1 for name in acting]
@@ -188,9 +212,9 @@ class _Climb:
         counts.append(END_SIDES)
         left_s = max(0.0, self._began + self._limit_s - time.monotonic())
         own_s = left_s * counts[0] / sum(counts)
-        self._source.progress.later_s = left_s - own_s
         # To the full precision, however large the effects: they are multiplied, and people tell them.
-        return replace(self._source.plan.rule, limit_s=own_s, cached=CACHED, part=0.0)
+        rule = replace(self._source.plan.rule, limit_s=own_s, cached=CACHED, part=0.0)
+        return rule, left_s - own_s
 
 
 def _chosen(runs: Sequence[Run]) -> list[Run]:
@@ -200,7 +224,7 @@ def _chosen(runs: Sequence[Run]) -> list[Run]:
     """
     found = {run.stage: run for run in runs}
     for name, parts in catalogue.TOGETHER.items():
-        gains = dict[str, float]()
+        gains: dict[str, float] = {}
         for stage in (name, *parts):
             run = found.get(stage)
             ratio = run.speedup("previous") if run else None
@@ -211,7 +235,7 @@ def _chosen(runs: Sequence[Run]) -> list[Run]:
             if stage != best:
                 dropped = Decision(False, "climb", f"{found[best].title} is faster")
                 found[stage] = structs.replace(found[stage], decision=dropped)
-    return [*found.values()]
+    return list(found.values())
 
 
 def _together(before: Stage, kept: Sequence[Stage]) -> Stage:

@@ -45,17 +45,11 @@ def compare(
     progress: Progress | None = None,
     store: RunStore | None = None,
 ) -> Comparison:
-    """Measures two sides in rounds, in several incarnations, until the interval is narrow.
+    """Measures B and A in rounds, in several incarnations, until the interval is narrow.
 
-    Stopped by a person, it gives what was measured until then.
-
-    Args:
-        a: what is compared with.
-        b: what is compared; of the same kind.
-        plan: where, and for how long (`Plan.until`).
-        earlier: the same two sides, to whose rounds these are added.
-        progress: follows and stops it.
-        store: keeps the runs, and knows how far equal processes differ; what it cannot keep is in its `lost`.
+    The plan says where, and for how long (`Plan.until`). Stopped by a person, it gives what was measured
+    until then. The rounds are added to those of an `earlier` comparison of the same two. The `store` keeps
+    the runs, and knows how far equal processes differ; what it cannot keep is in its `lost`.
     """
     progress = progress or Progress()
     rounds = max(stats.MIN_ROUNDS, plan.rule.rounds)
@@ -77,8 +71,7 @@ def earlier_comparison(a: Candidate, b: Candidate, plan: Plan, store: RunStore) 
     """
     source = rungs.described(plan, load=True)
     first, second = _stages(a, b, source)
-    for stored in store.history(workload=plan.subject.workload):
-        run = stored.run
+    for run in store.history(workload=plan.subject.workload):
         pairing = run.pairing("previous")
         if pairing is None or not _is_of(run, second, source, store.machine_id):
             continue

@@ -9,8 +9,7 @@ from perfkit.studies.sides import Measured, Side
 
 PART_OF_START = 0.25
 """An incarnation is measured for this part of its start or longer: processes differ as much as rounds do."""
-FEWEST = 2
-"""Rounds without which there is no interval: they are taken, however long the budget is over."""
+FEWEST = 2  # rounds without which there is no interval: they are taken, however long the budget is over
 CHECK_EVERY = 5
 """Rounds after which it is looked whether more are needed: looking after each would stop at lucky ones."""
 
@@ -19,7 +18,9 @@ class Enough:
     """The rule of the end, applied to what is measured so far; the time runs from when it is made."""
 
     def __init__(self, measured: Measured, rule: StopRule, clock: Callable[[], float]) -> None:
-        self._measured, self._rule, self._clock = measured, rule, clock
+        self._measured = measured
+        self._rule = rule
+        self._clock = clock
         self._began = clock()
 
     @property
@@ -29,7 +30,6 @@ class Enough:
 
     @property
     def left_s(self) -> float:
-        """Seconds of the budget that are left."""
         return self.budget_s - (self._clock() - self._began)
 
     def is_over(self) -> bool:
@@ -63,13 +63,13 @@ class Enough:
 
     def _is_known(self, own: Side) -> bool:
         """Whether the ratio of a side to the first one is known."""
-        measured, rule = self._measured, self._rule
+        measured = self._measured
         pair = measured.with_first(own)
         rounds = len(pair.own_samples_per_s)
-        if rounds < stats.ENDING_ROUNDS or not rule.precision:
+        if rounds < stats.ENDING_ROUNDS or not self._rule.precision:
             return False
         ratio = pair.nested(measured.spread(own, measured.sides[0]), not measured.in_turns)
-        return stats.is_known(ratio.centre, ratio.half, rounds, rule.precision, rule.part)
+        return stats.is_known(ratio.centre, ratio.half, rounds, self._rule.precision, self._rule.part)
 
     def can_renew(self) -> bool:
         """Whether the time that is left allows another incarnation."""

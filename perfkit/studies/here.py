@@ -31,8 +31,7 @@ class ThisMachine(Source):
     """Trains in child processes."""
 
     is_costly = True
-    uses_any_device: ClassVar[bool] = False
-    """Whether what trains may use other devices than the plan's."""
+    uses_any_device: ClassVar[bool] = False  # whether what trains may use other devices than the plan's
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         super().__init__(plan, progress)
@@ -40,8 +39,7 @@ class ThisMachine(Source):
         self._exit = contextlib.ExitStack()
         self._spare: Conversation | None = None
         self._generation = 0
-        self._started = set[str]()
-        """The titles of the stages that have trained in the measurement under way."""
+        self._started = set[str]()  # the titles of the stages that have trained in the measurement under way
 
     @classmethod
     def checked(cls, request: Request) -> Plan:
@@ -101,9 +99,9 @@ class ThisMachine(Source):
         The losses of the first `loss_steps` are kept; `child` has loaded the workload (a fresh one if None).
         """
         child = child or self.fresh_child(recipe)
-        how = {"seed": self.plan.subject.seed, "warmup_s": warmup_s}
+        seed = self.plan.subject.seed
         try:
-            trained = child.ask("train", recipe=recipe, loss_steps=loss_steps, **how)
+            trained = child.ask("train", recipe=recipe, seed=seed, loss_steps=loss_steps, warmup_s=warmup_s)
         except BaseException:
             child.stop()
             raise
@@ -112,7 +110,8 @@ class ThisMachine(Source):
     def fresh_child(self, recipe: Recipe) -> Conversation:
         """A process that has loaded the workload, in the environment of a recipe."""
         if self._spare and not recipe.environment():
-            spare, self._spare = self._spare, None
+            spare = self._spare
+            self._spare = None
             return spare
         subject = self.plan.subject
         child = Child(
@@ -123,8 +122,13 @@ class ThisMachine(Source):
             generation=self._generation,
         )
         self._exit.callback(child.stop)
-        what = {"workload": subject.workload, "preset": subject.size.name, "options": dict(subject.options)}
-        self.description = child.ask("describe", device=subject.device, **what)
+        self.description = child.ask(
+            "describe",
+            workload=subject.workload,
+            preset=subject.size.name,
+            options=dict(subject.options),
+            device=subject.device,
+        )
         return child
 
     def look(self, recipe: Recipe, question: str, warm: bool = True, **arguments: Any) -> Any:
@@ -155,8 +159,9 @@ class ThisMachine(Source):
         runs = record.runs()
         for run, stage in zip(runs, stages, strict=True):
             if self.store and stage.name == AGAIN and run.pairings:
-                about = self.plan.subject.device, stage.recipe.allocator, stage.recipe.workers > 0
-                self.store.add_noise(*about, aa_pairs(run.pairings[0]))
+                recipe = stage.recipe
+                pairs = aa_pairs(run.pairings[0])
+                self.store.add_noise(self.plan.subject.device, recipe.allocator, recipe.workers > 0, pairs)
         return runs
 
     def renew(self, stages: Sequence[Stage]) -> None:

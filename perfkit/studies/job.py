@@ -15,12 +15,9 @@ State = Literal["idle", "running", "stopping", "done", "stopped", "failed"]
 class Job:
     """One piece of work, which is done once: idle, running, perhaps stopping, then how it ended.
 
-    Args:
-        work: does it. It gets the job, works on its `request`, reports to its `progress`, and raises what
-            goes wrong.
-        request: what was asked for: a value that nothing changes any more.
-        changed: called after each change, with the run that has just ended, if any.
-        before: the job that this one continues.
+    `work` does it: it gets the job, works on its `request`, a value that nothing changes any more, reports to
+    its `progress`, and raises what goes wrong. `changed` is called after each change, with the run that has
+    just ended, if any. `before` is the job that this one continues.
     """
 
     def __init__(
@@ -30,18 +27,19 @@ class Job:
         changed: Callable[["Job", Run | None], object] = lambda job, run: None,
         before: "Job | None" = None,
     ) -> None:
-        self.request, self.before = request, before
+        self.request = request
+        self.before = before
         self.state: State = "idle"
         self.now = Update("", "starting …", 0.0)
-        self.runs: tuple[Run, ...] = ()
-        """The runs that have ended so far."""
+        self.runs: tuple[Run, ...] = ()  # the runs that have ended so far
         self.problem: BaseException | None = None
         self.can_continue: Callable[[], bool] = lambda: False
         """Whether further rounds could decide what this job leaves open; the work may set it."""
-        self._work, self._changed = work, changed
-        self.ended = threading.Event()
-        """Set once nothing more will happen."""
-        self._lock, self._stop = threading.Lock(), threading.Event()
+        self._work = work
+        self._changed = changed
+        self.ended = threading.Event()  # set once nothing more will happen
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
         self.progress = Progress(self._follow, self._stop)
 
     def run(self) -> None:
@@ -74,7 +72,6 @@ class Job:
             raise Stopped(self.runs)
 
     def _outcome(self) -> State:
-        """Does the work, and says how it ended."""
         try:
             with self._lock:
                 self.state = "running"

@@ -19,7 +19,9 @@ class Measurement:
     """One measurement: who starts the sides, who takes their slices, and the rule of the end."""
 
     def __init__(self, measured: Measured, rule: StopRule, machine: Machine, progress: Progress) -> None:
-        self._measured, self._machine, self._progress = measured, machine, progress
+        self._measured = measured
+        self._machine = machine
+        self._progress = progress
         self._enough = Enough(measured, rule, machine.clock)
         self._slices = Slices(measured, rule, machine)
         self._starter = Starter(measured, machine, self._say)
@@ -38,7 +40,8 @@ class Measurement:
 
     def _one_more(self) -> set[int]:
         """Measures one more incarnation; returns its process ids, none if its sides do not fit in memory."""
-        measured, sides = self._measured, self._enough.next_sides()
+        measured = self._measured
+        sides = self._enough.next_sides()
         if measured.incarnations:
             self._machine.renew([side.stage for side in sides])
         measured.incarnations.append(Incarnation())
@@ -53,7 +56,6 @@ class Measurement:
             return set()
 
     def _all_at_once(self, sides: Sequence[Side]) -> set[int]:
-        """Rounds of sides that are alive together."""
         rounds = self._measured.now.rounds
         with self._starter.alive(sides) as pids:
             while _alive(sides) and not self._enough.has_had_its_share(len(rounds)):
@@ -62,7 +64,6 @@ class Measurement:
             return pids
 
     def _in_turns(self, sides: Sequence[Side]) -> set[int]:
-        """Slices of one side after the other."""
         pids = set[int]()
         for side in self._machine.shuffled(sides):
             with self._starter.alive([side]) as mine:
@@ -74,7 +75,8 @@ class Measurement:
     def _turn(self, side: Side) -> None:
         """Takes the slices of one side, as many as the first side of this incarnation has taken."""
         rounds = self._measured.now.rounds
-        wanted, number = len(rounds), 0
+        wanted = len(rounds)
+        number = 0
         while side.child and not self._is_over(number, wanted):
             taken = self._take_round([side])
             if number == len(rounds):
@@ -98,9 +100,10 @@ class Measurement:
         self._slices.measure_once([side for side in _alive(sides) if not side.peak])
 
     def _say(self, title: str) -> None:
-        budget_s, left_s = self._enough.budget_s, self._enough.left_s
-        if budget_s:
-            self._progress.reach(min(0.99, 1 - left_s / budget_s), title, max(0.0, left_s))
+        left_s = self._enough.left_s
+        if self._enough.budget_s:
+            done = min(0.99, 1 - left_s / self._enough.budget_s)
+            self._progress.reach(done, title, max(0.0, left_s))
         else:
             self._progress.reach(0.0, title)
 

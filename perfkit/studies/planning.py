@@ -10,14 +10,6 @@ from perfkit.studies.here import ThisMachine
 from perfkit.studies.sources import Plan, Request, Source
 
 
-def source_of(device: str | None) -> type[Source]:
-    """The class of a device's source, by the device's prefix; this machine for a device without one."""
-    prefix, separator, _ = (device or "").partition(":")
-    place = registry.table("SOURCES").get(prefix) if separator else None
-    source: type[Source] = registry.load(place) if place else ThisMachine
-    return source
-
-
 def plan(
     workload: str | None = None,
     preset: str | None = None,
@@ -48,7 +40,10 @@ def plan(
     for name in stages or ():
         optimization(name)
     request = Request(workload, preset, stages, device, dict(options or {}), host)
-    found = source_of(device).checked(request)
+    prefix, separator, _ = (device or "").partition(":")
+    place = registry.table("SOURCES").get(prefix) if separator else None
+    source: type[Source] = registry.load(place) if place else ThisMachine
+    found = source.checked(request)
     return found.trying(
         stages=tuple(name for name in found.ladder.stages if name != "baseline"),
         settings={name: getattr(recipe, name) for name in settings or {}},

@@ -84,8 +84,8 @@ class Record:
         run = self._begun[side]
         first = side.trained[0]
         raw = _raw(side, self._found.common_rounds(side, side))
-        fields = {name: getattr(first, name) for name in _AS_TRAINED}
-        facts, compile_s = {**run.facts, **first.facts}, None
+        facts = {**run.facts, **first.facts}
+        compile_s = None
         if first.compile_counters.graphs:
             facts["compile cache"] = "warm" if first.compile_counters.cache_hits else "cold"
             step_s = float(np.median(raw.step_s[raw.warmup_steps :]))
@@ -99,14 +99,15 @@ class Record:
             compile_s=compile_s,
             peak_memory_bytes=side.peak.allocated if side.peak else None,
             peak_reserved_bytes=side.peak.reserved if side.peak else None,
-            **fields,
+            **{name: getattr(first, name) for name in _AS_TRAINED},
         )
         remarks = dict.fromkeys(_remarks(run, side, self._found))
         return structs.replace(run, warnings=list(remarks))
 
     def _pairings(self, side: Side) -> Iterator[Pairing]:
         """Its rounds with those of the first side, which is all that it is built on."""
-        first, common = self._found.sides[0], self._found.with_first(side)
+        first = self._found.sides[0]
+        common = self._found.with_first(side)
         if side is first or not (first.is_open and common.own_samples_per_s):
             return
         roles: list[Role] = ["baseline"] if side.stage.name == AGAIN else ["previous", "baseline"]
@@ -152,7 +153,8 @@ def _remarks(run: Run, side: Side, measured: Measured) -> Iterator[str]:
             "under that load. Close them and run it again"
         )
     pairing = run.pairing("previous") or run.pairing("baseline")
-    if pairing and (rooms := pairing.in_two_rooms):
+    rooms = pairing.in_two_rooms if pairing else None
+    if rooms:
         quiet, noisy = (f"{room.ratio:.2f}× ({room.low:.2f}–{room.high:.2f})" for room in rooms)
         yield f"undisturbed and disturbed rounds disagree: {quiet} and {noisy}"
     if count < stats.MIN_ROUNDS:

@@ -20,14 +20,17 @@ from perfkit.worker.messages import Description, DeviceFacts
 
 def first(plan: Plan, target: Target) -> Stage:
     """The stage that a ladder starts from: the plain loop, or the default ladder below the first stage."""
-    below = catalogue.below(plan.ladder.stages[0]) if plan.ladder.below and plan.ladder.stages else ()
+    below: tuple[str, ...] = ()
+    if plan.ladder.below and plan.ladder.stages:
+        below = catalogue.below(plan.ladder.stages[0])
     recipe = Recipe(batch_size=plan.subject.size.batch_size)
     for name in below:
         recipe = stage_of(plan, target, name, recipe, {}).recipe
     recipe, reasons = applicable(recipe.replace(**plan.ladder.settings), target)
-    refused = {name: why for name in switches() if (why := target.refuses(name, recipe))}
-    if refused:  # what a switch is by default cannot be put back
-        raise InvalidValue(joined(refused), "Start from another setting, such as --set amp=fp16")
+    refused = {name: target.refuses(name, recipe) for name in switches()}
+    if any(refused.values()):  # what a switch is by default cannot be put back
+        why = {name: reason for name, reason in refused.items() if reason}
+        raise InvalidValue(joined(why), "Start from another setting, such as --set amp=fp16")
     return Stage("baseline", "before" if below else "baseline", recipe, not_applied=reasons)
 
 
@@ -81,7 +84,8 @@ def described(plan: Plan, load: bool = False) -> Source:
         with source:
             return source
     every = [name for name, switch in switches().items() if switch.needs == "workload"]
-    offers, facts = workloads.declared(plan.subject.workload, "offers"), DeviceFacts()
+    offers = workloads.declared(plan.subject.workload, "offers")
+    facts = DeviceFacts()
     if plan.subject.device.startswith("cuda"):
         facts = DeviceFacts(bf16=devices.accelerators().bf16)
     presets = workloads.declared(plan.subject.workload, "presets") or {}
@@ -93,7 +97,8 @@ def described(plan: Plan, load: bool = False) -> Source:
 
 def acting(source: Source) -> Stage:
     """The last stage of a source's plan, if it can act; an `InvalidValue` says why it cannot."""
-    if (stage := all_stages(source)[-1]).reason:
+    stage = all_stages(source)[-1]
+    if stage.reason:
         raise InvalidValue(f"stage '{stage.name}' does not apply here: {stage.reason}", "Choose another")
     return stage
 
@@ -110,23 +115,28 @@ def stage_diff(source: Source) -> tuple[str, str]:
     there: exporting a script needs none.
     """
     plan = source.plan
-    device, ladder, heading = plan.subject.device, all_stages(source), "What it changes"
+    subject = plan.subject
+    ladder = all_stages(source)
+    heading = "What it changes"
     if reason := ladder[-1].reason:
-        # A machine with a GPU.
-        gpus = Target("cuda", source.target.offers, source.target.convolves)
-        device, ladder, heading = "cuda", ladder_stages(plan, gpus), f"n/a here: {reason}"
+        with_gpu = Target("cuda", source.target.offers, source.target.convolves)
+        subject = replace(subject, device="cuda")
+        ladder = ladder_stages(plan, with_gpu)
+        heading = f"n/a here: {reason}"
         if ladder[-1].reason:
             return heading, ""
         heading += "; what it changes on a GPU"
-    workload = plan.subject.workload, source.description.options, device, plan.subject.seed
+    about = (subject.workload, source.description.options, subject.device, subject.seed)
     below = ladder[-2] if len(ladder) > 1 else ladder[-1]
-    before, after = (export.script(stage.recipe, *workload, set_up=False) for stage in (below, ladder[-1]))
+    before = export.script(below.recipe, *about, set_up=False)
+    after = export.script(ladder[-1].recipe, *about, set_up=False)
     return heading, export.diff(before, after, ladder[-1].name)
 
 
 def script(run: Run, set_up: bool = False) -> str:
     """The script of a measured run's recipe; to look at, or set up to run here."""
-    recipe, steps = Recipe.from_dict(run.recipe), len(run.losses) or 8
+    recipe = Recipe.from_dict(run.recipe)
+    steps = len(run.losses) or 8
     return export.script(recipe, run.workload, run.options, run.device, run.seed, steps, set_up)
 
 

@@ -5,6 +5,7 @@ of its slice to the start of its next it is suspended, so nobody loads, spins or
 somebody else, and each finds its own queue as it left it.
 """
 
+import itertools
 import random
 import sys
 import time
@@ -24,17 +25,13 @@ class Side:
     """A stage that is measured: its processes of the moment, and what they have reported."""
 
     stage: Stage
-    trained: list[Trained] = field(default_factory=list)
-    """What each incarnation reported when it was warm."""
+    trained: list[Trained] = field(default_factory=list)  # what each incarnation reported when it was warm
     failure: PerfkitError | None = None
-    child: Conversation | None = None
-    """The processes that train now."""
-    cached: list[Block] = field(default_factory=list)
-    """Slices on a batch that is already on the device."""
+    child: Conversation | None = None  # the processes that train now
+    cached: list[Block] = field(default_factory=list)  # slices on a batch that is already on the device
     peak: Peak | None = None
     gpu_utilization: list[float] = field(default_factory=list)
-    gpu_bytes: int = 0
-    """GPU memory that its process takes, measured from outside."""
+    gpu_bytes: int = 0  # GPU memory that its process takes, measured from outside
 
     @property
     def is_open(self) -> bool:
@@ -47,7 +44,6 @@ class Side:
         self.failure = problem
 
     def stop(self) -> None:
-        """Ends its processes."""
         if self.child:
             self.child.stop()
         self.child = None
@@ -63,28 +59,29 @@ class Round:
 
     @property
     def disturbed(self) -> float:
-        """The largest share."""
         return max(self.taken.values(), default=0.0)
 
     def add(self, side: Side, block: Block, taken: float) -> None:
         """A slice of a side; of two of one side the cleaner one counts."""
         if side not in self.slices or taken < self.taken[side]:
-            self.slices[side], self.taken[side] = block, taken
+            self.slices[side] = block
+            self.taken[side] = taken
 
 
 @dataclass
 class Incarnation:
     """What one life of the processes has measured."""
 
-    start_s: float = 0.0
-    """What it took until all sides were warm."""
+    start_s: float = 0.0  # what it took until all sides were warm
     rounds: list[Round] = field(default_factory=list)
 
     @property
     def round_s(self) -> float:
         """Seconds of a round, on average."""
-        spent = sum(block.seconds for round in self.rounds for block in round.slices.values())
-        return spent / max(1, len(self.rounds))
+        spent_s = 0.0
+        for round in self.rounds:
+            spent_s += sum(block.seconds for block in round.slices.values())
+        return spent_s / max(1, len(self.rounds))
 
 
 class Crowded(Exception):
@@ -103,8 +100,7 @@ class Machine:
     """Starts the processes of a stage, and returns once they are warm."""
     renew: Callable[[Sequence[Stage]], None] = lambda stages: None
     """Makes the next processes of these stages as independent of the earlier ones as possible."""
-    gpu: str | None = None
-    """The UUID of the GPU that trains."""
+    gpu: str | None = None  # the UUID of the GPU that trains
     ask_more: Callable[[Side], None] = lambda side: None
     """Asks the processes of a side for anything else that is needed before they end."""
     clock: Callable[[], float] = time.monotonic
@@ -112,7 +108,6 @@ class Machine:
     """Decides who is started and who takes a slice first: never by the seed of a recipe."""
 
     def shuffled(self, sides: Sequence[Side]) -> list[Side]:
-        """The sides in a random order."""
         return self.order.sample(sides, len(sides))
 
 
@@ -120,26 +115,20 @@ class Machine:
 class Measured:
     """What a measurement has found so far."""
 
-    sides: Sequence[Side]
-    """The others are compared with the first one."""
-    spread: Callable[[Side, Side], Spread]
-    """How far equal processes of two sides differ here."""
+    sides: Sequence[Side]  # the others are compared with the first one
+    spread: Callable[[Side, Side], Spread]  # how far equal processes of two sides differ here
     incarnations: list[Incarnation] = field(default_factory=list)
     most: int = sys.maxsize
     """How many sides may be alive at the same time. Where memory holds one only, they take turns."""
-    in_turns: bool = False
-    """Whether they have taken turns."""
-    busiest: tuple[str, float] = "", 0.0
-    """The other program that took most of the cores, and its share."""
+    in_turns: bool = False  # whether they have taken turns
+    busiest: tuple[str, float] = "", 0.0  # the other program that took most of the cores, and its share
 
     @property
     def now(self) -> Incarnation:
-        """The newest incarnation."""
         return self.incarnations[-1]
 
     @property
     def rounds(self) -> int:
-        """Rounds of all incarnations."""
         return sum(len(each.rounds) for each in self.incarnations)
 
     def open(self) -> list[Side]:
@@ -147,22 +136,22 @@ class Measured:
         return [side for side in self.sides if side.is_open]
 
     def rounds_of(self, side: Side) -> int:
-        """The rounds in which a side took part."""
         return sum(map(len, self.common_rounds(side, side)))
 
     def common_rounds(self, own: Side, other: Side) -> list[list[Round]]:
         """The rounds of each incarnation in which both took part."""
-        found = [
-            [round for round in each.rounds if own in round.slices and other in round.slices]
-            for each in self.incarnations
-        ]
-        return [rounds for rounds in found if rounds]
+        found = []
+        for each in self.incarnations:
+            rounds = [round for round in each.rounds if own in round.slices and other in round.slices]
+            if rounds:
+                found.append(rounds)
+        return found
 
     def with_first(self, own: Side) -> Rounds:
         """The rounds of a side with those of the first one."""
         first = self.sides[0]
         parts = self.common_rounds(own, first)
-        rounds = [round for part in parts for round in part]
+        rounds = list(itertools.chain.from_iterable(parts))
         return Rounds(
             own_samples_per_s=[round.slices[own].samples_per_s for round in rounds],
             other_samples_per_s=[round.slices[first].samples_per_s for round in rounds],

@@ -9,15 +9,16 @@ from perfkit.machine import cores, gpus
 from perfkit.studies.sides import Crowded, Machine, Measured, Round, Side
 from perfkit.worker.messages import Block
 
-MOSTLY = 0.5
-"""A slice of which others took more of the cores than this is taken again."""
+MOSTLY = 0.5  # a slice of which others took more of the cores than this is taken again
 
 
 class Slices:
     """Takes slices of sides that are alive, and asks once what else is to be known of them."""
 
     def __init__(self, measured: Measured, rule: StopRule, machine: Machine) -> None:
-        self._measured, self._rule, self._machine = measured, rule, machine
+        self._measured = measured
+        self._rule = rule
+        self._machine = machine
         self.utilization: list[float] = []
         """Of the GPU, sampled all the time; a slice has the samples that were added meanwhile."""
         self._sampled: dict[Side, list[float]] = {}
@@ -30,15 +31,17 @@ class Slices:
         for side in self._machine.shuffled(sides):
             self._take(side, round)
         if is_in_time:
-            for side in [side for side, share in round.taken.items() if share > MOSTLY and side.child]:
-                self._take(side, round)
+            for side, share in list(round.taken.items()):
+                if share > MOSTLY and side.child:
+                    self._take(side, round)
         for side, samples in self._sampled.items():
             side.gpu_utilization += samples
         return round
 
     def _take(self, side: Side, round: Round) -> None:
         assert side.child
-        sampled, since = len(self.utilization), time.time()
+        sampled = len(self.utilization)
+        since = time.time()
         before = cores.cpu_times(side.child.cpu_s())
         try:
             block = side.child.ask("slice", samples=self._rule.slice_samples, seconds=self._rule.slice_s)

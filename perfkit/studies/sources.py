@@ -28,12 +28,9 @@ class Update:
 
     stage: str
     phase: str
-    fraction: float
-    """Part of the whole study that is done (0 to 1)."""
-    run: Run | None = None
-    """The run that has just ended, whatever its status."""
-    left_s: float | None = None
-    """How long it takes at most from now; None where that is not known."""
+    fraction: float  # part of the whole study that is done (0 to 1)
+    run: Run | None = None  # the run that has just ended, whatever its status
+    left_s: float | None = None  # how long it takes at most from now; None where that is not known
 
     def describe(self) -> str:
         """One line for people; before the first stage there is only the phase."""
@@ -60,19 +57,21 @@ class Progress:
         self._range = (0.0, 1.0)
         self._done = 0.0
         self._left_s: float | None = None
-        self.later_s = 0.0
-        """What comes after the part that reports how long it takes."""
+        self.later_s = 0.0  # what comes after the part that reports how long it takes
 
     @contextlib.contextmanager
-    def part(self, number: int, total: int) -> Iterator[None]:
-        """Maps the fractions of one of several equal parts, numbered from 0, to those of the whole study."""
+    def part(self, number: int, total: int, later_s: float = 0.0) -> Iterator[None]:
+        """Maps the fractions of one of several equal parts to the whole; those after it take `later_s`."""
         low, high = self._range
         size = (high - low) / max(1, total)
         self._range = (low + number * size, low + (number + 1) * size)
+        before_s = self.later_s
+        self.later_s += later_s
         try:
             yield
         finally:
             self._range = (low, high)
+            self.later_s = before_s
 
     def reach(self, fraction: float, title: str = "", left_s: float | None = None) -> None:
         """So much of this part is done; `title` is what comes next, and this part takes `left_s` at most."""
@@ -82,7 +81,6 @@ class Progress:
         self._title = title or self._title
 
     def phase(self, phase: str) -> None:
-        """A process is in a phase."""
         self.tell(Update(self._title, phase, self._done, left_s=self._left_s))
 
     def share(self, phase: str, fraction: float) -> None:
@@ -91,7 +89,6 @@ class Progress:
         self.phase(phase)
 
     def finish(self, run: Run) -> None:
-        """A run has ended."""
         self.tell(Update(run.title, run.status, self._done, run))
 
 
@@ -123,18 +120,15 @@ class Subject:
 class Ladder:
     """What is tried on a subject."""
 
-    stages: tuple[str, ...]
-    """The stages above the baseline."""
-    settings: Mapping[str, Value] = field(default_factory=dict)
-    """Switches set from the baseline up."""
+    stages: tuple[str, ...]  # the stages above the baseline
+    settings: Mapping[str, Value] = field(default_factory=dict)  # switches set from the baseline up
     changes: Mapping[str, Value] = field(default_factory=dict)
     """Switches of the stages above the first, in place of the ladder's values."""
     also: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     """What some stages change in addition, as the article did in one step."""
     below: bool = False
     """Whether it starts from the default ladder below its first stage, and not from the plain loop."""
-    keep: tuple[str, ...] = ()
-    """Stages that are kept even if they are not faster."""
+    keep: tuple[str, ...] = ()  # stages that are kept even if they are not faster
     recipes: tuple[tuple[str, Recipe], ...] = ()
     """Titles and recipes to measure instead of stages; the first is the baseline of the others."""
 
@@ -147,17 +141,14 @@ class Plan:
     ladder: Ladder
     rule: StopRule
     source: Callable[["Plan", Progress], "Source"]
-    timeout_s: float | None = None
-    """Of the start of a stage, and of each of its slices."""
+    timeout_s: float | None = None  # of the start of a stage, and of each of its slices
     recorded: str = ""
     """The name of the recording that is played; the subject's device is then the recorded one."""
 
     def on(self, **subject: Any) -> Self:
-        """The same for another subject."""
         return replace(self, subject=replace(self.subject, **subject))
 
     def trying(self, **ladder: Any) -> Self:
-        """The same with another ladder."""
         return replace(self, ladder=replace(self.ladder, **ladder))
 
     def until(self, budget_s: float = 90.0, precision: float = 0.02, part: float = 0.0) -> Self:
@@ -174,12 +165,9 @@ class Source:
 
     refused: ClassVar[Mapping[str, str]] = {}
     """Studies that would claim more than these runs can, with the reason: `A/A noise`, `tuning` …"""
-    is_costly: ClassVar[bool] = False
-    """Whether each further stage that is measured takes more time."""
-    description: Description
-    """What the workload and the device report; known once the source is entered."""
-    store: RunStore | None = None
-    """Where the A/A noise of the device is kept; None: nowhere."""
+    is_costly: ClassVar[bool] = False  # whether each further stage that is measured takes more time
+    description: Description  # what the workload and the device report; known once the source is entered
+    store: RunStore | None = None  # where the A/A noise of the device is kept; None: nowhere
     stopped: BaseException | None = None
     """What stopped the measuring, a person or the training's end; what was measured until then is kept."""
 

@@ -16,7 +16,9 @@ class Starter:
     """Starts sides, and ends them; `say` gets what is started."""
 
     def __init__(self, measured: Measured, machine: Machine, say: Callable[[str], None]) -> None:
-        self._measured, self._machine, self._say = measured, machine, say
+        self._measured = measured
+        self._machine = machine
+        self._say = say
 
     @contextlib.contextmanager
     def alive(self, sides: Sequence[Side]) -> Iterator[set[int]]:

@@ -131,8 +131,7 @@ class View:
     updates: int = 0
     copies: list[dict[str, Any]] = field(default_factory=list)
     """Keyword arguments of the calls that copied batches to the device."""
-    copies_beside: bool = False
-    """Whether they were made on other CUDA streams than the model's."""
+    copies_beside: bool = False  # whether they were made on other CUDA streams than the model's
     first_graphs: int | None = None
     """Graphs that torch.compile had made after the first step: there should be no further ones."""
 
@@ -162,7 +161,8 @@ class View:
             return False, "no photo is decoded"
         file = dataset.samples[0][0]
         with Image.open(file) as photo:
-            full, decoded = photo.size, dataset.loader(file)
+            full = photo.size
+        decoded = dataset.loader(file)
         own = decoded.size if isinstance(decoded, Image.Image) else full
         return own < full, f"a photo of {full[0]} × {full[1]} is decoded as {own[0]} × {own[1]}"
 
@@ -182,12 +182,14 @@ class View:
         return pinned or None, f"the next batch is copied on its own stream; {where}"
 
     def uint8_copy(self) -> Reading:
-        kind, size = shown(self.batch[0].dtype), bytes_per_sample(self.batch[:1])
+        kind = shown(self.batch[0].dtype)
+        size = bytes_per_sample(self.batch[:1])
         return kind == "uint8", f"the batch is copied as {kind}: {size:,} bytes per sample"
 
     def device_resize(self) -> Reading:
         """Only an enlargement counts: a crop on the device is a workload's own affair."""
-        sent, seen = ([*part.shape[2:]] for part in (self.batch[0], self.inputs))
+        sent = list(self.batch[0].shape[2:])
+        seen = list(self.inputs.shape[2:])
         return sent < seen, f"sides of an image: {sent} as it is copied, {seen} as the model sees it"
 
     def zero_grad_set_to_none(self) -> Reading:
@@ -201,18 +203,19 @@ class View:
         if isinstance(self.inputs, torch.Tensor) and self.inputs.dim() == 4:
             parts.append(self.inputs)
         last = all(part.is_contiguous(memory_format=torch.channels_last) for part in parts)
-        return last, f"strides {[*parts[-1].stride()]}: {'NHWC' if last else 'NCHW'}"
+        return last, f"strides {list(parts[-1].stride())}: {'NHWC' if last else 'NCHW'}"
 
     def amp(self) -> Reading:
         kinds = {torch.bfloat16: "bf16", torch.float16: "fp16"}
         if self.outputs is None:
             return None, "the model gives no tensor"
-        dtype, parameters = self.outputs.dtype, next(self.model.parameters()).dtype
+        dtype = self.outputs.dtype
+        of_weights = next(self.model.parameters()).dtype
         evidence = f"logits are {shown(dtype)}"
-        if dtype == parameters and self.autocast in kinds:
+        if dtype == of_weights and self.autocast in kinds:
             dtype = self.autocast
             evidence += f", cast back from an autocast to {shown(dtype)}"
-        kind = "off" if dtype == parameters else kinds.get(dtype)
+        kind = "off" if dtype == of_weights else kinds.get(dtype)
         scales = self.scaler.is_enabled() if self.scaler else kind == "fp16"
         if self.scaler and scales:
             evidence += f", loss scaled by {self.scaler.get_scale():.0f}"
@@ -220,7 +223,11 @@ class View:
 
     def fp32_precision(self) -> Reading:
         settings = [part.fp32_precision for part in FP32_PARTS]
-        value = "default" if settings == TORCHS_OWN else settings[0] if len(set(settings)) == 1 else None
+        value = None
+        if settings == TORCHS_OWN:
+            value = "default"
+        elif len(set(settings)) == 1:
+            value = settings[0]
         evidence = "fp32_precision: products {}, convolutions {}, recurrent layers {}".format(*settings)
         device = getattr(self, "device", torch.device("cpu"))  # a view of some objects alone has none
         if value == "tf32" and device.type == "cuda" and not is_tf32_supported(device):
@@ -235,8 +242,13 @@ class View:
         if self.optimizer is None:
             return None, "no optimizer"
         group = self.optimizer.param_groups[0]
-        fused, foreach = group.get("fused"), group.get("foreach")
-        state = "fused" if fused else "foreach" if foreach else "loop" if foreach is False else "default"
+        state = "default"
+        if group.get("fused"):
+            state = "fused"
+        elif group.get("foreach"):
+            state = "foreach"
+        elif group.get("foreach") is False:
+            state = "loop"
         return state, f"{type(self.optimizer).__name__}: {state}"
 
     def compile(self) -> Reading:
@@ -250,8 +262,11 @@ class View:
     def compile_mode(self) -> Reading:
         context = getattr(self.model, "dynamo_ctx", None)
         settings = getattr(context, "compiler_config", None) or {}
-        autotune, cudagraphs = settings.get("max_autotune"), settings.get("triton.cudagraphs")
-        state = "max-autotune" if autotune else "reduce-overhead" if cudagraphs else "default"
+        state = "default"
+        if settings.get("max_autotune"):
+            state = "max-autotune"
+        elif settings.get("triton.cudagraphs"):
+            state = "reduce-overhead"
         return state, f"compiled in mode {state}" if context else "not compiled"
 
     def cpu_threads(self) -> Reading:

@@ -61,12 +61,10 @@ class CompileCounters(msgspec.Struct, frozen=True):
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
     """A training that was built, checked and warmed up."""
 
-    recipe: dict[str, Any]
-    """The recipe in effect: for a script, what can be read from its objects."""
+    recipe: dict[str, Any]  # the recipe in effect: for a script, what can be read from its objects
     facts: dict[str, str] = {}
     startup_s: float
-    warmup: Block
-    """Every step until the blocks begin."""
+    warmup: Block  # every step until the blocks begin
     losses: list[float]
     mechanisms: list[Mechanism]
     batch_bytes_per_sample: int | None = None
@@ -86,6 +84,5 @@ class ParityReport(msgspec.Struct, frozen=True):
     """Whether a recipe trains the same as the plain program; `mechanisms` are the recipe's."""
 
     checks: list[Check]
-    losses: dict[str, list[float]]
-    """Of the candidate, and of the plain program in float32 and in float64."""
+    losses: dict[str, list[float]]  # of the candidate, and of the plain program in float32 and in float64
     mechanisms: list[Mechanism]

@@ -22,14 +22,12 @@ from perfkit.worker.checks import compile_counters, peak_bytes, reset_peak
 from perfkit.worker.messages import Block, Peak
 from perfkit.worker.timeline import DeviceTimeline, HostTimeline, timeline
 
-Job = Generator[None, Any, Any]
-"""Is sent steps, returns an answer."""
+Job = Generator[None, Any, Any]  # is sent steps, returns an answer
 
-WINDOW, MAX_WARMUP_STEPS = 4, 200
-STEADY = 0.05
-"""Of their median, by which two windows of steps differ at most where the time is steady."""
-HELD_FIRST = 3
-"""Steps on a cached batch before it is timed: some batches may have been fetched ahead."""
+WINDOW = 4  # steps of the warm-up that are compared with those before
+MAX_WARMUP_STEPS = 200
+STEADY = 0.05  # of their median, by which two windows of steps differ at most where the time is steady
+HELD_FIRST = 3  # steps on a cached batch before it is timed: some batches may have been fetched ahead
 MANY_MARKED = 8
 """Steps with something else in them that count from then on, if they are at least half of all steps."""
 
@@ -38,33 +36,26 @@ MANY_MARKED = 8
 class MeasuredStep:
     """One step, from the end of the one before to its own end; a script's steps have more fields."""
 
-    seconds: float
-    """By the host's clock."""
-    waited: float
-    """Seconds of it in which the loader was waited for."""
+    seconds: float  # by the host's clock
+    waited: float  # seconds of it in which the loader was waited for
     samples: int
-    loss: Any = None
-    """A tensor on the device."""
-    marks: frozenset[str] = frozenset()
-    """What else happened in it, such as an evaluation."""
+    loss: Any = None  # a tensor on the device
+    marks: frozenset[str] = frozenset()  # what else happened in it, such as an evaluation
 
 
 @dataclass
 class TakenSteps:
     """Consecutive steps, each with its time by the clock that counts (`worker.timeline`)."""
 
-    plain: list[Any] = field(default_factory=list)
-    """Those that count."""
+    plain: list[Any] = field(default_factory=list)  # those that count
     marked: list[Any] = field(default_factory=list)
     """Those with something else in them, which are left out with their time."""
     step_s: list[float] = field(default_factory=list)
     """Of the plain ones; known once the device has come to their end."""
-    on_device: bool = False
-    """Whether these times are the device's own."""
+    on_device: bool = False  # whether these times are the device's own
 
     @property
     def seconds(self) -> float:
-        """Of all plain steps."""
         return sum(self.step_s)
 
     @property
@@ -110,15 +101,15 @@ class Procedures:
     `samples_per_step` and `batches_per_step`. While entered, `hold` repeats one batch
     on the device, and `phases` names the parts of a step for the profiler. `note` keeps a remark.
     """
-    first_graphs = 0
-    """Graphs that torch.compile had made before further ones counted as recompilations."""
+    first_graphs = 0  # graphs that torch.compile had made before further ones counted as recompilations
 
     def __init__(self, report: Callable[[str], None], clock: Callable[[], float] = time.perf_counter) -> None:
         self.report = report
         self._clock = clock
-        self._step_s = math.inf
-        """A step of the end of the warm-up."""
-        self._counts_marked, self._plain, self._marked = False, 0, 0
+        self._step_s = math.inf  # a step of the end of the warm-up
+        self._counts_marked = False  # whether steps with something else in them count
+        self._plain = 0
+        self._marked = 0
         self.under_way = TakenSteps()
         """The steps of the last `take`: all that is known of it if the training ends meanwhile."""
         self._timeline: HostTimeline | DeviceTimeline | None = None
@@ -142,7 +133,8 @@ class Procedures:
     ) -> Taking:
         """Takes `count` steps, the `early` ones among them; continues until `enough()` or `most` steps."""
         self.report(phase)
-        taken = self.under_way = TakenSteps([*early])
+        taken = TakenSteps(list(early))
+        self.under_way = taken
         self._order = []
         self._timeline = timeline(self.subject.device, self._clock)
         while True:
@@ -162,7 +154,8 @@ class Procedures:
         The early ones were taken before it: they have the host's.
         """
         assert self._timeline
-        taken, counts = self.under_way, {id(step) for step in self.under_way.plain}
+        taken = self.under_way
+        counts = {id(step) for step in taken.plain}
         pairs = zip(self._order, self._timeline.step_s(), strict=False)
         taken.step_s = [step.seconds for step in early]
         taken.step_s += [seconds for step, seconds in pairs if id(step) in counts]
@@ -184,7 +177,8 @@ class Procedures:
             marks = " and ".join(sorted(set().union(*(each.marks for each in taken.marked))))
             which = "every second step" if self._plain else "every step"
             self.subject.note(f"{which} has {marks} in it, so that is part of a step here")
-            taken.plain, taken.marked = taken.plain + taken.marked, []
+            taken.plain += taken.marked
+            taken.marked = []
 
     # ------------------------------------------------------------ what is measured
 

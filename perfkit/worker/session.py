@@ -53,10 +53,12 @@ class Session(Procedures):
         """Loads a workload."""
         began = time.time()
         complete = workloads.options_for(workloads.find(workload), preset, options)
-        self.workload, self.device = workloads.load(workload, complete), torch.device(device)
+        self.workload = workloads.load(workload, complete)
+        self.device = torch.device(device)
         if self.device.type == "cuda" and self.device.index is not None:
             torch.accelerator.set_device_index(self.device.index)  # else a context opens on GPU 0 as well
-        offers, convolves = sorted(rules.offers(self.workload)), workloads.convolves(self.workload)
+        offers = sorted(rules.offers(self.workload))
+        convolves = workloads.convolves(self.workload)
         self._startup_s += time.time() - began
         return Description(complete, offers, checks.facts(self.device), convolves)
 
@@ -67,13 +69,16 @@ class Session(Procedures):
         """
         self.report("building")
         began = time.time()
-        self.subject = training = Training(recipe, self.workload, self.device, seed)
+        training = Training(recipe, self.workload, self.device, seed)
+        self.subject = training
         self.first_graphs = checks.compile_counters().graphs
         first = yield from self.take(loss_steps, "first steps", early=[training.first])
         training.observed_step()
         proofs = checks.verify(training, recipe.to_dict())
         sample_bytes = checks.bytes_per_sample(training.batch)
-        training.batch = training.inputs = training.outputs = None  # their memory is not kept
+        training.batch = None  # the memory of these three is not kept
+        training.inputs = None
+        training.outputs = None
         warm = yield from self.warm_up(warmup_s)
         return Trained(
             recipe=recipe.to_dict(),

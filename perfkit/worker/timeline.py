@@ -1,5 +1,6 @@
 """When steps end, by the clock that counts: an accelerator's own, or else this process's."""
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -8,8 +9,7 @@ import torch
 
 from perfkit.worker.checks import synchronize
 
-Clock = Callable[[], float]
-"""Seconds of this process."""
+Clock = Callable[[], float]  # seconds of this process
 
 
 class HostTimeline:
@@ -19,28 +19,29 @@ class HostTimeline:
     """
 
     def __init__(self, device: torch.device, clock: Clock = time.perf_counter) -> None:
-        self._device, self._clock = device, clock
+        self._device = device
+        self._clock = clock
         synchronize(device)
         self._ends = [clock()]
 
     def mark(self) -> None:
-        """A step has ended."""
         self._ends.append(self._clock())
 
     def step_s(self) -> list[float]:
         """Seconds between successive marks, the first one since the beginning."""
         synchronize(self._device)
         self._ends[-1] = self._clock()
-        return [end - start for start, end in zip(self._ends, self._ends[1:], strict=False)]
+        return [end - start for start, end in itertools.pairwise(self._ends)]
 
 
 class DeviceTimeline:
     """Ends of steps by events in the stream of an accelerator: the host may run ahead of it."""
 
     def __init__(self, device: torch.device, make_event: Callable[[torch.device], Any]) -> None:
-        self._device, self._make_event = device, make_event
+        self._device = device
+        self._make_event = make_event
         synchronize(device)
-        self._events = list[Any]()
+        self._events: list[Any] = []
         self.mark()
 
     def mark(self) -> None:
@@ -52,8 +53,7 @@ class DeviceTimeline:
     def step_s(self) -> list[float]:
         """Seconds between successive marks on the device, once it has come to the last one."""
         synchronize(self._device)
-        pairs = zip(self._events, self._events[1:], strict=False)
-        return [start.elapsed_time(end) / 1e3 for start, end in pairs]
+        return [start.elapsed_time(end) / 1e3 for start, end in itertools.pairwise(self._events)]
 
 
 def timeline(device: torch.device, clock: Clock = time.perf_counter) -> HostTimeline | DeviceTimeline:

@@ -29,14 +29,11 @@ class MeasuredProgram(Program):
 
     def __init__(self, given: Iterable[Any] | None = None) -> None:
         self._given = given
-        self.parts: tuple[Any, ...] = ()
-        """Loader, model, optimizer, scaler and device, once they are built."""
+        self.parts: tuple[Any, ...] = ()  # loader, model, optimizer, scaler and device, once they are built
         self.built_at = 0.0
-        self.waited = 0.0
-        """Seconds in which the program has waited for batches."""
+        self.waited = 0.0  # seconds in which the program has waited for batches
         self.on_phase: OnPhase | None = None
-        self.source: Iterator[Any] = iter(())
-        """Where the next batch comes from."""
+        self.source: Iterator[Any] = iter(())  # where the next batch comes from
 
     def built(self, loader: Any, model: Any, optimizer: Any, scaler: Any, device: torch.device) -> None:
         self.parts = loader, model, optimizer, scaler, device
@@ -51,7 +48,6 @@ class MeasuredProgram(Program):
             yield self.fetch()
 
     def fetch(self) -> Any:
-        """The next batch."""
         start = time.perf_counter()
         with self.part("data"):
             batch = next(self.source)
@@ -90,7 +86,8 @@ class Training(View):
         self.recipe = recipe
         self.samples_per_step = recipe.batch_size * recipe.accumulation
         self.batches_per_step: float = recipe.accumulation
-        self._program = program = MeasuredProgram(batches)
+        program = MeasuredProgram(batches)
+        self._program = program
         self._steps = train.train(recipe, workload, device, seed, program)
         self.first = self.step()
         self.loader, self.model, self.optimizer, self.scaler, self.device = program.parts
@@ -103,7 +100,8 @@ class Training(View):
 
         Its wait is all the waiting for batches during it, whoever reads ahead (a device prefetcher).
         """
-        start, self._program.waited = time.perf_counter(), 0.0
+        start = time.perf_counter()
+        self._program.waited = 0.0
         loss = next(self._steps)
         return MeasuredStep(time.perf_counter() - start, self._program.waited, self.samples_per_step, loss)
 
@@ -115,7 +113,8 @@ class Training(View):
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
         """Trains on one batch that is already on the device; the loader's workers are stopped meanwhile."""
-        program, source = self._program, self._program.source
+        program = self._program
+        source = program.source
         batch = [part.to(self.device) for part in program.fetch()]
         program.source = itertools.repeat(batch)
         try:
@@ -144,7 +143,8 @@ class Training(View):
         copies = _Copies(self.device)
 
         def called(_: Any, inputs: Any, outputs: Any) -> None:
-            self.inputs, self.outputs = inputs[0], first_tensor(outputs)
+            self.inputs = inputs[0]
+            self.outputs = first_tensor(outputs)
             if torch.is_autocast_enabled(self.device.type):
                 self.autocast = torch.get_autocast_dtype(self.device.type)
 
@@ -153,7 +153,8 @@ class Training(View):
 
         def on_phase(name: str) -> AbstractContextManager[Any]:
             if name == "data":
-                copies.parts, self.batches = [], self.batches + 1
+                copies.parts = []
+                self.batches += 1
             if name == "forward":
                 self.copies_beside = bool(copies.streams) and copies.stream() not in copies.streams
             return copies if name == "copy" else contextlib.nullcontext()
@@ -164,7 +165,8 @@ class Training(View):
             self.phases(on_phase),
         ):
             step = self.step()
-        self.batch, self.copies = copies.parts, copies.arguments
+        self.batch = copies.parts
+        self.copies = copies.arguments
         return step
 
 
@@ -174,15 +176,11 @@ class _Copies(TorchFunctionMode):
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self._device = device
-        self.parts: list[torch.Tensor] = []
-        """What was copied, as the loader gave it."""
-        self.arguments: list[dict[str, Any]] = []
-        """The keyword arguments of each call."""
-        self.streams = set[int | None]()
-        """In which the copies were queued."""
+        self.parts: list[torch.Tensor] = []  # what was copied, as the loader gave it
+        self.arguments: list[dict[str, Any]] = []  # the keyword arguments of each call
+        self.streams = set[int | None]()  # in which the copies were queued
 
     def stream(self) -> int | None:
-        """The current stream of a CUDA device."""
         is_cuda = self._device.type == "cuda"
         return int(torch.cuda.current_stream(self._device).cuda_stream) if is_cuda else None
 
@@ -198,4 +196,5 @@ def losses(steps: Sequence[MeasuredStep]) -> list[float]:
     """The losses of steps as numbers."""
     if not steps:
         return []
-    return [*torch.stack([step.loss for step in steps]).float().tolist()]
+    values: list[float] = torch.stack([step.loss for step in steps]).float().tolist()
+    return values

@@ -65,9 +65,7 @@ class CifarResNet18:
         return resnet18()
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Cross entropy."""
         return torch.nn.functional.cross_entropy(outputs, targets)
 
     def optimizer(self, parameters: Any, **implementation: Any) -> torch.optim.Optimizer:
-        """SGD with momentum."""
         return torch.optim.SGD(parameters, lr=0.001, momentum=0.9, **implementation)

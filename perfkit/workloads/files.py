@@ -11,15 +11,9 @@ from perfkit.errors import WorkloadError
 from perfkit.machine import data_folder, shipped
 
 COLOURS = {
-    "black": (30, 30, 30),
-    "blue": (60, 90, 190),
-    "cyan": (70, 170, 180),
-    "green": (60, 150, 70),
-    "purple": (140, 70, 160),
-    "red": (200, 60, 50),
-    "white": (230, 230, 230),
-    "yellow": (210, 180, 70),
-}
+    "black": (30, 30, 30), "blue": (60, 90, 190), "cyan": (70, 170, 180), "green": (60, 150, 70),
+    "purple": (140, 70, 160), "red": (200, 60, 50), "white": (230, 230, 230), "yellow": (210, 180, 70),
+}  # fmt: skip
 
 
 def photo_folder(count: int) -> str:

@@ -74,9 +74,7 @@ class Photos:
         return small_net(classes=8)
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Cross entropy."""
         return nn.functional.cross_entropy(outputs, targets)
 
     def optimizer(self, parameters: Any, **implementation: Any) -> torch.optim.Optimizer:
-        """SGD with momentum."""
         return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, **implementation)

@@ -40,7 +40,7 @@ class WrittenOut(GPT):
 def padded_lines(text: torch.Tensor, length: int) -> torch.Tensor:
     """The lines of a text, int64[lines, length], each cut or filled with zeros."""
     lines = [line[:length].ljust(length, b"\0") for line in bytes(text.tolist()).splitlines() if line]
-    return torch.tensor([[*line] for line in lines])
+    return torch.tensor([list(line) for line in lines])
 
 
 @dataclass
@@ -89,5 +89,4 @@ class TinyGPT:
         return nn.functional.cross_entropy(outputs.flatten(0, 1), targets.flatten(), ignore_index=0)
 
     def optimizer(self, parameters: Any, **implementation: Any) -> torch.optim.Optimizer:
-        """AdamW."""
         return torch.optim.AdamW(parameters, lr=1e-3, **implementation)

@@ -28,7 +28,7 @@ def checkpoint(chapter: str) -> str:
     """
     if chapter not in STAGES:
         raise one_of(chapter, [*STAGES], "chapter with a code")
-    for run, _ in RunStore().history():
+    for run in RunStore().history():
         if run.stage == STAGES[chapter] and run.status in ("ok", "not_applicable"):
             return of_run(chapter, run)
     what = f"no run of chapter {chapter} is stored"

@@ -15,7 +15,6 @@ from perfkit.notebook.pieces import download, preformatted, row, text
 from perfkit.recipe import Recipe, Value, shown, switches
 from perfkit.results import recordings
 from perfkit.results.run import Run
-from perfkit.results.store import Stored
 from perfkit.rules import why_not
 from perfkit.show import html, sentences, tables
 from perfkit.show.document import Bullets, Content
@@ -104,18 +103,18 @@ class Workbench(LadderPanel):
         """Lists the history as it is now, and ticks these runs."""
         ids = {run.id for run in runs}
         history = self._history()
-        self._listed = {each.run.id: each.run for each in history}
+        self._listed = {run.id: run for run in history}
         with self.history.hold_sync():
             self.history.rows = [*map(_row, history)]
             self.history.ticked = [name for name in self._listed if name in ids]
 
-    def _history(self) -> list[Stored]:
+    def _history(self) -> list[Run]:
         """The runs of the place, oldest first: no failed ones, nor the baseline once more."""
         if name := self.plan.recorded:  # its runs are in no store
-            history = [*map(Stored, recordings.find(name))]
+            history = recordings.find(name)
         else:
             history = self.store.history(workload=self.plan.subject.workload)[::-1]
-        return [each for each in history if each.run.samples_per_s and not each.run.is_again]
+        return [run for run in history if run.samples_per_s and not run.is_again]
 
     def _measure(self, job: Job) -> None:
         """Measures the recipe that the job was asked for, with the baseline."""
@@ -178,9 +177,9 @@ class Workbench(LadderPanel):
         self._show_runs(self.runs)
 
 
-def _row(stored: Stored) -> dict[str, Any]:
+def _row(run: Run) -> dict[str, Any]:
     """A run as plain values for a grid: texts, and the numbers to sort by."""
-    run, ratio = stored.run, stored.run.speedup("baseline")
+    ratio = run.speedup("baseline")
     return {
         "id": run.id,
         "name": sentences.name(run),

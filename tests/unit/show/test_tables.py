@@ -8,7 +8,6 @@ import pytest
 
 from perfkit.results import recordings
 from perfkit.results.parity import Check, Parity
-from perfkit.results.store import Stored
 from perfkit.show import sentences, tables, terminal
 from perfkit.show.document import Cell, Col, tabulate
 from tests.unit.show.fake_runs import again, disturbed, session
@@ -28,7 +27,7 @@ PAGES = {
     ],
     "proof": [tables.proof([RUNS[0], msgspec.structs.replace(RUNS[4], mechanism=WRONG)])],
     "parity": tables.parity(PARITY),
-    "stored": [tables.stored([Stored(RUNS[3]), Stored(RUNS[9])])],
+    "stored": [tables.stored([RUNS[3], RUNS[9]])],
 }
 
 
