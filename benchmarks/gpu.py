@@ -242,7 +242,7 @@ def _ladder(folder: Path) -> list[Content]:
                 runs = recordings.find(str(file))
             except PerfkitError as problem:
                 return [Notice(f"{name}: {problem}")]
-            return [*_missing(runs), *tables.sections(runs)]
+            return [*_missing(runs), *tables.report(runs)]
     return [Notice("No ladder was measured.")]
 
 

@@ -88,7 +88,7 @@ def ladder(folder: Path) -> list[str]:
     """The ladder of the README, with its pictures."""
     runs = measured(perfkit.plan("photos", preset="quick", device="cpu"))
     _undisturbed(runs)
-    (folder / LADDER).write_bytes(recordings.text(runs))
+    (folder / LADDER).write_bytes(recordings.content(runs))
     for name, dark in PICTURES.items():
         (folder / name).write_bytes(figures.throughput(runs).png(dark))
     return [LADDER, *PICTURES]
@@ -112,7 +112,7 @@ def traces(folder: Path) -> list[str]:
 def simulated(folder: Path) -> list[str]:
     """The article's ladder on its GPU, and a timeline: computed, not measured."""
     plan = perfkit.plan(device="sim:v100", host="article")
-    (folder / SIMULATED).write_bytes(recordings.text(measured(plan)))
+    (folder / SIMULATED).write_bytes(recordings.content(measured(plan)))
     perfkit.profile(None, "data_loading", out=folder / TIMELINE, device="sim:v100", host="article")
     return [SIMULATED, TIMELINE]
 
@@ -243,7 +243,7 @@ def grid(folder: Path) -> list[str]:
     if len(disturbed) > len(runs) / 4:
         raise Refused(f"other programs disturbed {len(disturbed)} of {len(runs)} combinations", CLOSE)
     (folder / "climb").mkdir(exist_ok=True)
-    compact = msgspec.json.encode(msgspec.json.decode(recordings.text(runs)))
+    compact = msgspec.json.encode(msgspec.json.decode(recordings.content(runs)))
     (folder / climb.GRID).write_bytes(compact)
     return [climb.GRID]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from perfkit import machine
 from perfkit.recipe import Recipe
-from perfkit.studies import planning, rungs
+from perfkit.studies import planning, staging
 from perfkit.studies.sources import Progress, Source, opened
 
 
@@ -33,7 +33,7 @@ def prepared(
     seed = asked.pop("seed", 0)
     wanted = planning.plan(workload, stages=[stage], **asked).on(seed=seed).trying(below=True)
     with opened(wanted, progress or Progress(), study) as source:
-        yield source, rungs.acting(source).recipe
+        yield source, staging.acting(source).recipe
 
 
 def new_trace() -> Path:

@@ -40,7 +40,7 @@ def compare(
                 plan.source(plan, follow).require("--fail-if-slower")
             known = comparing.earlier_comparison(a, b, plan, store) if more else None
             result = comparing.compare(a, b, plan, known, follow, store)
-        output.show(f"{b.title} against {a.title}", [result.describe()], record(result))
+        output.deliver(f"{b.title} against {a.title}", [result.describe()], record(result))
         if code := gate_code(result, gate.limit):
             raise typer.Exit(code)
 

@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 
 from perfkit.cli.options import TrainingOptions
-from perfkit.studies import rungs
+from perfkit.studies import staging
 
 
 def diff(
     stage: Annotated[str, typer.Argument(help="a stage, such as amp")], training: TrainingOptions
 ) -> None:
     """Shows what a stage changes in the training script: here, or on a GPU if it cannot act here."""
-    title, text = rungs.stage_diff(rungs.described(training.plan([stage]).trying(below=True), load=True))
+    title, text = staging.stage_diff(staging.described(training.plan([stage]).trying(below=True), load=True))
     sys.stdout.write(f"# {title}\n{text}")

@@ -7,7 +7,7 @@ import typer
 
 from perfkit import export as exports
 from perfkit.cli.options import Out, RecipeOptions, StageName, check_writable, write
-from perfkit.studies import rungs
+from perfkit.studies import staging
 
 
 def export(
@@ -19,8 +19,8 @@ def export(
     """Writes the standalone training script of a recipe; it does not need perfkit."""
     check_writable(out)
     plan = training.plan([stage or "baseline"]).trying(below=True)
-    source = rungs.described(plan, load=True)
-    recipe = rungs.acting(source).recipe
+    source = staging.described(plan, load=True)
+    recipe = staging.acting(source).recipe
     options = source.description.options
     text = exports.script(recipe, plan.subject.workload, options, plan.subject.device, training.seed, steps)
     write(out or Path("-"), text)

@@ -117,7 +117,7 @@ class OutputOptions:
         if self.html_file and importlib.util.find_spec("matplotlib") is None:
             raise InvalidValue("--html needs matplotlib", "Install it: pip install matplotlib")
 
-    def show(
+    def deliver(
         self, title: str, sections: "Sequence[Content]", document: object, also: Path | None = None
     ) -> None:
         """Writes the files, then prints the sections: to stderr where one of them, or `also`, is stdout."""

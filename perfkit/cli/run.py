@@ -60,7 +60,7 @@ def run(
                 stopped = True
         if not runs:
             raise KeyboardInterrupt
-        recorded = recordings.text(runs) if out else b""
+        recorded = recordings.content(runs) if out else b""
         if out and recorded:
             options.write(out, recorded)
         show_session(runs, output, also=out)

@@ -12,7 +12,7 @@ from perfkit.results.documents import document, summary
 from perfkit.results.run import Run
 from perfkit.results.store import RunStore
 from perfkit.show import sentences, tables
-from perfkit.studies import rungs
+from perfkit.studies import staging
 
 
 def show(
@@ -45,12 +45,12 @@ def _show_stored(store: RunStore, name: str | None, output: OutputOptions) -> No
         show_session(session[::-1], output)
         return
     run = store.get(name)
-    sections = [*tables.sections([run]), tables.checks("Every check", run.mechanism)]
-    output.show(sentences.name(run), sections, summary(run) | {"machine": run.machine})
+    sections = [*tables.report([run]), tables.checks("Every check", run.mechanism)]
+    output.deliver(sentences.name(run), sections, summary(run) | {"machine": run.machine})
 
 
 def show_session(runs: list[Run], output: OutputOptions, also: Path | None = None) -> None:
     """A session as its report; the scripts are part of a page only."""
-    scripts = rungs.scripts(runs) if output.html_file else None
+    scripts = staging.scripts(runs) if output.html_file else None
     title = runs[0].workload.rpartition(":")[2]
-    output.show(title, tables.sections(runs, scripts), document(runs), also)
+    output.deliver(title, tables.report(runs, scripts), document(runs), also)

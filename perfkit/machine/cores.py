@@ -119,7 +119,7 @@ def taken_share(before: CpuTimes, after: CpuTimes) -> float:
 class OtherPrograms:
     """What other programs use from now on.
 
-    A program that has ended is known as far as `look` saw it: call it every few seconds.
+    A program that has ended is known as far as `sample` saw it: call it every few seconds.
     """
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ class OtherPrograms:
         self._start = _spent()
         self._latest = self._start
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Takes down what every process has used until now."""
         self._latest = self._latest | _spent()
 
@@ -138,7 +138,7 @@ class OtherPrograms:
         The processes with these `pids` do not count; this process never counts. What the hypervisor gave to
         others counts as a program.
         """
-        self.look()
+        self.sample()
         ours = {os.getpid(), *pids}
         programs = defaultdict[str, float](float)
         programs["other guests of the same host"] = _stolen_s() - self._stolen_s

@@ -17,7 +17,7 @@ from perfkit.results.run import Run
 from perfkit.show import figures, sentences, tables
 from perfkit.show.document import Bullets, Content, Notice, Section
 from perfkit.show.style import Figure
-from perfkit.studies import planning, rungs
+from perfkit.studies import planning, staging
 from perfkit.studies.climb import climb
 from perfkit.studies.decisions import question
 from perfkit.studies.job import Job
@@ -162,7 +162,7 @@ class LadderPanel(Panel):
         if not self.runs:
             return tuple(Notice(words) for words in self.store.problems)
         picture = [self._picture()] if any(run.status == "ok" for run in self.runs) else []
-        details = [*self._evidence(), *tables.summary(self.runs)[:2]]
+        details = [*self._evidence(), *tables.overview(self.runs)[:2]]
         notices = [*self.store.problems, *self._notices, *sentences.notices(self.runs)]
         return [*map(Notice, notices), *picture, *self._answers(), Section("Details", details, folded=True)]
 
@@ -194,7 +194,7 @@ class LadderPanel(Panel):
 
     def parts(self) -> Sequence[Content]:
         """Every table, and the figures `step_time` and `throughput`."""
-        return tables.sections(self.results())
+        return tables.report(self.results())
 
 
 def _measures_the_same(plan: Plan, other: Plan) -> bool:
@@ -203,7 +203,7 @@ def _measures_the_same(plan: Plan, other: Plan) -> bool:
 
 
 def _recipes(plan: Plan) -> list[Recipe]:
-    return [stage.recipe for stage in rungs.all_stages(rungs.described(plan.trying(changes={})))]
+    return [stage.recipe for stage in staging.all_stages(staging.described(plan.trying(changes={})))]
 
 
 def proof(plan: Plan, title: str, recipe: Recipe, progress: Progress | None = None) -> Parity | None:

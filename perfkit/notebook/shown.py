@@ -16,7 +16,7 @@ from perfkit.results.run import Run
 from perfkit.show import html, terminal
 from perfkit.show.document import Content, Table, find
 from perfkit.show.style import Figure
-from perfkit.studies import rungs
+from perfkit.studies import staging
 from perfkit.studies.sources import Progress, Update
 
 Result = TypeVar("Result")
@@ -133,4 +133,4 @@ def training_loop(runs: Sequence[Run]) -> Markdown:
     measured = [run for run in runs if run.status == "ok" and run.script is None]
     if not measured:
         raise InvalidValue("none of these runs has a script", "Give runs that perfkit has measured")
-    return Markdown(f"```python\n{rungs.script(measured[0])}```")
+    return Markdown(f"```python\n{staging.script(measured[0])}```")

@@ -21,7 +21,7 @@ from perfkit.results.store import Decided, RunStore
 from perfkit.rules import why_not
 from perfkit.show import sentences, tables, units
 from perfkit.show.document import Bullets, Code, Content, Markdown, Section
-from perfkit.studies import decisions, planning, rungs
+from perfkit.studies import decisions, planning, staging
 from perfkit.studies.job import Job
 from perfkit.studies.sources import Plan
 
@@ -72,7 +72,7 @@ class StagePanel(LadderPanel):
         if not plan.recorded:
             climbed = decisions.settings(self._decided, catalogue.below(self.optimization.name))
             plan = plan.trying(settings={**climbed, **plan.ladder.settings})
-        rungs.all_stages(rungs.described(plan))  # raises where the loop below the stage cannot run
+        staging.all_stages(staging.described(plan))  # raises where the loop below the stage cannot run
         return plan
 
     def _set_changes(self) -> None:
@@ -85,8 +85,8 @@ class StagePanel(LadderPanel):
 
     def _moved(self) -> None:
         """Shows the switches as they can act there, as far as the workload's class declares it."""
-        source = rungs.described(self.plan)
-        stage = rungs.all_stages(source)[-1]
+        source = staging.described(self.plan)
+        stage = staging.all_stages(source)[-1]
         self.controls.offer(stage.recipe, partial(why_not, target=source.target))
         self.plan = self.plan.trying(changes=self.controls.changes())
         elsewhere = f"n/a here: {stage.reason}. Choose another place in the menu Where"
@@ -181,7 +181,7 @@ class StagePanel(LadderPanel):
         article = [f"The article: {published}."] if published else []
         diff: list[Content] = []
         with contextlib.suppress(PerfkitError):  # a workload that cannot be exported can be measured
-            title, lines = rungs.stage_diff(rungs.described(self.plan))
+            title, lines = staging.stage_diff(staging.described(self.plan))
             diff.append(Section(title, [Code(lines, "diff")]))
         return [
             tables.ladder(self.runs),

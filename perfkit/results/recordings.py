@@ -47,7 +47,7 @@ def provenance() -> Provenance:
     return Provenance(machine=facts, when=when, command=command, commit=facts["commit"])
 
 
-def text(recorded: Sequence[Run]) -> bytes:
+def content(recorded: Sequence[Run]) -> bytes:
     """Measured runs as the content of a recording, without cancelled ones; empty if none is left."""
     if any(run.origin for run in recorded):
         raise InvalidValue("these runs are of a recording already", "Copy its file instead")

@@ -23,7 +23,7 @@ Count = Annotated[int, Meta(ge=0)]
 RoundCount = Annotated[int, Meta(gt=0)]  # the rounds of an incarnation
 
 
-def clean(shares: Sequence[float], count: int) -> Flags:
+def undisturbed(shares: Sequence[float], count: int) -> Flags:
     """Which of `count` rounds others left alone, or all where these are too few to say anything.
 
     Others took `shares` of the cores, one in each round; empty where it was not measured.
@@ -122,7 +122,7 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
         return stats.judged(quiet.centre, quiet.half, rounds), stats.judged(noisy.centre, noisy.half, rounds)
 
 
-def joined(before: Pairing, now: Pairing) -> Pairing:
+def pooled(before: Pairing, now: Pairing) -> Pairing:
     """A pairing with the rounds of an earlier one before its own."""
     return msgspec.structs.replace(
         now,

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from perfkit.results import stats
-from perfkit.results.rounds import Pairing, clean, joined
+from perfkit.results.rounds import Pairing, pooled, undisturbed
 from perfkit.results.schema import AGAIN, Raw, StoredRun
 from perfkit.results.stats import Estimate, Nested, Ratio, Values
 
@@ -138,7 +138,7 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
         blocks = self.raw.block_steps
         if steps.size != sum(blocks):
             return steps
-        return steps[np.repeat(clean(self.raw.disturbed, len(blocks)), blocks)]
+        return steps[np.repeat(undisturbed(self.raw.disturbed, len(blocks)), blocks)]
 
 
 def continued(earlier: Run, now: Run) -> Run:
@@ -161,5 +161,5 @@ def continued(earlier: Run, now: Run) -> Run:
     pairings = []
     for pairing in now.pairings:
         before = earlier.pairing(pairing.role)
-        pairings.append(joined(before, pairing) if before else pairing)
+        pairings.append(pooled(before, pairing) if before else pairing)
     return msgspec.structs.replace(now, raw=whole, pairings=pairings)

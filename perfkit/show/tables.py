@@ -14,12 +14,12 @@ from perfkit.show.document import Bullets, Cell, Code, Col, Content, Notice, Sec
 from perfkit.show.sentences import SIGNS, about, name
 
 
-def sections(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> list[Content]:
+def report(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> list[Content]:
     """The report of a session, whose runs are in the order of the ladder; `scripts` are by a run's id."""
     sources = scripts or {}
     codes = [Section(name(run), [Code(sources[run.id])]) for run in runs if run.id in sources]
     return [
-        *summary(runs),
+        *overview(runs),
         *map(Notice, sentences.notices(runs)),
         ladder(runs),
         Section("What each stage showed", [Bullets(sentences.verdicts(runs))]),
@@ -38,7 +38,7 @@ def evidence(runs: Sequence[Run]) -> list[Content]:
     ]
 
 
-def summary(runs: Sequence[Run]) -> list[str]:
+def overview(runs: Sequence[Run]) -> list[str]:
     """Machine, settings and the overall result, one line each."""
     first = runs[0]
     fields = ("workload", "preset", "device", "seed", "session", "created")

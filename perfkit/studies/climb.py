@@ -17,7 +17,7 @@ from perfkit.results.run import Run, continued
 from perfkit.results.schema import Decision
 from perfkit.results.store import RunStore, keep
 from perfkit.show import units
-from perfkit.studies import rungs
+from perfkit.studies import staging
 from perfkit.studies.sources import Plan, Progress, Source, opened
 
 END_SIDES = 3  # the baseline, everything kept, and the baseline again
@@ -64,11 +64,11 @@ def _measured(source: Source) -> Iterator[Run]:
     if not ladder.recipes and len(ladder.stages) > 1:
         yield from _Climb(source).runs()
         return
-    rows = rungs.all_stages(source)
+    rows = staging.all_stages(source)
     if ladder.below and rows[-1].reason:  # there is nothing to compare it with
         rows = rows[-1:]
     if sum(not stage.reason for stage in rows) > 1 and _repeats(source):
-        rows = [*rows, rungs.again(rows[0])]
+        rows = [*rows, staging.again(rows[0])]
     yield from source.measure(rows, source.plan.rule)
 
 
@@ -81,7 +81,7 @@ class _Climb:
         # Where measuring costs nothing, each stage is built on the one before it.
         names = plan.ladder.stages
         self._groups = catalogue.groups(names) if source.is_costly else [[name] for name in names]
-        self._base = rungs.first(plan, source.target)
+        self._base = staging.first(plan, source.target)
         self._kept = self._base
         self._base_run: Run | None = None
         self._kept_run: Run | None = None
@@ -105,7 +105,7 @@ class _Climb:
     def _stage(self, name: str) -> Stage:
         """A stage on top of what is kept."""
         plan = self._source.plan
-        return rungs.stage_of(plan, self._source.target, name, self._kept.recipe, plan.ladder.changes)
+        return staging.stage_of(plan, self._source.target, name, self._kept.recipe, plan.ladder.changes)
 
     def _candidates(self, number: int) -> list[Stage]:
         """The stages of a group, each on top of what is kept, and those that are two of them at once."""
@@ -190,7 +190,7 @@ class _Climb:
         final = replace(self._kept, name=KEPT, title="everything kept, measured again")
         rule, later_s = self._rule(count)
         with source.progress.part(count, count + 1, later_s):
-            _, *runs = source.measure([self._base, final, rungs.again(self._base)], rule)
+            _, *runs = source.measure([self._base, final, staging.again(self._base)], rule)
         assert self._base_run
         base = self._base_run.samples_per_s
         for run in runs:

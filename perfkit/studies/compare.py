@@ -15,7 +15,7 @@ from perfkit.results import stats
 from perfkit.results.comparison import Comparison
 from perfkit.results.run import Run, continued
 from perfkit.results.store import RunStore, keep
-from perfkit.studies import planning, rungs
+from perfkit.studies import planning, staging
 from perfkit.studies.sources import Plan, Progress, Source, opened
 
 
@@ -33,7 +33,7 @@ def candidate(text: str, plan: Plan) -> Candidate:
     if text not in OPTIMIZATIONS:
         raise one_of(text, list(OPTIMIZATIONS), "stage", see=", or settings such as workers=2,amp=bf16")
     above = () if text == "baseline" else (text,)
-    stage = rungs.acting(rungs.described(plan.trying(stages=above, below=True), load=True))
+    stage = staging.acting(staging.described(plan.trying(stages=above, below=True), load=True))
     return Candidate(stage.title, stage.recipe.to_dict())
 
 
@@ -69,7 +69,7 @@ def earlier_comparison(a: Candidate, b: Candidate, plan: Plan, store: RunStore) 
 
     It has the same recipes, options, preset, seed, device and machine; an `InvalidValue` if there is none.
     """
-    source = rungs.described(plan, load=True)
+    source = staging.described(plan, load=True)
     first, second = _stages(a, b, source)
     for run in store.history(workload=plan.subject.workload):
         pairing = run.pairing("previous")
@@ -87,7 +87,7 @@ def _stages(a: Candidate, b: Candidate, source: Source) -> list[Stage]:
     """Both sides as stages; if they have one name, the second gets another."""
     titles = (a.title, f"{b.title} (again)" if b.title == a.title else b.title)
     recipes = [source.baseline().replace(**side.changes) for side in (a, b)]
-    return rungs.recipe_stages(zip(titles, recipes, strict=True), source.target)
+    return staging.recipe_stages(zip(titles, recipes, strict=True), source.target)
 
 
 def _is_of(run: Run, stage: Stage, source: Source, machine_id: str) -> bool:

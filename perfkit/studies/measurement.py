@@ -34,7 +34,7 @@ class Measurement:
             with gpus.sample_utilization(self._machine.gpu) as self._slices.utilization:
                 while self._measured.open() and not self._enough.is_over():
                     pids |= self._one_more()
-                    others.look()
+                    others.sample()
         finally:
             self._measured.busiest = others.busiest(pids)
 

@@ -93,7 +93,7 @@ def first_tensor(outputs: Any) -> Any:
     return outputs
 
 
-def shown(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
     """A type without `torch.`."""
     return str(dtype).removeprefix("torch.")
 
@@ -182,7 +182,7 @@ class View:
         return pinned or None, f"the next batch is copied on its own stream; {where}"
 
     def uint8_copy(self) -> Reading:
-        kind = shown(self.batch[0].dtype)
+        kind = dtype_name(self.batch[0].dtype)
         size = bytes_per_sample(self.batch[:1])
         return kind == "uint8", f"the batch is copied as {kind}: {size:,} bytes per sample"
 
@@ -211,10 +211,10 @@ class View:
             return None, "the model gives no tensor"
         dtype = self.outputs.dtype
         of_weights = next(self.model.parameters()).dtype
-        evidence = f"logits are {shown(dtype)}"
+        evidence = f"logits are {dtype_name(dtype)}"
         if dtype == of_weights and self.autocast in kinds:
             dtype = self.autocast
-            evidence += f", cast back from an autocast to {shown(dtype)}"
+            evidence += f", cast back from an autocast to {dtype_name(dtype)}"
         kind = "off" if dtype == of_weights else kinds.get(dtype)
         scales = self.scaler.is_enabled() if self.scaler else kind == "fp16"
         if self.scaler and scales:

@@ -22,7 +22,7 @@ from perfkit.worker.checks import compile_counters, peak_bytes, reset_peak
 from perfkit.worker.messages import Block, Peak
 from perfkit.worker.timeline import DeviceTimeline, HostTimeline, timeline
 
-Job = Generator[None, Any, Any]  # is sent steps, returns an answer
+Procedure = Generator[None, Any, Any]  # is sent steps, returns an answer
 
 WINDOW = 4  # steps of the warm-up that are compared with those before
 MAX_WARMUP_STEPS = 200
@@ -75,7 +75,7 @@ class TakenSteps:
 Taking = Generator[None, Any, TakenSteps]
 
 
-def drive(job: Job, step: Callable[[], Any]) -> Any:
+def drive(job: Procedure, step: Callable[[], Any]) -> Any:
     """The answer of a procedure, whose steps are taken as it asks for them."""
     done: Any = None
     while True:
@@ -201,7 +201,7 @@ class Procedures:
         reset_peak(self.subject.device)
         return warm
 
-    def slice(self, samples: int, seconds: float) -> Job:
+    def slice(self, samples: int, seconds: float) -> Procedure:
         """One slice of at least this many samples, for about some seconds, judged by the steps before it.
 
         The training goes on where its last slice ended: it was suspended meanwhile, with its workers.
@@ -217,13 +217,13 @@ class Procedures:
         workers = max(1, self._workers)
         return int(math.ceil(steps / workers) * workers)
 
-    def ceiling(self, samples: int, seconds: float = 0.0) -> Job:
+    def ceiling(self, samples: int, seconds: float = 0.0) -> Procedure:
         """A slice on one batch that is already on the device, without a loader."""
         with self.subject.hold():
             yield from self.take(HELD_FIRST, "cached batch")
             return (yield from self.take(self.steps_for(samples, seconds), "cached batch")).block()
 
-    def profile(self, path: str, stacks: bool, **schedule: int) -> Job:
+    def profile(self, path: str, stacks: bool, **schedule: int) -> Procedure:
         """Takes steps with the profiler, and writes a trace of the active ones: its path.
 
         `schedule` is that of `torch.profiler.schedule`: wait, warmup, active.

@@ -15,7 +15,7 @@ from perfkit.process import Answer
 from perfkit.recipe import Recipe
 from perfkit.worker import checks
 from perfkit.worker.messages import Description, Trained
-from perfkit.worker.procedure import Job, MeasuredStep, Procedures, drive
+from perfkit.worker.procedure import MeasuredStep, Procedure, Procedures, drive
 from perfkit.worker.training import Training, losses
 
 
@@ -62,7 +62,7 @@ class Session(Procedures):
         self._startup_s += time.time() - began
         return Description(complete, offers, checks.facts(self.device), convolves)
 
-    def train(self, recipe: Recipe, seed: int, loss_steps: int, warmup_s: float) -> Job:
+    def train(self, recipe: Recipe, seed: int, loss_steps: int, warmup_s: float) -> Procedure:
         """`Trained`: builds a training, takes its first steps, checks its switches and warms up.
 
         The losses of `loss_steps` are kept; the warm-up takes `warmup_s` at most.

@@ -5,7 +5,7 @@ import pytest
 
 from perfkit import export
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
-from perfkit.studies import planning, rungs
+from perfkit.studies import planning, staging
 from perfkit.studies.climb import climb
 from perfkit.studies.sources import Progress
 from perfkit.worker.messages import Description, DeviceFacts
@@ -50,11 +50,11 @@ def described(wanted):
 
 
 def stages(wanted):
-    return rungs.all_stages(described(wanted))
+    return staging.all_stages(described(wanted))
 
 
 def shown(*where):
-    return rungs.stage_diff(described(plan(*where)))
+    return staging.stage_diff(described(plan(*where)))
 
 
 @pytest.fixture
@@ -73,12 +73,12 @@ def test_what_is_measured_is_what_is_shown_and_exported(name):
     *_, stage = stages(wanted)
     runs = [run for run in climb(wanted) if run.stage in ("baseline", name)]
     assert [run.status for run in runs] == (["not_applicable"] if stage.reason else ["ok", "ok"])
-    title, diff = rungs.stage_diff(described(wanted))
+    title, diff = staging.stage_diff(described(wanted))
     if stage.reason:
         assert title.startswith(f"n/a here: {stage.reason}")
         assert not (diff and device == "cuda")
     else:
-        before, after = rungs.scripts(runs).values()
+        before, after = staging.scripts(runs).values()
         assert before != after, "a stage that is measured changes the script"
         assert diff == export.diff(before, after, name)
 

@@ -12,7 +12,7 @@ from perfkit.ladder import catalogue
 from perfkit.machine import devices
 from perfkit.recipe import Recipe
 from perfkit.rules import Target
-from perfkit.studies import planning, rungs
+from perfkit.studies import planning, staging
 from perfkit.studies.sources import Progress
 from perfkit.worker.session import Session
 from tests.gpu import test_on_gpu
@@ -63,7 +63,7 @@ def test_a_plan_that_loads_nothing_knows_the_gpu(monkeypatch):
     found = devices.Found(cuda=["a", "b"], bf16=False, imported=True)
     monkeypatch.setattr(devices, "accelerators", lambda: found)
     where = planning.plan("tests.support.toy:Toy", preset="smoke", device="cuda")
-    assert rungs.described(where).target.bf16 is False
+    assert staging.described(where).target.bf16 is False
 
 
 def test_gradients_that_gloo_averages_on_gpus_are_a_cause():
@@ -84,11 +84,11 @@ def test_tests_and_parts_for_a_gpu_expect_of_a_card_what_it_can(bf16, monkeypatc
     monkeypatch.setattr(devices, "accelerators", lambda: found)
     monkeypatch.setattr(devices, "compiler_problem", lambda device: "")
     asked = test_on_gpu.plan()
-    source = rungs.described(asked)
+    source = staging.described(asked)
     assert source.target.bf16 == bf16
-    stages = rungs.ladder_stages(asked, source.target)
+    stages = staging.ladder_stages(asked, source.target)
     assert {stage.name for stage in stages if stage.reason} == test_on_gpu.cannot_act()
     for name in {*gpu.PROFILED, gpu.HALF} - {"baseline"}:
-        rungs.acting(rungs.described(asked.trying(stages=(name,), below=True)))
+        staging.acting(staging.described(asked.trying(stages=(name,), below=True)))
     further = asked.trying(stages=tuple(test_on_gpu.FURTHER))
-    assert [stage.reason for stage in rungs.ladder_stages(further, source.target) if stage.reason] == []
+    assert [stage.reason for stage in staging.ladder_stages(further, source.target) if stage.reason] == []

@@ -96,9 +96,9 @@ def test_the_page_begins_with_what_passed_and_what_to_do():
 
 
 def test_a_ladder_that_was_cut_is_shown_with_what_is_missing(tmp_path):
-    (tmp_path / "smoke.json").write_bytes(recordings.text([run("r0", stage=name) for name in LADDER]))
+    (tmp_path / "smoke.json").write_bytes(recordings.content([run("r0", stage=name) for name in LADDER]))
     assert "The time was over" not in terminal.text(gpu.report([], tmp_path), 150)
-    (tmp_path / "ladder.json").write_bytes(recordings.text([run("r1", stage="baseline")]))
+    (tmp_path / "ladder.json").write_bytes(recordings.content([run("r1", stage="baseline")]))
     told = " ".join(terminal.text(gpu.report([], tmp_path), 150).split())
     assert f"before these stages were measured: {', '.join(LADDER[1:])}" in told
 

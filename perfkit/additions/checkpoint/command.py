@@ -27,6 +27,6 @@ def checkpoint(
     if faults:
         contents += ["These do not count:", Bullets(faults)]
     contents.append(f"Codes that count: {len(good)} of {len(entries)}.")
-    output.show("checkpoints", contents, msgspec.to_builtins(entries))
+    output.deliver("checkpoints", contents, msgspec.to_builtins(entries))
     if faults:
         raise typer.Exit(1)

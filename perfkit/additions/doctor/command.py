@@ -9,7 +9,7 @@ from perfkit.additions.doctor import checkup, workshop
 from perfkit.additions.doctor.noise import measure_noise
 from perfkit.cli.options import OutputOptions, TrainingOptions, progress, stored
 from perfkit.show import units
-from perfkit.studies import rungs
+from perfkit.studies import staging
 
 
 def doctor(
@@ -32,7 +32,7 @@ def doctor(
     with progress() as follow:
         checks = workshop.checks(plan, follow) if room else checkup.checkup()
     # What is built in declares what it offers; a workload that is named has to be loaded.
-    stages = rungs.all_stages(rungs.described(plan, load=bool(training.workload)))
+    stages = staging.all_stages(staging.described(plan, load=bool(training.workload)))
     sections = checkup.sections(machine.describe(machine.facts()), checks, stages)
     record: dict[str, object] = {"checks": checks}
     if noise:
@@ -42,6 +42,6 @@ def doctor(
         counted = f"{units.plural(result.incarnations, 'incarnation')} of two equal trainings"
         noisy = f"A/A noise of {plan.subject.device}: {spread:.2%} (standard deviation)"
         sections.append(f"{noisy}, from {counted}")
-    output.show("check of this machine", sections, record)
+    output.deliver("check of this machine", sections, record)
     if any(check.status == "red" for check in checks):
         raise typer.Exit(1)

@@ -7,7 +7,7 @@ from perfkit.additions.doctor import checkup
 from perfkit.additions.doctor.checkup import HealthCheck
 from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores
-from perfkit.studies import planning, rungs
+from perfkit.studies import planning, staging
 from perfkit.studies.climb import climb
 from perfkit.studies.sources import Plan, Progress
 
@@ -47,7 +47,7 @@ def other_programs(seconds: float) -> HealthCheck:
 def absent(plan: Plan) -> HealthCheck:
     """The chapters whose stage cannot act on this machine, which then show a recording or a simulation."""
     ladder = planning.plan(stages=[*CHAPTERS], preset=plan.subject.size.name, device=plan.subject.device)
-    stages = [stage for stage in rungs.all_stages(rungs.described(ladder)) if stage.reason]
+    stages = [stage for stage in staging.all_stages(staging.described(ladder)) if stage.reason]
     told = [f"{CHAPTERS[stage.name]} ({stage.name}): {stage.reason}" for stage in stages]
     return HealthCheck("chapters with n/a", "; ".join(told) or "none")
 

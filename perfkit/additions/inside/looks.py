@@ -33,7 +33,7 @@ def memory_command(
 ) -> None:
     """What holds memory in a training step, by kind."""
     report = memory(recipe=stage, **training.where())
-    output.show("memory of a step", memory_sections([report]), report)
+    output.deliver("memory of a step", memory_sections([report]), report)
 
 
 def memory_sections(reports: Sequence[MemoryReport]) -> list[Content]:

@@ -24,8 +24,8 @@ from perfkit.additions.inside import KernelReport, MemoryReport, ShapeTiming
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.train import DTYPES
-from perfkit.worker.checks import facts, is_tf32_supported, peak_bytes, reset_peak, shown
-from perfkit.worker.procedure import Job
+from perfkit.worker.checks import dtype_name, facts, is_tf32_supported, peak_bytes, reset_peak
+from perfkit.worker.procedure import Procedure
 from perfkit.worker.session import Session
 from perfkit.worker.timeline import timeline
 from perfkit.worker.training import Training
@@ -126,7 +126,7 @@ WIDTHS_ON_GPU, WIDTHS_ON_CPU = (10_048, 10_000, 9_996, 9_999), (2_560, 2_504, 2_
 """The same for n; on a CPU n and m are a quarter of the slides'."""
 
 
-def kernels(session: Session) -> Job:
+def kernels(session: Session) -> Procedure:
     """`KernelReport`: roofs of the device, a sweep of shapes, and the work of the training's step."""
     step_s = (yield from session.take(8, "measuring")).mean_s
     training, device = session.subject, session.subject.device
@@ -176,7 +176,7 @@ def _formats(device: torch.device) -> dict[str, tuple[torch.dtype, str]]:
 def _format(recipe: Recipe, model: Any, peaks: Mapping[str, float]) -> str:
     """The fastest format that a step computes in: TF32 where the GPU has it, by default in convolutions."""
     if dtype := DTYPES[recipe.amp]:
-        return shown(dtype)
+        return dtype_name(dtype)
     convolves = any(isinstance(part, nn.modules.conv._ConvNd) for part in model.modules())
     wants_tf32 = recipe.fp32_precision == "tf32" or (recipe.fp32_precision == "default" and convolves)
     return "tf32" if wants_tf32 and "tf32" in peaks else "float32"

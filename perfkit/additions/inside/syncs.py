@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from perfkit.additions.inside import Place, SyncReport
 from perfkit.process.failures import PROGRAM, is_users
-from perfkit.worker.procedure import Job, Procedures
+from perfkit.worker.procedure import Procedure, Procedures
 
 TO_DEVICE = "host to device"
 LOADER = os.sep.join(("torch", "utils", "data", ""))
@@ -40,7 +40,7 @@ WAITS = {name: fix for names, fix in _TABLES["fixes"].items() for name in names.
 SCALER_REMEDY, UNKNOWN_SIZE = _TABLES["scaler"], WAITS["nonzero"]
 
 
-def syncs(session: Procedures, steps: int) -> Job:
+def syncs(session: Procedures, steps: int) -> Procedure:
     """`SyncReport`: copies and waits between host and device in some steps."""
     device = session.subject.device
     with detect_syncs(on_gpu=device.type == "cuda") as places:

@@ -12,7 +12,7 @@ from typing import Any
 
 from perfkit.additions.lanes import stamps
 from perfkit.additions.lanes.figures import Bar, DrawnSide
-from perfkit.worker.procedure import Job
+from perfkit.worker.procedure import Procedure
 from perfkit.worker.session import Session
 
 SETTLE, STAMPED = 6, 16
@@ -49,7 +49,7 @@ def nearest(begins: Mapping[int, float], step_s: float | None) -> int:
     return min(pairs, key=lambda batch: abs(pairs[batch] - wanted))
 
 
-def side(session: Session, title: str, step_s: float | None = None) -> Job:
+def side(session: Session, title: str, step_s: float | None = None) -> Procedure:
     """`DrawnSide`: two steady steps of the training of this process, those that are nearest to `step_s`."""
     training = session.subject
     loader: Any = training.loader

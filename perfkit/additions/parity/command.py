@@ -22,6 +22,6 @@ def parity(
     with progress() as follow:
         recipe = plan.source(plan, follow).baseline().replace(**side.changes)
         result = study.parity(plan, side.title, recipe, steps, progress=follow)
-    output.show(f"parity of {side.title}", tables.parity(result), result)
+    output.deliver(f"parity of {side.title}", tables.parity(result), result)
     if not result.ok:
         raise typer.Exit(1)

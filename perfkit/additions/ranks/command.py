@@ -26,7 +26,7 @@ def watch(command: Sequence[str], budget: float, whole: bool, output: cli.Output
     typer.echo(f"{launch.describe()}: {duration}", err=True)
     with cli.progress() as follow, watching.alone(launch, follow):
         result = watching.watch(launch, follow, budget, whole)
-    output.show(launch.describe(), result.sections(), result)
+    output.deliver(launch.describe(), result.sections(), result)
 
 
 def scale(
@@ -62,7 +62,7 @@ def scale(
         found = scaling.scale(script, counts, regime, budget, follow)
     if out:
         cli.write(out, scaled.picture(found).png())
-    output.show(f"scale {program}", scaled.sections(found), found)
+    output.deliver(f"scale {program}", scaled.sections(found), found)
 
 
 class _Source(Observed):

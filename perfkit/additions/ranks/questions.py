@@ -24,7 +24,7 @@ from perfkit.additions.scripts.script import ScriptStep
 from perfkit.process.failures import explain
 from perfkit.results.schema import Mechanism
 from perfkit.worker import checks
-from perfkit.worker.procedure import Job
+from perfkit.worker.procedure import Procedure
 
 _MB, _REBUILT = 1 << 20, 4
 """Steps after which the buckets of a model are those that it keeps."""
@@ -119,7 +119,7 @@ class RankQuestions(Questions):
         losses = [float(loss) for loss in self._script.losses]
         return Told(losses, self._script.samples_per_step, self._proofs())
 
-    def train(self, *args: Any, **kwargs: Any) -> Job:
+    def train(self, *args: Any, **kwargs: Any) -> Procedure:
         told = yield from super().train(*args, **kwargs)
         return structs.replace(told, mechanisms=self._proofs())
 

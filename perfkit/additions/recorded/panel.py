@@ -25,7 +25,7 @@ def recording(name: str | Path, stage: str | None = None) -> Shown[list[Run]]:
     """
     if stage is None:
         runs = recordings.find(str(name))
-        return Shown(runs, tables.sections(runs))
+        return Shown(runs, tables.report(runs))
     runs = climb(planning.plan(stages=[stage], device=f"{recordings.PREFIX}{name}").trying(below=True))
     origin = runs[0].origin
     assert origin, "it is of a recording"

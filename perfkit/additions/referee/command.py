@@ -64,7 +64,7 @@ def referee(
         verdict = match.verdict(result, gate.precision, code, whole)
         sections = verdict.sections(result)
         document = record(result) | msgspec.to_builtins(verdict)
-        output.show(f"{result.b.title} against {result.a.title}", sections, document)
+        output.deliver(f"{result.b.title} against {result.a.title}", sections, document)
         if verdict.exit_code:
             raise typer.Exit(verdict.exit_code)
 
@@ -107,5 +107,5 @@ def _measured(
     except PerfkitError as problem:
         if not isinstance(problem, InvalidValue | Cancelled):
             failure = {"schema": 1, "outcome": "failed", "exit_code": 1, "reason": str(problem)}
-            output.show("comparison", [], failure)
+            output.deliver("comparison", [], failure)
         raise

@@ -22,7 +22,7 @@ from perfkit.results.rounds import Pairing
 from perfkit.results.run import Run
 from perfkit.results.schema import Raw
 from perfkit.results.stats import OF_SCRIPTS
-from perfkit.studies import record, rungs
+from perfkit.studies import record, staging
 from perfkit.studies.compare import Candidate
 from perfkit.studies.sides import Side
 from perfkit.studies.sources import Progress, opened
@@ -132,7 +132,7 @@ def compare_whole(match: Match, progress: Progress) -> Comparison:
         assert isinstance(source, ScriptSource)
         sides = match.a, match.b
         titled = [(side.title, source.baseline().replace(**side.changes)) for side in sides]
-        stages = rungs.recipe_stages(titled, source.target)
+        stages = staging.recipe_stages(titled, source.target)
         runs = [record.begun("whole", stage, source.plan, source.description) for stage in stages]
         lives = [_Life(*source.start(stage)) for stage in stages]
         order = random.SystemRandom()

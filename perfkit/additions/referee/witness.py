@@ -13,7 +13,7 @@ from perfkit.additions.referee.behaviour import MOVES_AFTER, WITNESS, Behaviour
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.run_account import COMPILING, START
 from perfkit.additions.scripts.script import Script, ScriptStep, first_tensor, graph
-from perfkit.worker.checks import shown
+from perfkit.worker.checks import dtype_name
 
 _LOOKED_AT, _MOST_APART = 4, 7
 """First steps whose graphs are looked at; then the most steps until the next one, a random number of them."""
@@ -130,8 +130,8 @@ class Witness:
         return Behaviour(
             **facts,
             parameters=sum(p.numel() for p in self._script.parameters()),
-            precision=shown(min(floating, key=lambda kind: kind.itemsize)) if floating else None,
-            autocast=shown(autocast) if autocast else None,
+            precision=dtype_name(min(floating, key=lambda kind: kind.itemsize)) if floating else None,
+            autocast=dtype_name(autocast) if autocast else None,
             optimizers=[type(optimizer).__name__ for optimizer in self._script.optimizers],
             moved={name: float(norm) for name, norm in self._moved.items()},
             replaced=[name for name, plain in self._relied_on.items() if pkgutil.resolve_name(name) != plain],

@@ -58,4 +58,4 @@ def watch(
     typer.echo(f"{launch.describe()}: {duration}", err=True)
     with cli.progress() as follow:
         result = watching.watch(launch, follow, budget, after, whole, tries)
-    output.show(program, result.sections(), result)
+    output.deliver(program, result.sections(), result)

@@ -27,7 +27,7 @@ from perfkit.additions.scripts.loaders import DataFacts, Loading, data_facts
 from perfkit.additions.scripts.script import Script, first_tensor, graph, tensors
 from perfkit.process.failures import is_users
 from perfkit.worker import checks
-from perfkit.worker.procedure import Job
+from perfkit.worker.procedure import Procedure
 
 QUESTION = "perfkit.additions.scripts.evidence:evidence"
 STATE = "perfkit.additions.scripts.evidence:denormals"
@@ -110,7 +110,7 @@ class Inquiry:
             self.nodes[self._script.steps.count] = sum(1 for _ in graph(roots, _MOST_NODES))
 
 
-def evidence(session: Any, seconds: float, threads: int = 0) -> Job:
+def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
     """`Evidence` of some steps: at least three, and others for some seconds, with so many compute threads."""
     script: Script = session.subject
     inquiry: Inquiry = session.inquiry

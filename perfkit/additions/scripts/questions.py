@@ -47,7 +47,7 @@ from perfkit.registry import load
 from perfkit.show import units
 from perfkit.worker import checks
 from perfkit.worker.messages import Trained
-from perfkit.worker.procedure import WINDOW, Job, Procedures
+from perfkit.worker.procedure import WINDOW, Procedure, Procedures
 
 _MANY, _WARMUP_S, _LEAST_S = 40, 3.0, 1.0
 """A script is warmed up before it is observed if so many steps fit in the time; then for so long at least."""
@@ -71,7 +71,7 @@ class Questions(Procedures):
         """Closed where nothing is answered any more: after a crash, and in a forked process."""
         self._early: list[ScriptStep] = []
         """The steps before the first question."""
-        self._job: Job | None = None
+        self._job: Procedure | None = None
         self._slices = 0
         try:
             hooks.check()
@@ -98,7 +98,7 @@ class Questions(Procedures):
 
     # ------------------------------------------------------------ questions
 
-    def train(self, loss_steps: int, warmup_s: float, warmup_steps: int = 1, **_: Any) -> Job:
+    def train(self, loss_steps: int, warmup_s: float, warmup_steps: int = 1, **_: Any) -> Procedure:
         """`Trained`: the first steps, whose losses are kept, then some for the warm-up.
 
         Each side takes as many, so that all are at the same place of an epoch; fewer if they are slow.
@@ -125,7 +125,7 @@ class Questions(Procedures):
             compile_counters=checks.compile_counters(),
         )
 
-    def slice(self, samples: int, seconds: float) -> Job:
+    def slice(self, samples: int, seconds: float) -> Procedure:
         """See `Procedures`; a step before it is looked at, as nothing is in those that are timed."""
         if not self.observers:
             return (yield from super().slice(samples, seconds))
@@ -138,7 +138,7 @@ class Questions(Procedures):
         finally:
             self._script.is_timed = False
 
-    def reach(self, samples: int) -> Job:
+    def reach(self, samples: int) -> Procedure:
         """Goes on until so many samples have been trained on in all; returns how many have."""
         steps = self._script.steps
         while steps.count * self._script.samples_per_step < samples:
@@ -166,7 +166,7 @@ class Questions(Procedures):
             notes=[*script.notes, *script.files.notes],
         )
 
-    def observe(self, steps: int, seconds: float = math.inf) -> Job:
+    def observe(self, steps: int, seconds: float = math.inf) -> Procedure:
         """`Observation` of plain steps: fewer if the script ends before, or if they take longer."""
         until, ended = clock() + seconds, False
         with self.run_account.counting(is_timed=True):
@@ -182,7 +182,7 @@ class Questions(Procedures):
                 ended = True
         return Observation(block=self.under_way.block(), ended=ended)
 
-    def run_on(self, steps: int, seconds: float) -> Job:
+    def run_on(self, steps: int, seconds: float) -> Procedure:
         """Goes on at the script's own speed, until so many steps or for so many seconds; whether it ended."""
         until = clock() + seconds
         with self.run_account.counting(is_timed=True):
@@ -264,7 +264,7 @@ class Questions(Procedures):
                     os._exit(0)  # no `finally`, `atexit` or checkpoint of the script runs any more
                 self._job.send(step)
 
-    def _answers(self) -> Job:
+    def _answers(self) -> Procedure:
         while True:
             try:
                 asked = self.line.recv()

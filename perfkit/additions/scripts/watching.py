@@ -26,7 +26,7 @@ from perfkit.machine import cores
 from perfkit.results.stats import CLEAN
 from perfkit.show import units
 from perfkit.show.document import Content
-from perfkit.studies import rungs
+from perfkit.studies import staging
 from perfkit.studies.sources import Progress, opened
 from perfkit.worker.messages import Peak
 
@@ -116,7 +116,7 @@ def _tried(source: ScriptSource, result: Watched) -> Watched:
     recipes = [("as it is", base), *((idea.cause, base.replace(**idea.settings)) for idea in best)]
     rule = replace(source.plan.rule, budget_s=TRY_S / 2, cached=0)
     source.plan = replace(source.plan, timeout_s=4 * TRY_S)
-    _, *runs = source.measure(rungs.recipe_stages(recipes, source.target), rule)
+    _, *runs = source.measure(staging.recipe_stages(recipes, source.target), rule)
     ideas = result.suggestions[_TRIED:]
     for idea, run in zip(best, runs, strict=True):
         if ratio := run.speedup("baseline"):  # one that failed is suggested no more

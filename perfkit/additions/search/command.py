@@ -28,4 +28,4 @@ def tune(
     with stored() as store:
         with progress() as follow:
             result = tuning.tune(plan, values or None, cap, budget, follow, store)
-        output.show("the fastest recipe", result.sections(), result)
+        output.deliver("the fastest recipe", result.sections(), result)

@@ -24,7 +24,7 @@ from perfkit.results.store import RunStore, keep
 from perfkit.rules import Target, applicable
 from perfkit.show import sentences, units
 from perfkit.show.document import Bullets, Col, Content, tabulate
-from perfkit.studies import rungs
+from perfkit.studies import staging
 from perfkit.studies.sources import Plan, Progress, Source, opened
 
 SPACE: dict[str, tuple[Value, ...]] = {
@@ -168,7 +168,7 @@ class _Search:
         titled = [(recipe.describe(base)[:120], recipe) for recipe in recipes if recipe != base]
         if not titled:
             return
-        runs = source.measure(rungs.recipe_stages([("baseline", base), *titled], source.target), rule)
+        runs = source.measure(staging.recipe_stages([("baseline", base), *titled], source.target), rule)
         rate = next(iter(self.tried.values()), runs[0]).samples_per_s
         for measured in runs:
             run = structs.replace(measured, reference_samples_per_s=rate.value if rate else None)

@@ -24,11 +24,11 @@ def profile(
     """Profiles some steps of a recipe in a process of its own, and says where the time went."""
     check_writable(out)
     result = profiling.profile(steps=steps, stacks=stacks, out=out, recipe=stage, **training.where())
-    output.show("profile", result.sections(), msgspec.to_builtins(result.analysis))
+    output.deliver("profile", result.sections(), msgspec.to_builtins(result.analysis))
 
 
 def trace(file: Annotated[Path, typer.Argument(metavar="FILE", help=_FILE)], output: OutputOptions) -> None:
     """Reads a PyTorch profiler trace and says where the time went."""
     with progress() as follow:
         result = profiling.Profile(ranks.read(file, follow.share))
-    output.show(f"trace {file.name}", result.sections(), msgspec.to_builtins(result.analysis))
+    output.deliver(f"trace {file.name}", result.sections(), msgspec.to_builtins(result.analysis))

@@ -19,7 +19,7 @@ from perfkit.rules import why_not
 from perfkit.show import html, sentences, tables
 from perfkit.show.document import Bullets, Content
 from perfkit.show.units import clean
-from perfkit.studies import rungs
+from perfkit.studies import staging
 from perfkit.studies.job import Job
 
 
@@ -70,7 +70,7 @@ class Workbench(LadderPanel):
 
     def _moved(self) -> None:
         """Offers what the workload's class declares, and shows the runs of the place."""
-        source = rungs.described(self.plan)
+        source = staging.described(self.plan)
         self.controls.offer(source.baseline(), partial(why_not, target=source.target))
         self.plan = self.plan.trying(recipes=self._recipes())
         self._more.add_class("pk-off")
@@ -157,13 +157,13 @@ class Workbench(LadderPanel):
     def _export(self) -> None:
         runs = self.results()
         title = f"perfkit: {runs[0].workload.rpartition(':')[2]}"
-        report = html.page(title, tables.sections(runs, rungs.scripts(runs)))
+        report = html.page(title, tables.report(runs, staging.scripts(runs)))
         files = {"perfkit-report.html": report}
         if not self.plan.recorded:  # whose file is there already
-            files["perfkit-runs.json"] = recordings.text(runs).decode()
+            files["perfkit-runs.json"] = recordings.content(runs).decode()
         script = ""  # there is none of a training that was a script already
         if runs[-1].script is None:
-            files["train.py"] = script = rungs.script(runs[-1], set_up=True)
+            files["train.py"] = script = staging.script(runs[-1], set_up=True)
         links = " · ".join(download(content, name) for name, content in files.items())
         self._link.value = f"<p>{links}</p>{preformatted(script) if script else ''}"
 

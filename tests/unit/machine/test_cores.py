@@ -105,7 +105,7 @@ def test_the_busiest_other_program_is_named_with_all_its_processes(monkeypatch, 
     monkeypatch.setattr(cores, "usable_cores", lambda: 2)
     monkeypatch.setattr(cores.time, "monotonic", iter([100.0, 102.0]).__next__)
     others = cores.OtherPrograms()
-    others.look()
+    others.sample()
     name, share = busiest
     assert others.busiest([6]) == (name, pytest.approx(share))
 

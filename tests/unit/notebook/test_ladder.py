@@ -11,7 +11,7 @@ from perfkit.results import recordings
 from perfkit.results.store import RunStore
 from perfkit.show import figures, html
 from perfkit.show.style import Figure
-from perfkit.studies import rungs
+from perfkit.studies import staging
 from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.show.fake_runs import session
 
@@ -92,15 +92,15 @@ def test_a_script_belongs_to_its_run_and_shows_no_place_of_this_machine(data_dir
     runs = [run for run in recordings.find("cpu-quick") if run.workload.endswith(":Photos")][:1]
     other = replace(runs[0], id="other", recipe={**runs[0].recipe, "batch_size": 7})
     elsewhere = replace(runs[0], id="elsewhere", workload="of_a_colleague:Theirs")
-    script = rungs.export.script
+    script = staging.export.script
 
     def written(recipe, workload, *about, **more):
         if workload == elsewhere.workload:
             raise WorkloadError("it is not here")
         return script(recipe, workload, *about, **more)
 
-    monkeypatch.setattr(rungs.export, "script", written)
-    texts = rungs.scripts([elsewhere, *runs, other])
+    monkeypatch.setattr(staging.export, "script", written)
+    texts = staging.scripts([elsewhere, *runs, other])
     assert texts["elsewhere"] == "# There is no script: it is not here\n", "which hides no other one"
     assert texts["other"] != texts[runs[0].id]
     assert str(data_dir) not in texts["other"] and not (data_dir / "cache").exists()

@@ -19,7 +19,7 @@ def test_a_recording_comes_back_with_where_it_is_from(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["/opt/bin/perfkit", "run", "-o", "/home/me/secret/out.json"])
     kept = [run("r0"), run("r1", status="failed", reason="no memory")]
     path = tmp_path / "h200.json"
-    path.write_bytes(recordings.text(kept))
+    path.write_bytes(recordings.content(kept))
     loaded = recordings.find(str(path))
     assert [msgspec.structs.replace(run, origin=None) for run in loaded] == kept
     origin = rf"Recorded 20.* on {re.escape(machine.describe(machine.facts()))}"
@@ -30,7 +30,7 @@ def test_a_recording_comes_back_with_where_it_is_from(tmp_path, monkeypatch):
 def test_what_was_cut_before_its_first_round_is_in_no_recording(tmp_path):
     """Played, it would say that whoever plays it has stopped it."""
     path = tmp_path / "cut.json"
-    path.write_bytes(recordings.text([run("r0"), run("r1", status="cancelled", reason="stopped")]))
+    path.write_bytes(recordings.content([run("r0"), run("r1", status="cancelled", reason="stopped")]))
     assert [each.id for each in recordings.find(str(path))] == ["r0"]
 
 
@@ -63,7 +63,7 @@ def test_an_unknown_name_lists_what_there_is(name):
 def packed(path, content=None, name="ladder.json", packing=zipfile.ZIP_DEFLATED):
     with zipfile.ZipFile(path, "w", packing) as archive:
         archive.writestr("../../outside.txt", "never written")
-        archive.writestr(name, recordings.text([run("r0")]) if content is None else content)
+        archive.writestr(name, recordings.content([run("r0")]) if content is None else content)
     return path
 
 
@@ -111,4 +111,4 @@ def test_a_file_that_is_not_of_make_gpu_is_one_message(tmp_path, monkeypatch, ma
 
 def test_what_was_played_is_not_recorded_again():
     with pytest.raises(InvalidValue, match="of a recording already"):
-        recordings.text(recordings.find(SHIPPED))
+        recordings.content(recordings.find(SHIPPED))

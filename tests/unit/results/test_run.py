@@ -9,7 +9,7 @@ import pytest
 from perfkit.errors import StoreError
 from perfkit.results.comparison import Comparison
 from perfkit.results.documents import document, read
-from perfkit.results.rounds import Pairing, Rounds, joined
+from perfkit.results.rounds import Pairing, Rounds, pooled
 from perfkit.results.run import Run
 from perfkit.results.schema import Mechanism, Raw, Simulated
 
@@ -92,8 +92,8 @@ def test_incarnations_count_once_each_and_are_stored_with_the_run():
 
 def test_rounds_that_took_turns_make_what_they_are_joined_with_sequential():
     together, in_turns = (pairing([110.0] * 5, [100.0] * 5, interleaved=is_so) for is_so in (True, False))
-    assert joined(together, together).interleaved
-    assert not joined(together, in_turns).interleaved and not joined(in_turns, together).interleaved
+    assert pooled(together, together).interleaved
+    assert not pooled(together, in_turns).interleaved and not pooled(in_turns, together).interleaved
 
 
 def test_rounds_that_others_disturbed_count_less_and_decide_no_verdict():

@@ -45,7 +45,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def page():
     return Page(
-        report.page("perfkit: CifarResNet18", tables.sections(session(), {session()[0].id: "import torch\n"}))
+        report.page("perfkit: CifarResNet18", tables.report(session(), {session()[0].id: "import torch\n"}))
     )
 
 
@@ -62,14 +62,14 @@ def test_it_is_well_formed_and_accessible(page):
 
 
 def test_it_needs_no_network_and_a_disturbance_stands_above_the_table():
-    source = report.page("disturbed", tables.sections(disturbed(session(gpu=True))))
+    source = report.page("disturbed", tables.report(disturbed(session(gpu=True))))
     assert source.index('class="pk-notice"') < source.index("<table")
     assert not re.findall(r'(?:src|href)\s*=\s*"(?!#)|@import|url\((?!#)', source)
 
 
 def test_it_has_what_the_terminal_has_and_the_scripts(page):
     text = " ".join(page.text.split())
-    for line in terminal.text(tables.sections(session()), 300).splitlines():
+    for line in terminal.text(tables.report(session()), 300).splitlines():
         for cell in re.split(r"\s{2,}|─+", line.strip()):
             assert cell in text
     assert "import torch" in text

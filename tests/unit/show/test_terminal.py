@@ -9,7 +9,7 @@ from tests.unit.show.fake_runs import again, disturbed
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_report_of_a_session(width, golden):
-    golden(f"session_{width}", terminal.text(tables.sections(again()), width))
+    golden(f"session_{width}", terminal.text(tables.report(again()), width))
 
 
 @pytest.mark.parametrize("width", [30, 60, 100])

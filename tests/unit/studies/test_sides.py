@@ -15,8 +15,8 @@ from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.results.schema import Mechanism
 from perfkit.results.store import RunStore
-from perfkit.studies.rungs import again, described
 from perfkit.studies.sources import Progress, opened
+from perfkit.studies.staging import again, described
 from tests.unit.studies.fakes import out_of_memory
 
 

@@ -15,7 +15,7 @@ from perfkit.additions.parity import check as parity
 from perfkit.errors import InvalidValue, WorkloadError
 from perfkit.ladder.catalogue import PRESETS
 from perfkit.recipe import Recipe
-from perfkit.studies import rungs
+from perfkit.studies import staging
 from perfkit.studies.planning import plan
 from perfkit.train import train
 from perfkit.worker import checks
@@ -95,7 +95,7 @@ def test_a_folder_is_made_once_with_the_same_photos_by_class():
 @pytest.mark.usefixtures("folder")
 def test_a_diff_makes_no_photos(tmp_path):
     wanted = plan("photos", "smoke", ["data_loading"], device="cpu")
-    assert "num_workers" in rungs.stage_diff(rungs.described(wanted))[1]
+    assert "num_workers" in staging.stage_diff(staging.described(wanted))[1]
     assert not [*tmp_path.rglob("*.jpg")]
 
 

@@ -12,7 +12,7 @@ from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.schema import AGAIN
 from perfkit.show import tables, terminal
-from perfkit.studies import rungs
+from perfkit.studies import staging
 from perfkit.studies.climb import climb
 from perfkit.studies.planning import plan
 from perfkit.studies.sources import Progress
@@ -33,7 +33,7 @@ def test_a_whole_ladder_is_played_as_it_was_recorded():
     runs = climb(planned(), progress=Progress(progress.append))
     assert [(run.id, run.raw) for run in runs] == [(run.id, run.raw) for run in recordings.find(NAME)]
     assert [update.run for update in progress] == runs
-    text = " ".join(terminal.text(tables.sections(runs)).split())
+    text = " ".join(terminal.text(tables.report(runs)).split())
     assert "Not measured on this machine." in text and runs[0].origin.describe() in text
 
 
@@ -45,7 +45,7 @@ def test_a_ladder_measured_in_groups_is_played_in_its_order_and_one_stage_with_w
     so_far = replace(loading, id="so-far", stage=SO_FAR, pairings=[], decision=None)
     amp = replace(amp, pairings=[replace(each, against="so-far") for each in amp.pairings])
     file = tmp_path / "groups.json"
-    file.write_bytes(recordings.text([base, loading, so_far, amp, *old[-2:]]))
+    file.write_bytes(recordings.content([base, loading, so_far, amp, *old[-2:]]))
     played = climb(plan(device=f"recorded:{file}"))
     assert [run.stage for run in played] == ["baseline", "data_loading", SO_FAR, "amp", KEPT, AGAIN]
     before, stage = climb(plan(stages=["amp"], device=f"recorded:{file}").trying(below=True))
@@ -61,14 +61,14 @@ def test_one_stage_on_top_of_the_ladder_comes_with_the_one_before_it():
     pairing = amp.pairing("previous")
     assert pairing.against == before.id
     assert before.stage == SO_FAR, "several stages of the group before it were kept"
-    stages = rungs.all_stages(rungs.described(planned("amp").trying(below=True)))
+    stages = staging.all_stages(staging.described(planned("amp").trying(below=True)))
     assert stages[-1].recipe.amp == "bf16" and stages[0].recipe.amp == "off"
 
 
 def test_a_stage_that_could_not_be_measured_there_keeps_its_reason():
     before, pinning = climb(planned("pinning").trying(below=True))
     assert before.stage == "baseline" and pinning.reason == stored()["pinning"].reason
-    heading, _ = rungs.stage_diff(rungs.described(planned("pinning").trying(below=True)))
+    heading, _ = staging.stage_diff(staging.described(planned("pinning").trying(below=True)))
     assert heading.startswith(f"n/a here: {pinning.reason}")
 
 

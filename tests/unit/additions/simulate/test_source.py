@@ -9,7 +9,7 @@ from perfkit.additions.trace.analysis import analyse
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
 from perfkit.rules import why_not
-from perfkit.studies import rungs
+from perfkit.studies import staging
 from perfkit.studies.planning import plan
 from perfkit.studies.sources import Progress
 from tests.unit.additions.simulate.plans import prediction
@@ -21,7 +21,7 @@ def computed(device, workload, *changes):
     planned = plan(workload, device=device)
     with planned.source(planned, Progress()) as opened:
         titled = [(str(number), recipe) for number, recipe in enumerate(recipes)]
-        return opened.measure(rungs.recipe_stages(titled, opened.target), planned.rule)
+        return opened.measure(staging.recipe_stages(titled, opened.target), planned.rule)
 
 
 def test_another_workload_has_its_fetch_time_measured_here(no_orphans):
@@ -39,15 +39,15 @@ def test_what_cannot_be_computed_is_a_run_with_the_reason(no_orphans):
 
 
 def test_what_needs_numbers_and_a_switch_without_published_figures_are_refused_with_the_reason():
-    source = rungs.described(plan(device="sim:rtx3090"))
+    source = staging.described(plan(device="sim:rtx3090"))
     with pytest.raises(InvalidValue, match="no numbers"):
         source.require("parity")
     compiled = Recipe(compile=True, compile_mode="max-autotune")
     assert "no published figures" in why_not("compile_mode", compiled, source.target)
     assert "not simulated in bfloat16" in why_not("amp", Recipe(amp="bf16"), source.target)
-    assert rungs.all_stages(source)[0].recipe == source.baseline()
+    assert staging.all_stages(source)[0].recipe == source.baseline()
     source.description = replace(source.description, convolves=False)
-    for predict in (rungs.all_stages, lambda source: source.prediction(source.baseline())):
+    for predict in (staging.all_stages, lambda source: source.prediction(source.baseline())):
         with pytest.raises(InvalidValue, match=r"not simulated in float32: .* another setting, such as"):
             predict(source)
 
