@@ -164,7 +164,6 @@ class Recipe:
         return variables
 
     def to_dict(self) -> dict[str, Value]:
-        """Plain data, in the order of declaration."""
         return dataclasses.asdict(self)
 
     @classmethod

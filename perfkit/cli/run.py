@@ -25,7 +25,6 @@ class LadderOptions:
     budget: Annotated[float | None, typer.Option(help="seconds for the whole ladder", min=1)] = None
 
     def plan(self, training: options.TrainingOptions) -> Plan:
-        """The plan of this ladder on a training."""
         plan = training.plan(options.names(self.stages))
         kept = plan.ladder.stages if self.keep_all else options.names(self.keep) or ()
         plan = replace(plan.keeping(kept), timeout_s=self.timeout)

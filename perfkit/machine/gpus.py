@@ -68,7 +68,8 @@ def uuids(index: str) -> list[str]:
     known = {str(_ask("DeviceGetUUID", card)): _ask("DeviceGetName", card) for card in _cards()}
     chosen = index
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        chosen = dict(enumerate(map(str.strip, visible.split(",")))).get(int(index), index)
+        names = [name.strip() for name in visible.split(",")]
+        chosen = names[int(index)] if int(index) < len(names) else index
     if not chosen.isdigit():
         whole = _ask("DeviceGetDeviceHandleFromMigDeviceHandle", _ask("DeviceGetHandleByUUID", chosen))
         name = chosen if whole is None else str(_ask("DeviceGetUUID", whole))

@@ -53,8 +53,10 @@ class Panel(Sectioned):
         self.status = Status()
         self._turn = threading.Lock()  # held while a job begins: of two clicks, one begins it
         result = text("pk-result")
-        self._beside = CellOutput(result)  # the place with the controls
-        self._output = self._beside  # where the newest result is: there, or below the cell that called `run`
+        self._with_controls = CellOutput(result)  # the place with the controls
+        self._output = (
+            self._with_controls
+        )  # where the newest result is: there, or below the cell that called `run`
         run = self.button("Run", "Measure; other cells can run meanwhile", lambda: self.start(self._measure))
         run.button_style = "primary"
         self._stop = self.button("Stop", "Stop; what is finished is kept", self.stop)
@@ -107,7 +109,7 @@ class Panel(Sectioned):
         In Colab the click itself does the work, and Runtime > Interrupt execution stops it. `before` is the
         job that it continues.
         """
-        job = self._begin(work, self._beside, before)
+        job = self._begin(work, self._with_controls, before)
         if job and in_colab():
             self.status.attempt(job.run)
         elif job:
@@ -168,8 +170,8 @@ class Panel(Sectioned):
         self.status.tell(None)
         if in_colab():
             self.status.say("starting …; Runtime > Interrupt execution stops it")
-        if output is not self._beside:
-            self._beside.show(())
+        if output is not self._with_controls:
+            self._with_controls.show(())
         self._output = output
 
     def _observe(self, job: Job, run: Run | None) -> None:
@@ -177,7 +179,7 @@ class Panel(Sectioned):
             self._show_runs([*self.runs, run])
         if job.state == "running":
             self.status.follow(job.now)
-            if self._output is not self._beside:
+            if self._output is not self._with_controls:
                 self._output.line(job.now)
         elif job.state == "stopping":
             self.status.say("stopping …", job.now.fraction)
@@ -203,20 +205,20 @@ class Panel(Sectioned):
 
     def _place(self) -> CellOutput:
         """The output for a piece of work in a cell; a panel that no cell has displayed yet appears there."""
-        if get_ipython() and not self._beside.cell:
+        if get_ipython() and not self._with_controls.cell:
             display(self)
-        if self._beside.cell == current_cell():
-            return self._beside
+        if self._with_controls.cell == current_cell():
+            return self._with_controls
         output = CellOutput()
         output.place()
         return output
 
     def _ipython_display_(self) -> None:
-        if self._beside.cell and self._beside.cell == current_cell():
+        if self._with_controls.cell and self._with_controls.cell == current_cell():
             return  # `run` has displayed it in this cell already
         view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
         display({VIEW: view, "text/plain": repr(self)}, raw=True)
-        self._output = self._beside
+        self._output = self._with_controls
         self._output.place()
         self.show()
 

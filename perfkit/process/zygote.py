@@ -79,7 +79,9 @@ class Zygote:
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._socket, theirs = socket.socketpair()
-        paths = [str(Path(__file__).parents[2]), *filter(None, [variables.get("PYTHONPATH")])]
+        paths = [str(Path(__file__).parents[2])]
+        if variables.get("PYTHONPATH"):
+            paths.append(variables["PYTHONPATH"])
         with theirs:
             self._process = subprocess.Popen(
                 [

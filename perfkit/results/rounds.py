@@ -28,7 +28,7 @@ def undisturbed(shares: Sequence[float], count: int) -> Flags:
 
     Others took `shares` of the cores, one in each round; empty where it was not measured.
     """
-    values = np.array(shares if len(shares) == count else [0.0] * count)
+    values = np.array(shares) if len(shares) == count else np.zeros(count)
     alone: Flags = values <= stats.CLEAN
     return alone if alone.sum() >= min(stats.MIN_ROUNDS, count) else np.ones(count, bool)
 

@@ -46,7 +46,7 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
         centre = own.centre
         if self.reference_samples_per_s and baseline:
             centre = math.log(self.reference_samples_per_s * baseline.ratio.ratio)
-        rate = Estimate(*(math.exp(centre + offset) for offset in (0.0, -own.half, own.half)))
+        rate = Estimate(math.exp(centre), math.exp(centre - own.half), math.exp(centre + own.half))
         return stats.widened(rate, self.simulated.band) if self.simulated else rate
 
     @cached_property

@@ -102,7 +102,7 @@ class Nested(NamedTuple):
 
 def weights(disturbed: Sequence[float], count: int) -> Values:
     """How much each of `count` rounds counts, by the share of the cores that others took; 1 if unknown."""
-    shares = np.array(disturbed if len(disturbed) == count else [0.0] * count)
+    shares = np.array(disturbed) if len(disturbed) == count else np.zeros(count)
     counts: Values = 1 / (1 + (shares / CLEAN) ** 2)
     return counts
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import msgspec
-
 from perfkit.results.run import Run
 from perfkit.results.stats import Estimate
 from perfkit.show import sentences, style, units
@@ -42,11 +40,12 @@ def step_time(runs: Sequence[Run]) -> Figure:
 
 def _timeline(run: Run, samples: int) -> list[Row]:
     """A run in words, then loader and host for some samples; a step starts with the wait for its batch."""
-    if not run.step_s:
+    own = run.step_s
+    if own is None:
         words = sentences.outcome(run) or "the time of a step is not known"
         return [Row("", (), f"{sentences.name(run)}: {words}")]
     scale = 1e3 * samples / max(1, run.samples_per_step)
-    step = Estimate(*(scale * value for value in msgspec.structs.astuple(run.step_s)))
+    step = Estimate(scale * own.value, scale * own.low, scale * own.high)
     wait = (run.data_wait_share or 0.0) * step.value
     rows = [Row("", (), _step_in_words(run))]
     if run.recipe.get("workers") == 0:

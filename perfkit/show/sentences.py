@@ -121,7 +121,6 @@ def verdict(run: Run, before: Run | None = None, ratio: Ratio | None = None) -> 
 
 
 def _alone(run: Run) -> str:
-    """What a run shows that is compared with nothing."""
     text = f"{rate(run)} samples/s"
     if run.data_wait_share is not None:
         text += f"; {units.percent(run.data_wait_share)} of the step waits for data"

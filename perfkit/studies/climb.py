@@ -54,7 +54,8 @@ def climb(
 def with_earlier(run: Run, earlier: Sequence[Run]) -> Run:
     """A run with the rounds of the earlier one of its stage and recipe, if there is one, before its own."""
     for before in earlier:
-        if (before.stage, before.recipe) == (run.stage, run.recipe) and before.status == run.status == "ok":
+        is_same = before.stage == run.stage and before.recipe == run.recipe
+        if is_same and before.status == "ok" and run.status == "ok":
             return continued(before, run)
     return run
 
@@ -103,7 +104,6 @@ class _Climb:
             yield from self._end()
 
     def _stage(self, name: str) -> Stage:
-        """A stage on top of what is kept."""
         plan = self._source.plan
         return staging.stage_of(plan, self._source.target, name, self._kept.recipe, plan.ladder.changes)
 

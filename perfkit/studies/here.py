@@ -86,7 +86,6 @@ class ThisMachine(Source):
         )
 
     def start(self, stage: Stage) -> tuple[Conversation, Trained]:
-        """Starts the process of a stage, and returns once it is warm."""
         loss_steps = 1 if stage.title in self._started else self.plan.rule.loss_steps
         self._started.add(stage.title)
         return self.train(stage.recipe, loss_steps, self.plan.rule.warmup_s)

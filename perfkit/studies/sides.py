@@ -102,7 +102,6 @@ class Machine:
     """Makes the next processes of these stages as independent of the earlier ones as possible."""
     gpu: str | None = None  # the UUID of the GPU that trains
     ask_more: Callable[[Side], None] = lambda side: None
-    """Asks the processes of a side for anything else that is needed before they end."""
     clock: Callable[[], float] = time.monotonic
     order: random.Random = field(default_factory=random.SystemRandom)
     """Decides who is started and who takes a slice first: never by the seed of a recipe."""
@@ -132,7 +131,6 @@ class Measured:
         return sum(len(each.rounds) for each in self.incarnations)
 
     def open(self) -> list[Side]:
-        """The sides that can be measured."""
         return [side for side in self.sides if side.is_open]
 
     def rounds_of(self, side: Side) -> int:

@@ -121,6 +121,7 @@ class View:
     loader: Any = None
     iterator: Any = None
     model: Any = None
+    device: torch.device = field(default=torch.device("cpu"), init=False)
     optimizer: Any = None
     scaler: Any = None
     batch: Any = None
@@ -229,8 +230,7 @@ class View:
         elif len(set(settings)) == 1:
             value = settings[0]
         evidence = "fp32_precision: products {}, convolutions {}, recurrent layers {}".format(*settings)
-        device = getattr(self, "device", torch.device("cpu"))  # a view of some objects alone has none
-        if value == "tf32" and device.type == "cuda" and not is_tf32_supported(device):
+        if value == "tf32" and self.device.type == "cuda" and not is_tf32_supported(self.device):
             return None, f"{evidence}; this GPU does not compute in TF32, whatever is set"
         return value, evidence
 

@@ -83,7 +83,8 @@ def find(name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except Exception as problem:  # importing the user's module may raise anything
-        is_missing = f".{getattr(problem, 'name', '')}." in f".{module}.{attribute}."
+        missing = getattr(problem, "name", "")
+        is_missing = missing == attribute or f"{module}.".startswith(f"{missing}.")
         what = f"workload '{name}' cannot be imported: {type(problem).__name__}: {problem}"
         remedy = f"Run `python -c 'from {module} import {attribute}'` in the same folder, and fix its error"
         if is_missing:

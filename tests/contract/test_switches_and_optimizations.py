@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import itertools
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -41,7 +42,7 @@ def _read_switches(path):
 READ = set().union(
     *map(_read_switches, [PACKAGE / "train.py", *(PACKAGE / "workloads").glob("[!_]*.py")])
 ) | {"wait_policy", "allocator"}  # in the environment: Recipe.environment()
-READERS = {name for name, value in vars(View).items() if callable(value) and name[0] != "_"}
+READERS = {name for name, value in vars(View).items() if isinstance(value, FunctionType) and name[0] != "_"}
 TEXTS = [path.read_text(encoding="utf-8") for path in NOTEBOOKS.glob("*.py")]
 
 

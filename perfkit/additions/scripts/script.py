@@ -243,7 +243,7 @@ class Script(View):
         return [*self.model.parameters()] or [p for group in self.groups() for p in group["params"]]
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         return next((p.device for p in self.parameters()), torch.device("cpu"))
 
     @property
