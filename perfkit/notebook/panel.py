@@ -53,10 +53,8 @@ class Panel(Sectioned):
         self.status = Status()
         self._turn = threading.Lock()  # held while a job begins: of two clicks, one begins it
         result = text("pk-result")
-        self._with_controls = CellOutput(result)  # the place with the controls
-        self._output = (
-            self._with_controls
-        )  # where the newest result is: there, or below the cell that called `run`
+        self._with_controls = CellOutput(result)
+        self._output = self._with_controls  # or below the cell that called `run`: where the newest result is
         run = self.button("Run", "Measure; other cells can run meanwhile", lambda: self.start(self._measure))
         run.button_style = "primary"
         self._stop = self.button("Stop", "Stop; what is finished is kept", self.stop)
