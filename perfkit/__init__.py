@@ -19,7 +19,7 @@ _CORE = {
     "RunStore": "perfkit.results.store:RunStore",
     "Stopped": "perfkit.errors:Stopped",
     "climb": "perfkit.studies.climb:climb",
-    "compare": "perfkit.studies.compare:compare_named",
+    "compare": "perfkit.studies.named:compare",
     "plan": "perfkit.studies.planning:plan",
 }
 

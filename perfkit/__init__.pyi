@@ -11,11 +11,9 @@ from perfkit.results.comparison import Comparison as Comparison
 from perfkit.results.run import Run as Run
 from perfkit.results.store import RunStore as RunStore
 from perfkit.studies.climb import climb as climb
-from perfkit.studies.compare import compare_named
+from perfkit.studies.named import compare as compare
 from perfkit.studies.planning import plan as plan
 from perfkit.studies.sources import Plan as Plan
 
 __version__: str
 __all__: list[str]
-
-compare = compare_named

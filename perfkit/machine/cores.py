@@ -129,7 +129,6 @@ class OtherPrograms:
         self._latest = self._start
 
     def sample(self) -> None:
-        """Takes down what every process has used until now."""
         self._latest = self._latest | _spent()
 
     def busiest(self, pids: Iterable[int] = ()) -> tuple[str, float]:

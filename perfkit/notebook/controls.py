@@ -39,7 +39,6 @@ class Controls:
         self.show(self.recipe)
 
     def set(self, settings: Mapping[str, Value]) -> None:
-        """Sets switches by name, as a hand does."""
         if unknown := set(settings) - set(self.by_name):
             raise InvalidValue(f"'{unknown.pop()}' cannot be set here", f"Allowed: {', '.join(self.by_name)}")
         self.show(self.recipe.replace(**settings))

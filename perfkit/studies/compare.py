@@ -15,7 +15,7 @@ from perfkit.results import stats
 from perfkit.results.comparison import Comparison
 from perfkit.results.run import Run, continued
 from perfkit.results.store import RunStore, keep
-from perfkit.studies import planning, staging
+from perfkit.studies import staging
 from perfkit.studies.sources import Plan, Progress, Source, opened
 
 
@@ -98,12 +98,6 @@ def _is_of(run: Run, stage: Stage, source: Source, machine_id: str) -> bool:
     then: list[Any] = [run.stage, run.recipe, run.workload, run.options]
     then += [run.preset, run.seed, run.device, run.machine.get("id")]
     return run.status == "ok" and json.dumps(then, sort_keys=True) == json.dumps(now, sort_keys=True)
-
-
-def compare_named(a: str, b: str, plan: Plan | None = None, progress: Progress | None = None) -> Comparison:
-    """Measures how many times as fast B is as A, stages or settings (`workers=2,amp=bf16`); stores both."""
-    plan = (plan or planning.plan()).until()
-    return compare(candidate(a, plan), candidate(b, plan), plan, progress=progress, store=RunStore())
 
 
 def compared(a: Run, b: Run) -> Comparison:

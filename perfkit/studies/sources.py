@@ -84,7 +84,6 @@ class Progress:
         self.tell(Update(self._title, phase, self._done, left_s=self._left_s))
 
     def share(self, phase: str, fraction: float) -> None:
-        """The work is in a phase, and so much of this part is done."""
         self.reach(fraction)
         self.phase(phase)
 
