@@ -95,7 +95,6 @@ class StagePanel(LadderPanel):
         self._show_climb(self._decided)
 
     def _earlier(self) -> Sequence[Run]:
-        """As for every ladder, with the guess and the proof of the stage's run."""
         runs = super()._earlier()
         if run := _of_stage(self.optimization.name, runs):
             self._guess.value = self.store.guess(run.id) or self._guess.value
@@ -135,7 +134,6 @@ class StagePanel(LadderPanel):
 
     @property
     def _run(self) -> Run | None:
-        """The optimization's own run; None while it is not finished."""
         return _of_stage(self.optimization.name, self.runs)
 
     def _measure(self, job: Job) -> None:
@@ -197,7 +195,6 @@ def _of_stage(name: str, runs: Sequence[Run]) -> Run | None:
 
 
 def _told(decided: Decided) -> str:
-    """A decision in a word, with what the stage gained."""
     run = decided.run
     ratio = run.speedup("baseline")
     if not decided.decision.kept:
