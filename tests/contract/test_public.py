@@ -37,3 +37,8 @@ def test_a_notebook_completes_them(shell):
         with provisionalcompleter():
             found = [each.text.lstrip(".") for each in shell.Completer.completions(text, len(text))]
         assert name in found
+
+
+@pytest.mark.parametrize("name", perfkit._CORE)
+def test_a_public_name_is_the_name_of_what_it_loads(name):
+    assert getattr(perfkit, name).__name__ == name

@@ -32,6 +32,7 @@ def test_what_was_cut_before_its_first_round_is_in_no_recording(tmp_path):
     path = tmp_path / "cut.json"
     path.write_bytes(recordings.content([run("r0"), run("r1", status="cancelled", reason="stopped")]))
     assert [each.id for each in recordings.find(str(path))] == ["r0"]
+    assert recordings.content([run("r1", status="cancelled", reason="stopped")]) == b"", "nothing has ended"
 
 
 PLACE = {"machine": {"cpu": "x"}, "when": "w", "command": "c"}

@@ -1,0 +1,24 @@
+"""How far a study is, and how long it takes at most: by its parts."""
+
+from perfkit.studies.sources import Progress
+
+
+def test_a_part_allows_for_what_comes_after_it_until_it_ends():
+    said = []
+    progress = Progress(said.append)
+    with progress.part(1, 2, later_s=30.0):
+        progress.reach(0.5, "AMP", left_s=10.0)
+        progress.phase("measuring")
+    progress.reach(1.0, left_s=5.0)
+    progress.phase("measuring")
+    assert [(update.fraction, update.left_s) for update in said] == [(0.75, 40.0), (1.0, 5.0)]
+    assert said[0].describe() == "AMP: measuring, at most 0:40 left"
+
+
+def test_parts_are_parts_of_the_one_around_them():
+    said = []
+    progress = Progress(said.append)
+    with progress.part(1, 2), progress.part(0, 2):
+        progress.share("reading", 1.0)
+    assert said[0].fraction == 0.75
+    assert said[0].describe() == "reading", "before the first stage there is only the phase"
