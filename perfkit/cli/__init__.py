@@ -83,7 +83,7 @@ def single(name: str, function: Callable[..., None]) -> typer.Typer:
     for parameter in _parameters(function):
         if is_dataclass(parameter.annotation):
             groups[parameter.name] = parameter.annotation
-            options += _parameters(parameter.annotation)
+            options += _parameters(groups[parameter.name])
         else:
             options.append(parameter)
     options = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options]

@@ -142,7 +142,7 @@ def test_what_was_measured_is_written_and_shown_where_the_store_cannot_keep_it(
     monkeypatch.setattr(commands, "climb", climbed)
     monkeypatch.setattr(RunStore, "add", Mock(side_effect=StoreError("the disk is full", "Free it")))
     files = {"-o": tmp_path / "r.json", "--json": tmp_path / "d.json", "--html": tmp_path / "p.html"}
-    monkeypatch.setattr(recordings, "text", lambda runs: b"{}")
+    monkeypatch.setattr(recordings, "content", lambda runs: b"{}")
     text = run(
         "run", "--workload", "photos", *map(str, (part for pair in files.items() for part in pair)), code=1
     )
@@ -187,7 +187,7 @@ def test_standard_output_has_one_document():
 
 @pytest.mark.parametrize("file", ["json_file", "html_file"])
 def test_a_document_on_standard_output_has_it_alone(file, capsys):
-    options.OutputOptions(**{file: Path("-")}).show("it", ["what a reader sees"], {"a": 1})
+    options.OutputOptions(**{file: Path("-")}).deliver("it", ["what a reader sees"], {"a": 1})
     out, err = capsys.readouterr()
     assert "what a reader sees" in err
     assert out.strip().endswith("}") or out.strip().endswith("</html>")
