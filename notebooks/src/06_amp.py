@@ -72,7 +72,7 @@ threads.run()
 # %% [markdown]
 # The walk-through's V100 went from 1,670 to 2,477 samples/s. That step also doubled the batch to 1,024, because 16-bit activations leave memory for it, so the article can't tell how much AMP alone contributed.
 #
-# The kernel view of the simulated V100, with only the precision changed:
+# The simulated V100's kernels, with only the precision changed:
 
 # %%
 from perfkit.recipe import Recipe
@@ -98,13 +98,13 @@ for amp in ("off", "fp16"):
 # %% [markdown]
 # ## Your line
 #
-# Make two edits to `my_train.py`, and run a cell after each. First the layout of the model:
+# Edit `my_train.py`, and run a cell after each edit. First the layout:
 
 # %%
 pk.my_train()
 
 # %% [markdown]
-# If it was not kept, undo it. Then put forward and loss under autocast in bfloat16:
+# If it was not kept, undo it. Then put forward and loss under autocast in bfloat16, on a CPU with one thread fewer:
 
 # %%
 pk.my_train()
@@ -114,6 +114,8 @@ pk.my_train()
 #
 # ```python
 # model = small_net(classes=8).to(device, memory_format=torch.channels_last)
+#
+# torch.set_num_threads(max(1, torch.get_num_threads() - 1))
 #
 # with torch.autocast(device, torch.bfloat16):
 #     loss = nn.functional.cross_entropy(model(images), labels)

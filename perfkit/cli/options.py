@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.util
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -138,8 +137,8 @@ def parse_options(texts: Texts) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for name, value in pairs(texts, "option", "name=value, such as image_size=64"):
         try:
-            options[name] = json.loads(value)
-        except ValueError:
+            options[name] = msgspec.json.decode(value)
+        except msgspec.DecodeError:
             options[name] = value
     return options
 

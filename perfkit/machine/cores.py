@@ -57,11 +57,16 @@ def memory_bytes() -> int:
 
 def free_memory_bytes() -> int:
     """Memory that can still be used without swapping, within what the control groups grant."""
-    free = psutil.virtual_memory().available
-    used = [int(words[0]) for words in _in_groups("memory.current").values()]
-    if used:
-        free = min([free, *(limit - used[0] for limit in _memory_limits())])
-    return max(0, free)
+    limits = _in_groups("memory.max").items()
+    granted = [int(words[0]) - _used_bytes(group) for group, words in limits if words[0] != "max"]
+    return max(0, min([psutil.virtual_memory().available, *granted]))
+
+
+def _used_bytes(group: Path) -> int:
+    """What a control group uses, but for the cached files that the system drops when memory is needed."""
+    used = int((group / "memory.current").read_text())
+    words = (group / "memory.stat").read_text().split()
+    return used - int(words[words.index("inactive_file") + 1])
 
 
 def _memory_limits() -> list[int]:

@@ -138,7 +138,12 @@ class LadderPanel(Panel):
         self._climb(job, job.request)
         if not job.request.recorded:
             self.store.remember(question(job.request), self.runs[0].session)
-            self._picture(job.progress)
+            try:
+                self._steps(job.progress)
+            except Cancelled:
+                raise
+            except (PerfkitError, OSError) as problem:  # the result is shown without it
+                self._notices.append(f"The steps could not be drawn: {problem}")
 
     def _climb(self, job: Job, plan: Plan) -> None:
         """Measures a plan completely. Raises what went wrong, also in a run, and what was stopped."""
@@ -161,27 +166,30 @@ class LadderPanel(Panel):
         """The result in one picture and a few sentences; details are folded."""
         if not self.runs:
             return tuple(Notice(words) for words in self.store.problems)
-        picture = [self._picture()] if any(run.status == "ok" for run in self.runs) else []
+        picture = self._pictures() if any(run.status == "ok" for run in self.runs) else []
         details = [*self._evidence(), *tables.overview(self.runs)[:2]]
         notices = [*self.store.problems, *self._notices, *sentences.notices(self.runs)]
         return [*map(Notice, notices), *picture, *self._answers(), Section("Details", details, folded=True)]
 
-    def _picture(self, progress: Progress | None = None) -> Figure:
-        """Before above after: an addition's picture, which is measured if there is a progress; else bars."""
+    def _pictures(self) -> list[Content]:
+        """Before above after: an addition's picture of the steps, else bars, and why."""
         bars = figures.headline(self.runs)
+        try:
+            steps = self._steps()
+        except (PerfkitError, OSError) as problem:
+            return [Notice(f"There is no picture of the steps: {problem}"), bars]
+        return [steps._replace(title=bars.title) if steps else bars]
+
+    def _steps(self, progress: Progress | None = None) -> Figure | None:
+        """An addition's picture of one or two runs: measured if there is a progress, else what is known."""
         runs, _ = sentences.pair(self.runs)
         if not 1 <= len(runs) <= 2:
-            return bars
+            return None
         for place in registry.table("PICTURES").values():
-            try:
-                picture: Figure | None = registry.load(place)(runs, self.plan, progress)
-                if picture:
-                    return picture._replace(title=bars.title)
-            except Cancelled:
-                raise
-            except (PerfkitError, OSError) as problem:  # the result is shown without it
-                self._notices.append(f"There is no picture of the steps: {problem}")
-        return bars
+            figure: Figure | None = registry.load(place)(runs, self.plan, progress)
+            if figure:
+                return figure
+        return None
 
     def _answers(self) -> list[Content]:
         kept = [run.title for run in self.runs if run.decision and run.decision.kept]

@@ -145,6 +145,10 @@ class Panel(Sectioned):
     def _show_runs(self, runs: Sequence[Run]) -> None:
         self._runs = runs
 
+    def _add_run(self, run: Run) -> None:
+        """A run has ended: it is shown with those before it."""
+        self._show_runs([*self.runs, run])
+
     def _begin(
         self, work: Callable[[Job], object], output: CellOutput, before: Job | None = None
     ) -> Job | None:
@@ -174,7 +178,7 @@ class Panel(Sectioned):
 
     def _observe(self, job: Job, run: Run | None) -> None:
         if run:
-            self._show_runs([*self.runs, run])
+            self._add_run(run)
         if job.state == "running":
             self.status.follow(job.now)
             if self._output is not self._with_controls:

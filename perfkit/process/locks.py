@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,9 +25,7 @@ def device_lock(
     `on_wait` is called repeatedly meanwhile; raises `Cancelled` once `cancelled` is set. The
     variable PERFKIT_LOCKS names another folder for the locks.
     """
-    # One folder for all notebooks, checkouts and shells of a user.
-    plain = Path(tempfile.gettempdir(), f"perfkit-locks-{os.getuid()}")
-    folder = Path(os.environ.get("PERFKIT_LOCKS") or plain)
+    folder = lock_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         for name in lock_names(device):
@@ -41,6 +38,11 @@ def device_lock(
                     on_wait()
             stack.callback(lock.release)
         yield
+
+
+def lock_folder() -> Path:
+    """One folder for all notebooks, checkouts and shells of a user, whatever TMPDIR is in each."""
+    return Path(os.environ.get("PERFKIT_LOCKS") or f"/tmp/perfkit-locks-{os.getuid()}")
 
 
 def check_cancelled(cancelled: threading.Event | None) -> None:

@@ -162,4 +162,5 @@ def continued(earlier: Run, now: Run) -> Run:
     for pairing in now.pairings:
         before = earlier.pairing(pairing.role)
         pairings.append(pooled(before, pairing) if before else pairing)
-    return msgspec.structs.replace(now, raw=whole, pairings=pairings)
+    warnings = list(dict.fromkeys([*earlier.warnings, *now.warnings]))
+    return msgspec.structs.replace(now, raw=whole, pairings=pairings, warnings=warnings)

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from perfkit import machine
+from perfkit.results import stats
 from perfkit.results.parity import Check, Parity
 from perfkit.results.run import Run
 from perfkit.results.stats import Ratio
@@ -129,6 +130,9 @@ def notes(runs: Sequence[Run]) -> Bullets:
 def _facts(run: Run) -> list[str]:
     lines = [run.decision.describe()] if run.decision and run.decision.why else []
     lines += [f"command: {run.script}"] if run.script else []
+    rounds = len(run.raw.block_samples_per_s)
+    if 0 < rounds < stats.MIN_ROUNDS and not run.simulated:
+        lines.append(f"too few rounds for a verdict ({rounds}): use the preset quick or paper")
     return [*lines, *map(": ".join, run.facts.items())]
 
 

@@ -134,12 +134,15 @@ class _Climb:
         runs = found[len(references) :]
         if self._base_run is None:
             self._base_run = before
-        if self._kept_run is None:
-            self._kept_run = before
+        has_failed = before.status == "failed"
+        if self._kept_run is None or has_failed:
             yield before
+        if self._kept_run is None and not has_failed:
+            self._kept_run = before
         if any(run.disturbed is not None for run in runs):
             self._limit_s = source.plan.rule.noisy_limit_s
-        runs = _chosen([self._judged(run, self._kept_run, self._base_run) for run in runs])
+        kept = self._kept_run or before
+        runs = _chosen([self._judged(run, kept, self._base_run) for run in runs])
         self._keep(candidates, runs)
         yield from runs
 
@@ -190,8 +193,10 @@ class _Climb:
         final = replace(self._kept, name=KEPT, title="everything kept, measured again")
         rule, later_s = self._rule(count)
         with source.progress.part(count, count + 1, later_s):
-            _, *runs = source.measure([self._base, final, staging.again(self._base)], rule)
+            first, *runs = source.measure([self._base, final, staging.again(self._base)], rule)
         assert self._base_run
+        if first.status == "failed":
+            yield first
         base = self._base_run.samples_per_s
         for run in runs:
             newest = [] if run.is_again else self._newest
@@ -208,7 +213,8 @@ class _Climb:
         for later in range(number, len(self._groups)):
             acting = [stage.name for stage in self._candidates(later) if not stage.reason]
             parts = [2 if name in catalogue.DEAR else 1 for name in acting]
-            counts.append(1 + sum(parts) if parts else 0)
+            measures_baseline = later == number and self._base_run is None
+            counts.append(1 + sum(parts) if parts or measures_baseline else 0)
         counts.append(END_SIDES)
         left_s = max(0.0, self._began + self._limit_s - time.monotonic())
         own_s = left_s * counts[0] / sum(counts)

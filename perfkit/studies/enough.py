@@ -68,13 +68,14 @@ class Enough:
         rounds = len(pair.own_samples_per_s)
         if rounds < stats.ENDING_ROUNDS or not self._rule.precision:
             return False
-        ratio = pair.nested(measured.spread(own, measured.sides[0]), not measured.in_turns)
+        ratio = pair.nested(measured.spreads[own], not measured.in_turns)
         return stats.is_known(ratio.centre, ratio.half, rounds, self._rule.precision, self._rule.part)
 
     def can_renew(self) -> bool:
         """Whether the time that is left allows another incarnation."""
         now = self._measured.now
-        return self._rule.budget_s > 0 and self.left_s >= now.start_s + stats.MIN_ROUNDS * now.round_s
+        needed_s = now.start_s - now.compile_s + stats.MIN_ROUNDS * now.round_s
+        return self._rule.budget_s > 0 and self.left_s >= needed_s
 
     def has_had_its_share(self, rounds: int) -> bool:
         """Whether so many rounds are enough for this incarnation."""

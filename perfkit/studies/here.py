@@ -143,7 +143,9 @@ class ThisMachine(Source):
         others = max(1, sum(side.is_open for side in sides) - 1)
         rule = replace(rule, budget_s=rule.budget_s * others)
         how = Machine(self.start, self.renew, self.description.facts.uuid, self.ask_more)
-        measured = Measured(sides, lambda *pair: self.spread([side.stage.recipe for side in pair]))
+        first = stages[0].recipe
+        spreads = {side: self.spread([side.stage.recipe, first]) for side in sides}
+        measured = Measured(sides, spreads)
         record = Record(self._session, self.plan, self.description, measured)
         self._started.clear()
         if self._spare:  # nothing else has a zygote yet

@@ -8,7 +8,10 @@ from perfkit.studies.sources import Plan, Progress
 
 
 def compare(a: str, b: str, plan: Plan | None = None, progress: Progress | None = None) -> Comparison:
-    """Measures how many times as fast B is as A, stages or settings (`workers=2,amp=bf16`); stores both."""
-    plan = (plan or planning.plan()).until()
+    """Measures how many times as fast B is as A, stages or settings (`workers=2,amp=bf16`); stores both.
+
+    Without a `plan`, it measures on this machine for as long as `perfkit compare` does.
+    """
+    plan = plan or planning.plan().until()
     sides = (comparing.candidate(a, plan), comparing.candidate(b, plan))
     return comparing.compare(*sides, plan, progress=progress, store=RunStore())

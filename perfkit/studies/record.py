@@ -117,7 +117,7 @@ class Record:
                 against=self._begun[first].id,
                 role=role,
                 interleaved=not self._found.in_turns,
-                spread=self._found.spread(side, first),
+                spread=self._found.spreads[side],
                 precision=self._precision,
             )
 
@@ -144,7 +144,6 @@ def _raw(side: Side, parts: list[list[Round]]) -> Raw:
 
 def _remarks(run: Run, side: Side, measured: Measured) -> Iterator[str]:
     """What makes these numbers doubtful, each with what to do."""
-    count = len(run.raw.block_samples_per_s)
     if run.disturbed is not None:
         program, share = measured.busiest
         who = f"{program} {share:.0%}" if share > run.disturbed / 4 else "many short-lived ones"
@@ -157,8 +156,6 @@ def _remarks(run: Run, side: Side, measured: Measured) -> Iterator[str]:
     if rooms:
         quiet, noisy = (f"{room.ratio:.2f}× ({room.low:.2f}–{room.high:.2f})" for room in rooms)
         yield f"undisturbed and disturbed rounds disagree: {quiet} and {noisy}"
-    if count < stats.MIN_ROUNDS:
-        yield f"too few rounds for a verdict ({count}): use the preset quick or paper"
     if measured.in_turns and len(measured.sides) > 1:
         yield "the sides took turns, because they do not fit into memory together, so this takes longer"
     if run.ceiling_below_rate:

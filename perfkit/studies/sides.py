@@ -9,7 +9,7 @@ import itertools
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from perfkit.errors import PerfkitError
@@ -73,6 +73,7 @@ class Incarnation:
     """What one life of the processes has measured."""
 
     start_s: float = 0.0  # what it took until all sides were warm
+    compile_s: float = 0.0  # of it, first steps that compiled anew: the next incarnation finds the result
     rounds: list[Round] = field(default_factory=list)
 
     @property
@@ -115,7 +116,7 @@ class Measured:
     """What a measurement has found so far."""
 
     sides: Sequence[Side]  # the others are compared with the first one
-    spread: Callable[[Side, Side], Spread]  # how far equal processes of two sides differ here
+    spreads: Mapping[Side, Spread]  # how far equal processes of a side and the first one differ here
     incarnations: list[Incarnation] = field(default_factory=list)
     most: int = sys.maxsize
     """How many sides may be alive at the same time. Where memory holds one only, they take turns."""

@@ -61,6 +61,8 @@ class Starter:
             side.fail(problem)
             return
         side.trained.append(trained)
+        if trained.compile_counters.graphs and not trained.compile_counters.cache_hits:
+            self._measured.now.compile_s += trained.warmup.step_s[0]
         if free is not None:
             side.gpu_bytes = max(0, free - (gpus.free_gpu_bytes(self._machine.gpu) or 0))
 

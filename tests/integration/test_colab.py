@@ -130,10 +130,11 @@ def test_a_notebook_alone_fetches_perfkit_and_runs_and_runs_again_after_a_restar
     said = []
     for _ in range(2):
         guest(notebook)
-        shown = [str(one.get("data", one)) for cell in notebook.cells for one in cell.get("outputs", [])]
+        shown = [str(cell.get("outputs", "")) for cell in notebook.cells]
         assert not any("Traceback" in text for text in shown)
-        assert any("samples/s" in text for text in shown)
+        measured = next(at for at, text in enumerate(shown) if "samples/s" in text)
         said.append(notebook.cells[-1].outputs[0].text.split())
+        del notebook.cells[measured + 1 : -1]  # after the restart, up to the first result
     version, place = said[0]
     assert said[1] == said[0]
     assert version == torch.__version__, "torch is as it was"

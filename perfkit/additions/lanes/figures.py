@@ -3,6 +3,7 @@
 Drawn from plain data, whoever has it: a recording, the simulation, a profile, or stamps of a training.
 """
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -156,8 +157,10 @@ def _draw(ax: Any, side: DrawnSide, top: float, times: float, legend: dict[str, 
     ax.text(0, top, heading, va="center", weight="bold")
     ax.text(ax.get_xlim()[1], top, side.note, va="center", ha="right", size=7)
     for number, name in enumerate(side.shown, 1):
-        for repeat in range(round(times)):
-            _row(ax, side.rows[name], top + number, (repeat * side.length_ms, side.length_ms), legend)
+        for repeat in range(math.ceil(times - 1e-9)):
+            begin = repeat * side.length_ms
+            length = min(side.length_ms, until - begin)  # of the last one, a part may be enough
+            _row(ax, side.rows[name], top + number, (begin, length), legend)
     edges = [side.middle_ms or until / 2, until] if side.steps == 2 and times == 1 else [until]
     ax.vlines(edges, top + 0.5, bottom, ink, linewidth=0.8, alpha=0.6)
     if side.ceiling_ms and side.ceiling_ms < side.step_ms:  # else the two contradict each other

@@ -173,7 +173,7 @@ class _Search:
         for measured in runs:
             run = structs.replace(measured, reference_samples_per_s=rate.value if rate else None)
             source.progress.finish(run)
-            if run.status == "ok" and (run.pairings or run.id not in self.tried):
+            if run.status == "ok":
                 self.tried[run.id] = run
 
 

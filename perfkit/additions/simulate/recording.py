@@ -46,6 +46,10 @@ _BORN_IN: dict[Phase, MemoryKind] = {
 }  # fmt: skip
 
 
+def _is_list_of_tensors(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and next(fake.tensors(value), None) is not None
+
+
 def _unknown(tensor: torch.Tensor) -> float:
     if tensor.is_floating_point():
         return math.nan
@@ -77,6 +81,8 @@ class Recorder:
             if not counts or any(tensor.shape for tensor in inputs):
                 about = given if "convolution" in short else {}
                 attributes = {k: v for k, v in about.items() if not isinstance(v, torch.Tensor)}
+                if short.startswith(("_foreach", "_fused_")):
+                    attributes["lists"] = sum(map(_is_list_of_tensors, given.values()))
                 self.events.append(OperatorCall(name, self.phase, inputs, outputs, attributes))
         for tensor in fake.tensors(made):
             block = self._block(tensor)

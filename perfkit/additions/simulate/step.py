@@ -263,9 +263,7 @@ def _norm(kind: str, op: OperatorCall) -> Work:
 
 
 def _foreach(op: OperatorCall) -> list[Work]:
-    shapes = [tensor.shape for tensor in op.inputs]
-    lists = next((n for n in (4, 3, 2) if shapes == shapes[: len(shapes) // n] * n), 1)
-    own = op.inputs[: len(op.inputs) // lists]
+    own = op.inputs[: len(op.inputs) // op.attributes["lists"]]
     launches = max(1, math.ceil(len(own) / _TENSORS_PER_LAUNCH))
     nbytes = _nbytes(op.inputs + (op.outputs or own))
     return [Work("foreach", nbytes / launches)] * launches

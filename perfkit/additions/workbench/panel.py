@@ -108,13 +108,21 @@ class Workbench(LadderPanel):
             self.history.rows = [*map(_row, history)]
             self.history.ticked = [name for name in self._listed if name in ids]
 
+    def _add_run(self, run: Run) -> None:
+        """Lists a run that has ended, without reading the history of a whole course again."""
+        if _is_listed(run):
+            self._listed[run.id] = run
+            with self.history.hold_sync():
+                self.history.rows = [*self.history.rows, _row(run)]
+                self.history.ticked = [*self.history.ticked, run.id]
+
     def _history(self) -> list[Run]:
         """The runs of the place, oldest first: no failed ones, nor the baseline once more."""
         if name := self.plan.recorded:  # its runs are in no store
             history = recordings.find(name)
         else:
             history = self.store.history(workload=self.plan.subject.workload)[::-1]
-        return [run for run in history if run.samples_per_s and not run.is_again]
+        return [run for run in history if _is_listed(run)]
 
     def _measure(self, job: Job) -> None:
         """Measures the recipe that the job was asked for, with the baseline."""
@@ -175,6 +183,10 @@ class Workbench(LadderPanel):
     def _undelete(self) -> None:
         self.store.undelete()
         self._show_runs(self.runs)
+
+
+def _is_listed(run: Run) -> bool:
+    return run.samples_per_s is not None and not run.is_again
 
 
 def _row(run: Run) -> dict[str, Any]:

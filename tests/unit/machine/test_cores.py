@@ -31,10 +31,14 @@ def test_the_quota_is_the_tightest_of_the_groups_of_this_process(root, groups, q
 
 def test_memory_is_what_the_control_group_grants(root):
     physical = cores.memory_bytes()
-    limits = {SLICE + "memory.max": "1048576\n", BOX + "memory.max": "max", BOX + "memory.current": "1"}
+    limits = {SLICE + "memory.max": "1048576\n", SLICE + "memory.current": "500001\n"}
+    limits |= {
+        SLICE + "memory.stat": "anon 1\ninactive_file 500000\nactive_file 7\n",
+        BOX + "memory.max": "max",
+    }
     files(root, GROUP | limits)
     assert cores.memory_bytes() == 1048576 < physical
-    assert cores.free_memory_bytes() == 1048575
+    assert cores.free_memory_bytes() == 1048575, "files that are cached are no memory that is used"
 
 
 class Times(NamedTuple):

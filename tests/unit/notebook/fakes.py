@@ -2,7 +2,6 @@
 
 from perfkit.notebook import ladder, stage
 from perfkit.results.parity import Check, Parity
-from perfkit.show import figures
 from tests.unit.show.fake_runs import session
 
 
@@ -14,9 +13,7 @@ class FakeStudy:
         self.does = does or (lambda progress: session()[:2])
         monkeypatch.setattr(ladder, "climb", self)
         same = Parity("AMP", "bitwise", [Check("losses", True, "equal")], False, {})
-        monkeypatch.setattr(
-            ladder.LadderPanel, "_picture", lambda panel, progress=None: figures.headline(panel.runs)
-        )
+        monkeypatch.setattr(ladder.LadderPanel, "_steps", lambda panel, progress=None: None)
         for module in (ladder, stage):
             monkeypatch.setattr(module, "proof", lambda *args: same)
 

@@ -4,7 +4,14 @@ import pytest
 
 from perfkit import machine
 from perfkit.machine import gpus
-from perfkit.process.locks import EVERYTHING, lock_names
+from perfkit.process.locks import EVERYTHING, lock_folder, lock_names
+
+
+def test_shells_with_folders_of_their_own_for_temporary_files_exclude_each_other(monkeypatch, tmp_path):
+    monkeypatch.delenv("PERFKIT_LOCKS")
+    usual = lock_folder()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert lock_folder() == usual
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,12 @@ def test_an_option_of_the_gpt_is_in_its_script_and_else_no_line_of_it(option, tm
     assert next(program(CPU)).item() == next(expected).item()
 
 
+def test_a_quote_in_an_option_stays_in_its_string():
+    text = export.script(Recipe(), "tiny_gpt", {"text": """a "b" isn't.txt"""}, set_up=False)
+    compile(text, "train.py", "exec")
+    assert repr("""a "b" isn't.txt""") in text
+
+
 def test_a_script_whose_batch_is_larger_than_its_data_set_ends_with_both_sizes(tmp_path):
     text = export.script(Recipe(batch_size=64), "cifar_resnet18", {"image_size": 32, "samples": 8})
     (tmp_path / "train.py").write_text(text)

@@ -10,7 +10,7 @@ from perfkit.errors import StoreError
 from perfkit.results.comparison import Comparison
 from perfkit.results.documents import document, read
 from perfkit.results.rounds import Pairing, Rounds, pooled
-from perfkit.results.run import Run
+from perfkit.results.run import Run, continued
 from perfkit.results.schema import Mechanism, Raw, Simulated
 
 
@@ -21,6 +21,11 @@ def run(run_id="r0", **changes):
         "workload": "perfkit.workloads.photos:Photos", "recipe": {"batch_size": 32},
     }  # fmt: skip
     return Run(id=run_id, **known | changes)
+
+
+def test_more_rounds_keep_the_remarks_on_those_before():
+    before, more = (run(warnings=list(remarks)) for remarks in (("throttled", "same"), ("same", "other")))
+    assert continued(before, more).warnings == ["throttled", "same", "other"]
 
 
 def decode(text):

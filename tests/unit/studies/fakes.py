@@ -2,6 +2,8 @@
 
 from functools import partial
 
+from msgspec.structs import replace
+
 from perfkit.errors import Cancelled, OutOfMemory
 from perfkit.recipe import Recipe
 from perfkit.studies import here, record, sides, slices
@@ -32,6 +34,9 @@ class FakeMachine:
         self.now = 0.0
         """Its clock: starting a process takes `start_s`, a slice what its rate says."""
         self.start_s = 1.0
+        self.compile_s = 0.0
+        """What a first step takes that compiles; the later ones find what it has compiled."""
+        self.has_compiled = False
         self.rate_of = lambda child: 1.0
         """A factor for each process: equal ones differ."""
         self.taken = lambda: 0.0
@@ -90,15 +95,23 @@ class FakeChild:
             case "train":
                 self.machine.trainings.append(arguments)
                 self.recipe = arguments["recipe"]
+                warmup = WARMUP
+                hits = int(self.recipe.compile and self.machine.has_compiled)
+                if self.recipe.compile and not hits:
+                    self.machine.now += self.machine.compile_s
+                    self.machine.has_compiled = True
+                    warmup = replace(WARMUP, step_s=[2.0 + self.machine.compile_s, 0.5, 0.5])
                 return messages.Trained(
                     recipe=self.recipe.to_dict(),
                     startup_s=1.5,
-                    warmup=WARMUP,
+                    warmup=warmup,
                     losses=[2.3, 2.2],
                     mechanisms=self.machine.mechanisms,
                     batch_bytes_per_sample=48,
                     samples_per_step=self.recipe.batch_size,
-                    compile_counters=messages.CompileCounters(graphs=int(self.recipe.compile)),
+                    compile_counters=messages.CompileCounters(
+                        graphs=int(self.recipe.compile), cache_hits=hits
+                    ),
                 )
             case "slice" | "ceiling":
                 rate = self.machine.rate(self.recipe) * self.machine.rate_of(self)

@@ -7,6 +7,7 @@ from msgspec import structs
 
 from perfkit.errors import InvalidValue, RunFailed
 from perfkit.ladder.catalogue import KEPT, NOT_STAGES, SO_FAR
+from perfkit.results import stats
 from perfkit.results.schema import AGAIN
 from perfkit.results.store import RunStore
 from perfkit.studies.climb import climb, with_earlier
@@ -279,7 +280,22 @@ def test_a_stage_is_not_kept_if_what_was_kept_failed_with_it(machine, ladder):
     machine.fail("slice", RunFailed("lost", ""), is_kept)
     runs = climb(ladder)
     assert facts(runs)["data_loading"] == "kept" and facts(runs)["compile"] == ""
+    assert [run.stage for run in runs if run.status == "failed"] == [SO_FAR], "it is told"
     assert runs[-2].stage == KEPT and runs[-2].recipe == runs[1].recipe
+
+
+def test_a_baseline_that_fails_at_the_end_is_told(machine, ladder):
+    is_base = lambda child: (
+        not child.recipe.workers and not child.recipe.compile and len(machine.children) > 6
+    )
+    machine.fail("slice", RunFailed("lost", ""), is_base)
+    assert [run.stage for run in climb(ladder) if run.status == "failed"][:1] == ["baseline"]
+
+
+def test_the_baseline_has_its_rounds_though_no_stage_of_the_first_group_can_act(machine, ladder):
+    rule = replace(ladder.rule, budget_s=60.0, limit_s=345.0)
+    baseline, *_ = climb(replace(ladder, rule=rule).trying(stages=("pinning", "data_loading")))
+    assert len(baseline.raw.block_samples_per_s) >= stats.MIN_ROUNDS
 
 
 def test_rounds_are_added_to_those_of_the_same_stage_and_recipe_only():

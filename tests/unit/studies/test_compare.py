@@ -10,6 +10,7 @@ import pytest
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.results import stats
 from perfkit.results.store import RunStore
+from perfkit.studies import named
 from perfkit.studies.compare import Candidate, compare, compared, earlier_comparison
 from perfkit.studies.sources import Progress
 
@@ -39,6 +40,11 @@ def test_incarnations_go_on_until_the_precision_or_the_budget(machine, where):
     machine.now = 0.0
     assert compare(A, B, where.until(20, 0.0)).rounds >= 5
     assert machine.now < 30
+
+
+def test_a_plan_s_own_budget_and_precision_are_kept(machine, where):
+    noisy(machine)
+    assert named.compare("baseline", "batch_size=64", where.until(0)).rounds == stats.MIN_ROUNDS
 
 
 def test_more_rounds_are_added_to_those_that_are_there(machine, where):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from perfkit.additions.parity.study import parity
-from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed, StoreError
 from perfkit.ladder.catalogue import Stage
 from perfkit.recipe import Recipe
 from perfkit.results import stats
@@ -122,6 +122,26 @@ def test_where_starting_is_dear_there_is_one_incarnation(machine, where):
     _, second = measure(where, [stage(8), stage(16)], rounds=5, budget_s=130, precision=0.001, part=0.0)
     assert len(second.raw.incarnations) == 1
     assert second.raw.incarnations[0] >= 20, "the time that is left goes into rounds"
+
+
+def test_what_was_compiled_once_does_not_make_the_next_start_dear(machine, where):
+    noise = np.random.default_rng(0)
+    plain = machine.rate
+    machine.rate = lambda recipe: plain(recipe) * noise.lognormal(0, 0.1)
+    machine.compile_s = 60.0
+    compiled = Stage("compile", "compile", Recipe(batch_size=8, compile=True))
+    _, second = measure(where, [stage(8), compiled], rounds=5, budget_s=130, precision=0.001, part=0.0)
+    assert len(second.raw.incarnations) >= 3
+
+
+def test_a_store_that_cannot_be_read_costs_no_rounds(machine, where, monkeypatch):
+    def fail(*_):
+        raise StoreError("the store cannot be read", "repair it")
+
+    monkeypatch.setattr(RunStore, "spread", fail)
+    with pytest.raises(StoreError), opened(where, Progress(), store=RunStore()) as source:
+        source.measure([stage(8), stage(16)], where.rule)
+    assert machine.slices() == [], "it is told before anything is measured"
 
 
 def test_rounds_end_when_the_ratio_is_known(machine, where):

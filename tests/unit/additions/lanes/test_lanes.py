@@ -263,6 +263,17 @@ def test_a_training_on_a_cpu_is_measured_with_its_workers():
     assert second.batch == first.batch + 1
 
 
+def test_steady_steps_are_repeated_up_to_the_end_of_the_other_side():
+    bars = [Bar(0, 10, "compute", 0), Bar(10, 20, "compute", 1)]
+    small = DrawnSide(title="before", step_ms=10, rows={"kernels": bars}, samples=64)
+    large = DrawnSide(title="after", step_ms=10, rows={"kernels": bars}, samples=160)
+    (ax,) = Lanes([small, large]).draw().axes
+    ends = [
+        bar.get_x() + bar.get_width() for bar in ax.patches if isinstance(bar, Rectangle) and bar.get_y() < 2
+    ]
+    assert max(ends) == pytest.approx(50.0), "two and a half times its two steps"
+
+
 @pytest.mark.parametrize(("ceiling_ms", "is_drawn"), [(0.5, True), (3.0, False), (None, False)])
 def test_a_cached_batch_that_came_out_slower_than_its_loop_is_no_ceiling(ceiling_ms, is_drawn):
     rows = {"kernels": [Bar(0.0, 1.0, "compute", 1)]}

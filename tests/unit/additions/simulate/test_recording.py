@@ -187,3 +187,16 @@ def test_batches_that_the_program_does_not_take_are_refused_in_words():
     triples = Of(Images().model, dataset=lambda recipe: TensorDataset(*3 * [torch.zeros(64, 3)]))
     with pytest.raises(recording.Unpredictable, match="its data set does not give pairs"):
         recorded(triples)
+
+
+def test_lists_of_tensors_are_counted_where_all_layers_have_one_shape():
+    layers = [nn.Linear(8, 8, bias=False) for _ in range(4)]
+    step = recorded(
+        Of(lambda: nn.Sequential(nn.AdaptiveAvgPool2d((1, 8)), nn.Flatten(), nn.Linear(24, 8), *layers))
+    )
+    lists = {
+        op.name.removeprefix("aten."): op.attributes["lists"]
+        for op in step.operators
+        if "_foreach" in op.name
+    }
+    assert lists == {"_foreach_mul_": 1, "_foreach_add_": 2}
