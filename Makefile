@@ -46,8 +46,8 @@ lab: $(STAMPS)/install $(if $(MISSING),notebooks)  ## open the notebooks in Jupy
 run: $(STAMPS)/install  ## run the whole ladder in this terminal
 	$(BIN)/perfkit run $(ARGS)
 
-test: checks  ## every check and every test; what is missing gets installed
-	@$(MAKE) --no-print-directory -j 2 pytest double
+test: $(STAMPS)/dev $(STAMPS)/colab $(STAMPS)/chromium  ## every check and every test; what is missing gets installed
+	@$(MAKE) --no-print-directory -j 3 checks pytest double
 
 check: checks  ## the inner loop: every check, the unit and contract tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not integration" tests/unit tests/contract $(ARGS)

@@ -11,7 +11,6 @@ from tests.support.cli import ROOT
 
 ASKING = (
     "tests/contract/test_diffs.py",
-    "tests/unit/studies",
     "tests/unit/ladder",
     "tests/unit/program/test_rules.py",
 )
