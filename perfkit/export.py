@@ -6,12 +6,10 @@ The training function is rewritten as a syntax tree; what it refers to is copied
 import ast
 import copy
 import difflib
-import io
 import itertools
 import keyword
 import re
 import sys
-import tokenize
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -34,6 +32,7 @@ _WITHOUT_SCALER = {
 }
 """The gradient scaler does nothing without fp16."""
 _OTHER_VERSION = "A recording of another version of perfkit may name one"
+_STRING = re.compile(r"""\"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""")
 _LONGEST = 100  # characters of a line; in a longer call, each argument has its own line
 _Named = dict[str, Any]
 _FURTHER = "import sys; from itertools import islice; from types import SimpleNamespace"
@@ -320,22 +319,17 @@ def _laid_out(function: ast.FunctionDef, has_scaler: bool) -> str:
             arguments = "".join(f"        {ast.unparse(each)},\n" for each in (*call.args, *call.keywords))
             start, _, _ = line.partition("(")
             text = text.replace(line, f"{start}(\n{arguments}    )")
-    text = _in_double_quotes(text)
+    text = _STRING.sub(_in_double_quotes, text)
     if not has_scaler:
         for pattern, replacement in _WITHOUT_SCALER.items():
             text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
     return re.sub(r"    batches = (.*)\n    for (.*) in batches:", r"    for \2 in \1:", text)
 
 
-def _in_double_quotes(text: str) -> str:
-    """A source as `ast` writes it, with strings in double quotes where they hold none."""
-    lines = text.splitlines()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.STRING and token.string.startswith("'") and '"' not in token.string:
-            row, start = token.start
-            end, line = token.end[1], lines[row - 1]
-            lines[row - 1] = f'{line[:start]}"{line[start + 1 : end - 1]}"{line[end:]}'
-    return "\n".join(lines)
+def _in_double_quotes(string: re.Match[str]) -> str:
+    """A string of the source as people write it: in double quotes, if it holds none."""
+    text = string[0]
+    return text if text[0] == '"' or '"' in text else f'"{text[1:-1]}"'
 
 
 # ---------------------------------------------------------------- the parts of the script

@@ -73,7 +73,7 @@ class Incarnation:
     """What one life of the processes has measured."""
 
     start_s: float = 0.0  # what it took until all sides were warm
-    compile_s: float = 0.0  # of it, first steps that compiled anew: the next incarnation finds the result
+    compile_s: float = 0.0  # of it, first steps that compiled: the next incarnation finds the result
     rounds: list[Round] = field(default_factory=list)
 
     @property

@@ -129,7 +129,7 @@ def test_the_suite_runs_every_test_file():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     paths = [ROOT / path for path in settings["tool"]["pytest"]["ini_options"]["testpaths"]]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert "-j 2 pytest double" in makefile and "pytest -n 0 tests/double" in makefile
+    assert "-j 3 checks pytest double" in makefile and "pytest -n 0 tests/double" in makefile
     paths.append(ROOT / "tests" / "double")  # a test run of its own
     files = list((ROOT / "tests").rglob("test_*.py"))
     assert len(files) > 50
