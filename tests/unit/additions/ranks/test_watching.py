@@ -48,7 +48,7 @@ def test_the_command_watches_alone_and_says_for_how_long(whole, said, stopped, m
         return SimpleNamespace(sections=list)
 
     monkeypatch.setattr(watching, "watch", watch)
-    command.watch(["torchrun", "train.py"], 60, whole, SimpleNamespace(show=lambda *shown: None))
+    command.watch(["torchrun", "train.py"], 60, whole, SimpleNamespace(deliver=lambda *shown: None))
     assert said in capsys.readouterr().err
 
 
