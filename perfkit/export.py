@@ -150,7 +150,7 @@ def _definitions(block: Any) -> dict[str, Any]:
 
 
 def _needed(parts: list[str], texts: Mapping[str, str]) -> list[str]:
-    """The definitions that the parts of a script refer to, and those that these refer to."""
+    """The definitions that the parts of a script use, directly or through others."""
     wanted: set[str] = set()
     while new := _names(ast.parse("\n".join(parts))) & (texts.keys() - wanted):
         wanted |= new
@@ -308,7 +308,7 @@ class _Chosen(ast.NodeTransformer):
 
 
 def _laid_out(function: ast.FunctionDef, has_scaler: bool) -> str:
-    """The source of the loop, in double quotes; each argument of a long call with keywords has its line."""
+    """The loop's source, in double quotes; each argument of a long call with keywords has its own line."""
     text = ast.unparse(function)
     for node in function.body:
         line = f"    {ast.unparse(node)}"

@@ -115,7 +115,7 @@ class LadderPanel(Panel):
         return plan.trying(recipes=tuple(recipes.items()))
 
     def _moved(self) -> None:
-        """There is another plan: shows what was measured earlier for it, if anything was."""
+        """Shows what was measured earlier for a plan that is new, if anything was."""
         self._more.add_class("pk-off")
         self._forget_problems()
         self._show_runs(self._earlier())

@@ -141,7 +141,7 @@ def _open(ratio: Ratio) -> str:
 
 
 def reasons(run: Run, before: Run | None) -> list[str]:
-    """What became of the parts of a step: waiting for data, computing, memory."""
+    """How the parts of a step changed: waiting for data, computing, memory."""
     if before is None:
         return []
     facts = []

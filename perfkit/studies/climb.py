@@ -254,7 +254,7 @@ def _together(before: Stage, kept: Sequence[Stage]) -> Stage:
 
 
 def _losses(kept: Run, newest: Sequence[Run]) -> Iterator[str]:
-    """What is to be said where everything kept is slower than a stage that was kept last, beyond chance."""
+    """A remark if everything kept is slower, beyond chance, than a stage that was kept last."""
     own = kept.speedup("baseline")
     for run in newest:
         ratio = run.speedup("baseline")

@@ -10,12 +10,11 @@ from perfkit.studies.sides import Measured, Side
 PART_OF_START = 0.25
 """An incarnation is measured for this part of its start or longer: processes differ as much as rounds do."""
 FEWEST = 2  # rounds without which there is no interval: they are taken, however long the budget is over
-CHECK_EVERY = 5
-"""Rounds after which it is looked whether more are needed: looking after each would stop at lucky ones."""
+CHECK_EVERY = 5  # rounds between two checks: a check after each of them would stop at lucky ones
 
 
 class Enough:
-    """The rule of the end, applied to what is measured so far; the time runs from when it is made."""
+    """The stop rule, applied to what is measured so far; its time begins when it is made."""
 
     def __init__(self, measured: Measured, rule: StopRule, clock: Callable[[], float]) -> None:
         self._measured = measured

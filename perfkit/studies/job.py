@@ -90,7 +90,7 @@ class Job:
         return "done"
 
     def _end(self, outcome: State) -> None:
-        """Tells the end. If telling it fails, that does not hide what the work itself raised."""
+        """Reports the end. An error in that does not hide what the work itself raised."""
         with self._lock:
             self.state = outcome
         try:

@@ -96,7 +96,7 @@ class Measurement:
         return self._slices.take_round(alive, is_in_time=self._enough.left_s > 0)
 
     def _end(self, sides: Sequence[Side]) -> None:
-        """What is measured once, in the first incarnation of each side."""
+        """Measures what is measured once, in the first incarnation of each side."""
         self._slices.measure_once([side for side in _alive(sides) if not side.peak])
 
     def _say(self, title: str) -> None:
