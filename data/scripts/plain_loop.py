@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torchvision import transforms
 
 
@@ -73,7 +73,9 @@ def main():
 
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    train_loader = DataLoader(Photos(args.images, args.size, seed=1), args.batch_size, shuffle=True)
+    photos = Photos(args.images, args.size, seed=1)
+    order = RandomSampler(photos, generator=torch.Generator().manual_seed(0))  # the same with workers
+    train_loader = DataLoader(photos, args.batch_size, sampler=order)
     test_loader = DataLoader(Photos(args.images // 10, args.size, seed=2), args.batch_size)
     model = make_model().to(device)
     criterion = nn.CrossEntropyLoss()

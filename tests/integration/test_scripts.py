@@ -56,8 +56,8 @@ CASES = (
         {"uint8_copy": "data set", "pin_memory": "CUDA"},
         ("--images", "80", "--batch-size", "8", "--size", "32"),
         edits=(
-            "train_loader = DataLoader(Photos(args.images, args.size, seed=1), args.batch_size, shuffle=True, "
-            "num_workers=1, persistent_workers=True)",
+            "train_loader = DataLoader(photos, args.batch_size, sampler=order, num_workers=1, "
+            "persistent_workers=True)",
             "model.to(memory_format=torch.channels_last)",
             "optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9, fused=True)",
         ),

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import jupytext
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torch.utils.data import dataloader as loaders
 
 from perfkit.additions.lanes import panel
@@ -94,7 +94,7 @@ class Augmented(Dataset[torch.Tensor]):
 
 @pytest.mark.parametrize("is_random", [False, True])
 def test_workers_change_losses_only_if_the_data_set_draws_random_numbers(is_random):
-    """02: the order of samples stays; random numbers come from the worker's own generator."""
+    """02: in the first epoch the order of samples stays; random numbers come from the worker's own generator."""
 
     def epoch(workers):
         generator = torch.Generator().manual_seed(3)
@@ -108,14 +108,31 @@ def test_workers_change_losses_only_if_the_data_set_draws_random_numbers(is_rand
     assert torch.equal(plain, parallel) is not is_random
 
 
+@pytest.mark.parametrize("has_own", [False, True])
+def test_persistent_workers_change_later_orders_unless_the_sampler_has_its_own_generator(has_own):
+    """02: an iterator draws the seed of its workers from the loader's generator, and persistent workers keep theirs."""
+
+    def orders(workers):
+        torch.manual_seed(3)
+        data = Augmented(is_random=False)
+        own = torch.Generator().manual_seed(3) if has_own else None
+        sampler = RandomSampler(data, generator=own)
+        loader = DataLoader(data, 4, sampler=sampler, num_workers=workers, persistent_workers=workers > 0)
+        return [torch.cat(list(loader))[:, 0] for _ in range(2)]
+
+    (first, later), (same, other) = orders(0), orders(1)
+    assert torch.equal(first, same)
+    assert torch.equal(later, other) is has_own
+
+
 def test_gradients_are_none_by_default():
     """05: the tip of the walk-through has expired."""
     assert inspect.signature(torch.optim.Optimizer.zero_grad).parameters["set_to_none"].default is True
 
 
-@pytest.mark.parametrize(("dynamic", "most"), [(None, 2), (False, 6)])
+@pytest.mark.parametrize(("dynamic", "most"), [(None, 2), (False, 8)])
 def test_a_length_that_changes_becomes_dynamic_and_compiles_no_more(dynamic, most):
-    """07 and its puzzle: only with `dynamic=False` each new shape is compiled."""
+    """07 and its puzzle: only with `dynamic=False` each new shape is compiled, up to eight."""
     torch._dynamo.reset()
     graphs = []
 
@@ -124,7 +141,7 @@ def test_a_length_that_changes_becomes_dynamic_and_compiles_no_more(dynamic, mos
         return graph.forward
 
     double = torch.compile(lambda tokens: tokens * 2, backend=backend, dynamic=dynamic)
-    for length in (8, 11, 13, 17, 19, 23):
+    for length in (8, 11, 13, 17, 19, 23, 29, 31, 37, 41):
         double(torch.ones(4, length))
     assert len(graphs) == most
 
