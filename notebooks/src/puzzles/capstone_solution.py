@@ -22,7 +22,7 @@
 # 9. `set_detect_anomaly(True)`, left on after a search for NaN: it checks every operator of the backward pass.
 # 10. Everything is computed in float32, operator by operator. Autocast uses the units for 16 bits, and `torch.compile` fuses normalisation, group norm and ReLU.
 #
-# Workers, uint8, 16 bits and `torch.compile` are the four levers that the check looks for. On a CPU without AMX, autocast makes this model slower: here it is enabled where there is a GPU, which the check accepts.
+# Workers, uint8, 16 bits and `torch.compile` are the four levers that the check looks for. On a CPU without 16-bit units, autocast makes this model slower: here it is enabled where there is a GPU, which the check accepts.
 
 # %%
 """capstone.py without its ten faults."""

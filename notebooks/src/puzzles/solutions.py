@@ -202,7 +202,7 @@ def gate(x):
 # %% [markdown]
 # ## `recompiles`: compile once, not for each length
 #
-# With `dynamic=False`, every new shape is compiled. Rounding lengths up to a few buckets costs some padding and saves nearly all compilations, and every CUDA graph that would be recorded again. (By default a length becomes dynamic when it changes for the first time, and nothing compiles after that.)
+# With `dynamic=False`, every new shape is compiled, up to eight; later ones run uncompiled. Rounding lengths up to a few buckets costs some padding and saves nearly all compilations, and every CUDA graph that would be recorded again. (By default a length becomes dynamic when it changes for the first time, and nothing compiles after that.)
 
 
 # %% tags=["recompiles", "right"]
@@ -286,12 +286,13 @@ def masked_loss(logits, targets, mask):
 # %% [markdown]
 # ## `padding`: pad the layer
 #
-# Extra classes with weight 0 still take part in the softmax. A bias of -1e4 gives them probability 0, so loss and gradients stay as they are.
+# Extra classes with weight 0 still take part in the softmax. A bias of -1e4 gives them probability 0, so loss and gradients stay as they are. (The head of a GPT often has no bias, and shares its weight with the embedding: there, pad the embedding and mask the logits.)
 
 
 # %% tags=["padding", "right"]
 def pad_head(head):
-    padded = nn.Linear(head.in_features, -(-head.out_features // 8) * 8)
+    size = -(-head.out_features // 8) * 8
+    padded = nn.Linear(head.in_features, size, device=head.weight.device, dtype=head.weight.dtype)
     with torch.no_grad():
         padded.weight.zero_()
         padded.bias.fill_(-1e4)
@@ -435,7 +436,7 @@ def train_step(model, optimizer, parts):
 # +        inputs, targets = next(batches)
 # ```
 #
-# **`compiled`.** Compiled code is valid for the Python numbers that it read. `self.samples` changes in every step, so torch recompiles eight times and then gives up.
+# **`compiled`.** Compiled code is valid for the Python numbers that it read. `self.samples` changes in every step, so torch compiles eight versions and then gives up.
 #
 # ```diff
 # -        self.samples += len(inputs)
