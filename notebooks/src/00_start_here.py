@@ -32,14 +32,14 @@ panel.run()
 # %% [markdown]
 # Now the worker loads (green) while the model computes, and samples/s rises. Orange is what is left of the waiting. On a CPU the blue bars get longer, because the worker takes one of the cores, but the wait shrinks by more. Press **Keep**. The panel alternates between both loops, so a slow moment hits both, and says *faster* only if the ratio's whole confidence interval is above 1.
 #
-# ([On a CPU](../docs/cpu.md) the panel also lets waiting threads sleep, and *memory reuse*, with which it compares, is the plain loop that keeps freed memory. Rates of two cells differ a little.)
+# ([On a CPU](../docs/cpu.md) the panel also lets waiting threads sleep, which lowers *compute only*. Rates of two cells differ a little.)
 #
 # That is the method: **look at the step, name the gap, change one line, look again.**
 
 # %% [markdown]
 # ## Your own file
 #
-# The next cell writes `my_train.py`, the same loop in thirty lines. In each chapter you first see what a switch gains you, and then change that line in *your* file. It is compared with the file before, and a chart grows with each line that makes it faster.
+# The next cell writes `my_train.py`, the same loop in thirty lines. In each chapter you first see what a switch gains you, and then change that line in *your* file. perfkit compares it with the previous version, and charts each line that makes it faster.
 
 # %%
 pk.my_train()

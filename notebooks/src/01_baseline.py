@@ -19,7 +19,7 @@
 # - The **host**, the Python process, takes a batch, starts its copy to the device and *launches* the kernels, without waiting for them.
 # - The **device** runs copies and kernels. On one *stream* they run in the order of their launch; different streams can overlap.
 #
-# In the plain loop the host fetches, copies and launches one after the other. Only the kernels run meanwhile, so a step takes the host's times together (or the device's, if longer). On a CPU nothing runs meanwhile. Once the stations overlap, the slowest one sets the pace, and only speeding up that one helps:
+# In the plain loop the host fetches, copies and launches one after the other. Only the kernels run meanwhile, so a step takes the host's total time (or the device's, if longer). On a CPU nothing runs meanwhile. Once the stations overlap, the slowest one sets the pace, and only speeding up that one helps:
 #
 # | bottleneck | on the timeline | what helps |
 # |---|---|---|
@@ -60,7 +60,7 @@ mine.table("Mean step")
 #
 # ## The walk-through's V100, simulated
 #
-# The walk-through started at 80 ms a step, 400 samples/s, with the GPU busy 31.65% of the time. The profiler's summary did not blame the loader, whose time it booked under "CPU Exec" and "Other", and it merged three steps into one of 240 ms. So trust the timeline, in Perfetto (the plugin for TensorBoard is deprecated). The simulation gets 70 ms. Its shares add up to more than 100%, because kernels run while the host fetches:
+# The walk-through started at 80 ms a step, 400 samples/s, with the GPU busy 31.65% of the time. The profiler's summary did not blame the loader, whose time it booked under "CPU Exec" and "Other", and it merged three steps into one of 240 ms. So trust the timeline, in Perfetto (the plugin for TensorBoard is deprecated). The simulation gets 70 ms:
 
 # %%
 pk.recording("sim-v100", "baseline")
@@ -70,7 +70,7 @@ pk.recording("sim-v100", "baseline")
 #
 # ## Five levers
 #
-# The methods slides have five. First keep the device busy: *data reading* removes the long gap, *framework scheduling* the small ones, and gaps of 30% are worth at most 1.43 times, whatever fills them. Then shorten the kernels: *configuration* (batch, precision, shapes) and *operator performance*. *Model implementation* means not computing what you don't need.
+# The methods slides have five. First keep the device busy: *data reading* removes the long gap, *framework scheduling* the small ones, and closing gaps of 30% gains at most 1.43×, whatever fills them. Then shorten the kernels: *configuration* (batch, precision, shapes) and *operator performance*. *Model implementation* means not computing what you don't need.
 #
 # ## Time it by hand
 #

@@ -37,9 +37,9 @@ panel
 panel.run()
 
 # %% [markdown]
-# Expect 1.2 to 1.8 times on two laptop cores. The walk-through's V100, with 8 workers on 8 vCPUs, went from 80 to 37 ms (865 samples/s), and its utilisation from 31.65 to 72.81%.
+# Expect 1.1 to 1.8 times on two laptop cores. The walk-through's V100, with 8 workers on 8 vCPUs, went from 80 to 37 ms (865 samples/s), and its utilisation from 31.65 to 72.81%.
 #
-# **How many?** The rate rises with each worker, stays flat once nothing waits, and falls when cores or memory run out. Start with one worker per core and GPU if a GPU trains (on a node with 8 GPUs, divide the cores by 8), or one per two cores if the CPU does. Then try a few more and a few fewer; `perfkit tune` does that for you.
+# **How many?** The rate rises with each worker, stays flat once nothing waits, and falls when cores or memory run out. If a GPU trains, start with cores ÷ GPUs workers (96 cores, 8 GPUs: 12); if the CPU does, with one per two cores. Then try a few more and a few fewer; `perfkit tune` does that for you.
 #
 # **Does the host still wait?** If not, computing is the bottleneck: 06 and 07. (On a CPU the loop stays well below *compute only*, which is measured while the worker sleeps, because the worker shares the model's cores.)
 
@@ -65,7 +65,7 @@ pk.my_train()
 # %% [markdown]
 # ## On a CPU: threads that sleep
 #
-# While PyTorch's compute threads wait for each other they *spin*, on a core that the worker needs. With `OMP_WAIT_POLICY=PASSIVE python my_train.py` they sleep ([details](../docs/cpu.md)). Neither helps without the other, so the panel sets both, and a worker that has not helped yet stays in your file. There the threads are a separate step, because the variable is set outside it:
+# While PyTorch's compute threads wait for each other they *spin*, on a core that the worker needs. With `OMP_WAIT_POLICY=PASSIVE python my_train.py` they sleep ([details](../docs/cpu.md)). Neither helps without the other, so the panel sets both. Leave the worker in your file, even if the verdict says undo; the threads come next, outside the file:
 
 # %%
 pk.my_train(wait_policy="passive")
@@ -115,7 +115,7 @@ pk.puzzle("infinite_sampler").check(endless)
 #
 # <details><summary>Answer</summary>
 #
-# Yes, unless the data set draws random numbers. The order comes from the sampler in the training process, but `RandomCrop` draws from each worker's own generator.
+# In the first epoch, unless the data set draws random numbers, as `RandomCrop` does. Later, persistent workers change the order, unless the sampler has its own generator.
 #
 # </details>
 #
@@ -131,7 +131,7 @@ pk.puzzle("infinite_sampler").check(endless)
 #
 # <details><summary>Answer</summary>
 #
-# Its `reader_cost` fell from half of the step to nothing: no wait is left to remove. If workers are not enough, make samples cheaper: fewer bytes ([05](05_uint8_copy.ipynb)), stored decoded, or decoded on the GPU.
+# Its `reader_cost` fell from half of the step to nothing: there is no wait left to remove. If workers are not enough, make samples cheaper: fewer bytes ([05](05_uint8_copy.ipynb)), stored decoded, or decoded on the GPU.
 #
 # </details>
 #

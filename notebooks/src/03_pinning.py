@@ -24,11 +24,11 @@ pk.lanes("sim-v100-pinning")
 # The gap: the batch is copied to the GPU while no kernel runs. In the walk-through the copy took 10 of 37 ms of each step. Three switches change that, each in its own way:
 #
 # - **Pinned memory** (`pin_memory=True`) makes the copy faster. From ordinary memory, the driver must first copy the batch into a page-locked buffer.
-# - **`non_blocking=True`** lets the host go on as soon as it has queued the copy.
+# - **`non_blocking=True`**, from pinned memory, lets the host go on once the copy is queued.
 # - **A second stream** lets the copy and the kernels run at the same time. On one stream they always take turns.
 
 # %% [markdown]
-# **Compute it first.** Pinning gains at most the copy's share of the step, so measure your bandwidth. The walk-through's machine copied 19.3 MB at 1.9 GB/s, in a step of 37 ms. At most how much? (10 ms of 37: about 1.4 times. It got 1.39, 865 → 1,200 samples/s.) PyTorch's official tutorial, also on a V100, copies as many bytes in 1.94 ms *without* pinning; there, pinning has almost nothing to gain.
+# **Compute it first.** The faster copy gains at most the copy's share of the step, so measure your bandwidth. The walk-through's machine copied 19.3 MB at 1.9 GB/s, in a step of 37 ms. At most how much? (10 ms of 37: about 1.4 times. It got 1.39, 865 → 1,200 samples/s.) PyTorch's official tutorial, also on a V100, copies as many bytes in 1.94 ms *without* pinning; there, pinning has almost nothing to gain.
 #
 # ## On your machine
 #
@@ -52,7 +52,7 @@ if panel.runs[-1].status == "ok":
 # %% [markdown]
 # ## Your line
 #
-# Edit `my_train.py` in two places, the loader and the copies. Pin only in a loader with workers. With `num_workers=0` the training process has to pin each batch itself, which can take longer than a plain copy.
+# Edit `my_train.py` in two places, the loader and the copies. Pin only with workers: otherwise the training process pins each batch itself. On a CPU both edits do nothing, so any difference is noise.
 
 # %%
 pk.my_train()
@@ -116,7 +116,7 @@ pk.puzzle("prefetcher").check(prefetch)
 #
 # <details><summary>Answer</summary>
 #
-# At most 3%. If the copy still shows afterwards, send fewer bytes: [05](05_uint8_copy.ipynb).
+# About 3%, or more if launches waited for it. What is left needs fewer bytes: [05](05_uint8_copy.ipynb).
 #
 # </details>
 #

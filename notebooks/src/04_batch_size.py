@@ -23,7 +23,7 @@ pk.lanes("sim-v100-batch_size")
 # %% [markdown]
 # Here there is no gap to see: the kernels' row is nearly full on both sides. What a larger batch gains is *inside* the kernels, because small ones leave part of the GPU idle while they run. The simulation does not see that: it predicts 1.08 times, and the walk-through measured 1.32. (Where the host is the bottleneck, a larger batch helps as well: the same launches do more work.) It **changes the training**: there are fewer, larger steps for the same samples.
 #
-# Compare samples/s, never the time of a step: a larger batch has longer steps.
+# Compare samples/s, never the time of a step: a larger batch has longer steps. (Take ratios as shown: [rates don't divide to them](../docs/measuring.md#the-interval).)
 
 # %%
 panel = pk.StagePanel("batch_size")
@@ -59,7 +59,7 @@ ledger.plot("held")
 ledger.table("At the peak")
 
 # %% [markdown]
-# *Accumulated* sums the gradients of two small batches before a step. You get the large batch's update in the small batch's memory, but the kernels stay small. `torch.utils.checkpoint` (a puzzle below) computes activations again in backward, for about one more forward pass.
+# *Accumulated* sums the gradients of two small batches before a step. Batch norm aside, you get the large batch's update in a small batch's memory, but kernels stay small. `torch.utils.checkpoint` (a puzzle below) computes activations again in backward, for about one more forward pass.
 #
 # If a run does not fit, set a smaller batch, here and in the chapters that follow: `panel.set(batch_size=128)`.
 #

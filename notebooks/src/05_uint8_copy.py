@@ -35,7 +35,7 @@ print(
 )
 
 # %% [markdown]
-# You will certainly send a quarter of the bytes. (Only the label's 8 bytes stay.) It is faster only if bytes were the bottleneck. On a CPU expect *no measurable difference* or *undecided*; the walk-through's V100 went from 1,584 to 1,670 samples/s, at a utilisation of 97.51%. "No measurable difference" is a result, too: the text under the table says how large an effect would have been noticed. Drop the change, and go on.
+# Either way you send a quarter of the bytes (the label's 8 bytes stay). That is faster only if bytes were the bottleneck. On a CPU expect *no measurable difference* or *undecided*; the walk-through's V100 went from 1,584 to 1,670 samples/s, at a utilisation of 97.51%. "No measurable difference" is a result, too: the text under the table then says how large an effect would have been noticed. Drop the change, and go on.
 #
 # ## Cheaper samples
 #

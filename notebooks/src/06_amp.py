@@ -9,11 +9,11 @@
 # %% [markdown]
 # # 06 · Automatic mixed precision
 #
-# **Is 16-bit arithmetic faster here?** *10 minutes. Needs: nothing special; to be faster, a GPU with Tensor Cores (Volta or newer) or a CPU with AMX.*
+# **Is 16-bit arithmetic faster here?** *10 minutes. Needs: nothing special; to gain, a GPU with Tensor Cores (Volta or newer), or AVX512-BF16 or AMX.*
 #
 # *After this you can turn on mixed precision correctly, and say which of its parts made your loop faster.*
 #
-# The walk-through's V100, simulated. Only the kernels change:
+# The walk-through's V100, simulated (orange: the host waits for the loss scaler):
 
 # %%
 import os
@@ -51,7 +51,7 @@ panel.run()
 # %% [markdown]
 # With AMX, expect convolutions to get much faster if the loader keeps up. With AVX512-BF16 it can go either way. Without either, a CPU computes in float32 and casts too: slower.
 #
-# On a CPU, the worker keeps interrupting one compute thread, and the others wait for it: the shorter the kernels, the more this matters. One thread fewer (`cpu_threads`) leaves the worker a core. Try each, and both:
+# On a CPU, the worker keeps interrupting one compute thread, and the others wait for it: the shorter the kernels, the more this matters. One fewer thread (`cpu_threads`) leaves the worker a core. Try each, and both:
 
 # %%
 base = panel.runs[0].recipe | {"cpu_threads": 0}  # what you have kept, with a thread for each core
@@ -63,7 +63,7 @@ if panel.runs[0].device == "cpu":
     apart.run()
 
 # %% [markdown]
-# What one switch gives depends on what else holds the cores: each alone may cost time, while both together gain. If the fastest row has 16 bits, press *Keep* above, else *Drop*. Do likewise with fewer threads:
+# A switch's gain depends on what else uses the cores: each may cost time alone, and both gain together. (Later panels call both *AMP with fewer CPU threads*.) If the fastest row has 16 bits, press *Keep* above, else *Drop*. The same for fewer threads:
 
 # %%
 threads = pk.StagePanel("cpu_threads")
@@ -87,7 +87,7 @@ for amp in ("off", "fp16"):
     )
 
 # %% [markdown]
-# (The walk-through saw 26.3%.)
+# (The walk-through, with twice the batch: 26.3%.)
 #
 # ## Which 16 bits?
 #
@@ -104,7 +104,7 @@ for amp in ("off", "fp16"):
 pk.my_train()
 
 # %% [markdown]
-# If it was not kept, undo it. Then put forward and loss under autocast in bfloat16, on a CPU with one thread fewer:
+# If it was not kept, undo it. Then, in one edit, put forward and loss under autocast in bfloat16 and, on a CPU, set one fewer thread:
 
 # %%
 pk.my_train()

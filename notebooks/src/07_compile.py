@@ -13,7 +13,7 @@
 #
 # *After this you can say what `torch.compile` changed in a step, and after how many steps it has paid for itself.*
 #
-# The walk-through's V100, simulated. Again only the kernels change. Guess which of them get faster: convolutions, or the small ones between them?
+# The walk-through's V100, simulated. Only the kernels change. Guess which of them get faster: convolutions, or the small ones between them?
 
 # %%
 import torch
@@ -95,7 +95,7 @@ pk.my_train()
 # model = torch.compile(model)
 # ```
 #
-# Compile after `.to(device)` and after changing the memory layout. `model.compile()` does the same in place.
+# Compiling happens at the first call, so move the model and set its layout before. `model.compile()` does the same in place.
 #
 # </details>
 

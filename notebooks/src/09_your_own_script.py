@@ -36,7 +36,7 @@ panel
 panel.watch(budget_s=15)
 
 # %% [markdown]
-# Read from the top: the first sentence names the largest avoidable thing with its line; the bar shows where the run goes; the table below names lines. *Up to* is an upper bound: it assumes that part takes no time. The last line lists switches that only a measurement can judge.
+# Read from the top: the first sentence names the largest avoidable thing with its line; the bar shows where time goes; the table below names lines. *Up to* is an upper bound: it assumes that part takes no time. The last line lists switches that only a measurement can judge.
 #
 # ## Set a switch from outside
 #
@@ -90,7 +90,7 @@ print(f"copies: {copying_us / step.duration_us:.0%} of a steady step")
 print(f"without them: at most {step.duration_us / (step.duration_us - copying_us):.2f} times as fast")
 
 # %% [markdown]
-# Fixing a wait never gains more than the whole wait. For each gap in the device's row, look up: is the host waiting for data, or still launching?
+# Fixing a wait never gains more than the whole wait. At each gap in the device's row, look at the host: is it waiting for data, or still launching?
 #
 # ## All switches
 #

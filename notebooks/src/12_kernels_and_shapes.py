@@ -15,7 +15,7 @@
 #
 # You train a small GPT on this workbook's text. It starts as many scripts do: each line is padded to 128 characters, attention is written out, and everything is float32.
 #
-# A device has two limits, or *roofs*: operations per second, and bytes per second. *FLOPs per byte* decides which one an operation hits first. Large products have many; adding tensors has few.
+# A device has two limits, or *roofs*: operations per second, and bytes per second. *FLOPs per byte* decides which one an operation hits first. Large products have many, additions of tensors few.
 
 # %%
 from perfkit import notebook as pk
@@ -51,11 +51,11 @@ plt.show()
 # %% [markdown]
 # - **Left of the corner**: memory is the limit. Move fewer bytes: fusion, smaller types.
 # - **Right of it**: arithmetic is the limit. Use 16 bits where their roof is higher.
-# - **Well below its roof**: the kernel is slow. A different layout or shape helps.
+# - **Well below its roof** (often 8 rows): the kernel is slow. A different layout or shape helps.
 #
 # ## Where the GPT starts
 #
-# Padding teaches nothing, so count the other tokens only. *MFU* (model FLOPs utilisation) is their FLOP/s divided by the device's peak: here the highest measured roof, in publications the data sheet's. If it is low, most of the step is not in large products: profile it.
+# Padding teaches nothing, so count the other tokens. *MFU* (model FLOPs utilisation) is their FLOP/s divided by the device's peak: here the highest measured roof, in publications the data sheet's. If it is low, most of the step is not in large products: profile it.
 
 # %%
 from perfkit import Recipe
@@ -90,7 +90,7 @@ tell("packed", packed)
 #
 # ## Scaled dot-product attention
 #
-# Written out, attention stores a score for each pair of characters, and reads them all again. `F.scaled_dot_product_attention` computes them in tiles that stay in the cache. It is kept only if it is faster and trains the same:
+# Written out, attention stores a score for each pair of characters, and reads them all again. `F.scaled_dot_product_attention` can fuse this: scores stay in on-chip memory. It is kept only if it is faster and trains the same:
 
 # %%
 import tempfile
@@ -130,7 +130,7 @@ rate, kept = tried("SDPA", packed, {"stores_scores": True}, {"stores_scores": Fa
 # %% [markdown]
 # ## bf16
 #
-# bf16 gains on matrix units. Without them, a CPU computes in float32 and casts as well, and gets slower.
+# bf16 gains on matrix units, and may with AVX512-BF16. Without either, a CPU casts to float32, and gets slower.
 
 # %%
 rate, kept = tried("bf16", rate, kept, {"amp": "bf16"})
@@ -174,7 +174,7 @@ for what in ("each block", "whole model"):
 #
 # Tensor Cores work on tiles. The methods slides multiply [16, 36, 1504] × [1504, 10000] on a V100, 5.02 times as fast in fp16 as in fp32. With K = 1500 it is 1.05 times, with N = 9999 1.01 times.
 #
-# NVIDIA's rule for 16 bits: since cuBLAS 11 any size works; multiples of 8 work best, on an A100 of 64. It concerns vocabulary, hidden sizes and tokens per batch, and for images the channels. The slides' cases, in 16 bits here:
+# NVIDIA's rule for 16 bits: since cuBLAS 11 any size works; multiples of 8 work best, on an A100 of 64. It concerns vocabulary, hidden sizes and tokens per batch, and for images channels. The slides' cases, in 16 bits (CPUs hardly care):
 
 # %%
 for row in report.rows:

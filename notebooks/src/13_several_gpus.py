@@ -49,7 +49,7 @@ late = watch_ranks(script, arguments=["--late-ms", "20"], budget_s=5)
 late
 
 # %% [markdown]
-# The first sentence names rank and line: there, `--late-ms` makes it sleep. Without that:
+# The first sentence names rank and line, where `--late-ms` makes it sleep. Equal ranks would share that sleep; without it:
 
 # %%
 mended = watch_ranks(script, budget_s=5)
@@ -75,7 +75,7 @@ print(
 pk.lanes({name: {f"rank {rank.rank}": bars(rank) for rank in each.spent} for name, each in watched.items()})
 
 # %% [markdown]
-# One launch each proves a large factor. For a small one, let launches take turns, with losses compared: `perfkit referee old.py new.py -- torchrun --nproc-per-node 2`.
+# One launch each proves a large factor; for a small one, alternate launches and compare losses: `perfkit referee old.py new.py -- torchrun --nproc-per-node 2`.
 #
 # ## Why isn't all of it exposed?
 #
@@ -108,7 +108,7 @@ pk.lanes(
 # %% [markdown]
 # `gradient_as_bucket_view=True` avoids a second copy of the gradients, and `static_graph=True` avoids some bookkeeping; a communication hook can send them in 16 bits.
 #
-# With accumulation (`no_sync`) the ranks average once for four batches, in a step of four times the samples:
+# With accumulation (`no_sync`) ranks average once for four batches (here, only the last backward can hide it):
 
 # %%
 merged = watch_ranks(script, arguments=["--accumulate", "4"], budget_s=5)
@@ -153,7 +153,7 @@ plt.show()
 #
 # Three levers that still surprise people ([the whole list](../docs/articles.md#the-distributed-guide)):
 #
-# - Reading scales with the processes: each rank has its own loader, so divide the cores among them.
+# - Loading scales with ranks: each has its own loader, so divide the cores among them.
 # - `OMP_NUM_THREADS` is set to 1 by torchrun: try cores ÷ ranks. (The guide's *threads*, 1 or 4, schedule operators.)
 # - NCCL falls back from RDMA to TCP in silence. `NCCL_DEBUG=INFO` says which one it uses; `NCCL_IB_DISABLE=1` forces TCP.
 
