@@ -65,7 +65,7 @@ pk.my_train()
 # %% [markdown]
 # ## On a CPU: threads that sleep
 #
-# While PyTorch's compute threads wait for each other they *spin*, on a core that the worker needs. With `OMP_WAIT_POLICY=PASSIVE python my_train.py` they sleep ([details](../docs/cpu.md)). Neither helps without the other, so the panel sets both. Leave the worker in your file, even if the verdict says undo; the threads come next, outside the file:
+# While PyTorch's compute threads wait for each other they *spin*, on a core that the worker needs. With `OMP_WAIT_POLICY=PASSIVE python my_train.py` they sleep ([details](../docs/cpu.md)). Neither helps without the other, so the panel sets both. Leave the worker in your file, even if it was not faster; the threads come next, outside the file:
 
 # %%
 pk.my_train(wait_policy="passive")

@@ -52,7 +52,7 @@ if panel.runs[-1].status == "ok":
 # %% [markdown]
 # ## Your line
 #
-# Edit `my_train.py` in two places, the loader and the copies. Pin only with workers: otherwise the training process pins each batch itself. On a CPU both edits do nothing, so any difference is noise.
+# Edit `my_train.py` in two places, the loader and the copies. Pin only with workers: otherwise the training process pins each batch itself. On a CPU both edits do nothing, so they are kept unmeasured.
 
 # %%
 pk.my_train()

@@ -13,7 +13,7 @@
 #
 # *After this you can state what your changes gained together, with an interval, and say why there is no right order.*
 #
-# The walk-through ended at 3,268 samples/s, from 400: 8.2 times as fast. You have two results: the *recipe* that you kept with the buttons, and `my_train.py`. Compare both with the plain loop, because a change that was kept may just have been lucky. First the recipe (here recorded with *memory reuse* and *scaled decoding*):
+# The walk-through ended at 3,268 samples/s, from 400: 8.2 times as fast. You have two results: the *recipe* that you kept with the buttons, and `my_train.py`. Compare both with the plain loop, because a change that was kept may just have been lucky. First the recipe (recorded with *memory reuse* and *scaled decoding*):
 
 # %%
 from IPython.display import Markdown

@@ -25,7 +25,7 @@ pk.lanes("hidden-waits")
 # %% [markdown]
 # ## Find them
 #
-# How many times does the host wait in one step of this loop, outside backward?
+# How many times does the host wait in one step of this loop?
 
 # %%
 import torch
@@ -81,7 +81,7 @@ with perfkit.detect_syncs() as places:
 assert not places
 
 # %% [markdown]
-# Leave that `assert` in a test and the next stray `print(loss)` fails it. Without a GPU, perfkit misses waits in backward, where masked outputs wait again, and copies like `torch.tensor(n, device="cuda")`. On a GPU, `torch.cuda.set_sync_debug_mode("warn")` is PyTorch's own detector.
+# Leave that `assert` in a test and the next stray `print(loss)` fails it. perfkit finds nearly all waits without a GPU, too, even a mask's second one in backward; only a copy like `torch.tensor(n, device="cuda")` needs one. On a GPU, `torch.cuda.set_sync_debug_mode("warn")` is PyTorch's own detector.
 #
 # ## What a wait costs
 #
