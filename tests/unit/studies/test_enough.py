@@ -24,7 +24,8 @@ def found(rounds, names=("baseline", "amp")):
         for name, rate in rates.items():
             one.add(sides[name], Block(samples=100, seconds=100 / rate), taken=0.0)
     incarnations = [Incarnation(start_s=2.0, rounds=taken)]
-    return Measured(list(sides.values()), lambda *_: stats.ONE_PROCESS, incarnations)
+    spreads = dict.fromkeys(sides.values(), stats.ONE_PROCESS)
+    return Measured(list(sides.values()), spreads, incarnations)
 
 
 class Clock:
