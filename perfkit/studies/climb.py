@@ -214,7 +214,8 @@ class _Climb:
             acting = [stage.name for stage in self._candidates(later) if not stage.reason]
             parts = [2 if name in catalogue.DEAR else 1 for name in acting]
             measures_baseline = later == number and self._base_run is None
-            counts.append(1 + sum(parts) if parts or measures_baseline else 0)
+            if parts or measures_baseline:
+                counts.append(1 + sum(parts))
         counts.append(END_SIDES)
         left_s = max(0.0, self._began + self._limit_s - time.monotonic())
         own_s = left_s * counts[0] / sum(counts)
