@@ -255,8 +255,9 @@ def test_a_rank_reads_nothing_while_a_graph_is_captured(here):  # 4.17
     rank = Rank.__new__(Rank)
     rank.script = SimpleNamespace(backwards=1, steps=SimpleNamespace(count=0))
     rank._shortest_backward, rank._is_read, rank._elements, rank._rows = float("inf"), True, 0, {}
-    model = type("Model", (), {"logger": SimpleNamespace(set_runtime_stats_and_log=refused)})
-    rank._ddps = {model: ("train.py:1", {})}
+    logger = SimpleNamespace(set_runtime_stats_and_log=refused)
+    model = type("Model", (), {"logger": logger, "device_type": "cuda"})
+    rank._ddps = {model: ("train.py:1", None, 0)}
     here.is_initialized = here.is_capturing = True
     rank.on_input(torch.ones(2, device=CUDA))
     rank._backward(lambda: None)

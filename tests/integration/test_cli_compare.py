@@ -142,6 +142,11 @@ def test_the_tuner_picks_only_what_it_has_measured(tmp_path):
         (("compare", "amp", "amp", "--fail-if-slower", "much"), "Write a share"),
         (("watch", "none.py"), "unknown script"),
         (("watch", "--try", "--", "torchrun", "train.py"), "without --try and --after"),
+        (
+            ("watch", "--set", "workers=2", "--", "torchrun", "train.py"),
+            "--set workers=2 -- torchrun train.py",
+        ),
+        (("watch", "--set", "workers=2", "train.py"), "perfkit referee --set workers=2 train.py"),
         (("run", "--stages", "pining"), "Did you mean 'pinning'"),
         (("run", "--stages", ","), "unknown stage ','. Allowed: baseline, allocator"),
         (("run", "--keep", ""), "unknown stage ''. Allowed: baseline, allocator"),

@@ -8,20 +8,9 @@ from perfkit.additions.referee.match import compare_whole
 from perfkit.errors import PerfkitError
 from perfkit.studies.compare import compare
 from perfkit.studies.sources import Progress
+from tests.support.ranks import FORKED
 
 pytestmark = [pytest.mark.usefixtures("no_orphans"), pytest.mark.timeout(240)]
-START = """
-import os, sys, time
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
-torch.manual_seed(0)
-rows = torch.Generator().manual_seed(rank)
-"""
 ACCUMULATES = """
 model = DistributedDataParallel(nn.Linear(300, 300), find_unused_parameters=True)
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
@@ -52,6 +41,16 @@ for step in range(STEPS):
         dist.barrier()
 dist.destroy_process_group()
 """
+LAUNCHED = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+rows = torch.Generator().manual_seed(dist.get_rank())
+"""
 TORCHRUN = ["torchrun", "--nproc-per-node", "2"]
 
 
@@ -61,9 +60,9 @@ def write(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
-    def write(**codes):
+    def write(start=FORKED, **codes):
         for name, code in codes.items():
-            (tmp_path / f"{name}.py").write_text(START + code)
+            (tmp_path / f"{name}.py").write_text(start + code)
 
     return write
 
@@ -79,7 +78,7 @@ def judged(words, settings=(), whole=False):
 
 def test_gradients_that_are_sent_once_train_the_same_over_all_ranks(write):
     write(old=ACCUMULATES, new=NO_SYNC)
-    result, verdict = judged(["old.py", "new.py", *TORCHRUN])
+    result, verdict = judged(["old.py", "new.py", "python"])
     assert (result.a.title, result.b.title) == ("old.py", "new.py")
     assert verdict.observed["a"].trained[-1] == 2 * 4 * 4, "samples of both ranks"
     assert verdict.losses.ok, verdict.losses.evidence
@@ -87,7 +86,7 @@ def test_gradients_that_are_sent_once_train_the_same_over_all_ranks(write):
 
 
 def test_switches_are_set_from_outside_and_proved_on_every_rank(write):
-    write(train=ACCUMULATES)
+    write(LAUNCHED, train=ACCUMULATES)
     wanted = ["find_unused_parameters=off", "bucket_mb=1", "no_sync=on", "omp_threads=1", "static_graph=off"]
     result, verdict = judged([*TORCHRUN, "train.py"], wanted)
     proofs = {proof.name: proof for proof in result.b.mechanism}
@@ -99,12 +98,12 @@ def test_switches_are_set_from_outside_and_proved_on_every_rank(write):
 def test_a_switch_that_cannot_act_is_not_measured(write):
     write(train=EVALUATES.replace("STEPS", "100_000"))
     with pytest.raises(PerfkitError, match=r"no_sync \(rank 0: 0 of \d+ backward passes sent nothing\)"):
-        judged([*TORCHRUN, "train.py"], ["no_sync=on"])
+        judged(["python", "train.py"], ["no_sync=on"])
 
 
 def test_runs_to_their_end_are_compared_though_one_rank_evaluates_alone(write):
     write(old=EVALUATES.replace("STEPS", "60"), new=EVALUATES.replace("STEPS", "60"))
-    _, verdict = judged(["old.py", "new.py", *TORCHRUN], whole=True)
+    _, verdict = judged(["old.py", "new.py", "python"], whole=True)
     assert verdict.outcome in ("not faster", "faster"), verdict.reason
     assert verdict.observed["a"].evaluations
     assert verdict.observed["a"].run_steps == 60
@@ -116,4 +115,4 @@ def test_a_rank_that_raises_is_named(write):
         new=ACCUMULATES.replace("optimizer.step()", "optimizer.step(); 1 / (9 - step * rank)"),
     )
     with pytest.raises(PerfkitError, match=r"new.py failed on rank 1 of 2: .*ZeroDivisionError"):
-        judged(["old.py", "new.py", *TORCHRUN])
+        judged(["old.py", "new.py", "python"])

@@ -61,7 +61,7 @@ def test_one_rank_and_two_are_compared_and_more_are_predicted(write, tmp_path):
 def test_a_script_that_dies_with_two_ranks_is_named_with_its_line(write):
     write(LOOP.replace("BATCH", "32 // (2 - world)"))
     with pytest.raises(RunFailed, match=r"of 2 failed after 0 steps: .*ZeroDivisionError.*\(train.py:\d+\)"):
-        scaling.scale(Launch("train.py"), [1, 2], budget_s=1.0)
+        scaling.scale(Launch("train.py"), [2, 3], budget_s=1.0)
 
 
 def test_what_cannot_be_meant_is_refused_before_anything_starts(write, tmp_path):

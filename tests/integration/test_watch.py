@@ -567,6 +567,7 @@ def test_the_command_says_where_the_time_goes_and_what_two_suggestions_gave(fold
     assert "Did you mean 'train.py'?" in perfkit("watch", "train.pyy", cwd=folder, code=2).stderr
     patched = perfkit("patch", "torchrun", "--set", "workers=2", cwd=folder, code=2)
     assert "as a single rank" in patched.stderr
+    assert "perfkit referee --set workers=2 -- torchrun … train.py" in " ".join(patched.stderr.split())
 
 
 def test_a_comparison_shows_what_was_measured_until_a_script_ended(folder):

@@ -15,8 +15,7 @@ from perfkit.show.units import clean
 
 WORTH_A_SENTENCE = 0.1
 """The weight from which on a finding is said first."""
-_HELPS = 1.05
-"""What a switch that was tried must have given, to be suggested still."""
+_HELPS = 1.05  # what a switch that was tried must have given, to be suggested still
 _MOST_WARNINGS = 12
 
 

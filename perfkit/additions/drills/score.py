@@ -14,8 +14,7 @@ from perfkit.show import units
 from perfkit.show.document import Bullets, Content, Notice, Table
 from perfkit.show.style import BLUE, Figure, Look, Row
 
-_CLOSE = 1.2
-"""A bound is right if it is off by at most this factor."""
+_CLOSE = 1.2  # a bound is right if it is off by at most this factor
 _FILE = "drills.json"
 _BOUND = Look("the picture's bound; the line leads to yours", BLUE)
 

@@ -27,8 +27,7 @@ it lets others run by itself, so that its time would be that of the next call of
 a sample, with 0.3 ms still a metric over some thousand numbers."""
 _LEAST, _MOST = 0.03, 0.5
 """Of all time, so that it is listed; of a line's time, so that a line that it calls is named in its place."""
-_WRAPPERS = ("_wrapped_call_impl", "_call_impl")
-"""Functions of libraries that only call others."""
+_WRAPPERS = ("_wrapped_call_impl", "_call_impl")  # functions of libraries that only call others
 _OWN_FOLDER = f"{os.sep}perfkit{os.sep}"
 
 
@@ -107,13 +106,13 @@ class Sampler:
         spots, calls = list[Spot](), ""
         for each, line in traceback.walk_stack(frame):
             code = each.f_code
-            if file := self._users(code.co_filename):
+            if file := self.users(code.co_filename):
                 spots.append(Spot(file, line, code.co_qualname, "" if spots else calls))
             elif not spots and _is_telling(code):
                 calls = code.co_qualname
         return tuple(reversed(spots))
 
-    def _users(self, file: str) -> str:
+    def users(self, file: str) -> str:
         """The user's name of a file of the user's; empty for one of a library."""
         known = self._files.get(file)
         if known is None:

@@ -21,10 +21,8 @@ from perfkit.results import stats
 from perfkit.show import units
 from perfkit.show.document import Content, Notice, Table
 
-_NOTABLE = 0.2
-"""A wait of this part of the steps is worth a hint."""
-_FIRST = 2
-"""Steps that the figures leave out where there are others: caches, compilation, workers that start."""
+_NOTABLE = 0.2  # a wait of this part of the steps is worth a hint
+_FIRST = 2  # steps that the figures leave out where there are others: caches, compilation, workers that start
 
 
 @dataclass

@@ -11,8 +11,7 @@ from scipy import stats as scipy_stats
 
 _FEWEST, _MOST_USED = 12, 400
 """Values without which nothing is said; values of which a slope is taken, which costs their square."""
-_GROWS, _JUMPS = 1.25, 1.5
-"""How many times as large the last third is as the first, so that it counts."""
+_GROWS, _JUMPS = 1.25, 1.5  # how many times as large the last third is as the first, so that it counts
 
 
 class Trend(msgspec.Struct, frozen=True):

@@ -11,12 +11,9 @@ from perfkit.additions.trace.events import KERNELS, Kind
 from perfkit.additions.trace.formats import TraceError
 from perfkit.additions.trace.table import Trace
 
-_LEAST = 0.003
-"""Gaps between bars of one batch that are filled, as a share of the steps."""
-_LEAST_OF_KERNELS = 0.0003
-"""The same between kernels of a device: there are hundreds, and their gaps add up."""
-_MANY = 8
-"""Of these: shorter launches between two waits for a full queue belong to them."""
+_LEAST = 0.003  # gaps between bars of one batch that are filled, as a share of the steps
+_LEAST_OF_KERNELS = 0.0003  # the same between kernels of a device: there are hundreds, and their gaps add up
+_MANY = 8  # of these: shorter launches between two waits for a full queue belong to them
 
 
 def of_trace(path: str | Path, title: str, first: int = 1) -> DrawnSide:

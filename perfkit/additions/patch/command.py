@@ -28,11 +28,11 @@ def patch(
     """Prints the edit of your own script that sets switches, at the calls seen while it trained."""
     if launcher(program):
         what = f"{program} starts other processes, and a script is edited at the calls of one"
-        raise InvalidValue(what, "Name the script itself, and let it train as a single rank")
-    switches = parse_settings(settings)
+        remedy = "Name the script itself, and let it train as a single rank, or measure it on all ranks"
+        raise InvalidValue(what, f"{remedy}: perfkit referee --set {settings[0]} -- {program} … train.py")
     launch = Launch(program, tuple(arguments or ()), module)
     with cli.progress() as follow:
-        result = edits.make(launch, switches, follow)
+        result = edits.make(launch, parse_settings(settings), follow)
         proof = edits.verify(result, launch, budget, follow)
     sys.stdout.write(result.diff())
     terminal.show([*result.notes(), proof.evidence], to_stderr=True)

@@ -32,13 +32,13 @@ from perfkit.results.schema import Mechanism
 from perfkit.show import units
 from perfkit.worker.messages import Trained
 
-START_S = 180.0
-"""Seconds until all ranks have joined."""
+START_S = 180.0  # seconds until all ranks have joined
 LOST_RANK = re.compile(r"(?i)gloo|NCCL|c10d|Connection (closed|reset)|DistBackend|ProcessGroup|TCPStore")
 """How a rank fails because it lost another one."""
-_WORD_S, _OWN_END_S, _ANSWER_S, _COLLECT_S = 2.0, 0.5, 10.0, 1.5
-"""Seconds in which whoever comes says who it is, in which a launch ends by itself, for a rank's answer, and
-for the failure of the rank that another one has lost."""
+_WORD_S = 2.0  # seconds in which whoever comes says who it is
+_OWN_END_S = 0.5  # seconds in which a launch ends by itself
+_ANSWER_S = 10.0
+_COLLECT_S = 1.5  # seconds for the failure of the rank that another one has lost
 _NODES = re.compile(r"(^| )(--n?nodes|--num[_-](nodes|machines)|-N)[ =](\d+:)?([2-9]|\d\d)")
 _WATCHER = "perfkit.additions.ranks.questions:RankQuestions"
 
@@ -73,8 +73,9 @@ class RankedLaunch(Launch):
     @property
     def as_one_process(self) -> str:
         """The command that watches a script which python starts; empty for a launcher of ranks."""
-        is_python = Path(self.command[0]).name.startswith("python") and self.script
-        return f"perfkit watch {self.program}" if is_python else ""
+        script = _script_in(self.command)
+        is_python = Path(self.command[0]).name.startswith("python")
+        return f"perfkit watch {script}" if is_python and script else ""
 
     @property
     def names_nodes(self) -> bool:
@@ -104,12 +105,9 @@ def launch_of(command: Sequence[str], settings: Mapping[str, Value] | None = Non
 
 def launch_with(command: Sequence[str], script: str, named: str) -> RankedLaunch:
     """A command that starts a script: where it names the other one (`named`), or else at its end."""
-    words = list(command)
-    if named in words:
-        words[words.index(named)] = script
-    else:
-        words.append(script)
-    return launch_of(words)
+    if named not in command:
+        return launch_of([*command, script])
+    return launch_of([script if word == named else word for word in command])
 
 
 class Launched(WatchedScript):
@@ -118,22 +116,29 @@ class Launched(WatchedScript):
     launch: RankedLaunch
 
     def _open(self, settings: dict[str, Any], watcher: str) -> subprocess.Popen[bytes]:
-        self._joined, self._socket = list[Connection](), socket.socket(socket.AF_UNIX)
+        self._joined = list[Connection]()
+        self._socket = socket.socket(socket.AF_UNIX)
         address = str(self.folder / "ranks")
         self._socket.bind(address)
         self._socket.listen()
-        return self._start(settings | {"watcher": watcher, "address": address, "everywhere": True})
+        own = dict(self.launch.settings)
+        settings["toggles"] |= of_script(own)
+        settings["variables"] |= Recipe().replace(**of_script(own)).environment()
+        if THREADS in own:
+            settings["variables"]["OMP_NUM_THREADS"] = str(own[THREADS])
+        more = {"watcher": watcher, "address": address, "ranked": own, "everywhere": True}
+        return self._start(settings | more)
 
-    def _let_in(self) -> tuple[Hello | None, Connection]:
-        """Whoever has come to the socket; None for one that is not a rank of ours."""
+    def _let_in(self) -> None:
+        """Meets whoever has come to the socket, if it is a rank of ours."""
         line = Connection(self._socket.accept()[0].detach())
         self._joined.append(line)
-        try:
+        with contextlib.suppress(EOFError, OSError, msgspec.DecodeError):
             if line.poll(_WORD_S):
-                return msgspec.json.decode(line.recv_bytes(), type=Hello), line
-        except (EOFError, OSError, msgspec.DecodeError):
-            line.close()
-        return None, line
+                self._meet(msgspec.json.decode(line.recv_bytes(), type=Hello), line)
+
+    def _meet(self, hello: Hello, line: Connection) -> None:
+        raise NotImplementedError
 
     def stop(self) -> None:
         """Ends the whole tree, whoever started what in it; ranks end as soon as nobody listens to them."""
@@ -158,18 +163,9 @@ class AskedRanks(Launched):
         self._world = 0
         self._has_first = False
         self._times_as_many = 1.0  # samples of all ranks, by those of rank 0
-        own = dict(self.launch.settings)
-        settings["toggles"] |= of_script(own)
-        settings["variables"] |= self._variables(own)
-        return self._open(settings | {"ranked": own}, _WATCHER)
-
-    def _variables(self, own: Mapping[str, Value]) -> dict[str, str]:
-        """Both sides of a comparison are there at a time, so each has its own port."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            variables = {"PET_MASTER_PORT": str(free.getsockname()[1])}
-        if THREADS in own:
-            variables["OMP_NUM_THREADS"] = str(own[THREADS])
-        return variables | Recipe().replace(**of_script(own)).environment()
+        with socket.create_server(("127.0.0.1", 0)) as free:  # both sides of a comparison are there at a time
+            settings["variables"]["PET_MASTER_PORT"] = str(free.getsockname()[1])
+        return self._open(settings, _WATCHER)
 
     def ask(self, question: str, **arguments: Any) -> Any:
         """What rank 0 answers, with what the others have to add."""
@@ -186,7 +182,7 @@ class AskedRanks(Launched):
         samples = first.samples_per_step + sum(each.samples_per_step for each in told)
         self._times_as_many = samples / max(1, first.samples_per_step)
         losses = zip(first.losses, *(each.losses for each in told), strict=False)
-        proofs = _proofs([first.mechanisms, *(each.mechanisms for each in told)])
+        proofs = proofs_of_all([first.mechanisms, *(each.mechanisms for each in told)])
         return structs.replace(first, losses=[fmean(each) for each in losses], mechanisms=proofs)
 
     def _others_say(self, question: str) -> list[Any]:
@@ -215,11 +211,9 @@ class AskedRanks(Launched):
                 what = f"{self.launch.describe()}: its ranks have not joined in {START_S:.0f} s"
                 raise RunFailed(what, "Does each call torch.distributed.init_process_group?")
             if connections.wait([self._socket], POLL_S):
-                self._meet(*self._let_in())
+                self._let_in()
 
-    def _meet(self, hello: Hello | None, line: Connection) -> None:
-        if hello is None:
-            return
+    def _meet(self, hello: Hello, line: Connection) -> None:
         if hello.local < hello.world:
             what = f"{hello.local} of {hello.world} ranks run on this machine"
             raise RunFailed(what, "Compare on one machine: no node can suspend the ranks of another")
@@ -227,7 +221,8 @@ class AskedRanks(Launched):
         if hello.rank:
             self._others[hello.rank] = line
         else:
-            self.line, self._has_first = line, True
+            self.line = line
+            self._has_first = True
 
     def death(self) -> RunFailed | None:
         if connections.wait([self._socket], 0):  # all ranks have joined: these are new ones
@@ -242,7 +237,8 @@ class AskedRanks(Launched):
         """A rank that loses another one fails too: the first failure is that of the other."""
         if isinstance(failure, TrainingEnded):
             return super().told(failure)
-        rank, is_lost = 0, bool(LOST_RANK.search(failure.what))
+        rank = 0
+        is_lost = bool(LOST_RANK.search(failure.what))
         for other, line in self._others.items():
             said = _said(line, _COLLECT_S if is_lost else 0.0)
             if isinstance(said, RunFailed):
@@ -259,7 +255,7 @@ def _said(line: Connection, seconds: float) -> Any:
     return None
 
 
-def _proofs(told: Sequence[Sequence[Mechanism]]) -> list[Mechanism]:
+def proofs_of_all(told: Sequence[Sequence[Mechanism]]) -> list[Mechanism]:
     """A switch must be in effect on every rank; else the evidence is that of one where it is not."""
     proofs = []
     for of_ranks in zip(*told, strict=True):
@@ -285,5 +281,6 @@ def of_all(told: Sequence[Behaviour]) -> Behaviour:
     }
     batches = zip(*(each.batches[:count] for each in told), strict=True)
     losses = zip(*(each.losses for each in told), strict=False)
-    means, order = [fmean(values) for values in losses], [float(hash(values)) for values in batches]
+    means = [fmean(values) for values in losses]
+    order = [float(hash(values)) for values in batches]
     return structs.replace(busiest, **summed, **own, **merged, batches=order, losses=means)

@@ -16,8 +16,8 @@ from perfkit.additions.ranks.lines import line_of_difference, line_of_share, pla
 from perfkit.additions.ranks.messages import BUFFERS, PARTS, Ddp, Exchange, State
 from perfkit.show import units
 
-_LEAST, _UNLIKE = 0.1, 1.15
-"""Of the time: what takes less is not a cause; how many times as long inputs are to be called so."""
+_LEAST = 0.1  # of the time: what takes less is not a cause
+_UNLIKE = 1.15  # how many times as long inputs are to be called so
 _FEWEST_ROWS, _FEWEST_EPOCHS = 4, 2
 _WORDS = {"waiting": "loading its data", "own code": "the script's own code"}
 _SAMPLED = {
@@ -25,8 +25,8 @@ _SAMPLED = {
     "waiting": ("waiting", "start", "data set", "collate"),
 }
 """What parts of a step consist of where stacks are looked at."""
-_UNEQUAL, _MANY_BUCKETS, _USUAL_BUCKET = 1.2, 25, 25 << 20
-"""How many times as many rows a step are unequal; how many buckets are many; bytes of one by default."""
+_UNEQUAL = 1.2  # how many times as many rows a step are unequal
+_MANY_BUCKETS, _USUAL_BUCKET = 25, 25 << 20  # how many are many; bytes of one by default
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,8 @@ class RankSymptoms:
     lateness: Lateness | None
     local: int
     cores: int
-    chose_threads: bool = True
-    """Whether OMP_NUM_THREADS was set by the user: torchrun sets it otherwise."""
-    is_disturbed: bool = False
-    """Whether other programs took so much of the cores that alike ranks may differ."""
+    chose_threads: bool = True  # whether OMP_NUM_THREADS was set by the user: torchrun sets it otherwise
+    is_disturbed: bool = False  # whether other programs took so much of the cores that alike ranks may differ
 
     @property
     def first(self) -> State:
@@ -142,21 +140,24 @@ def _late(seen: RankSymptoms) -> Found:
     if seen.is_disturbed and not where:
         return
     name, waits = _where_they_wait(others, found)
-    facts: dict[str, Any] = {
-        "rank": found.late,
-        "by": units.duration(found.by_s),
-        "why": why,
-        "lost": units.percent(found.share),
-        "waits": f", in {waits}" if waits else "",
-    }
-    if name in ("broadcast", "broadcast_object_list", "scatter") and not found.at_times:
-        yield of_table("reads_for_all", where, seen.share_of_equal, **facts)
-    elif found.at_times:
-        facts |= {"few": found.few, "steps": found.steps}
-        yield of_table("late_at_times", where, seen.share_of_equal, **facts)
-    else:
-        step = units.duration(found.step_s)
-        yield of_table("late_rank", where, seen.share_of_equal, step=step, **facts)
+    cause = "late_rank"
+    if found.at_times:
+        cause = "late_at_times"
+    elif name in ("broadcast", "broadcast_object_list", "scatter"):
+        cause = "reads_for_all"
+    yield of_table(
+        cause,
+        where,
+        seen.share_of_equal,
+        rank=found.late,
+        by=units.duration(found.by_s),
+        step=units.duration(found.step_s),
+        why=why,
+        lost=units.percent(found.share),
+        waits=f", in {waits}" if waits else "",
+        few=found.few,
+        steps=found.steps,
+    )
 
 
 def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, str]:
@@ -175,7 +176,8 @@ def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, st
     here = units.duration(own.parts[part])
     there = units.duration(fmean(spent.parts[part] for spent in rest))
     mark = f"an {found.mark}: " if found.mark == "evaluation" else f"a {found.mark}: " if found.mark else ""
-    text, words = text_at(line) if line else "", _WORDS.get(found.part, f"its {found.part}")
+    text = text_at(line) if line else ""
+    words = _WORDS.get(found.part, f"its {found.part}")
     quoted = f"`{text}`" if text else words
     if found.at_times:
         return place(line), f"{mark}{quoted}"
@@ -218,14 +220,14 @@ def _exchange(seen: RankSymptoms) -> Found:
     found, ddps = seen.lateness, seen.first.ddps
     if found is None or len(ddps) != 1:
         return
-    size, facts = units.size(ddps[0].bytes), dict[str, Any]()
+    size = units.size(ddps[0].bytes)
     share = max(0.0, found.exposed_share - sum(share for _, share in _explicit(seen)))
     syncs = [step.syncs for step in seen.first.steps if step.is_read and step.syncs]
     count = sorted(syncs)[len(syncs) // 2] if syncs else 0
     where = place(next(iter(seen.first.backward), ""))
     if count > 1 and len(seen.first.backward) == 1:
         saved = share * (count - 1) / count
-        facts = {"count": count, "size": size, "lost": units.percent(share)}
+        facts: dict[str, Any] = {"count": count, "size": size, "lost": units.percent(share)}
         yield of_table("exchange_in_each_pass", where, saved, **facts)
     elif share >= _LEAST and found.late is None:
         hidden = fmean(spent.hidden for spent in found.spent) / found.step_s
@@ -235,15 +237,17 @@ def _exchange(seen: RankSymptoms) -> Found:
 
 def _of_buckets(ddp: Ddp, share: float) -> Finding | None:
     """How a model's gradients are put together, where that keeps their exchange from being hidden."""
-    count, where, largest = len(ddp.buckets), place(ddp.where), units.size(max(ddp.buckets, default=0))
+    count, largest = len(ddp.buckets), units.size(max(ddp.buckets, default=0))
     facts: dict[str, Any] = {"count": count, "size": units.size(ddp.bytes), "largest": largest}
     if ddp.is_compiled:
-        return of_table("exposed_around_compiled", where, share, **facts)
-    if count == 1 and ddp.cap > _USUAL_BUCKET:
-        return of_table("exposed_in_one_bucket", where, share, **facts)
-    if count >= _MANY_BUCKETS and ddp.cap < _USUAL_BUCKET:
-        return of_table("exposed_in_many_buckets", where, share, **facts)
-    return None
+        name = "exposed_around_compiled"
+    elif count == 1 and ddp.cap > _USUAL_BUCKET:
+        name = "exposed_in_one_bucket"
+    elif count >= _MANY_BUCKETS and ddp.cap < _USUAL_BUCKET:
+        name = "exposed_in_many_buckets"
+    else:
+        return None
+    return of_table(name, place(ddp.where), share, **facts)
 
 
 def _gpus(seen: RankSymptoms) -> Found:

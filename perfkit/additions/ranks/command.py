@@ -16,12 +16,27 @@ from perfkit.additions.scripts.command import Arguments, Module, Program
 from perfkit.additions.scripts.study import script_plan
 from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import options as cli
+from perfkit.errors import InvalidValue
 from perfkit.studies.compare import Candidate
 
 
-def watch(command: Sequence[str], budget: float, whole: bool, output: cli.OutputOptions) -> None:
+def watch(
+    command: Sequence[str],
+    budget: float,
+    whole: bool,
+    output: cli.OutputOptions,
+    settings: Sequence[str] = (),
+    tries: bool = False,
+) -> None:
     """Runs a command that starts several ranks, and says who is late, and why."""
-    launch = launch_of(command)
+    if tries:
+        what = f"{command[0]} starts several ranks, which are watched without --try and --after"
+        raise InvalidValue(what, "To try a switch: perfkit referee --set no_sync=on -- torchrun … train.py")
+    wanted = switches.parse(settings)
+    if of_script := switches.in_words(switches.of_script(wanted)):
+        what = f"{of_script} is for a script, and `watch --set` sets what ranks have"
+        raise InvalidValue(what, f"Compare it: perfkit referee --set {of_script} -- {' '.join(command)}")
+    launch = launch_of(command, wanted)
     duration = "until its end" if whole else f"about {budget:.0f} s once all ranks train"
     typer.echo(f"{launch.describe()}: {duration}", err=True)
     with cli.progress() as follow, watching.alone(launch, follow):

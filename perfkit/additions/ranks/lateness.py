@@ -8,19 +8,20 @@ spends beyond the one that spends least is waiting for that one.
 from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from perfkit.additions.ranks.messages import PARTS, State, StepOfRank
 
 EXCHANGE = PARTS.index("exchange")
-OUTSIDE = ("evaluation", "checkpoint", "new epoch")
-"""What may be in some steps only."""
-_SKIPPED = 3
-"""First steps, in which memory is allocated and code is loaded."""
-_LEAST, _DOMINATES, _AT_TIMES, _MOST_OF_IT = 0.1, 0.7, 0.35, 0.8
-"""Of the time: what is worth a word; the part of the waiting that one rank causes, to be the late one; the
-part of the steps with most of the waiting, below which it is late at times."""
+OUTSIDE = ("evaluation", "checkpoint", "new epoch")  # what may be in some steps only
+_SKIPPED = 3  # first steps, in which memory is allocated and code is loaded
+_LEAST = 0.1  # of the time: what is worth a word
+_DOMINATES = 0.7  # the part of the waiting that one rank causes, to be the late one
+_MOST_OF_IT = 0.8
+_AT_TIMES = 0.35  # the part of the steps with most of the waiting, below which it is late at times
 _FEWEST = 5
 
 
@@ -38,7 +39,6 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     exposed: float
     hidden: float
     elements: float
-    outside: dict[str, int] = {}
 
 
 class Lateness(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,25 +77,27 @@ def lateness(states: Sequence[State]) -> Lateness | None:
     if len(numbers) < _FEWEST:
         return None
     table = [[steps[number] for steps in known] for number in sorted(numbers)]
-    waits = [_waits(steps) for steps in table]
+    exchange = np.array([[step.parts[EXCHANGE] for step in steps] for steps in table])
+    waits = exchange - exchange.min(axis=1, keepdims=True)
     step_s = fmean(max(step.seconds for step in steps) for steps in table)
-    spent = [_spent(state.rank, at, table, waits) for at, state in enumerate(states)]
+    spent = [
+        _spent(state.rank, [steps[at] for steps in table], float(waits[:, at].mean()))
+        for at, state in enumerate(states)
+    ]
     found = Lateness(steps=len(table), step_s=step_s, spent=spent)
     if len(states) == 1:
         return found
-    lost = [max(each) for each in waits]
-    causing = [each.index(min(each)) for each in waits]
-    by_rank = [
-        sum(s for s, late in zip(lost, causing, strict=True) if late == at) for at in range(len(states))
-    ]
-    total, whole_s = sum(lost), step_s * len(table)
-    worst = by_rank.index(max(by_rank))
-    others = [fmean(each[at] for at in range(len(states)) if at != worst) for each in waits]
-    share = sum(others) / whole_s
-    if total / whole_s < _LEAST:
+    lost = waits.max(axis=1)
+    causing = exchange.argmin(axis=1)
+    by_rank = np.bincount(causing, weights=lost, minlength=len(states))
+    worst = int(by_rank.argmax())
+    others = np.delete(waits, worst, axis=1).mean(axis=1)
+    share = float(others.mean()) / step_s
+    lost_share = float(lost.mean()) / step_s
+    if lost_share < _LEAST:
         return found
-    if by_rank[worst] < _DOMINATES * total or share < _LEAST:
-        return _in_turn(found, table, causing, total / whole_s)
+    if by_rank[worst] < _DOMINATES * lost.sum() or share < _LEAST:
+        return _in_turn(found, table, causing, lost_share)
     few = _steps_with_most(lost)
     at_times = len(few) <= _AT_TIMES * len(table)
     marks = Counter(mark for at in few for mark in table[at][worst].marks if mark in OUTSIDE)
@@ -103,7 +105,7 @@ def lateness(states: Sequence[State]) -> Lateness | None:
         found,
         late=states[worst].rank,
         share=share,
-        by_s=sum(others[at] for at in few) / len(few) if at_times else share * step_s,
+        by_s=float(others[few].mean()) if at_times else share * step_s,
         at_times=at_times,
         few=len(few) if at_times else 0,
         mark=marks.most_common(1)[0][0] if at_times and marks else "",
@@ -118,7 +120,8 @@ def _filled(steps: Sequence[StepOfRank]) -> dict[int, StepOfRank]:
     for step in steps:
         if not step.is_read and read:
             near = min(read, key=lambda other: abs(other.number - step.number))
-            parts, backward = list(step.parts), PARTS.index("backward")
+            parts = list(step.parts)
+            backward = PARTS.index("backward")
             moved = min(parts[backward], near.parts[EXCHANGE])
             parts[backward] -= moved
             parts[EXCHANGE] += moved
@@ -127,18 +130,7 @@ def _filled(steps: Sequence[StepOfRank]) -> dict[int, StepOfRank]:
     return filled
 
 
-def _waits(steps: Sequence[StepOfRank]) -> list[float]:
-    """How long each rank waits for another one in this step."""
-    exchange = [step.parts[EXCHANGE] for step in steps]
-    return [seconds - min(exchange) for seconds in exchange]
-
-
-def _spent(
-    rank: int, at: int, table: Sequence[Sequence[StepOfRank]], waits: Sequence[Sequence[float]]
-) -> Spent:
-    own = [steps[at] for steps in table]
-    for_others = fmean(each[at] for each in waits)
-    marks = Counter(mark for step in own for mark in step.marks)
+def _spent(rank: int, own: Sequence[StepOfRank], for_others: float) -> Spent:
     return Spent(
         rank=rank,
         samples_per_s=sum(step.samples for step in own) / max(sum(step.seconds for step in own), 1e-9),
@@ -147,36 +139,29 @@ def _spent(
         exposed=fmean(step.parts[EXCHANGE] for step in own) - for_others,
         hidden=fmean(step.hidden for step in own),
         elements=fmean(step.elements for step in own),
-        outside=dict(marks),
     )
 
 
-def _steps_with_most(lost: Sequence[float]) -> list[int]:
+def _steps_with_most(lost: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The fewest steps that have most of the waiting."""
-    order = sorted(range(len(lost)), key=lambda at: -lost[at])
-    total, sum_s, few = sum(lost), 0.0, list[int]()
-    for at in order:
-        if sum_s >= _MOST_OF_IT * total:
-            break
-        few.append(at)
-        sum_s += lost[at]
-    return few
+    order = np.argsort(-lost, kind="stable")
+    sums = np.cumsum(lost[order])
+    return order[: np.searchsorted(sums, _MOST_OF_IT * lost.sum()) + 1]
 
 
 def _longer_part(spent: Sequence[Spent], worst: int) -> str:
     """The part of a step that takes longer on the late rank than on the others, most of all."""
-    more = [
-        spent[worst].parts[part] - fmean(each.parts[part] for at, each in enumerate(spent) if at != worst)
-        for part in range(EXCHANGE)
-    ]
-    return PARTS[more.index(max(more))]
+    parts = np.array([each.parts for each in spent])
+    more = parts[worst] - np.delete(parts, worst, axis=0).mean(axis=0)
+    return PARTS[more.argmax()]
 
 
 def _in_turn(
-    found: Lateness, table: Sequence[Sequence[StepOfRank]], causing: Sequence[int], share: float
+    found: Lateness, table: Sequence[Sequence[StepOfRank]], causing: np.ndarray[Any, Any], share: float
 ) -> Lateness:
     """Ranks that wait for each other, now for this one and then for that one."""
-    lengths = [[step.elements for step in steps] for steps in table]
-    unlike = [at for at, each in enumerate(lengths) if max(each) > 1.1 * min(each)]
-    longest = sum(lengths[at][causing[at]] == max(lengths[at]) for at in unlike) / len(table)
+    lengths = np.array([[step.elements for step in steps] for steps in table])
+    are_unlike = lengths.max(axis=1) > 1.1 * lengths.min(axis=1)
+    latest = lengths[np.arange(len(table)), causing]
+    longest = float((are_unlike & (latest == lengths.max(axis=1))).mean())
     return msgspec.structs.replace(found, in_turn=share, longest=longest)

@@ -3,6 +3,7 @@
 import contextlib
 import subprocess
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from multiprocessing import connection as connections
 from multiprocessing.connection import Connection
@@ -18,10 +19,10 @@ from perfkit.process.child import POLL_S
 from perfkit.process.locks import check_cancelled
 
 WATCHER = "perfkit.additions.ranks.rank:Rank"
-QUIET_S, ANSWER_S, RESTART_S = 30.0, 5.0, 60.0
-"""Seconds without a step of any rank after which they hang; for an answer; until ranks train again."""
-_MAY_LAST, _CLOCK_S = ("evaluation", "checkpoint", "start"), 2.0
-"""Parts of a run in which a rank is awaited as long as at its start; seconds between readings of CPU time."""
+QUIET_S = 30.0  # seconds without a step of any rank after which they hang
+ANSWER_S, RESTART_S = 5.0, 60.0  # seconds for an answer, and until ranks train again
+_MAY_LAST = ("evaluation", "checkpoint", "start")  # parts of a run that are awaited as long as its start
+_CLOCK_S = 2.0  # seconds between readings of CPU time
 _decoder = msgspec.json.Decoder(Message)
 
 
@@ -50,7 +51,9 @@ class LaunchedRanks(Launched):
 
     def _begin(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
         self.ranks: dict[int, Seen] = {}
-        self.restarts, self._read_at, self._began = 0, 0.0, time.monotonic()
+        self.restarts = 0
+        self._read_at = 0.0
+        self._began = time.monotonic()
         self.cpu_times = cores.cpu_times()
         self._far: dict[int, State] = {}  # of ranks on other nodes
         return self._open(settings, WATCHER)
@@ -101,8 +104,8 @@ class LaunchedRanks(Launched):
         return any(seen.state and seen.state.failure for seen in self.ranks.values())
 
     def _active_at(self) -> float:
-        """When a rank was last seen to take a step; one that has ended takes none any more."""
-        heard = [seen.heard_at for seen in self.ranks.values() if not (seen.state and seen.state.ended)]
+        """When a rank was last seen to take a step, or to end: then the others may be about to end, too."""
+        heard = [seen.heard_at for seen in self.ranks.values()]
         return max(heard, default=time.monotonic() if self.ranks else self._began)
 
     def _patience_s(self, quiet_s: float) -> float:
@@ -145,13 +148,11 @@ class LaunchedRanks(Launched):
         lines = [seen.line for seen in self.ranks.values() if not seen.line.closed]
         for ready in connections.wait([self._socket, *lines], POLL_S):
             if ready is self._socket:
-                self._meet(*self._let_in())
+                self._let_in()
             elif isinstance(ready, Connection):
                 self._hear(ready)
 
-    def _meet(self, hello: Hello | None, line: Connection) -> None:
-        if hello is None:
-            return
+    def _meet(self, hello: Hello, line: Connection) -> None:
         if hello.world == 1 and self.launch.as_one_process:
             what = f"{self.launch.describe()} trains in one process, and has no ranks"
             raise RunFailed(what, f"Watch it as one: {self.launch.as_one_process}")
@@ -172,6 +173,7 @@ class LaunchedRanks(Launched):
             elif seen.line is line and isinstance(message, State):
                 if message.rank == seen.hello.rank:
                     seen.state = message
+                    seen.heard_at = time.monotonic()
                 elif message.rank not in self.ranks:
                     self._far[message.rank] = message
 
@@ -196,6 +198,10 @@ class LaunchedRanks(Launched):
             what = f"rank {first.rank} of {self.world} failed after {first.count} steps: {first.failure}"
         else:
             what = f"{self.launch.describe()} ended with exit code {self._process.poll()}"
-        problem = RunFailed(what, "Its own words are below; run the command without perfkit to compare")
-        problem.output = "\n".join(self.written("err")[-60:])
-        return problem
+        return self.problem(what, "Its own words are below; run the command without perfkit to compare")
+
+    def problem(self, what: str, remedy: str, stacks: Iterable[str] = ()) -> RunFailed:
+        """What went wrong, with the last words of the launch."""
+        found = RunFailed(what, remedy)
+        found.output = "\n".join([*stacks, *self.written("err")[-60:]])
+        return found

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from perfkit.additions.ranks.messages import Stack, State
 
-_MOST_OF_IT = 0.6
-"""Of the time by which a rank is late: what a line must explain."""
+_MOST_OF_IT = 0.6  # of the time by which a rank is late: what a line must explain
 _RANK = {"rank", "get_rank", "local_rank", "global_rank", "RANK", "LOCAL_RANK", "process_index"}
 """Names by which a script asks which rank it is, and those around them that say nothing more."""
 _PLAIN = {"int", "os", "environ", "get", "getenv", "dist", "torch", "distributed", "self", "args"}
@@ -60,7 +59,8 @@ def line_of_share(where: str) -> str:
         lines = Path(file).read_text(encoding="utf-8").splitlines()[: int(number)]
     except (OSError, UnicodeDecodeError):
         return ""
-    needed, nearest = _words(lines[-1]), 0
+    needed = _words(lines[-1])
+    nearest = 0
     for at in range(len(lines) - 1, 0, -1):
         given = _GIVES.match(lines[at - 1])
         used = _words(given["value"]) if given and _words(given["names"]) & needed else set[str]()
@@ -70,7 +70,8 @@ def line_of_share(where: str) -> str:
             line = nearest if used <= _RANK | _PLAIN else at  # the rank itself, under another name
             return f"{file}:{line}" if line else ""
         if used:
-            needed, nearest = needed | used, at
+            needed |= used
+            nearest = at
         if lines[at - 1].lstrip().startswith("def "):
             break
     return ""

@@ -110,7 +110,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     `at`: the user's lines that the main thread is in, the innermost first; `inside`: the collective, in this
     `part` of a step. `rows`: checksums of input rows by step; `weights`: those of all parameters. `count` of
     steps; `last_step_s`: seconds since the last one. `backward`, `inputs`: lines of these calls.
-    `gpu`: which one of which machine, such as `node1 cuda:0`.
+    `gpu`: which one of which machine, such as `node1 cuda:0`. `mechanisms`: proofs of switches that are set.
     """
 
     rank: int
@@ -134,6 +134,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     count: int = 0
     last_step_s: float = 0.0
     notes: list[str] = []
+    mechanisms: list[Mechanism] = []
 
 
 Message = Beat | State

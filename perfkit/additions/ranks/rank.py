@@ -10,6 +10,7 @@ import faulthandler
 import functools
 import multiprocessing.util
 import os
+import select
 import signal
 import socket
 import sys
@@ -31,30 +32,32 @@ from torch.nn.parallel import DistributedDataParallel
 from perfkit.additions.guard.outputs import Outputs, clock
 from perfkit.additions.inside.lines import Sampler
 from perfkit.additions.ranks import messages
-from perfkit.additions.ranks.joining import join
 from perfkit.additions.ranks.messages import BUFFERS, Ddp, Exchange, LoaderOfRank, Stack, State, StepOfRank
+from perfkit.additions.ranks.setting import Setting, buckets_of, join
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.loaders import Loaders
 from perfkit.additions.scripts.run_account import EVALUATION, OWN, RunAccount
 from perfkit.additions.scripts.script import Script, ScriptStep, first_tensor, is_capturing
 from perfkit.additions.scripts.training import Models, Updates
-from perfkit.process.failures import explain, is_users
+from perfkit.process.failures import explain
 
-EVERY_S, _BEAT_S, _TIMED = 0.05, 0.5, 10
-"""Seconds between looks at the stack, of 0.3 ms each, and signs of life; a GPU times every tenth pass."""
+EVERY_S = 0.1  # seconds between looks at the stack, of 0.2 ms each
+_BEAT_S = 0.5  # seconds between signs of life
+_EACH, _TENTH, _NEVER = 1, 10, 1 << 30  # of how many passes torch times one
 _SWITCH_S = 3e-4
 """How long the main thread goes on once a look is due: longer than for a few steps, as looks go on here."""
 _READING = ((0.012, 1), (0.006, 2), (0.003, 4), (0.0, 8))
-"""Backward passes that take so long: each how many-th step is read for the exchange, which takes 100 µs."""
-_KEPT, _ALONE = 4000, 20
-"""How many steps are told of; so many without a group of ranks, and a process trains alone."""
-_ASKED, _FAR_S, _MOST_STEPS, _MOST_STACKS = "perfkit/asked", 4.0, 500, 100
-"""A key in the store of the launch; how long answers there are waited for, and how much each holds."""
+"""Backward passes that take so long: each how many-th step is read for the exchange, which takes 50 µs."""
+_KEPT = 4000  # how many steps are told of
+_ALONE = 20  # after so many steps without a group of ranks, a process trains alone
+_ASKED = "perfkit/asked"  # a key in the store of the launch
+_FAR_S = 4.0  # seconds for which answers there are waited for
+_MOST_STEPS, _MOST_STACKS = 500, 100  # in each
 _decoder = msgspec.json.Decoder(State)
 _ROWS, _ROWS_OF_A_BATCH, _BYTES_OF_A_ROW = 24, 32, 4096
 """First steps whose rows are compared, and as much of each as suffices to tell rows apart."""
-_WEIGHED, _MOST_BYTES = (3, 20, 100, 400), 32 << 20
-"""Steps after which the weights are compared, and how much of them."""
+_WEIGHED = (3, 20, 100, 400)  # steps after which the weights are compared
+_MOST_BYTES = 32 << 20  # of the weights that are compared
 COLLECTIVES = (
     "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "barrier",
     "all_to_all_single", "broadcast", "broadcast_object_list", "gather", "gather_object", "reduce",
@@ -69,21 +72,26 @@ class Rank:
         self.script = script = Script(settings, files)
         self._line: Connection | None = None
         self._is_over = False
-        self._sending, self._main = threading.Lock(), threading.main_thread()
-        self._rank, self._world, self._stepped_at = 0, 1, clock()
+        self._sending = threading.Lock()
+        self._main = threading.main_thread()
+        self._rank, self._world = 0, 1
+        self._stepped_at = clock()
         self._store: Any = None  # that of the launch, where ranks are on several nodes
-        self._steps, self._exchanges = list[StepOfRank](), dict[tuple[str, str], Exchange]()
-        self._ddps: dict[Any, tuple[str, dict[str, Any]]] = {}  # their places, and what torch told last
-        self._rows, self._weights = dict[int, list[int]](), dict[int, int]()
+        self._steps = list[StepOfRank]()
+        self._exchanges = dict[tuple[str, str], Exchange]()
+        self._ddps: dict[Any, tuple[str, Any, int]] = {}  # their places, what torch told last, and of when
+        self._rows, self._weights = dict[int, list[int]](), dict[int, int]()  # checksums by step
         self._epochs = defaultdict[int, list[list[int]]](list)  # by the data set
         self._epoch: Any = None  # the sampler's iterator
-        self._inside, self._is_read, self._shortest_backward = "", True, float("inf")
-        self._exposed, self._hidden, self._syncs, self._elements = 0.0, 0.0, 0, 0
+        self._inside = ""
+        self._shortest_backward = float("inf")
+        self._begin_step()
         hooks.check()
         hooks.around(torch.autograd, "backward", self._backward)  # within that of `Updates`
         self._account = RunAccount(script)
+        self._setting = Setting(script, settings["ranked"])
         self._sampler = Sampler(self._account.part_now, script.place)
-        script.parts += [Loaders(script), Models(script), Updates(script), self._account, self]
+        script.parts += [Loaders(script), Models(script), Updates(script), self._account, self._setting, self]
         for module in (dist, distributed_c10d):
             hooks.around(module, "init_process_group", self._join)
             for name in COLLECTIVES:
@@ -129,9 +137,11 @@ class Rank:
 
     def _collective(self, name: str, plain: Any, *args: Any, **kwargs: Any) -> Any:
         is_main = threading.current_thread() is self._main
-        if self._inside or not is_main or torch.compiler.is_compiling():
+        is_of_hook = self.script.part == "backward" and kwargs.get("async_op")  # gradients are counted anyway
+        if self._inside or not is_main or is_of_hook or torch.compiler.is_compiling():
             return plain(*args, **kwargs)
-        where, start = next(self._frames(sys._getframe(1)), ""), clock()
+        where = next(self._frames(sys._getframe(1)), "")
+        start = clock()
         self._inside = name
         try:
             with self.script.doing("exchange"):
@@ -144,35 +154,45 @@ class Rank:
 
     def _make_ddp(self, plain: Any, model: Any, *args: Any, **kwargs: Any) -> None:
         plain(model, *args, **kwargs)
-        self._ddps[model] = next(self._frames(sys._getframe(1)), ""), model._get_ddp_logging_data()
+        self._ddps[model] = next(self._frames(sys._getframe(1)), ""), model.logger._get_ddp_logging_data(), 0
         # On a GPU, torch waits for the device in each pass that it times: the first ten, then these.
-        model._set_ddp_runtime_logging_sample_rate(1 if model.device_type == "cpu" else _TIMED)
+        model._set_ddp_runtime_logging_sample_rate(_TENTH)
+
+    def _have_timed(self, rate: int) -> None:
+        """On a CPU: what torch has timed it also works out in the next forward pass, which takes 50 µs."""
+        for model in self._ddps:
+            if model.device_type == "cpu":
+                model._set_ddp_runtime_logging_sample_rate(rate)
 
     def _backward(self, plain: Any, *args: Any, **kwargs: Any) -> None:
         """Torch itself times the exchange of a model's gradients; here that is read after each."""
         if not self.script.backwards:
             self._weights[0] = _weights_sum(self.script.parameters())
+        self._have_timed(_EACH)
         start = clock()
         plain(*args, **kwargs)
-        took = clock() - start
+        self._read_exchange(clock() - start)
+
+    def _read_exchange(self, took: float) -> None:
         self._shortest_backward = min(self._shortest_backward, took)
         every = next(count for least, count in _READING if self._shortest_backward >= least)
         is_left_out = self.script.steps.count % every and took < 2 * self._shortest_backward
         if is_left_out or is_capturing():  # during a capture nothing can be read
             self._is_read = False
             return
-        for model, (where, before) in self._ddps.items():
+        for model, (where, _, before) in self._ddps.items():
             model.logger.set_runtime_stats_and_log()  # torch itself does so in the next forward pass
-            told = model._get_ddp_logging_data()
-            end = "backward_comm_time_end"
+            told = model.logger._get_ddp_logging_data()
+            times = told.ints_map  # its texts are made only when they are asked for, which takes longer
+            end = times.get("backward_comm_time_end", 0)
             is_on_cpu = model.device_type == "cpu"
-            if told.get(end, 0) in (0, before.get(end)):  # it had no part in this pass, or exchanges nothing
+            if end in (0, before):  # it had no part in this pass, or exchanges nothing
                 if not is_on_cpu and model.require_forward_param_sync:
                     self._is_read = False  # torch has not timed this pass
                 continue
-            self._ddps[model] = where, told
-            hidden = max(0.0, told["backward_compute_comm_overlap_time"] / 1e9)
-            exposed = max(0.0, told["backward_comm_time"] / 1e9 - hidden)
+            self._ddps[model] = where, told, end
+            hidden = max(0.0, times["backward_compute_comm_overlap_time"] / 1e9)
+            exposed = max(0.0, times["backward_comm_time"] / 1e9 - hidden)
             # On a GPU, the pass has only been launched by now.
             self._exposed += min(took, exposed) if is_on_cpu else exposed
             self._hidden += hidden
@@ -198,10 +218,12 @@ class Rank:
             self.script.note_call("input")
 
     def on_steps(self, steps: list[ScriptStep]) -> None:
-        count, self._stepped_at = len(steps), clock()
-        world = os.environ.get("WORLD_SIZE")
-        if self._line is None and (world == "1" or (world is None and self.script.steps.count >= _ALONE)):
-            self._join(lambda: None)  # many scripts make no group for a single rank
+        count = len(steps)
+        self._stepped_at = clock()
+        if self._line is None:
+            world = os.environ.get("WORLD_SIZE")
+            if world == "1" or (world is None and self.script.steps.count >= _ALONE):
+                self._join(lambda: None)  # many scripts make no group for a single rank
         exposed = self._exposed / count
         for number, step in enumerate(steps, self.script.steps.count - count + 1):
             if number in _WEIGHED:
@@ -225,7 +247,12 @@ class Rank:
                     marks=sorted(step.marks),
                 )
             )
-        self._exposed, self._hidden, self._syncs, self._elements = 0.0, 0.0, 0, 0
+        self._begin_step()
+        self._have_timed(_NEVER)
+
+    def _begin_step(self) -> None:
+        self._exposed = self._hidden = 0.0
+        self._syncs = self._elements = 0
         self._is_read = True
 
     # ------------------------------------------------------------ answering
@@ -234,12 +261,14 @@ class Rank:
         """The thread that looks at the main one, says that it lives, and answers for it."""
         line = self._line
         assert line is not None
+        questions = select.poll()  # `line.poll` makes one anew each time
+        questions.register(line, select.POLLIN)
         before = beaten = clock()
         while not self._is_over:
-            time.sleep(EVERY_S)
+            is_asked = questions.poll(1000 * EVERY_S)
             before = self._sampler.look(self._main.ident or 0, before)
             try:
-                if line.poll():
+                if is_asked:
                     line.recv_bytes()
                     self._send(self.state())
                     self._gather()
@@ -274,7 +303,7 @@ class Rank:
 
     def state(self, ended: bool = False, failure: str = "") -> State:
         """All that was seen until now."""
-        script, times = self.script, dict(self._sampler.times)
+        script = self.script
         main = sys._current_frames().get(self._main.ident or 0)
         return State(
             rank=self._rank,
@@ -283,11 +312,11 @@ class Rank:
             steps=list(self._steps),
             stacks=[
                 Stack(part, [f"{spot.file}:{spot.line}" for spot in stack], seconds)
-                for (part, stack), seconds in times.items()
+                for (part, stack), seconds in dict(self._sampler.times).items()
             ],
             exchanges=list(self._exchanges.values()),
             loader=self._loader(),
-            ddps=[_ddp(model, where, told) for model, (where, told) in self._ddps.items()],
+            ddps=[_ddp(model, where, told) for model, (where, told, _) in self._ddps.items()],
             rows=dict(self._rows),
             weights=dict(self._weights),
             threads=torch.get_num_threads(),
@@ -301,12 +330,14 @@ class Rank:
             count=script.steps.count,
             last_step_s=clock() - self._stepped_at,
             notes=[*script.notes, *script.files.notes],
+            mechanisms=self._setting.proofs(),
         )
 
     def _part_now(self) -> str:
         """What it does at this moment; calls of a model inside another one, `model.module`, are not seen."""
-        part, evaluated = self._account.part_now(), [m for m in self._ddps if not m.module.training]
-        return EVALUATION if part == OWN and evaluated else part
+        evaluates = any(not model.module.training for model in self._ddps)
+        part = self._account.part_now()
+        return EVALUATION if part == OWN and evaluates else part
 
     def _loader(self) -> LoaderOfRank | None:
         loader: Any = self.script.loader
@@ -330,14 +361,14 @@ class Rank:
         )
 
     def _sites(self, role: str) -> list[str]:
-        frames = [frame for site in self.script.sites[role] for frame in site.frames[:1]]
+        frames = [site.frames[0] for site in self.script.sites[role] if site.frames]
         return [f"{frame.file}:{frame.line}" for frame in frames]
 
     def _frames(self, frame: Any) -> Any:
         """The user's lines of a stack, the innermost first."""
         for each, line in traceback.walk_stack(frame):
-            if is_users(each.f_code.co_filename):
-                yield f"{self.script.place(os.path.realpath(each.f_code.co_filename))}:{line}"
+            if file := self._sampler.users(each.f_code.co_filename):
+                yield f"{file}:{line}"
 
     def _send(self, message: messages.Message) -> None:
         with self._sending, contextlib.suppress(OSError):  # that nobody listens any more shows in `_attend`
@@ -360,11 +391,8 @@ class Rank:
 
 def _row_sums(tensor: torch.Tensor) -> list[int]:
     """A checksum of each of the first rows."""
-    rows = tensor[:_ROWS_OF_A_BATCH].contiguous().cpu()
-    if not rows.numel():
-        return []
-    raw = rows.reshape(len(rows), -1).view(torch.uint8).numpy()
-    return [zlib.crc32(row[:_BYTES_OF_A_ROW].tobytes()) for row in raw]
+    rows = tensor[:_ROWS_OF_A_BATCH].cpu()
+    return [zlib.crc32(_bytes(row)[:_BYTES_OF_A_ROW]) for row in rows if row.numel()]
 
 
 def _weights_sum(parameters: list[Any]) -> int:
@@ -372,19 +400,23 @@ def _weights_sum(parameters: list[Any]) -> int:
     total = seen = 0
     for parameter in parameters:
         if seen < _MOST_BYTES:
-            raw = parameter.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
-            total = zlib.crc32(raw.tobytes(), total)
+            raw = _bytes(parameter.detach())
+            total = zlib.crc32(raw, total)
             seen += len(raw)
     return total
 
 
-def _ddp(model: Any, where: str, told: dict[str, Any]) -> Ddp:
+def _bytes(tensor: torch.Tensor) -> Any:
+    return tensor.contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
+
+
+def _ddp(model: Any, where: str, data: Any) -> Ddp:
     """By what torch told in the main thread: another one would wait there while gradients are exchanged."""
-    sizes = told.get("rebuilt_bucket_sizes") or told.get("bucket_sizes", "")
+    told = data.strs_map | data.ints_map
     searches = told.get("find_unused_parameters") and not model.static_graph
     return Ddp(
         where=where,
-        buckets=[int(size) for size in str(sizes).split(",") if size.strip()],
+        buckets=buckets_of(told),
         bytes=told.get("total_parameter_size_bytes", 0),
         needs_no_search=bool(searches and not told.get("unused_parameter_size")),
         buffers=sum(1 for _ in model.module.buffers()),

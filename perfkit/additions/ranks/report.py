@@ -1,12 +1,29 @@
 """What watching several ranks has shown, as a person reads it."""
 
 from collections.abc import Sequence
+from typing import Any
+
+import jinja2
 
 from perfkit.additions.ranks.lateness import EXCHANGE, Lateness
 from perfkit.additions.ranks.lines import place
 from perfkit.additions.ranks.messages import PARTS, State
+from perfkit.results.stats import CLEAN
 from perfkit.show import units
 from perfkit.show.document import Cell, Table
+
+
+def template(name: str) -> Any:
+    """The sentences of a template in this folder, as functions."""
+    environment = jinja2.Environment(loader=jinja2.PackageLoader(__package__, "."))
+    names = ("percent", "number", "size", "times", "plural", "duration")
+    environment.filters |= {name: getattr(units, name) for name in names} | {"place": place}
+    return environment.get_template(name, globals={"clean": CLEAN}).module
+
+
+def divided(text: str) -> list[Any]:
+    """The paragraphs or points of a template's text, at |."""
+    return [" ".join(part.split()) for part in text.split("|") if part.strip()]
 
 
 def ranks_table(found: Lateness) -> Table:
@@ -21,11 +38,7 @@ def ranks_table(found: Lateness) -> Table:
         cells = [Cell(seconds, units.duration) for seconds in times]
         rate, elements = (Cell(value, units.number) for value in (spent.samples_per_s, spent.elements))
         rows.append([str(spent.rank), rate, *cells, elements])
-    note = (
-        f"A mean of {found.steps} steps that all ranks have taken, of {units.duration(found.step_s)} each. "
-        "Communication is what all ranks spend in exchanges; hidden is that behind the backward pass."
-    )
-    return Table(head, rows, note=note)
+    return Table(head, rows, note=str(template("watched.jinja").table_note(found)))
 
 
 def exchanges_table(states: Sequence[State]) -> Table:

@@ -1,12 +1,9 @@
 """How training scales with its ranks, as a person reads it; scaled.jinja has the sentences."""
 
 from collections.abc import Sequence
-from typing import Any
 
-import jinja2
-
+from perfkit.additions.ranks.report import divided, template
 from perfkit.additions.ranks.scaling import LOSSES, Ranks, Scaling
-from perfkit.results.stats import CLEAN
 from perfkit.show import style, units
 from perfkit.show.document import Bullets, Cell, Col, Content, Notice, Section, Table, tabulate
 from perfkit.show.style import Figure, Look, Row
@@ -15,44 +12,32 @@ _RATE = Look("samples/s", style.SKY)
 _COLOURS = ((style.PURPLE, "//"), (style.ORANGE, "\\\\"), (style.GREEN, "xx"), (style.GREY, "--"))
 _LOST = {name: Look(name, *colour) for name, colour in zip(LOSSES, _COLOURS, strict=True)}
 _LEAST = 0.03  # of the rate: what is worth a word
-_NOTE = (
-    "Efficiency is samples/s of each rank, compared with the fewest ranks. Losses are shares of the perfect "
-    "rate, and sum to what the efficiency lacks; below zero, something is gained."
-)
 
 
 def sections(found: Scaling) -> list[Content]:
     """The answer, the picture, what is lost, and what more ranks could give."""
-    base, last, words = found.measured[0], found.measured[-1], _words()
+    base, last = found.measured[0], found.measured[-1]
+    words = template("scaled.jinja")
     lost = [(name, share) for name, share in last.losses(base).items() if share >= _LEAST]
     lost.sort(key=lambda each: -each[1])
-    contents: list[Content] = _divided(words.answer(found, lost, last.efficiency(base)))
+    contents: list[Content] = divided(words.answer(found, lost, last.efficiency(base)))
     contents += [Notice(f"{units.plural(count, 'rank')}: {why}") for count, why in found.failures.items()]
-    contents += [picture(found), _table(found, found.measured, "What is lost to what", _NOTE)]
-    if remarks := _divided(words.remarks(found)):
+    note = str(words.table_note())
+    contents += [picture(found), _table(found, found.measured, "What is lost to what", note)]
+    if remarks := divided(words.remarks(found)):
         contents.append(Bullets(remarks))
     predictions = [
         _table(found, found.predicted, f"At most, with {found.regime} scaling"),
-        *_divided(words.limits(found)),
+        *divided(words.limits(found)),
     ]
     contents.append(Section("What more ranks could give (predicted)", predictions))
     return [*contents, Section("Details", [units.clean(found.command)])]
 
 
-def _words() -> Any:
-    environment = jinja2.Environment(loader=jinja2.PackageLoader(__package__, "."))
-    environment.filters |= {name: getattr(units, name) for name in ("percent", "number", "size", "times")}
-    environment.filters["plural"] = units.plural
-    return environment.get_template("scaled.jinja", globals={"clean": CLEAN}).module
-
-
-def _divided(text: str) -> list[Any]:
-    return [" ".join(part.split()) for part in text.split("|") if part.strip()]
-
-
 def picture(found: Scaling) -> Figure:
     """A bar for each number of ranks: samples/s, and what is lost, up to the rate of perfect scaling."""
-    base, rows = found.measured[0], list[Row]()
+    base = found.measured[0]
+    rows = list[Row]()
     for each in found.measured:
         rate, efficiency = each.samples_per_s, each.efficiency(base)
         pieces = [(rate.value, _RATE)]

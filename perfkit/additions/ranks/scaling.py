@@ -21,11 +21,11 @@ from perfkit.studies.sources import Progress
 
 Regime = Literal["strong", "weak", "neither"]
 """Strong: the global batch is kept, so a rank's becomes smaller; weak: a rank's batch is kept."""
-BUDGET_S, LAUNCHES = 30.0, 3
-"""Seconds for which each number of ranks is watched, in so many launches, which take turns."""
+BUDGET_S = 30.0  # seconds for which each number of ranks is watched
+LAUNCHES = 3  # in so many launches, which take turns
 LOSSES = ("exposed communication", "waits for unlike ranks", "loading", "slower computing")
-_ALIKE, _FURTHER = 0.05, (2, 4, 8)
-"""How far batches of one size may differ; how many times as many ranks as were measured are predicted."""
+_ALIKE = 0.05  # how far batches of one size may differ
+_FURTHER = (2, 4, 8)  # how many times as many ranks as were measured are predicted
 
 
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +106,8 @@ def scale(
     numbers of ranks train.
     """
     progress = progress or Progress()
-    seen, failures = {count: list[WatchedRanks]() for count in counts}, dict[int, str]()
+    seen = {count: list[WatchedRanks]() for count in counts}
+    failures = dict[int, str]()
     with alone(torchrun(script, counts[-1]), progress):
         for number, count in enumerate([*counts] * LAUNCHES):
             progress.reach(number / (LAUNCHES * len(counts)), f"ranks: {count}")
@@ -119,7 +120,8 @@ def scale(
                     raise
                 failures[count] = problem.what
     measured = [_ranks(count, seen[count]) for count in counts if count not in failures]
-    last, found = measured[-1], _regime(measured)
+    last = measured[-1]
+    found = _regime(measured)
     exchange_s = last.parts["exposed"] + last.parts["hidden"]
     return Scaling(
         command=torchrun(script, last.ranks).describe(),
@@ -145,7 +147,7 @@ def _watched(launch: RankedLaunch, count: int, budget_s: float, progress: Progre
         what = f"torchrun started {count} ranks, and the script's group has {seen.ranks}"
         raise RunFailed(what, "Let the script take RANK and WORLD_SIZE from torchrun, and start none itself")
     if not seen.lateness:
-        what = f"only {seen.steps} steps were seen (ranks: {count})"
+        what = f"only {seen.steps} steps were seen in {budget_s / LAUNCHES:.0f} s (raise --budget)"
         raise RunFailed(what, "Let the script train for longer, or watch it for longer: --budget 120")
     return seen
 
@@ -157,7 +159,8 @@ def _ranks(count: int, launches: Sequence[WatchedRanks]) -> Ranks:
     counts, sizes = stats.weights([seen.taken for seen in launches], len(launches)), [1] * len(launches)
     mean = stats.nested(np.log(rates), sizes, counts, stats.OF_SCRIPTS)
     rate, half = math.exp(mean.centre), math.exp(mean.half)
-    every, first = [each for ranks in spent for each in ranks], launches[0].states[0]
+    every = [each for ranks in spent for each in ranks]
+    first = launches[0].states[0]
     parts = {PARTS[at]: fmean(each.parts[at] for each in every) for at in range(EXCHANGE)}
     samples = [each.samples_per_s * (sum(each.parts) + each.for_others + each.exposed) for each in every]
     parts["unlike"] = fmean(each.for_others for each in every)
@@ -200,7 +203,8 @@ def at_most(last: Ranks, ranks: int, regime: Regime) -> Ranks:
     batch = last.batch * last.ranks / ranks if regime == "strong" else last.batch
     parts = {name: seconds * batch / last.batch for name, seconds in last.parts.items()}
     longer = ring(ranks) / ring(last.ranks)
-    parts["optimizer"], parts["unlike"] = last.parts["optimizer"], 0.0
+    parts["optimizer"] = last.parts["optimizer"]
+    parts["unlike"] = 0.0
     parts["hidden"] = min(last.parts["hidden"] * longer, parts["backward"])
     parts["exposed"] = (last.parts["exposed"] + last.parts["hidden"]) * longer - parts["hidden"]
     rate = ranks * batch / _step_s(parts)

@@ -7,14 +7,16 @@ from perfkit.recipe import Switch, Value, pairs, parse_settings, shown
 FLAGS = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph", "broadcast_buffers")
 OF_DDP = {**{name: name for name in FLAGS}, "bucket_mb": "bucket_cap_mb"}
 """Switches that are arguments of `DistributedDataParallel`."""
-THREADS, NO_SYNC = "omp_threads", "no_sync"
+THREADS, NO_SYNC, GRADIENTS = "omp_threads", "no_sync", "gradients"
 _OWN = {name: Switch(name, False, name, "") for name in (*FLAGS, NO_SYNC)}
 _OWN |= {name: Switch(name, 1, name, "", low=1, high=65536) for name in ("bucket_mb", THREADS)}
+_OWN[GRADIENTS] = Switch(GRADIENTS, "default", GRADIENTS, "", choices=("default", "fp16", "bf16"))
 
 
 def parse(settings: Sequence[str]) -> dict[str, Value]:
     """`["bucket_mb=100", "no_sync=on", "workers=2"]` → typed values; the others are a script's switches."""
-    values, others = dict[str, Value](), list[str]()
+    values = dict[str, Value]()
+    others = list[str]()
     for name, text in pairs(settings, "setting", "switch=value, such as find_unused_parameters=off"):
         if name in _OWN:
             values[name] = _OWN[name].parse(text)

@@ -10,7 +10,7 @@ import msgspec
 
 from perfkit.additions.advice.finding import WORTH_A_SENTENCE, Finding, advice_table, warned, warnings_of
 from perfkit.additions.ranks import causes, report
-from perfkit.additions.ranks.asked import RankedLaunch
+from perfkit.additions.ranks.asked import RankedLaunch, proofs_of_all
 from perfkit.additions.ranks.causes import RankSymptoms
 from perfkit.additions.ranks.lateness import Lateness, lateness
 from perfkit.additions.ranks.launched import LaunchedRanks
@@ -19,20 +19,20 @@ from perfkit.additions.ranks.messages import State
 from perfkit.errors import RunFailed
 from perfkit.machine import cores
 from perfkit.process.locks import EVERYTHING, device_lock
+from perfkit.results.schema import Mechanism
 from perfkit.results.stats import CLEAN
-from perfkit.show import units
 from perfkit.show.document import Content, Section
+from perfkit.show.tables import checks
 from perfkit.show.units import clean
 from perfkit.studies.sources import Progress
-
-_SIGNAL_S = 1.0
 
 
 class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
     """What watching several ranks has shown.
 
     `ended`: whether the command came to its end meanwhile. `taken`: the share of the cores that other
-    programs took. `lateness` is None where too few steps were seen.
+    programs took. `lateness` is None where too few steps were seen. `mechanisms`: proofs of switches that
+    were set.
     """
 
     command: str
@@ -49,63 +49,40 @@ class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str] = []
     ended: bool = False
     taken: float = 0.0
+    mechanisms: list[Mechanism] = []
 
     @property
     def first_sentence(self) -> str:
         """The largest avoidable thing."""
-        if self.ranks == 1:
-            return "Only one rank trains: `perfkit scale` says what more would give."
-        if self.findings and self.findings[0].weight >= WORTH_A_SENTENCE:
-            return self._of_finding(self.findings[0])
-        found = self.lateness
-        if found is None:
-            return f"Too few steps were seen to compare {self.ranks} ranks."
-        if found.in_turn:
-            share = units.percent(found.in_turn)
-            return (
-                f"No rank is late for long, but they wait for each other {share} of the time, each in turn."
-            )
-        exposed = units.percent(found.exposed_share)
-        if self.device != "cpu":
-            others = f"what others take on {self.device} is not seen"
-            return (
-                f"Nothing avoidable is seen. The exchange of gradients takes {exposed} of a step; {others}."
-            )
-        return f"Nothing avoidable is seen: the ranks are alike, and {exposed} of a step is their exchange."
+        is_worth_it = self.findings and self.findings[0].weight >= WORTH_A_SENTENCE
+        worst = self.findings[0] if is_worth_it else None
+        return str(report.template("watched.jinja").first(self, worst))
 
-    def _of_finding(self, finding: Finding) -> str:
-        worth = ""
-        if finding.gain and finding.cause.startswith("exposed"):
-            worth = f" With all of it hidden, the run would be {units.times(finding.gain)} as fast."
-        elif finding.gain and finding.cause.startswith(("late", "reads")):
-            worth = f" Equal ranks would be up to {units.times(finding.gain)} as fast{self._without_it()}"
-            is_shared = self.device == "cpu" and self.ranks * self.threads >= self.cores
-            worth += ", less where the waiting ranks leave their cores to the late one." if is_shared else "."
-        elif finding.gain:
-            worth = f" Without it, the run is about {units.times(finding.gain)} as fast."
-        return finding.in_words(worth)
-
-    def _without_it(self) -> str:
-        """What it gives if no rank has to do what makes the late one late."""
+    @property
+    def gain_without_it(self) -> float | None:
+        """How many times as fast it would be if no rank had to do what makes the late one late."""
         found = self.lateness
         if found is None or found.at_times or found.by_s > 0.9 * found.step_s:
-            return ""
-        return f" ({units.times(found.step_s / (found.step_s - found.by_s))} if no rank does this work)"
+            return None
+        return found.step_s / (found.step_s - found.by_s)
+
+    @property
+    def are_crowded(self) -> bool:
+        """Whether a rank that waits leaves its core to another one."""
+        return self.device == "cpu" and self.ranks * self.threads >= self.cores
 
     def sections(self) -> list[Content]:
         """All of it, for people."""
         contents: list[Content] = [self.first_sentence]
+        seen = str(report.template("watched.jinja").seen(self))
+        if self.mechanisms:
+            contents.append(checks("Set from outside", self.mechanisms))
         if self.lateness:
             contents.append(Section("The ranks", [report.ranks_table(self.lateness)]))
         contents.append(Section("What to try", [advice_table(self.findings, "about")]))
         contents.append(Section("What they exchange", [report.exchanges_table(self.states)]))
-        contents.append(Section("Details", [clean(self.command), self._seen()]))
+        contents.append(Section("Details", [clean(self.command), seen]))
         return contents + warned(self.warnings, self.printed)
-
-    def _seen(self) -> str:
-        until = "to the end" if self.ended else "then the launch was ended"
-        nodes = f" on {units.plural(self.nodes, 'node')}" if self.nodes > 1 else ""
-        return f"Seen: {self.steps:,} steps of {self.ranks} ranks{nodes} on {self.device}, {until}."
 
 
 def alone(launch: RankedLaunch, progress: Progress) -> contextlib.AbstractContextManager[None]:
@@ -143,6 +120,9 @@ def watch(
 
 def _result(launched: LaunchedRanks, how: str, taken: float) -> WatchedRanks:
     states, hellos = launched.states, [seen.hello for seen in launched.ranks.values()]
+    proofs = proofs_of_all([state.mechanisms for state in states])
+    if wrong := [f"{proof.name} ({proof.evidence})" for proof in proofs if not proof.ok]:
+        raise RunFailed(f"not in effect: {', '.join(wrong)}", "Watch it without this switch")
     late = lateness(states)
     symptoms = RankSymptoms(
         states,
@@ -152,6 +132,7 @@ def _result(launched: LaunchedRanks, how: str, taken: float) -> WatchedRanks:
         chose_threads="OMP_NUM_THREADS" in os.environ,
         is_disturbed=taken > CLEAN,
     )
+    remarks = report.template("watched.jinja").remarks(launched.restarts, launched.missing, taken)
     noted = dict.fromkeys(note for state in states for note in state.notes)
     return WatchedRanks(
         command=launched.launch.describe(),
@@ -165,22 +146,11 @@ def _result(launched: LaunchedRanks, how: str, taken: float) -> WatchedRanks:
         findings=causes.findings(symptoms) if len(states) > 1 else [],
         states=[msgspec.structs.replace(state, steps=[], stacks=[], rows={}) for state in states],
         printed=warnings_of(launched.written("err")),
-        warnings=[*_remarks(launched, taken), *noted],
+        warnings=[*report.divided(remarks), *noted],
         ended=how == "ended",
         taken=taken,
+        mechanisms=proofs,
     )
-
-
-def _remarks(launched: LaunchedRanks, taken: float) -> Iterator[str]:
-    if launched.restarts:
-        yield f"the agent restarted the ranks (restart {launched.restarts}): only what came after is told"
-    if launched.missing:
-        yield f"these ranks were not heard of: {', '.join(map(str, launched.missing))}"
-    if taken > CLEAN:
-        yield (
-            f"other programs took {taken:.0%} of the cores, so times are rough: who is late by much is still "
-            "certain, small differences are not"
-        )
 
 
 def _nothing_seen(launched: LaunchedRanks) -> RunFailed:
@@ -188,9 +158,7 @@ def _nothing_seen(launched: LaunchedRanks) -> RunFailed:
     remedy = "Does it call torch.distributed.init_process_group in Python processes of this machine?"
     if alone := launched.launch.as_one_process:
         remedy += f" If it trains in one process: {alone}"
-    problem = RunFailed(what, remedy)
-    problem.output = "\n".join(launched.written("err")[-60:])
-    return problem
+    return launched.problem(what, remedy)
 
 
 # ---------------------------------------------------------------- ranks that hang
@@ -201,32 +169,11 @@ def hanging(launched: LaunchedRanks) -> RunFailed:
     told = {state.rank: state for state in launched.states}
     waiting = {rank: state for rank, state in told.items() if state.inside or state.part == "backward"}
     absent = [rank for rank in range(launched.world) if rank not in waiting]
-    meeting = [_where(state) for state in waiting.values()]
-    quiet = max((state.last_step_s for state in told.values()), default=0.0)
-    if absent and waiting:
-        places = [f"rank {rank}{_place_of(told.get(rank))}" for rank in absent]
-        what = f"no step for {quiet:.0f} s: {', '.join(places)} has not come to {meeting[0]}, where "
-        what += f"{', '.join(f'rank {rank}' for rank in waiting)} waits"
-    elif len(set(meeting)) > 1:
-        what = f"no step for {quiet:.0f} s: ranks wait in different exchanges: "
-        what += ", ".join(f"rank {rank} in {_where(state)}" for rank, state in waiting.items())
-    else:
-        places = [f"rank {rank}{_place_of(state)}" for rank, state in told.items()]
-        what = f"no step for {quiet:.0f} s: {', '.join(places)}"
-    problem = RunFailed(what, "Every rank must come to the same exchanges, in the same order")
-    problem.output = "\n".join([*_stacks(launched, told), *launched.written("err")[-40:]])
-    return problem
-
-
-def _where(state: State) -> str:
-    line = f" ({place(state.at[0])})" if state.at else ""
-    return f"{state.inside or 'the exchange of gradients in backward'}{line}"
-
-
-def _place_of(state: State | None) -> str:
-    if state is None:
-        return " (which does not answer)"
-    return f" (at {place(state.at[0])}, after {state.count} steps)" if state.at else ""
+    quiet_s = max((state.last_step_s for state in told.values()), default=0.0)
+    differ = len({(state.inside, *state.at[:1]) for state in waiting.values()}) > 1
+    what = report.template("watched.jinja").hanging(told, waiting, absent, differ, quiet_s)
+    remedy = "Every rank must come to the same exchanges, in the same order"
+    return launched.problem(str(what), remedy, _stacks(launched, told))
 
 
 def _stacks(launched: LaunchedRanks, told: dict[int, State]) -> Iterator[str]:
@@ -238,7 +185,7 @@ def _stacks(launched: LaunchedRanks, told: dict[int, State]) -> Iterator[str]:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGUSR2)
     if mute:
-        time.sleep(_SIGNAL_S)
+        time.sleep(1.0)  # in which they are written
     for hello in mute:
         path = launched.folder / f"stacks{hello.rank}"
         if path.is_file():

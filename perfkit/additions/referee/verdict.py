@@ -20,8 +20,7 @@ from perfkit.studies.sources import Plan
 
 _EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model", "optimizer"}
 """Differences after which other losses are to be expected, and weights that move otherwise."""
-_WIDE = 2
-"""An interval wider than this many times what was asked for, or than the A/A noise, is inconclusive."""
+_WIDE = 2  # an interval wider than this many times what was asked for, or than the A/A noise, is inconclusive
 _OVERWHELMING, _FEW_ROUNDS = 2.0, 2
 """How many times as fast a side must be, at the least, to be so after fewer rounds than others need."""
 _LARGE, _RUN_FASTER, _OFTEN = 0.2, 1.5, 2

@@ -17,8 +17,7 @@ from perfkit.worker.checks import dtype_name
 
 _LOOKED_AT, _MOST_APART = 4, 7
 """First steps whose graphs are looked at; then the most steps until the next one, a random number of them."""
-_WATCHED = 4096
-"""Elements of the last weights that are watched for changes."""
+_WATCHED = 4096  # elements of the last weights that are watched for changes
 _MOST_KEPT = 64_000_000
 """Elements of the weights of which a copy is kept for some steps; of larger models every nth one."""
 

@@ -37,6 +37,7 @@ def watch(
     ] = False,
     after: Annotated[int, typer.Option(min=0, help="steps that pass before it is looked at")] = 0,
     whole: Annotated[bool, typer.Option("--whole", help="let it run to its end, watched lightly")] = False,
+    settings: Annotated[cli.Texts, typer.Option("--set", help="switch=value, set on every rank")] = None,
 ) -> None:
     """Runs your training script as it is, and says where its time goes, in which lines, and what to try.
 
@@ -44,14 +45,12 @@ def watch(
     train.py.
     """
     if several := launcher(program):
-        if tries or after:
-            what = f"{program} starts several ranks, which are watched without --try and --after"
-            raise InvalidValue(
-                what, "To try a switch: perfkit referee --set no_sync=on -- torchrun … train.py"
-            )
         command = [*(["python", "-m"] if module else []), program, *(arguments or [])]
-        registry.load(f"{several}:watch")(command, budget, whole, output)
+        registry.load(f"{several}:watch")(command, budget, whole, output, settings or [], tries or after > 0)
         return
+    if settings:
+        what = "--set is for launches of several ranks, and a script is watched as it is"
+        raise InvalidValue(what, f"Compare it: perfkit referee --set {settings[0]} {program}")
     launch = Launch(program, tuple(arguments or ()), module)
     seconds = budget + (2 * watching.TRY_S if tries else 0.0)
     duration = "until its end" if whole else f"about {seconds:.0f} s once it trains"

@@ -36,8 +36,7 @@ _UNITS = ("float32", "tf32", "tensor")
 
 # ---------------------------------------------------------------- data sheets and errors
 
-_ENOUGH = 20
-"""Figures that speak for a claim alone."""
+_ENOUGH = 20  # figures that speak for a claim alone
 
 
 class Errors(Struct, frozen=True, kw_only=True):

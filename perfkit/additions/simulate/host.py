@@ -14,10 +14,8 @@ from perfkit.recipe import Recipe
 
 RUN_AHEAD = 1024
 """Launches that the driver queues before the host has to wait."""
-_COPY_S = 5e-6
-"""What starting a copy costs the host, if it does not wait for the copy; assumed."""
-_PIN_BYTES_PER_S = 8e9
-"""At which the pinning thread copies in host memory; assumed."""
+_COPY_S = 5e-6  # what starting a copy costs the host, if it does not wait for the copy; assumed
+_PIN_BYTES_PER_S = 8e9  # at which the pinning thread copies in host memory; assumed
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,8 +16,7 @@ from perfkit.results.schema import Simulated
 
 _CONTEXT = 450 << 20
 """Bytes that CUDA and the libraries' code take before the first tensor; 300 to 500 MiB are usual."""
-_WORKSPACE = 256 << 20
-"""Bytes for the scratch memory of cuDNN and cuBLAS; assumed."""
+_WORKSPACE = 256 << 20  # bytes for the scratch memory of cuDNN and cuBLAS; assumed
 _BAND, _COMPILED_BAND = 0.05, 0.25
 """Error of the peak to expect, as a fraction: blocks are counted, not modelled; but what a compiled step
 recomputes, and so does not keep, is not known: it may need less."""

@@ -30,8 +30,7 @@ from perfkit.studies.sources import Ladder, Plan, Request, Source, Subject
 
 _ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator")
 """Switches that no plan of a step depends on."""
-_FETCH = ("uint8_copy", "device_resize", "scaled_decode")
-"""Switches that change what fetching a sample takes."""
+_FETCH = ("uint8_copy", "device_resize", "scaled_decode")  # switches that change what fetching a sample takes
 _RECORDING = "perfkit.additions.simulate.recording"
 """Tensors without numbers change settings of torch: its functions run in processes of their own."""
 

@@ -5,10 +5,8 @@ from typing import Any
 from perfkit.additions.trace import data
 from perfkit.additions.trace.model import Analysis, Bottleneck
 
-_BOUNDED = 0.95
-"""Share of a step beyond which Amdahl's bound is too large to be useful."""
-_FEW = 0.05
-"""Share of a step up to which first calls do not matter."""
+_BOUNDED = 0.95  # share of a step beyond which Amdahl's bound is too large to be useful
+_FEW = 0.05  # share of a step up to which first calls do not matter
 
 
 def diagnose(analysis: Analysis) -> list[Bottleneck]:

@@ -14,8 +14,7 @@ from perfkit.additions.intervals import Ints
 from perfkit.additions.trace import data
 from perfkit.additions.trace.reader import Args, Event
 
-_FARTHEST_NS, _LONGEST_NS = 4 * 10**18, 10**15
-"""The year 2096, beyond which is no time stamp; eleven days."""
+_FARTHEST_NS, _LONGEST_NS = 4 * 10**18, 10**15  # the year 2096, beyond which is no time stamp; eleven days
 
 
 class Kind(IntEnum):

@@ -12,8 +12,7 @@ from perfkit.additions.trace.model import Health
 from perfkit.additions.trace.table import Trace
 from perfkit.show import units
 
-_FEW = 0.01
-"""A share of launches without a kernel that the edges of the recording explain."""
+_FEW = 0.01  # a share of launches without a kernel that the edges of the recording explain
 
 
 def said(code: str, **facts: Any) -> Health:

@@ -17,8 +17,7 @@ from perfkit.show.document import Cell, Col, Content, Section, Table, tabulate
 from perfkit.show.style import Figure, Look, Row
 from perfkit.studies.sources import Progress
 
-_ROWS, _STEPS = 12, 12
-"""Most rows of a long table, and most steps in the picture; the JSON has them all."""
+_ROWS, _STEPS = 12, 12  # most rows of a long table, and most steps in the picture; the JSON has them all
 
 _FORMATS = {
     **dict.fromkeys(("share_of_step", "gpu_utilization"), units.percent),

@@ -24,10 +24,8 @@ from perfkit.show import units
 
 _TRACE = re.compile(r"(.*/)?(?!\._)[^/]+\.json(\.gz)?", re.IGNORECASE)
 """The name of what may be a trace; macOS adds ._NAME for each NAME to an archive."""
-_MOST = 64
-"""Ranks that are read."""
-_LATE = 0.05
-"""Share of a step that the others wait for a rank that is late."""
+_MOST = 64  # ranks that are read
+_LATE = 0.05  # share of a step that the others wait for a rank that is late
 
 
 class _Read(NamedTuple):

@@ -23,8 +23,7 @@ MIB = 1 << 20
 PIECE = 2 * MIB
 LONGEST_HEAD, LONGEST_EVENT = 64 * MIB, 8 * MIB
 """More text without the list of events, or without the end of an event, is not of a trace."""
-_AFTER = MIB
-"""Most text after the events that is looked at."""
+_AFTER = MIB  # most text after the events that is looked at
 _Id = Annotated[int, msgspec.Meta(ge=-(1 << 62), lt=1 << 62)]
 _T = TypeVar("_T")
 Tell = Callable[[str, float], object]

@@ -17,8 +17,7 @@ from perfkit.additions.trace.reader import Device, Reader, Tell, World, find
 
 PARTS = (*data.table("names")["parts"]["device"], "other")
 """What a step is made of, in order of priority; the last is the rest."""
-_HOURS_NS = 6 * 3600 * 10**9
-"""What is so far from the middle of the recording has a wrong time."""
+_HOURS_NS = 6 * 3600 * 10**9  # what is so far from the middle of the recording has a wrong time
 
 
 class Trace:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfkit.additions.ranks.asked import _proofs, launch_of, launch_with, of_all
+from perfkit.additions.ranks.asked import launch_of, launch_with, of_all, proofs_of_all
 from perfkit.additions.ranks.command import match
 from perfkit.additions.ranks.switches import in_words, of_script, parse
 from perfkit.additions.referee.behaviour import Behaviour
@@ -49,9 +49,9 @@ def test_a_switch_that_is_not_one_is_refused(setting):
 
 def test_a_switch_is_in_effect_only_where_it_is_on_every_rank():
     on, off = Mechanism("static_graph", True, "it is"), Mechanism("static_graph", False, "it is not")
-    (proof,) = _proofs([[on], [on]])
+    (proof,) = proofs_of_all([[on], [on]])
     assert (proof.ok, proof.evidence) == (True, "on all 2 ranks: it is")
-    (proof,) = _proofs([[on], [off]])
+    (proof,) = proofs_of_all([[on], [off]])
     assert (proof.ok, proof.evidence) == (False, "rank 1: it is not")
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from perfkit.additions.ranks.rank import Rank
+from perfkit.additions.scripts.script import ScriptStep
 
 MS = 1_000_000
 END = "backward_comm_time_end"
@@ -15,20 +16,24 @@ class Model:
 
     def __init__(self, device, told, sends=True):
         self.device_type, self._told, self.require_forward_param_sync = device, iter(told), sends
-        self.logger = SimpleNamespace(set_runtime_stats_and_log=lambda: None)
+        self.logger = SimpleNamespace(
+            set_runtime_stats_and_log=lambda: None, _get_ddp_logging_data=self._logging_data
+        )
+        self.rates = []
+        self._set_ddp_runtime_logging_sample_rate = self.rates.append
 
-    def _get_ddp_logging_data(self):
+    def _logging_data(self):
         about = {"backward_compute_comm_overlap_time": 2 * MS, "backward_comm_time": 9 * MS}
-        return about | {END: next(self._told)}
+        return SimpleNamespace(ints_map=about | {END: next(self._told)})
 
 
 def backward(model):
     """A rank after a backward pass, with what it then knows of the step."""
     rank = Rank.__new__(Rank)
     rank.script = SimpleNamespace(backwards=1, steps=SimpleNamespace(count=0))
-    rank._shortest_backward, rank._is_read = float("inf"), True
-    rank._exposed, rank._hidden, rank._syncs = 0.0, 0.0, 0
-    rank._ddps = {model: ("train.py:1", {END: 1})}
+    rank._shortest_backward = float("inf")
+    rank._begin_step()
+    rank._ddps = {model: ("train.py:1", None, 1)}
     rank._backward(lambda: None)
     return rank
 
@@ -46,3 +51,14 @@ def test_a_pass_on_a_device_takes_as_long_as_the_device_says_not_as_its_launch()
     assert (rank._is_read, rank._syncs) == (True, 1)
     assert rank._exposed == pytest.approx(0.007)
     assert backward(Model("cpu", [2]))._exposed < 0.007, "no longer than the pass itself"
+
+
+@pytest.mark.parametrize(("device", "rates"), [("cpu", [1, 1 << 30]), ("cuda", [])])
+def test_torch_times_passes_on_a_cpu_and_nothing_before_the_next_forward_pass(device, rates):
+    model = Model(device, [1])
+    rank = backward(model)
+    rank._line, rank._steps = None, []
+    rank.script.steps.count = 1
+    rank.script.parameters = list
+    rank.on_steps([ScriptStep()])
+    assert model.rates == rates

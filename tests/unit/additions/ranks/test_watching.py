@@ -9,8 +9,10 @@ from perfkit.additions.advice.finding import Finding
 from perfkit.additions.ranks import command, watching
 from perfkit.additions.ranks.asked import launch_of
 from perfkit.additions.ranks.lateness import Lateness, lateness
+from perfkit.additions.ranks.messages import State
 from perfkit.additions.ranks.watching import WatchedRanks, alone
-from perfkit.errors import Cancelled
+from perfkit.errors import Cancelled, RunFailed
+from perfkit.results.schema import Mechanism
 from perfkit.studies.sources import Progress
 from tests.unit.additions.ranks.test_lateness import ranks
 
@@ -58,6 +60,15 @@ def test_what_is_not_seen_on_a_device_is_said(device, said):
     seen = WatchedRanks(**about, device=device, lateness=lateness(ranks(0.8, 0.8)))
     assert said in seen.first_sentence
     assert ("alike" in seen.first_sentence) == (device == "cpu")
+
+
+def test_a_switch_that_is_not_in_effect_on_a_rank_is_no_report():
+    on, off = Mechanism("no_sync", True, "it is"), Mechanism("no_sync", False, "0 of 9 passes sent nothing")
+    launched = SimpleNamespace(
+        ranks={}, states=[State(rank=0, mechanisms=[on]), State(rank=1, mechanisms=[off])]
+    )
+    with pytest.raises(RunFailed, match=r"no_sync \(rank 1: 0 of 9 passes sent nothing\)"):
+        watching._result(launched, "ended", 0.0)
 
 
 def test_what_a_late_rank_costs_is_told_for_shared_work_and_for_work_that_nobody_has_to_do():
