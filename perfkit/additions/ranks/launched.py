@@ -105,8 +105,9 @@ class LaunchedRanks(Launched):
 
     def _active_at(self) -> float:
         """When a rank was last seen to take a step, or to end: then the others may be about to end, too."""
-        heard = [seen.heard_at for seen in self.ranks.values()]
-        return max(heard, default=time.monotonic() if self.ranks else self._began)
+        if self.ranks and all(seen.state and seen.state.ended for seen in self.ranks.values()):
+            return time.monotonic()
+        return max((seen.heard_at for seen in self.ranks.values()), default=self._began)
 
     def _patience_s(self, quiet_s: float) -> float:
         """How long a step is waited for: longer at the start, and while a rank does what may last."""

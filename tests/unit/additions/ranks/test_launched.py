@@ -45,3 +45,7 @@ def test_a_rank_that_ends_gives_the_others_time_to_end(seen):
     watched._hear(seen.line)
     assert seen.state.ended
     assert time.monotonic() - watched._active_at() < 50
+    seen.heard_at = other.heard_at
+    assert time.monotonic() - watched._active_at() > 50, "then the other one hangs"
+    other.state = seen.state
+    assert time.monotonic() - watched._active_at() < 50, "all have ended: the launch is about to"
