@@ -53,7 +53,6 @@ _ALONE = 20  # after so many steps without a group of ranks, a process trains al
 _ASKED = "perfkit/asked"  # a key in the store of the launch
 _FAR_S = 4.0  # seconds for which answers there are waited for
 _MOST_STEPS, _MOST_STACKS = 500, 100  # in each
-_decoder = msgspec.json.Decoder(State)
 _ROWS, _ROWS_OF_A_BATCH, _BYTES_OF_A_ROW = 24, 32, 4096
 """First steps whose rows are compared, and as much of each as suffices to tell rows apart."""
 _WEIGHED = (3, 20, 100, 400)  # steps after which the weights are compared
@@ -290,7 +289,7 @@ class Rank:
             time.sleep(EVERY_S)
             for rank in [rank for rank in waiting if self._store.check([f"{_ASKED}/{rank}"])]:
                 waiting.remove(rank)
-                self._send(_decoder.decode(self._store.get(f"{_ASKED}/{rank}")))
+                self._send(msgspec.json.decode(self._store.get(f"{_ASKED}/{rank}"), type=State))
 
     def _give(self) -> None:
         """A rank of another node answers into the store, once."""

@@ -41,7 +41,7 @@ def test_a_rank_that_ends_gives_the_others_time_to_end(seen):
     other = Seen(Hello(rank=0, world=2, local=2, pid=1, restart=0), None)
     other.heard_at -= 100
     seen.line = SimpleNamespace(recv_bytes=lambda: msgspec.json.encode(State(rank=1, ended=True)))
-    watched.ranks = {0: other, 1: seen}
+    watched.ranks, watched._began = {0: other, 1: seen}, time.monotonic()
     watched._hear(seen.line)
     assert seen.state.ended
     assert time.monotonic() - watched._active_at() < 50
