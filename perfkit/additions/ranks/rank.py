@@ -260,7 +260,7 @@ class Rank:
         """The thread that looks at the main one, says that it lives, and answers for it."""
         line = self._line
         assert line is not None
-        questions = select.poll()  # `line.poll` makes one anew each time
+        questions = select.poll()  # which `line.poll` would make in each turn
         questions.register(line, select.POLLIN)
         before = beaten = clock()
         while not self._is_over:
