@@ -23,6 +23,7 @@ from PIL import Image, ImageChops
 from playwright.sync_api import Page, sync_playwright
 
 from docs.learner import Learner
+from perfkit.additions.my_train.steps import NAME
 from perfkit.ladder.catalogue import KEPT
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
@@ -103,6 +104,11 @@ def still(html: str, page: Page) -> str:
     return page.evaluate("document.body.innerHTML")  # type: ignore[no-any-return]
 
 
+def without_places(text: str, data: str) -> str:
+    """A page without the folders of the machine that made it; the learner's file has its plain name."""
+    return text.replace(f"{data}/{NAME}", NAME).replace(data, "data").replace(str(ROOT), "perfkit")
+
+
 def main() -> None:
     """Executes the chapters that were named by their first digits, or all that are out of date."""
     os.environ.pop("PERFKIT_PRESET", None)
@@ -115,7 +121,7 @@ def main() -> None:
             is_old = nbformat.read(path, as_version=4).metadata.get("perfkit") != state(source)
             if source.stem[:2] in sys.argv[1:] or (is_old and not sys.argv[1:]):
                 text = nbformat.writes(execute(source, page)) + "\n"
-                path.write_text(text.replace(data, "data").replace(str(ROOT), "perfkit"), encoding="utf-8")
+                path.write_text(without_places(text, data), encoding="utf-8")
                 sys.stdout.write(f"wrote {path.name}\n")
 
 

@@ -60,7 +60,12 @@ DRAWN = {
     "hidden-waits": {
         "loss read in each step": {
             "steps": 2,
-            "host": [(0, 9, "load", 0), (9, 19, "wait", 0), (19, 28, "load", 1), (28, 38, "wait", 1)],
+            "host": [
+                (0, 9, "load", 0),
+                (9, 19, "wait", 0, 0, "loss"),
+                (19, 28, "load", 1),
+                (28, 38, "wait", 1, 0, "loss"),
+            ],
             "kernels": [(9, 19, "compute", 0), (28, 38, "compute", 1)],
         },
         "loss read at the end": {
@@ -70,10 +75,10 @@ DRAWN = {
         },
     },
     "buckets": {
-        "gradients averaged in one piece": {"kernels": _BACKWARD, "copy": [(40, 56.4, "copy", 1)]},
+        "gradients averaged in one piece": {"kernels": _BACKWARD, "exchange": [(40, 56.4, "exchange", 1)]},
         "averaged in four buckets": {
             "kernels": _BACKWARD,
-            "copy": [(10 * n, 10 * n + 4.4, "copy", n) for n in range(1, 5)],
+            "exchange": [(10 * n, 10 * n + 4.4, "exchange", n) for n in range(1, 5)],
         },
     },
 }
@@ -224,7 +229,8 @@ def _stepped(script: Path, count: int, first: int) -> dict[str, Any]:
     zero = ends[first - 1]
     for step in (first, first + 1):
         start, at, end = (1e3 * (one - zero) for one in (ends[step - 1], begins[step], ends[step]))
-        rows["host"].append((start, at, "wait" if script.stem == "busy_workers" else "load", step))
+        fetches = ("wait", step, 0, "data") if script.stem == "busy_workers" else ("load", step)
+        rows["host"].append((start, at, *fetches))
         rows["kernels"].append((at, end, "compute", step))
     return rows
 

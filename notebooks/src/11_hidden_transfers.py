@@ -160,9 +160,8 @@ def timed(device, reads, steps=30, fetch_s=0.009):
 
 
 def two_steps(device, host, first=10):
-    """The rows of two steps for a picture, in milliseconds from the first one's start."""
-    begins = [start for start, _, kind, _ in host if kind == "load"]
-    zero, last = begins[first], begins[first + 2]
+    """The rows of two steps of the device for a picture, in milliseconds from the first one's start."""
+    zero, last = (device.ran()[first + at][0] for at in (1, 3))
     kernels = [(*span, "compute", step) for step, span in enumerate(device.ran(), -1)]
 
     def row(bars):

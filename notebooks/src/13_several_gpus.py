@@ -58,8 +58,8 @@ mended = watch_ranks(script, budget_s=5)
 def bars(rank):
     """The parts of a rank's step, one after the other."""
     waiting, forward, backward, optimizer, own = rank.parts
-    parts = [("load", waiting + own), ("compute", forward + backward), ("wait", rank.for_others)]
-    parts += [("copy", rank.exposed), ("compute", optimizer)]
+    parts = [("load", waiting), ("own", own), ("compute", forward + backward)]
+    parts += [("wait", rank.for_others), ("exchange", rank.exposed), ("compute", optimizer)]
     found, end = [], 0.0
     for kind, seconds in parts:
         found.append((end, end + 1e3 * seconds, kind))
@@ -91,7 +91,7 @@ def sent(bucket_mb):
     for number in range(1, MB // bucket_mb + 1):
         start = max(end, BACKWARD_MS * number * bucket_mb / MB)
         end = start + LATENCY_MS + MS_PER_MB * bucket_mb
-        found.append((start, end, "copy", number))
+        found.append((start, end, "exchange", number))
     return found
 
 
@@ -100,8 +100,8 @@ for bucket_mb in (1, 5, 25, 100):
 backward = [(0, BACKWARD_MS, "compute")]
 pk.lanes(
     {
-        "one bucket": {"kernels": backward, "copy": sent(100)},
-        "buckets of 25 MB": {"kernels": backward, "copy": sent(25)},
+        "one bucket": {"kernels": backward, "exchange": sent(100)},
+        "buckets of 25 MB": {"kernels": backward, "exchange": sent(25)},
     }
 )
 

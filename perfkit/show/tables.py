@@ -71,7 +71,7 @@ def ladder(runs: Sequence[Run]) -> Table:
     if any(run.simulated for run in runs):
         signs.append("~ simulated")
     if not same and any(run.decision and not run.simulated for run in runs):
-        signs.append("× previous is to what was kept before the stage's group")
+        signs.append("× previous: to what was kept before the stage's group; ratios come from common rounds")
     return tabulate(columns, runs, "The ladder", " · ".join(signs), "nothing was measured")
 
 

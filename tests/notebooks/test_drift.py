@@ -81,6 +81,21 @@ def test_a_notebook_is_its_source_and_its_outputs_are_those_of_its_code(source):
         assert not any(cell.get("outputs") for cell in opened.cells)
 
 
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_an_output_is_a_result_and_not_how_far_its_cell_had_come(source):
+    cells = nbformat.read(notebook_of(source), as_version=4).cells
+    texts = [
+        output.get("data", {}).get("text/plain", "") for cell in cells for output in cell.get("outputs", [])
+    ]
+    assert [text for text in texts if re.fullmatch(r".*, \d+%", text)] == [], "run `make outputs`"
+
+
+def test_pages_name_the_learners_file_as_the_text_does():
+    text = f"Wrote /tmp/x/{steps.NAME}. See /tmp/x/runs and {outputs.ROOT}/train.py"
+    plain = outputs.without_places(text, "/tmp/x")
+    assert plain == f"Wrote {steps.NAME}. See data/runs and perfkit/train.py"
+
+
 def test_outputs_need_no_script_and_are_small():
     texts = [notebook_of(source).read_text(encoding="utf-8") for source in SOURCES]
     assert not any(part in text for part in ("<script", "<iframe", "<svg", "widget-view") for text in texts)

@@ -13,8 +13,7 @@ from perfkit.results.stats import Ratio
 
 LIMITS = {"data": "the data", "host": "the host", "device": "the device"}
 """The three bottlenecks of chapter 01, with the words of a button."""
-FULL = 0.85
-"""A row of kernels that is busy for at least this share of a step is full."""
+FULL = 0.85  # a row of kernels that is busy for at least this share of a step is full
 
 
 class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,10 +24,8 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settings: dict[str, Any]
     tries: dict[str, dict[str, Any]]
     why: str
-    host: str = "article"
-    """Next to a simulated GPU; see `perfkit run --help`."""
-    options: dict[str, Any] = {}
-    """Of the workload."""
+    host: str = "article"  # next to a simulated GPU; see `perfkit run --help`
+    options: dict[str, Any] = {}  # of the workload
 
     @property
     def recipe(self) -> Recipe:

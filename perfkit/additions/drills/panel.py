@@ -44,8 +44,7 @@ class Drill:
         self.title = f"Drill {card.number} of {len(cards.asked())}: read the timeline"
         options = "".join(f", {name}={value}" for name, value in card.asked.options.items())
         self.about = f"Two steps of a loop: {card.asked.recipe.describe()}{options}. {card.recorded.source}."
-        self.chosen: dict[str, str] = {}
-        """The answer to each question that has buttons."""
+        self.chosen: dict[str, str] = {}  # the answer to each question that has buttons
         self.bound = widgets.BoundedFloatText(
             value=3.0, min=1.0, max=9.0, step=0.1, description="times as fast", _dom_classes=["pk-bound"]
         )

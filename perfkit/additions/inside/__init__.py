@@ -85,8 +85,7 @@ class Place(msgspec.Struct, frozen=True):
     """One line of a program that copies or waits; `kind`: `wait`, `host to device` or `device to host`."""
 
     call: str
-    where: str
-    """`file:line` of the innermost frame that is neither torch's nor perfkit's."""
+    where: str  # `file:line` of the innermost frame that is neither torch's nor perfkit's
     kind: str
     fix: str
     count: int

@@ -98,6 +98,9 @@ class _Calls(TorchFunctionMode):
             kind, fix = judgement
             where, other_fix = caller
             self.counts[name, where, kind, other_fix or fix] += 1
+            # Backward writes where the mask is true, and looks for that again; a GPU's own warning has it.
+            if fix == UNKNOWN_SIZE and name == "__getitem__" and result.requires_grad and not self.on_gpu:
+                self.counts[f"backward of {name}", where, kind, fix] += 1
         return result
 
 

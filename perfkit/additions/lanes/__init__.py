@@ -8,5 +8,4 @@ NOTEBOOK = {"lanes": "perfkit.additions.lanes.panel:lanes"}
 
 PICTURES = {"lanes": "perfkit.additions.lanes.panel:of_runs"}
 
-MEASURE = "perfkit.additions.lanes.step:side"
-"""A question to a training; see `Procedures.answer`."""
+MEASURE = "perfkit.additions.lanes.step:side"  # a question to a training; see `Procedures.answer`

@@ -25,9 +25,13 @@ KINDS = {
     "ahead": style.AHEAD,
     "copy": style.COPIES,
     "compute": style.COMPUTES,
+    "own": style.OWN,
+    "exchange": style.EXCHANGES,
 }
 """What a bar shows."""
-_OFF = 0.05  # how far two steps may be from the interval of many
+_OFF = 0.05  # how far two steps may be from the interval of many, or from a ceiling
+_CHARACTER = 0.0105  # the width of one, as a part of the axis
+_NUMBERED = 2  # lanes of a row that have room for numbers
 
 
 class Bar(msgspec.Struct, frozen=True, array_like=True):
@@ -37,8 +41,8 @@ class Bar(msgspec.Struct, frozen=True, array_like=True):
     end_ms: float
     kind: str
     batch: int | None = None
-    lane: int = 0
-    """Which of several workers, or streams."""
+    lane: int = 0  # which of several workers, or streams
+    awaited: str = ""  # what is waited for, where it is known, such as `data`, `copy` or `scaler`
 
 
 class DrawnSide(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,14 +52,10 @@ class DrawnSide(msgspec.Struct, frozen=True, kw_only=True):
     step_ms: float
     rows: dict[str, list[Bar]]
     steps: int = 2
-    samples: int = 1
-    """Of a step."""
-    middle_ms: float | None = None
-    """Where the second step begins, if the two differ."""
-    ceiling_ms: float | None = None
-    """Of a step on a batch that is already on the device."""
-    note: str = ""
-    """Where it comes from; and why a row is missing."""
+    samples: int = 1  # of a step
+    middle_ms: float | None = None  # where the second step begins, if the two differ
+    ceiling_ms: float | None = None  # of a step on a batch that is already on the device
+    note: str = ""  # where it comes from; and why a row is missing
 
     @property
     def length_ms(self) -> float:
@@ -78,6 +78,12 @@ class DrawnSide(msgspec.Struct, frozen=True, kw_only=True):
     def computing_ms(self) -> float:
         """For how much of a step kernels run."""
         return sum(end - start for start, end in self.computing) / self.steps
+
+    @property
+    def drawn_ceiling_ms(self) -> float | None:
+        """The ceiling; None where these steps are shorter or compute for less time, so that one is wrong."""
+        most_ms = min(self.step_ms, (1 + _OFF) * (self.computing_ms or self.step_ms))
+        return self.ceiling_ms if self.ceiling_ms and self.ceiling_ms < most_ms else None
 
     @property
     def idle(self) -> list[tuple[float, float]]:
@@ -163,8 +169,8 @@ def _draw(ax: Any, side: DrawnSide, top: float, times: float, legend: dict[str, 
             _row(ax, side.rows[name], top + number, (begin, length), legend)
     edges = [side.middle_ms or until / 2, until] if side.steps == 2 and times == 1 else [until]
     ax.vlines(edges, top + 0.5, bottom, ink, linewidth=0.8, alpha=0.6)
-    if side.ceiling_ms and side.ceiling_ms < side.step_ms:  # else the two contradict each other
-        x = side.steps * side.ceiling_ms * times
+    if ceiling_ms := side.drawn_ceiling_ms:
+        x = side.steps * ceiling_ms * times
         line = ax.vlines(x, top + 0.5, bottom, ink, linestyle="--", linewidth=1.4)
         legend.setdefault("ceiling: a cached batch", line)
 
@@ -173,7 +179,7 @@ def _row(ax: Any, row: list[Bar], at: float, place: tuple[float, float], legend:
     """The bars of a row from a start on, with the numbers of their batches where there is room."""
     begin, length = place
     lanes = sorted({bar.lane for bar in row})
-    height = 0.8 / len(lanes)
+    height, numbered = 0.8 / len(lanes), lanes[:: math.ceil(len(lanes) / _NUMBERED)]
     numbers = {"ha": "center", "va": "center", "size": 7, "color": "black"}
     box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6}
     for bar in row:
@@ -183,8 +189,18 @@ def _row(ax: Any, row: list[Bar], at: float, place: tuple[float, float], legend:
         y, look = at - 0.4 + height * (lanes.index(bar.lane) + 0.5), KINDS[bar.kind]
         how = {"color": look.colour, "hatch": look.hatch, "linewidth": 0.3}
         legend.setdefault(look.label, ax.barh(y, end - start, height * 0.92, left=begin + start, **how))
-        if bar.batch is not None and not begin and end - start > 0.02 * ax.get_xlim()[1]:
-            ax.text((start + end) / 2, y, str(bar.batch), bbox=box, **numbers)
+        words = _inside(bar, (end - start) / ax.get_xlim()[1])
+        if words and not begin and bar.lane in numbered:
+            ax.text((start + end) / 2, y, words, bbox=box, **numbers)
+
+
+def _inside(bar: Bar, width: float) -> str:
+    """What is written into a bar of this part of the axis: what is waited for, else its batch."""
+    number = "" if bar.batch is None else str(bar.batch)
+    for words in (f"{number} {bar.awaited}".strip(), number):
+        if width > _CHARACTER * (len(words) + 1):
+            return words
+    return ""
 
 
 def _arrow(ax: Any, closed: tuple[str, tuple[float, float]], at: float) -> None:
@@ -192,9 +208,11 @@ def _arrow(ax: Any, closed: tuple[str, tuple[float, float]], at: float) -> None:
     text, (start, end) = closed
     arrow = {"arrowstyle": "<->", "lw": 1.6, "color": style.VERMILLION, "shrinkA": 0, "shrinkB": 0}
     ax.annotate("", xy=(start, at), xytext=(end, at), arrowprops=arrow)
+    most = ax.get_xlim()[1]
+    width = _CHARACTER * (len(text) + 2) * most
     x, side = (start + end) / 2, "center"
-    if end - start < 0.2 * ax.get_xlim()[1]:
-        x, side = start, "left"
+    if width > end - start:  # next to the arrow, and never over the names of the rows
+        x, side = (end, "left") if end + width < most else (most, "right")
     box = {"facecolor": "white", "edgecolor": style.VERMILLION, "linewidth": 0.8, "pad": 1.5}
     look = {"size": 8, "color": "#a04000", "weight": "bold", "bbox": box}
     ax.text(x, at, text, ha=side, va="center", **look)

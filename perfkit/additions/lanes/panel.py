@@ -1,5 +1,6 @@
 """Lanes in a notebook."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,7 @@ STEPS, FIRST = 36, 10
 """Steps that are profiled, and the first of the two that are shown: what runs in them was launched, and what
 workers load in them is taken, within the recording."""
 LOOK = "a look at its steps"
-Given = Mapping[str, Any]
-"""A title for each side, and its switches, a trace, or its rows of bars."""
+Given = Mapping[str, Any]  # a title for each side, and its switches, a trace, or its rows of bars
 RECORDED = "recordings/lanes"
 
 
@@ -36,7 +36,9 @@ def of_runs(runs: Sequence[Run], plan: Plan, progress: Progress | None = None) -
     name = f"{plan.recorded}-{runs[-1].stage}" if plan.recorded else runs[-1].id
     folder = machine.shipped(RECORDED) if plan.recorded else machine.data_folder() / "lanes"
     file = folder / f"{name}.json"
-    picture = _stored(file)
+    picture = None
+    with contextlib.suppress(OSError, ValueError, RecursionError):  # none, damaged, or of another version
+        picture = _read(file)
     if picture is None and progress and not plan.recorded and all(map(_has_steps, runs)):
         with opened(plan.trying(recipes=(), stages=()), progress, LOOK) as source:
             picture = of_measured(runs, source)
@@ -45,15 +47,7 @@ def of_runs(runs: Sequence[Run], plan: Plan, progress: Progress | None = None) -
     titles, (_, ratio) = _titles([run.title for run in runs]), sentences.pair(runs)
     if picture is None or [side.title for side in picture.sides] != titles or picture.contradicts(ratio):
         return None
-    return picture.figure()
-
-
-def _stored(file: Path) -> Lanes | None:
-    """The picture in a file; None where there is none, or it is damaged or of another version of perfkit."""
-    try:
-        return _read(file)
-    except (OSError, ValueError, RecursionError):
-        return None
+    return _with_ceilings(picture, runs).figure()
 
 
 def _titles(names: Sequence[str]) -> list[str]:
@@ -70,7 +64,17 @@ def _has_steps(run: Run) -> bool:
 def of_measured(runs: Sequence[Run], source: Source) -> Lanes:
     """The picture of one run, or of two: steps like those that were measured."""
     titled = zip(_titles([run.title for run in runs]), runs, strict=True)
-    return Lanes([_looked(source, Recipe.from_dict(run.recipe), title, run) for title, run in titled])
+    found = [_looked(source, Recipe.from_dict(run.recipe), title, run) for title, run in titled]
+    return _with_ceilings(Lanes(found), runs)
+
+
+def _with_ceilings(picture: Lanes, runs: Sequence[Run]) -> Lanes:
+    """The picture with the ceilings that sentences and tables have; its own few steps count for none."""
+    sides = [*picture.sides]
+    for at, (side, run) in enumerate(zip(sides, runs, strict=True)):
+        if side.ceiling_ms and (rate := run.ceiling_samples_per_s):
+            sides[at] = msgspec.structs.replace(side, ceiling_ms=1e3 * run.samples_per_step / rate)
+    return Lanes(sides)
 
 
 def lanes(which: str | Given, workload: str | None = None, **where: Any) -> HTML:

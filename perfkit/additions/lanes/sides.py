@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,31 +59,54 @@ def _bars(trace: Trace, kinds: tuple[Kind, ...], what: str, window: tuple[int, i
         spans = merge(begins[chosen], ends[chosen], round(least * (end - start)))
         for began, ended in spans.pairs():
             number = step if step >= 0 else None  # launched before the recording
-            bars.append(Bar((began - start) / 1e6, (ended - start) / 1e6, what, number))
+            awaited = "data" if what == "wait" else ""
+            bars.append(Bar((began - start) / 1e6, (ended - start) / 1e6, what, number, awaited=awaited))
     return bars
 
 
 def _blocked(trace: Trace, start: int, end: int) -> list[Bar]:
-    """Launches, and long calls: in those the host waits, or it is ahead and the driver's queue is full."""
+    """Launches, and long calls: in those the host waits, or it is ahead and the driver's queue is full.
+
+    A wait is for a copy from memory that is not pinned, for the loss scaler, or for what is not known.
+    """
     calls, least = trace.table[trace.calls], round(_LEAST * (end - start))
     is_long = calls.end - calls.start > least
     with_copy = trace.launch[trace.matching(trace.device, "Pageable")]  # which the driver copies first
     only_queue = np.setdiff1d(trace.matching(trace.calls, "Launch|MemcpyAsync"), with_copy)
     is_ahead = is_long & np.isin(trace.calls, only_queue)
-    is_waiting = is_long & ~is_ahead
-    waits = merge(calls.start[is_waiting], calls.end[is_waiting], least).pairs()
+    awaited = _awaited(trace)
+    long = list[tuple[str, str, int, int]]()
+    for of in np.unique(awaited).tolist():
+        chosen = is_long & ~is_ahead & (awaited == of)
+        long += [("wait", of, *span) for span in merge(calls.start[chosen], calls.end[chosen], least).pairs()]
     ahead = merge(calls.start[is_ahead], calls.end[is_ahead], _MANY * least).pairs()
+    long += [("ahead", "", *span) for span in ahead]
     launches = [
-        (first, last)
+        ("launch", "", first, last)
         for first, last in merge(calls.start[~is_long], calls.end[~is_long], least).pairs()
-        if not any(began <= first and last <= ended for began, ended in [*waits, *ahead])
+        if not any(began <= first and last <= ended for _, _, began, ended in long)
     ]
     return [
-        Bar((began - start) / 1e6, (ended - start) / 1e6, kind)
-        for kind, spans in (("wait", waits), ("ahead", ahead), ("launch", launches))
-        for began, ended in spans
+        Bar((began - start) / 1e6, (ended - start) / 1e6, kind, awaited=of)
+        for kind, of, began, ended in [*long, *launches]
         if began < end and ended > start
     ]
+
+
+def _awaited(trace: Trace) -> Any:
+    """What each call of the runtime waits for, if it waits: `copy`, `scaler`, or empty where it is not known.
+
+    The scaler reads whether a gradient overflowed, right after the operator that looks for that.
+    """
+    calls, awaited = trace.calls, np.full(len(trace.calls), "", "U6")
+    awaited[np.isin(calls, trace.launch[trace.matching(trace.device, "Pageable -> Device")])] = "copy"
+    reads = trace.matching(trace.ops, "::(item|_local_scalar_dense)$")
+    checks = trace.matching(trace.ops, "_amp_foreach_non_finite_check")
+    begins = np.sort(trace.table.start[np.setdiff1d(trace.ops, reads)])
+    before = np.searchsorted(begins, trace.table.start[calls])  # operators that are no reads
+    after_check = np.searchsorted(begins, trace.table.start[checks], side="right")
+    awaited[np.isin(trace.op[calls], reads) & np.isin(before, after_check)] = "scaler"
+    return awaited
 
 
 def _workers(trace: Trace, start: int, end: int) -> list[Bar]:

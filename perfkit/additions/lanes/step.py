@@ -69,7 +69,8 @@ def side(session: Session, title: str, step_s: float | None = None) -> Procedure
     start, end = begins[first], begins[first + 2]
 
     def bar(kind: str, began: float, ended: float, batch: int, lane: int = 0) -> Bar:
-        return Bar(1e3 * (began - start), 1e3 * (ended - start), kind, batch, lane)
+        awaited = "data" if kind == "wait" else ""
+        return Bar(1e3 * (began - start), 1e3 * (ended - start), kind, batch, lane, awaited)
 
     rows: dict[str, list[Bar]] = {"host": [], "kernels": []}
     for kind, began, ended, batch in parts.bars:
@@ -87,7 +88,7 @@ def side(session: Session, title: str, step_s: float | None = None) -> Procedure
         step_ms=500 * (end - start),
         rows=rows,
         middle_ms=1e3 * (begins[first + 1] - start),
-        ceiling_ms=1e3 * cached.mean_s,
+        ceiling_ms=1e3 * statistics.median(cached.step_s),
         samples=training.samples_per_step,
         note="" if rows.get("worker") or not workers else "workers that are not forked leave no stamps",
     )

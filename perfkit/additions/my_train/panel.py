@@ -1,13 +1,16 @@
 """`pk.my_train()`: the learner's file against itself as it was before."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
 
 from perfkit.additions.my_train import steps
 from perfkit.additions.my_train.steps import NAME, Version
 from perfkit.additions.referee.match import matched, named_differences
+from perfkit.additions.referee.verdict import MORE_ROUNDS
 from perfkit.additions.scripts.watched import Launch
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.recipe import Value
@@ -18,6 +21,12 @@ from perfkit.studies.sources import Progress
 from perfkit.workloads.files import photo_folder
 
 _HOW = "Open it (a double click in the file browser), change a line, save it, and run this cell again."
+_NO_COPIES = (
+    "Verdict: n/a: this edit changes nothing on a CPU, where no batch is copied to a device. "
+    "So it is kept, and not measured."
+)
+
+_NOT_KEPT = "It is not kept: undo the line, build on it, or call `pk.my_train(keep=True)`."
 
 
 def my_train(
@@ -25,6 +34,7 @@ def my_train(
     allow: Sequence[str] = (),
     keep: bool = False,
     whole: bool = False,
+    budget_s: float | None = None,
     **switches: Value,
 ) -> Shown[list[Version]]:
     """Compares `my_train.py` with itself as it was before: faster, and does it still train the same?
@@ -36,6 +46,7 @@ def my_train(
         allow: differences that are meant, such as `samples` and `updates` for another batch size.
         keep: whether this version is kept even if it is not faster.
         whole: compare with the first version, not with the one before.
+        budget_s: seconds for measuring, a minute if None.
         switches: what is set outside the file from now on, such as `wait_policy="passive"`.
     """
     file = Path(NAME)
@@ -52,9 +63,13 @@ def my_train(
     if (now.text, now.switches) == (before.text, before.switches):
         what = f"Your turn: {NAME} hasn't changed since the last comparison. {_HOW}"
         return Shown(versions, [*said, what, steps.chart(versions)])
-    kept, contents = with_line(
-        lambda progress: _compared(versions, before, now, progress, allow=allow, keep=keep, whole=whole)
-    )
+    is_inert = now.switches == before.switches and not steps.can_act(before.text, now.text)
+    if is_inert and not whole:
+        versions = [*versions, structs.replace(now, what=steps.named(before.text, now.text, {}))]
+        steps.save(versions)
+        return Shown(versions, [*said, Code(steps.diff(before.text, now.text), "diff"), _NO_COPIES])
+    how: dict[str, Any] = {"allow": allow, "keep": keep, "whole": whole, "budget_s": budget_s}
+    kept, contents = with_line(lambda progress: _compared(versions, before, now, progress, **how))
     return Shown(kept, [*said, *contents])
 
 
@@ -81,6 +96,7 @@ def _compared(
     allow: Sequence[str],
     keep: bool,
     whole: bool,
+    budget_s: float | None,
 ) -> tuple[list[Version], list[Content]]:
     """Measures two versions in turn; what was kept, and what is shown."""
     photo_folder(steps.PHOTOS)  # a measured script may not write there
@@ -88,15 +104,17 @@ def _compared(
     old, new = (Launch(NAME, replaced=((file, one.text.encode()),)) for one in (before, now))
     sides = Candidate("before", before.switches), Candidate("now", now.switches)
     match = matched(old, *sides, allowed=named_differences(allow), more={"now": new})
-    result = compare(match.a, match.b, match.plan, progress=progress)
+    rule = replace(match.plan.rule, budget_s=budget_s or match.plan.rule.budget_s)
+    result = compare(match.a, match.b, replace(match.plan, rule=rule), progress=progress)
     verdict = match.verdict(result, match.plan.rule.precision)
     added = {name: value for name, value in now.switches.items() if before.switches.get(name) != value}
+    more = f"give it more time: pk.my_train(budget_s={2 * max(60, rule.budget_s):.0f})"
     what = steps.named(before.text, now.text, added)
     contents: list[Content] = [
         *map(Notice, sentences.notices([result.a, result.b])),
         figures.headline([result.a, result.b]),
         Code(steps.diff(before.text, now.text), "diff"),
-        f"Verdict: {verdict.outcome}: {verdict.reason}.",
+        f"Verdict: {verdict.outcome}: {verdict.reason.replace(MORE_ROUNDS, more)}.",
     ]
     is_wanted = keep and verdict.outcome != "trains differently"
     if not whole and (verdict.outcome == "faster" or is_wanted):
@@ -106,6 +124,6 @@ def _compared(
         versions = [first, *later, Version(now.text, now.switches, what, result.ratio)]
         steps.save(versions)
     elif not whole:
-        contents.append("It is not kept: undo the line, or call `pk.my_train(keep=True)`.")
+        contents.append(_NOT_KEPT)
     contents += steps.chart(versions), Section("Details", verdict.sections(result)[:-1], folded=True)
     return versions, contents

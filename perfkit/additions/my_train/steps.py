@@ -1,6 +1,7 @@
 """The versions of `my_train.py` that were kept, each with what it gained, and the lines of the course."""
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 
@@ -9,16 +10,17 @@ import msgspec
 from perfkit import machine
 from perfkit.additions import kept
 from perfkit.errors import one_of
+from perfkit.machine import devices
 from perfkit.recipe import Value
 from perfkit.results.stats import Ratio
 from perfkit.show import units
 from perfkit.show.style import BLUE, Figure, Look, Row
 
 NAME = "my_train.py"
-PHOTOS = 256
-"""JPEG files that it trains on."""
+PHOTOS = 256  # JPEG files that it trains on
 _FILE = "my_train/climb.json"
 _RATE = Look("samples/s", BLUE)
+_OF_COPIES = re.compile(r",\s*(pin_memory|non_blocking)=([^,()]|\([^()]*\))+")  # arguments
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -27,8 +29,7 @@ class Version(msgspec.Struct, frozen=True):
     text: str
     switches: dict[str, Value] = {}
     what: str = "the plain loop"
-    gain: Ratio | None = None
-    """Against the version before."""
+    gain: Ratio | None = None  # against the version before
     rate: float | None = None
 
 
@@ -68,6 +69,12 @@ def diff(old: str, new: str) -> str:
     return "\n".join([*lines][2:])
 
 
+def can_act(old: str, new: str) -> bool:
+    """Whether an edit changes anything here: on a CPU, no batch is copied to a device."""
+    before, now = (_OF_COPIES.sub("", text) for text in (old, new))
+    return before != now or bool(devices.accelerators().cuda)
+
+
 def named(old: str, new: str, switches: Mapping[str, Value]) -> str:
     """A change in a few words: the end of its first new line, and what is set outside the file."""
     added = [line[1:].strip() for line in diff(old, new).splitlines() if line.startswith("+")]
@@ -88,4 +95,4 @@ def chart(versions: Sequence[Version]) -> Figure:
         rows.append(Row(version.what, bar, text, climbs=bool(bar)))
     title = f"{NAME}: {units.times(total)} as fast as the plain loop" if len(versions) > 1 else NAME
     unit = "samples/s: the first rate × the ratios since"
-    return Figure("climb", title, rows, unit, "Nothing was compared yet.")
+    return Figure("climb", title, rows, unit, "Nothing is kept yet.")

@@ -1,7 +1,7 @@
 """The verdict on a script that is to replace another: is it faster, and does it still train the same?"""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from statistics import fmean
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from perfkit.show.document import Content, Table
 from perfkit.studies.compare import Candidate
 from perfkit.studies.sources import Plan
 
+MORE_ROUNDS = "raise --budget"
 _EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model", "optimizer"}
 """Differences after which other losses are to be expected, and weights that move otherwise."""
 _WIDE = 2  # an interval wider than this many times what was asked for, or than the A/A noise, is inconclusive
@@ -46,27 +47,32 @@ class RefereeVerdict(msgspec.Struct, frozen=True, kw_only=True):
     def sections(self, result: Comparison) -> list[Content]:
         proofs = {"losses": self.losses}
         proofs |= {one.name: Check(one.name, one.allowed, one.evidence) for one in self.differences}
-        tables = [run_table(self.observed, self.is_whole)] if len(self.observed) == 2 else []
+        tables = [run_table(self.observed, result, self.is_whole)] if len(self.observed) == 2 else []
         speed = [] if self.is_whole else [result.describe(with_verdict=False)]
         checked = study.sides(result, [*proofs.values()])
         return [*speed, *checked, *tables, f"Verdict: {self.outcome}: {self.reason}"]
 
 
-def run_table(observed: Mapping[str, Behaviour], is_whole: bool) -> Table:
+def run_table(observed: Mapping[str, Behaviour], result: Comparison, is_whole: bool) -> Table:
     """Where the time of both sides goes, whole or for each step, and their memory."""
-    sides = [observed[name] for name in ("a", "b")]
-    counts = [1 if is_whole else max(1, side.run_steps) for side in sides]
+    sides, runs = [observed["a"], observed["b"]], [result.a, result.b]
+    times = list[dict[str, float]]()
+    for side, run in zip(sides, runs, strict=True):
+        count = 1 if is_whole else max(1, side.run_steps)
+        times.append({part: seconds / count for part, seconds in side.run.items()})
+        if run.samples_per_s and not is_whole:  # by all rounds, so that both divide to the ratio
+            times[-1][STEPS] = run.samples_per_step / run.samples_per_s.value
     rows = []
     for part in PARTS:
-        each = [side.run.get(part, 0.0) / count for side, count in zip(sides, counts, strict=True)]
+        each = [spent.get(part, 0.0) for spent in times]
         if any(each):
             rows.append([part, *map(units.duration, each)])
-    totals = [sum(side.run.values()) / count for side, count in zip(sides, counts, strict=True)]
-    rows.append(["all of it", *map(units.duration, totals)])
+    rows.append(["all of it", *(units.duration(sum(spent.values())) for spent in times)])
     rows.append(["memory of all processes", *(units.size(side.memory) for side in sides)])
     steps = " and ".join(f"{side.run_steps:,}" for side in sides)
     head = "the whole run" if is_whole else "for each step"
-    return Table((head, "A", "B"), rows, note=f"Over {steps} steps, including everything between them.")
+    titles = ["A", "B"] if runs[0].script != runs[1].script else [run.title for run in runs]
+    return Table((head, *titles), rows, note=f"What is between steps was seen over {steps} steps.")
 
 
 class Match(NamedTuple):
@@ -111,7 +117,10 @@ def _differences(
 ) -> list[Difference]:
     found = [*differences(*seen.values())] if len(seen) == 2 else []
     if is_whole:
-        found += _in_all(*seen.values())
+        before, now = (sum(side.trained) or sum(side.loaded) for side in seen.values())
+        if not math.isclose(now, before, rel_tol=1 - SAME):
+            evidence = f"it trains on {now:,} samples in all, not {before:,}"
+            found.append(Difference("samples", evidence))
     named = _EXPLAIN_LOSSES & {one.name for one in found}
     if allowed & named:
         allowed = {*allowed, "losses"}
@@ -123,12 +132,6 @@ def _differences(
     if not losses.ok and (result.a.losses or result.b.losses):
         found.append(Difference("losses", losses.evidence))
     return [msgspec.structs.replace(one, allowed=one.name in allowed) for one in found]
-
-
-def _in_all(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
-    before, now = (sum(side.trained) or sum(side.loaded) for side in (old, new))
-    if not math.isclose(now, before, rel_tol=1 - SAME):
-        yield Difference("samples", f"it trains on {now:,} samples in all, not {before:,}")
 
 
 class _Speed(NamedTuple):
@@ -180,7 +183,7 @@ class _Speed(NamedTuple):
             return "they came to their end: compare whole runs with --whole, or let them train longer"
         if disturbed > CLEAN:
             return f"close other programs, which took {disturbed:.0%} of the cores, then run it again"
-        return "raise --budget"
+        return MORE_ROUNDS
 
 
 def _outcome(
@@ -221,11 +224,8 @@ def _run_ratio(seen: Mapping[str, Behaviour]) -> float | None:
     if any(side.marked < _OFTEN for side in sides):
         return None
     most = max(1 - side.run.get(STEPS, 0.0) / max(sum(side.run.values()), 1e-9) for side in sides)
-    a, b = (_sample_s(side) for side in sides)
+    each = [sum(side.run.values()) / side.run_steps for side in sides]
+    a, b = (
+        step_s / (fmean(x.trained) or fmean(x.loaded) or 1.0) for step_s, x in zip(each, sides, strict=True)
+    )
     return a / max(b, 1e-12) if most >= _LARGE else None
-
-
-def _sample_s(side: Behaviour) -> float:
-    """Seconds for each sample, with all that is between steps."""
-    step_s = sum(side.run.values()) / side.run_steps
-    return step_s / (fmean(side.trained) or fmean(side.loaded) or 1.0)

@@ -29,8 +29,7 @@ class Article(Struct, frozen=True, kw_only=True):
 
 _FIGURES = resources.files("perfkit.additions.simulate").joinpath("article.toml").read_bytes()
 ARTICLE = msgspec.toml.decode(_FIGURES, type=Article)
-LADDER = tuple(stage.stage for stage in ARTICLE.stages[1:])
-"""Its optimizations, in its order."""
+LADDER = tuple(stage.stage for stage in ARTICLE.stages[1:])  # its optimizations, in its order
 
 
 def is_articles(reference: str, options: Mapping[str, Any]) -> bool:

@@ -51,10 +51,8 @@ class Errors(Struct, frozen=True, kw_only=True):
     """`held out`: predicted by constants that were fitted without these models; `fitted`; `never fitted`."""
     median: float
     p90: float
-    band: float
-    """What is printed: nine in ten of the figures that were not fitted to lie within it."""
-    inside: float
-    """The share of the figures within the band."""
+    band: float  # what is printed: nine in ten of the figures that were not fitted to lie within it
+    inside: float  # the share of the figures within the band
     worst: str
 
 
@@ -82,14 +80,12 @@ class Gpu(Struct, frozen=True, kw_only=True):
     float32_tflops: float
     tf32_tflops: float | None = None
     half_tflops: float
-    bandwidth_gbs: float
-    """Device memory, in 10^9 bytes/s."""
+    bandwidth_gbs: float  # device memory, in 10^9 bytes/s
     memory_gib: float
     l2_mib: float
     multiprocessors: int
     boost_ghz: float
-    link_gbs: float
-    """Host to device, in 10^9 bytes/s."""
+    link_gbs: float  # host to device, in 10^9 bytes/s
     anchored: tuple[Literal["float32", "tf32", "float16"], ...]
     """Precisions that published figures vouch for; `float32` without Tensor Cores."""
 
@@ -138,27 +134,19 @@ def gpu(key: str) -> Gpu:
 class Constants(Struct, frozen=True):
     """One set for all GPUs, models and precisions, as `benchmarks.fit_simulation` writes it."""
 
-    version: int
-    """Version of the model: what the values mean."""
-    values: dict[str, float]
-    """Shares of a peak have no unit; names that end in `_us` are microseconds."""
-    sources: dict[str, str]
-    """Origins by name prefix; the longest prefix wins."""
+    version: int  # version of the model: what the values mean
+    values: dict[str, float]  # shares of a peak have no unit; names that end in `_us` are microseconds
+    sources: dict[str, str]  # origins by name prefix; the longest prefix wins
 
     def find(self, gpu: Gpu, name: str) -> float:
         """A constant as it is known of a GPU, its architecture, or all; 1 if it is not."""
         return self.values.get(self._key(gpu, name), 1.0)
 
     def share(self, gpu: Gpu, kind: str, limit: str) -> float:
-        """The share of a peak that a class of kernels reaches; a class without one has that of its parent.
+        """The share of a peak, of `compute` or `memory`, that a class of kernels or its parent reaches.
 
         What is known of all GPUs was measured on an RTX 3090. A class that was slower there than its memory
         was limited by the multiprocessors: with more or faster ones it is faster, up to the bandwidth.
-
-        Args:
-            gpu: the GPU.
-            kind: a class of kernels, such as `conv.dgrad.strided.nhwc`.
-            limit: `compute` or `memory`.
         """
         parts = kind.split(".")
         names = [".".join([*parts[:end], limit]) for end in range(len(parts), 0, -1)]
@@ -253,8 +241,7 @@ def _size_share(columns: Columns, gpu: Gpu, values: Constants) -> Floats:
     return np.where(columns.m > 0, share, 1.0)
 
 
-Kernel = tuple[Work, float]
-"""A kernel on one GPU, with its predicted time in seconds."""
+Kernel = tuple[Work, float]  # a kernel on one GPU, with its predicted time in seconds
 Action = tuple[OperatorCall | Fetch | Copy | Wait, list[Kernel]]
 """What the host does, and the kernels that it launches with it."""
 

@@ -54,8 +54,7 @@ class _Operators(TorchDispatchMode):
     def __init__(self, listener: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._listener = listener
-        self._known: dict[Any, Any] = {}
-        """Results as meta tensors, by operator and kind of arguments."""
+        self._known: dict[Any, Any] = {}  # results as meta tensors, by operator and kind of arguments
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -19,8 +19,7 @@ class _Kernel:
 
     def __init__(self, size: int, first: OperatorCall) -> None:
         self.size, self.first = size, first
-        self.last = 0
-        """The position of the event that joined last."""
+        self.last = 0  # the position of the event that joined last
         self.read: dict[int, Tensor] = {}
         self.written: dict[int, Tensor] = {}
         self.reduces = self.closed = False
@@ -49,8 +48,7 @@ def fused(step: StepEvents) -> StepEvents:
     parts: list[Event | _Kernel] = []
     written: dict[int, tuple[int, _Kernel | None]] = {}
     """Where a block was written last, and by which kernel; None: a library's."""
-    users: dict[int, _Kernel | None] = {}
-    """The only kernel that uses a block; None: a library, or several."""
+    users: dict[int, _Kernel | None] = {}  # the only kernel that uses a block; None: a library, or several
     for at, event in enumerate(_decomposed(step.events)):
         if not isinstance(event, OperatorCall):
             parts.append(event)

@@ -5,6 +5,8 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+from msgspec import structs
+
 from perfkit.additions.inside import MemoryReport
 from perfkit.additions.simulate import costs
 from perfkit.additions.simulate.costs import Action, Gpu, constants
@@ -88,8 +90,12 @@ class Prediction:
         return min(1.0, self.kernel_s / self.steady.step_s)
 
     def outcome(self, around: Host | None = None, noted: int = 0) -> Outcome:
-        """The training in its steady state (`SimulatedTraining.steady`), on another host if one is given."""
-        around = around or self.host
+        """The training in its steady state (`SimulatedTraining.steady`), on another host if one is given.
+
+        An operator costs what it costs on its own host.
+        """
+        costs_of = {"operator_s": self.host.operator_s, "launch_s": self.host.launch_s}
+        around = structs.replace(around or self.host, **costs_of)
         link_gbs = around.link_gbs or self.gpu.link_gbs
         return SimulatedTraining(around, self.recipe, self.fetch_s, link_gbs).steady(self.actions, noted)
 

@@ -64,10 +64,8 @@ class Recorder:
         self.on = False
         self.phase: Phase = "prepare"
         self._numbers = itertools.count(1)
-        self._known: dict[int, Allocate] = {}
-        """By storage."""
-        self.in_use: dict[int, Allocate] = {}
-        """The blocks that operators have made."""
+        self._known: dict[int, Allocate] = {}  # by storage
+        self.in_use: dict[int, Allocate] = {}  # the blocks that operators have made
 
     # ------------------------------------------------------------ what the listener is told
 

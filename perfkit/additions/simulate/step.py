@@ -25,11 +25,9 @@ class Tensor(Struct, frozen=True):
     """A tensor without its numbers."""
 
     shape: tuple[int, ...]
-    dtype: str
-    """torch's name without `torch.`."""
+    dtype: str  # torch's name without `torch.`
     layout: Layout = "contiguous"
-    block: int = 0
-    """The number of its memory: views of one tensor share it."""
+    block: int = 0  # the number of its memory: views of one tensor share it
 
     @property
     def numel(self) -> int:
@@ -43,8 +41,7 @@ class Tensor(Struct, frozen=True):
 class OperatorCall(Struct, frozen=True):
     """An operator that launches kernels. Views and allocations launch none and are not recorded."""
 
-    name: str
-    """torch's, such as `aten.convolution_backward`; `fused` for a kernel of torch.compile."""
+    name: str  # torch's, such as `aten.convolution_backward`; `fused` for a kernel of torch.compile
     phase: Phase
     inputs: list[Tensor]
     outputs: list[Tensor]
@@ -70,8 +67,7 @@ class Copy(Struct, frozen=True):
 class Wait(Struct, frozen=True):
     """The host waits until the default stream has finished (`.item()`), or one stream waits for another."""
 
-    streams: tuple[int, int] | None = None
-    """(waiting, awaited), where a stream waits and not the host."""
+    streams: tuple[int, int] | None = None  # (waiting, awaited), where a stream waits and not the host
 
 
 class Allocate(Struct):
@@ -89,8 +85,7 @@ class StepEvents(Struct, frozen=True, kw_only=True):
     """One steady training step, in the order in which the host issues it."""
 
     events: list[Event]
-    resident: list[Allocate] = []
-    """Device memory in use before the step."""
+    resident: list[Allocate] = []  # device memory in use before the step
     compiled: bool = False
     conv_precision: str = "ieee"
     """`tf32` or another of torch's words, for float32 convolutions; the next one for float32 products."""
@@ -111,21 +106,15 @@ _TENSORS_PER_LAUNCH = 64
 class Work(NamedTuple):
     """The work of one kernel."""
 
-    kind: str
-    """Its class, the first part of the names of its constants: `conv.forward.nhwc`, `pointwise` …"""
-    nbytes: float
-    """Read and written, each operand once."""
+    kind: str  # its class, the first part of the names of its constants: `conv.forward.nhwc`, `pointwise` …
+    nbytes: float  # read and written, each operand once
     flops: float = 0.0
-    m: int = 0
-    """Of the matrix product `[m, k] x [k, n]` that it is, or can be seen as; 0 for others."""
+    m: int = 0  # of the matrix product `[m, k] x [k, n]` that it is, or can be seen as; 0 for others
     n: int = 0
     k: int = 0
-    products: int = 1
-    """Such products in one kernel: batched products, groups of a convolution."""
-    precision: str = "float32"
-    """`float32`, or one that Tensor Cores compute: `tf32`, `float16` or `bfloat16`."""
-    winograd: bool = False
-    """Whether Winograd's algorithms could compute it."""
+    products: int = 1  # such products in one kernel: batched products, groups of a convolution
+    precision: str = "float32"  # `float32`, or one that Tensor Cores compute: `tf32`, `float16` or `bfloat16`
+    winograd: bool = False  # whether Winograd's algorithms could compute it
 
 
 _NAMES = {

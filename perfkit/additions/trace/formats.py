@@ -12,8 +12,7 @@ from perfkit.additions.trace import data
 from perfkit.errors import InvalidValue
 
 ADVICE = "Give a *.pt.trace.json[.gz] of the PyTorch profiler, or a folder or archive with one of each rank"
-ENOUGH = 1 << 16
-"""Bytes of a beginning that tell what a file is."""
+ENOUGH = 1 << 16  # bytes of a beginning that tell what a file is
 GZIP = b"\x1f\x8b"
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.ReadError)
 """What is raised where a packed file is cut off or damaged."""

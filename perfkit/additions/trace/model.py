@@ -114,8 +114,7 @@ class Analysis(Struct, frozen=True, kw_only=True):
     shows: list[str] = []
     """What is seen of the program: `training`, `inference`, `optimizer`, `graphs`, `compiled` …"""
     recorded_us: float = 0.0
-    steps_are: str = "marked"
-    """`marked`, `inferred`, or the `whole recording` counts as one."""
+    steps_are: str = "marked"  # `marked`, `inferred`, or the `whole recording` counts as one
     late_rank: int | None = None
     ranks: list[TraceRank] = []
     """With several files: one for each. The other figures are those of `device["ranks"][0]`."""

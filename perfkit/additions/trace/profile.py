@@ -30,8 +30,8 @@ _FORMATS = {
 
 _WORDS = data.table("words")["part"]
 _LOOKS = {
-    "kernel": style.COMPUTES, "memcpy": style.COPIES, "memset": Look("", style.GREY, "xx"),
-    "communication": Look("", style.VERMILLION, "\\\\"), "runtime": style.LAUNCHES._replace(hatch="--"),
+    "kernel": style.COMPUTES, "memcpy": style.COPIES, "memset": Look("", style.GREY, "++"),
+    "communication": style.EXCHANGES, "runtime": style.LAUNCHES._replace(hatch="--"),
     "dataloader": style.WAITS, "cpu_op": Look("", style.YELLOW, ".."), "other": Look("", "#bbbbbb"),
 }  # fmt: skip
 LOOKS = {part: look._replace(label=_WORDS[part]) for part, look in _LOOKS.items()}

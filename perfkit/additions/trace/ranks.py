@@ -35,8 +35,7 @@ class _Read(NamedTuple):
     path: Path
     analysis: Analysis
     collectives: list[str]
-    us_per_step: Any
-    """Of each collective; an array."""
+    us_per_step: Any  # of each collective; an array
 
 
 def read(path: Path, tell: Tell) -> Analysis:

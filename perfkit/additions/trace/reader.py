@@ -26,8 +26,7 @@ LONGEST_HEAD, LONGEST_EVENT = 64 * MIB, 8 * MIB
 _AFTER = MIB  # most text after the events that is looked at
 _Id = Annotated[int, msgspec.Meta(ge=-(1 << 62), lt=1 << 62)]
 _T = TypeVar("_T")
-Tell = Callable[[str, float], object]
-"""Called with what is being read, and the share that is done."""
+Tell = Callable[[str, float], object]  # called with what is being read, and the share that is done
 
 
 def find(name: str | Path) -> Path:
@@ -86,14 +85,12 @@ class Reader:
     def __init__(self, path: Path, opens: Callable[[], Any] | None, tell: Tell) -> None:
         self.path, self._tell = path, tell
         self._opens = opens or (lambda: path.open("rb"))
-        self.said: dict[str, Any] = {}
-        """What is before the events, or after them."""
+        self.said: dict[str, Any] = {}  # what is before the events, or after them
         self.dropped, self.truncated, self.documents = 0, False, 1
         """Events that are none, or impossible; whether the end is missing; 2 if a second document follows."""
         self.begin, self._share = b"", 0.0
         """How the file begins, unpacked."""
-        self._after: bytes | None = None
-        """What follows the list of events, once its end has been seen."""
+        self._after: bytes | None = None  # what follows the list of events, once its end has been seen
 
     def told(self, kind: type[_T], *names: str) -> _T | None:
         """What the file tells before or after its events, by the first of these names; None if malformed."""

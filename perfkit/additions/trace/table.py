@@ -46,19 +46,16 @@ class Trace:
         if not len(self.table):
             raise self.file.refusal()
         self.file.dropped += self._keep(_near(self.table))
-        self.repeated = self._keep(_distinct(self.table))
-        """Events that were in the file twice."""
+        self.repeated = self._keep(_distinct(self.table))  # events that were in the file twice
         del self.table.identity  # needed no more
         if len(self.rows(Kind.CPU_OP, *KERNELS, *COPIES)):  # then the profiler's span tells nothing more
             self._keep(self.table.kind != Kind.SPAN)
         table = self.table
-        self.start = int(table.start.min())
-        """Of the recording, in ns; times of the table count from it."""
+        self.start = int(table.start.min())  # of the recording, in ns; times of the table count from it
         self.devices = self.file.told(list[Device], "deviceProperties", "computeProperties")
         """The GPUs that are listed; None if there is no list."""
         self.world = self.file.told(World, "distributedInfo") or World()
-        self.simulated = self.file.told(dict[str, str], "simulated")
-        """The basis of a simulated trace."""
+        self.simulated = self.file.told(dict[str, str], "simulated")  # the basis of a simulated trace
         table.start -= self.start
         table.end -= self.start
         self.ops, self.calls = self.rows(Kind.CPU_OP), self.rows(Kind.RUNTIME)
@@ -254,12 +251,9 @@ class Steps(Spans):
     """Windows of steps, in order of time."""
 
     names: list[str]
-    are: str = "marked"
-    """`marked`, `inferred`, or the `whole recording` counts as one."""
-    source: str = ""
-    """From which marks they were inferred."""
-    behind: int = 0
-    """For how many ns of the first step the device was busy with earlier work."""
+    are: str = "marked"  # `marked`, `inferred`, or the `whole recording` counts as one
+    source: str = ""  # from which marks they were inferred
+    behind: int = 0  # for how many ns of the first step the device was busy with earlier work
 
 
 def _near(table: EventTable) -> npt.NDArray[np.bool_]:

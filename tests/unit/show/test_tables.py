@@ -70,3 +70,9 @@ def test_losses_are_over_samples_and_nan_is_told():
     first, *_ = tables.losses([lost, *runs]).rows
     assert [*map(str, first)] == ["baseline", "2.00", "NaN", "64"]
     assert tables.losses(SIM).note == "no losses were kept"
+
+
+def test_a_measured_ladder_says_why_its_rates_do_not_divide_to_its_ratios():
+    """A stage and what was kept before it were measured together, and their rates hold for all of their rounds."""
+    assert "ratios come from common rounds" in tables.ladder(recordings.find("cpu-quick")).note
+    assert "common rounds" not in tables.ladder(SIM).note

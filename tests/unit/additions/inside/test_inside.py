@@ -69,6 +69,18 @@ def test_a_clean_step_has_none_and_neither_has_a_loader():
     assert not detected
 
 
+@pytest.mark.parametrize(
+    ("requires_grad", "calls"), [(False, ["__getitem__"]), (True, ["__getitem__", "backward of __getitem__"])]
+)
+def test_a_mask_waits_again_in_backward_if_there_is_one(requires_grad, calls):
+    """There the gradient is written where the mask is true, which is looked for by nonzero again."""
+    values = torch.arange(4.0, requires_grad=requires_grad)
+    with perfkit.detect_syncs() as places:
+        values[values.detach() > 1]
+    assert [(place.call, place.count) for place in places] == [(call, 1) for call in calls]
+    assert len({place.where for place in places}) == 1, "both are that line's"
+
+
 def test_the_detector_does_not_wait_itself(monkeypatch):
     """To format a tensor is to read it: on a GPU that waits for it."""
     monkeypatch.setattr(torch._tensor_str, "_str", lambda *_, **__: pytest.fail("a tensor was read"))

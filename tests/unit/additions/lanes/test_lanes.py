@@ -13,12 +13,13 @@ import msgspec
 import pytest
 import torch
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Rectangle
 from torch.utils.data import DataLoader, Dataset
 
 from perfkit import machine
 from perfkit.additions import pipeline
-from perfkit.additions.lanes import panel, sides, stamps, step
+from perfkit.additions.lanes import figures, panel, sides, stamps, step
 from perfkit.additions.lanes.figures import KINDS, Bar, DrawnSide, Lanes
 from perfkit.additions.trace.profile import LOOKS
 from perfkit.errors import InvalidValue
@@ -138,8 +139,61 @@ def test_only_a_host_that_waits_for_data_or_a_copy_waits_and_one_before_a_full_q
             events.append({**copy, "name": memory, "args": {"correlation": at}})
     (tmp_path / "a.json").write_text(json.dumps(events))
     host = sides.of_trace(tmp_path / "a.json", "one").rows["host"]
-    found = sorted((round(bar.start_ms * 1e3), bar.kind) for bar in host)
-    assert found == [(10, "wait"), (40, "ahead"), (70, "ahead"), (130, "wait"), (170, "wait")]
+    found = sorted((round(bar.start_ms * 1e3), bar.kind, bar.awaited) for bar in host)
+    assert found == [
+        (10, "wait", "copy"), (40, "ahead", ""), (70, "ahead", ""), (130, "wait", ""), (170, "wait", ""),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "awaited"), [
+    ("aten::_amp_foreach_non_finite_check_and_unscale_", "scaler"), ("aten::sum", ""),
+])  # fmt: skip
+def test_a_value_that_is_read_right_after_gradients_were_checked_is_the_scalers(before, awaited, tmp_path):
+    step = {"ph": "X", "pid": 1, "tid": 1, "cat": "user_annotation", "dur": 100}
+    events = [{**step, "name": f"ProfilerStep#{at}", "ts": 100 * at} for at in range(3)]
+    op = {"ph": "X", "pid": 1, "tid": 1, "cat": "cpu_op"}
+    events += [
+        {**op, "name": before, "ts": 110, "dur": 5},
+        {**op, "name": "aten::item", "ts": 120, "dur": 30},
+    ]
+    events.append({**op, "name": "aten::_local_scalar_dense", "ts": 121, "dur": 28})
+    call = {"ph": "X", "pid": 1, "tid": 1, "cat": "cuda_runtime", "dur": 25, "args": {"correlation": 1}}
+    events.append({**call, "name": "cudaStreamSynchronize", "ts": 122})
+    (tmp_path / "a.json").write_text(json.dumps(events))
+    (bar,) = sides.of_trace(tmp_path / "a.json", "one").rows["host"]
+    assert (bar.kind, bar.awaited) == ("wait", awaited)
+
+
+def texts(picture):
+    """What is written into a picture, and where."""
+    picture.draw().canvas.draw()
+    return {text.get_text(): text for text in picture.draw().axes[0].texts}
+
+
+def test_what_is_waited_for_is_written_where_there_is_room():
+    host = [Bar(0, 6, "wait", 0, awaited="copy"), Bar(6, 6.5, "wait", 1, awaited="copy")]
+    host.append(Bar(7, 12, "wait", awaited="scaler"))
+    written = texts(Lanes([DrawnSide(title="one", step_ms=6, rows={"host": host})]))
+    assert written.keys() >= {"0 copy", "1", "scaler"} and "1 copy" not in written
+
+
+def test_numbers_of_many_workers_do_not_pile_up():
+    loads = [Bar(0, 20, "load", number, lane=number) for number in range(8)]
+    written = texts(Lanes([DrawnSide(title="one", step_ms=10, rows={"worker": loads})]))
+    assert {text for text in written if text.isdigit()} == {"0", "4"}
+
+
+@pytest.mark.parametrize("gap", [(0.0, 1.0), (0.0, 4.0), (18.0, 20.0)])
+def test_the_note_about_a_gap_never_covers_the_names_of_the_rows(gap):
+    drawing = Drawing((style.WIDTH, 3))
+    axes = drawing.add_subplot()
+    axes.set_xlim(0, 20)
+    axes.set_yticks([1], ["kernels"])
+    with style.theme():
+        figures._arrow(axes, ("kernels 25.2 → 23.1 ms for 32 samples", gap), 1)
+        note = axes.texts[-1].get_window_extent(drawing.canvas.get_renderer())
+    frame = axes.get_window_extent()
+    assert frame.x0 - 3 <= note.x0 and note.x1 <= frame.x1 + 3
 
 
 def test_the_two_steps_that_are_shown_are_those_nearest_to_what_was_compared():
@@ -179,7 +233,10 @@ def test_a_picture_is_svg_with_its_numbers_in_words():
 def test_one_palette_is_used_by_lanes_bars_timelines_and_the_pipeline():
     page = (Path(pipeline.__file__).parent / "pipeline.html").read_text(encoding="utf-8")
     found = json.loads(re.search(r"const KINDS = (\{.*?\})", page)[1])
-    assert found == {kind: look.colour for kind, look in KINDS.items()}
+    of_one_rank = {kind: look.colour for kind, look in KINDS.items() if kind not in ("own", "exchange")}
+    assert found == of_one_rank
+    assert LOOKS["communication"].colour == KINDS["exchange"].colour
+    assert len({(look.colour, look.hatch) for look in KINDS.values()}) == len(KINDS)
     assert (
         LOOKS["kernel"].colour == KINDS["compute"].colour and LOOKS["memcpy"].colour == KINDS["copy"].colour
     )
@@ -227,6 +284,24 @@ def test_runs_of_a_recording_have_its_picture_and_others_are_measured_once(monke
     assert panel.of_runs(several, here, Progress()) is None
 
 
+def test_the_ceiling_of_a_measured_run_is_the_one_that_its_sentence_and_table_have(monkeypatch):
+    first, second = [run for run in recordings.find("cpu-quick") if run.ceiling_samples_per_s][:2]
+    none = msgspec.structs.replace(second, raw=msgspec.structs.replace(second.raw, ceiling_samples_per_s=[]))
+    own = msgspec.structs.replace(two().sides[0], ceiling_ms=7.0)
+    monkeypatch.setattr(panel, "_looked", lambda source, recipe, title, run: own)
+    drawn = [side.ceiling_ms for side in panel.of_measured([first, none], types.SimpleNamespace()).sides]
+    assert drawn == [pytest.approx(1e3 * first.samples_per_step / first.ceiling_samples_per_s), 7.0]
+
+
+@pytest.mark.usefixtures("data_dir")
+def test_an_older_picture_has_the_ceiling_of_its_run_as_well():
+    runs = recordings.find("cpu-quick")
+    shown = panel.of_runs(runs[:1], planning.plan(device="recorded:cpu-quick")).drawn()
+    dashed = [line for line in shown.axes[0].collections if line.get_linestyle()[0][1]]
+    ceiling_ms = 1e3 * runs[0].samples_per_step / runs[0].ceiling_samples_per_s
+    assert [line.get_segments()[0][0][0] for line in dashed] == [pytest.approx(2 * ceiling_ms)]
+
+
 @pytest.mark.parametrize("which", [{}, {key: {} for key in "abc"}])
 def test_one_side_or_two_are_drawn(which):
     with pytest.raises(InvalidValue, match="before and after"):
@@ -241,6 +316,14 @@ def test_rows_with_names_of_their_own_such_as_ranks_are_drawn_and_no_gap_is_clai
     assert [side.shown for side in picture.sides] == [["rank 0", "rank 1"]] * 2
     assert picture.closed is None and picture.alt == "late: 20 ms a step; mended: 1 ms a step"
     assert len(picture.draw().axes[0].get_yticks()) == 4
+
+
+def test_own_code_and_exchanges_between_ranks_have_names_of_their_own():
+    bars = [(0.0, 4.0, "own"), (4.0, 6.0, "exchange"), (6.0, 9.0, "compute")]
+    (axes,) = panel.made({"one": {"rank 0": bars}}, None, {}, Progress()).draw().axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "own code", "exchanges", "computes",
+    ]  # fmt: skip
 
 
 def test_an_unknown_picture_is_answered_with_those_that_there_are():
@@ -274,10 +357,15 @@ def test_steady_steps_are_repeated_up_to_the_end_of_the_other_side():
     assert max(ends) == pytest.approx(50.0), "two and a half times its two steps"
 
 
-@pytest.mark.parametrize(("ceiling_ms", "is_drawn"), [(0.5, True), (3.0, False), (None, False)])
-def test_a_cached_batch_that_came_out_slower_than_its_loop_is_no_ceiling(ceiling_ms, is_drawn):
+@pytest.mark.parametrize(
+    ("ceiling_ms", "step_ms", "is_drawn"),
+    [(0.5, 1.0, True), (3.0, 1.0, False), (None, 1.0, False), (1.03, 2.0, True), (1.4, 2.0, False)],
+)
+def test_a_cached_batch_that_took_longer_than_its_loop_or_than_what_it_computes_is_no_ceiling(
+    ceiling_ms, step_ms, is_drawn
+):
     rows = {"kernels": [Bar(0.0, 1.0, "compute", 1)]}
-    side = DrawnSide(title="one", step_ms=1.0, rows=rows, steps=1, ceiling_ms=ceiling_ms)
+    side = DrawnSide(title="one", step_ms=step_ms, rows=rows, steps=1, ceiling_ms=ceiling_ms)
     (ax,) = Lanes([side]).draw().axes
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
     assert ("ceiling: a cached batch" in labels) == is_drawn

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from perfkit.additions.my_train import panel, steps
-from perfkit.additions.referee.verdict import Match
+from perfkit.additions.referee.verdict import MORE_ROUNDS, Match
 from perfkit.errors import InvalidValue
+from perfkit.machine import devices
 from perfkit.notebook import my_train
 from perfkit.results.comparison import Comparison
 from perfkit.show.document import Code, find
@@ -23,6 +24,7 @@ def compared(tmp_path, data_dir, monkeypatch):
     before, after = session()[:2]
 
     def compare(a, b, plan, progress):
+        asked.budget_s = plan.rule.budget_s
         sources = plan.source.keywords
         texts = [
             dict(launch.replaced)[asked.file.resolve()].decode()
@@ -34,7 +36,9 @@ def compared(tmp_path, data_dir, monkeypatch):
     def verdict(match, result, precision):
         asked.allowed = match.allowed
         return SimpleNamespace(
-            outcome=asked.outcome, reason="so it is", sections=lambda result: ["proof", "verdict"]
+            outcome=asked.outcome,
+            reason=f"so it is: {MORE_ROUNDS}",
+            sections=lambda result: ["proof", "verdict"],
         )
 
     monkeypatch.setattr(panel, "compare", compare)
@@ -96,6 +100,45 @@ def test_what_is_not_faster_is_kept_only_if_the_learner_says_so_and_what_trains_
     shown = my_train(keep=keep, allow=["losses"])
     assert len(shown.found) == len(steps.load()) == kept and compared.allowed == {"losses"}
     assert ("It is not kept" in repr(shown)) is (kept == 1)
+    assert ("Nothing is kept yet" in repr(shown)) is (kept == 1)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "old", "new", "is_measured"),
+    [
+        ([], "drop_last=True)", "drop_last=True, pin_memory=device == 'cuda')", False),
+        ([], ".to(device), labels.to(device)", ".to(device, non_blocking=True), labels.to(device)", False),
+        (["T4"], "drop_last=True)", "drop_last=True, pin_memory=True)", True),
+        ([], "drop_last=True)", "drop_last=True, pin_memory=True, num_workers=1)", True),
+        ([], "drop_last=True)", "drop_last=True", True),
+    ],
+)
+def test_an_edit_that_cannot_act_here_is_kept_and_not_measured(
+    gpus, old, new, is_measured, compared, monkeypatch
+):
+    """Of two equal programs, a measurement shows noise: nobody is told to undo a line because of that."""
+    monkeypatch.setattr(devices, "accelerators", lambda: devices.Found(cuda=gpus))
+    my_train()
+    edit(compared.file, old, new)
+    shown = my_train()
+    assert len(compared.sides) == is_measured and len(shown.found) == 2
+    assert ("n/a: this edit changes nothing on a CPU" in repr(shown)) is not is_measured
+    if not is_measured:
+        assert shown.found[-1].gain is None and "undo" not in repr(shown)
+        assert "Your turn" in repr(my_train()), "the next edit is compared with it"
+        edit(compared.file, "lr=0.05", "lr=0.06")
+        my_train()
+        assert new in compared.sides[-1][0][1]
+
+
+def test_more_time_is_asked_for_in_words_of_a_notebook(compared):
+    my_train()
+    edit(compared.file, "lr=0.05", "lr=0.06")
+    usual = repr(my_train())
+    assert f"pk.my_train(budget_s={2 * max(60, compared.budget_s):.0f})" in usual and "--budget" not in usual
+    edit(compared.file, "lr=0.06", "lr=0.07")
+    shown = my_train(budget_s=200)
+    assert compared.budget_s == 200 and "pk.my_train(budget_s=400)" in repr(shown)
 
 
 def test_who_joins_late_gets_the_file_of_a_chapter_and_loses_nothing(compared):

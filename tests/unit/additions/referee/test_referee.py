@@ -14,6 +14,7 @@ from perfkit.recipe import Recipe
 from perfkit.results.comparison import Comparison
 from perfkit.results.rounds import Pairing
 from perfkit.results.run import Run
+from perfkit.results.schema import Raw
 from perfkit.results.stats import Spread
 from perfkit.studies.sources import Progress
 
@@ -47,6 +48,18 @@ def comparison(speed=1, losses=1.0, passes=STEPS, scatter=0, disturbed=0.0, roun
     about = {"against": "a", "role": "previous", "interleaved": True, "spread": Spread(0.005, 20)}
     pairing = Pairing(rates, [100.0] * rounds, [disturbed] * rounds, **about)
     return Comparison(run("a", 16, 1.0), run("b", 32, losses), pairing)
+
+
+def measured(result):
+    """The same of one script, with the rates of its rounds."""
+    rates = result.pairing.other_samples_per_s, result.pairing.own_samples_per_s
+    runs = [
+        msgspec.structs.replace(
+            run, script="t.py", title=title, samples_per_step=16, raw=Raw(block_samples_per_s=each)
+        )
+        for run, title, each in zip((result.a, result.b), ("before", "now"), rates, strict=True)
+    ]
+    return Comparison(*runs, result.pairing)
 
 
 def but(**changes):
@@ -163,8 +176,27 @@ def test_what_is_shown_has_one_verdict():
 
 def test_memory_of_all_processes_is_shown_of_both():
     given = verdict(old=but(memory=2_000_000_000), new=but(memory=500_000_000))
-    rows = run_table(given.observed, is_whole=False).rows
+    rows = run_table(given.observed, comparison(), is_whole=False).rows
     assert ["memory of all processes", "2.00 GB", "500 MB"] in [[*row] for row in rows]
+
+
+def test_steps_in_the_table_divide_to_the_ratio_and_the_rest_is_as_it_was_seen():
+    """Disturbed rounds count less in both; the steps that were looked at are of one life of the processes."""
+    result = measured(comparison(1.3, scatter=0.2))
+    run = {"steps": 9.0, "evaluation": 0.4}
+    old, new = but(run=run, run_steps=40), but(run=run | {"steps": 8.9}, run_steps=40)
+    rows = {name: cells for name, *cells in run_table({"a": old, "b": new}, result, is_whole=False).rows}
+    a, b = (float(text.partition(" ")[0]) for text in rows["steps"])
+    assert a / b == pytest.approx(result.ratio.ratio, rel=0.01) and rows["evaluation"] == ["10.0 ms"] * 2
+    whole = run_table({"a": old, "b": new}, result, is_whole=True)
+    assert whole.rows[0] == ["steps", "9.00 s", "8.90 s"]
+
+
+def test_sides_of_one_script_are_headed_by_what_they_are_and_two_files_are_a_and_b():
+    both, one, two = {"a": PLAIN, "b": PLAIN}, measured(comparison()), comparison()
+    assert one.a.script == one.b.script and two.a.script != two.b.script
+    assert [*run_table(both, one, is_whole=False).columns] == ["for each step", "before", "now"]
+    assert [*run_table(both, two, is_whole=True).columns] == ["the whole run", "A", "B"]
 
 
 def test_smaller_batches_come_through_fewer_epochs_in_as_many_steps():

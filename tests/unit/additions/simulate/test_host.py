@@ -1,8 +1,10 @@
 """The virtual machine: streams, the loader, links, and the error that comes with it."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
+from msgspec import structs
 
 from perfkit.additions.simulate import host
 from perfkit.additions.simulate.costs import GPUS
@@ -11,6 +13,7 @@ from perfkit.additions.simulate.prediction import Prediction
 from perfkit.additions.simulate.step import Copy, Fetch, OperatorCall, Wait, Work
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
+from tests.unit.additions.simulate import plans
 
 HOST = Host(name="test", processors=4, cores=4, fetch_ms=1.0, pageable_gbs=1.0, operator_s=0.0, launch_s=0.0)
 
@@ -80,6 +83,15 @@ def test_more_workers_than_cores_do_not_load_faster():
 
 def test_an_ideal_host_takes_the_kernels_time():
     assert outcome(IDEAL).step_s == pytest.approx(20e-3)
+
+
+def test_an_operator_takes_as_long_on_an_ideal_host_as_on_its_own():
+    """Else the ceiling of a loop that waits for its host would be above what the host can launch."""
+    own = plans.prediction()
+    slow = dataclasses.replace(own, host=structs.replace(ARTICLE, operator_s=1.0))
+    operators = sum(isinstance(event, OperatorCall) for event, _ in slow.actions)
+    assert slow.outcome(IDEAL).step_s == pytest.approx(operators, rel=0.01)
+    assert own.outcome(IDEAL) == own.outcome()
 
 
 def test_hosts_by_name_and_by_numbers():
