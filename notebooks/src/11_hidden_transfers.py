@@ -154,7 +154,8 @@ def timed(device, reads, steps=30, fetch_s=0.009):
         device.launch()
         if reads:
             device.item()
-        host += [(begin, fetched, "load", step), (fetched, time.perf_counter(), "wait", step)]
+        host.append((begin, fetched, "load", step))
+        host.append((fetched, time.perf_counter(), "wait", step, 0, "loss"))
     device.item()
     return (time.perf_counter() - start) / steps, host
 
