@@ -161,11 +161,12 @@ class Panel(Sectioned):
         with self._turn:
             if self.is_busy:
                 return None
+            self._output = output
             self.job = Job(act, before.request if before else self.plan, self._observe, before)
             return self.job
 
     def _make_ready(self, output: CellOutput) -> None:
-        """Disables every input, and chooses the place of the result."""
+        """Disables every input, and takes away the result next to the controls if there is another place."""
         for widget in self._inputs:
             widget.disabled = True
         self._stop.disabled = False
@@ -174,7 +175,6 @@ class Panel(Sectioned):
             self.status.say("starting …; Runtime > Interrupt execution stops it")
         if output is not self._with_controls:
             self._with_controls.show(())
-        self._output = output
 
     def _observe(self, job: Job, run: Run | None) -> None:
         if run:

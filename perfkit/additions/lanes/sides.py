@@ -75,7 +75,7 @@ def _blocked(trace: Trace, start: int, end: int) -> list[Bar]:
     only_queue = np.setdiff1d(trace.matching(trace.calls, "Launch|MemcpyAsync"), with_copy)
     is_ahead = is_long & np.isin(trace.calls, only_queue)
     awaited = _awaited(trace)
-    long = list[tuple[str, str, int, int]]()
+    long = list[tuple[str, str, float, float]]()
     for of in np.unique(awaited).tolist():
         chosen = is_long & ~is_ahead & (awaited == of)
         long += [("wait", of, *span) for span in merge(calls.start[chosen], calls.end[chosen], least).pairs()]

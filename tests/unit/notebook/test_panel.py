@@ -60,6 +60,32 @@ def test_a_panel_that_no_cell_has_displayed_appears_below_the_cell_that_runs_it(
     assert len(views) == 1
 
 
+class Place:
+    """In the place of a cell's output: notes what it was told to show."""
+
+    def __init__(self):
+        self.said = []
+
+    def show(self, contents):
+        self.said.append("a result" if contents else "nothing")
+
+    def line(self, now):
+        self.said.append(now.describe())
+
+
+def test_the_result_of_a_cell_stays_while_the_next_one_measures(monkeypatch):
+    FakeStudy(monkeypatch)
+    panel = pk.LadderPanel(["data_loading"])
+    first, second = Place(), Place()
+    places = iter([first, second])
+    monkeypatch.setattr(panel, "_place", lambda: next(places))
+    panel.run()
+    assert first.said[0] == "starting …" and first.said[-1] == "a result"
+    said = [*first.said]
+    panel.run()
+    assert first.said == said and second.said[0] == "starting …" and second.said[-1] == "a result"
+
+
 def test_whoever_reads_done_finds_every_button_usable(monkeypatch):
     FakeStudy(monkeypatch)
     panel = pk.StagePanel("data_loading")

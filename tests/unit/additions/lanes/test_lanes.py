@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Rectangle
@@ -186,12 +187,13 @@ def test_numbers_of_many_workers_do_not_pile_up():
 @pytest.mark.parametrize("gap", [(0.0, 1.0), (0.0, 4.0), (18.0, 20.0)])
 def test_the_note_about_a_gap_never_covers_the_names_of_the_rows(gap):
     drawing = Drawing((style.WIDTH, 3))
+    renderer = FigureCanvasAgg(drawing).get_renderer()
     axes = drawing.add_subplot()
     axes.set_xlim(0, 20)
     axes.set_yticks([1], ["kernels"])
     with style.theme():
         figures._arrow(axes, ("kernels 25.2 → 23.1 ms for 32 samples", gap), 1)
-        note = axes.texts[-1].get_window_extent(drawing.canvas.get_renderer())
+        note = axes.texts[-1].get_window_extent(renderer)
     frame = axes.get_window_extent()
     assert frame.x0 - 3 <= note.x0 and note.x1 <= frame.x1 + 3
 

@@ -72,7 +72,7 @@ def test_an_edit_after_which_the_losses_differ_is_shown_and_not_offered_as_a_fil
         click(panel, "Run")
         click(panel, "Patch")
         assert ("perfkit.diff" in panel._save.value) == is_offered
-        assert ("with these switches the losses differ" in repr(panel.sections())) != is_offered
+        assert ("no file to save: the losses differ" in repr(panel.sections())) != is_offered
     panel.set(workers=0, channels_last=True)
     click(panel, "Patch")
     assert "perfkit.diff" in panel._save.value, "nothing is known of these"
