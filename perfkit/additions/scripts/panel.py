@@ -98,13 +98,7 @@ class ScriptPanel(Panel):
 
     def _patch(self, job: Job) -> None:
         make = registry.load("perfkit.additions.patch.edits:make")
-        settings, result = self._settings(), self._result
-        edit = make(self.launch, settings, job.progress)
+        edit = make(self.launch, self._settings(), job.progress)
         diff = edit.diff()
         self._save.value = download(diff, "perfkit.diff")
         self._edit = [Code(diff or "No line of the script has to change.", "diff"), *edit.notes()]
-        if result and settings == self._sides[1].changes:
-            losses = study.losses(result.a, result.b)
-            if not losses.ok:
-                self._save.value = ""
-                self._edit.insert(0, Notice(f"There is no file to save: the losses {losses.evidence}."))
