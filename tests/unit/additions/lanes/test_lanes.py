@@ -142,8 +142,12 @@ def test_only_a_host_that_waits_for_data_or_a_copy_waits_and_one_before_a_full_q
     host = sides.of_trace(tmp_path / "a.json", "one").rows["host"]
     found = sorted((round(bar.start_ms * 1e3), bar.kind, bar.awaited) for bar in host)
     assert found == [
-        (10, "wait", "copy"), (40, "ahead", ""), (70, "ahead", ""), (130, "wait", ""), (170, "wait", ""),
-    ]  # fmt: skip
+        (10, "wait", "copy"),
+        (40, "ahead", ""),
+        (70, "ahead", ""),
+        (130, "wait", ""),
+        (170, "wait", ""),
+    ]
 
 
 @pytest.mark.parametrize(("before", "awaited"), [
@@ -324,8 +328,10 @@ def test_own_code_and_exchanges_between_ranks_have_names_of_their_own():
     bars = [(0.0, 4.0, "own"), (4.0, 6.0, "exchange"), (6.0, 9.0, "compute")]
     (axes,) = panel.made({"one": {"rank 0": bars}}, None, {}, Progress()).draw().axes
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
-        "own code", "exchanges", "computes",
-    ]  # fmt: skip
+        "own code",
+        "exchanges",
+        "computes",
+    ]
 
 
 def test_an_unknown_picture_is_answered_with_those_that_there_are():
