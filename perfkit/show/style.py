@@ -73,8 +73,6 @@ AHEAD = Look("is ahead", GREY)
 LAUNCHES = Look("launches", SKY)
 COPIES = Look("copies", PURPLE)
 COMPUTES = Look("computes", BLUE)
-OWN = Look("own code", YELLOW, "..")
-EXCHANGES = Look("exchanges", VERMILLION, "xx")
 """The parts of a step, in every picture of one: lanes, bars, timelines, and the page of a pipeline."""
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from perfkit.additions.intervals import merge
 from perfkit.results.stats import Ratio
 from perfkit.show import style
-from perfkit.show.style import Figure
+from perfkit.show.style import Figure, Look
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -25,8 +25,8 @@ KINDS = {
     "ahead": style.AHEAD,
     "copy": style.COPIES,
     "compute": style.COMPUTES,
-    "own": style.OWN,
-    "exchange": style.EXCHANGES,
+    "own": Look("own code", style.YELLOW, ".."),
+    "exchange": Look("exchanges", style.VERMILLION, "xx"),
 }
 """What a bar shows."""
 _OFF = 0.05  # how far two steps may be from the interval of many, or from a ceiling

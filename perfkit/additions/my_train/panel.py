@@ -22,11 +22,8 @@ from perfkit.workloads.files import photo_folder
 
 _HOW = "Open it (a double click in the file browser), change a line, save it, and run this cell again."
 _NO_COPIES = (
-    "Verdict: n/a: this edit changes nothing on a CPU, where no batch is copied to a device. "
-    "So it is kept, and not measured."
+    "Verdict: n/a: a CPU copies no batches, so the edit changes nothing. It is kept, and not measured."
 )
-
-_NOT_KEPT = "It is not kept: undo the line, build on it, or call `pk.my_train(keep=True)`."
 
 
 def my_train(
@@ -124,6 +121,6 @@ def _compared(
         versions = [first, *later, Version(now.text, now.switches, what, result.ratio)]
         steps.save(versions)
     elif not whole:
-        contents.append(_NOT_KEPT)
+        contents.append("It is not kept: undo the line, build on it, or call `pk.my_train(keep=True)`.")
     contents += steps.chart(versions), Section("Details", verdict.sections(result)[:-1], folded=True)
     return versions, contents

@@ -31,7 +31,7 @@ _FORMATS = {
 _WORDS = data.table("words")["part"]
 _LOOKS = {
     "kernel": style.COMPUTES, "memcpy": style.COPIES, "memset": Look("", style.GREY, "++"),
-    "communication": style.EXCHANGES, "runtime": style.LAUNCHES._replace(hatch="--"),
+    "communication": Look("", style.VERMILLION, "xx"), "runtime": style.LAUNCHES._replace(hatch="--"),
     "dataloader": style.WAITS, "cpu_op": Look("", style.YELLOW, ".."), "other": Look("", "#bbbbbb"),
 }  # fmt: skip
 LOOKS = {part: look._replace(label=_WORDS[part]) for part, look in _LOOKS.items()}

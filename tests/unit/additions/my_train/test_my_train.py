@@ -123,7 +123,7 @@ def test_an_edit_that_cannot_act_here_is_kept_and_not_measured(
     edit(compared.file, old, new)
     shown = my_train()
     assert len(compared.sides) == is_measured and len(shown.found) == 2
-    assert ("n/a: this edit changes nothing on a CPU" in repr(shown)) is not is_measured
+    assert ("n/a: a CPU copies no batches" in repr(shown)) is not is_measured
     if not is_measured:
         assert shown.found[-1].gain is None and "undo" not in repr(shown)
         assert "Your turn" in repr(my_train()), "the next edit is compared with it"
