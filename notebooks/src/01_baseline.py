@@ -60,7 +60,7 @@ mine.table("Mean step")
 #
 # ## The walk-through's V100, simulated
 #
-# The walk-through started at 80 ms a step, 400 samples/s, with the GPU busy 31.65% of the time. The profiler's summary did not blame the loader, whose time it booked under "CPU Exec" and "Other", and it merged three steps into one of 240 ms. So trust the timeline, in Perfetto (the plugin for TensorBoard is deprecated). The simulation gets 70 ms:
+# The walk-through started at 80 ms a step, 400 samples/s, with the GPU busy 31.65% of the time. The profiler's summary did not blame the loader, whose time it booked under "CPU Exec" and "Other", and it merged three steps into one of 240 ms. So trust the timeline, in Perfetto (the plugin for TensorBoard is deprecated). The simulation gets 72 ms:
 
 # %%
 pk.recording("sim-v100", "baseline")

@@ -54,7 +54,7 @@ def test_the_bottleneck_moves(predicted):
     """What the page teaches: AMP and compiling gain nothing while the loader decides, and much later."""
     first, later = predicted.found["000000"].next, predicted.found["110100"].next
     amp, compiled = "000010", "000001"
-    assert first[amp][0] < 1 and first[compiled][0] < 1.02
+    assert first[amp][0] < 1 and first[compiled][0] < 1.03  # which saves launches as well
     assert later["110110"][0] > 1.3
 
 

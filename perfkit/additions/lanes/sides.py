@@ -94,16 +94,13 @@ def _blocked(trace: Trace, start: int, end: int) -> list[Bar]:
 
 
 def _awaited(trace: Trace) -> Any:
-    """What each call of the runtime waits for, if it waits: `copy`, `scaler`, or empty where it is not known.
-
-    The scaler reads whether a gradient overflowed, right after the operator that looks for that.
-    """
+    """What each call of the runtime waits for, if it waits: `copy`, `scaler`, or empty where it is not known."""
     calls, awaited = trace.calls, np.full(len(trace.calls), "", "U6")
     awaited[np.isin(calls, trace.launch[trace.matching(trace.device, "Pageable -> Device")])] = "copy"
     reads = trace.matching(trace.ops, "::(item|_local_scalar_dense)$")
-    checks = trace.matching(trace.ops, "_amp_foreach_non_finite_check")
+    checks = trace.matching(trace.ops, "_amp_foreach_non_finite_check")  # after which the scaler reads
     begins = np.sort(trace.table.start[np.setdiff1d(trace.ops, reads)])
-    before = np.searchsorted(begins, trace.table.start[calls])  # operators that are no reads
+    before = np.searchsorted(begins, trace.table.start[calls])  # operators that do not read
     after_check = np.searchsorted(begins, trace.table.start[checks], side="right")
     awaited[np.isin(trace.op[calls], reads) & np.isin(before, after_check)] = "scaler"
     return awaited

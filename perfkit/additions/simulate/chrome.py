@@ -94,9 +94,11 @@ def _spans(bars: Sequence[HostBar], loader: str) -> Iterator[Json]:
 
 def _workers(bars: Sequence[HostBar], workers: int) -> Iterator[Json]:
     """What each worker loads, a batch for each step: for pictures of lanes, no reader of profiles."""
+    begin = min(bar.start for bar in bars if bar.what == "step")
     for batch, bar in enumerate(bar for bar in bars if bar.what == "worker"):
-        span = _span(bar, "loader_worker", f"batch {batch}", {})
-        yield span | {"tid": _WORKER + batch % workers}
+        if bar.end > begin:  # else it was loaded long before these steps
+            span = _span(bar, "loader_worker", f"batch {batch}", {})
+            yield span | {"tid": _WORKER + batch % workers}
 
 
 def _call(bar: HostBar) -> str:

@@ -50,7 +50,7 @@ ARTICLE = Host(
     fetch_ms=1.85,  # a trace of the same loader beside a V100-DGX: 59.3 ms for 32 samples
     pageable_gbs=2.0,  # the article: 10 of 37 ms are the copy of 32 x 3 x 224 x 224 floats (19.3 MB)
     link_gbs=12.0,  # PCIe 3 x16
-    # A profile of ResNet-50 beside another V100 (HolisticTraceAnalysis, tests/data): an operator of one short
+    # A profile of ResNet-50 with another V100 (HolisticTraceAnalysis, tests/data): an operator of one short
     # kernel, from its start to that of the next one, takes 19 to 24 us with its launch, a convolution 60.
     operator_s=15e-6,
     launch_s=5e-6,

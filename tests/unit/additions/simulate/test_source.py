@@ -1,10 +1,14 @@
 """`sim:NAME` as a source of runs: other workloads, refusals, reports and traces."""
 
+import dataclasses
+import json
+
 import pytest
 from msgspec.structs import replace
 
 from perfkit.additions.simulate import chrome
 from perfkit.additions.simulate.costs import constants, error_table
+from perfkit.additions.simulate.host import ARTICLE
 from perfkit.additions.trace.analysis import analyse
 from perfkit.errors import InvalidValue
 from perfkit.recipe import Recipe
@@ -68,3 +72,15 @@ def test_a_trace_reads_like_a_real_one_and_says_what_it_is(tmp_path):
     assert len(analysis.steps) == 3
     assert analysis.device["simulated"]
     assert sum(analysis.mean_us.values()) == pytest.approx(1e6 * outcome.step_s, rel=0.05)
+
+
+def test_a_trace_has_no_batch_that_was_loaded_long_before_its_steps(tmp_path):
+    """Workers that are far ahead would make the recording as long as they are ahead."""
+    step = dataclasses.replace(prediction(workers=2), host=ARTICLE, fetch_s=1e-6)
+    outcome = step.outcome(noted=3)
+    chrome.write(tmp_path / "step.json", step, outcome)
+    events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+    begin = min(event["ts"] for event in events if event.get("name", "").startswith("ProfilerStep"))
+    loads = [event for event in events if event.get("cat") == "loader_worker"]
+    assert len([bar for bar in outcome.bars if bar.what == "worker"]) > len(loads)
+    assert all(event["ts"] + event["dur"] >= begin for event in loads)
