@@ -94,7 +94,7 @@ def _blocked(trace: Trace, start: int, end: int) -> list[Bar]:
 
 
 def _awaited(trace: Trace) -> Any:
-    """What each call of the runtime waits for, if it waits: `copy`, `scaler`, or empty where it is not known."""
+    """What each call of the runtime waits for, if it waits: `copy`, `scaler`, or nothing that is known."""
     calls, awaited = trace.calls, np.full(len(trace.calls), "", "U6")
     awaited[np.isin(calls, trace.launch[trace.matching(trace.device, "Pageable -> Device")])] = "copy"
     reads = trace.matching(trace.ops, "::(item|_local_scalar_dense)$")
