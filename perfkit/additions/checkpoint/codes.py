@@ -57,8 +57,7 @@ class Entry(NamedTuple):
     name: str
     chapter: str = ""
     ratio: str = ""
-    fault: str = ""
-    """Why its code does not count; empty if it does."""
+    fault: str = ""  # why its code does not count; empty if it does
 
 
 def verify(lines: Iterable[str]) -> Iterator[Entry]:

@@ -27,8 +27,7 @@ class HealthCheck:
     name: str
     detail: str
     remedy: str = ""
-    blocking: bool = False
-    """Whether nothing can be measured before it is fixed."""
+    blocking: bool = False  # whether nothing can be measured before it is fixed
 
     @property
     def status(self) -> Literal["green", "amber", "red"]:

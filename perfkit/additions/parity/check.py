@@ -32,8 +32,7 @@ DATA_TOLERANCE = 0.18
 """RMSE of inputs / their standard deviation: photos differ by up to 0.17 if scaled, from 0.21 if shifted."""
 BY_INDEX = ". A data set that augments at random must draw from the sample's index, not the order"
 
-Pair = tuple[torch.Tensor, torch.Tensor]
-"""Inputs and targets on the host, as a model got them."""
+Pair = tuple[torch.Tensor, torch.Tensor]  # inputs and targets on the host, as a model got them
 
 
 class CheckedSide:

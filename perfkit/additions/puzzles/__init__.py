@@ -20,10 +20,8 @@ class PuzzleVerdict(msgspec.Struct, frozen=True):
     """What the checks of a puzzle say of an answer."""
 
     right: bool
-    sentence: str
-    """Which mistake it is, if it is not right."""
-    proofs: list[str] = []
-    """What was seen of a right answer."""
+    sentence: str  # which mistake it is, if it is not right
+    proofs: list[str] = []  # what was seen of a right answer
 
     def __repr__(self) -> str:
         end = "" if self.sentence.endswith((".", "?")) else "."

@@ -22,8 +22,7 @@ from perfkit.errors import InvalidValue
 from perfkit.show.units import clean
 
 _ANSWER = "your_answer.py"
-PRELUDE: dict[str, Any] = {}
-"""Names that an answer finds, besides what it imports."""
+PRELUDE: dict[str, Any] = {}  # names that an answer finds, besides what it imports
 exec(
     """
 import contextlib, itertools, math, time

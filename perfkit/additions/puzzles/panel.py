@@ -33,27 +33,20 @@ from perfkit.studies.sources import Progress
 MYSTERIES = "puzzles/mysteries"
 LIMIT_S, LEVERS_S = 60.0, 120.0
 """After which an answer, or the capstone, is stopped; the checks of a right one take a few seconds."""
-BUDGET_S, PRECISION = 30.0, 0.03
-"""Of a comparison of the capstone."""
+BUDGET_S, PRECISION = 30.0, 0.03  # of a comparison of the capstone
 
 
 class Puzzle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A puzzle as it is written down; a cell that ends with it shows what is asked."""
 
     title: str
-    chapter: str
-    """The chapter that explains what is needed: a file of `notebooks/`, without its ending."""
+    chapter: str  # the chapter that explains what is needed: a file of `notebooks/`, without its ending
     stars: int
-    minutes: int
-    """Of a learner who has read the chapter."""
-    statement: str
-    """Markdown."""
-    starter: str
-    """Python: the answer's frame, which runs and is wrong."""
-    hints: tuple[str, ...]
-    """From a nudge to nearly the answer."""
-    checks: str
-    """Python, with the tools of `data/puzzles/bench.py`: it ends with a sentence for each mistake."""
+    minutes: int  # of a learner who has read the chapter
+    statement: str  # markdown
+    starter: str  # Python: the answer's frame, which runs and is wrong
+    hints: tuple[str, ...]  # from a nudge to nearly the answer
+    checks: str  # Python, with the tools of `data/puzzles/bench.py`: it ends with a sentence for each mistake
 
     def check(self, *answer: Any) -> PuzzleVerdict:
         """Runs the answer in a separate process, and says whether it is right and, if not, why.

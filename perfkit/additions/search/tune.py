@@ -37,14 +37,12 @@ SPACE: dict[str, tuple[Value, ...]] = {
     "prefetch_factor": (2, 4),
 }
 """The default space; values that cannot act here are left out. No batch size: it changes the training."""
-ROUNDS = 5
-"""Rounds of a recipe while the others of its switch are tried."""
+ROUNDS = 5  # rounds of a recipe while the others of its switch are tried
 SEARCHING = 0.7
 """After this part of the budget no further recipe starts: the best one is still to be measured again, for a
 tenth of the budget at most."""
 _STOPPED = "Stopped before its end: parity was not checked"
-MOST_CHECKS = 3
-"""Recipes whose parity is checked, the fastest first, until one trains the same."""
+MOST_CHECKS = 3  # recipes whose parity is checked, the fastest first, until one trains the same
 
 
 class Tuned(Struct, frozen=True, kw_only=True):
@@ -134,8 +132,7 @@ class _Search:
     """The search: one switch after the other, then the best recipe again."""
 
     def __init__(self, plan: Plan, source: Source, cap_bytes: int | None, budget_s: float) -> None:
-        self.tried: dict[str, Run] = {}
-        """The runs that succeeded, by id."""
+        self.tried: dict[str, Run] = {}  # the runs that succeeded, by id
         self._source, self._cap_bytes = source, cap_bytes
         self._until = time.monotonic() + SEARCHING * budget_s
         self._short = replace(plan.rule, rounds=ROUNDS, budget_s=0.0, cached=0)

@@ -28,8 +28,7 @@ class History(anywidget.AnyWidget):
 
     _esm = Path(__file__).with_name("history.js")
     rows: "traitlets.List[Any]" = traitlets.List().tag(sync=True)
-    ticked: "traitlets.List[str]" = traitlets.List().tag(sync=True)
-    """Ids of the runs to compare."""
+    ticked: "traitlets.List[str]" = traitlets.List().tag(sync=True)  # ids of the runs to compare
 
 
 class Workbench(LadderPanel):
@@ -44,8 +43,7 @@ class Workbench(LadderPanel):
 
     def __init__(self, workload: str | None = None, **more: Any) -> None:
         self._profile: Sequence[Content] = ()
-        self._listed: dict[str, Run] = {}
-        """The runs of the history by id."""
+        self._listed: dict[str, Run] = {}  # the runs of the history by id
         self.controls = Controls(switches(), self._set_recipe)
         self.history = History(_dom_classes=["pk-history"])
         self.history.observe(lambda _: self._compare(), "ticked")
