@@ -42,7 +42,7 @@ fits, k_off, n_off = (
 x = np.geomspace(0.5, 1000, 200)
 plt.loglog(x, np.minimum(peak, x * bandwidth) / 1e9, label="roofs, measured")
 for row, marker in zip((thin, fits, k_off, n_off, wide), "vosD^", strict=True):
-    plt.loglog(row.flops_per_byte, row.flops_per_s / 1e9, marker, label=row.shape)
+    plt.loglog(row.flops_per_byte, row.flops_per_s / 1e9, marker, markerfacecolor="none", label=row.shape)
 plt.xlabel("FLOPs per byte")
 plt.ylabel("GFLOP/s")
 plt.legend()
