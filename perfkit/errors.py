@@ -35,8 +35,7 @@ class WorkloadError(PerfkitError):
 class RunFailed(PerfkitError):
     """A measuring process that ended without a result (crash, time-out …)."""
 
-    output = ""
-    """The end of what a script wrote itself."""
+    output = ""  # the end of what a script wrote itself
     given: PerfkitError | None = None
     """The error that the process raised, if the user's input was its cause."""
 
@@ -90,10 +89,7 @@ _REMEDIES = {
 
 
 def explain(problem: OSError, place: object = "") -> tuple[str, str]:
-    """What happened and what to do, for an error of the operating system; the remedy may be empty.
-
-    `place` is what was read or written, for an error that names no file.
-    """
+    """What happened, and what to do if that is known; `place` is for an error that names no file."""
     files = [str(name) for name in (problem.filename, problem.filename2) if name is not None]
     names = " and ".join(files) or str(place)
     what = problem.strerror or str(problem) or type(problem).__name__

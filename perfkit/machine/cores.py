@@ -122,10 +122,7 @@ def taken_share(before: CpuTimes, after: CpuTimes) -> float:
 
 
 class OtherPrograms:
-    """What other programs use from now on.
-
-    A program that has ended is known as far as `sample` saw it: call it every few seconds.
-    """
+    """What other programs use from now on; those that end are known as far as `sample` saw them."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()

@@ -1,7 +1,4 @@
-"""Which devices torch can train on.
-
-A child process asks torch: this process never gets a CUDA context.
-"""
+"""Which devices torch can train on: a child process asks it, as this one is to have no CUDA context."""
 
 import functools
 import importlib.util

@@ -234,10 +234,7 @@ def _places() -> dict[str, str]:
 
 
 class RecipePanel(LadderPanel):
-    """Recipes, by their titles, measured in an interleaved order; the others are compared with the first.
-
-    It takes what a `LadderPanel` takes.
-    """
+    """Recipes by their titles, each compared with the first; it takes what a `LadderPanel` takes."""
 
     question = "Which of these recipes is fastest?"
 

@@ -30,10 +30,7 @@ FIRST: dict[str, Value] = {"workers": 1, "wait_policy": "passive"}
 
 
 class StagePanel(LadderPanel):
-    """One optimization, on top of what was kept of the default ladder below it: before, and after.
-
-    It takes what a `LadderPanel` takes.
-    """
+    """One optimization on top of what was kept below it; it takes what a `LadderPanel` takes."""
 
     def __init__(self, stage: str, **more: Any) -> None:
         self.optimization = optimization(stage)

@@ -192,9 +192,6 @@ def last_lines(path: Path) -> str:
 def call(
     place: str, *arguments: Any, timeout_s: float | None = None, cancelled: threading.Event | None = None
 ) -> Any:
-    """Calls the function at `module:name` in a fresh process, which ends with the call; raises as `ask` does.
-
-    The module is not imported here; arguments and result are pickled.
-    """
+    """Calls the function at `module:name` in a fresh process, by pickled arguments; raises as `ask` does."""
     with Child(cancelled=cancelled, timeout_s=timeout_s) as child:
         return child.ask("call", place=place, arguments=arguments)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,31 +19,48 @@ EVERYTHING = "the cores and all GPUs"  # locked by a training whose device is kn
 
 @contextlib.contextmanager
 def device_lock(
-    device: str, cancelled: threading.Event | None = None, on_wait: Callable[[], None] = lambda: None
+    device: str, cancelled: threading.Event | None = None, tell: Callable[[str], None] = lambda phase: None
 ) -> Iterator[None]:
     """Waits until no other measurement uses a device, as torch names it, or `EVERYTHING`, and holds it.
 
-    `on_wait` is called repeatedly meanwhile; raises `Cancelled` once `cancelled` is set. The
-    variable PERFKIT_LOCKS names another folder for the locks.
+    `tell` hears for whom it waits, again and again; raises `Cancelled` once `cancelled` is set. The variable
+    PERFKIT_LOCKS names another folder for the locks.
     """
     folder = lock_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         for name in lock_names(device):
             lock = filelock.FileLock(folder / f"{name}.lock")
+            holder = folder / f"{name}.holder"
             while not lock.is_locked:
                 try:
                     lock.acquire(timeout=POLL_S)
                 except filelock.Timeout:
                     check_cancelled(cancelled)
-                    on_wait()
+                    used = "the cores" if name == "cores" else "the GPU"
+                    tell(f"waiting: {_command_in(holder)} uses {used}")
             stack.callback(lock.release)
+            with contextlib.suppress(OSError):  # only those who wait read it, and can do without
+                holder.write_text(_own_command(), encoding="utf-8")
         yield
 
 
 def lock_folder() -> Path:
     """One folder for all notebooks, checkouts and shells of a user, whatever TMPDIR is in each."""
     return Path(os.environ.get("PERFKIT_LOCKS") or f"/tmp/perfkit-locks-{os.getuid()}")
+
+
+def _own_command() -> str:
+    """What others are told who wait for this process."""
+    program = Path(sys.argv[0]).name
+    command = "a notebook" if "ipykernel" in program else " ".join([program, *sys.argv[1:]])
+    return f"{command:.80} (process {os.getpid()})"
+
+
+def _command_in(holder: Path) -> str:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return "".join(filter(str.isprintable, holder.read_text(encoding="utf-8"))) or "another run"
+    return "another run"
 
 
 def check_cancelled(cancelled: threading.Event | None) -> None:

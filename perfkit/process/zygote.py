@@ -137,10 +137,7 @@ def end_generation(generation: int) -> None:
 
 
 def start(line: Connection, environment: Mapping[str, str], generation: int = 0) -> Forked:
-    """Starts a measuring process at the other end of a line, where it reads `About` first.
-
-    Raises an OSError where none can be started.
-    """
+    """Starts a measuring process at the other end of a line, where it reads `About`; may raise an OSError."""
     early = _early(environment)
     for _ in range(2):  # somebody may have ended the zygote, which only the next call notices
         zygote = _zygote(early, generation)

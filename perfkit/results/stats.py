@@ -67,10 +67,7 @@ def median(values: Values) -> Estimate | None:
 
 
 class Spread(NamedTuple):
-    """How far equal processes differ for as long as they live: the standard deviation of a ratio's logarithm.
-
-    `freedom`: how well it is known, in degrees of freedom.
-    """
+    """How far equal processes differ: the deviation of a ratio's logarithm, with its degrees of freedom."""
 
     sd: float
     freedom: float

@@ -6,6 +6,7 @@ two processes, and `perfkit doctor --noise` measures more such pairs.
 
 import contextlib
 import sqlite3
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,6 +76,17 @@ def keep(store: "RunStore | None", *runs: Run) -> None:
             store.add(run)
         except StoreError as problem:
             store.lost.append(f"{run.title or run.stage} was measured, but not stored: {problem}")
+
+
+@contextlib.contextmanager
+def warning_store() -> "Iterator[RunStore]":
+    """A store whose user only gets a result: at its end it warns of what could not be stored."""
+    store = RunStore()
+    try:
+        yield store
+    finally:
+        for problem in store.lost:
+            warnings.warn(problem, stacklevel=3)
 
 
 class RunStore:

@@ -132,10 +132,7 @@ class Figure(NamedTuple):
         return buffer.getvalue()
 
     def draw(self) -> "Drawing":
-        """The matplotlib figure, in the look of the `theme` around the call.
-
-        matplotlib's object API: pyplot's global state is not safe in a notebook's threads.
-        """
+        """The figure in the look of the `theme` around the call, without pyplot, which threads cannot use."""
         from matplotlib.figure import Figure as Drawing
 
         if self.drawn:

@@ -56,8 +56,7 @@ class ThisMachine(Source):
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
         device = EVERYTHING if self.uses_any_device else self.plan.subject.device
-        waiting = f"waiting: another run uses {device}"
-        return device_lock(device, self.progress.cancelled, lambda: self.progress.phase(waiting))
+        return device_lock(device, self.progress.cancelled, self.progress.phase)
 
     def __enter__(self) -> Self:
         with self._exit:

@@ -1,7 +1,7 @@
 """`perfkit.compare`: two recipes by their names."""
 
 from perfkit.results.comparison import Comparison
-from perfkit.results.store import RunStore
+from perfkit.results.store import warning_store
 from perfkit.studies import compare as comparing
 from perfkit.studies import planning
 from perfkit.studies.sources import Plan, Progress
@@ -14,4 +14,5 @@ def compare(a: str, b: str, plan: Plan | None = None, progress: Progress | None 
     """
     plan = plan or planning.plan().until()
     sides = (comparing.candidate(a, plan), comparing.candidate(b, plan))
-    return comparing.compare(*sides, plan, progress=progress, store=RunStore())
+    with warning_store() as store:
+        return comparing.compare(*sides, plan, progress=progress, store=store)

@@ -22,10 +22,7 @@ OnPhase = Callable[[str], AbstractContextManager[Any]]
 
 
 class MeasuredProgram(Program):
-    """The program of a training that is measured: it notes waits, and names the parts of a step.
-
-    `given`: batches that take the place of the loader's.
-    """
+    """The program of a training that is measured, of the loader's batches or of those that are `given`."""
 
     def __init__(self, given: Iterable[Any] | None = None) -> None:
         self._given = given

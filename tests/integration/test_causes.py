@@ -29,6 +29,22 @@ def step(x, after=lambda: None, **how):
     return loss
 """
 LOADED = "while True:\n    for x in loader:\n        step(x)\n"
+DEEP = """
+from torch.utils.checkpoint import checkpoint
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        blocks = (nn.Sequential(nn.Linear(8, 512), nn.GELU(), nn.Linear(512, 8)) for _ in range(4))
+        self.blocks = nn.ModuleList(blocks)
+    def forward(self, x):
+        for block in self.blocks:
+            x = checkpoint(block, {})  # HERE
+        return x
+model = Deep()
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+while True:
+    step(torch.randn(256, 8))
+"""
 CASES = {
     "garbage collection": (
         "kept = [[number] for number in range(300_000)]\ndef free():\n    gc.collect()  # HERE\n"
@@ -50,6 +66,13 @@ CASES = {
     "evaluation": (
         "def evaluate():\n    model.eval()\n    with torch.no_grad():\n        for _ in range(600):\n"
         "            model(torch.randn(1, 8))  # HERE\n    model.train()\n"
+        "for number in range(1_000_000):\n    step(torch.randn(4, 8))\n"
+        "    if number % 3 == 2:\n        evaluate()\n",
+        "evaluation",
+    ),
+    "an evaluation without eval()": (
+        "test = DataLoader(torch.randn(300, 8), batch_size=1)\n@torch.no_grad()\ndef evaluate():\n"
+        "    for x in test:\n        model(x)  # HERE\n"
         "for number in range(1_000_000):\n    step(torch.randn(4, 8))\n"
         "    if number % 3 == 2:\n        evaluate()\n",
         "evaluation",
@@ -90,11 +113,49 @@ CASES = {
         "while True:\n    step(torch.randn(4, 8), report)\n",
         "own_line",
     ),
+    "a short line of Python": (
+        "history = [0.5] * 2_500\ndef report():\n    sum(each * 2 for each in history)  # HERE\n"
+        "while True:\n    step(torch.randn(4, 8), report)\n",
+        "own_line",
+    ),
+    "a line that waits": (
+        "def limit():\n    time.sleep(0.01)  # HERE\nwhile True:\n    step(torch.randn(4, 8), limit)\n",
+        "own_line",
+    ),
+    "checkpointing": (
+        DEEP.format("x, use_reentrant=False"),
+        "checkpointing_without_need",
+    ),
+    "reentrant checkpointing": (
+        DEEP.format("x.requires_grad_(), use_reentrant=True"),
+        "checkpointing_without_need",
+    ),
+    "weights without an optimizer": (
+        "model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 2))\n"
+        "optimizer = torch.optim.SGD(model[2].parameters(), 0.01)\n"
+        "while True:\n    step(torch.randn(4, 8))\n",
+        "gradients_without_optimizer",
+    ),
+    "frozen weights that shrink": (
+        "optimizer = torch.optim.AdamW(model.parameters(), 0.01)\n"
+        "zero = optimizer.zero_grad\noptimizer.zero_grad = lambda: zero(set_to_none=False)\n"
+        "for number in range(1_000_000):\n    step(torch.randn(4, 8))\n"
+        "    if number == 4:\n        model[0].requires_grad_(False)\n",
+        "frozen_but_updated",
+    ),
     "a line that loads": (
         "class Files(Dataset):\n    def __len__(self): return 64\n    def __getitem__(self, index):\n"
         "        numbers = sorted(range(60_000), key=lambda at: -at)  # HERE\n"
         "        return torch.tensor(numbers[:8], dtype=torch.float32)\n"
         "loader = DataLoader(Files(), batch_size=4)\n" + LOADED,
+        "loading_line",
+    ),
+    "two lines that load alike": (
+        "def numbers(seed):\n    return sorted(range(30_000), key=lambda at: at * seed % 1009)\n"
+        "class Pairs(Dataset):\n    def __len__(self): return 64\n    def __getitem__(self, index):\n"
+        "        a = numbers(7)[:4]\n        b = numbers(11)[:4]\n        c = numbers(13)[:4]\n"
+        "        return torch.tensor(a + b, dtype=torch.float32)\n"
+        "loader = DataLoader(Pairs(), batch_size=4)\n" + LOADED,
         "loading_line",
     ),
     "an optimizer for each step": (
@@ -119,6 +180,14 @@ CASES = {
         "loader = DataLoader(Noisy(), batch_size=8, num_workers=2, persistent_workers=True)  # HERE\n"
         + LOADED,
         "same_random_numbers",
+    ),
+    "one open file": (
+        "class Lines(Dataset):\n    file = None\n    def __init__(self): self.file = open(__file__, 'rb')\n"
+        "    def __len__(self): return 512\n    def __getitem__(self, index):\n        self.file.seek(index)\n"
+        "        return torch.frombuffer(bytearray(self.file.read(8)), dtype=torch.uint8).float()\n"
+        "loader = DataLoader(Lines(), batch_size=8, num_workers=2, persistent_workers=True)  # HERE\n"
+        + LOADED,
+        "shared_file",
     ),
     "a slow sampler": (
         "class Slow(torch.utils.data.Sampler):\n    def __init__(self): pass\n    def __len__(self): return 512\n"
@@ -224,6 +293,15 @@ for number in range(1_000_000):
 def test_a_healthy_script_is_told_nothing_that_is_not_so(folder):
     seen = watched("while True:\n    step(torch.randn(4, 8))\n")
     assert seen.findings == [] and seen.first_sentence.startswith("No avoidable cost was found")
+
+
+def test_a_fine_tuned_head_over_a_frozen_backbone_is_healthy(folder):
+    """Its weights have no gradients, or no optimizer; those that have both are trained."""
+    seen = watched(
+        "model[0].requires_grad_(False)\n"
+        "optimizer = torch.optim.AdamW(model.parameters(), 0.01)\nwhile True:\n    step(torch.randn(4, 8))\n"
+    )
+    assert seen.findings == []
 
 
 def test_a_whole_run_is_accounted_for_and_a_later_window_can_be_asked_for(folder):

@@ -13,20 +13,13 @@ from perfkit.show import sentences, units
 from perfkit.show.document import Bullets, Content, Section, Table
 from perfkit.show.units import clean
 
-WORTH_A_SENTENCE = 0.1
-"""The weight from which on a finding is said first."""
+WORTH_A_SENTENCE = 0.1  # the weight from which on a finding is said first
 _HELPS = 1.05  # what a switch that was tried must have given, to be suggested still
 _MOST_WARNINGS = 12
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something avoidable, or a switch to try: what was seen, the change, the place.
-
-    `share`: what it takes of the run without its start, None where only measuring tells; `urgency` orders
-    such ones. `kind`: `time`, `memory`, or `data` where something trains otherwise than meant. `limit`:
-    how the share limits the gain, `up to`, `about`, or empty where it does not. `settings`: the switches that
-    make the change from outside, and what they gave when they were tried: `measured`.
-    """
+    """Something avoidable, or a switch to try: `findings` and `suggestions` of `watch` in docs/json.md."""
 
     cause: str
     evidence: str
@@ -107,10 +100,10 @@ def warnings_of(lines: Iterable[str]) -> list[str]:
     for line in lines:
         if re.match(r".+?:\d+: \w*Warning: ", line) or "torch._dynamo hit config" in line:
             found.setdefault(line.strip())
-    return [*found][:_MOST_WARNINGS]
+    return list(found)[:_MOST_WARNINGS]
 
 
 def warned(warnings: Sequence[str], printed: Sequence[str]) -> list[Content]:
     """What makes the numbers doubtful, and what the script printed; only what there is."""
     parts = {"Take note": warnings, "What the script itself warned of": printed}
-    return [Section(title, [Bullets([*map(clean, texts)])]) for title, texts in parts.items() if texts]
+    return [Section(title, [Bullets(list(map(clean, texts)))]) for title, texts in parts.items() if texts]

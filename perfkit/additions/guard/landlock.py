@@ -10,16 +10,13 @@ import os
 import sys
 from collections.abc import Iterable
 
+# Numbers of system calls, on every architecture that torch is built for.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-"""Numbers of the system calls, on every architecture that torch is built for."""
 _ASK_VERSION, _PATH_BENEATH, _SET_NO_NEW_PRIVS = 1, 1, 38
 _WRITE_FILE, _REFER, _TRUNCATE = 1 << 1, 1 << 13, 1 << 14
 _REMOVE_OR_MAKE = sum(1 << bit for bit in range(4, 13))
-_LEAST, _WITH_TRUNCATE = 2, 3
-"""Version 1 (Linux 5.13) refuses each move into a different folder, on which caches of compilers rely.
-
-Version 2 (Linux 5.19) cannot refuse `truncate`; version 3 (Linux 6.2) can.
-"""
+_LEAST = 2  # version 1 (Linux 5.13) refuses moves between folders, on which caches of compilers rely
+_WITH_TRUNCATE = 3  # the version (Linux 6.2) that can refuse `truncate`
 
 
 class _Ruleset(ctypes.Structure):

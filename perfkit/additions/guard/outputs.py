@@ -33,8 +33,9 @@ _EVENTS = {*_CHANGES_A_FILE, *(f"os.{name}" for name in _CHANGES_A_FOLDER), "shu
 _STARTS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn"}
 _ONLY_READ = {"nvidia-smi", "uname", "hostname", "lscpu", "nproc", "which", "rev-parse", "describe", "status"}
 """Programs, and commands of Git, by which a script notes where it runs."""
-_SAID, _MOST, _MOST_OF_DISK = 16 << 20, 1 << 30, 0.5
-"""Bytes of a copy: from when on it is said, and where it is refused."""
+_SAID = 16 << 20  # bytes of a copy from which on it is said
+_MOST = 1 << 30  # bytes of one from which on it is refused
+_MOST_OF_DISK = 0.5  # the part of the free disk from which on it is refused
 
 
 class Outputs:
@@ -53,8 +54,7 @@ class Outputs:
         here = os.path.realpath(os.curdir).removeprefix(self._scratch)
         self.writable = [folder for folder in _writable_folders(more) if not is_within(here, folder)]
         """Folders outside of the mirror that every script may change."""
-        self.notes: list[str] = []
-        """What a person is to know of copies."""
+        self.notes: list[str] = []  # what a person is to know of copies
 
     @contextlib.contextmanager
     def ignored(self) -> Iterator[None]:
@@ -108,7 +108,8 @@ class Outputs:
         return place if os.path.isdir(place) and os.path.realpath(place) == place else folder
 
     def _copy(self, link: str) -> None:
-        size, name = os.path.getsize(link), link.removeprefix(self._scratch)
+        size = os.path.getsize(link)
+        name = link.removeprefix(self._scratch)
         if size > min(_MOST, _MOST_OF_DISK * shutil.disk_usage(self._scratch).free):
             reason = f"it is opened for changes, and its copy would take {size >> 20} MB: open it for reading"
             raise PermissionError(
@@ -197,7 +198,9 @@ def fill(mirror: str, place: str) -> None:
     mirror. A large folder stays a link as a whole, since those who walk through folders do not follow links.
     So do other file systems, and Git's folder, in which a commit of the mirror would end.
     """
-    waiting, left, bytes_left = deque([place]), _MOST_ENTRIES, _MOST_BYTES
+    waiting = deque([place])
+    left = _MOST_ENTRIES
+    bytes_left = _MOST_BYTES
     until = time.monotonic() + _MOST_S
     while waiting:
         for entry in sorted(os.scandir(waiting.popleft()), key=lambda entry: entry.name):

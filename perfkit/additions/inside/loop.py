@@ -1,7 +1,4 @@
-"""A loop of a user's own, observed in its own process: cells with `%%watch`.
-
-Nothing is set from outside here: model and loader exist already, so there is no other side to compare with.
-"""
+"""A loop in a cell with `%%watch`, observed in its own process; nothing is set from outside."""
 
 import contextlib
 import itertools
@@ -30,11 +27,9 @@ class LoopStep:
     """From one step of the first optimizer to its next one; the first step begins with the first batch."""
 
     seconds: float = 0.0
-    waited: float = 0.0
-    """Seconds of it in which batches were waited for."""
+    waited: float = 0.0  # seconds of it in which batches were waited for
     samples: int = 0
-    evaluated: bool = False
-    """Whether an evaluation was in it, whose batches count for nothing."""
+    evaluated: bool = False  # whether an evaluation was in it, whose batches count for nothing
 
 
 class _Batches:
@@ -45,8 +40,7 @@ class _Batches:
     """
 
     def __init__(self) -> None:
-        self.fetched: list[tuple[int, float, int]] = []
-        """The data set, the wait for the batch, its samples."""
+        self.fetched: list[tuple[int, float, int]] = []  # the data set, the wait for the batch, its samples
         self._trained_on = set[int]()
 
     def count(self, step: LoopStep, is_first: bool) -> None:
@@ -130,16 +124,16 @@ def contents(steps: Sequence[LoopStep]) -> list[Content]:
         return [Notice("No step was seen: a batch of a DataLoader, then a step of an optimizer.")]
     counted = [step for step in steps[_FIRST:] if not step.evaluated] or steps[_FIRST:] or steps
     each = np.array([step.seconds for step in counted])
+    waiting = sum(step.waited for step in counted) / each.sum()
     rows = [
         ["samples/s", units.number(sum(step.samples for step in counted) / each.sum() or None)],
         ["step (median)", units.duration_interval(stats.median(each))],
-        ["waiting for data", units.percent(sum(step.waited for step in counted) / each.sum())],
+        ["waiting for data", units.percent(waiting)],
         ["steps", str(len(steps))],
     ]
     left_out = f"The first {_FIRST} steps, and those with an evaluation in them, are left out."
     note = left_out if len(counted) < len(steps) else ""
     contents: list[Content] = [Table(("what", "how much"), rows, "The loop", note)]
-    waiting = sum(step.waited for step in counted) / each.sum()
     if waiting > _NOTABLE:
         words = f"{units.percent(waiting)} of a step waits for data"
         contents.append(f"{words}: let the DataLoader have workers, or more of them (num_workers=2).")

@@ -34,7 +34,7 @@ def _watch_cell(shell: Any, line: str, cell: str) -> None:
         result = shell.run_cell(cell)
     contents = [*loop.contents(steps), _WAY]
     if not result.success:
-        contents = [*loop.contents(steps)] if steps else []
+        contents = list(loop.contents(steps)) if steps else []
         if "DataLoader worker" in str(result.error_in_exec):
             contents.append(_MODULE)
     if contents:

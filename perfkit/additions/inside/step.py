@@ -48,8 +48,7 @@ class Ledger(TorchDispatchMode):
         self._phase = "data"
         self._live = weakref.WeakKeyDictionary[torch.UntypedStorage, Storage]()
         self._bytes = 0
-        self.peak: tuple[int, str, list[Storage]] = 0, "", []
-        """Bytes, phase, and all storages."""
+        self.peak: tuple[int, str, list[Storage]] = 0, "", []  # bytes, phase, and all storages
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outputs = func(*args, **(kwargs or {}))
@@ -72,7 +71,7 @@ class Ledger(TorchDispatchMode):
             self._bytes += size
             weakref.finalize(storage, self._freed, size)
             if self._bytes > self.peak[0]:
-                self.peak = self._bytes, self._phase, [*self._live.values()]
+                self.peak = self._bytes, self._phase, list(self._live.values())
 
     def _freed(self, size: int) -> None:
         self._bytes -= size
@@ -85,10 +84,10 @@ class Ledger(TorchDispatchMode):
         """
         self._phase = "data" if name == "copy" else name
         model = self._training.model
-        parameters = [*model.parameters()]
-        self._note("weights", [value.data for value in parameters], [*model.buffers()])
+        parameters = list(model.parameters())
+        self._note("weights", [value.data for value in parameters], list(model.buffers()))
         self._note("gradients", [value.grad for value in parameters])
-        self._note("optimizer", [*self._training.optimizer.state.values()])
+        self._note("optimizer", list(self._training.optimizer.state.values()))
         try:
             yield
         finally:
@@ -212,5 +211,5 @@ def _least_s(device: torch.device, calls: Sequence[Callable[[], Any]]) -> list[f
     for _ in range(2):  # the first time plans and allocates
         once = [_seconds(device, call, 1) for call in calls]
     counts = [min(LAUNCHES, math.ceil(ENOUGH_S / seconds)) for seconds in once]  # a T4's largest take 0.3 s
-    rounds = [[*map(partial(_seconds, device), calls, counts)] for _ in range(REPEATS)]
+    rounds = [list(map(partial(_seconds, device), calls, counts)) for _ in range(REPEATS)]
     return [min(times) for times in zip(*rounds, strict=True)]

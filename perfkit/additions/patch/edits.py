@@ -31,22 +31,18 @@ _WAYS, _OWN, _LIBRARIES = _TABLES["ways"], _TABLES["own"], _TABLES["libraries"]
 
 @dataclass(frozen=True)
 class Patch:
-    """What to change so that a script has switches by itself.
+    """What to change so that a script has switches by itself; the files themselves stay as they are."""
 
-    `launch`: how it is started for a measuring run with the edited files, which stay as they are. `edited`:
-    the switches that it sets. `refused`: those that the script has or that need an edit by hand, and which.
-    `read`: what was in the files.
-    """
-
-    launch: Launch
+    launch: Launch  # starts the script with the edited files
     edited: Mapping[str, Value]
-    refused: Mapping[str, str]
+    refused: Mapping[str, str]  # switches that it has, or that need an edit by hand: which
     read: Mapping[Path, bytes]
 
     @property
     def root(self) -> Path:
         """The working folder if all its files are in it, else the folder that they share."""
-        here, files = Path.cwd().resolve(), [*dict(self.launch.replaced)]
+        here = Path.cwd().resolve()
+        files = list(dict(self.launch.replaced))
         is_inside = all(file.is_relative_to(here) for file in files)
         return here if is_inside else Path(os.path.commonpath([file.parent for file in files]))
 
@@ -57,11 +53,12 @@ class Patch:
         """
         texts = list[str]()
         for path, after in self.launch.replaced:
-            name, before = path.relative_to(self.root).as_posix(), self.read[path]
+            name = path.relative_to(self.root).as_posix()
+            before = self.read[path]
             if not path.is_file() or path.read_bytes() != before:
                 raise PerfkitError(f"{path} was changed while its edit was made", "Run it again")
             # Lines end at line feeds only, so that carriage returns and form feeds are kept.
-            old, new = ([*io.StringIO(data.decode(), newline="\n")] for data in (before, after))
+            old, new = (list(io.StringIO(data.decode(), newline="\n")) for data in (before, after))
             texts += difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
         return "".join(
             text if text[-1] == "\n" else f"{text}\n\\ No newline at end of file\n" for text in texts
@@ -87,20 +84,22 @@ def edit(
     """The edits of a script's files; they stay as they are. `read`: those that were read when it started."""
     files = [str(launch.script.resolve())] if launch.script else []
     files += [frame.file for site in facts.sites for frame in reversed(site.frames)]
-    replaced, edited, refused = launch.replaced, dict[str, Value](), dict[str, str]()
+    replaced = launch.replaced
+    edited = dict[str, Value]()
+    refused = dict[str, str]()
     known = {path: Path(path).read_bytes() for path in dict.fromkeys(files)} | dict(read or {})
     sources = {path: SourceFile(path, data) for path, data in known.items()}
     patcher = _Patcher(facts, sources)
     for name, value in settings.items():
-        before = [(source.edits, len(source.edits)) for source in sources.values()]
+        before = {path: list(source.edits) for path, source in sources.items()}
         try:
             patcher.set(name, value)
             replaced = tuple((Path(path), each.edited()) for path, each in sources.items() if each.edits)
             edited[name] = value
         except Refused as reason:
             refused[name] = str(reason)
-            for edits, count in before:
-                del edits[count:]
+            for path, source in sources.items():
+                source.edits = before[path]
     program = files[0] if launch.script else launch.program
     originals = {Path(path): data for path, data in known.items()}
     return Patch(replace(launch, program=program, replaced=replaced), edited, refused, originals)

@@ -51,10 +51,7 @@ class SourceFile:
     # ------------------------------------------------------------ editing
 
     def set_arguments(self, call: ast.Call, settings: str, order: Sequence[str] = ()) -> None:
-        """Sets arguments, such as `lr=1 fused=True`: adds them, or replaces their literals.
-
-        `order`: arguments that may be given by their places.
-        """
+        """Sets arguments, such as `lr=1 fused=True`, some of which may be given by their `order`."""
         given = dict(zip(order, call.args, strict=False)) | {part.arg: part.value for part in call.keywords}
         for setting in settings.split():
             name, code = setting.split("=", 1)
@@ -89,7 +86,7 @@ class SourceFile:
         What else is imported further below may stand below the training.
         """
         body = self._tree.body
-        rest = [*itertools.dropwhile(lambda node: not _imports_torch(node), body)]
+        rest = list(itertools.dropwhile(lambda node: not _imports_torch(node), body))
         if not rest:
             raise Refused(f"{self.name}: add `import torch` at its top, then run it again")
         last = rest[0]

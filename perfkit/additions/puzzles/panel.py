@@ -24,7 +24,7 @@ from perfkit.notebook.shown import Shown, with_line
 from perfkit.process.child import call
 from perfkit.results.comparison import Comparison
 from perfkit.results.parity import Check
-from perfkit.results.store import RunStore
+from perfkit.results.store import warning_store
 from perfkit.show import units
 from perfkit.show.document import Content, Notice, Table
 from perfkit.studies.compare import compare
@@ -166,8 +166,6 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
     if file.read_bytes() == slow.read_bytes():
         return Markdown(f"`{file}` is the slow script. Edit it, save it, and run this cell again.")
 
-    store = RunStore()
-
     def measure(progress: Progress) -> list[Content]:
         source = file.read_text(encoding="utf-8")
         judge = "perfkit.additions.puzzles.judge:levers"
@@ -184,7 +182,8 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
         (gain, match), (light, _) = results
         return score(gain, light, match.verdict(gain, PRECISION).losses, levers, left_out(source))
 
-    return Shown(None, with_line(measure))
+    with warning_store() as store:
+        return Shown(None, with_line(measure))
 
 
 # ---------------------------------------------------------------- the answer

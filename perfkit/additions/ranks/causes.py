@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import Any
 
 from perfkit.additions.advice.finding import Finding, Found, of_table
-from perfkit.additions.inside.lines import text_at
+from perfkit.additions.lines import text_at
 from perfkit.additions.ranks.lateness import Lateness
 from perfkit.additions.ranks.lines import line_of_difference, line_of_share, place
 from perfkit.additions.ranks.messages import BUFFERS, PARTS, Ddp, Exchange, State

@@ -30,7 +30,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from perfkit.additions.guard.outputs import Outputs, clock
-from perfkit.additions.inside.lines import Sampler
+from perfkit.additions.lines import Sampler
 from perfkit.additions.ranks import messages
 from perfkit.additions.ranks.messages import BUFFERS, Ddp, Exchange, LoaderOfRank, Stack, State, StepOfRank
 from perfkit.additions.ranks.setting import Setting, buckets_of, join

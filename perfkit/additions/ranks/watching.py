@@ -89,8 +89,7 @@ def alone(launch: RankedLaunch, progress: Progress) -> contextlib.AbstractContex
     """Waits until nothing else is measured here; launches of several nodes would wait for each other."""
     if launch.names_nodes:
         return contextlib.nullcontext()
-    waiting = f"waiting: another run uses {EVERYTHING}"
-    return device_lock(EVERYTHING, progress.cancelled, lambda: progress.phase(waiting))
+    return device_lock(EVERYTHING, progress.cancelled, progress.phase)
 
 
 def watch(

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from statistics import StatisticsError, fmean
+from typing import Any
 
 import msgspec
 
@@ -12,32 +13,25 @@ from perfkit.additions.scripts.messages import LOSSES
 
 WITNESS = "perfkit.additions.referee.witness:Witness"
 """What is made in the process of a script, to note its steps."""
-BEHAVIOUR = "perfkit.additions.referee.witness:behaviour"
-"""The question for a `Behaviour`."""
+BEHAVIOUR = "perfkit.additions.referee.witness:behaviour"  # the question for a `Behaviour`
 SAME = 0.95
 """A mean over steps is less below this share of the other one: the last batch of an epoch may be smaller."""
-FEW = 0.75
-"""The same of steps that change weights."""
+FEW = 0.75  # the same of steps that change weights
 NAMES = (
     "samples", "backward", "updates", "inputs", "model", "frozen", "precision", "batches", "optimizer",
     "moved", "evaluations", "checkpoints", "timing", "losses",
 )  # fmt: skip
 """Of all differences; `losses` are compared elsewhere."""
-BESIDES = ("evaluations", "checkpoints")
-"""Differences that leave the training itself as it is."""
-MOVES_AFTER = 6
-"""Steps between the two looks at the weights."""
-_OF_ALL, _FURTHER = 0.05, 1.25
-"""Which part of all that moved a parameter must be to count, and how many times as far is not the same."""
+BESIDES = ("evaluations", "checkpoints")  # differences that leave the training itself as it is
+MOVES_AFTER = 6  # steps between the two looks at the weights
+_OF_ALL = 0.05  # the part of all that moved from which on a parameter counts
+_FURTHER = 1.25  # how many times as far is not the same
 _HALF = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 _PER_STEP = ("loaded", "trained", "values", "backwards", "batches", "weight", "reached")
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of a script's steps: `observed` in docs/json.md.
-
-    The first seven have one value a step; the first two steps count as one.
-    """
+    """What was seen of a script's steps: `observed` of `referee` in docs/json.md."""
 
     loaded: list[int]
     trained: list[int]
@@ -70,9 +64,9 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def _of_a_step(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
-    (trained, before), (passes, passes_before), (loaded, loaded_before) = (
-        (fmean(getattr(new, name)), fmean(getattr(old, name))) for name in ("trained", "backwards", "loaded")
-    )
+    trained, before = fmean(new.trained), fmean(old.trained)
+    passes, passes_before = fmean(new.backwards), fmean(old.backwards)
+    loaded, loaded_before = fmean(new.loaded), fmean(old.loaded)
     if not 0 < trained <= before:  # calls of the model may be merged, or unseen in what is compiled
         trained, before = loaded, loaded_before
     samples = f"{trained:.4g} samples are trained on in a step, not {before:.4g}"
@@ -133,6 +127,11 @@ def _times(side: Behaviour, name: str, count: int) -> int:
     return sum(step < count or count == len(side.loaded) for step in getattr(side, name))
 
 
+def _first_steps(side: Behaviour, count: int) -> Behaviour:
+    first: dict[str, Any] = {name: getattr(side, name)[:count] for name in _PER_STEP}
+    return msgspec.structs.replace(side, **first)
+
+
 def differences(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     """Where the new script does less than the old one, in as many steps of each.
 
@@ -141,10 +140,7 @@ def differences(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     """
     count = min(len(old.loaded), len(new.loaded))
     often = {name: (_times(new, name, count), _times(old, name, count)) for name in BESIDES}
-    old, new = (
-        msgspec.structs.replace(side, **{name: getattr(side, name)[:count] for name in _PER_STEP})
-        for side in (old, new)
-    )
+    old, new = _first_steps(old, count), _first_steps(new, count)
     yield from _of_a_step(old, new)
     losses = zip(old.losses[:LOSSES], new.losses, strict=False)
     are_equal = all(math.isclose(*both, rel_tol=1e-5) for both in losses)

@@ -19,8 +19,7 @@ from perfkit.results.store import RunStore
 from perfkit.studies.compare import compare
 from perfkit.studies.sources import Progress
 
-PART = 0.1
-"""The half width of an interval that is enough, as a part of the effect: ten times is soon clear."""
+PART = 0.1  # the half width of an interval that is enough, as a part of the effect: ten times is soon clear
 
 
 def referee(
@@ -78,7 +77,8 @@ def _match(
         what = f"--set compares one script with itself, and {scripts[0]} and {scripts[1]} are two"
         raise InvalidValue(what, "Compare two scripts without --set, or one script with it")
     command = programs if settings else programs[2:]
-    if command and (several := launcher(command[0])):
+    several = launcher(command[0]) if command else None
+    if several:
         return load(f"{several}:match")(programs, settings, preset, seed, allow)  # type: ignore[no-any-return]
     if settings:
         script, *arguments = programs

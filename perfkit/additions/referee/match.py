@@ -30,10 +30,7 @@ from perfkit.worker.messages import Trained
 
 
 class Observed(ScriptSource):
-    """A source that fills `observed` with what the steps of each stage have done, by its title.
-
-    The losses of a run are those of steps then, however many backward passes they have.
-    """
+    """A source that fills `observed` with what the steps of each stage have done, by its title."""
 
     observers = (WITNESS,)
 
@@ -42,6 +39,7 @@ class Observed(ScriptSource):
         self._observed = observed
 
     def losses(self, run: Run) -> list[float]:
+        """One for each step, however many backward passes it has."""
         return self._observed[run.title].losses if run.title in self._observed else run.losses
 
     def ask_more(self, side: Side) -> None:
@@ -96,8 +94,7 @@ def named_differences(allowed: Sequence[str]) -> set[str]:
 
 # ---------------------------------------------------------------- whole runs
 
-TURN_S = 2.0
-"""Seconds after which the other script goes on: what drifts on the machine then hits both."""
+TURN_S = 2.0  # seconds after which the other script goes on: what drifts on the machine then hits both
 _FOREVER = 10**12
 
 

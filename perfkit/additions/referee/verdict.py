@@ -22,11 +22,11 @@ MORE_ROUNDS = "raise --budget"
 _EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model", "optimizer"}
 """Differences after which other losses are to be expected, and weights that move otherwise."""
 _WIDE = 2  # an interval wider than this many times what was asked for, or than the A/A noise, is inconclusive
-_OVERWHELMING, _FEW_ROUNDS = 2.0, 2
-"""How many times as fast a side must be, at the least, to be so after fewer rounds than others need."""
-_LARGE, _RUN_FASTER, _OFTEN = 0.2, 1.5, 2
-"""The part of a run that something else than steps must take to count, how many times as fast the run must
-be by that alone, and how often it must have been seen on each side."""
+_OVERWHELMING = 2.0  # how many times as fast a side must be to be so after few rounds
+_FEW_ROUNDS = 2  # these are enough then
+_LARGE = 0.2  # the part of a run from which on something else than steps counts
+_RUN_FASTER = 1.5  # how many times as fast the run must be by that alone
+_OFTEN = 2  # how often it must have been seen on each side
 
 
 class RefereeVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,18 +38,15 @@ class RefereeVerdict(msgspec.Struct, frozen=True, kw_only=True):
     differences: list[Difference] = []
     losses: Check
     observed: dict[str, Behaviour] = {}
-    """What the steps of both sides, `a` and `b`, did."""
     run: float | None = None
-    """How many times as fast B is with its evaluations, checkpoints and starts of epochs."""
     is_whole: bool = False
-    """Whether both ran to their end, and all of that was compared."""
 
     def sections(self, result: Comparison) -> list[Content]:
         proofs = {"losses": self.losses}
         proofs |= {one.name: Check(one.name, one.allowed, one.evidence) for one in self.differences}
         tables = [run_table(self.observed, result, self.is_whole)] if len(self.observed) == 2 else []
         speed = [] if self.is_whole else [result.describe(with_verdict=False)]
-        checked = study.sides(result, [*proofs.values()])
+        checked = study.sides(result, list(proofs.values()))
         return [*speed, *checked, *tables, f"Verdict: {self.outcome}: {self.reason}"]
 
 
@@ -115,7 +112,7 @@ class Match(NamedTuple):
 def _differences(
     seen: Mapping[str, Behaviour], allowed: Set[str], result: Comparison, losses: Check, is_whole: bool
 ) -> list[Difference]:
-    found = [*differences(*seen.values())] if len(seen) == 2 else []
+    found = list(differences(*seen.values())) if len(seen) == 2 else []
     if is_whole:
         before, now = (sum(side.trained) or sum(side.loaded) for side in seen.values())
         if not math.isclose(now, before, rel_tol=1 - SAME):

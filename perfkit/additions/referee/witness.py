@@ -15,24 +15,19 @@ from perfkit.additions.scripts.run_account import COMPILING, START
 from perfkit.additions.scripts.script import Script, ScriptStep, first_tensor, graph
 from perfkit.worker.checks import dtype_name
 
-_LOOKED_AT, _MOST_APART = 4, 7
-"""First steps whose graphs are looked at; then the most steps until the next one, a random number of them."""
+_LOOKED_AT = 4  # first steps whose graphs are looked at
+_MOST_APART = 7  # then the next one comes after a random number of steps, at most so many
 _WATCHED = 4096  # elements of the last weights that are watched for changes
-_MOST_KEPT = 64_000_000
-"""Elements of the weights of which a copy is kept for some steps; of larger models every nth one."""
+_MOST_KEPT = 64_000_000  # elements of the weights that are copied for some steps; every nth of more
 
 
 class Witness:
-    """Notes what each step did. Checksums stay on the device until they are asked for: nothing waits.
-
-    It is made once everything is patched, and before the script's own code follows.
-    """
+    """Notes what each step did. Checksums stay on the device until they are asked for: nothing waits."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self._relied_on = {name: pkgutil.resolve_name(name) for name in hooks.TABLES["timing"]["names"]}
-        self._facts = defaultdict[str, list[Any]](list)
-        """The lists of a `Behaviour`."""
+        self._facts = defaultdict[str, list[Any]](list)  # the lists of a `Behaviour`
         self._formats: set[torch.dtype] = set()
         self._weight = torch.zeros(1)
         self._backwards = self._look_at = 0
@@ -69,15 +64,20 @@ class Witness:
 
     def on_steps(self, steps: Sequence[ScriptStep]) -> None:
         """A step has ended; the first two end together, and count as one."""
-        script, facts, number, count = self._script, self._facts, len(self._facts["loaded"]), len(steps)
+        script = self._script
+        facts = self._facts
+        number = len(facts["loaded"])
+        count = len(steps)
         if not number:
             plain = [p for p in script.parameters() if type(p.data) is torch.Tensor and p.dim() > 1]
             if weights := [p for p in plain if p.requires_grad]:
                 self._weight = weights[(len(weights) - 1) // 2]  # a head alone is cheap to update
             self._weights_before = self._weights()
         if number == MOVES_AFTER:
-            now, before, self._weights_before = self._weights(), self._weights_before, {}
-            self._moved = {name: (now[name] - old).norm() for name, old in before.items() if name in now}
+            now = self._weights()
+            before = self._weights_before.items()
+            self._moved = {name: (now[name] - old).norm() for name, old in before if name in now}
+            self._weights_before = {}
         reached = None
         if self._leaves:
             updated = {id(p) for group in script.groups() for p in group["params"]} or self._leaves.keys()
@@ -123,7 +123,7 @@ class Witness:
         facts: dict[str, Any] = {"losses": [], "evaluations": [], "checkpoints": [], **self._facts}
         facts["batches"] = [float(hash(tuple(map(float, sums)))) for sums in facts["batches"]]
         for name in ("weight", "losses"):
-            facts[name] = [*map(float, facts[name])]
+            facts[name] = list(map(float, facts[name]))
         floating = [kind for kind in self._formats if kind.is_floating_point]
         autocast = self._script.autocast if self._weight.element_size() > 2 else None  # it keeps 32 bits
         return Behaviour(

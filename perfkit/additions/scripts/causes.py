@@ -1,9 +1,8 @@
 """What is avoidable in a script, and which switches to try: by what was measured or asked, never by a name.
 
 A function looks for one cause, or a few that are alike; what is said of each is in the table of `advice`.
-Switches have one model of gains (`Switches`): a plain step waits for data, then works. Loading can save the
-wait, everything else a share of the work, by Amdahl's law. Where nothing that was seen tells, or other
-programs take the cores, the gain is None.
+A plain step waits for data, then works: switches of the loading can save the wait, others a share of the
+work, by Amdahl's law. Where nothing tells, or other programs take the cores, the gain is None.
 """
 
 import os
@@ -17,35 +16,32 @@ import msgspec
 from msgspec import structs
 
 from perfkit.additions.advice.finding import Finding, Found, of_table, ordered
-from perfkit.additions.inside.lines import Line, text_at
-from perfkit.additions.inside.trend import Trend
-from perfkit.additions.scripts.evidence import Evidence
+from perfkit.additions.lines import Line, text_at
+from perfkit.additions.scripts.evidence import AGAIN, Evidence
 from perfkit.additions.scripts.messages import Observation, ScriptFacts
 from perfkit.additions.scripts.run_account import CHECKPOINTS, COMPILING, EPOCHS, EVALUATION, OWN, Account
+from perfkit.additions.trend import Trend
 from perfkit.recipe import Recipe, Value, shown
 from perfkit.rules import Target, applicable
 from perfkit.show import units
 
-_LEAST = 0.1
-"""Of the run: what takes less is not a cause, and half of it for causes that are plain to see."""
+_LEAST = 0.1  # of the run: what takes less is not a cause, and half of it for causes that are plain to see
 _MANY_OBJECTS = 100_000
 _MUCH_MEMORY = 30e6
 _MANY_ROWS = 8
 _ENOUGH_STEPS = 20
-_CHEAP_SAMPLE_S = 300e-6
-"""Rows in memory that take less cost their handling, not their content."""
+_CHEAP_SAMPLE_S = 300e-6  # rows in memory that take less cost their handling, not their content
 _NEEDED = re.compile(r"(_loss|cross_entropy|Loss\.forward|zero_grad|clip_grad\w*|GradScaler\.\w+)$")
 """Functions between the passes of a step that belong to the training."""
-_BATCHES = ("waiting", "data set", "collate")
-"""Parts in which a batch is loaded, or waited for."""
-_LOADING = ("tensor_from_list", "rows_one_by_one", "open_hdf5", "loading_line")
-"""Causes whose share is a part of the wait for data."""
-_USUAL_THREADS = 5
-"""Of a loader worker, at most: its own, and those of its queues."""
+_BATCHES = ("waiting", "data set", "collate")  # parts in which a batch is loaded, or waited for
+_PASSES = ("forward", "backward", "step")  # roles of calls that every training makes
+_LOADING = ("tensor_from_list", "rows_one_by_one", "open_hdf5", "loading_line")  # parts of the wait for data
+_MUCH_FREE = 0.25  # the part of the memory up to which a peak leaves plenty
+_USUAL_THREADS = 5  # of a loader worker, at most: its own, and those of its queues
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """Memory of the process, and of all its workers without what they share, before and after some steps."""
+    """Memory before and after some steps: `memory` of `watch` in docs/json.md."""
 
     steps: int
     first: int
@@ -53,7 +49,6 @@ class Growth(msgspec.Struct, frozen=True):
     workers_first: int = 0
     workers_last: int = 0
     threads: int = 0
-    """Most threads of a worker."""
 
 
 class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,14 +69,14 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
             if line.part in parts:
                 yield line, line.seconds / self.evidence.steps_s * self.run.steps_share
 
-    def loads(self, *parts: str) -> float:
-        """The share of the run in which steps wait for data, by parts of that."""
+    def share_of(self, *parts: str) -> float:
+        """The share of the run that parts of its steps take."""
         seconds = sum(self.evidence.parts.get(part, 0.0) for part in parts)
         return seconds / self.evidence.steps_s * self.run.steps_share
 
     @property
     def loading(self) -> float:
-        return self.loads("sampler", *_BATCHES)
+        return self.share_of("sampler", *_BATCHES)
 
     def loading_lines(self) -> Iterator[tuple[Line, float]]:
         """Lines that load, with their share of the run; of lines in workers, that is a share of the wait."""
@@ -95,6 +90,10 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
         frames = next((site.frames for site in self.script.sites if site.role == role), [])
         return ", called in ".join(os.path.basename(frame.place) for frame in frames[:2])
 
+    def only_site(self, role: str) -> str:
+        """The place of a call; empty if there are several, of which it may be any."""
+        return self.site(role) if sum(site.role == role for site in self.script.sites) == 1 else ""
+
     def warned_at(self, text: str) -> str:
         """The place of a warning that the script printed; empty if it did not."""
         found = [line for line in self.printed if text in line]
@@ -102,29 +101,31 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
         return os.path.basename(place[1]) if place else ""
 
 
-# ---------------------------------------------------------------- outside of plain steps
-
-
 def _outside(seen: Symptoms) -> Found:
     account = seen.run
-    epochs = len(account.epochs)
     workers = seen.evidence.data.workers if seen.evidence.data else 0
-    facts = {"steps": account.steps, "workers": workers}
-    starts = "workers_restart" if workers else "epochs_start"
-    if epochs >= 0.9 * account.steps:
-        starts = "epoch_in_each_step"
-    evaluation = "evaluation" if account.evaluations <= account.steps / 2 else "frozen_model"
+    epochs = len(account.epochs)
+
+    def found(cause: str, part: str, role: str, count: int, share: float) -> Finding:
+        each = units.duration(account.parts.get(part, 0.0) / max(1, count))
+        facts = {"steps": account.steps, "workers": workers}
+        return of_table(cause, seen.site(role), share, count=count, each=each, **facts)
+
+    evaluating = account.running(EVALUATION)
+    if evaluating >= _LEAST:
+        cause = "evaluation" if account.evaluations <= account.steps / 2 else "frozen_model"
+        yield found(cause, EVALUATION, "evaluation", account.evaluations, evaluating)
+    starting = account.running(EPOCHS)
+    if epochs > 1 and starting >= _LEAST:
+        cause = "workers_restart" if workers else "epochs_start"
+        if epochs >= 0.9 * account.steps:
+            cause = "epoch_in_each_step"
+        yield found(cause, EPOCHS, "loader", epochs, starting)
     # Other programs make steps long, but not those of the looks with one thread.
     looked_at = seen.evidence.parts.get("checkpoint", 0.0) / (sum(seen.evidence.parts.values()) or 1.0)
     saving = max(account.running(CHECKPOINTS), looked_at)
-    for cause, part, role, count, share, least in (
-        (evaluation, EVALUATION, "evaluation", account.evaluations, account.running(EVALUATION), _LEAST),
-        (starts, EPOCHS, "loader", epochs, account.running(EPOCHS) if epochs > 1 else 0.0, _LEAST),
-        ("checkpoints", CHECKPOINTS, "checkpoint", 1, saving, _LEAST / 2),
-    ):
-        if share >= least:
-            each = units.duration(account.parts.get(part, 0.0) / max(1, count))
-            yield of_table(cause, seen.site(role), share, count=count, each=each, **facts)
+    if saving >= _LEAST / 2:
+        yield found("checkpoints", CHECKPOINTS, "checkpoint", 1, saving)
 
 
 def _gradients_in_evaluation(seen: Symptoms) -> Found:
@@ -142,9 +143,6 @@ def _compiled_again(seen: Symptoms) -> Found:
         limit = "; past its limit, torch runs the model uncompiled" if is_over else ""
         facts = {"graphs": evidence.graphs, "shapes": evidence.shapes, "limit": limit}
         yield of_table("compiled_again", seen.site("forward"), account.running(COMPILING), **facts)
-
-
-# ---------------------------------------------------------------- in each step
 
 
 def _modes(seen: Symptoms) -> Found:
@@ -172,7 +170,7 @@ def _collections(seen: Symptoms) -> Found:
 
 def _graph_grows(seen: Symptoms) -> Found:
     """Each backward pass walks through more of the past than the one before."""
-    nodes = [*seen.evidence.nodes.items()]
+    nodes = list(seen.evidence.nodes.items())
     if len(nodes) < 3 or not nodes[0][1] < nodes[len(nodes) // 2][1] < nodes[-1][1]:
         return
     first_step, first = nodes[0]
@@ -192,21 +190,37 @@ def _state_dict(seen: Symptoms) -> Found:
             yield of_table("state_dict_in_each_step", line.where, share, text=line.text)
 
 
+def _checkpointing(seen: Symptoms) -> Found:
+    """A forward pass is computed twice to save memory of which there is plenty."""
+    evidence = seen.evidence
+    share = seen.share_of(AGAIN)
+    if share < _LEAST / 2 or not evidence.peak or evidence.peak > _MUCH_FREE * evidence.memory:
+        return
+    sizes = {"peak": units.size(evidence.peak), "memory": units.size(evidence.memory)}
+    yield of_table("checkpointing_without_need", seen.site("checkpointing"), share, **sizes)
+
+
+def _weights(seen: Symptoms) -> Found:
+    for cause, part in (
+        ("gradients_without_optimizer", seen.evidence.without_optimizer),
+        ("frozen_but_updated", seen.evidence.frozen),
+    ):
+        if part >= _LEAST / 2:
+            yield of_table(cause, seen.only_site("optimizer"), part=units.percent(part))
+
+
 def _dense_embedding(seen: Symptoms) -> Found:
     rows = seen.evidence.rows
-    places = [*seen.lines("optimizer")]
+    places = list(seen.lines("optimizer"))
     share = sum(part for _, part in places)
     if rows and rows.touched < 0.2 * rows.count and rows.of_weights > 0.5 and share >= 2 * _LEAST:
         yield of_table("dense_embedding", places[0][0].where, share, rows=rows.count, touched=rows.touched)
 
 
-# ---------------------------------------------------------------- loading
-
-
 def _handling(seen: Symptoms) -> Found:
     data = seen.evidence.data
     loading = seen.evidence.loading
-    share = seen.loads(*_BATCHES)
+    share = seen.share_of(*_BATCHES)
     if where := seen.warned_at("Creating a tensor from a list of numpy.ndarrays is extremely slow"):
         lines = [*seen.loading_lines(), *seen.lines(OWN)]
         yield of_table("tensor_from_list", where, sum(part for line, part in lines if line.where == where))
@@ -245,6 +259,9 @@ def _workers(seen: Symptoms) -> Found:
     if data.generators:
         cause = "same_random_numbers" if data.workers > 1 else "random_numbers_of_workers"
         yield of_table(cause, loader, names=", ".join(data.generators), **facts)
+    if data.shared:
+        cause = "shared_file" if data.workers > 1 else "file_of_workers"
+        yield of_table(cause, loader, names=", ".join(data.shared), **facts)
     if not memory or not data.workers:
         return
     if memory.threads > _USUAL_THREADS:
@@ -273,7 +290,7 @@ def _memory(seen: Symptoms) -> Found:
 
 CAUSES: tuple[Callable[[Symptoms], Found], ...] = (
     _outside, _gradients_in_evaluation, _compiled_again, _modes, _collections, _graph_grows, _state_dict,
-    _dense_embedding, _handling, _hdf5, _workers, _memory,
+    _checkpointing, _weights, _dense_embedding, _handling, _hdf5, _workers, _memory,
 )  # fmt: skip
 
 
@@ -281,6 +298,7 @@ def _unnamed(seen: Symptoms, known: Sequence[Finding]) -> Found:
     """Lines that take much and have no cause above: said as what they are."""
     taken = {finding.where for finding in known}
     passes = {line.where for line in seen.evidence.lines if line.part != OWN}
+    passes |= {os.path.basename(site.place) for site in seen.script.sites if site.role in _PASSES}
     sees_models = seen.run.of_step.get("forward", 0.0) > 0  # else the model is code of the script's own
     slower = ", and it takes longer and longer" if seen.growing == OWN else ""
     for line, share in seen.lines(OWN):
@@ -310,8 +328,7 @@ def findings(seen: Symptoms) -> list[Finding]:
 
 # ---------------------------------------------------------------- switches
 
-_LEAST_GAIN = 1.03
-"""A smaller gain is not told from chance."""
+_LEAST_GAIN = 1.03  # A smaller gain is not told from chance
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,4 @@
-"""What speaks for a cause: asked of torch, of the data set and of the stacks, in the script's own process.
-
-Nothing here runs while steps are timed: `evidence` is a separate question, with a separate window.
-"""
+"""What speaks for a cause, asked in the script's own process, in a window in which no step is timed."""
 
 import contextlib
 import functools
@@ -17,36 +14,33 @@ from typing import Any
 
 import msgspec
 import numpy
+import psutil
 import torch
 from torch import nn
 
 from perfkit.additions.guard.outputs import clock
-from perfkit.additions.inside.lines import Line, Sampler, lines
+from perfkit.additions.lines import Line, Sampler, lines
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.loaders import DataFacts, Loading, data_facts
-from perfkit.additions.scripts.script import Script, first_tensor, graph, tensors
+from perfkit.additions.scripts.script import Script, first_tensor, graph, is_capturing, tensors
+from perfkit.machine import cores
 from perfkit.process.failures import is_users
 from perfkit.worker import checks
 from perfkit.worker.procedure import Procedure
 
 QUESTION = "perfkit.additions.scripts.evidence:evidence"
 STATE = "perfkit.additions.scripts.evidence:denormals"
-_MODES = {
-    "torch.autograd.set_detect_anomaly.__init__": "anomaly_mode",
-    "torch.autograd.detect_anomaly.__init__": "anomaly_mode",
-    "torch.autograd.profiler.profile.__init__": "a_profiler",
-    "torch.use_deterministic_algorithms": "deterministic_algorithms",
-}
-"""What switches a mode on."""
-NOT_STEPS = ("evaluation", "start", "checkpoint")
-"""Parts that are not of a plain step."""
-_FEWEST, _MOST_NODES, _MOST_SHAPES = 3, 50_000, 1000
-_LONG_S = 1e-3
-"""A garbage collection for which the line is looked up, which takes a while itself."""
-_SLOW, _MULTIPLIED, _TIMES = 2, 20_000, 10
-"""How many times as long a product of denormal numbers takes to count; how many numbers, and how often."""
-_MOST_VALUES = 5_000_000
-"""Of an optimizer's state, which are looked at for denormal ones."""
+NOT_STEPS = ("evaluation", "start", "checkpoint")  # parts that are not of a plain step
+AGAIN = "forward again"  # the part of a backward pass in which gradient checkpointing computes forward again
+_FEWEST = 3
+_MOST_NODES = 50_000
+_MOST_SHAPES = 1000
+_LONG_S = 1e-3  # A garbage collection for which the line is looked up, which takes a while itself
+_SLOW = 2  # how many times as long a product of denormal numbers takes to count
+_MULTIPLIED = 20_000  # numbers of such a product
+_TIMES = 10  # how often it is taken
+_FIRST = 256  # values of a weight that are looked at for changes
+_MOST_VALUES = 5_000_000  # of an optimizer's state, which are looked at for denormal ones
 
 
 class Rows(msgspec.Struct, frozen=True):
@@ -73,7 +67,12 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     shapes: int = 0
     graphs: int = 0
     threads: int = 0
+    one_thread: bool = False
     kept: dict[str, str] = {}
+    without_optimizer: float = 0.0
+    frozen: float = 0.0
+    peak: int | None = None
+    memory: int = 0
 
     @property
     def of_step(self) -> dict[str, float]:
@@ -93,17 +92,37 @@ class Inquiry:
         self.is_counting = False
         self.nodes: dict[int, int] = {}
         self.shapes = set[tuple[int, ...]]()
-        for place, role in _MODES.items():
+        for place, role in hooks.TABLES["modes"].items():
             hooks.wrap(place, functools.partial(self._noted, role))
+        hooks.wrap("torch.utils.checkpoint.checkpoint", self._checkpointed)
 
     def _noted(self, role: str, plain: Any, *args: Any, **kwargs: Any) -> Any:
         self._script.note_call(role)
         return plain(*args, **kwargs)
 
+    def _checkpointed(self, plain: Any, function: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if function is None:  # used as a decorator, which calls it again
+            return plain(**kwargs)
+        self._script.note_call("checkpointing")
+        own = functools.partial(self._maybe_again, function) if self.is_counting else function
+        return plain(own, *args, **kwargs)
+
+    def _maybe_again(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        script = self._script
+        if not (self.is_counting and script.steps.in_backward) or is_capturing():
+            return function(*args, **kwargs)
+        checks.synchronize(script.device)  # with what comes before it in the backward pass
+        with script.doing(AGAIN):
+            try:
+                return function(*args, **kwargs)
+            finally:  # torch ends it by an exception, once it has what it needs
+                checks.synchronize(script.device)
+
     def on_input(self, given: Any) -> None:
-        may_compile = "torch._dynamo" in sys.modules and len(self.shapes) < _MOST_SHAPES
-        if may_compile and (tensor := first_tensor(given)) is not None:
-            self.shapes.add(tuple(tensor.shape))
+        if "torch._dynamo" in sys.modules and len(self.shapes) < _MOST_SHAPES:
+            tensor = first_tensor(given)
+            if tensor is not None:
+                self.shapes.add(tuple(tensor.shape))
 
     def on_graph(self, roots: Any) -> None:
         if self.is_counting:
@@ -123,6 +142,7 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
     torch.set_num_threads(threads or own_threads)
     inquiry.is_counting = script.waits_for_device = True
     sizes = {id(held): len(held) for _, held, _ in _containers()}
+    before = _first_values(script)
     try:
         with (
             session.run_account.counting(is_timed=False),
@@ -136,6 +156,7 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
     finally:
         inquiry.is_counting = script.waits_for_device = False
         torch.set_num_threads(own_threads)
+    without_optimizer, frozen = _odd_weights(script, before)
     parts = defaultdict[str, float](float)
     for (part, _), spent in sampler.times.items():
         parts[part] += spent
@@ -153,7 +174,12 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
         shapes=len(inquiry.shapes),
         graphs=checks.compile_counters().graphs,
         threads=own_threads,
+        one_thread=threads == 1 < own_threads,
         kept=dict(_kept(script, sizes)),
+        without_optimizer=without_optimizer,
+        frozen=frozen,
+        peak=checks.peak_bytes(script.device)[0],
+        memory=_memory_for(script.device),
     )
 
 
@@ -222,11 +248,9 @@ def denormals(session: Any) -> float:
     """The share of denormal numbers in the optimizers' state now; 0 where this CPU is not slow with them."""
     if _product_s(1e-41) < _SLOW * _product_s(0.5):
         return 0.0
-    optimizers = session.subject.optimizers
-    states = [state.values() for optimizer in optimizers for state in optimizer.state.values()]
     found = total = 0
-    for value in [value for values in states for value in values]:
-        if isinstance(value, torch.Tensor) and value.dtype == torch.float32 and value.device.type == "cpu":
+    for value in tensors([optimizer.state for optimizer in session.subject.optimizers]):
+        if value.dtype == torch.float32 and value.device.type == "cpu":
             sizes = numpy.abs(value.detach().numpy())  # torch itself may flush them
             found += int(((sizes > 0) & (sizes < numpy.finfo(numpy.float32).tiny)).sum())
             total += sizes.size
@@ -237,12 +261,45 @@ def denormals(session: Any) -> float:
 
 def _product_s(value: float) -> float:
     """Seconds of a product of numbers, at the least."""
-    numbers, took = torch.full((_MULTIPLIED,), value), list[float]()
+    numbers = torch.full((_MULTIPLIED,), value)
+    took = list[float]()
     for _ in range(_TIMES):
         start = clock()
         torch.mul(numbers, 0.5)
         took.append(clock() - start)
     return min(took)
+
+
+def _first_values(script: Script) -> dict[int, torch.Tensor]:
+    """Some values of each weight, those of sharded ones excepted, which other ranks would have to send."""
+    plain = [weight for weight in script.parameters() if type(weight.data) is torch.Tensor]
+    return {id(weight): weight.detach().reshape(-1)[:_FIRST].clone() for weight in plain}
+
+
+def _odd_weights(script: Script, before: Mapping[int, torch.Tensor]) -> tuple[float, float]:
+    """Parts of the weights: with gradients that no optimizer takes, and frozen ones that still change."""
+    own = {id(weight) for group in script.groups() for weight in group["params"]}
+    if not own & before.keys():  # the script trains by something else, or by copies
+        return 0.0, 0.0
+    now = _first_values(script)
+    total = without_optimizer = frozen = 0
+    for weight in script.parameters():
+        total += weight.numel()
+        if weight.grad is None or id(weight) not in before:
+            continue
+        has_changed = not torch.equal(before[id(weight)], now[id(weight)])
+        if weight.requires_grad and id(weight) not in own and not has_changed:
+            without_optimizer += weight.numel()
+        if has_changed and not weight.requires_grad:
+            frozen += weight.numel()
+    return without_optimizer / total, frozen / total
+
+
+def _memory_for(device: torch.device) -> int:
+    """Bytes that this training could have: what it has now, and what is free."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+    return cores.free_memory_bytes() + psutil.Process().memory_info().rss
 
 
 def _rows(script: Script) -> Rows | None:

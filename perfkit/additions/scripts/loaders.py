@@ -20,24 +20,21 @@ import torch
 from torch.utils import data
 
 from perfkit.additions.guard.outputs import clock
-from perfkit.additions.inside.lines import Line, Sampler, Times, lines
+from perfkit.additions.lines import Line, Sampler, Times, lines
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.messages import Site
 from perfkit.additions.scripts.script import MOST_LOOKS, Script, attributes, size, tensors
 
 _GENERATORS = numpy.random.Generator | numpy.random.RandomState | random.Random | torch.Generator
-_DEPTH, _WIDTH = 3, 50
-"""How deep containers of a data set are looked into, and how long they may be."""
+_FILES = {
+    "_io.BufferedReader", "_io.TextIOWrapper", "sqlite3.Connection", "zipfile.ZipFile", "tarfile.TarFile",
+}  # fmt: skip
+_DEPTH = 3  # how deep containers of a data set are looked into
+_WIDTH = 50  # how long they may be
 
 
-class DataFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A loader and its data set, as far as they tell.
-
-    `generators`: attributes that hold random number generators. `in_memory`: attributes with a row for each
-    sample. `objects`: Python objects in lists and dicts, which attributes hold them: `of`. `open_files`:
-    attributes of h5py, with the rows of a chunk. `can_batch`: it has `__getitems__`, or makes batches itself.
-    `is_split`: an iterable data set divides itself between workers.
-    """
+class DataFacts(msgspec.Struct, kw_only=True):
+    """A loader and its data set, as far as they tell: `data` of `evidence` in docs/json.md."""
 
     kind: str
     workers: int
@@ -49,6 +46,7 @@ class DataFacts(msgspec.Struct, frozen=True, kw_only=True):
     objects: int = 0
     of: list[str] = []
     open_files: dict[str, int] = {}
+    shared: list[str] = []
 
 
 class Loading(msgspec.Struct, kw_only=True):
@@ -74,16 +72,19 @@ class Watch:
 
     @contextlib.contextmanager
     def fetching(self, script: Any, fetcher: Any, indices: Any) -> Iterator[None]:
-        in_worker, collate = data._utils.worker._worker_info is not None, fetcher.collate_fn
+        in_worker = data._utils.worker._worker_info is not None
+        collate = fetcher.collate_fn
 
         def timed(samples: Any) -> Any:
             with script.doing("collate"):
                 return collate(samples)
 
-        fetcher.collate_fn, start = timed, clock()
+        fetcher.collate_fn = timed
+        start = clock()
         sampler = Sampler(lambda: str(script.part), script.place)
         try:
-            with script.doing("data set"), sampler.running() if in_worker else contextlib.nullcontext():
+            looking = sampler.running() if in_worker else contextlib.nullcontext()
+            with script.doing("data set"), looking:
                 yield
         finally:
             fetcher.collate_fn = collate
@@ -115,37 +116,39 @@ class Watch:
 def data_facts(loader: Any, asked_worker: int) -> DataFacts:
     """What a loader and its data set are."""
     dataset: Any = getattr(loader, "dataset", None)
-    objects, of = 0, list[str]()
-    generators, in_memory, open_files = list[str](), list[str](), dict[str, int]()
+    makes_batches = getattr(loader, "batch_size", 1) is None or hasattr(dataset, "__getitems__")
+    facts = DataFacts(
+        kind=type(dataset).__name__,
+        workers=getattr(loader, "num_workers", 0) or 0,
+        is_iterable=isinstance(dataset, data.IterableDataset),
+        is_split=bool(asked_worker) or getattr(loader, "worker_init_fn", None) is not None,
+        can_batch=makes_batches,
+    )
     count = -1
     with contextlib.suppress(Exception):  # iterable ones have none
         count = len(dataset)
     for name, value in _held(dataset):
         if isinstance(value, _GENERATORS):
-            generators.append(name)
+            facts.generators.append(name)
         elif isinstance(value, torch.Tensor | numpy.ndarray):
             is_plain = not isinstance(value, numpy.memmap) and str(value.dtype) != "object"
             if is_plain and value.ndim and len(value) == count:
-                in_memory.append(name)
+                facts.in_memory.append(name)
+        elif _is_open_file(value):
+            facts.shared.append(name)
         elif type(value).__module__.split(".")[0] == "h5py":
-            open_files[name] = int((getattr(value, "chunks", None) or [0])[0])
+            facts.open_files[name] = int((getattr(value, "chunks", None) or [0])[0])
         elif isinstance(value, list | tuple | dict) and len(value) > _WIDTH:
-            objects += _objects(value)
-            of.append(name)
-    is_iterable = isinstance(dataset, data.IterableDataset)
-    makes_batches = getattr(loader, "batch_size", 1) is None or hasattr(dataset, "__getitems__")
-    return DataFacts(
-        kind=type(dataset).__name__,
-        workers=getattr(loader, "num_workers", 0) or 0,
-        is_iterable=is_iterable,
-        is_split=bool(asked_worker) or getattr(loader, "worker_init_fn", None) is not None,
-        can_batch=bool(makes_batches),
-        generators=generators,
-        in_memory=in_memory,
-        objects=objects,
-        of=of,
-        open_files=open_files,
-    )
+            facts.objects += _objects(value)
+            facts.of.append(name)
+    return facts
+
+
+def _is_open_file(value: Any) -> bool:
+    """Whether processes that are forked would read it at one position."""
+    if f"{type(value).__module__}.{type(value).__name__}" not in _FILES or getattr(value, "closed", False):
+        return False
+    return not hasattr(value, "readable") or bool(value.readable())
 
 
 def _held(value: Any, name: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
@@ -186,8 +189,7 @@ ARGUMENTS = {
 }
 """Switches that are arguments of `DataLoader`."""
 _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
-_KIND = "_perfkit_kind"
-"""`train` or `eval`, once that is known. Kept in the loader: `id` is slow where audit hooks are set."""
+_KIND = "_perfkit_kind"  # `train` or `eval`, kept in the loader: `id` is slow where audit hooks are set
 
 
 class Loaders:
@@ -195,10 +197,8 @@ class Loaders:
 
     def __init__(self, script: Script) -> None:
         self._script = script
-        self.drawn = mmap.mmap(-1, 1)
-        """Whether the data set draws random numbers; shared with worker processes."""
-        self.asked_worker = mmap.mmap(-1, 1)
-        """Whether code that loads has asked which worker it is, so shared too."""
+        self.drawn = mmap.mmap(-1, 1)  # whether the data set draws random numbers; shared with workers
+        self.asked_worker = mmap.mmap(-1, 1)  # whether code that loads has asked which worker it is
         self._is_watched = mmap.mmap(-1, 1)
         self._watch = Watch(os.path.dirname(script.settings["scratch"]))
         self._looks = 0
@@ -222,7 +222,8 @@ class Loaders:
         hooks.wrap("torch.Tensor.cuda", self._copy)
 
     def _make(self, plain: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        script, site = self._script, self._script.call_under_way("loader")
+        script = self._script
+        site = script.call_under_way("loader")
         self._sites.setdefault(id(args[0] if args else kwargs.get("dataset")), site)
         place = next(([frame.file, frame.line, frame.column] for frame in site.frames), None)
         changes = {ARGUMENTS[name]: script.toggles[name] for name in ARGUMENTS.keys() & script.toggles.keys()}
@@ -272,7 +273,8 @@ class Loaders:
         script.tell("fetch")
         kind = epoch.loader.__dict__.get(_KIND)
         is_evaluating = kind == "eval" or (kind is None and self._before_evaluation > 0)
-        is_first, epoch.has_begun, self._is_fetching = not epoch.has_begun, True, True
+        is_first = not epoch.has_begun
+        epoch.has_begun = self._is_fetching = True
         part = "evaluation" if is_evaluating else "start" if is_first else "waiting"
         try:
             with script.doing(part):
@@ -344,7 +346,8 @@ class Loaders:
 
     def on_backward(self) -> None:
         """Decides which of the batches since the last backward pass were for training."""
-        now, loaders = self._script.steps.now, [loader for loader, *_ in self._fetched]
+        now = self._script.steps.now
+        loaders = [loader for loader, *_ in self._fetched]
         # A step takes one batch of a loader: several, all of them before an evaluation's last call, are its.
         count = loaders.count(loaders[-1]) if loaders else 0
         are_evaluated = count > 1 and self._before_evaluation == len(loaders)

@@ -8,20 +8,11 @@ import msgspec
 from perfkit.recipe import Value, switches
 from perfkit.worker.messages import Block, DeviceFacts
 
-EDITS: dict[str, str] = tomllib.loads(
-    resources.files(__package__).joinpath("by_hand.toml").read_text(encoding="utf-8")
+TEXTS: dict[str, dict[str, str]] = tomllib.loads(
+    resources.files(__package__).joinpath("texts.toml").read_text(encoding="utf-8")
 )
-"""Switches that cannot be set from outside a script, each with the edit to make instead."""
-RANDOM_DATA = "the data set draws random numbers, which in workers come from other seeds"
-OWN_RANDOM_DATA = "the data set holds a random generator ({}), of which each worker has a copy"
-FAIR = (
-    "to compare fairly, seed a generator for each sample by its index (torch.Generator().manual_seed(index)) "
-    "in both scripts, or give both as many workers"
-)
-"""How scripts are compared whose random numbers depend on their workers."""
-LOSSES = 8
-"""First losses that are compared."""
-SETTABLE = tuple(name for name in switches() if name not in EDITS)
+LOSSES = 8  # first losses that are compared
+SETTABLE = tuple(name for name in switches() if name not in TEXTS["by_hand"])
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -40,15 +31,11 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Site(msgspec.Struct, frozen=True):
-    """A call: its `role` is a constructor (`loader`, `optimizer` …) or a part of a step (`forward` …).
-
-    `frames`: the calls in the user's files, the innermost first; none if only libraries were involved.
-    `library`: the package, such as `transformers`, that made the call; empty if the script did.
-    """
+    """A call: its `role` is a constructor (`loader`, `optimizer` …) or a part of a step (`forward` …)."""
 
     role: str
-    frames: list[Frame]
-    library: str = ""
+    frames: list[Frame]  # in the user's files, the innermost first; none if only libraries were involved
+    library: str = ""  # the package that made the call, such as `transformers`; empty if the script did
 
     @property
     def place(self) -> str:
@@ -57,13 +44,7 @@ class Site(msgspec.Struct, frozen=True):
 
 
 class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A script after its first steps: what trains, what is set, what can be set from outside.
-
-    `startup_s`: from the start of the process to the first batch; `step_s`: the step before the first
-    question. `has_fused`: each optimizer has a fused implementation. `loader`: the class of the data set,
-    empty without a `DataLoader`. `settings`: the switches as they are, as far as they can be read. `refused`:
-    switches that cannot be set from outside here, and the reason.
-    """
+    """A script after its first steps: `script` of `watch` in docs/json.md."""
 
     device: str
     facts: DeviceFacts

@@ -40,7 +40,9 @@ class ScriptPanel(Panel):
             script = example
         self.launch = Launch(str(script), tuple(map(str, args)), module)
         self.plan = study.script_plan(self.launch, preset)
-        self._edit, self._compared, self._seen = list[Content](), list[Content](), list[Content]()
+        self._edit: list[Content] = []
+        self._compared: list[Content] = []
+        self._seen: list[Content] = []
         self._result: Comparison | None = None
         self._controls = Controls(SETTABLE, lambda: self.status.say("press Run to measure"))
         command = self.launch.describe()
@@ -51,7 +53,8 @@ class ScriptPanel(Panel):
             self.button("Patch", edit, lambda: self.start(self._patch)),
         ]
         self._save = text("pk-script")
-        self.above, self.below = [heading(command), self._controls.widget], [self._save]
+        self.above = [heading(command), self._controls.widget]
+        self.below = [self._save]
         super().__init__((command, preset))
 
     def set(self, **settings: Value) -> None:
@@ -92,8 +95,8 @@ class ScriptPanel(Panel):
         job.can_continue = lambda: result.ratio.verdict == "undecided"
         runs = [result.a, result.b]
         self._show_runs(runs)
-        picture, proofs = figures.headline(runs), study.sides(result, [study.losses(*runs)])
-        self._compared = [*map(Notice, sentences.notices(runs)), picture, result.describe(), *proofs]
+        shown = [figures.headline(runs), result.describe(), *study.sides(result, [study.losses(*runs)])]
+        self._compared = [*map(Notice, sentences.notices(runs)), *shown]
         self._require_stored()
 
     def _patch(self, job: Job) -> None:

@@ -27,14 +27,7 @@ from torch.utils import data
 from perfkit.additions.guard.outputs import Outputs, clock
 from perfkit.additions.scripts import evidence, hooks
 from perfkit.additions.scripts.loaders import ARGUMENTS, Loaders, data_facts
-from perfkit.additions.scripts.messages import (
-    EDITS,
-    OWN_RANDOM_DATA,
-    RANDOM_DATA,
-    SETTABLE,
-    Observation,
-    ScriptFacts,
-)
+from perfkit.additions.scripts.messages import SETTABLE, TEXTS, Observation, ScriptFacts
 from perfkit.additions.scripts.run_account import Account, RunAccount
 from perfkit.additions.scripts.script import Script, ScriptStep
 from perfkit.additions.scripts.training import Models, Updates
@@ -49,12 +42,11 @@ from perfkit.worker import checks
 from perfkit.worker.messages import Trained
 from perfkit.worker.procedure import WINDOW, Procedure, Procedures
 
-_MANY, _WARMUP_S, _LEAST_S = 40, 3.0, 1.0
-"""A script is warmed up before it is observed if so many steps fit in the time; then for so long at least."""
-_WARMUP_LONGER = 3
-"""How many times as long as planned a warm-up of a planned number of steps may take."""
-_LONG = 4
-"""Steps of a slice from which on one more to look at is cheap; before each fourth one of shorter ones."""
+_MANY = 40  # steps that must fit in the time, so that a script is warmed up before it is observed
+_WARMUP_S = 3.0  # for so long at most
+_LEAST_S = 1.0  # and then observed for so long at least
+_WARMUP_LONGER = 3  # how many times as long as planned a warm-up of a planned number of steps may take
+_LONG = 4  # steps of a slice from which on one more, to look at, is cheap; else every fourth slice has one
 
 
 class Ended(Exception):
@@ -67,10 +59,8 @@ class Questions(Procedures):
     def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
         super().__init__(self._send, clock)
         self.subject = self._script = script = Script(settings, files)
-        self.line = Connection(settings["line"])
-        """Closed where nothing is answered any more: after a crash, and in a forked process."""
-        self._early: list[ScriptStep] = []
-        """The steps before the first question."""
+        self.line = Connection(settings["line"])  # closed after a crash, and in a forked process
+        self._early: list[ScriptStep] = []  # the steps before the first question
         self._job: Procedure | None = None
         self._slices = 0
         try:
@@ -87,8 +77,7 @@ class Questions(Procedures):
         self.inquiry, self.run_account = evidence.Inquiry(script), RunAccount(script)
         hooks.wrap("torch.save", functools.partial(_save, script))
         script.parts += [self.loaders, self._models, Updates(script), self.inquiry, self.run_account]
-        self.observers = {place: load(place)(script) for place in settings["observers"]}
-        """What further additions have a script looked at by."""
+        self.observers = {place: load(place)(script) for place in settings["observers"]}  # of additions
         script.parts += [*self.observers.values(), self]
         hooks.around(sys, "excepthook", self._crashed)
         os.register_at_fork(after_in_child=self.line.close)
@@ -96,14 +85,10 @@ class Questions(Procedures):
             die_with_parent()
         atexit.register(self._ended)
 
-    # ------------------------------------------------------------ questions
-
     def train(self, loss_steps: int, warmup_s: float, warmup_steps: int = 1, **_: Any) -> Procedure:
-        """`Trained`: the first steps, whose losses are kept, then some for the warm-up.
-
-        Each side takes as many, so that all are at the same place of an epoch; fewer if they are slow.
-        """
-        script, until = self._script, clock() + _WARMUP_LONGER * warmup_s
+        """`Trained`: first steps, whose losses are kept, then a warm-up, equally long on all sides."""
+        script = self._script
+        until = clock() + _WARMUP_LONGER * warmup_s
         first = yield from self.take(loss_steps, "first steps", early=self._early)
         warm = yield from self.take(1, "warm-up", warmup_steps, lambda: clock() > until)
         self._step_s = statistics.median(warm.step_s[-WINDOW:])
@@ -111,9 +96,9 @@ class Questions(Procedures):
         backwards = round(len(first.plain) * script.batches_per_step)
         facts = {f"note {number}": text for number, text in enumerate(script.notes, 1)}
         if self.loaders.drawn[0]:
-            facts["data"] = RANDOM_DATA
+            facts["data"] = TEXTS["random"]["drawn"]
         elif script.loader is not None and (own := data_facts(script.loader, 0).generators):
-            facts["data"] = OWN_RANDOM_DATA.format(", ".join(own))
+            facts["data"] = TEXTS["random"]["held"].format(names=", ".join(own))
         return Trained(
             recipe=Recipe().replace(**allowed(self._settings())).to_dict(),
             facts={"step": script.step_in_words(), **facts},
@@ -168,7 +153,8 @@ class Questions(Procedures):
 
     def observe(self, steps: int, seconds: float = math.inf) -> Procedure:
         """`Observation` of plain steps: fewer if the script ends before, or if they take longer."""
-        until, ended = clock() + seconds, False
+        ended = False
+        until = clock() + seconds
         with self.run_account.counting(is_timed=True):
             try:
                 if _MANY * self._early[-1].seconds < seconds:
@@ -196,8 +182,6 @@ class Questions(Procedures):
     def account(self) -> Account:
         return self.run_account.account(self._script.settings["started"], self._script.steps.began_at)
 
-    # ------------------------------------------------------------ reading switches
-
     def _settings(self) -> dict[str, Any]:
         script = self._script
         unknown = {*ARGUMENTS} if script.loader is None else set()
@@ -205,44 +189,40 @@ class Questions(Procedures):
         return {name: value for name, value in values.items() if value is not None}
 
     def _why_not(self) -> dict[str, str]:
-        script, loader = self._script, self._script.loader
-        reasons = {name: f"needs the script's own code: {edit}" for name, edit in EDITS.items()}
+        script = self._script
+        loader = script.loader
+        why = TEXTS["refused"]
+        by_hand = TEXTS["by_hand"].items()
+        reasons = {name: f"needs the script's own code: {edit}" for name, edit in by_hand}
         if script.device.type != "cuda":
             on_cuda = [name for name, switch in switches().items() if switch.needs == "cuda"]
-            reasons |= dict.fromkeys(on_cuda, "needs a CUDA device, and this script does not train on one")
+            reasons |= dict.fromkeys(on_cuda, why["not_on_cuda"])
         if loader is None:
-            why = "the script has no DataLoader: change how it makes its batches"
-            reasons |= dict.fromkeys(ARGUMENTS, why)
+            reasons |= dict.fromkeys(ARGUMENTS, why["no_loader"])
         elif not isinstance(loader, data.DataLoader):
             library = type(loader).__module__.split(".")[0]
-            why = f"{library} uses its own loader: change the setting where it is created"
-            reasons |= dict.fromkeys(ARGUMENTS, why)
+            reasons |= dict.fromkeys(ARGUMENTS, why["other_loader"].format(library=library))
         else:
             if type(loader.batch_sampler) is not data.BatchSampler:
-                reasons["batch_size"] = "a batch sampler makes the batches: change it where that is made"
+                reasons["batch_size"] = why["batch_sampler"]
             is_split = self.loaders.asked_worker[0] or loader.worker_init_fn is not None
             is_iterable = isinstance(loader.dataset, data.IterableDataset)
             if is_iterable and not (loader.num_workers or is_split):
-                why = "each worker would repeat an iterable data set: divide it by get_worker_info()"
-                reasons["workers"] = why
+                reasons["workers"] = why["not_split"]
         if not script.model:
-            why = (
-                "no call of a model was observed; calls of model.forward(x) and of scripted models cannot be"
-            )
-            reasons |= dict.fromkeys(("amp", "channels_last", "compile"), why)
+            reasons |= dict.fromkeys(("amp", "channels_last", "compile"), why["no_model"])
         elif all(p.dim() != 4 for p in script.parameters()):
-            reasons["channels_last"] = "the model has no 4-dimensional weights"
+            reasons["channels_last"] = why["no_images"]
         if checks.facts(script.device).bf16 is False:
-            reasons["amp"] = "fp16 needs a GradScaler in the script itself, and this device has no bf16"
+            reasons["amp"] = why["no_bf16"]
         if self._models.is_compiled:
-            reasons["compile"] = "the script compiles the model already"
+            reasons["compile"] = why["compiled"]
         if not script.optimizers:
-            reasons["optimizer_impl"] = "the script has no optimizer of torch"
+            reasons["optimizer_impl"] = why["no_optimizer"]
         elif any("foreach" not in group for group in script.groups()):
-            reasons["optimizer_impl"] = f"{type(script.optimizer).__name__} has one implementation"
+            name = type(script.optimizer).__name__
+            reasons["optimizer_impl"] = why["one_implementation"].format(optimizer=name)
         return reasons
-
-    # ------------------------------------------------------------ answering
 
     def on_steps(self, steps: list[ScriptStep]) -> None:
         if self.line.closed:
@@ -252,7 +232,8 @@ class Questions(Procedures):
                 checks.synchronize(self._script.device)  # the host is ahead of a GPU
                 known_s = sum(step.seconds for step in steps[:-1])
                 steps[-1].seconds = clock() - self._script.steps.since - known_s
-                self._early, self.first_graphs = steps, checks.compile_counters().graphs
+                self._early = steps
+                self.first_graphs = checks.compile_counters().graphs
                 self._startup_s = self._script.steps.began_at - self._script.settings["started"]
                 if safetensors := sys.modules.get("safetensors.torch"):
                     hooks.around(safetensors, "serialize_file", functools.partial(_save, self._script))
@@ -293,7 +274,8 @@ class Questions(Procedures):
         show(kind, problem, trace)
         if self.line.closed:
             return
-        failure, count = explain(problem), self._script.steps.count
+        failure = explain(problem)
+        count = self._script.steps.count
         when = f"after {count} steps" if count else "before its second step"
         failure.what = f"the script ended {when}: {failure.what}"
         if isinstance(problem, EOFError):

@@ -5,18 +5,16 @@ from typing import Any
 
 from perfkit.additions.advice.finding import WORTH_A_SENTENCE, advice_table, ordered, warned
 from perfkit.additions.inside import looks
-from perfkit.additions.inside.trend import Trend
 from perfkit.additions.scripts import run_account
 from perfkit.additions.scripts.evidence import NOT_STEPS
+from perfkit.additions.trend import Trend
 from perfkit.recipe import shown
 from perfkit.show import units
 from perfkit.show.document import Content, Section, Table
 from perfkit.show.units import clean
 
-_BAR = 30
-"""Characters of a whole bar."""
-_MOST_LINES = 8
-"""Lines of a script that are listed."""
+_BAR = 30  # characters of a whole bar
+_MOST_LINES = 8  # lines of a script that are listed
 
 
 def first_sentence(seen: Any) -> str:
@@ -24,6 +22,8 @@ def first_sentence(seen: Any) -> str:
     if seen.findings and seen.findings[0].weight >= WORTH_A_SENTENCE:
         found = seen.findings[0]
         worth = f" Without it, the run is {found.expected('at most about')} as fast." if found.gain else ""
+        if found.share and seen.evidence.one_thread:
+            worth += " That holds with one compute thread, as other programs take the cores."
         return str(found.in_words(worth))
     if seen.trend and seen.trend.kind != "steady":
         return f"{trend_in_words(seen.trend, seen.growing)}."
@@ -55,10 +55,10 @@ def trend_in_words(trend: Trend, part: str = "") -> str:
 
 def sections(seen: Any) -> list[Content]:
     """All of it, for people."""
-    contents: list[Content] = [first_sentence(seen), Section("Where the run goes", [*_run(seen)])]
+    contents: list[Content] = [first_sentence(seen), Section("Where the run goes", list(_run(seen)))]
     if seen.evidence.lines:
         contents.append(Section("Where in the script", [_lines(seen)]))
-    contents.append(Section("What to try", [*_advice(seen)]))
+    contents.append(Section("What to try", list(_advice(seen))))
     syncs = [looks.sync_table(seen.syncs)] if seen.syncs else []
     contents.append(Section("Details", [clean(seen.command), _steps(seen), *syncs]))
     return contents + warned(seen.warnings, seen.printed)
@@ -115,6 +115,8 @@ def _lines(seen: Any) -> Table:
         each = units.duration(line.seconds / max(1, evidence.loading.batches))
         rows.append([line.where, line.part, "in workers", f"{each} a batch", clean(line.text, 60)])
     note = "Sampled briefly, outside the timed steps. A line includes everything it calls."
+    if evidence.one_thread:
+        note += " Meanwhile the steps had one compute thread."
     return Table(("line", "part", "share", "time", "code"), rows, note=note)
 
 
@@ -142,12 +144,12 @@ def _steps(seen: Any) -> Table:
     rows = [
         ["samples/s", units.number(block.samples_per_s)],
         ["step", f"{units.duration(seen.seen.step_s)} ({script.step_is}; samples: {samples})"],
-        ["a mean step", ", ".join(split)],
+        ["a mean step of all observed", ", ".join(split)],
         ["waiting for data", units.percent(seen.seen.waiting if script.loader else None)],
         ["peak memory of the steps", units.size(seen.peak.allocated)],
         ["profile", f"perfkit trace {seen.trace}" if seen.trace else units.NOT_AVAILABLE],
         ["trains", trains.strip()],
     ]
     known = [row for row in rows if row[1] != units.NOT_AVAILABLE]
-    title = f"{units.plural(count, 'plain step')} (no evaluation, checkpoint or profiler)"
-    return Table(("what", "how much"), known, title)
+    note = "Steps with an evaluation, a checkpoint or a profiler are left out, unless most have one."
+    return Table(("what", "how much"), known, units.plural(count, "timed step"), note)

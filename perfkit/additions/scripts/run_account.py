@@ -1,7 +1,4 @@
-"""Where the wall time of a run goes, as far as it was seen: its parts add up.
-
-`RunAccount` keeps it in the script's process, `Account` is what it tells.
-"""
+"""Where the wall time of a run goes: `RunAccount` adds up what was seen, and `Account` tells it."""
 
 import contextlib
 import statistics
@@ -10,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 import msgspec
+import numpy as np
 import psutil
 
 from perfkit.additions.guard.outputs import clock
@@ -19,10 +17,8 @@ START, EPOCHS, STEPS, EVALUATION = "start", "starts of epochs", "steps", "evalua
 CHECKPOINTS, COMPILING, BETWEEN = "checkpoints", "compilation", "between steps"
 PARTS = (START, EPOCHS, STEPS, EVALUATION, CHECKPOINTS, COMPILING, BETWEEN)
 OWN = "own code"
-OF_STEP = ("waiting", "forward", "backward", "optimizer", OWN)
-"""What a plain step consists of."""
-_KEPT = 4000
-"""Plain steps of which each time is kept."""
+OF_STEP = ("waiting", "forward", "backward", "optimizer", OWN)  # what a plain step consists of
+_KEPT = 4000  # plain steps of which each time is kept
 
 
 class StepTime(msgspec.Struct, frozen=True, array_like=True):
@@ -60,9 +56,10 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_step(self) -> dict[str, float]:
-        count = max(1, len(self.plain))
-        sums = [sum(each) / count for each in zip(*(step.parts for step in self.plain), strict=True)]
-        return dict(zip(OF_STEP, sums, strict=False))
+        if not self.plain:
+            return {}
+        mean = np.mean([step.parts for step in self.plain], axis=0)
+        return dict(zip(OF_STEP, mean.tolist(), strict=True))
 
 
 class RunAccount:
@@ -72,9 +69,11 @@ class RunAccount:
         self._script = script
         self._is_open = self._is_timed = True  # from the first step on
         self._sees_memory = not script.settings["observers"]  # which is compared from outside
-        self._plain, self._marked = list[StepTime](), list[ScriptStep]()
+        self._plain = list[StepTime]()
+        self._marked = list[ScriptStep]()
         self._more_s = 0.0  # of plain steps that are not kept
-        self._epochs, self._count = list[int](), 0
+        self._epochs = list[int]()
+        self._count = 0
         self._imported_at = time.time()
         self._fetching_since: float | None = None
         self._evaluating_since: float | None = None
@@ -93,15 +92,14 @@ class RunAccount:
         """What the script does at this moment."""
         return self._script.part or (OWN if self._evaluating_since is None else EVALUATION)
 
-    # ------------------------------------------------------------ events
-
     def on_fetch(self) -> None:
         self._fetching_since = self._fetching_since or clock()
 
     def on_evaluation(self) -> None:
         now = self._process.memory_info().rss if self._is_open and self._sees_memory else 0
         if self._evaluating_since is None:
-            self._evaluating_since, self._bytes_before = self._fetching_since or clock(), now
+            self._evaluating_since = self._fetching_since or clock()
+            self._bytes_before = now
         elif now:
             self._evaluation_bytes = max(self._evaluation_bytes, now - self._bytes_before)
 
@@ -135,8 +133,6 @@ class RunAccount:
                 self._plain.append(StepTime(number, step.seconds, _parts(step)))
             else:
                 self._more_s += step.seconds
-
-    # ------------------------------------------------------------ answering
 
     def account(self, started: float, began: float) -> Account:
         plain, marked = self._plain, self._marked

@@ -23,8 +23,7 @@ from perfkit.errors import RunFailed
 from perfkit.process.failures import is_users
 from perfkit.worker.checks import FP32_PARTS, View, compile_counters, synchronize
 
-MOST_LOOKS = 16
-"""First steps, calls of a role, batches of a process that are looked at: all would slow the script down."""
+MOST_LOOKS = 16  # first steps, calls of a role, batches of a process that are looked at: all would take long
 
 
 WAITING = ("waiting", "sampler", "data set", "collate")
@@ -70,14 +69,13 @@ class StepDetector:
     def __init__(self, listener: Callable[[list[ScriptStep]], None], usual: int) -> None:
         self._listener, self._usual = listener, usual
         self.count = 0
-        self.began_at = 0.0
-        """`time.time()` at which the first step began."""
+        self.began_at = 0.0  # `time.time()` at which the first step began
         self.now = ScriptStep()
         self.in_backward = False
         self._cycle = Counter[object]()  # what changes the weights, in its order, and samples fed for it
-        self._is_over, self._is_loaded = False, True
-        self.since = clock()
-        """When the step under way began."""
+        self._is_over = False
+        self._is_loaded = True
+        self.since = clock()  # when the step under way began
         self._first: ScriptStep | None = None
 
     @property
@@ -88,7 +86,8 @@ class StepDetector:
         if self._is_over and not self.in_backward and not is_capturing():
             self._end()
         if not self.began_at:
-            self.began_at, self.since = time.time(), clock()
+            self.began_at = time.time()
+            self.since = clock()
             self.now.spent.clear()
 
     def updated(self, by: object) -> None:
@@ -121,7 +120,9 @@ class StepDetector:
             step.samples = (self._is_loaded and step.samples) or fed or step.samples or self._usual
         self.count += len(steps)
         self._listener(steps)
-        self.now, self._first, self.since = ScriptStep(), None, clock()
+        self.now = ScriptStep()
+        self._first = None
+        self.since = clock()
 
 
 def is_capturing() -> bool:
@@ -132,38 +133,31 @@ def is_capturing() -> bool:
 class Script(View):
     """What is known of the script, as its parts see it: a subject of `Procedures`.
 
-    `parts` are told what happens: `evaluation`, `input` (of a model), `graph` (what a backward pass starts
-    from), `backward`, and `steps` (have ended). They react in their methods
-    `on_evaluation` and so on. `toggles`: switches that are set from outside. `optimizers`: those that have
-    made a step. `losses`: the mean of what each of the first backward passes started from, before any
-    gradient scaling. `samples_per_step`: of a typical one.
+    `parts` are told what happens, and react in `on_` methods: `evaluation`, `input` (of a model), `graph`
+    (what a backward pass starts from), `backward`, and `steps` (have ended). `toggles`: switches that are set
+    from outside. `optimizers`: those that have made a step. `losses`: the mean of what each of the first
+    backward passes started from, before any gradient scaling. `samples_per_step`: of a typical one.
     """
 
-    phases = staticmethod(contextlib.nullcontext[None])
-    """The parts of a step have no names in a profile."""
+    phases = staticmethod(contextlib.nullcontext[None])  # the parts of a step have no names in a profile
 
     def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
         super().__init__(model=nn.ModuleList())  # those that the script calls itself
         self.settings, self.files = settings, files
         self.toggles = settings["toggles"]
         self.notes: list[str] = []
-        self.sites = defaultdict[str, list[Site]](list)
-        """The distinct calls of each role among the first ones: a step may have several, as that of a GAN."""
+        self.sites = defaultdict[str, list[Site]](list)  # distinct first calls by role: a GAN has several
         self._looks = Counter[str]()
         self.steps = StepDetector(functools.partial(self.tell, "steps"), settings["samples"])
         self.parts: list[Any] = [self]
         self.optimizers: list[Any] = []
-        self.new_optimizers = 0
-        """How many were made for weights that another one had trained."""
+        self.new_optimizers = 0  # how many were made for weights that another one had trained
         self.backwards = 0
         self.losses: list[torch.Tensor] = []
         self.samples_per_step = 0
-        self.are_pinned: bool | None = None
-        """Whether a batch lies in page-locked memory; None until one was seen of a loader that pins."""
-        self.is_timed = False
-        """Whether the steps under way are timed: then nothing is walked or listed."""
-        self.part = ""
-        """What the main thread does at this moment; empty in code of the script's own."""
+        self.are_pinned: bool | None = None  # whether a batch is in page-locked memory; None: not known
+        self.is_timed = False  # whether the steps under way are timed: then nothing is walked or listed
+        self.part = ""  # what the main thread does at this moment; empty in code of the script's own
         self.waits_for_device = False
         """Whether a part of a step ends when the device has done what it was given in it, so that the line
         that waits next, such as a `loss.item()`, has only its own time. Not while steps are timed."""
@@ -179,8 +173,11 @@ class Script(View):
     @contextlib.contextmanager
     def doing(self, part: str) -> Iterator[None]:
         """Counts the time of a part of a step, without that of parts within it."""
-        outer, outer_inner_s = self.part, self._inner_s
-        self.part, self._inner_s, start = part, 0.0, clock()
+        outer = self.part
+        outer_inner_s = self._inner_s
+        self.part = part
+        self._inner_s = 0.0
+        start = clock()
         try:
             yield
             if self.waits_for_device and not is_capturing():
@@ -188,7 +185,8 @@ class Script(View):
         finally:
             took = clock() - start
             self.steps.now.spent[part] += took - self._inner_s
-            self.part, self._inner_s = outer, outer_inner_s + took
+            self.part = outer
+            self._inner_s = outer_inner_s + took
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -240,7 +238,7 @@ class Script(View):
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     def parameters(self) -> list[nn.Parameter]:
-        return [*self.model.parameters()] or [p for group in self.groups() for p in group["params"]]
+        return list(self.model.parameters()) or [p for group in self.groups() for p in group["params"]]
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -264,11 +262,12 @@ class Script(View):
 
     def call_under_way(self, role: str) -> Site:
         """The user's frames, and the library that made the call, if it is not torch."""
-        frames, library = [], ""
+        frames = []
+        library = ""
         for frame, _ in traceback.walk_stack(sys._getframe(1)):
             file = frame.f_code.co_filename
             if is_users(file):
-                line, end_line, column, end_column = [*frame.f_code.co_positions()][frame.f_lasti // 2]
+                line, end_line, column, end_column = list(frame.f_code.co_positions())[frame.f_lasti // 2]
                 path = self.place(os.path.realpath(file))
                 line = line or frame.f_lineno
                 frames.append(Frame(path, line, end_line or line, column or 0, end_column or 0))
@@ -314,10 +313,7 @@ def first_tensor(value: Any) -> torch.Tensor | None:
 
 
 def size(value: Any, batch: int = 0) -> int:
-    """Samples of the first tensor: its first dimension.
-
-    It is [sequence, batch] if its second dimension is the `batch` that its layers take as such.
-    """
+    """Samples of the first tensor: its first dimension, or its second if layers take that as the `batch`."""
     tensor = first_tensor(value)
     if tensor is None:
         return 0

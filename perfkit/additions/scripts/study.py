@@ -17,7 +17,7 @@ import psutil
 
 from perfkit.additions.guard import landlock
 from perfkit.additions.guard.outputs import LIMITS
-from perfkit.additions.scripts.messages import FAIR, LOSSES, RANDOM_DATA, ScriptFacts
+from perfkit.additions.scripts.messages import LOSSES, TEXTS, ScriptFacts
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.errors import RunFailed
 from perfkit.ladder import catalogue
@@ -38,17 +38,15 @@ from perfkit.studies.sides import Side
 from perfkit.studies.sources import Plan, Progress
 from perfkit.worker.messages import Block, Description, Trained
 
-_FAR = 3.0
-"""Standard errors by which means may differ."""
-_USUAL_STEPS = 120
-"""Steps of both sides of a usual comparison: first losses, warm-up, five rounds."""
-_FEWEST, _LOSSES_PART = 2, 0.1
-"""If these do not fit: the fewest rounds and losses, and the part of the budget for the losses of a side."""
+_RANDOM = TEXTS["random"]
+_FAR = 3.0  # standard errors by which means may differ
+_USUAL_STEPS = 120  # steps of both sides of a usual comparison: first losses, warm-up, five rounds
+_FEWEST = 2  # rounds and losses, if these steps do not fit
+_LOSSES_PART = 0.1  # of the budget, for the losses of a side then
 _ENDED = "a script came to its end meanwhile; let both train longer, or compare whole runs with --whole"
-_LEAST_WARMUP, _MOST_WARMUP, _LAST_STEPS = 4, 200, 8
-"""Steps of a warm-up, and the last of them, which tell how fast a side is."""
-_CATCH_UP_S = 10.0
-"""How long a side may go on by itself at most, to be at the same place of an epoch as the other one."""
+_LEAST_WARMUP, _MOST_WARMUP = 4, 200  # steps of a warm-up
+_LAST_STEPS = 8  # of a warm-up, which tell how fast a side is
+_CATCH_UP_S = 10.0  # how long a side goes on by itself, to come to the place of an epoch of the other one
 
 
 @dataclass
@@ -58,8 +56,7 @@ class _Pace:
     samples: int
     step_s: float
     began_at: int = 0
-    size: int = 0
-    """Samples of the newest slice."""
+    size: int = 0  # samples of the newest slice
 
     def note(self, block: Block) -> None:
         """A slice tells how fast it is now: it was started while others were busy, too."""
@@ -70,15 +67,13 @@ class ScriptSource(ThisMachine):
     """A script that has taken its first steps; each stage is a process. `more`: other scripts by stage."""
 
     uses_any_device = True
-    observers: ClassVar[tuple[str, ...]] = ()
-    """What looks at the scripts, as for `WatchedScript`."""
+    observers: ClassVar[tuple[str, ...]] = ()  # what looks at the scripts, as for `WatchedScript`
     starts: ClassVar[type[WatchedScript]] = WatchedScript
 
     def spread(self, recipes: Sequence[Recipe]) -> Spread:
         return stats.OF_SCRIPTS
 
-    facts: ScriptFacts
-    """What trains in the script."""
+    facts: ScriptFacts  # what trains in the script
 
     def __init__(
         self, plan: Plan, progress: Progress, launch: Launch, more: Mapping[str, Launch] | None = None
@@ -86,8 +81,7 @@ class ScriptSource(ThisMachine):
         super().__init__(plan, progress)
         self._launch = launch
         self._more = more or {}
-        self._paces: dict[Conversation, _Pace] = {}
-        """Of the processes that are alive."""
+        self._paces: dict[Conversation, _Pace] = {}  # of the processes that are alive
         self._first: WatchedScript | None = None
         self._known: ScriptFacts | None = None
 
@@ -101,7 +95,8 @@ class ScriptSource(ThisMachine):
         self.description = Description(options, [], facts.facts, facts.convolves)
 
     def take(self) -> WatchedScript:
-        child, self._first = self._first or self._start(self._launch, {}), None
+        child = self._first or self._start(self._launch, {})
+        self._first = None
         return child
 
     @property
@@ -113,7 +108,8 @@ class ScriptSource(ThisMachine):
         return Recipe().replace(**self.target.own)
 
     def start(self, stage: Stage) -> tuple[Conversation, Trained]:
-        launch, rule = self._more.get(stage.title, self._launch), self.plan.rule
+        launch = self._more.get(stage.title, self._launch)
+        rule = self.plan.rule
         toggles = {name: values[0] for name, values in stage.recipe.diff(self.baseline()).items()}
         is_plain = launch == self._launch and not toggles
         child = self.take() if is_plain else self._start(launch, toggles)
@@ -138,7 +134,8 @@ class ScriptSource(ThisMachine):
         Steps may get slower within an epoch, so that slices from different places of it tell nothing. A side
         goes on to where the newest slice of another one began, unless that is too far.
         """
-        pace, paces = self._paces[child], self._paces.values()
+        pace = self._paces[child]
+        paces = self._paces.values()
         place = child.ask("reach", samples=0)
         behind = max(each.began_at for each in paces) - place
         if 0 < behind / pace.samples * pace.step_s <= _CATCH_UP_S:
@@ -155,9 +152,9 @@ class ScriptSource(ThisMachine):
         runs = super().measure(stages, affordable(rule, self.facts.step_s, len(stages)))
         more = {"ended": _ENDED} if isinstance(self.stopped, RunFailed) else {}
         for at, run in enumerate(runs):
-            launch, losses = self._more.get(run.title, self._launch), self.losses(run)
-            changes = {"facts": {**run.facts, **more}, "losses": losses, "script": launch.describe()}
-            runs[at] = msgspec.structs.replace(run, **changes)
+            launch = self._more.get(run.title, self._launch)
+            how = {"losses": self.losses(run), "script": launch.describe()}
+            runs[at] = msgspec.structs.replace(run, facts={**run.facts, **more}, **how)
         return runs
 
     def losses(self, run: Run) -> list[float]:
@@ -189,8 +186,7 @@ class Memory(NamedTuple):
     own: int = 0
     peak: int = 0
     others: int = 0
-    threads: int = 0
-    """Most threads of a process of the others."""
+    threads: int = 0  # most threads of a process of the others
 
     @classmethod
     def of(cls, tree: Tree) -> "Memory":
@@ -224,18 +220,14 @@ def affordable(rule: StopRule, step_s: float, stages: int = 2) -> StopRule:
 
 
 def losses(a: Run, b: Run) -> parity.Check:
-    """Whether the first losses of a script are those of another run of it, as far as its switches allow.
-
-    If the data set draws random numbers, other workers draw other ones: then the means of all losses are
-    compared.
-    """
+    """Whether the first losses are those of another run, or near them where workers draw random numbers."""
     ours, plain = Recipe.from_dict(b.recipe), Recipe.from_dict(a.recipe)
     random_data = next((run.facts["data"] for run in (b, a) if "data" in run.facts), "")
     if ours.workers != plain.workers and random_data and a.losses and b.losses:
-        if random_data == RANDOM_DATA:
+        if random_data == _RANDOM["drawn"]:
             return mean_losses(b.losses, a.losses)
         check = parity.losses(b.losses[:LOSSES], a.losses[:LOSSES], "tolerance", False)
-        why = "" if check.ok else f". The workers explain that: {random_data}; {FAIR}"
+        why = "" if check.ok else f". The workers explain that: {random_data}; {_RANDOM['fair']}"
         return msgspec.structs.replace(check, evidence=f"{check.evidence}{why}")
     is_same = a.script == b.script  # else more differs than the switches
     exactness = catalogue.exactness(ours, plain, b.device) if is_same else "tolerance"
@@ -251,14 +243,14 @@ def mean_losses(ours: Sequence[float], plain: Sequence[float]) -> parity.Check:
     is_near = bool(abs(a.mean() - b.mean()) <= scatter)
     how = "as near as" if is_near else "further apart than"
     text = f"{a.mean():.4g} on average, and {b.mean():.4g}: {how} their scatter explains"
-    text += f". They are not compared one by one, because {RANDOM_DATA}; {FAIR}"
+    text += f". They are not compared one by one, because {_RANDOM['drawn']}; {_RANDOM['fair']}"
     return parity.Check("losses", is_near, text)
 
 
 def sides(result: Comparison, proofs: Sequence[parity.Check]) -> list[Content]:
     """What was set from outside in a script, with its proof, what was not, and what both sides train."""
-    facts, shown = result.b.facts.items(), ("ended", "not applied")
-    notices = [Notice(f"{name}: {text}") for name, text in facts if name.startswith(shown)]
+    facts = result.b.facts.items()
+    notices = [Notice(f"{name}: {text}") for name, text in facts if name.startswith(("ended", "not applied"))]
     return [*notices, checks("Checks", [*result.b.mechanism, *proofs])]
 
 
@@ -270,10 +262,7 @@ def script_plan(
     source: type[ScriptSource] = ScriptSource,
     **more: Any,
 ) -> Plan:
-    """The plan of a study of a script; `more` as for its source.
-
-    The device is the script's own choice, known once it trains.
-    """
+    """The plan of a study of a script, whose device is known once it trains; `more` as for its source."""
     if not landlock.is_there():
         warnings.warn(LIMITS, stacklevel=2)
     checked = plan(None, catalogue.preset(preset).size.name, ["baseline"]).on(seed=seed)

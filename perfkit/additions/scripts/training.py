@@ -15,17 +15,12 @@ from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.script import Script, attributes, is_capturing, size, tensors
 from perfkit.errors import RunFailed
 
-_LOSSES = 64
-"""First backward passes whose losses are kept."""
-_MOST_GRADIENTS = 1000
-"""Gradients before any backward pass or optimizer: meta-learning takes some for each of its steps."""
+_LOSSES = 64  # first backward passes whose losses are kept
+_MOST_GRADIENTS = 1000  # before any backward pass or optimizer: each step of meta-learning takes some
 
 
 class Models:
-    """The modules that a script calls itself; what they call is left alone.
-
-    In the first steps, calls of modules that are not known yet are seen as well (`hooks.ModuleCalls`).
-    """
+    """The modules that a script calls itself, which the first steps show; what they call is left alone."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -47,7 +42,8 @@ class Models:
                 self._calls.are_seen(True)
 
     def _first_call(self, module: Any, *args: Any, **kwargs: Any) -> Any:
-        script, call = self._script, module._call_impl
+        script = self._script
+        call = module._call_impl
         with self._ignoring_inner_calls():
             is_model = any(p.requires_grad for p in module.parameters())
             is_script = isinstance(module, torch.jit.ScriptModule)
@@ -59,7 +55,8 @@ class Models:
             return call(*args, **kwargs)
 
     def _adopt(self, model: Any) -> Callable[..., Any]:
-        script, call = self._script, self._calls.own(model)
+        script = self._script
+        call = self._calls.own(model)
         script.model.append(model)
         self._device_type = script.device.type
         script.set_process()
@@ -107,9 +104,9 @@ class Models:
     def _evaluated(self, model: nn.Module, call: Any, *args: Any, **kwargs: Any) -> Any:
         script = self._script
         script.tell("evaluation")
+        script.note_call("evaluation")
         if not model.training:
             script.steps.now.marks.add("evaluation")
-            script.note_call("evaluation")
             if torch.is_grad_enabled():
                 script.note_call("evaluation with gradients")
         with script.doing("evaluation"):
@@ -174,7 +171,8 @@ class Updates:
             return plain(roots, *args, **kwargs)
         script.tell("backward")
         script.note_call("backward")
-        root, self._unscaled = roots if self._unscaled is None else self._unscaled, None
+        root = roots if self._unscaled is None else self._unscaled
+        self._unscaled = None
         if len(script.losses) < _LOSSES and isinstance(root, torch.Tensor) and not is_capturing():
             script.losses.append(root.detach().float().mean())
         steps.in_backward = True
@@ -227,11 +225,12 @@ class Updates:
 
     def _step(self, plain: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         script = self._script
+        script.note_call("step")
         start = clock()
         trained = _trained_by(optimizer)
         if self._optimizers.get(trained) is not optimizer:
             self._optimizers[trained] = script.optimizer = optimizer
-            script.optimizers = [*self._optimizers.values()]
+            script.optimizers = list(self._optimizers.values())
         with script.doing("optimizer"):
             result = plain(optimizer, *args, **kwargs)
         # A closure's forward and backward pass are not the optimizer's own work.

@@ -25,7 +25,7 @@ from perfkit import machine
 from perfkit.additions.guard import landlock
 from perfkit.additions.guard.outputs import fill, unfold
 from perfkit.additions.scripts import entry
-from perfkit.additions.scripts.messages import ScriptFacts
+from perfkit.additions.scripts.messages import TEXTS, ScriptFacts
 from perfkit.errors import InvalidValue, RunFailed, one_of
 from perfkit.process.child import Conversation, OnProgress, last_lines
 from perfkit.process.failures import explain_exit
@@ -34,29 +34,20 @@ from perfkit.recipe import Recipe, Value
 from perfkit.show import units
 
 _TABLES = tomllib.loads(resources.files(__package__).joinpath("watched.toml").read_text(encoding="utf-8"))
-_ELSEWHERE_S, _BUSY = 15.0, 0.2
-"""Seconds without a step after which busy processes are looked for; of a core, so that one is busy."""
-_WATCHER = "perfkit.additions.scripts.questions:Questions"
-"""What is made in its process once torch is imported."""
+_ELSEWHERE_S = 15.0  # seconds without a step after which busy processes are looked for
+_BUSY = 0.2  # the part of a core from which on one is busy
+_WATCHER = "perfkit.additions.scripts.questions:Questions"  # is made in its process after torch's import
 _DENIED = re.compile(r"Permission denied|(errno|os error) 13|Invalid cross-device link", re.IGNORECASE)
-_MOVE_AWAY = (
-    "The script runs in a copy of its folder and may not change your files: move that file away first, or "
-    "let the script write to a new one"
-)
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A command line that trains: `python program …`, with `module` `python -m program …`.
-
-    It is started in the current folder. `replaced`: files (absolute paths) that have another content in a
-    measuring run, such as patched ones.
-    """
+    """A command line that trains, in the current folder: `python program …`, or `python -m program …`."""
 
     program: str
     arguments: Sequence[str] = ()
     module: bool = False
-    replaced: tuple[tuple[Path, bytes], ...] = ()
+    replaced: tuple[tuple[Path, bytes], ...] = ()  # absolute paths with other content, as if patched
 
     def __post_init__(self) -> None:
         """`InvalidValue` if there is no such program, or the system is another."""
@@ -112,8 +103,7 @@ class WatchedScript(Conversation):
         super().__init__(on_progress, cancelled)
         self.launch = launch
         self._files = tempfile.TemporaryDirectory(prefix="perfkit-", ignore_cleanup_errors=True)
-        self.folder = Path(self._files.name)
-        """Everything that only this process needs, its mirror of the user's folder among it."""
+        self.folder = Path(self._files.name)  # only for this process; its mirror of the user's folder, too
         self._mirror = os.path.realpath(self.folder / "files")
         sites = [site for site in known.sites if site.frames] if known else []
         loaders = [site.frames[0] for site in sites if site.role == "loader"]
@@ -122,7 +112,7 @@ class WatchedScript(Conversation):
             "variables": Recipe().replace(**(toggles or {})).environment(),
             "loaders": [(frame.file, frame.line, frame.column) for frame in loaders],
             "samples": known.samples_per_step if known else 1,
-            "observers": [*observers],
+            "observers": list(observers),
             "seed": seed,
             "package": perfkit.__file__,
             "scratch": self._mirror,
@@ -134,10 +124,8 @@ class WatchedScript(Conversation):
         self.on_progress("waiting for its second step")
         self._process = self._begin(settings)
         self.tree = Tree(self._process.pid)
-        self.is_training = False
-        """Whether it has answered: it has taken steps."""
-        self.before_slice: Callable[..., dict[str, Any]] | None = None
-        """Is given the arguments of a slice, and returns those that it gets."""
+        self.is_training = False  # whether it has answered: it has taken steps
+        self.before_slice: Callable[..., dict[str, Any]] | None = None  # returns a slice's arguments
         self.after_slice: Callable[[Any], None] | None = None
         self._cpu_s: dict[int, float] = {}
         self._look_again_at = time.monotonic()
@@ -157,8 +145,6 @@ class WatchedScript(Conversation):
             self.after_slice(answer)
         self.is_training = True
         return answer
-
-    # ------------------------------------------------------------ starting
 
     def _start(self, settings: dict[str, Any], pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
         arguments, folder = self._mirrored()
@@ -194,8 +180,10 @@ class WatchedScript(Conversation):
             )
 
     def _mirrored(self) -> tuple[list[str], str]:
-        where, script = Path.cwd(), self.launch.script
-        known, files = [where], dict(self.launch.replaced)
+        where = Path.cwd()
+        script = self.launch.script
+        known = [where]
+        files = dict(self.launch.replaced)
         if script:
             known.append(script.parent)
             files.setdefault(script.resolve(), script.read_bytes())
@@ -219,8 +207,6 @@ class WatchedScript(Conversation):
     def written(self, stream: str) -> list[str]:
         return last_lines(self.folder / stream).replace(self._mirror, "").splitlines()
 
-    # ------------------------------------------------------------ asking
-
     def death(self) -> RunFailed | None:
         code = self._process.poll()
         if code is None:
@@ -237,7 +223,8 @@ class WatchedScript(Conversation):
         if self.is_training or time.monotonic() < self._look_again_at:
             return None
         self._look_again_at = time.monotonic() + _ELSEWHERE_S
-        before, self._cpu_s = self._cpu_s, _cpu_seconds(self.tree)
+        before = self._cpu_s
+        self._cpu_s = _cpu_seconds(self.tree)
         if not before:
             return None
         busy = {pid: spent - before.get(pid, 0.0) for pid, spent in self._cpu_s.items()}
@@ -256,7 +243,7 @@ class WatchedScript(Conversation):
         failure.what = failure.what.replace("the script ", f"{self.launch.program} ", 1)
         failure.output = "\n".join(self.written("err")[-200:]).rstrip()
         if _DENIED.search(failure.output) and "PermissionError" not in failure.what:
-            failure.remedy = _MOVE_AWAY
+            failure.remedy = TEXTS["remedies"]["move_away"]
         return failure
 
     def stop(self) -> None:
@@ -271,10 +258,12 @@ class WatchedScript(Conversation):
 
 def _cpu_seconds(tree: Tree) -> dict[int, float]:
     """CPU time of a script, and of the Pythons that it started: not of its forks, such as a pool's."""
-    found, of_script = dict[int, float](), list[str]()
+    found = dict[int, float]()
+    of_script = list[str]()
     for process in tree.processes():
         with contextlib.suppress(psutil.Error):
-            words, times = process.cmdline(), process.cpu_times()
+            words = process.cmdline()
+            times = process.cpu_times()
             of_script = of_script or words  # parents come first
             is_helper = any(name in word for word in words for name in _TABLES["helpers"])
             is_python = "python" in "".join(words[:1]) and words != of_script and not is_helper

@@ -1,18 +1,17 @@
 """A script, watched as it stands: where the time of its run goes, and what to try."""
 
 import math
-import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from perfkit import machine
 from perfkit.additions.advice.finding import Finding, ordered, warnings_of
 from perfkit.additions.inside import SYNCS, SyncReport
-from perfkit.additions.inside.trend import Trend, trend
 from perfkit.additions.looking import new_trace
 from perfkit.additions.scripts import causes, evidence, report
 from perfkit.additions.scripts.causes import Growth, Switches, Symptoms
@@ -21,6 +20,7 @@ from perfkit.additions.scripts.messages import Observation
 from perfkit.additions.scripts.run_account import OF_STEP
 from perfkit.additions.scripts.study import Memory, ScriptSource, script_plan
 from perfkit.additions.scripts.watched import Launch, WatchedScript
+from perfkit.additions.trend import Trend, trend
 from perfkit.errors import RunFailed, TrainingEnded
 from perfkit.machine import cores
 from perfkit.results.stats import CLEAN
@@ -30,36 +30,24 @@ from perfkit.studies import staging
 from perfkit.studies.sources import Progress, opened
 from perfkit.worker.messages import Peak
 
-BUDGET_S = 60.0
-"""Seconds for watching once the script trains."""
-TRY_S = 30.0
-"""Seconds for each suggestion that is tried."""
+BUDGET_S = 60.0  # seconds for watching once the script trains
+TRY_S = 30.0  # seconds for each suggestion that is tried
 _TRIED = 2
 _TRIED_STEPS = 5
-_STEPS = 60
-"""Plain steps that are timed, if they fit into the next part of the budget."""
+_STEPS = 60  # plain steps that are timed, if they fit into the next part of the budget
 _OBSERVING = 0.2
 _SYNC_STEPS = 4
-_LOOKING = 0.08
-"""The part of the budget in which stacks are looked at."""
-_GOING_ON = 0.5
-"""Of what is left then: the part in which the script goes on by itself."""
+_LOOKING = 0.08  # the part of the budget in which stacks are looked at
+_GOING_ON = 0.5  # of what is left then: the part in which the script goes on by itself
 _PROFILED = {"wait": 1, "warmup": 2, "active": 3, "stacks": False}
-_COSTS = 20
-"""How many plain steps a further question takes, at most."""
-_PATIENCE_S = 60.0
-"""How much longer than its budget a look may take: an evaluation may be under way."""
-_LEAST_FASTER = 1.3
-"""How many times as fast steps with one compute thread must be to be suggested."""
+_COSTS = 20  # how many plain steps a further question takes, at most
+_PATIENCE_S = 60.0  # how much longer than its budget a look may take: an evaluation may be under way
+_LEAST_FASTER = 1.3  # how many times as fast steps with one compute thread must be to be suggested
 _FOREVER = 10**12
 
 
 class Watched(Symptoms, frozen=True, kw_only=True):
-    """What watching a script has shown; a part that was not measured is None or empty.
-
-    `command`: as one types it. `step`: seconds of a plain step by part. `findings`: what is avoidable, the
-    largest first. `trace`: the file with the profiled steps.
-    """
+    """What watching a script has shown, as in docs/json.md; what was not measured is None or empty."""
 
     command: str
     seen: Observation
@@ -131,7 +119,8 @@ class _Watching:
         self._source, self._budget_s, self._progress = source, budget_s, progress
         self._script: WatchedScript = source.take()
         self._until = time.monotonic() + budget_s
-        self._missing, self._ended = list[str](), False
+        self._missing = list[str]()  # what there was no time for
+        self._ended = False
         self._denormal = 0.0
 
     def ask(self, after: int, whole: bool) -> Watched:
@@ -194,8 +183,6 @@ class _Watching:
             printed=warnings_of(self._script.written("err")),
         )
 
-    # ------------------------------------------------------------ asking
-
     def _look(self, what: str, question: str, patience_s: float = 0.0, **arguments: Any) -> Any:
         """The answer, or None: the script has ended, or it would take too long."""
         left_s = self._until - time.monotonic() + patience_s
@@ -215,7 +202,8 @@ class _Watching:
 
     def _go_on(self, whole: bool) -> Growth | None:
         """Lets it go on by itself; how its memory grew meanwhile: looks take some for themselves."""
-        first, left_s = Memory.of(self._script.tree), self._until - time.monotonic()
+        first = Memory.of(self._script.tree)
+        left_s = self._until - time.monotonic()
         began = self._script.ask("account").last
         if left_s > 0 or whole:
             seconds = _FOREVER if whole else _GOING_ON * left_s
@@ -225,35 +213,33 @@ class _Watching:
         if self._until > 0:
             self._account, self._facts = self._script.ask("account"), self._script.ask("describe")
             self._denormal = self._script.ask(evidence.STATE)
-        steps, last = self._account.last - began, Memory.of(self._script.tree)
+        steps = self._account.last - began
+        last = Memory.of(self._script.tree)
         if not (first.own and last.own and steps > 0):
             return None
         return Growth(steps, first.own, last.own, first.others, last.others, last.threads)
 
-    # ------------------------------------------------------------ from outside
-
     def _trend(self) -> tuple[Trend | None, str]:
         plain = self._account.plain
-        numbers, seconds = [step.number for step in plain], [step.seconds for step in plain]
+        numbers = [step.number for step in plain]
+        seconds = [step.seconds for step in plain]
         # Other programs come and go: while they take the cores, steps get slower by themselves.
         found = None if self._is_disturbed else trend(numbers, seconds, self._account.epochs)
         if found is None or found.kind == "steady":
             return found, ""
         third = max(1, len(plain) // 3)
-        first, last = (
-            [statistics.median(each) for each in zip(*(step.parts for step in part), strict=True)]
-            for part in (plain[:third], plain[-third:])
-        )
-        grew = [after - before for before, after in zip(first, last, strict=True)]
-        largest = grew.index(max(grew))
-        return found, OF_STEP[largest] if grew[largest] > 0.8 * sum(map(abs, grew)) else ""
+        parts = np.array([step.parts for step in plain])
+        grew = np.median(parts[-third:], axis=0) - np.median(parts[:third], axis=0)
+        largest = int(grew.argmax())
+        return found, OF_STEP[largest] if grew[largest] > 0.8 * np.abs(grew).sum() else ""
 
     def _remarks(self) -> Iterator[str]:
         if self._ended or self._plain.ended:
             steps = self._account.last
             yield f"the script came to its end after {steps} steps: let it train longer to see more"
         elif self._missing:
-            step, what = units.duration(self._plain.step_s), ", ".join(dict.fromkeys(self._missing))
+            step = units.duration(self._plain.step_s)
+            what = ", ".join(dict.fromkeys(self._missing))
             yield f"no time was left to measure {what} (a step takes {step}): raise --budget"
         if self._is_disturbed:
             yield (

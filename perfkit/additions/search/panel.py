@@ -7,7 +7,7 @@ from perfkit.additions.search import tune as tuning
 from perfkit.additions.search.tune import Tuned
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.recipe import Value
-from perfkit.results.store import RunStore
+from perfkit.results.store import warning_store
 from perfkit.studies import planning
 
 
@@ -26,6 +26,6 @@ def tune(
     """
     plan = planning.plan(stages=["baseline"], **where)
     cap = int(memory_gb * 1e9) if memory_gb else None
-    store = RunStore()
-    best = with_line(lambda progress: tuning.tune(plan, space, cap, 60 * minutes, progress, store))
+    with warning_store() as store:
+        best = with_line(lambda progress: tuning.tune(plan, space, cap, 60 * minutes, progress, store))
     return Shown(best, best.sections())

@@ -1,10 +1,15 @@
 """Measurements on one device take turns, whatever it is called."""
 
+import os
+import sys
+import threading
+
 import pytest
 
 from perfkit import machine
+from perfkit.errors import Cancelled
 from perfkit.machine import gpus
-from perfkit.process.locks import EVERYTHING, lock_folder, lock_names
+from perfkit.process.locks import EVERYTHING, device_lock, lock_folder, lock_names
 
 
 def test_shells_with_folders_of_their_own_for_temporary_files_exclude_each_other(monkeypatch, tmp_path):
@@ -31,3 +36,39 @@ def test_whoever_trains_on_a_gpu_holds_it_and_the_cores_that_load_for_it(monkeyp
     monkeypatch.setattr(machine, "facts", lambda: {"gpus": [{"uuid": "GPU-b"}, {"uuid": "GPU-a"}]})
     monkeypatch.setattr(gpus, "uuids", lambda index: known.get(index, []))
     assert lock_names(device) == names
+
+
+@pytest.mark.parametrize(
+    ("command", "who"),
+    [
+        (["/bin/perfkit", "watch", "train.py"], "perfkit watch train.py (process {})"),
+        (["/lib/ipykernel_launcher.py", "-f", "kernel.json"], "a notebook (process {})"),
+        (["/bin/perfkit", "\x1b[2Jrun"], "perfkit [2Jrun (process {})"),
+    ],
+)
+def test_whoever_waits_is_told_for_whom(monkeypatch, tmp_path, command, who):
+    monkeypatch.setenv("PERFKIT_LOCKS", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", command)
+    said, stop = [], threading.Event()
+
+    def tell(phase):
+        said.append(phase)
+        stop.set()
+
+    with device_lock("cpu"), pytest.raises(Cancelled), device_lock("cpu", stop, tell):
+        pytest.fail("both have the cores")
+    assert said == [f"waiting: {who.format(os.getpid())} uses the cores"]
+
+
+def test_a_run_that_does_not_say_who_it_is_is_waited_for_all_the_same(monkeypatch, tmp_path):
+    monkeypatch.setenv("PERFKIT_LOCKS", str(tmp_path))
+    (tmp_path / "cores.holder").mkdir()
+    said, stop = [], threading.Event()
+
+    def tell(phase):
+        said.append(phase)
+        stop.set()
+
+    with device_lock("cpu"), pytest.raises(Cancelled), device_lock("cpu", stop, tell):
+        pytest.fail("both have the cores")
+    assert said == ["waiting: another run uses the cores"]

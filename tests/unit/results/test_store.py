@@ -13,7 +13,7 @@ from perfkit.results import stats
 from perfkit.results.rounds import Pairing
 from perfkit.results.schema import Decision, Mechanism, Raw
 from perfkit.results.stats import AAPair
-from perfkit.results.store import RunStore, keep
+from perfkit.results.store import RunStore, keep, warning_store
 from tests.unit.results.test_run import run
 
 MEASURED = run(
@@ -231,6 +231,18 @@ def test_what_cannot_be_written_is_told_and_stops_nothing(store, monkeypatch):
         "baseline was measured, but not stored: the disk is full. Free it",
         "the A/A noise was measured, but not stored: the disk is full. Free it",
     ]
+
+
+def test_whoever_only_gets_a_result_is_warned_of_what_is_not_kept(data_dir, monkeypatch):
+    def study():
+        with warning_store() as unseen:
+            monkeypatch.setattr(
+                RunStore, "_open", Mock(side_effect=StoreError("the disk is full", "Free it"))
+            )
+            keep(unseen, MEASURED)
+
+    with pytest.warns(UserWarning, match="baseline was measured, but not stored: the disk is full"):
+        study()
 
 
 def test_a_file_of_version_1_keeps_its_runs_and_one_of_a_later_version_is_left_alone(data_dir):

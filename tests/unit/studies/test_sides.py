@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import os
 import threading
 from dataclasses import replace
 
@@ -385,7 +386,8 @@ def test_a_second_study_waits_for_the_device_says_so_and_can_give_up(machine, wh
         assert described(where, load=True).description.offers, "describing it disturbs nobody"
         with pytest.raises(Cancelled), opened(where, Progress(follow, stop)):
             pytest.fail("both have the device")
-    assert said == ["waiting: another run uses cpu"]
+    (waiting,) = said
+    assert waiting.startswith("waiting: ") and waiting.endswith(f"(process {os.getpid()}) uses the cores")
 
 
 def test_it_says_how_long_it_takes_at_most(machine, where):

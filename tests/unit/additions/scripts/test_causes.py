@@ -1,15 +1,17 @@
 """What is said of a script follows from what was measured, and no bound is given where none holds."""
 
+import io
+import sqlite3
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from perfkit.additions.inside.lines import Line
+from perfkit.additions.lines import Line
 from perfkit.additions.scripts import evidence
 from perfkit.additions.scripts.causes import Symptoms, findings
 from perfkit.additions.scripts.evidence import Evidence
-from perfkit.additions.scripts.loaders import DataFacts, Loading
+from perfkit.additions.scripts.loaders import DataFacts, Loading, data_facts
 from perfkit.additions.scripts.messages import ScriptFacts
 from perfkit.additions.scripts.run_account import OWN, Account, StepTime
 from perfkit.additions.scripts.watching import _Watching
@@ -50,6 +52,35 @@ def test_what_workers_load_has_no_bound_where_they_share_the_cores_with_the_step
     )
     assert (found.cause, found.where) == ("loading_line", "train.py:7")
     assert found.gain == (None if gain is None else pytest.approx(gain))
+
+
+@pytest.mark.parametrize(("peak", "named"), [(1, ["checkpointing_without_need"]), (9, []), (None, [])])
+def test_gradient_checkpointing_is_without_need_where_most_of_the_memory_is_free(peak, named):
+    asked = seen(parts={"forward": 1.0, "backward": 2.0, evidence.AGAIN: 1.0}, peak=peak, memory=10)
+    found = findings(asked)
+    assert [each.cause for each in found] == named
+    assert all(each.share == pytest.approx(0.25) for each in found)
+
+
+def test_an_open_file_is_shared_by_workers_and_a_closed_or_a_written_one_is_not(tmp_path):
+    """Nor is memory that is read like a file: each worker has a copy of it."""
+    path = tmp_path / "rows"
+    path.write_bytes(b"rows")
+    base = sqlite3.connect(tmp_path / "base")
+    with path.open("rb") as closed:
+        pass
+    with path.open("rb") as rows, path.open() as text, (tmp_path / "log").open("w") as log:
+        held = {
+            "rows": rows,
+            "text": text,
+            "base": base,
+            "log": log,
+            "closed": closed,
+            "memory": io.BytesIO(),
+        }
+        loader = SimpleNamespace(dataset=SimpleNamespace(**held))
+        assert data_facts(loader, 0).shared == ["rows", "text", "base"]
+    base.close()
 
 
 def test_a_metric_over_all_history_grows_in_the_scripts_own_line():

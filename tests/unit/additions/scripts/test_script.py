@@ -115,4 +115,4 @@ def test_a_model_on_several_gpus_is_said_to_be_timed_on_one(monkeypatch):
 
 
 def test_every_switch_can_be_set_from_outside_or_has_its_edit():
-    assert set(messages.SETTABLE) | set(messages.EDITS) == set(switches())
+    assert set(messages.SETTABLE) | set(messages.TEXTS["by_hand"]) == set(switches())

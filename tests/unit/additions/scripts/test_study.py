@@ -30,11 +30,13 @@ def test_equal_losses_prove_the_same_training():
     plain = run([2.0, 1.0])
     assert study.losses(plain, run([2.0, 1.0], workers=2)).ok
     assert not study.losses(plain, run([2.0, 1.1], workers=2)).ok
-    assert study.losses(plain, run([2.0, 1.1], workers=2, facts={"data": messages.RANDOM_DATA})).ok
+    assert study.losses(
+        plain, run([2.0, 1.1], workers=2, facts={"data": messages.TEXTS["random"]["drawn"]})
+    ).ok
 
 
 def test_a_data_set_with_a_generator_explains_other_losses_with_workers():
-    facts = {"data": messages.OWN_RANDOM_DATA.format("rng")}
+    facts = {"data": messages.TEXTS["random"]["held"].format(names="rng")}
     check = study.losses(run([2.0, 1.0], facts=facts), run([2.0, 1.5], workers=2, facts=facts))
     assert (
         not check.ok and "(rng)" in check.evidence and "to compare fairly, seed a generator" in check.evidence

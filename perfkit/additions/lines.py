@@ -4,6 +4,7 @@ A look takes some microseconds, in which the thread that is looked at waits: not
 """
 
 import contextlib
+import ctypes
 import linecache
 import os
 import sys
@@ -16,18 +17,22 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 import msgspec
+from msgspec import structs
 
 from perfkit.process.failures import is_users
 
-EVERY_S = 0.003
-"""Seconds between two looks."""
-SWITCH_S = EVERY_S / 100
-"""How long the other thread goes on once a look is due. A line of Python that takes less is seen only where
-it lets others run by itself, so that its time would be that of the next call of torch: with Python's own 5 ms
-a sample, with 0.3 ms still a metric over some thousand numbers."""
-_LEAST, _MOST = 0.03, 0.5
-"""Of all time, so that it is listed; of a line's time, so that a line that it calls is named in its place."""
+EVERY_S = 0.003  # seconds between two looks
+SWITCH_S = 1e-6
+"""How long the other thread goes on once a look is due: as short as can be set. A line of Python that is over
+by then is not seen: its time is that of the next call of torch, which lets others run. With Python's own 5 ms
+that is each sample, and with the 50 µs by which Linux delays a thread a mean of a thousand numbers."""
+_SET_TIMER_SLACK = 29  # `man 2 prctl`: how late a thread may wake up, in ns
+_STILL_S = 5e-4  # how long the other thread waits while it is looked at, so that it does not go on
+_TRIES = 5  # to look at a thread while it stands still
+_LEAST = 0.03  # the part of all time from which on a line is listed
+_MOST = 0.5  # the part of a line's time from which on a line that it calls is named in its place
 _WRAPPERS = ("_wrapped_call_impl", "_call_impl")  # functions of libraries that only call others
+_LOADER = os.sep.join(("torch", "utils", "data", ""))
 _OWN_FOLDER = f"{os.sep}perfkit{os.sep}"
 
 
@@ -72,42 +77,65 @@ class Sampler:
 
     def __init__(self, part: Callable[[], str], place: Callable[[str], str] = lambda file: file) -> None:
         self.times: Times = defaultdict(float)
-        self._part, self._place = part, place
+        self._part = part
+        self._place = place
         self._files: dict[str, str] = {}
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Looks at the thread that entered, while the context lasts."""
         end = threading.Event()
-        thread = threading.Thread(target=self._look, args=(threading.get_ident(), end), daemon=True)
         interval = sys.getswitchinterval()
-        sys.setswitchinterval(SWITCH_S)
+        given = threading.get_ident(), end, time.perf_counter()
+        thread = threading.Thread(target=self._look, args=given, daemon=True)
         thread.start()
         try:
             yield
         finally:
-            sys.setswitchinterval(interval)
             end.set()
             thread.join()
+            sys.setswitchinterval(interval)
 
-    def _look(self, thread_id: int, end: threading.Event) -> None:
-        before = time.perf_counter()
-        while not end.wait(EVERY_S):
+    def _look(self, thread_id: int, end: threading.Event, before: float) -> None:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, ctypes.c_ulong(1))
+        while not end.is_set():
+            sys.setswitchinterval(SWITCH_S)
+            time.sleep(EVERY_S)
+            sys.setswitchinterval(_STILL_S)
             before = self.look(thread_id, before)
 
     def look(self, thread_id: int, before: float) -> float:
-        """Notes where a thread is, for the time since `before`; the time now."""
-        frame, part, now = sys._current_frames().get(thread_id), self._part(), time.perf_counter()
-        if frame is not None:
-            self.times[part, self._stack(frame)] += now - before
-        return now
+        """Notes where a thread is, for the time since `before`; the time now.
+
+        If the thread goes on meanwhile, as on a busy machine, its stack is not that of its part: it is looked at
+        again. The time of a look that has failed is that of the next one.
+        """
+        for _try in range(_TRIES):
+            seen = self._where(thread_id)
+            part, frame, _at = seen
+            if frame is None:
+                return time.perf_counter()
+            stack = self._stack(frame)
+            if self._where(thread_id) == seen:
+                now = time.perf_counter()
+                self.times[part, stack] += now - before
+                return now
+        return before
+
+    def _where(self, thread_id: int) -> tuple[str, FrameType | None, int]:
+        frame = sys._current_frames().get(thread_id)
+        return self._part(), frame, frame.f_lasti if frame else 0
 
     def _stack(self, frame: FrameType) -> tuple[Spot, ...]:
-        spots, calls = list[Spot](), ""
+        spots = list[Spot]()
+        calls = ""
         for each, line in traceback.walk_stack(frame):
             code = each.f_code
             if file := self.users(code.co_filename):
                 spots.append(Spot(file, line, code.co_qualname, "" if spots else calls))
+            elif spots and _LOADER in code.co_filename:
+                break  # further outside is the loop that asks for a batch
             elif not spots and _is_telling(code):
                 calls = code.co_qualname
         return tuple(reversed(spots))
@@ -134,15 +162,21 @@ def text_at(place: str) -> str:
 
 def lines(times: Mapping[tuple[str, tuple[Spot, ...]], float]) -> list[Line]:
     """The lines that took most, the first one most: the innermost that has most of what it is called in."""
-    by_part, parts_of = defaultdict[str, Times](dict), defaultdict[tuple[str, int], set[str]](set)
+    by_part = defaultdict[str, Times](dict)
+    parts_of = defaultdict[tuple[str, int], set[str]](set)
     for (part, stack), seconds in times.items():
         by_part[part][part, stack] = seconds
         for spot in stack[:-1]:
             parts_of[spot[:2]].add(part)
     least = _LEAST * sum(times.values())
     loops = {place for place, parts in parts_of.items() if len(parts) > 1}
-    found = [line for part in by_part.values() for line in _below(part, 0, least, loops)]
-    return sorted(found, key=lambda line: -line.seconds)
+    found: dict[tuple[str, str, int], Line] = {}
+    for times_of_part in by_part.values():
+        for line in _below(times_of_part, 0, least, loops):
+            place = line.part, line.file, line.line
+            before = found[place].seconds if place in found else 0.0  # called in another line, too
+            found[place] = structs.replace(line, seconds=before + line.seconds)
+    return sorted(found.values(), key=lambda line: -line.seconds)
 
 
 def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, int]]) -> Iterator[Line]:

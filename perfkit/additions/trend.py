@@ -9,17 +9,13 @@ import msgspec
 import numpy as np
 from scipy import stats as scipy_stats
 
-_FEWEST, _MOST_USED = 12, 400
-"""Values without which nothing is said; values of which a slope is taken, which costs their square."""
+_FEWEST = 12  # values without which nothing is said
+_MOST_USED = 400  # values of which a slope is taken, which costs their square
 _GROWS, _JUMPS = 1.25, 1.5  # how many times as large the last third is as the first, so that it counts
 
 
 class Trend(msgspec.Struct, frozen=True):
-    """How a value changes with the steps: `kind` is `steady`, `grows`, `saw-tooth` or `jumps`.
-
-    `first` and `last` are medians of the first and the last third; of a saw-tooth those of its epochs.
-    `per_step`, `low`, `high`: what is added with each step, with its 95% interval. `at`: where it jumps.
-    """
+    """How a value changes with the steps: `trend` of `watch` in docs/json.md."""
 
     kind: str
     first: float
@@ -40,7 +36,8 @@ def trend(numbers: Sequence[int], values: Sequence[float], epochs: Sequence[int]
         return tooth
     first, last = _thirds(y)
     slope, start, low, high = map(float, scipy_stats.theilslopes(y, x))
-    if last >= _JUMPS * first and (at := _jump(y, start + slope * x)):
+    at = _jump(y, start + slope * x) if last >= _JUMPS * first else 0
+    if at:
         return Trend("jumps", float(np.median(y[:at])), float(np.median(y[at:])), at=int(x[at]))
     is_growing = low > 0 and last >= _GROWS * first
     return Trend("grows" if is_growing else "steady", first, last, slope, low, high)
