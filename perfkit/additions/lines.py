@@ -108,8 +108,8 @@ class Sampler:
     def look(self, thread_id: int, before: float) -> float:
         """Notes where a thread is, for the time since `before`; the time now.
 
-        If the thread goes on meanwhile, as on a busy machine, its stack is not that of its part: it is looked at
-        again. The time of a look that has failed is that of the next one.
+        If the thread goes on meanwhile, as on a busy machine, its stack is not that of its part: it is looked
+        at again. The time of a look that has failed is that of the next one.
         """
         for _try in range(_TRIES):
             seen = self._where(thread_id)
