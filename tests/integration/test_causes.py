@@ -34,7 +34,7 @@ from torch.utils.checkpoint import checkpoint
 class Deep(nn.Module):
     def __init__(self):
         super().__init__()
-        blocks = (nn.Sequential(nn.Linear(8, 512), nn.GELU(), nn.Linear(512, 8)) for _ in range(4))
+        blocks = (nn.Sequential(nn.Linear(8, 2048), nn.GELU(), nn.Linear(2048, 8)) for _ in range(4))
         self.blocks = nn.ModuleList(blocks)
     def forward(self, x):
         for block in self.blocks:
