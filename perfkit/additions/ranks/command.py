@@ -72,7 +72,7 @@ def scale(
     regime: Regime | None = None
     if strong is not None:
         regime = "strong" if strong else "weak"
-    typer.echo(f"{program}: {budget:.0f} s of training with each of {counts} ranks, in turn", err=True)
+    typer.echo(f"{program}: {counts} ranks in turn, three launches with {budget:.0f} s for each", err=True)
     with cli.progress() as follow:
         found = scaling.scale(script, counts, regime, budget, follow)
     if out:

@@ -95,10 +95,13 @@ def test_the_report_says_what_is_lost_what_is_shared_and_what_is_predicted():
     many = msgspec.structs.replace(two(), taken=0.2)
     result = found(one(threads=2), many, regime="strong", failures={4: "rank 3 of 4 failed"}, cores=1)
     text = " ".join(terminal.text(scaled.sections(result)).split())
+    alone = found(one(), two(), cores=2)
+    assert "as here, an equally" in " ".join(terminal.text(scaled.sections(alone)).split())
     assert "2 ranks train 1.00× as many samples/s as 1: an efficiency of 50%" in text
     assert "35% is lost to exposed communication, 5% to" in text
     assert "4 ranks: rank 3 of 4 failed" in text
-    assert "2 ranks share 1 core: no rank" in text
+    assert "2 ranks share 1 core: no rank has one for itself, so what is lost" in text
+    assert "as here (2 ranks share 1 core, so twice as many ranks need twice the cores), an equally" in text
     assert "2 ranks compute with 1 thread each, 1 with 2: torchrun sets OMP_NUM_THREADS=1" in text
     assert "other programs took 20% of the cores" in text
     assert "to measure that, divide the batch size by WORLD_SIZE" in text

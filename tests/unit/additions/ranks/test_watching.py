@@ -13,6 +13,7 @@ from perfkit.additions.ranks.messages import State
 from perfkit.additions.ranks.watching import WatchedRanks, alone
 from perfkit.errors import Cancelled, RunFailed
 from perfkit.results.schema import Mechanism
+from perfkit.show import terminal
 from perfkit.studies.sources import Progress
 from tests.unit.additions.ranks.test_lateness import ranks
 
@@ -60,6 +61,22 @@ def test_what_is_not_seen_on_a_device_is_said(device, said):
     seen = WatchedRanks(**about, device=device, lateness=lateness(ranks(0.8, 0.8)))
     assert said in seen.first_sentence
     assert ("alike" in seen.first_sentence) == (device == "cpu")
+
+
+@pytest.mark.parametrize(
+    ("device", "command", "said"),
+    [
+        ("cpu", "accelerate launch --cpu train.py", "without GPUs, accelerate launch starts one process"),
+        ("cuda", "accelerate launch train.py", "perfkit scale"),
+        ("cpu", "torchrun train.py", "perfkit scale"),
+    ],
+)
+def test_a_single_rank_is_told_and_why_accelerate_starts_no_more(device, command, said):
+    about = {"ranks": 1, "nodes": 1, "cores": 2, "threads": 1, "steps": 20, "lateness": None, "states": [State(rank=0)]}
+    seen = WatchedRanks(**about, command=command, device=device)
+    assert seen.first_sentence.startswith("Only one rank trains")
+    assert said in seen.first_sentence
+    assert "20 steps of 1 rank on" in terminal.text(seen.sections())
 
 
 def test_a_switch_that_is_not_in_effect_on_a_rank_is_no_report():
