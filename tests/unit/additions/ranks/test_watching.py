@@ -72,7 +72,15 @@ def test_what_is_not_seen_on_a_device_is_said(device, said):
     ],
 )
 def test_a_single_rank_is_told_and_why_accelerate_starts_no_more(device, command, said):
-    about = {"ranks": 1, "nodes": 1, "cores": 2, "threads": 1, "steps": 20, "lateness": None, "states": [State(rank=0)]}
+    about = {
+        "ranks": 1,
+        "nodes": 1,
+        "cores": 2,
+        "threads": 1,
+        "steps": 20,
+        "lateness": None,
+        "states": [State(rank=0)],
+    }
     seen = WatchedRanks(**about, command=command, device=device)
     assert seen.first_sentence.startswith("Only one rank trains")
     assert said in seen.first_sentence
