@@ -26,9 +26,8 @@ class ScriptPanel(Panel):
     """Your own training script, unmodified: watch it, set switches from outside, compare, take the edit.
 
     Args:
-        script: the file, also one of perfkit's own in `data/scripts`; with `module`, a module.
+        script: the file, also one of perfkit's own in `data/scripts`; with `module`, one for `python -m`.
         args: the script's own arguments.
-        module: whether it is started as `python -m script`.
         preset: `smoke`, `quick` or `paper`: how large blocks are, and how long they are measured.
     """
 
@@ -46,11 +45,10 @@ class ScriptPanel(Panel):
         self._result: Comparison | None = None
         self._controls = Controls(SETTABLE, lambda: self.status.say("press Run to measure"))
         command = self.launch.describe()
-        about = "Some steps as they are: rate, waiting, profile, what to try, and what can be set"
-        edit = "The edit of your file that sets these switches"
+        about = "Some steps as they are: rate, waiting, profile, what to try, and which switches can be set"
         self.buttons = [
             self.button("Watch", about, lambda: self.start(self._watch)),
-            self.button("Patch", edit, lambda: self.start(self._patch)),
+            self.button("Patch", "The edit of your file that sets them", lambda: self.start(self._patch)),
         ]
         self._save = text("pk-script")
         self.above = [heading(command), self._controls.widget]
@@ -90,8 +88,7 @@ class ScriptPanel(Panel):
         if earlier is None:
             title = self._controls.recipe.describe(self._controls.base)
             self._sides = Candidate("as it is"), Candidate(title, changes=self._settings())
-        result = compare(*self._sides, job.request, earlier, job.progress, self.store)
-        self._result = result
+        result = self._result = compare(*self._sides, job.request, earlier, job.progress, self.store)
         job.can_continue = lambda: result.ratio.verdict == "undecided"
         runs = [result.a, result.b]
         self._show_runs(runs)
@@ -100,8 +97,11 @@ class ScriptPanel(Panel):
         self._require_stored()
 
     def _patch(self, job: Job) -> None:
-        make = registry.load("perfkit.additions.patch.edits:make")
-        edit = make(self.launch, self._settings(), job.progress)
+        settings, result = self._settings(), self._result
+        edit = registry.load("perfkit.additions.patch.edits:make")(self.launch, settings, job.progress)
         diff = edit.diff()
         self._save.value = download(diff, "perfkit.diff")
         self._edit = [Code(diff or "No line of the script has to change.", "diff"), *edit.notes()]
+        if result and settings == self._sides[1].changes and not study.losses(result.a, result.b).ok:
+            self._save.value = ""
+            self._edit.insert(0, Notice("There is no file to save: with these switches the losses differ."))

@@ -63,6 +63,23 @@ def test_continue_adds_to_the_rounds_of_the_same_sides_until_they_decide(panel, 
     assert compared.asked[-1].sides[1].changes == {"channels_last": True}
 
 
+def test_an_edit_after_which_the_losses_differ_is_shown_and_not_offered_as_a_file(panel, monkeypatch):
+    monkeypatch.setattr(panels, "compare", Compared(comparison(2.0, losses=1.1), comparison(2.0)))
+    edit = SimpleNamespace(diff=lambda: "+ a line", notes=list)
+    monkeypatch.setattr(panels.registry, "load", lambda name: lambda *_: edit)
+    panel.set(workers=2)
+    for is_offered in (False, True):  # compared again, they are the same
+        click(panel, "Run")
+        click(panel, "Patch")
+        assert ("perfkit.diff" in panel._save.value) == is_offered
+        assert (
+            "no file to save: with these switches the losses differ" in repr(panel.sections())
+        ) != is_offered
+    panel.set(workers=0, channels_last=True)
+    click(panel, "Patch")
+    assert "perfkit.diff" in panel._save.value, "nothing is known of these"
+
+
 def test_a_result_that_could_not_be_stored_is_shown_and_told(panel, monkeypatch):
     result = comparison(2.0)
 
