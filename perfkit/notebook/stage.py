@@ -202,6 +202,8 @@ def _told(decided: Decided) -> str:
 def kept() -> dict[str, Value]:
     """The switches of the stages that you kept, for the device, workload and preset of the session."""
     plan = planning.plan(device=LadderPanel.session_device)
-    decided = decisions.decided(RunStore(), plan).items()
-    rows = {name: row for name, row in decided if row.decision.kept}
-    return decisions.settings(rows, LADDER[1:]) or FIRST
+    decided = decisions.decided(RunStore(), plan)
+    if not decided:
+        return FIRST
+    rows = {name: row for name, row in decided.items() if row.decision.kept}
+    return decisions.settings(rows, LADDER[1:])

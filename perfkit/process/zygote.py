@@ -70,8 +70,11 @@ class Forked:
             code = self._number()
             # A zygote that is killed takes its children with it, and says nothing.
             self._code = -signal.SIGKILL if code is None else code
-            os.close(self._status)
         return self._code
+
+    def close(self) -> None:
+        """Nobody asks for its end any more."""
+        os.close(self._status)
 
 
 class Zygote:
@@ -145,6 +148,7 @@ def start(line: Connection, environment: Mapping[str, str], generation: int = 0)
             process = zygote.fork(line)
             if process.pid:
                 return process
+            process.close()
         zygote.close()
     raise OSError("the process that imports torch ends at once")
 

@@ -82,9 +82,9 @@ def percent(share: float | None) -> str:
     """A fraction as whole percent; `<1%` and `>99%` for what would round to none or all."""
     if share is None:
         return NOT_AVAILABLE
-    if 0 < share < 0.005:
+    if 0 < share <= 0.005:
         return "<1%"
-    return ">99%" if 0.995 < share < 1 else f"{100 * share:.0f}%"
+    return ">99%" if 0.995 <= share < 1 else f"{100 * share:.0f}%"
 
 
 def ratio(value: Ratio) -> str:

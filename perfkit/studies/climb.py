@@ -3,6 +3,7 @@
 The stages of a group are tried at the same time, each on top of what the groups before it left.
 """
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -44,6 +45,9 @@ def climb(
         stored = source.stored()
         for measured in stored or _measured(source):
             run = with_earlier(measured, earlier)
+            if runs and run.raw.sizes != runs[0].raw.sizes and len(plan.ladder.recipes) > 1:
+                rate = runs[0].samples_per_s  # it has fewer rounds: its rate is by its ratio
+                run = structs.replace(run, reference_samples_per_s=rate.value if rate else None)
             if not stored:
                 keep(store, run)
             progress.finish(run)
@@ -217,6 +221,8 @@ class _Climb:
             if parts or measures_baseline:
                 counts.append(1 + sum(parts))
         counts.append(END_SIDES)
+        if math.isinf(self._limit_s):
+            return replace(self._source.plan.rule, cached=CACHED, part=0.0), 0.0
         left_s = max(0.0, self._began + self._limit_s - time.monotonic())
         own_s = left_s * counts[0] / sum(counts)
         # To the full precision, however large the effects: they are multiplied, and people tell them.
@@ -238,6 +244,8 @@ def _chosen(runs: Sequence[Run]) -> list[Run]:
             if run and ratio and run.decision == Decision(True, "climb"):
                 gains[stage] = ratio.ratio
         best = max(gains, key=gains.__getitem__, default="")
+        if name not in found:  # it was not tried in this group: the two may add up
+            continue
         for stage in gains:
             if stage != best:
                 dropped = Decision(False, "climb", f"{found[best].title} is faster")

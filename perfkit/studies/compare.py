@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, one_of
 from perfkit.ladder.catalogue import OPTIMIZATIONS, Stage
-from perfkit.recipe import Value, parse_settings
+from perfkit.recipe import Recipe, Value, parse_settings
 from perfkit.results import stats
 from perfkit.results.comparison import Comparison
 from perfkit.results.run import Run, continued
 from perfkit.results.store import RunStore, keep
+from perfkit.rules import applicable, joined
 from perfkit.studies import staging
 from perfkit.studies.sources import Plan, Progress, Source, opened
 
@@ -87,7 +88,17 @@ def _stages(a: Candidate, b: Candidate, source: Source) -> list[Stage]:
     """Both sides as stages; if they have one name, the second gets another."""
     titles = (a.title, f"{b.title} (again)" if b.title == a.title else b.title)
     recipes = [source.baseline().replace(**side.changes) for side in (a, b)]
+    for side, recipe in zip((a, b), recipes, strict=True):
+        _require_acting(side, recipe, source)
     return staging.recipe_stages(zip(titles, recipes, strict=True), source.target)
+
+
+def _require_acting(side: Candidate, recipe: Recipe, source: Source) -> None:
+    """Refuses a side with a switch that cannot act: what is measured would not be what its title says."""
+    _, reasons = applicable(recipe, source.target)
+    refused = {name: why for name, why in reasons.items() if name in side.changes}
+    if refused:
+        raise InvalidValue(f"{side.title} cannot be compared here: {joined(refused)}", "Leave that out")
 
 
 def _is_of(run: Run, stage: Stage, source: Source, machine_id: str) -> bool:

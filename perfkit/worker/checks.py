@@ -194,7 +194,7 @@ class View:
         return sent < seen, f"sides of an image: {sent} as it is copied, {seen} as the model sees it"
 
     def zero_grad_set_to_none(self) -> Reading:
-        none = next(p.grad for p in self.model.parameters() if p.requires_grad) is None
+        none = not any(p.grad is not None for p in self.model.parameters() if p.requires_grad)
         return none, f"gradients are {'None' if none else 'zeroed'} after a step"
 
     def channels_last(self) -> Reading:

@@ -61,7 +61,9 @@ def declared(name: str, attribute: str) -> Any:
                 lines = [line for line in node.body if isinstance(line, ast.Assign)]
                 values = {ast.unparse(line.targets[0]): line.value for line in lines}
                 value = values[attribute]  # `frozenset({…})`, or what it has
-                return ast.literal_eval(value.args[0] if isinstance(value, ast.Call) else value)
+                if isinstance(value, ast.Call):
+                    return ast.literal_eval(value.args[0]) if value.args else set()
+                return ast.literal_eval(value)
     except (ImportError, OSError, SyntaxError, ValueError, LookupError):
         pass
     return None

@@ -18,6 +18,8 @@ COLOURS = {
 
 def photo_folder(count: int) -> str:
     """The folder of this many photos, by class; made if missing, even by several processes at once."""
+    if count < 1:
+        raise WorkloadError(f"count={count} photos were asked for", "There must be at least one")
     folder = str(data_folder() / "cache" / f"photo-folder-{count}")
     if Path(folder).is_dir():
         return folder

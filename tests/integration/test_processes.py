@@ -53,6 +53,15 @@ def has_ended(process):
 
 
 @on_linux
+def test_processes_that_have_ended_leave_no_open_files():
+    call("os:getpid")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        call("os:getpid")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@on_linux
 def test_children_share_a_zygote_that_has_imported_torch_and_nothing_else():
     with Child() as first:
         described(first)

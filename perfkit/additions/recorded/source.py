@@ -74,6 +74,9 @@ class RecordedSource(Source):
         if plan.ladder.settings or plan.ladder.changes or plan.ladder.recipes:
             raise InvalidValue(_AS_IT_IS, "Leave them as they are, or choose a different device")
         first, stages = runs[0], {run.stage: run for run in runs}
+        for name in plan.ladder.stages:
+            if name not in stages:
+                raise one_of(name, list(stages), f"stage of the recording '{plan.recorded}'")
         rows = [stages[name] for name in plan.ladder.stages if name != first.stage]
         if plan.ladder.below:
             return [rows[0].previous(runs) or first, *rows] if rows else [first]

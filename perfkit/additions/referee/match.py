@@ -67,9 +67,12 @@ def two_scripts(
 ) -> Match:
     """Two scripts as they stand."""
     first, second = (Launch(side) if isinstance(side, str) else side for side in (old, new))
-    sides = Candidate(first.program), Candidate(second.program)
+    title = second.program
+    if title == first.program:  # what each has shown is kept by its title
+        title = f"{title} (again)"
+    sides = Candidate(first.program), Candidate(title)
     declared = named_differences(allowed)
-    return matched(first, *sides, *how, allowed=declared, more={second.program: second}, **more)
+    return matched(first, *sides, *how, allowed=declared, more={title: second}, **more)
 
 
 def with_switches(

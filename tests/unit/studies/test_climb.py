@@ -1,5 +1,6 @@
 """The ladder: what is kept, what is built on it, what is measured afresh at its end."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -244,6 +245,19 @@ def test_what_fails_together_is_not_kept_together(machine, ladder):
     runs = {run.stage: run for run in climb(ladder.trying(stages=AT_ONCE))}
     assert runs[BOTH].status == "failed" and not runs["amp"].decision.kept
     assert runs["compile"].recipe["cpu_threads"] and runs["compile"].recipe["amp"] == "off"
+
+
+def test_two_stages_stay_kept_where_both_together_are_tried_later(machine, ladder):
+    machine.rate = of_both(1.2, 1.3, 1.6)
+    found = facts(climb(ladder.trying(stages=("amp", "cpu_threads", BOTH))))
+    assert (found["amp"], found["cpu_threads"]) == ("kept", "kept")
+
+
+def test_a_ladder_without_a_limit_says_how_long_it_takes(machine, ladder):
+    told = []
+    plan = ladder.until(30)
+    climb(replace(plan, rule=replace(plan.rule, limit_s=math.inf)), progress=Progress(told.append))
+    assert all(update.describe() for update in told)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,15 @@ def test_rounds_of_another_machine_are_not_added(machine, where):
         earlier_comparison(A, B, where, RunStore(machine_id="another"))
 
 
+def test_a_side_with_a_switch_that_cannot_act_is_refused(machine, where):
+    """As it did: the plain loop was measured under the name of the switch."""
+    pinned = Candidate("pin_memory=on", {"pin_memory": True})
+    for sides in ((A, pinned), (pinned, A), (Candidate("workers=1", {"workers": 1}), pinned)):
+        with pytest.raises(InvalidValue, match="pin_memory=on cannot be compared here: Pin memory"):
+            compare(*sides, where.until(0))
+    assert machine.slices() == []
+
+
 def test_a_recipe_that_is_compared_with_itself_takes_more_rounds_as_well(machine, where):
     store = RunStore()
     first = compare(A, A, where.until(0), store=store)

@@ -36,6 +36,12 @@ def test_every_reader_tells_a_switch_that_is_on_from_one_that_is_off():
     view.iterator._shutdown_workers()
 
 
+def test_a_parameter_that_the_loss_does_not_use_says_nothing_of_gradients():
+    used, unused = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    used(torch.ones(1)).sum().backward()
+    assert View(model=torch.nn.Sequential(unused, used)).zero_grad_set_to_none()[0] is False
+
+
 def noted(beside=True, pinned=True):
     """What an observed step would show on a GPU."""
     return {"copies_beside": beside, "batch": [SimpleNamespace(is_pinned=lambda: pinned)]}

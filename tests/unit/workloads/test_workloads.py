@@ -219,7 +219,9 @@ def test_to_read_what_a_class_declares_imports_no_package_of_its_module(tmp_path
     (tmp_path / "chosen" / "__init__.py").write_text("raise RuntimeError('it was imported')\n")
     (tmp_path / "chosen" / "mine.py").write_text("class Mine:\n    offers = {'uint8_copy'}\n")
     monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "chosen" / "none.py").write_text("class None_:\n    offers = frozenset()\n")
     assert workloads.declared("chosen.mine:Mine", "offers") == {"uint8_copy"}
+    assert workloads.declared("chosen.none:None_", "offers") == set()
     assert workloads.declared("chosen.mine.deeper:Mine", "offers") is None
     assert workloads.declared("chosen.absent:Mine", "offers") is None
     assert "chosen" not in sys.modules

@@ -14,6 +14,7 @@ from perfkit.results.schema import AGAIN
 from perfkit.show import tables, terminal
 from perfkit.studies import staging
 from perfkit.studies.climb import climb
+from perfkit.studies.compare import candidate
 from perfkit.studies.planning import plan
 from perfkit.studies.sources import Progress
 
@@ -75,6 +76,8 @@ def test_a_stage_that_could_not_be_measured_there_keeps_its_reason():
 def test_what_the_recording_lacks_says_what_it_has():
     with pytest.raises(InvalidValue, match="recording 'cpu-quick' 'fused_optimizer'.*Allowed: baseline, all"):
         planned("fused_optimizer")
+    with pytest.raises(InvalidValue, match="recording 'cpu-quick' 'fused_optimizer'"):
+        candidate("fused_optimizer", planned())
 
 
 @pytest.mark.parametrize("more", [{"settings": ONE}, {"changes": ONE}, {"recipes": (("a", Recipe()),)}])

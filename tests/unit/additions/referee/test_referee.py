@@ -213,6 +213,11 @@ def test_both_sides_of_a_comparison_are_checked_before_anything_starts(tmp_path,
     match = two_scripts("a/train.py", "b/train.py", "smoke")
     assert (match.plan.subject.workload, match.plan.rule.loss_steps) == ("train.py", messages.LOSSES)
     assert (match.a.title, match.b.title, match.allowed) == ("a/train.py", "b/train.py", set())
+    one, other = (Launch("a/train.py", ("--size", size)) for size in ("1", "2"))
+    match = two_scripts(one, other, "smoke")
+    assert (match.a.title, match.b.title) == ("a/train.py", "a/train.py (again)"), (
+        "each is known by its title"
+    )
     match = with_switches(Launch("a/train.py"), {"batch_size": 8, "compile": True}, "smoke")
     assert (match.a.title, match.b.title) == ("as it is", "batch_size=8, compile=on")
     assert (match.b.changes["batch_size"], match.allowed) == (8, {"samples", "updates"})
