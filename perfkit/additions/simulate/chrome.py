@@ -16,7 +16,7 @@ from perfkit import machine
 from perfkit.additions.simulate.costs import constants
 from perfkit.additions.simulate.host import HostBar, Outcome
 from perfkit.additions.simulate.prediction import Prediction
-from perfkit.additions.simulate.step import Copy, Fetch, OperatorCall, Wait
+from perfkit.additions.simulate.step import Copy, Fetch, OperatorCall, Wait, Work
 
 Json = dict[str, Any]
 
@@ -51,6 +51,14 @@ def write(path: Path, prediction: Prediction, outcome: Outcome) -> None:
     machine.write_atomically(path, gzip.compress(text, 6) if path.name.endswith(".gz") else text)
 
 
+def _kernel_name(work: Work, operator: OperatorCall) -> str:
+    short = operator.name.removeprefix("aten.")
+    if not work.m:  # no product
+        return f"simulated {work.kind} ({short})"
+    name = f"simulated {work.kind} {work.precision} ({short})"
+    return name if work.precision == "float32" else f"{name} (Tensor Cores)"
+
+
 def _spans(bars: Sequence[HostBar], loader: str) -> Iterator[Json]:
     """The events of the trace."""
     step = call = 0  # what a call of the runtime starts on the device has the number of the call
@@ -70,9 +78,7 @@ def _spans(bars: Sequence[HostBar], loader: str) -> Iterator[Json]:
             case HostBar("host", Wait(streams=None)):
                 category, name = "cpu_op", "aten::item"
             case HostBar("kernel", OperatorCall() as operator, kernel=(work, _)):
-                category, name = "kernel", f"simulated {work.kind}"
-                name += f" {work.precision}" * (work.m > 0) + f" ({operator.name.removeprefix('aten.')})"
-                name += " (Tensor Cores)" * (work.m > 0 and work.precision != "float32")
+                category, name = "kernel", _kernel_name(work, operator)
                 about = {"FLOPs": work.flops, "bytes moved": work.nbytes}
             case HostBar("copy", Copy() as copy):
                 memory = "Pinned" if copy.pinned else "Pageable"

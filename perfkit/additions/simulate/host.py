@@ -80,7 +80,8 @@ def host(text: str | None, is_article: bool, cores: int) -> Host:
     Raises:
         InvalidValue: neither a name nor such numbers, or the article's host for another workload.
     """
-    text = text or "article" * is_article
+    if not text and is_article:
+        text = "article"
     if text == "ideal":
         return IDEAL
     if text == "article" and is_article:

@@ -204,7 +204,10 @@ def _conv_part(
     flops = 2.0 * places * y.shape[1] * depth * taps
     strided = max(about["stride"]) > 1
     is_plain = not strided and max(about["dilation"]) == 1
-    name, nbytes = f"{kind}.{part}" + ".strided" * (strided and part == "dgrad"), _nbytes([x, w, y])
+    nbytes = _nbytes([x, w, y])
+    name = f"{kind}.{part}"
+    if strided and part == "dgrad":
+        name += ".strided"
     if kind == "depthwise":  # no matrix product: each channel on its own, without Tensor Cores
         yield Work(f"{name}.{layout}", nbytes, flops)
         return
@@ -212,7 +215,8 @@ def _conv_part(
     if precision == "float32":
         layout += ".fp32"  # other kernels, without Tensor Cores
     elif layout == "nchw":
-        yield Work(f"convert.{kind}" + ".tf32" * (precision == "tf32"), 2 * _nbytes([x, y]))
+        tf32 = ".tf32" if precision == "tf32" else ""
+        yield Work(f"convert.{kind}{tf32}", 2 * _nbytes([x, y]))
     m, n, k = {
         "forward": (places, width, depth * taps),
         "dgrad": (x.shape[0] * math.prod(x.shape[2:]), depth, width * taps),
