@@ -57,6 +57,7 @@ class StagePanel(LadderPanel):
     def set(self, **switches: Value) -> None:
         """Sets switches of this optimization, as the controls do; others are set before it as well."""
         self.require_rest()
+        Recipe().replace(**switches)  # what is not allowed is refused before anything changes
         own = {name: switches.pop(name) for name in self.controls.by_name if name in switches}
         if switches:
             super().set(**switches)

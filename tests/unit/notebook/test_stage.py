@@ -43,6 +43,8 @@ def test_switches_of_the_stage_and_others_are_set_in_code(monkeypatch):
     assert study.plans[-1].ladder.settings == {"amp": "bf16"}
     with pytest.raises(InvalidValue):
         panel.set(turbo=1)
+    with pytest.raises(InvalidValue):
+        panel.set(amp="off", workers=-1)
     assert panel.plan.ladder.settings == {"amp": "bf16"}
     panel.controls.by_name["prefetch_factor"].value = 8
     assert ([*panel.runs], shown(panel)) == ([], ""), "other switches are another question"
