@@ -115,7 +115,7 @@ CASES = {
         "own_line",
     ),
     "a short line of Python": (
-        "history = [0.5] * 2_500\ndef report():\n    sum(each * 2 for each in history)  # HERE\n"
+        "history = [0.5] * 15_000\ndef report():\n    sum(each * 2 for each in history)  # HERE\n"
         "while True:\n    step(torch.randn(4, 8), report)\n",
         "own_line",
     ),
