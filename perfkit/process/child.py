@@ -134,7 +134,6 @@ class Child(Conversation):
     ) -> None:
         super().__init__(on_progress, cancelled, timeout_s)
         self._generation = generation
-        self._is_stopped = False
         self.folder = Path(tempfile.mkdtemp(prefix="perfkit-"))
         """Its temporary files; removed with whatever a killed process leaves there."""
         self._log = self.folder / "log"
@@ -161,7 +160,7 @@ class Child(Conversation):
         self.tree = Tree(self._process.pid or 0)
 
     def death(self) -> RunFailed | None:
-        code = None if self._is_stopped else self._process.exit_code()
+        code = self._process.exit_code()
         if code is None:
             return None
         return failures.explain_exit(code, self.log().rpartition("\n")[2])
@@ -170,9 +169,6 @@ class Child(Conversation):
         return last_lines(self._log)
 
     def stop(self) -> None:
-        if self._is_stopped:
-            return
-        self._is_stopped = True
         self.line.close()
         self.tree.end()
         self._process.close()

@@ -58,6 +58,7 @@ class Forked:
     def __init__(self, status: int) -> None:
         self._status = status
         self._code: int | None = None
+        self._is_closed = False
         self.pid = self._number()  # None if the zygote has ended
 
     def _number(self) -> int | None:
@@ -66,7 +67,7 @@ class Forked:
 
     def exit_code(self) -> int | None:
         """None while it runs; negative for a signal, as `subprocess` has it."""
-        if self._code is None and select.select([self._status], [], [], 0)[0]:
+        if self._code is None and not self._is_closed and select.select([self._status], [], [], 0)[0]:
             code = self._number()
             # A zygote that is killed takes its children with it, and says nothing.
             self._code = -signal.SIGKILL if code is None else code
@@ -74,7 +75,9 @@ class Forked:
 
     def close(self) -> None:
         """Nobody asks for its end any more."""
-        os.close(self._status)
+        if not self._is_closed:
+            os.close(self._status)
+        self._is_closed = True
 
 
 class Zygote:

@@ -141,6 +141,14 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
         return steps[np.repeat(undisturbed(self.raw.disturbed, len(blocks)), blocks)]
 
 
+def rated(run: Run, first: Run) -> Run:
+    """A run that was measured with another one: if it has other rounds, its rate is by the ratio to that."""
+    if run.raw.sizes == first.raw.sizes:
+        return run
+    rate = first.samples_per_s
+    return msgspec.structs.replace(run, reference_samples_per_s=rate.value if rate else None)
+
+
 def continued(earlier: Run, now: Run) -> Run:
     """A run with the rounds of an earlier one of the same recipe before its own."""
     raw = earlier.raw

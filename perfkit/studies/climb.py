@@ -14,7 +14,7 @@ from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import KEPT, SO_FAR, Stage, StopRule
 from perfkit.results import stats
 from perfkit.results.rounds import Rounds
-from perfkit.results.run import Run, continued
+from perfkit.results.run import Run, continued, rated
 from perfkit.results.schema import Decision
 from perfkit.results.store import RunStore, keep
 from perfkit.show import units
@@ -45,9 +45,8 @@ def climb(
         stored = source.stored()
         for measured in stored or _measured(source):
             run = with_earlier(measured, earlier)
-            if runs and run.raw.sizes != runs[0].raw.sizes and len(plan.ladder.recipes) > 1:
-                rate = runs[0].samples_per_s  # it has fewer rounds: its rate is by its ratio
-                run = structs.replace(run, reference_samples_per_s=rate.value if rate else None)
+            if earlier and runs:
+                run = rated(run, runs[0])
             if not stored:
                 keep(store, run)
             progress.finish(run)
@@ -138,11 +137,11 @@ class _Climb:
         runs = found[len(references) :]
         if self._base_run is None:
             self._base_run = before
-        has_failed = before.status == "failed"
-        if self._kept_run is None or has_failed:
+        if before.status == "failed":
             yield before
-        if self._kept_run is None and not has_failed:
+        elif self._kept_run is None:
             self._kept_run = before
+            yield before
         if any(run.disturbed is not None for run in runs):
             self._limit_s = source.plan.rule.noisy_limit_s
         kept = self._kept_run or before
@@ -213,6 +212,8 @@ class _Climb:
 
     def _rule(self, number: int) -> tuple[StopRule, float]:
         """The rule of a group, or of the end, by its share of the time; and the seconds that it leaves."""
+        if math.isinf(self._limit_s):
+            return replace(self._source.plan.rule, cached=CACHED, part=0.0), 0.0
         counts: list[int] = []
         for later in range(number, len(self._groups)):
             acting = [stage.name for stage in self._candidates(later) if not stage.reason]
@@ -221,8 +222,6 @@ class _Climb:
             if parts or measures_baseline:
                 counts.append(1 + sum(parts))
         counts.append(END_SIDES)
-        if math.isinf(self._limit_s):
-            return replace(self._source.plan.rule, cached=CACHED, part=0.0), 0.0
         left_s = max(0.0, self._began + self._limit_s - time.monotonic())
         own_s = left_s * counts[0] / sum(counts)
         # To the full precision, however large the effects: they are multiplied, and people tell them.
@@ -237,6 +236,8 @@ def _chosen(runs: Sequence[Run]) -> list[Run]:
     """
     found = {run.stage: run for run in runs}
     for name, parts in catalogue.TOGETHER.items():
+        if name not in found:  # it was not tried in this group: the two may add up
+            continue
         gains: dict[str, float] = {}
         for stage in (name, *parts):
             run = found.get(stage)
@@ -244,8 +245,6 @@ def _chosen(runs: Sequence[Run]) -> list[Run]:
             if run and ratio and run.decision == Decision(True, "climb"):
                 gains[stage] = ratio.ratio
         best = max(gains, key=gains.__getitem__, default="")
-        if name not in found:  # it was not tried in this group: the two may add up
-            continue
         for stage in gains:
             if stage != best:
                 dropped = Decision(False, "climb", f"{found[best].title} is faster")

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, one_of
 from perfkit.ladder.catalogue import OPTIMIZATIONS, Stage
-from perfkit.recipe import Recipe, Value, parse_settings
+from perfkit.recipe import Value, parse_settings
 from perfkit.results import stats
 from perfkit.results.comparison import Comparison
 from perfkit.results.run import Run, continued
 from perfkit.results.store import RunStore, keep
-from perfkit.rules import applicable, joined
+from perfkit.rules import joined
 from perfkit.studies import staging
 from perfkit.studies.sources import Plan, Progress, Source, opened
 
@@ -56,7 +56,7 @@ def compare(
     rounds = max(stats.MIN_ROUNDS, plan.rule.rounds)
     rule = replace(plan.rule, rounds=rounds, limit_s=math.inf, cached=0)
     with opened(replace(plan, rule=rule), progress, "a comparison", store) as source:
-        pair = source.measure(_stages(a, b, source), rule)
+        pair = source.measure(stages_of(a, b, source), rule)
         if not all(run.status == "ok" for run in pair):
             raise _failure(pair, store)
         if earlier:
@@ -71,7 +71,7 @@ def earlier_comparison(a: Candidate, b: Candidate, plan: Plan, store: RunStore) 
     It has the same recipes, options, preset, seed, device and machine; an `InvalidValue` if there is none.
     """
     source = staging.described(plan, load=True)
-    first, second = _stages(a, b, source)
+    first, second = stages_of(a, b, source)
     for run in store.history(workload=plan.subject.workload):
         pairing = run.pairing("previous")
         if pairing is None or not _is_of(run, second, source, store.machine_id):
@@ -84,21 +84,17 @@ def earlier_comparison(a: Candidate, b: Candidate, plan: Plan, store: RunStore) 
     raise InvalidValue(what, "Compare them first, without --more")
 
 
-def _stages(a: Candidate, b: Candidate, source: Source) -> list[Stage]:
-    """Both sides as stages; if they have one name, the second gets another."""
+def stages_of(a: Candidate, b: Candidate, source: Source) -> list[Stage]:
+    """Both sides as stages, with two names; a side with a switch that cannot act here is refused."""
     titles = (a.title, f"{b.title} (again)" if b.title == a.title else b.title)
     recipes = [source.baseline().replace(**side.changes) for side in (a, b)]
-    for side, recipe in zip((a, b), recipes, strict=True):
-        _require_acting(side, recipe, source)
-    return staging.recipe_stages(zip(titles, recipes, strict=True), source.target)
-
-
-def _require_acting(side: Candidate, recipe: Recipe, source: Source) -> None:
-    """Refuses a side with a switch that cannot act: what is measured would not be what its title says."""
-    _, reasons = applicable(recipe, source.target)
-    refused = {name: why for name, why in reasons.items() if name in side.changes}
-    if refused:
-        raise InvalidValue(f"{side.title} cannot be compared here: {joined(refused)}", "Leave that out")
+    stages = staging.recipe_stages(zip(titles, recipes, strict=True), source.target)
+    for side, stage in zip((a, b), stages, strict=True):
+        reasons = stage.not_applied or {}
+        refused = {name: why for name, why in reasons.items() if name in side.changes}
+        if refused:
+            raise InvalidValue(f"{side.title} cannot be compared here: {joined(refused)}", "Leave that out")
+    return stages
 
 
 def _is_of(run: Run, stage: Stage, source: Source, machine_id: str) -> bool:

@@ -14,7 +14,7 @@ from perfkit.ladder.catalogue import Stage
 from perfkit.machine import cores
 from perfkit.results import stats
 from perfkit.results.rounds import Pairing, Role
-from perfkit.results.run import Run
+from perfkit.results.run import Run, rated
 from perfkit.results.schema import AGAIN, Raw
 from perfkit.studies.sides import Measured, Round, Side
 from perfkit.studies.sources import Plan
@@ -64,11 +64,7 @@ class Record:
     def runs(self) -> list[Run]:
         """A run for each side, in their order; where one has fewer rounds, its rate is by its ratio."""
         runs = [self._run(side) for side in self._found.sides]
-        rate = runs[0].samples_per_s.value if runs[0].samples_per_s else None
-        for at, run in enumerate(runs):
-            if run.raw.sizes != runs[0].raw.sizes:
-                runs[at] = structs.replace(run, reference_samples_per_s=rate)
-        return runs
+        return [rated(run, runs[0]) for run in runs]
 
     def _run(self, side: Side) -> Run:
         run = self._begun[side]

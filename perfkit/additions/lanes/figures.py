@@ -179,7 +179,8 @@ def _row(ax: Any, row: list[Bar], at: float, place: tuple[float, float], legend:
     """The bars of a row from a start on, with the numbers of their batches where there is room."""
     begin, length = place
     lanes = sorted({bar.lane for bar in row})
-    height, numbered = 0.8 / len(lanes), lanes[:: math.ceil(len(lanes) / _NUMBERED)]
+    height = 0.8 / len(lanes)
+    numbered = lanes[:: math.ceil(len(lanes) / _NUMBERED)]
     numbers = {"ha": "center", "va": "center", "size": 7, "color": "black"}
     box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6}
     for bar in row:

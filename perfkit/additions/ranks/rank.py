@@ -43,7 +43,9 @@ from perfkit.process.failures import explain
 
 EVERY_S = 0.1  # seconds between looks at the stack, of 0.2 ms each
 _BEAT_S = 0.5  # seconds between signs of life
-_EACH, _TENTH, _NEVER = 1, 10, 1 << 30  # of how many passes torch times one
+_EACH = 1  # of how many passes torch times one
+_TENTH = 10
+_NEVER = 1 << 30
 _SWITCH_S = 3e-4
 """How long the main thread goes on once a look is due: longer than for a few steps, as looks go on here."""
 _READING = ((0.012, 1), (0.006, 2), (0.003, 4), (0.0, 8))
@@ -52,7 +54,8 @@ _KEPT = 4000  # how many steps are told of
 _ALONE = 20  # after so many steps without a group of ranks, a process trains alone
 _ASKED = "perfkit/asked"  # a key in the store of the launch
 _FAR_S = 4.0  # seconds for which answers there are waited for
-_MOST_STEPS, _MOST_STACKS = 500, 100  # in each
+_MOST_STEPS = 500  # in an answer there
+_MOST_STACKS = 100
 _ROWS, _ROWS_OF_A_BATCH, _BYTES_OF_A_ROW = 24, 32, 4096
 """First steps whose rows are compared, and as much of each as suffices to tell rows apart."""
 _WEIGHED = (3, 20, 100, 400)  # steps after which the weights are compared

@@ -22,8 +22,8 @@ from perfkit.results.rounds import Pairing
 from perfkit.results.run import Run
 from perfkit.results.schema import Raw
 from perfkit.results.stats import OF_SCRIPTS
-from perfkit.studies import record, staging
-from perfkit.studies.compare import Candidate
+from perfkit.studies import record
+from perfkit.studies.compare import Candidate, stages_of
 from perfkit.studies.sides import Side
 from perfkit.studies.sources import Progress, opened
 from perfkit.worker.messages import Trained
@@ -130,9 +130,7 @@ def compare_whole(match: Match, progress: Progress) -> Comparison:
     plan = replace(match.plan, rule=replace(match.plan.rule, warmup_s=0.0))
     with opened(plan, progress, "a comparison") as source:
         assert isinstance(source, ScriptSource)
-        sides = match.a, match.b
-        titled = [(side.title, source.baseline().replace(**side.changes)) for side in sides]
-        stages = staging.recipe_stages(titled, source.target)
+        stages = stages_of(match.a, match.b, source)
         runs = [record.begun("whole", stage, source.plan, source.description) for stage in stages]
         lives = [_Life(*source.start(stage)) for stage in stages]
         order = random.SystemRandom()

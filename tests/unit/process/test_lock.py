@@ -38,6 +38,19 @@ def test_whoever_trains_on_a_gpu_holds_it_and_the_cores_that_load_for_it(monkeyp
     assert lock_names(device) == names
 
 
+def told_while_waiting():
+    """What the second of two measurements is told, until it gives up."""
+    said, stop = [], threading.Event()
+
+    def tell(phase):
+        said.append(phase)
+        stop.set()
+
+    with device_lock("cpu"), pytest.raises(Cancelled), device_lock("cpu", stop, tell):
+        pytest.fail("both have the cores")
+    return said
+
+
 @pytest.mark.parametrize(
     ("command", "who"),
     [
@@ -49,26 +62,10 @@ def test_whoever_trains_on_a_gpu_holds_it_and_the_cores_that_load_for_it(monkeyp
 def test_whoever_waits_is_told_for_whom(monkeypatch, tmp_path, command, who):
     monkeypatch.setenv("PERFKIT_LOCKS", str(tmp_path))
     monkeypatch.setattr(sys, "argv", command)
-    said, stop = [], threading.Event()
-
-    def tell(phase):
-        said.append(phase)
-        stop.set()
-
-    with device_lock("cpu"), pytest.raises(Cancelled), device_lock("cpu", stop, tell):
-        pytest.fail("both have the cores")
-    assert said == [f"waiting: {who.format(os.getpid())} uses the cores"]
+    assert told_while_waiting() == [f"waiting: {who.format(os.getpid())} uses the cores"]
 
 
 def test_a_run_that_does_not_say_who_it_is_is_waited_for_all_the_same(monkeypatch, tmp_path):
     monkeypatch.setenv("PERFKIT_LOCKS", str(tmp_path))
     (tmp_path / "cores.holder").mkdir()
-    said, stop = [], threading.Event()
-
-    def tell(phase):
-        said.append(phase)
-        stop.set()
-
-    with device_lock("cpu"), pytest.raises(Cancelled), device_lock("cpu", stop, tell):
-        pytest.fail("both have the cores")
-    assert said == ["waiting: another run uses the cores"]
+    assert told_while_waiting() == ["waiting: another run uses the cores"]
