@@ -31,6 +31,7 @@ KINDS = {
 """What a bar shows."""
 _OFF = 0.05  # how far two steps may be from the interval of many, or from a ceiling
 _CHARACTER = 0.0105  # the width of one, as a part of the axis
+_PIXEL = 0.002  # the same of about one pixel: a narrower bar would be all edge
 _NUMBERED = 2  # lanes of a row that have room for numbers
 
 
@@ -92,17 +93,21 @@ class DrawnSide(msgspec.Struct, frozen=True, kw_only=True):
         return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
 
 
-class Lanes(msgspec.Struct, frozen=True):
+class Lanes(msgspec.Struct, frozen=True, omit_defaults=True):
     """The picture of one side, or of two."""
 
     sides: list[DrawnSide]
+    verdict: str = ""  # of the comparison that it belongs to; empty where its times are exact
 
     @property
     def closed(self) -> tuple[str, tuple[float, float]] | None:
         """What became shorter, as `idle 55 → 12 ms`, and where it is in the first side.
 
-        For as many samples as a step of the first side has.
+        For as many samples as a step of the first side has. Two steps of many decide nothing: it is said only
+        where a comparison found that the second side is faster.
         """
+        if self.verdict not in ("", "faster", "predicted faster"):
+            return None
         first, last = self.sides[0], self.sides[-1]
         scale = first.samples / last.samples
         computing = first.computing_ms, last.computing_ms * scale
@@ -124,6 +129,15 @@ class Lanes(msgspec.Struct, frozen=True):
         return not ratio.low / (1 + _OFF) <= after / before <= ratio.high * (1 + _OFF)
 
     @property
+    def numbered(self) -> str:
+        """What has numbers in the bars: `batch`, or `bucket` if all are exchanges; empty if nothing has."""
+        bars = [bar for side in self.sides for row in side.rows.values() for bar in row]
+        kinds = {bar.kind for bar in bars if bar.batch is not None}
+        if kinds == {"exchange"}:
+            return "bucket"
+        return "batch" if kinds else ""
+
+    @property
     def alt(self) -> str:
         """The same in words."""
         steps = [f"{side.title}: {_ms(side.step_ms)} ms a step" for side in self.sides]
@@ -140,14 +154,15 @@ class Lanes(msgspec.Struct, frozen=True):
         most = max(side.samples for side in self.sides)
         ax.set_xlim(0, max(side.length_ms * most / side.samples for side in self.sides))
         for side in self.sides:
-            _draw(ax, side, top, most / side.samples, legend)
+            _draw(ax, side, top, most / side.samples, legend, self.numbered)
             ticks |= {top + number: name for number, name in enumerate(side.shown, 1)}
             top += 1 + len(side.shown)
         if len(self.sides) > 1 and self.closed:
-            _arrow(ax, self.closed, len(self.sides[0].shown))
+            _arrow(ax, self.closed, 1 + self.sides[0].shown.index("kernels"))
         ax.set_yticks([*ticks], [*ticks.values()])
         ax.tick_params(axis="y", length=0)
-        ax.set(xlabel="ms; a number for each batch", ylim=(top - 0.4, -0.6))
+        numbers = f"a number for each {self.numbered}" if self.numbered else "in a bar, how long it takes"
+        ax.set(xlabel=f"ms; {numbers}", ylim=(top - 0.4, -0.6))
         ax.legend([*legend.values()], [*legend], loc="lower left", bbox_to_anchor=(0, 1), ncols=len(legend))
         return drawing
 
@@ -156,7 +171,7 @@ class Lanes(msgspec.Struct, frozen=True):
         return Figure("lanes", title, (), "ms", self.alt, drawn=self.draw)
 
 
-def _draw(ax: Any, side: DrawnSide, top: float, times: float, legend: dict[str, Any]) -> None:
+def _draw(ax: Any, side: DrawnSide, top: float, times: float, legend: dict[str, Any], numbered: str) -> None:
     """A side below its title; its steady steps are repeated for as many samples as the other side has."""
     until, bottom, ink = side.length_ms * times, top + len(side.shown) + 0.5, ax.xaxis.label.get_color()
     heading = f"{side.title}: {_ms(side.step_ms)} ms{' a step' if side.steps > 1 else ''}"
@@ -166,7 +181,7 @@ def _draw(ax: Any, side: DrawnSide, top: float, times: float, legend: dict[str, 
         for repeat in range(math.ceil(times - 1e-9)):
             begin = repeat * side.length_ms
             length = min(side.length_ms, until - begin)  # of the last one, a part may be enough
-            _row(ax, side.rows[name], top + number, (begin, length), legend)
+            _row(ax, side.rows[name], top + number, (begin, length), legend, numbered)
     edges = [side.middle_ms or until / 2, until] if side.steps == 2 and times == 1 else [until]
     ax.vlines(edges, top + 0.5, bottom, ink, linewidth=0.8, alpha=0.6)
     if ceiling_ms := side.drawn_ceiling_ms:
@@ -175,12 +190,14 @@ def _draw(ax: Any, side: DrawnSide, top: float, times: float, legend: dict[str, 
         legend.setdefault("ceiling: a cached batch", line)
 
 
-def _row(ax: Any, row: list[Bar], at: float, place: tuple[float, float], legend: dict[str, Any]) -> None:
-    """The bars of a row from a start on, with the numbers of their batches where there is room."""
+def _row(
+    ax: Any, row: list[Bar], at: float, place: tuple[float, float], legend: dict[str, Any], numbered: str
+) -> None:
+    """The bars of a row from a start on, with their numbers where there is room."""
     begin, length = place
     lanes = sorted({bar.lane for bar in row})
     height = 0.8 / len(lanes)
-    numbered = lanes[:: math.ceil(len(lanes) / _NUMBERED)]
+    with_numbers = lanes[:: math.ceil(len(lanes) / _NUMBERED)]
     numbers = {"ha": "center", "va": "center", "size": 7, "color": "black"}
     box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6}
     for bar in row:
@@ -188,16 +205,20 @@ def _row(ax: Any, row: list[Bar], at: float, place: tuple[float, float], legend:
         if end <= start:
             continue
         y, look = at - 0.4 + height * (lanes.index(bar.lane) + 0.5), KINDS[bar.kind]
-        how = {"color": look.colour, "hatch": look.hatch, "linewidth": 0.3}
+        width = (end - start) / ax.get_xlim()[1]
+        edge = {"linewidth": 0.3} if width > _PIXEL else {"linewidth": 0.0, "snap": False}
+        how = {"color": look.colour, "hatch": look.hatch, **edge}
         legend.setdefault(look.label, ax.barh(y, end - start, height * 0.92, left=begin + start, **how))
-        words = _inside(bar, (end - start) / ax.get_xlim()[1])
-        if words and not begin and bar.lane in numbered:
+        words = _inside(bar, width, numbered)
+        if words and not begin and bar.lane in with_numbers:
             ax.text((start + end) / 2, y, words, bbox=box, **numbers)
 
 
-def _inside(bar: Bar, width: float) -> str:
-    """What is written into a bar of this part of the axis: what is waited for, else its batch."""
+def _inside(bar: Bar, width: float, numbered: str) -> str:
+    """What is written into a bar of this part of the axis: its number or its time, and what it waits for."""
     number = "" if bar.batch is None else str(bar.batch)
+    if not numbered:
+        number = _ms(bar.end_ms - bar.start_ms)
     for words in (f"{number} {bar.awaited}".strip(), number):
         if width > _CHARACTER * (len(words) + 1):
             return words

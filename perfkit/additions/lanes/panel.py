@@ -24,6 +24,7 @@ STEPS, FIRST = 36, 10
 """Steps that are profiled, and the first of the two that are shown: what runs in them was launched, and what
 workers load in them is taken, within the recording."""
 LOOK = "a look at its steps"
+NOT_COMPARED = "not compared"
 Given = Mapping[str, Any]  # a title for each side, and its switches, a trace, or its rows of bars
 RECORDED = "recordings/lanes"
 
@@ -47,7 +48,7 @@ def of_runs(runs: Sequence[Run], plan: Plan, progress: Progress | None = None) -
     titles, (_, ratio) = _titles([run.title for run in runs]), sentences.pair(runs)
     if picture is None or [side.title for side in picture.sides] != titles or picture.contradicts(ratio):
         return None
-    return _with_ceilings(picture, runs).figure()
+    return _of_runs(picture, runs).figure()
 
 
 def _titles(names: Sequence[str]) -> list[str]:
@@ -65,16 +66,17 @@ def of_measured(runs: Sequence[Run], source: Source) -> Lanes:
     """The picture of one run, or of two: steps like those that were measured."""
     titled = zip(_titles([run.title for run in runs]), runs, strict=True)
     found = [_looked(source, Recipe.from_dict(run.recipe), title, run) for title, run in titled]
-    return _with_ceilings(Lanes(found), runs)
+    return _of_runs(Lanes(found), runs)
 
 
-def _with_ceilings(picture: Lanes, runs: Sequence[Run]) -> Lanes:
-    """The picture with the ceilings that sentences and tables have; its own few steps count for none."""
+def _of_runs(picture: Lanes, runs: Sequence[Run]) -> Lanes:
+    """The picture with the verdict and the ceilings of its runs; its own few steps count for neither."""
     sides = [*picture.sides]
     for at, (side, run) in enumerate(zip(sides, runs, strict=True)):
         if side.ceiling_ms and (rate := run.ceiling_samples_per_s):
             sides[at] = msgspec.structs.replace(side, ceiling_ms=1e3 * run.samples_per_step / rate)
-    return Lanes(sides)
+    _, ratio = sentences.pair(runs)
+    return Lanes(sides, ratio.verdict if ratio else NOT_COMPARED)
 
 
 def lanes(which: str | Given, workload: str | None = None, **where: Any) -> HTML:
@@ -107,14 +109,21 @@ def _read(file: Path) -> Lanes:
 
 
 def made(which: Given, workload: str | None, where: Given, progress: Progress) -> Lanes:
-    """The picture of what was given."""
-    return Lanes([_side(title, one, workload, where, progress) for title, one in which.items()])
+    """The picture of what was given. Two measured steps of many are not a comparison."""
+    found = [_side(title, one, workload, where, progress) for title, one in which.items()]
+    recipes = [side for one, side in zip(which.values(), found, strict=True) if _is_recipe(one)]
+    is_exact = all(side.note == "simulated" for side in recipes)
+    return Lanes(found, "" if is_exact else NOT_COMPARED)
+
+
+def _is_recipe(one: Any) -> bool:
+    return not isinstance(one, str | Path) and not any(isinstance(value, list) for value in one.values())
 
 
 def _side(title: str, one: Any, workload: str | None, where: Given, progress: Progress) -> DrawnSide:
     if isinstance(one, str | Path):
         return sides.of_trace(one, title)
-    if any(isinstance(value, list) for value in one.values()):
+    if not _is_recipe(one):
         return _by_hand(title, one)
     recipe = Recipe.from_dict({**Recipe().to_dict(), **one})
     with prepared(workload, recipe, where, progress) as (source, used):

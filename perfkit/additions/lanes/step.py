@@ -15,7 +15,7 @@ from perfkit.additions.lanes.figures import Bar, DrawnSide
 from perfkit.worker.procedure import Procedure
 from perfkit.worker.session import Session
 
-SETTLE, STAMPED = 6, 16
+SETTLE, STAMPED = 6, 32
 """Steps until a loader that has just started is ahead, and steps that are stamped: two of them are shown."""
 
 
@@ -43,10 +43,11 @@ class Parts:
 
 
 def nearest(begins: Mapping[int, float], step_s: float | None) -> int:
-    """The batch of the first of two steps that take most nearly `step_s` each; the median if None."""
-    pairs = {batch: begins[batch + 2] - begins[batch] for batch in sorted(begins)[SETTLE + 1 : -2]}
-    wanted = 2 * step_s if step_s else statistics.median(pairs.values())
-    return min(pairs, key=lambda batch: abs(pairs[batch] - wanted))
+    """The batch of the first of two steps that both take most nearly `step_s`; the median if None."""
+    lengths = {batch: begins[batch + 1] - begins[batch] for batch in sorted(begins)[SETTLE + 1 : -1]}
+    wanted = step_s or statistics.median(lengths.values())
+    off = {batch: abs(length - wanted) for batch, length in lengths.items()}
+    return min([*off][:-1], key=lambda batch: max(off[batch], off[batch + 1]))
 
 
 def side(session: Session, title: str, step_s: float | None = None) -> Procedure:

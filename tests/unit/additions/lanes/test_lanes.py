@@ -123,6 +123,41 @@ def test_the_gap_that_closed_is_named_and_marked_where_it_was():
     assert larger.closed == ("idle 4 → 1 ms for 1 samples", (0.0, 4.0))
 
 
+@pytest.mark.parametrize(("verdict", "is_told"), [
+    ("", True), ("faster", True), ("predicted faster", True), ("undecided", False), ("slower", False),
+    ("no measurable difference", False), (panel.NOT_COMPARED, False),
+])  # fmt: skip
+def test_two_steps_claim_no_gap_that_the_comparison_did_not_find(verdict, is_told):
+    picture = Lanes(two().sides, verdict)
+    assert (picture.closed is not None) is is_told and ("idle 4" in picture.alt) is is_told
+    assert any("idle 4" in text for text in texts(picture)) is is_told
+
+
+def test_the_note_about_a_gap_is_in_the_row_of_the_kernels():
+    sides = [
+        msgspec.structs.replace(side, rows={**side.rows, "sent": [Bar(0, 1, "exchange", 1)]})
+        for side in two().sides
+    ]
+    assert texts(Lanes(sides))["idle 4 → 0.5 ms"].get_position()[1] == 1, "the row below is not idle"
+
+
+@pytest.mark.parametrize(("rows", "label", "inside"), [
+    ({"kernels": [Bar(0, 4, "compute", 7)], "sent": [Bar(4, 8, "exchange")]}, "ms; a number for each batch", "7"),
+    ({"kernels": [Bar(0, 4, "compute")], "sent": [Bar(4, 8, "exchange", 3)]}, "ms; a number for each bucket", "3"),
+    ({"rank 0": [Bar(0, 4, "compute"), Bar(4, 9.5, "wait")]}, "ms; in a bar, how long it takes", "5.5"),
+])  # fmt: skip
+def test_the_axis_says_what_the_numbers_in_the_bars_are(rows, label, inside):
+    picture = Lanes([DrawnSide(title="one", step_ms=10, steps=1, rows=rows)])
+    assert inside in texts(picture) and picture.draw().axes[0].get_xlabel() == label
+
+
+def test_bars_that_are_narrower_than_a_pixel_are_not_all_edge():
+    bars = [Bar(at, at + 0.01, "compute") for at in range(9)] + [Bar(9, 10, "compute")]
+    (axes,) = Lanes([DrawnSide(title="one", step_ms=10, steps=1, rows={"kernels": bars})]).draw().axes
+    edges = [bar.get_linewidth() for bar in axes.patches if isinstance(bar, Rectangle)]
+    assert edges == [0.0] * 9 + [0.3]
+
+
 def test_only_a_host_that_waits_for_data_or_a_copy_waits_and_one_before_a_full_queue_is_ahead(tmp_path):
     step = {"ph": "X", "pid": 1, "tid": 1, "cat": "user_annotation", "dur": 100}
     events = [{**step, "name": f"ProfilerStep#{at}", "ts": 100 * at} for at in range(3)]
@@ -207,7 +242,9 @@ def test_the_two_steps_that_are_shown_are_those_nearest_to_what_was_compared():
     begins = {batch: sum(lengths[:batch]) for batch in range(len(lengths))}
     assert step.nearest(begins, 3.0) == 10
     assert step.nearest(begins, 1.1) == 12
-    assert step.nearest(begins, None) == 8, "the median of all pairs"
+    assert step.nearest(begins, None) == 8, "the median of all steps"
+    uneven = dict(enumerate([*range(9), 9.5, 10.9, 12.1]))
+    assert step.nearest(uneven, 1.25) == 9, "1.4 and 1.2, and not 1 and 1.5, though these sum to 2.5"
 
 
 @pytest.mark.parametrize(("low", "high", "contradicts"), [
