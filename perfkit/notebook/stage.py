@@ -165,7 +165,7 @@ class StagePanel(LadderPanel):
             lines.append(sentences.verdict(run, before))
         if run.status == "ok" and before:
             lines.append(f"Why: {'; '.join(sentences.reasons(run, before))}.")
-            lines.append(f"Training: {sentences.training(run, before, self._proof)}.")
+            lines.append(f"{sentences.training(run, before, self._proof)}.")
         if self.guess is not None and run.speedup("previous"):
             times = self.optimization.times
             article = f" The article's V100: {units.times(times)}." if times else ""

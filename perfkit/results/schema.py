@@ -42,8 +42,8 @@ class Decision(msgspec.Struct, frozen=True):
     why: str = ""
 
     def describe(self) -> str:
-        """`kept`, or `dropped: slower`."""
-        word = "kept" if self.kept else "dropped"
+        """`kept`, or `not kept: slower`."""
+        word = "kept" if self.kept else "not kept"
         return f"{word}: {self.why}" if self.why else word
 
 

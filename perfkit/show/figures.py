@@ -9,13 +9,13 @@ from perfkit.show.style import Figure, Look, Row
 
 _REST = Look("rest of the step", style.BLUE)
 _RATE = Look("samples/s", style.SKY)
-_DROPPED = Look("dropped", "none")
+_DROPPED = Look("not kept", "none")
 
 
 def headline(runs: Sequence[Run]) -> Figure:
     """The one picture of a result: before above after on one axis of time, its title the result in words."""
-    both, _ = sentences.pair(runs)
-    picture = step_time(both or runs)
+    both, ratio = sentences.pair(runs)
+    picture = step_time(both or runs, by_rounds=ratio is not None)
     return picture._replace(title=sentences.headline(runs) or picture.title)
 
 
@@ -27,27 +27,37 @@ def _figure(name: str, title: str, runs: Sequence[Run], rows: Sequence[Row], uni
     return Figure(name, title, rows, unit)
 
 
-def step_time(runs: Sequence[Run]) -> Figure:
-    """A step of each run as timelines of loader and host, all for the same number of samples."""
+def step_time(runs: Sequence[Run], by_rounds: bool = False) -> Figure:
+    """A step of each run as timelines of loader and host, all for the same number of samples.
+
+    Median steps need not divide to the ratio of two runs; `by_rounds`: the means that it is of.
+    """
     runs = sentences.stages(runs)
     samples = max((max(1, run.samples_per_step) for run in runs if run.step_s), default=0)
     rows: list[Row] = []
     for run in runs:
-        rows += _timeline(run, samples)
-    unit = f"ms for {samples:,} samples, medians"
+        rows += _timeline(run, _mean_step(run) if by_rounds else run.step_s, samples)
+    unit = f"ms for {samples:,} samples, {'means of all rounds' if by_rounds else 'medians'}"
     return _figure("step_time", "Where a step's time goes", runs, rows, unit)
 
 
-def _timeline(run: Run, samples: int) -> list[Row]:
+def _mean_step(run: Run) -> Estimate | None:
+    """A step by the rates of the rounds, with all that is between steps; None where there is none."""
+    rate = run.samples_per_s
+    if rate is None or run.step_s is None:
+        return None
+    return Estimate(*(max(1, run.samples_per_step) / each for each in (rate.value, rate.high, rate.low)))
+
+
+def _timeline(run: Run, own: Estimate | None, samples: int) -> list[Row]:
     """A run in words, then loader and host for some samples; a step starts with the wait for its batch."""
-    own = run.step_s
     if own is None:
         words = sentences.outcome(run) or "the time of a step is not known"
         return [Row("", (), f"{sentences.name(run)}: {words}")]
     scale = 1e3 * samples / max(1, run.samples_per_step)
     step = Estimate(scale * own.value, scale * own.low, scale * own.high)
     wait = (run.data_wait_share or 0.0) * step.value
-    rows = [Row("", (), _step_in_words(run))]
+    rows = [Row("", (), _step_in_words(run, own))]
     if run.recipe.get("workers") == 0:
         rows.append(Row("loader", [(wait, style.LOADS)]))
     host = "host and device" if run.device == "cpu" else "host"
@@ -55,8 +65,8 @@ def _timeline(run: Run, samples: int) -> list[Row]:
     return rows
 
 
-def _step_in_words(run: Run) -> str:
-    words = f"{sentences.name(run)}: {sentences.step_time(run)} a step"
+def _step_in_words(run: Run, own: Estimate) -> str:
+    words = f"{sentences.name(run)}: {sentences.about(run, units.duration_interval(own))} a step"
     if run.data_wait_share is not None:
         words += f", {units.percent(run.data_wait_share)} waits for data"
     if (busy := sentences.busy_share(run)) is not None:

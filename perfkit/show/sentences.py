@@ -9,7 +9,7 @@ import numpy as np
 
 from perfkit.ladder.catalogue import exactness
 from perfkit.recipe import Recipe, switches
-from perfkit.results import parity
+from perfkit.results import parity, stats
 from perfkit.results.parity import Parity
 from perfkit.results.run import Run
 from perfkit.results.stats import MIN_EFFECT, Ratio
@@ -88,14 +88,14 @@ def pair(runs: Sequence[Run]) -> tuple[list[Run], Ratio | None]:
 
 
 def headline(runs: Sequence[Run]) -> str:
-    """The result in words: `AMP is 1.36× (1.21–1.52) as fast as baseline`; empty where there is none."""
+    """The result in words: `AMP: 1.36× (1.21–1.52) as fast as baseline`; empty where there is none."""
     both, ratio = pair(runs)
     if ratio is None:
         return f"{name(both[0])}: {step_time(both[0])} a step" if len(both) == 1 else ""
     before, after = (clean(name(run), 40) for run in both)
-    if ratio.is_faster or ratio.is_slower:
-        return f"{after} is {result(ratio)} as {before}"
-    return f"{after} against {before}: {result(ratio)}{_open(ratio)}"
+    is_open = "" if ratio.is_faster or ratio.is_slower else f"{ratio.verdict}, "
+    predicted = "predicted " if ratio.verdict.startswith("predicted") else ""
+    return f"{after}: {is_open}{predicted}{units.ratio(ratio)} as fast as {before}{_open(ratio)}"
 
 
 def verdicts(runs: Sequence[Run]) -> list[str]:
@@ -148,9 +148,8 @@ def reasons(run: Run, before: Run | None) -> list[str]:
     if run.data_wait_share is not None and before.data_wait_share is not None:
         waits = _moved(before.data_wait_share, run.data_wait_share, 1.0, units.percent)
         facts.append(f"waiting for data {waits} of the step")
-    ceilings = (before.ceiling_samples_per_s, run.ceiling_samples_per_s)
-    if all(ceilings):
-        was, now = map(units.number, ceilings)
+    if _computes_otherwise(run, before):
+        was, now = map(units.number, (before.ceiling_samples_per_s, run.ceiling_samples_per_s))
         facts.append(f"compute only: {was} → {now} samples/s")
     if run.simulated and before.simulated:
         kernels = before.simulated.kernel_s / (before.samples_per_step or 1)
@@ -160,6 +159,17 @@ def reasons(run: Run, before: Run | None) -> list[str]:
     if peak and run.peak_memory_bytes:
         facts.append(f"peak memory {_moved(peak, run.peak_memory_bytes, peak, units.size)}")
     return facts
+
+
+def _computes_otherwise(run: Run, before: Run) -> bool:
+    """Whether the few slices on a cached batch decide that they differ; predicted ones are exact."""
+    if not (run.ceiling_samples_per_s and before.ceiling_samples_per_s):
+        return False
+    if run.simulated:
+        return True
+    logs = [np.log(one.raw.ceiling_samples_per_s) for one in (run, before)]
+    change = stats.difference(*(stats.nested(each, [each.size], np.ones(each.size)) for each in logs))
+    return abs(change.centre) > change.half
 
 
 def _moved(was: float, now: float, whole: float, text: Callable[[float], str]) -> str:
@@ -172,20 +182,20 @@ def _moved(was: float, now: float, whole: float, text: Callable[[float], str]) -
 def training(run: Run, before: Run | None, proof: Parity | None = None) -> str:
     """Whether a run trains as the one before: a parity check, their losses, or why there are neither."""
     if proof:
-        return proof.describe().removeprefix(f"{proof.title}: ")
+        return f"Parity: {proof.describe().removeprefix(f'{proof.title}: ')}"
     if run.simulated:
-        return f"{units.NOT_AVAILABLE}: a simulated device computes no numbers"
+        return f"First losses: {units.NOT_AVAILABLE}: a simulated device computes no numbers"
     if before is None or not (run.losses and before.losses):
-        return f"{units.NOT_AVAILABLE}: the losses of both sides are not known"
+        return f"First losses: {units.NOT_AVAILABLE}: those of both sides are not known"
     recipe = Recipe.from_dict(run.recipe)
     other = Recipe.from_dict(before.recipe)
     exact = exactness(recipe, other, run.device)
     check = parity.losses(run.losses, before.losses, exact, recipe.amp != "off")
     if exact == "changes training":
-        return check.evidence
+        return "First losses: different, because a step has more or fewer samples"
     data = [switches()[name].label for name in recipe.diff(other) if switches()[name].needs == "workload"]
-    apart = f"{units.NOT_AVAILABLE}: {', '.join(data)} gives other inputs" if data else "not the same"
-    return f"{'the same' if check.ok else apart} (losses {check.evidence})"
+    apart = f"different, because {', '.join(data)} gives other inputs" if data else "not the same"
+    return f"First losses: {'the same' if check.ok else apart} ({check.evidence})"
 
 
 def notices(runs: Sequence[Run]) -> list[str]:

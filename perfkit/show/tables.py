@@ -32,11 +32,9 @@ def report(runs: Sequence[Run], scripts: Mapping[str, str] | None = None) -> lis
 
 def evidence(runs: Sequence[Run]) -> list[Content]:
     """What proves the switches, warnings and facts, the training loss."""
-    return [
-        proof(runs),
-        Section("Warnings and facts", [notes(runs)]),
-        Section("Training loss", [losses(runs)], folded=True),
-    ]
+    told = notes(runs)
+    said = [Section("Warnings and facts", [told])] if told.items else []
+    return [proof(runs), *said, Section("Training loss", [losses(runs)], folded=True)]
 
 
 def overview(runs: Sequence[Run]) -> list[str]:
@@ -71,7 +69,7 @@ def ladder(runs: Sequence[Run]) -> Table:
     if any(run.simulated for run in runs):
         signs.append("~ simulated")
     if not same and any(run.decision and not run.simulated for run in runs):
-        signs.append("× previous: to what was kept before the stage's group; ratios come from common rounds")
+        signs.append("× previous: compared with what you had kept; ratios come from common rounds")
     return tabulate(columns, runs, "The ladder", " · ".join(signs), "nothing was measured")
 
 
@@ -124,7 +122,7 @@ def notes(runs: Sequence[Run]) -> Bullets:
         f"{'every measured stage' if len(names) == measured > 1 else ', '.join(names)}: {text}"
         for text, names in stages.items()
     ]
-    return Bullets(lines or ["none"])
+    return Bullets(lines)
 
 
 def _facts(run: Run) -> list[str]:

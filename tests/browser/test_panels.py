@@ -55,7 +55,7 @@ def test_a_stage_from_guess_to_result_while_other_cells_run(lab, data_dir):
     assert lab.kernel_eval("_") == [42, True], "a cell runs beside the measuring"
     status(panel, "done")
     expect(result(lab).locator("svg").first).to_be_visible()
-    for answer in ("Why: waiting for data", "Training: on equal batches", "Your guess: 1.50×"):
+    for answer in ("Why: waiting for data", "Parity: on equal batches", "Your guess: 1.50×"):
         expect(result(lab)).to_contain_text(answer)
     top, end = panel.bounding_box(), result(lab).locator("ul").first.bounding_box()
     assert end["y"] + end["height"] - top["y"] < 620, "from question to answer on a screen of 1280 × 800"

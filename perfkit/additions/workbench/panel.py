@@ -146,7 +146,7 @@ class Workbench(LadderPanel):
         words = sentences.verdicts(self.runs)
         last, before = self.runs[-1], self.runs[-1].previous(self.runs)
         if before:
-            words.append(f"Training: {sentences.training(last, before)}.")
+            words.append(f"{sentences.training(last, before)}.")
         if len({run.session for run in self.runs}) > 1:
             words.append("These runs were not all measured together: `perfkit compare` compares two of them.")
         return [tables.ladder(self.runs), Bullets(words)]

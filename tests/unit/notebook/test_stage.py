@@ -99,7 +99,7 @@ def test_a_recording_is_played_without_a_process():
     panel.run()
     text = shown(panel)
     assert "Not measured on this machine" in text
-    assert "Training: the same (losses equal bit for bit" in text, "the recording's own evidence"
+    assert "First losses: the same (equal bit for bit" in text, "the recording's own evidence"
     with pytest.raises(InvalidValue, match="a recording is shown.*Choose a place that measures"):
         panel.keep()
 

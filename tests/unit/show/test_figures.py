@@ -105,7 +105,7 @@ def test_throughput_has_bars_and_those_of_dropped_stages_are_hollow():
     assert "? 1.00× (0.95–1.06) undecided" in rows[-1].text, "the baseline again"
     assert "samples/s\n▲ 1.53× (1.45–1.63) faster" in rows[1].text, "a remark, and never the verdict"
     dropped = msgspec.structs.replace(runs[1], decision=Decision(False, "climb", "slower"))
-    assert throughput([dropped]).rows[0].pieces[0][1] == Look("dropped", "none")
+    assert throughput([dropped]).rows[0].pieces[0][1] == Look("not kept", "none")
 
 
 def test_a_line_climbs_through_what_was_kept():
@@ -131,6 +131,17 @@ def test_bars_of_a_cpu_show_the_wait_where_it_was_and_count_workers():
     assert picture.unit == "ms for 32 samples, medians"
 
 
+def test_the_bars_below_a_ratio_divide_to_it_though_medians_of_steps_do_not():
+    """Steps at the starts of epochs count in the rounds, and hardly move a median."""
+    before, after = session()[:2]
+    raw = msgspec.structs.replace(after.raw, step_s=[step / 2 for step in after.raw.step_s])
+    runs = [before, msgspec.structs.replace(after, raw=raw)]
+    steps = [row.interval.value for row in figures.headline(runs).rows if row.interval]
+    assert steps[0] / steps[1] == pytest.approx(after.speedup("previous").ratio)
+    assert steps[0] / (1e3 * runs[1].step_s.value) > 1.5 * after.speedup("previous").ratio
+    assert figures.headline(runs).unit.endswith("means of all rounds")
+
+
 def test_bars_of_a_gpu_show_how_busy_it_is_as_a_share_and_one_scale_for_both_batches():
     small, large = (run for run in session(gpu=True) if run.stage in ("data_loading", "batch_size"))
     picture = step_time([small, large])
@@ -149,7 +160,7 @@ def test_a_simulated_step_says_so():
 
 def test_the_headline_is_the_last_comparison_in_words():
     runs = session()
-    assert figures.headline(runs[:2]).title == "data loading is 1.53× (1.45–1.63) as fast as baseline"
+    assert figures.headline(runs[:2]).title == "data loading: 1.53× (1.45–1.63) as fast as baseline"
     assert figures.headline(runs[:1]).title == "baseline: 1.97 s (1.94–2.00) a step"
     assert figures.headline([]).nothing
 

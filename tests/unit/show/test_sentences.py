@@ -36,12 +36,12 @@ GB = "peak_memory_bytes"
     ("after", "before", "text"),
     [
         ({"factor": 2, "wait": 0.05, "ceiling": 250}, {"wait": 0.5, "ceiling": 250},
-         "2.00× (1.89–2.11) as fast; waiting for data fell from 50% to 5% of the step; compute only: 250 → 250 samples/s."),
+         "2.00× (1.89–2.11) as fast; waiting for data fell from 50% to 5% of the step."),
         ({"factor": 0.8, "ceiling": 80}, {"ceiling": 100},
          "0.80× (0.76–0.85) as fast; waiting for data stays at 0% of the step; compute only: 100 → 80.0 samples/s."),
         ({GB: 11_300_000_000}, {GB: 1_050_000_000},
          "undecided, 1.00× (0.95–1.06); more rounds would decide; waiting for data stays at 0% of the step; "
-         "compute only: 102 → 102 samples/s; peak memory rose from 1.05 GB to 11.3 GB."),
+         "peak memory rose from 1.05 GB to 11.3 GB."),
         ({"rates": [200.0, 210.0]}, {"rates": [100.0, 100.0]},
          "undecided, 2.05× (1.88–2.24); more rounds would decide; "),
         ({"status": "not_applicable", "reason": "needs CUDA"}, {}, "n/a: needs CUDA."),
@@ -55,18 +55,40 @@ def test_a_verdict_names_what_changed_and_how_well_it_is_known(after, before, te
     assert sentences.verdict(make(before=first, **after), first).startswith(f"it: {text}")
 
 
+@pytest.mark.parametrize(("slices", "is_a_reason"), [
+    ([455.0, 544.0], False), ([499.0, 420.0], False), ([600.0, 604.0], True),
+])  # fmt: skip
+def test_compute_only_is_a_reason_only_where_its_few_slices_decide(slices, is_a_reason):
+    before = make(ceiling=450)
+    raw = msgspec.structs.replace(before.raw, ceiling_samples_per_s=slices)
+    now = msgspec.structs.replace(make(before=before), raw=raw)
+    assert any("compute only" in reason for reason in sentences.reasons(now, before)) is is_a_reason
+
+
+def test_the_headline_has_one_form_for_names_of_every_number():
+    before = make(title="the plain loop")
+    said = [
+        sentences.headline([before, make(factor, before=before, title="two workers")]) for factor in (2, 1)
+    ]
+    assert said[0] == "two workers: 2.00× (1.89–2.11) as fast as the plain loop"
+    assert said[1].startswith("two workers: undecided, 1.00× (0.95–1.06) as fast as the plain loop; more")
+    assert "predicted 2.07×" in sentences.headline(recordings.find("sim-v100")[:2])
+
+
 def test_whether_it_trains_the_same_is_a_proof_or_the_losses_or_n_a():
     first, same = make(losses=[2.0, 1.5]), make(before=make(), losses=[2.0, 1.5])
     proof = Parity("it", "bitwise", [Check("losses", True, "equal")], False, {})
-    assert sentences.training(same, first, proof) == "on equal batches it trains bit for bit the same"
-    assert sentences.training(same, first) == "the same (losses equal bit for bit for the first 2)"
+    assert sentences.training(same, first, proof) == "Parity: on equal batches it trains bit for bit the same"
+    assert sentences.training(same, first) == "First losses: the same (equal bit for bit for the first 2)"
     apart = msgspec.structs.replace(same, losses=[2.0, 1.0])
     assert "though these switches should leave them equal" in sentences.training(apart, first)
     small = msgspec.structs.replace(apart, recipe={"scaled_decode": True})
-    assert "Scaled decoding gives other inputs (losses differ" in sentences.training(small, first)
-    assert sentences.training(same, make()).startswith("n/a: ")
+    said = sentences.training(small, first)
+    assert said.startswith("First losses: different, because Scaled decoding gives other inputs (differ from")
+    assert "n/a" not in said, "they were measured"
+    assert sentences.training(same, make()).startswith("First losses: n/a: ")
     simulated = recordings.find("sim-v100")
-    assert sentences.training(simulated[1], simulated[0]).startswith("n/a: ")
+    assert sentences.training(simulated[1], simulated[0]).startswith("First losses: n/a: ")
 
 
 def test_a_disturbance_is_told_of_the_runs_that_it_concerns():

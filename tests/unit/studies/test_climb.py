@@ -40,7 +40,7 @@ def changed(run):
 
 def test_a_stage_is_kept_if_it_is_faster_and_the_next_is_built_on_what_was_kept(machine, ladder):
     runs = climb(ladder)
-    dropped = "dropped: slower"
+    dropped = "not kept: slower"
     told = ["", "kept", dropped, "kept", "", ""]
     assert facts(runs) == dict(zip(["baseline", *NAMES, KEPT, AGAIN], told, strict=True))
     _, loading, layout, compiled, final, _ = runs
@@ -80,7 +80,7 @@ def test_nothing_is_built_on_a_stage_that_failed_in_its_rounds(machine, ladder):
 def test_a_disturbed_room_drops_nothing_that_its_interval_supports(machine, ladder):
     machine.taken = lambda: 0.4
     runs = climb(ladder.trying(keep=("compile",)))
-    assert list(facts(runs).values())[1:4] == ["kept", "dropped: slower", "kept"]
+    assert list(facts(runs).values())[1:4] == ["kept", "not kept: slower", "kept"]
     assert all("only under that load" in " ".join(run.warnings) for run in runs)
 
 
@@ -201,7 +201,7 @@ def test_two_stages_that_help_only_at_once_are_tried_together_and_kept(machine, 
     assert [run.stage for run in runs] == ["baseline", "amp", "cpu_threads", BOTH, "compile", KEPT, AGAIN]
     base, _, threads, both, compiled, final, _ = runs
     assert {tuple(sorted(machine.slices()[at : at + 4])) for at in range(0, 20, 4)} == {(0, 1, 2, 3)}
-    assert (facts(runs)["amp"], facts(runs)["cpu_threads"]) == ("dropped: slower",) * 2
+    assert (facts(runs)["amp"], facts(runs)["cpu_threads"]) == ("not kept: slower",) * 2
     assert facts(runs)[BOTH] == "kept" and both.title == "AMP with fewer CPU threads"
     assert both.pairing("previous").against == base.id and both.speedup("previous").ratio == pytest.approx(
         1.2
@@ -216,13 +216,13 @@ def test_two_stages_that_help_only_at_once_are_tried_together_and_kept(machine, 
 @pytest.mark.parametrize(
     ("rates", "told"),
     [
-        ((1.2, 1.3, 1.4), [*["dropped: AMP with fewer CPU threads is faster"] * 2, "kept"]),
-        ((1.4, 0.7, 1.2), ["kept", "dropped: slower", "dropped: AMP is faster"]),
+        ((1.2, 1.3, 1.4), [*["not kept: AMP with fewer CPU threads is faster"] * 2, "kept"]),
+        ((1.4, 0.7, 1.2), ["kept", "not kept: slower", "not kept: AMP is faster"]),
         (
             (1.2, 1.5, 1.3),
-            ["dropped: fewer CPU threads is faster", "kept", "dropped: fewer CPU threads is faster"],
+            ["not kept: fewer CPU threads is faster", "kept", "not kept: fewer CPU threads is faster"],
         ),
-        ((0.8, 0.7, 0.6), ["dropped: slower"] * 3),
+        ((0.8, 0.7, 0.6), ["not kept: slower"] * 3),
     ],
 )
 def test_of_two_stages_and_both_together_the_fastest_that_helps_is_kept(machine, ladder, rates, told):

@@ -71,7 +71,7 @@ def test_two_ticked_runs_are_compared(bench):
     tick(bench, RUNS[0], other)
     text = " ".join(terminal.text(bench.sections()).split())
     assert "1.53× (1.4" in text and "as fast" in text
-    assert "Training: not the same (losses" in text
+    assert "First losses: not the same (" in text
     assert "These runs were not all measured together" in text
     tick(bench, elsewhere)
     assert "not all measured together" not in terminal.text(bench.sections())
