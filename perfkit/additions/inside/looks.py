@@ -56,7 +56,7 @@ def memory_sections(reports: Sequence[MemoryReport]) -> list[Content]:
 
 def _sizes(report: MemoryReport) -> dict[str, int | None]:
     allocator = {"allocator: allocated": report.allocated, "allocator: reserved": report.reserved}
-    return {**report.parts, "all together": report.peak, **allocator}
+    return {**report.parts, "total": report.peak, **allocator}
 
 
 def kernels(workload: str | None = None, recipe: Recipe | str | None = None, **where: Any) -> KernelReport:
@@ -89,9 +89,9 @@ def kernel_sections(report: KernelReport) -> list[Content]:
     ]
     note = "" if report.flops else "FLOPs are not seen in a compiled model, nor in cuDNN's recurrent layers."
     return [
-        Table(("what", "at most"), roofs, "Roofs, measured"),
+        Table(("quantity", "at most"), roofs, "Roofs, measured"),
         tabulate(shapes, report.rows, "By shape"),
-        Table(("what", "how much"), step, f"A step of {report.recipe}", note),
+        Table(("quantity", "value"), step, f"A step of {report.recipe}", note),
     ]
 
 
@@ -102,7 +102,7 @@ def sync_table(report: SyncReport) -> Table:
         Col("call", "call"),
         Col("per step", lambda place: place.count / report.steps, lambda count: f"{count:g}"),
         Col("remedy", "fix"),
-        Col("is", "kind"),
+        Col("kind", "kind"),
     )
     note = ""
     if report.device == "cpu":

@@ -133,7 +133,7 @@ def contents(steps: Sequence[LoopStep]) -> list[Content]:
     ]
     left_out = f"The first {_FIRST} steps, and those with an evaluation in them, are left out."
     note = left_out if len(counted) < len(steps) else ""
-    contents: list[Content] = [Table(("what", "how much"), rows, "The loop", note)]
+    contents: list[Content] = [Table(("quantity", "value"), rows, "The loop", note)]
     if waiting > _NOTABLE:
         words = f"{units.percent(waiting)} of a step waits for data"
         contents.append(f"{words}: let the DataLoader have workers, or more of them (num_workers=2).")

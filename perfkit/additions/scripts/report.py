@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from perfkit.additions.advice.finding import WORTH_A_SENTENCE, advice_table, ordered, warned
+from perfkit.additions.advice.finding import WORTH_A_SENTENCE, Finding, advice_table, ordered, warned
 from perfkit.additions.inside import looks
 from perfkit.additions.scripts import run_account
-from perfkit.additions.scripts.evidence import NOT_STEPS
 from perfkit.additions.trend import Trend
 from perfkit.recipe import shown
 from perfkit.show import units
@@ -15,28 +14,47 @@ from perfkit.show.units import clean
 
 _BAR = 30  # characters of a whole bar
 _MOST_LINES = 8  # lines of a script that are listed
+_OF_RUN = {
+    "evaluation": run_account.EVALUATION,
+    "start": run_account.EPOCHS,
+    "checkpoint": run_account.CHECKPOINTS,
+}
+"""The part of the run that a line is in, where that is not its steps."""
 
 
 def first_sentence(seen: Any) -> str:
-    """The largest avoidable thing, with its place and what it is worth at most."""
-    if seen.findings and seen.findings[0].weight >= WORTH_A_SENTENCE:
-        found = seen.findings[0]
-        worth = f" Without it, the run is {found.expected('at most about')} as fast." if found.gain else ""
-        if found.share and seen.evidence.one_thread:
-            worth += " That holds with one compute thread, as other programs take the cores."
-        return str(found.in_words(worth))
-    if seen.trend and seen.trend.kind != "steady":
+    """The largest avoidable thing, which *What to try* begins with, and what it is worth at most.
+
+    Steps that change with time are said before a switch, which does not explain that.
+    """
+    is_steady = seen.trend is None or seen.trend.kind == "steady"
+    first = next((each for each in _to_try(seen) if is_steady or each in seen.findings), None)
+    if first and (first.measured or first.weight >= WORTH_A_SENTENCE):
+        return _in_words(first, seen.evidence.one_thread)
+    if not is_steady:
         return f"{trend_in_words(seen.trend, seen.growing)}."
-    best = [idea for idea in seen.suggestions if idea.weight >= WORTH_A_SENTENCE and idea.may_help]
-    if best:
-        idea = best[0]
-        evidence = idea.evidence[:1].upper() + idea.evidence[1:]
-        worth = idea.expected() if idea.measured else f"{idea.expected()} as fast"
-        return f"{evidence}. Try {idea.change}. The run is {worth} with it."
     parts = sorted(seen.step.items(), key=lambda item: -item[1])
     total = max(sum(seen.step.values()), 1e-9)
     shares = ", ".join(f"{seconds / total:.0%} {name}" for name, seconds in parts[:4] if seconds)
     return f"No avoidable cost was found. A step takes {units.duration(seen.seen.step_s)}: {shares}."
+
+
+def _to_try(seen: Any) -> list[Finding]:
+    """The rows of *What to try*: of other switches, nothing says what they give."""
+    found = ordered([*seen.findings, *seen.suggestions])
+    known = [each for each in found if each.measured or each.share or not each.settings]
+    return [each for each in known if each.may_help]
+
+
+def _in_words(found: Finding, one_thread: bool) -> str:
+    if found.settings:
+        evidence = found.evidence[:1].upper() + found.evidence[1:]
+        worth = found.expected() if found.measured else f"{found.expected()} as fast"
+        return f"{evidence}. Try {found.change}. With it, the run is {worth}."
+    worth = f" Removing it would make the run {found.expected('at most')} as fast." if found.gain else ""
+    if found.share and one_thread:
+        worth += " That holds with one compute thread, as other programs take the cores."
+    return found.in_words(worth)
 
 
 def trend_in_words(trend: Trend, part: str = "") -> str:
@@ -68,15 +86,17 @@ def _run(seen: Any) -> Iterator[Content]:
     run = seen.run
     rows: list[list[str]] = []
     for name, seconds in run.parts.items():
-        share = seconds / max(run.seconds, 1e-9)
-        bar = "█" * max(1, round(_BAR * share))
-        rows.append([_part_in_words(name, run), units.duration(seconds), units.percent(share), bar])
-    rows.append(["total", units.duration(run.seconds), "100%", ""])
+        of_run = ["", ""]
+        if name != run_account.START:
+            share = run.running(name)
+            of_run = [units.percent(share), "█" * max(1, round(_BAR * share))]
+        rows.append([_part_in_words(name, run), units.duration(seconds), *of_run])
+    rows.append(["total", units.duration(run.seconds), "", ""])
     note = ""
     if start_s := run.parts.get(run_account.START, 0.0):
         later = units.duration(run.seconds - start_s)
-        note = f"Other percentages are of the {later} after the start, which comes only once."
-    yield Table(("part of the run", "time", "share", ""), rows, note=note)
+        note = f"Shares of the run are of the {later} after the start, which comes only once."
+    yield Table(("part of the run", "time", "of the run", ""), rows, note=note)
     yield _seen(seen)
 
 
@@ -103,28 +123,31 @@ def _seen(seen: Any) -> str:
 
 
 def _lines(seen: Any) -> Table:
-    evidence = seen.evidence
+    evidence, run = seen.evidence, seen.run
     rows = list[list[str]]()
-    of_all = max(sum(evidence.parts.values()), 1e-9)
     for line in evidence.lines[:_MOST_LINES]:
-        each = units.duration(line.seconds / max(1, evidence.steps))
-        per = "" if line.part in NOT_STEPS else " a step"
-        share = f"{line.seconds / of_all:.0%}"
-        rows.append([line.where, line.part, share, f"{each}{per}", clean(line.text, 60)])
+        if part := _OF_RUN.get(line.part):
+            of_part = line.seconds / max(evidence.parts[line.part], 1e-9)
+            time = f"{units.duration(of_part * run.parts.get(part, 0.0))} in all"
+        else:
+            part, of_part = run_account.STEPS, line.seconds / evidence.steps_s
+            time = f"{units.duration(of_part * seen.seen.step_s)} a step"
+        share = units.percent(of_part * run.running(part))
+        rows.append([line.where, line.part, share, time, clean(line.text, 60)])
     for line in evidence.loading.lines[:3] if evidence.loading else []:
         each = units.duration(line.seconds / max(1, evidence.loading.batches))
         rows.append([line.where, line.part, "in workers", f"{each} a batch", clean(line.text, 60)])
     note = "Sampled briefly, outside the timed steps. A line includes everything it calls."
     if evidence.one_thread:
         note += " Meanwhile the steps had one compute thread."
-    return Table(("line", "part", "share", "time", "code"), rows, note=note)
+    return Table(("line", "part", "of the run", "time", "code"), rows, note=note)
 
 
 def _advice(seen: Any) -> Iterator[Content]:
     found = ordered([*seen.findings, *seen.suggestions])
     tried = [each for each in found if each.measured]
     others = [each for each in found if each.settings and not each.share and each not in tried]
-    yield advice_table([each for each in found if each.may_help and each not in others])
+    yield advice_table(_to_try(seen))
     for each in tried:
         if not each.may_help:
             yield f"Tried for nothing: {each.change}, {each.expected()}."
@@ -144,7 +167,7 @@ def _steps(seen: Any) -> Table:
     rows = [
         ["samples/s", units.number(block.samples_per_s)],
         ["step", f"{units.duration(seen.seen.step_s)} ({script.step_is}; samples: {samples})"],
-        ["a mean step of all observed", ", ".join(split)],
+        ["mean of all observed steps", ", ".join(split)],
         ["waiting for data", units.percent(seen.seen.waiting if script.loader else None)],
         ["peak memory of the steps", units.size(seen.peak.allocated)],
         ["profile", f"perfkit trace {seen.trace}" if seen.trace else units.NOT_AVAILABLE],
@@ -152,4 +175,4 @@ def _steps(seen: Any) -> Table:
     ]
     known = [row for row in rows if row[1] != units.NOT_AVAILABLE]
     note = "Steps with an evaluation, a checkpoint or a profiler are left out, unless most have one."
-    return Table(("what", "how much"), known, units.plural(count, "timed step"), note)
+    return Table(("quantity", "value"), known, units.plural(count, "timed step"), note)

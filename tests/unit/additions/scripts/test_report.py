@@ -1,0 +1,72 @@
+"""What watching a script has shown: one denominator for every share, and the first sentence is the largest thing."""
+
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from perfkit.additions.advice.finding import Finding
+from perfkit.additions.lines import Line
+from perfkit.additions.scripts import report
+from perfkit.additions.scripts.causes import Symptoms
+from perfkit.additions.scripts.evidence import Evidence
+from perfkit.additions.scripts.messages import ScriptFacts
+from perfkit.additions.scripts.run_account import Account
+from perfkit.additions.trend import Trend
+from perfkit.results.stats import Ratio
+from perfkit.worker.messages import DeviceFacts
+
+RUN = Account(parts={"start": 3.0, "starts of epochs": 1.0, "steps": 8.0, "evaluation": 1.0}, evaluations=2)
+LINES = [Line("data set", "t.py", 7, 0.06, [], "load()"), Line("evaluation", "t.py", 9, 0.05, [], "check()")]
+EVIDENCE = Evidence(steps=4, parts={"data set": 0.12, "backward": 0.08, "evaluation": 0.05}, lines=LINES)
+OWN = Finding("loading_line", "24% of the run is `load()`", "do it once", "t.py:7", share=0.24)
+WORKERS = Finding(
+    "Loader workers", "waiting takes 51% of a step", "workers=1", share=0.4, settings={"workers": 1}
+)
+AMP = Finding("AMP", "products", "amp=bf16", settings={"amp": "bf16"})
+
+
+def seen(*suggestions, findings=(OWN,), trend=None):
+    return SimpleNamespace(
+        findings=[*findings],
+        suggestions=[*suggestions],
+        trend=trend,
+        growing="",
+        run=RUN,
+        evidence=EVIDENCE,
+        seen=SimpleNamespace(step_s=0.05, ended=True),
+        step={"waiting": 1.0},
+    )
+
+
+def test_every_share_is_of_the_run_after_its_start():
+    rows = {row[0]: row[1:] for row in next(report._run(seen())).rows}
+    assert rows["steps"][1] == "80%" and rows["evaluation (2)"][1] == "10%" and rows["total"][1] == ""
+    assert sum(int(share.removesuffix("%")) for _, share, _ in rows.values() if share) == 100
+    loading, checking = report._lines(seen()).rows
+    about = {"script": ScriptFacts(device="cpu", facts=DeviceFacts()), "cores": 2}
+    ((_, share),) = Symptoms(run=RUN, evidence=EVIDENCE, **about).lines("data set")
+    assert loading[2:4] == ["24%", "15.0 ms a step"] and share == pytest.approx(0.24), "as a sentence says it"
+    assert 15 / 50 * 0.8 == pytest.approx(share), "its time and its share are of the same steps"
+    assert checking[2:4] == ["10%", "1.00 s in all"]
+
+
+@pytest.mark.parametrize("suggestions", [
+    (WORKERS,), (AMP,), (AMP, WORKERS), (msgspec.structs.replace(AMP, measured=Ratio(1.2, 1.1, 1.3, "faster")),),
+])  # fmt: skip
+def test_the_first_sentence_is_the_first_row_of_what_to_try(suggestions):
+    given = seen(*suggestions)
+    table = next(report._advice(given))
+    assert table.rows[0][0].lower() in report.first_sentence(given).lower()
+
+
+def test_the_first_sentence_says_what_it_is_worth():
+    assert report.first_sentence(seen(AMP)).endswith("Removing it would make the run at most 1.32× as fast.")
+    assert report.first_sentence(seen(WORKERS)).endswith("With it, the run is up to about 1.67× as fast.")
+
+
+def test_steps_that_change_are_said_before_a_switch_and_after_a_cause():
+    trend = Trend("grows", 0.1, 0.2, 0.001, 0.0005, 0.0015)
+    grows = report.trend_in_words(trend)
+    assert report.first_sentence(seen(WORKERS, findings=(), trend=trend)).startswith(grows)
+    assert report.first_sentence(seen(WORKERS, trend=trend)).startswith("t.py:7")
