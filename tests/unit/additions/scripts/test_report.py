@@ -47,7 +47,7 @@ def test_every_share_is_of_the_run_after_its_start():
     about = {"script": ScriptFacts(device="cpu", facts=DeviceFacts()), "cores": 2}
     ((_, share),) = Symptoms(run=RUN, evidence=EVIDENCE, **about).lines("data set")
     assert loading[2:4] == ["24%", "15.0 ms a step"] and share == pytest.approx(0.24), "as a sentence says it"
-    assert 15 / 50 * 0.8 == pytest.approx(share), "its time and its share are of the same steps"
+    assert pytest.approx(share) == 15 / 50 * 0.8, "its time and its share are of the same steps"
     assert checking[2:4] == ["10%", "1.00 s in all"]
 
 
