@@ -82,7 +82,7 @@ def test_gradients_that_are_sent_once_train_the_same_over_all_ranks(write):
     assert (result.a.title, result.b.title) == ("old.py", "new.py")
     assert verdict.observed["a"].trained[-1] == 2 * 4 * 4, "samples of both ranks"
     assert verdict.losses.ok, verdict.losses.evidence
-    assert verdict.outcome in ("faster", "not faster", "undecided"), verdict.reason
+    assert verdict.outcome in ("faster", "slower", "not faster", "undecided"), verdict.reason
 
 
 def test_switches_are_set_from_outside_and_proved_on_every_rank(write):
@@ -104,7 +104,7 @@ def test_a_switch_that_cannot_act_is_not_measured(write):
 def test_runs_to_their_end_are_compared_though_one_rank_evaluates_alone(write):
     write(old=EVALUATES.replace("STEPS", "60"), new=EVALUATES.replace("STEPS", "60"))
     _, verdict = judged(["old.py", "new.py", "python"], whole=True)
-    assert verdict.outcome in ("not faster", "faster"), verdict.reason
+    assert verdict.outcome in ("slower", "not faster", "faster"), verdict.reason
     assert verdict.observed["a"].evaluations
     assert verdict.observed["a"].run_steps == 60
 

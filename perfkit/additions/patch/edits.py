@@ -186,10 +186,10 @@ def verify(result: Patch, launch: Launch, budget_s: float, progress: Progress) -
     match = matched(launch, *sides, more={"patched": result.launch})
     measured = compare(*sides, match.plan.until(budget_s, PRECISION), progress=progress)
     verdict = match.verdict(measured, PRECISION)
-    is_as_fast = verdict.outcome in ("faster", "not faster") and not measured.ratio.is_slower
+    is_as_fast = verdict.outcome in ("faster", "not faster")
     if is_as_fast:
         start = "verified: as fast as"
-    elif measured.ratio.is_slower and verdict.outcome == "not faster":
+    elif verdict.outcome == "slower":
         start = "NOT verified: slower than"
     else:
         start = f"NOT verified: {verdict.outcome}, compared"

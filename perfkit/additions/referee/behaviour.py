@@ -52,6 +52,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     run: dict[str, float] = {}
     run_steps: int = 0
     marked: int = 0
+    epochs: int = 0
     memory: int | None = None
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from perfkit.additions.referee.behaviour import BESIDES, SAME, Behaviour, Difference, differences
 from perfkit.additions.scripts import study
-from perfkit.additions.scripts.run_account import PARTS, STEPS
+from perfkit.additions.scripts.run_account import EPOCHS, PARTS, STEPS
 from perfkit.results.comparison import Comparison
 from perfkit.results.parity import Check
 from perfkit.results.stats import CLEAN, MIN_EFFECT
@@ -51,12 +51,17 @@ class RefereeVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_table(observed: Mapping[str, Behaviour], result: Comparison, is_whole: bool) -> Table:
-    """Where the time of both sides goes, whole or for each step, and their memory."""
+    """Where the time of both sides goes, whole or for each step, and their memory.
+
+    The start of a first epoch says nothing of a step: its row needs an epoch that has ended.
+    """
     sides, runs = [observed["a"], observed["b"]], [result.a, result.b]
+    has_epochs = is_whole or any(side.epochs > 1 for side in sides)
     times = list[dict[str, float]]()
     for side, run in zip(sides, runs, strict=True):
         count = 1 if is_whole else max(1, side.run_steps)
-        times.append({part: seconds / count for part, seconds in side.run.items()})
+        seen = side.run.items()
+        times.append({part: spent / count for part, spent in seen if has_epochs or part != EPOCHS})
         if run.samples_per_s and not is_whole:  # by all rounds, so that both divide to the ratio
             times[-1][STEPS] = run.samples_per_step / run.samples_per_s.value
     rows = []
@@ -64,12 +69,13 @@ def run_table(observed: Mapping[str, Behaviour], result: Comparison, is_whole: b
         each = [spent.get(part, 0.0) for spent in times]
         if any(each):
             rows.append([part, *map(units.duration, each)])
-    rows.append(["all of it", *(units.duration(sum(spent.values())) for spent in times)])
+    rows.append(["total", *(units.duration(sum(spent.values())) for spent in times)])
     rows.append(["memory of all processes", *(units.size(side.memory) for side in sides)])
-    steps = " and ".join(f"{side.run_steps:,}" for side in sides)
+    counts = list(dict.fromkeys(f"{side.run_steps:,}" for side in sides))
+    steps = f"{counts[0]} steps on each side" if len(counts) == 1 else f"{' and '.join(counts)} steps"
     head = "the whole run" if is_whole else "for each step"
     titles = ["A", "B"] if runs[0].script != runs[1].script else [run.title for run in runs]
-    return Table((head, *titles), rows, note=f"What is between steps was seen over {steps} steps.")
+    return Table((head, *titles), rows, note=f"Time between steps: averaged over {steps}.")
 
 
 class Match(NamedTuple):
@@ -204,7 +210,9 @@ def _outcome(
 def _of_speed(speed: _Speed) -> tuple[str, int, str]:
     if speed.is_faster:
         return "faster", 0, speed.in_words
-    if speed.is_slower or not speed.is_open:
+    if speed.is_slower:
+        return "slower", 1, speed.in_words
+    if not speed.is_open:
         return "not faster", 1, speed.in_words
     return "undecided", 3, f"{speed.in_words}, which is inconclusive: {speed.remedy}"
 

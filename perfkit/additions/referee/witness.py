@@ -142,5 +142,5 @@ def behaviour(session: Any) -> Behaviour:
     witness: Witness = session.observers[WITNESS]
     account = session.account()
     run = {part: seconds for part, seconds in account.parts.items() if part not in (START, COMPILING)}
-    seen = {"run": run, "run_steps": account.steps, "marked": account.marked}
+    seen = {"run": run, "run_steps": account.steps, "marked": account.marked, "epochs": len(account.epochs)}
     return structs.replace(witness.behaviour(), **seen)

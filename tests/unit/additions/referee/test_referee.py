@@ -81,7 +81,7 @@ RARELY = but(evaluations=[15], run={"steps": 1.0, "evaluation": 2.2}, **OFTEN)
     ("case", "outcome", "code"),
     [
         ({"speed": 2.0}, "faster", 0),
-        ({"speed": 0.5}, "not faster", 1),
+        ({"speed": 0.5}, "slower", 1),
         ({}, "not faster", 1),
         ({"scatter": 0.3}, "undecided", 3),
         ({"speed": 2.0, "disturbed": 0.5}, "faster", 0),
@@ -97,7 +97,7 @@ RARELY = but(evaluations=[15], run={"steps": 1.0, "evaluation": 2.2}, **OFTEN)
         ({"speed": 2.0, "new": SMALLER, "losses": 1.1, "allowed": "samples"}, "faster", 0),
         ({"speed": 2.0, "new": SMALLER, "losses": 1.1, "allowed": "batches"}, "trains differently", 4),
         ({"speed": 10.5, "rounds": 3}, "faster", 0),
-        ({"speed": 0.1, "rounds": 3}, "not faster", 1),
+        ({"speed": 0.1, "rounds": 3}, "slower", 1),
         ({"speed": 1.5, "rounds": 3}, "undecided", 3),
         ({"speed": 10.5, "rounds": 1}, "undecided", 3),
         ({"speed": 2.0, "new": but(optimizers=["SparseAdam"])}, "trains differently", 4),
@@ -190,6 +190,21 @@ def test_steps_in_the_table_divide_to_the_ratio_and_the_rest_is_as_it_was_seen()
     assert a / b == pytest.approx(result.ratio.ratio, rel=0.01) and rows["evaluation"] == ["10.0 ms"] * 2
     whole = run_table({"a": old, "b": new}, result, is_whole=True)
     assert whole.rows[0] == ["steps", "9.00 s", "8.90 s"]
+
+
+def test_the_start_of_a_first_epoch_is_no_part_of_a_step():
+    run = {"steps": 9.0, "starts of epochs": 0.1}
+
+    def shown(epochs, is_whole=False, steps=38):
+        sides = (but(run=run, run_steps=count, epochs=epochs) for count in (38, steps))
+        return run_table(dict(zip("ab", sides, strict=True)), comparison(), is_whole)
+
+    first, second = ({row[0]: row[1] for row in shown(epochs).rows} for epochs in (1, 2))
+    assert "starts of epochs" not in first and first["total"] == first["steps"]
+    assert second["starts of epochs"] == "2.63 ms" and second["total"] != second["steps"]
+    assert "starts of epochs" in [row[0] for row in shown(1, is_whole=True).rows], "a run has it once"
+    assert shown(1).note == "Time between steps: averaged over 38 steps on each side."
+    assert shown(1, steps=40).note.endswith("over 38 and 40 steps.")
 
 
 def test_sides_of_one_script_are_headed_by_what_they_are_and_two_files_are_a_and_b():
