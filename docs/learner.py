@@ -12,7 +12,7 @@ import nbformat
 from perfkit.additions.my_train import steps
 from perfkit.additions.my_train.steps import NAME, Version
 
-NOTE = f"For this page, the line of the answer below was put into {NAME} just before this cell was run."
+NOTE = f"For this page, the answer below was already in {NAME} when the cell ran."
 
 
 class Learner:

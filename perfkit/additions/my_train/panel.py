@@ -20,6 +20,7 @@ from perfkit.studies.compare import Candidate, compare
 from perfkit.studies.sources import Progress
 from perfkit.workloads.files import photo_folder
 
+_EDITED = "the edited file"
 _HOW = "Open it (a double click in the file browser), change a line, save it, and run this cell again."
 _NO_COPIES = (
     "Verdict: n/a: a CPU copies no batches, so the edit changes nothing. It is kept, and not measured."
@@ -99,8 +100,8 @@ def _compared(
     photo_folder(steps.PHOTOS)  # a measured script may not write there
     file = Path(NAME).resolve()
     old, new = (Launch(NAME, replaced=((file, one.text.encode()),)) for one in (before, now))
-    sides = Candidate("before", before.switches), Candidate("now", now.switches)
-    match = matched(old, *sides, allowed=named_differences(allow), more={"now": new})
+    sides = Candidate("before", before.switches), Candidate(_EDITED, now.switches)
+    match = matched(old, *sides, allowed=named_differences(allow), more={_EDITED: new})
     rule = replace(match.plan.rule, budget_s=budget_s or match.plan.rule.budget_s)
     result = compare(match.a, match.b, replace(match.plan, rule=rule), progress=progress)
     verdict = match.verdict(result, match.plan.rule.precision)

@@ -20,6 +20,7 @@ NAME = "my_train.py"
 PHOTOS = 256  # JPEG files that it trains on
 _FILE = "my_train/climb.json"
 _RATE = Look("samples/s", BLUE)
+_LONG = 44  # characters of a line that fit next to a bar
 _OF_COPIES = re.compile(r",\s*(pin_memory|non_blocking)=([^,()]|\([^()]*\))+")  # arguments
 
 
@@ -44,10 +45,13 @@ def save(versions: Sequence[Version]) -> None:
 
 
 def edits() -> list[dict[str, str]]:
-    """The lines of the course: `chapter`, `old`, `new`."""
-    text = machine.shipped("scripts/my_train.toml").read_text(encoding="utf-8")
-    found: list[dict[str, str]] = tomllib.loads(text)["edit"]
-    return found
+    """The lines of the course: `chapter`, `what`, `old`, `new`."""
+    return _course()["edit"]
+
+
+def _course() -> dict[str, list[dict[str, str]]]:
+    """The edits, and what is set `outside` the file, by their names in the chart."""
+    return tomllib.loads(machine.shipped("scripts/my_train.toml").read_text(encoding="utf-8"))
 
 
 def after(chapter: str) -> str:
@@ -76,11 +80,30 @@ def can_act(old: str, new: str) -> bool:
 
 
 def named(old: str, new: str, switches: Mapping[str, Value]) -> str:
-    """A change in a few words: the end of its first new line, and what is set outside the file."""
-    added = [line[1:].strip() for line in diff(old, new).splitlines() if line.startswith("+")]
+    """A change in a few words: `02 a worker, sleeping threads`; of a learner's own line, its end."""
+    known = {change["switch"]: (change["chapter"], change["what"]) for change in _course()["outside"]}
     outside = [f"{name}={value}" for name, value in switches.items()]
-    words = units.clean(", ".join([*added[:1], *outside]) or "lines removed")
-    return words if len(words) <= 44 else f"…{words[-43:]}"
+    text, changes = old, list[tuple[str, str]]()
+    for edit in edits():
+        if edit["new"] in new and edit["new"] not in old:
+            text = text.replace(edit["old"], edit["new"])
+            changes.append((edit["chapter"], edit["what"]))
+    if text != new:
+        added = [line[1:].strip() for line in diff(old, new).splitlines() if line.startswith("+")]
+        changes = [("", _shortened(units.clean(added[0]) if added else "lines removed"))]
+    words, last = list[str](), ""
+    for chapter, what in dict.fromkeys([*changes, *(known.get(each, ("", each)) for each in outside)]):
+        words.append(what if chapter in ("", last) else f"{chapter} {what}")
+        last = chapter
+    return ", ".join(words)
+
+
+def _shortened(line: str) -> str:
+    """The end of a long line, from a blank on: its start is that of the line before."""
+    if len(line) <= _LONG:
+        return line
+    end = line[-_LONG:]
+    return f"… {end.partition(' ')[2] or end}"
 
 
 def chart(versions: Sequence[Version]) -> Figure:

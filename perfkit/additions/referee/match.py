@@ -12,7 +12,7 @@ from msgspec import structs
 from perfkit.additions.referee.behaviour import BEHAVIOUR, NAMES, WITNESS, Behaviour
 from perfkit.additions.referee.verdict import Match
 from perfkit.additions.scripts.run_account import Account
-from perfkit.additions.scripts.study import Memory, ScriptSource, script_plan
+from perfkit.additions.scripts.study import UNCHANGED, Memory, ScriptSource, script_plan
 from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import PerfkitError, one_of
 from perfkit.process.child import Conversation
@@ -83,7 +83,7 @@ def with_switches(
     declared = named_differences(allowed)
     if "batch_size" in settings:
         declared |= {"samples", "updates"}
-    sides = Candidate("as it is"), Candidate(title, settings)
+    sides = Candidate(UNCHANGED), Candidate(title, settings)
     return matched(launch, *sides, *how, allowed=declared, **more)
 
 

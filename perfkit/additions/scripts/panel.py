@@ -87,7 +87,7 @@ class ScriptPanel(Panel):
         self._edit = []
         if earlier is None:
             title = self._controls.recipe.describe(self._controls.base)
-            self._sides = Candidate("as it is"), Candidate(title, changes=self._settings())
+            self._sides = Candidate(study.UNCHANGED), Candidate(title, changes=self._settings())
         result = self._result = compare(*self._sides, job.request, earlier, job.progress, self.store)
         job.can_continue = lambda: result.ratio.verdict == "undecided"
         runs = [result.a, result.b]

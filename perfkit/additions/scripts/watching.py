@@ -18,7 +18,7 @@ from perfkit.additions.scripts.causes import Growth, Switches, Symptoms
 from perfkit.additions.scripts.evidence import Evidence
 from perfkit.additions.scripts.messages import Observation
 from perfkit.additions.scripts.run_account import OF_STEP
-from perfkit.additions.scripts.study import Memory, ScriptSource, script_plan
+from perfkit.additions.scripts.study import UNCHANGED, Memory, ScriptSource, script_plan
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.additions.trend import Trend, trend
 from perfkit.errors import RunFailed, TrainingEnded
@@ -101,7 +101,7 @@ def _tried(source: ScriptSource, result: Watched) -> Watched:
         return msgspec.structs.replace(result, warnings=[*result.warnings, slow])
     best = result.suggestions[:_TRIED]
     base = source.baseline()
-    recipes = [("as it is", base), *((idea.cause, base.replace(**idea.settings)) for idea in best)]
+    recipes = [(UNCHANGED, base), *((idea.cause, base.replace(**idea.settings)) for idea in best)]
     rule = replace(source.plan.rule, budget_s=TRY_S / 2, cached=0)
     source.plan = replace(source.plan, timeout_s=4 * TRY_S)
     _, *runs = source.measure(staging.recipe_stages(recipes, source.target), rule)

@@ -1,5 +1,6 @@
 """The learner's file: written once, compared with what was kept, and the climb grows with what is faster."""
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -28,7 +29,7 @@ def compared(tmp_path, data_dir, monkeypatch):
         sources = plan.source.keywords
         texts = [
             dict(launch.replaced)[asked.file.resolve()].decode()
-            for launch in (sources["launch"], sources["more"]["now"])
+            for launch in (sources["launch"], sources["more"][panel._EDITED])
         ]
         asked.sides.append(list(zip((a, b), texts, strict=True)))
         return Comparison(before, after, after.pairing("previous"))
@@ -69,7 +70,7 @@ def test_a_faster_edit_is_kept_and_the_next_one_is_compared_with_it(compared):
     shown = my_train()
     second = compared.file.read_text()
     ((before, old), (now, new)) = compared.sides[-1]
-    assert (before.title, old, now.title, new) == ("before", start, "now", second)
+    assert (before.title, old, now.title, new) == ("before", start, "the edited file", second)
     assert (
         "+    loader = DataLoader(dataset, batch_size=32, shuffle=True, drop_last=True, num_workers=1)"
         in find_code(shown)
@@ -86,6 +87,22 @@ def test_a_faster_edit_is_kept_and_the_next_one_is_compared_with_it(compared):
     my_train(whole=True)
     assert compared.sides[-1][0] == (before._replace(changes={}), start)
     assert len(steps.load()) == 3, "the whole is no step"
+
+
+def test_the_lines_of_the_course_have_names_in_the_chart_and_others_their_end(compared):
+    texts = dict.fromkeys(["00", *(edit["chapter"] for edit in steps.edits())])
+    texts = {chapter: steps.after(chapter) for chapter in texts}
+    passive = {"wait_policy": "passive"}
+    assert steps.named(texts["00"], texts["02"], passive) == "02 a worker, sleeping threads"
+    names = [steps.named(*pair, {}) for pair in itertools.pairwise(texts.values())]
+    assert names[1:4] == ["03 pinned memory", "04 batches of 64", "05 uint8 batches"]
+    assert names[4] == "06 channels_last, 16 bits, a core for the worker"
+    assert steps.named(texts["02"], texts["02"], passive) == "02 sleeping threads"
+    mine = texts["00"].replace("drop_last=True)", "drop_last=True, num_workers=2, prefetch_factor=8)")
+    assert steps.named(texts["00"], mine, {"seed": 1}) == "… num_workers=2, prefetch_factor=8), seed=1"
+    assert "… lr=0.1, " in steps.named(texts["02"], texts["02"].replace("lr=0.05", "lr=0.1"), {})
+    both = texts["02"].replace("batch_size=32", "batch_size=64").replace("lr=0.05", "lr=0.1")
+    assert not steps.named(texts["02"], both, {}).startswith("04"), "more than that line was changed"
 
 
 @pytest.mark.parametrize(("outcome", "keep", "kept"), [

@@ -234,7 +234,7 @@ def test_both_sides_of_a_comparison_are_checked_before_anything_starts(tmp_path,
         "each is known by its title"
     )
     match = with_switches(Launch("a/train.py"), {"batch_size": 8, "compile": True}, "smoke")
-    assert (match.a.title, match.b.title) == ("as it is", "batch_size=8, compile=on")
+    assert (match.a.title, match.b.title) == ("the unchanged script", "batch_size=8, compile=on")
     assert (match.b.changes["batch_size"], match.allowed) == (8, {"samples", "updates"})
     with pytest.raises(InvalidValue, match="unknown difference 'sample'"):
         two_scripts("a/train.py", "b/train.py", allowed=["sample"])
