@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from msgspec import structs
@@ -10,7 +10,7 @@ from msgspec import structs
 from perfkit.additions.inside import MemoryReport
 from perfkit.additions.simulate import costs
 from perfkit.additions.simulate.costs import Action, Gpu, constants
-from perfkit.additions.simulate.host import Host, Outcome, SimulatedTraining
+from perfkit.additions.simulate.host import LAUNCHES_BAND, Host, Outcome, SimulatedTraining
 from perfkit.additions.simulate.step import Allocate, Copy, OperatorCall, StepEvents
 from perfkit.errors import RunFailed
 from perfkit.recipe import Recipe
@@ -99,6 +99,14 @@ class Prediction:
         link_gbs = around.link_gbs or self.gpu.link_gbs
         return SimulatedTraining(around, self.recipe, self.fetch_s, link_gbs).steady(self.actions, noted)
 
+    @cached_property
+    def launch_error(self) -> float:
+        """By how much, as a logarithm, a step changes if launches take as long as their band allows."""
+        longer = 1 + LAUNCHES_BAND
+        costs_more = {"operator_s": longer * self.host.operator_s, "launch_s": longer * self.host.launch_s}
+        slow = replace(self, host=structs.replace(self.host, **costs_more))
+        return math.log(slow.steady.step_s / self.steady.step_s)
+
     @property
     def band(self) -> float:
         """The error of samples/s to expect, as a fraction.
@@ -107,20 +115,22 @@ class Prediction:
         """
         share = self.kernel_share
         kernels = math.log1p(self.gpu.band("compiled" if self.step.compiled else "rate")) * share
-        return math.expm1(math.hypot(kernels, math.log1p(self.host.band) * (1 - share)))
+        host = max(math.log1p(self.host.band) * (1 - share), self.launch_error)
+        return math.expm1(math.hypot(kernels, host))
 
     def band_of_gain(self, before: "Prediction") -> float:
         """The error of the ratio to another rate to expect, as a fraction.
 
         What both have in common cancels so far as their kernel shares agree; to the rest comes the error of
-        the gain of each switch that changes kernels.
+        the gain of each switch that changes kernels. That of loops that wait for their launches does not
+        cancel: other kernels are launched after it.
         """
         low, high = sorted((before.kernel_share, self.kernel_share))
         common = [math.log1p(band) * (high - low) for band in (self.gpu.band("rate"), self.host.band)]
         changed = {*before.recipe.diff(self.recipe)} - _ON_THE_HOST
         claims = {name if name in _CLAIMS else "rate" for name in changed}
         gains = [math.log1p(self.gpu.band(claim)) * high for claim in claims]
-        return math.expm1(math.hypot(*common, *gains))
+        return math.expm1(math.hypot(*common, *gains, max(before.launch_error, self.launch_error)))
 
     @property
     def memory_band(self) -> float:

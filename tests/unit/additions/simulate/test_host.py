@@ -1,6 +1,7 @@
 """The virtual machine: streams, the loader, links, and the error that comes with it."""
 
 import dataclasses
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -109,10 +110,11 @@ def test_other_hosts_are_refused_with_what_is_allowed(text):
         host.host(text, text != "article", 2)
 
 
-def predicted(kernel_share, around=ARTICLE, **switches):
+def predicted(kernel_share, around=ARTICLE, launch_error=0.0, **switches):
     """A prediction with this share of kernels in a step."""
     about = {"gpu": GPUS["rtx3090"], "host": around, "recipe": Recipe().replace(**switches)}
-    return SimpleNamespace(kernel_share=kernel_share, step=SimpleNamespace(compiled=False), **about)
+    about |= {"kernel_share": kernel_share, "launch_error": launch_error}
+    return SimpleNamespace(step=SimpleNamespace(compiled=False), **about)
 
 
 def test_a_rates_band_mixes_kernels_and_host_by_their_shares():
@@ -122,6 +124,19 @@ def test_a_rates_band_mixes_kernels_and_host_by_their_shares():
     assert loader == pytest.approx(ARTICLE.band)
     assert both < max(kernels, loader)
     assert ideal == kernels
+
+
+def test_a_loop_that_waits_for_its_launches_is_no_better_known_than_they_are():
+    """Whoever sets the numbers of a host says nothing of its operators."""
+    mine = host.host("cores=8,fetch_ms=0.1", False, 2)
+    launching = dataclasses.replace(plans.prediction(), host=mine)
+    error = math.log1p(host.LAUNCHES_BAND)
+    assert launching.launch_error == pytest.approx(error, rel=0.05)
+    waiting = dataclasses.replace(plans.prediction(), host=mine, fetch_s=1.0)
+    assert waiting.launch_error == pytest.approx(0.0, abs=0.01)
+    known = predicted(0.2, mine, error), predicted(0.2, mine, error, workers=4)
+    assert Prediction.band.fget(known[0]) >= host.LAUNCHES_BAND
+    assert Prediction.band_of_gain(known[1], known[0]) == pytest.approx(host.LAUNCHES_BAND)
 
 
 def test_what_both_sides_share_cancels_in_their_ratio():
