@@ -22,6 +22,7 @@ from nbclient import NotebookClient
 from PIL import Image, ImageChops
 from playwright.sync_api import Page, sync_playwright
 
+from docs.colours import reduced
 from docs.learner import Learner
 from perfkit.additions.my_train.steps import NAME
 from perfkit.ladder.catalogue import KEPT
@@ -93,7 +94,7 @@ def still(html: str, page: Page) -> str:
         # A frame is as high as the largest page that it may have to hold.
         *_, bottom = ImageChops.invert(picture).getbbox() or (0, 0, 0, picture.height)
         file = io.BytesIO()
-        picture.crop((0, 0, picture.width, bottom)).quantize(64).save(file, "png", optimize=True)
+        reduced(picture.crop((0, 0, picture.width, bottom)), 64).save(file, "png", optimize=True)
         text = drawing.get_attribute("aria-label") or drawing.get_attribute("title") or "picture"
         drawing.evaluate(
             "(old, [src, alt]) => { const image = new Image(old.getBoundingClientRect().width);"

@@ -16,6 +16,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from docs.climb import PAGE, ROOT
+from docs.colours import reduced
 from tests.browser.lab import LabPage, LabServer
 
 FOLDER = ROOT / "docs" / "images"
@@ -90,7 +91,7 @@ def _climbed(browser: Browser, scheme: str) -> Iterator[bytes]:
 
 
 def _small(picture: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(picture)).convert("RGB").quantize(COLOURS)
+    return reduced(Image.open(io.BytesIO(picture)).convert("RGB"), COLOURS)
 
 
 def main() -> None:
