@@ -43,7 +43,7 @@ class Bar(msgspec.Struct, frozen=True, array_like=True):
     kind: str
     batch: int | None = None
     lane: int = 0  # which of several workers, or streams
-    awaited: str = ""  # what is waited for, where it is known, such as `data`, `copy` or `scaler`
+    words: str = ""  # in it: what is waited for, such as `data` or `scaler`, or how long it takes
 
 
 class DrawnSide(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +119,7 @@ class Lanes(msgspec.Struct, frozen=True, omit_defaults=True):
         if before <= after or not places or "kernels" not in first.shown:
             return None
         longest = max(places, key=lambda span: span[1] - span[0])
-        return f"{name} {_ms(before)} → {_ms(after)} ms{samples}", longest
+        return f"{name} {in_ms(before)} → {in_ms(after)} ms{samples}", longest
 
     def contradicts(self, ratio: Ratio | None) -> bool:
         """Whether these steps do not fit the ratio that was measured."""
@@ -129,18 +129,9 @@ class Lanes(msgspec.Struct, frozen=True, omit_defaults=True):
         return not ratio.low / (1 + _OFF) <= after / before <= ratio.high * (1 + _OFF)
 
     @property
-    def numbered(self) -> str:
-        """What has numbers in the bars: `batch`, or `bucket` if all are exchanges; empty if nothing has."""
-        bars = [bar for side in self.sides for row in side.rows.values() for bar in row]
-        kinds = {bar.kind for bar in bars if bar.batch is not None}
-        if kinds == {"exchange"}:
-            return "bucket"
-        return "batch" if kinds else ""
-
-    @property
     def alt(self) -> str:
         """The same in words."""
-        steps = [f"{side.title}: {_ms(side.step_ms)} ms a step" for side in self.sides]
+        steps = [f"{side.title}: {in_ms(side.step_ms)} ms a step" for side in self.sides]
         return "; ".join([*steps, self.closed[0]] if self.closed else steps)
 
     def draw(self) -> "Drawing":
@@ -154,15 +145,17 @@ class Lanes(msgspec.Struct, frozen=True, omit_defaults=True):
         most = max(side.samples for side in self.sides)
         ax.set_xlim(0, max(side.length_ms * most / side.samples for side in self.sides))
         for side in self.sides:
-            _draw(ax, side, top, most / side.samples, legend, self.numbered)
+            _draw(ax, side, top, most / side.samples, legend)
             ticks |= {top + number: name for number, name in enumerate(side.shown, 1)}
             top += 1 + len(side.shown)
         if len(self.sides) > 1 and self.closed:
             _arrow(ax, self.closed, 1 + self.sides[0].shown.index("kernels"))
         ax.set_yticks([*ticks], [*ticks.values()])
         ax.tick_params(axis="y", length=0)
-        numbers = f"a number for each {self.numbered}" if self.numbered else "in a bar, how long it takes"
-        ax.set(xlabel=f"ms; {numbers}", ylim=(top - 0.4, -0.6))
+        bars = [bar for side in self.sides for row in side.rows.values() for bar in row]
+        numbered = {bar.kind for bar in bars if bar.batch is not None}
+        one = "bucket" if numbered == {"exchange"} else "batch"
+        ax.set(xlabel=f"ms; a number for each {one}" if numbered else "ms", ylim=(top - 0.4, -0.6))
         ax.legend([*legend.values()], [*legend], loc="lower left", bbox_to_anchor=(0, 1), ncols=len(legend))
         return drawing
 
@@ -171,17 +164,17 @@ class Lanes(msgspec.Struct, frozen=True, omit_defaults=True):
         return Figure("lanes", title, (), "ms", self.alt, drawn=self.draw)
 
 
-def _draw(ax: Any, side: DrawnSide, top: float, times: float, legend: dict[str, Any], numbered: str) -> None:
+def _draw(ax: Any, side: DrawnSide, top: float, times: float, legend: dict[str, Any]) -> None:
     """A side below its title; its steady steps are repeated for as many samples as the other side has."""
     until, bottom, ink = side.length_ms * times, top + len(side.shown) + 0.5, ax.xaxis.label.get_color()
-    heading = f"{side.title}: {_ms(side.step_ms)} ms{' a step' if side.steps > 1 else ''}"
+    heading = f"{side.title}: {in_ms(side.step_ms)} ms{' a step' if side.steps > 1 else ''}"
     ax.text(0, top, heading, va="center", weight="bold")
     ax.text(ax.get_xlim()[1], top, side.note, va="center", ha="right", size=7)
     for number, name in enumerate(side.shown, 1):
         for repeat in range(math.ceil(times - 1e-9)):
             begin = repeat * side.length_ms
             length = min(side.length_ms, until - begin)  # of the last one, a part may be enough
-            _row(ax, side.rows[name], top + number, (begin, length), legend, numbered)
+            _row(ax, side.rows[name], top + number, (begin, length), legend)
     edges = [side.middle_ms or until / 2, until] if side.steps == 2 and times == 1 else [until]
     ax.vlines(edges, top + 0.5, bottom, ink, linewidth=0.8, alpha=0.6)
     if ceiling_ms := side.drawn_ceiling_ms:
@@ -190,14 +183,12 @@ def _draw(ax: Any, side: DrawnSide, top: float, times: float, legend: dict[str, 
         legend.setdefault("ceiling: a cached batch", line)
 
 
-def _row(
-    ax: Any, row: list[Bar], at: float, place: tuple[float, float], legend: dict[str, Any], numbered: str
-) -> None:
-    """The bars of a row from a start on, with their numbers where there is room."""
+def _row(ax: Any, row: list[Bar], at: float, place: tuple[float, float], legend: dict[str, Any]) -> None:
+    """The bars of a row from a start on, with the numbers of their batches where there is room."""
     begin, length = place
     lanes = sorted({bar.lane for bar in row})
     height = 0.8 / len(lanes)
-    with_numbers = lanes[:: math.ceil(len(lanes) / _NUMBERED)]
+    numbered = lanes[:: math.ceil(len(lanes) / _NUMBERED)]
     numbers = {"ha": "center", "va": "center", "size": 7, "color": "black"}
     box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6}
     for bar in row:
@@ -209,17 +200,15 @@ def _row(
         edge = {"linewidth": 0.3} if width > _PIXEL else {"linewidth": 0.0, "snap": False}
         how = {"color": look.colour, "hatch": look.hatch, **edge}
         legend.setdefault(look.label, ax.barh(y, end - start, height * 0.92, left=begin + start, **how))
-        words = _inside(bar, width, numbered)
-        if words and not begin and bar.lane in with_numbers:
+        words = _inside(bar, width)
+        if words and not begin and bar.lane in numbered:
             ax.text((start + end) / 2, y, words, bbox=box, **numbers)
 
 
-def _inside(bar: Bar, width: float, numbered: str) -> str:
-    """What is written into a bar of this part of the axis: its number or its time, and what it waits for."""
+def _inside(bar: Bar, width: float) -> str:
+    """What is written into a bar of this part of the axis: its words, else its batch."""
     number = "" if bar.batch is None else str(bar.batch)
-    if not numbered:
-        number = _ms(bar.end_ms - bar.start_ms)
-    for words in (f"{number} {bar.awaited}".strip(), number):
+    for words in (f"{number} {bar.words}".strip(), number):
         if width > _CHARACTER * (len(words) + 1):
             return words
     return ""
@@ -240,5 +229,6 @@ def _arrow(ax: Any, closed: tuple[str, tuple[float, float]], at: float) -> None:
     ax.text(x, at, text, ha=side, va="center", **look)
 
 
-def _ms(value: float) -> str:
+def in_ms(value: float) -> str:
+    """A time of a picture: `0.4`, `12`, `20.3`."""
     return f"{value:.3g}" if value >= 1 else f"{value:.1f}"

@@ -10,7 +10,7 @@ from IPython.display import HTML
 
 from perfkit import machine
 from perfkit.additions.lanes import MEASURE, sides
-from perfkit.additions.lanes.figures import Bar, DrawnSide, Lanes
+from perfkit.additions.lanes.figures import Bar, DrawnSide, Lanes, in_ms
 from perfkit.additions.looking import prepared, profiled
 from perfkit.errors import InvalidValue, one_of
 from perfkit.notebook.shown import with_line
@@ -109,21 +109,15 @@ def _read(file: Path) -> Lanes:
 
 
 def made(which: Given, workload: str | None, where: Given, progress: Progress) -> Lanes:
-    """The picture of what was given. Two measured steps of many are not a comparison."""
+    """The picture of what was given. Two steps of many that were stamped are no comparison."""
     found = [_side(title, one, workload, where, progress) for title, one in which.items()]
-    recipes = [side for one, side in zip(which.values(), found, strict=True) if _is_recipe(one)]
-    is_exact = all(side.note == "simulated" for side in recipes)
-    return Lanes(found, "" if is_exact else NOT_COMPARED)
-
-
-def _is_recipe(one: Any) -> bool:
-    return not isinstance(one, str | Path) and not any(isinstance(value, list) for value in one.values())
+    return Lanes(found, NOT_COMPARED if any(side.middle_ms for side in found) else "")
 
 
 def _side(title: str, one: Any, workload: str | None, where: Given, progress: Progress) -> DrawnSide:
     if isinstance(one, str | Path):
         return sides.of_trace(one, title)
-    if not _is_recipe(one):
+    if any(isinstance(value, list) for value in one.values()):
         return _by_hand(title, one)
     recipe = Recipe.from_dict({**Recipe().to_dict(), **one})
     with prepared(workload, recipe, where, progress) as (source, used):
@@ -140,8 +134,18 @@ def _looked(source: Source, recipe: Recipe, title: str, run: Run | None = None) 
 
 
 def _by_hand(title: str, given: Given) -> DrawnSide:
-    """Rows of bars that a cell has noted, of one step or as many as `steps` says."""
+    """Rows of bars that a cell has noted, of one step or as many as `steps` says.
+
+    Where none has the number of a batch, each says how long it takes.
+    """
     rows = {name: [Bar(*bar) for bar in row] for name, row in given.items() if name != "steps"}
-    ends = [bar.end_ms for row in rows.values() for bar in row]
+    bars = [bar for row in rows.values() for bar in row]
+    if all(bar.batch is None for bar in bars):
+        rows = {name: [_timed(bar) for bar in row] for name, row in rows.items()}
+    ends = [bar.end_ms for bar in bars]
     steps = given.get("steps", 1)
     return DrawnSide(title=title, step_ms=max(ends, default=0.0) / steps, steps=steps, rows=rows)
+
+
+def _timed(bar: Bar) -> Bar:
+    return msgspec.structs.replace(bar, words=bar.words or in_ms(bar.end_ms - bar.start_ms))

@@ -60,7 +60,7 @@ def _bars(trace: Trace, kinds: tuple[Kind, ...], what: str, window: tuple[int, i
         for began, ended in spans.pairs():
             number = step if step >= 0 else None  # launched before the recording
             awaited = "data" if what == "wait" else ""
-            bars.append(Bar((began - start) / 1e6, (ended - start) / 1e6, what, number, awaited=awaited))
+            bars.append(Bar((began - start) / 1e6, (ended - start) / 1e6, what, number, words=awaited))
     return bars
 
 
@@ -87,7 +87,7 @@ def _blocked(trace: Trace, start: int, end: int) -> list[Bar]:
         if not any(began <= first and last <= ended for _, _, began, ended in long)
     ]
     return [
-        Bar((began - start) / 1e6, (ended - start) / 1e6, kind, awaited=of)
+        Bar((began - start) / 1e6, (ended - start) / 1e6, kind, words=of)
         for kind, of, began, ended in [*long, *launches]
         if began < end and ended > start
     ]

@@ -90,20 +90,14 @@ def named(old: str, new: str, switches: Mapping[str, Value]) -> str:
             changes.append((edit["chapter"], edit["what"]))
     if text != new:
         added = [line[1:].strip() for line in diff(old, new).splitlines() if line.startswith("+")]
-        changes = [("", _shortened(units.clean(added[0]) if added else "lines removed"))]
+        line = units.clean(added[0]) if added else "lines removed"
+        end = line[-_LONG:]  # the start of a long line is that of the line before
+        changes = [("", line if line == end else f"… {end.partition(' ')[2] or end}")]
     words, last = list[str](), ""
     for chapter, what in dict.fromkeys([*changes, *(known.get(each, ("", each)) for each in outside)]):
         words.append(what if chapter in ("", last) else f"{chapter} {what}")
         last = chapter
     return ", ".join(words)
-
-
-def _shortened(line: str) -> str:
-    """The end of a long line, from a blank on: its start is that of the line before."""
-    if len(line) <= _LONG:
-        return line
-    end = line[-_LONG:]
-    return f"… {end.partition(' ')[2] or end}"
 
 
 def chart(versions: Sequence[Version]) -> Figure:

@@ -51,17 +51,15 @@ class RefereeVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_table(observed: Mapping[str, Behaviour], result: Comparison, is_whole: bool) -> Table:
-    """Where the time of both sides goes, whole or for each step, and their memory.
-
-    The start of a first epoch says nothing of a step: its row needs an epoch that has ended.
-    """
+    """Where the time of both sides goes, whole or for each step, and their memory."""
     sides, runs = [observed["a"], observed["b"]], [result.a, result.b]
+    # The start of the first epoch says nothing of a step.
     has_epochs = is_whole or any(side.epochs > 1 for side in sides)
     times = list[dict[str, float]]()
     for side, run in zip(sides, runs, strict=True):
         count = 1 if is_whole else max(1, side.run_steps)
-        seen = side.run.items()
-        times.append({part: spent / count for part, spent in seen if has_epochs or part != EPOCHS})
+        parts = [part for part in side.run if has_epochs or part != EPOCHS]
+        times.append({part: side.run[part] / count for part in parts})
         if run.samples_per_s and not is_whole:  # by all rounds, so that both divide to the ratio
             times[-1][STEPS] = run.samples_per_step / run.samples_per_s.value
     rows = []
@@ -71,11 +69,10 @@ def run_table(observed: Mapping[str, Behaviour], result: Comparison, is_whole: b
             rows.append([part, *map(units.duration, each)])
     rows.append(["total", *(units.duration(sum(spent.values())) for spent in times)])
     rows.append(["memory of all processes", *(units.size(side.memory) for side in sides)])
-    counts = list(dict.fromkeys(f"{side.run_steps:,}" for side in sides))
-    steps = f"{counts[0]} steps on each side" if len(counts) == 1 else f"{' and '.join(counts)} steps"
+    steps = " and ".join(dict.fromkeys(f"{side.run_steps:,}" for side in sides))
     head = "the whole run" if is_whole else "for each step"
     titles = ["A", "B"] if runs[0].script != runs[1].script else [run.title for run in runs]
-    return Table((head, *titles), rows, note=f"Time between steps: averaged over {steps}.")
+    return Table((head, *titles), rows, note=f"Time between steps: averaged over {steps} steps.")
 
 
 class Match(NamedTuple):
@@ -210,10 +207,8 @@ def _outcome(
 def _of_speed(speed: _Speed) -> tuple[str, int, str]:
     if speed.is_faster:
         return "faster", 0, speed.in_words
-    if speed.is_slower:
-        return "slower", 1, speed.in_words
-    if not speed.is_open:
-        return "not faster", 1, speed.in_words
+    if speed.is_slower or not speed.is_open:
+        return "slower" if speed.is_slower else "not faster", 1, speed.in_words
     return "undecided", 3, f"{speed.in_words}, which is inconclusive: {speed.remedy}"
 
 

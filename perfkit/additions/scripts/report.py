@@ -5,7 +5,7 @@ from typing import Any
 
 from perfkit.additions.advice.finding import WORTH_A_SENTENCE, Finding, advice_table, ordered, warned
 from perfkit.additions.inside import looks
-from perfkit.additions.scripts import run_account
+from perfkit.additions.scripts.run_account import CHECKPOINTS, EPOCHS, EVALUATION, START, STEPS
 from perfkit.additions.trend import Trend
 from perfkit.recipe import shown
 from perfkit.show import units
@@ -14,20 +14,13 @@ from perfkit.show.units import clean
 
 _BAR = 30  # characters of a whole bar
 _MOST_LINES = 8  # lines of a script that are listed
-_OF_RUN = {
-    "evaluation": run_account.EVALUATION,
-    "start": run_account.EPOCHS,
-    "checkpoint": run_account.CHECKPOINTS,
-}
-"""The part of the run that a line is in, where that is not its steps."""
+_OF_RUN = {"evaluation": EVALUATION, "start": EPOCHS, "checkpoint": CHECKPOINTS}  # of a line: else its steps
 
 
 def first_sentence(seen: Any) -> str:
-    """The largest avoidable thing, which *What to try* begins with, and what it is worth at most.
-
-    Steps that change with time are said before a switch, which does not explain that.
-    """
+    """The largest avoidable thing, which *What to try* begins with, and what it is worth at most."""
     is_steady = seen.trend is None or seen.trend.kind == "steady"
+    # A switch does not explain why steps change with time.
     first = next((each for each in _to_try(seen) if is_steady or each in seen.findings), None)
     if first and (first.measured or first.weight >= WORTH_A_SENTENCE):
         return _in_words(first, seen.evidence.one_thread)
@@ -87,13 +80,13 @@ def _run(seen: Any) -> Iterator[Content]:
     rows: list[list[str]] = []
     for name, seconds in run.parts.items():
         of_run = ["", ""]
-        if name != run_account.START:
+        if name != START:
             share = run.running(name)
             of_run = [units.percent(share), "█" * max(1, round(_BAR * share))]
         rows.append([_part_in_words(name, run), units.duration(seconds), *of_run])
     rows.append(["total", units.duration(run.seconds), "", ""])
     note = ""
-    if start_s := run.parts.get(run_account.START, 0.0):
+    if start_s := run.parts.get(START, 0.0):
         later = units.duration(run.seconds - start_s)
         note = f"Shares of the run are of the {later} after the start, which comes only once."
     yield Table(("part of the run", "time", "of the run", ""), rows, note=note)
@@ -101,9 +94,9 @@ def _run(seen: Any) -> Iterator[Content]:
 
 
 def _part_in_words(name: str, run: Any) -> str:
-    if name == run_account.START and run.imports_s:
+    if name == START and run.imports_s:
         return f"start (imports {units.duration(run.imports_s)}; then data, model, first batch)"
-    counts = {run_account.EPOCHS: len(run.epochs), run_account.EVALUATION: run.evaluations}
+    counts = {EPOCHS: len(run.epochs), EVALUATION: run.evaluations}
     return f"{name} ({counts[name]})" if counts.get(name) else name
 
 
@@ -130,7 +123,7 @@ def _lines(seen: Any) -> Table:
             of_part = line.seconds / max(evidence.parts[line.part], 1e-9)
             time = f"{units.duration(of_part * run.parts.get(part, 0.0))} in all"
         else:
-            part, of_part = run_account.STEPS, line.seconds / evidence.steps_s
+            part, of_part = STEPS, line.seconds / evidence.steps_s
             time = f"{units.duration(of_part * seen.seen.step_s)} a step"
         share = units.percent(of_part * run.running(part))
         rows.append([line.where, line.part, share, time, clean(line.text, 60)])

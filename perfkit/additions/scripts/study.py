@@ -38,8 +38,7 @@ from perfkit.studies.sides import Side
 from perfkit.studies.sources import Plan, Progress
 from perfkit.worker.messages import Block, Description, Trained
 
-UNCHANGED = "the unchanged script"
-"""The side that others are compared with."""
+UNCHANGED = "the unchanged script"  # the side that others are compared with
 _RANDOM = TEXTS["random"]
 _FAR = 3.0  # standard errors by which means may differ
 _USUAL_STEPS = 120  # steps of both sides of a usual comparison: first losses, warm-up, five rounds

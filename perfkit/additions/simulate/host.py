@@ -63,8 +63,7 @@ IDEAL = Host(name="ideal", processors=1, cores=1, fetch_ms=0.0, pageable_gbs=1e9
 """The data are already on the device."""
 
 MEASURED_BAND = 0.15  # how far off a fetch time may be that was measured on this machine for another one
-LAUNCHES_BAND = ARTICLE.band
-"""How far off the times of operators and launches may be on any host: they come from one profile."""
+LAUNCHES_BAND = ARTICLE.band  # the same of operators and launches, on any host: they are of one profile
 
 _Number = Literal["cores", "fetch_ms", "link_gbs", "pageable_gbs"]
 _Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e6)]

@@ -142,12 +142,12 @@ def test_the_note_about_a_gap_is_in_the_row_of_the_kernels():
 
 
 @pytest.mark.parametrize(("rows", "label", "inside"), [
-    ({"kernels": [Bar(0, 4, "compute", 7)], "sent": [Bar(4, 8, "exchange")]}, "ms; a number for each batch", "7"),
-    ({"kernels": [Bar(0, 4, "compute")], "sent": [Bar(4, 8, "exchange", 3)]}, "ms; a number for each bucket", "3"),
-    ({"rank 0": [Bar(0, 4, "compute"), Bar(4, 9.5, "wait")]}, "ms; in a bar, how long it takes", "5.5"),
+    ({"kernels": [(0, 4, "compute", 7)], "sent": [(4, 8, "exchange")]}, "ms; a number for each batch", "7"),
+    ({"kernels": [(0, 4, "compute")], "sent": [(4, 8, "exchange", 3)]}, "ms; a number for each bucket", "3"),
+    ({"rank 0": [(0, 4, "compute"), (4, 9.5, "wait")]}, "ms", "5.5"),
 ])  # fmt: skip
 def test_the_axis_says_what_the_numbers_in_the_bars_are(rows, label, inside):
-    picture = Lanes([DrawnSide(title="one", step_ms=10, steps=1, rows=rows)])
+    picture = panel.made({"one": rows}, None, {}, Progress())
     assert inside in texts(picture) and picture.draw().axes[0].get_xlabel() == label
 
 
@@ -175,7 +175,7 @@ def test_only_a_host_that_waits_for_data_or_a_copy_waits_and_one_before_a_full_q
             events.append({**copy, "name": memory, "args": {"correlation": at}})
     (tmp_path / "a.json").write_text(json.dumps(events))
     host = sides.of_trace(tmp_path / "a.json", "one").rows["host"]
-    found = sorted((round(bar.start_ms * 1e3), bar.kind, bar.awaited) for bar in host)
+    found = sorted((round(bar.start_ms * 1e3), bar.kind, bar.words) for bar in host)
     assert found == [
         (10, "wait", "copy"),
         (40, "ahead", ""),
@@ -201,7 +201,7 @@ def test_a_value_that_is_read_right_after_gradients_were_checked_is_the_scalers(
     events.append({**call, "name": "cudaStreamSynchronize", "ts": 122})
     (tmp_path / "a.json").write_text(json.dumps(events))
     (bar,) = sides.of_trace(tmp_path / "a.json", "one").rows["host"]
-    assert (bar.kind, bar.awaited) == ("wait", awaited)
+    assert (bar.kind, bar.words) == ("wait", awaited)
 
 
 def texts(picture):
@@ -211,8 +211,8 @@ def texts(picture):
 
 
 def test_what_is_waited_for_is_written_where_there_is_room():
-    host = [Bar(0, 6, "wait", 0, awaited="copy"), Bar(6, 6.5, "wait", 1, awaited="copy")]
-    host.append(Bar(7, 12, "wait", awaited="scaler"))
+    host = [Bar(0, 6, "wait", 0, words="copy"), Bar(6, 6.5, "wait", 1, words="copy")]
+    host.append(Bar(7, 12, "wait", words="scaler"))
     written = texts(Lanes([DrawnSide(title="one", step_ms=6, rows={"host": host})]))
     assert written.keys() >= {"0 copy", "1", "scaler"} and "1 copy" not in written
 

@@ -203,7 +203,7 @@ def test_the_start_of_a_first_epoch_is_no_part_of_a_step():
     assert "starts of epochs" not in first and first["total"] == first["steps"]
     assert second["starts of epochs"] == "2.63 ms" and second["total"] != second["steps"]
     assert "starts of epochs" in [row[0] for row in shown(1, is_whole=True).rows], "a run has it once"
-    assert shown(1).note == "Time between steps: averaged over 38 steps on each side."
+    assert shown(1).note == "Time between steps: averaged over 38 steps."
     assert shown(1, steps=40).note.endswith("over 38 and 40 steps.")
 
 
