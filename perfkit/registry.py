@@ -20,7 +20,9 @@ asks for a table gets the entries of all additions here, and loads what it uses.
 
 import importlib
 import pkgutil
+import tomllib
 from functools import cache
+from importlib import resources
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,6 +43,11 @@ def table(name: str) -> dict[str, Any]:
     for module in present():
         entries |= getattr(module, name, {})
     return entries
+
+
+def toml(package: str, name: str) -> dict[str, Any]:
+    """What is in `NAME.toml` of a package."""
+    return tomllib.loads(resources.files(package).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def load(place: str) -> Any:

@@ -7,6 +7,7 @@ import sysconfig
 import traceback
 from pathlib import Path
 
+from perfkit import registry
 from perfkit.errors import InvalidValue, OutOfMemory, PerfkitError, RunFailed, TrainingRaised, WorkloadError
 
 PACKAGE = Path(__file__).parents[1]
@@ -16,30 +17,8 @@ LIBRARIES = tuple(
 PROGRAM = {str(PACKAGE / f"{name}.py") for name in ("train", "program")}
 """The files of which the training program consists."""
 OUT_OF_MEMORY = "out of memory"
-ENLARGE_SHM = "Enlarge /dev/shm (docker run --shm-size=8g), or lower workers or prefetch_factor"
-KNOWN = (
-    (OUT_OF_MEMORY,  # as Python, Linux, CUDA, cuBLAS, cuDNN and Triton say it
-     r"^[^ ]*MemoryError: |[Cc]an(no|')t allocate memory|not enough memory|[Oo]ut of memory|"
-     r"_ALLOC_FAILED|bad_alloc",
-     "Lower batch_size, or raise accumulation instead; amp saves memory too"),
-    ("shared memory is full", r"Bus error|shared memory.*DataLoader|DataLoader.*shared memory", ENLARGE_SHM),
-    ("a loader worker died", r"DataLoader worker.*exited unexpectedly|is killed by signal",
-     "It was killed from outside, usually because memory ran out: lower workers or prefetch_factor"),
-    ("the data set raised in a loader worker", r"^[^ ]+: Caught .*DataLoader worker",
-     "Fix the data set at that line; workers=0 shows the full traceback"),
-    (OUT_OF_MEMORY,  # of a GPU that takes one process at a time, the room for a second one
-     r"devices? .*busy or unavailable",
-     "Set the GPU's compute mode to default, or let no other process use it"),
-    ("torch.compile failed", r"^torch\._(dynamo|inductor)|BackendCompilerFailed",
-     "Leave compile off for this model; `perfkit doctor` says whether a compiler is installed"),
-)  # fmt: skip
-"""Kinds of failure: each with how it reads, as `module.Type: message`, and what to do about it."""
-SIGNALS = {
-    "SIGKILL": ("the measuring process was killed, most likely because memory ran out",
-                "Lower batch_size or workers, or give the machine (or container) more memory"),
-    "SIGBUS": ("the measuring process died of a bus error: shared memory is full", ENLARGE_SHM),
-}  # fmt: skip
-"""Signals that say what was wrong."""
+_TABLES = registry.toml("perfkit.process", "failures")
+KNOWN, SIGNALS = _TABLES["known"], _TABLES["signals"]
 
 
 def is_users(filename: str) -> bool:
@@ -62,10 +41,10 @@ def explain(problem: BaseException) -> RunFailed:
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [name]
     gist = lines[-1] if lines[0].startswith("Caught ") else lines[0][:300]
     what = f"{gist}{_place(problem, text)}"
-    for kind, pattern, remedy in KNOWN:
-        if re.search(pattern, f"{type(problem).__module__}.{name}: {text}", re.DOTALL):
-            failed = OutOfMemory if kind == OUT_OF_MEMORY else RunFailed
-            return failed(f"{kind}: {what}", remedy)
+    for known in KNOWN:
+        if re.search(known["reads"], f"{type(problem).__module__}.{name}: {text}", re.DOTALL):
+            failed = OutOfMemory if known["kind"] == OUT_OF_MEMORY else RunFailed
+            return failed(f"{known['kind']}: {what}", known["remedy"])
     return TrainingRaised(f"the training raised {name}: {what}", "Fix the error at that line")
 
 
@@ -74,7 +53,7 @@ def explain_exit(code: int | None, last_line: str = "") -> RunFailed:
     name = signal.Signals(-code).name if code is not None and code < 0 else ""
     if name in SIGNALS:
         failed = OutOfMemory if name == "SIGKILL" else RunFailed
-        return failed(*SIGNALS[name])
+        return failed(SIGNALS[name]["what"], SIGNALS[name]["remedy"])
     how = f"was ended by {name}" if name else f"ended with exit status {code}"
     last = f" (last line of its log: {last_line})" if last_line else ""
     remedy = "Run `perfkit doctor`; try workers=0 to see the cause"

@@ -28,10 +28,7 @@ def _figure(name: str, title: str, runs: Sequence[Run], rows: Sequence[Row], uni
 
 
 def step_time(runs: Sequence[Run], by_rounds: bool = False) -> Figure:
-    """A step of each run as timelines of loader and host, all for the same number of samples.
-
-    Median steps need not divide to the ratio of two runs; `by_rounds`: the means that it is of.
-    """
+    """A step of each run as timelines of loader and host; `by_rounds`: means, which divide to the ratio."""
     runs = sentences.stages(runs)
     samples = max((max(1, run.samples_per_step) for run in runs if run.step_s), default=0)
     rows: list[Row] = []

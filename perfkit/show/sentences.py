@@ -162,11 +162,9 @@ def reasons(run: Run, before: Run | None) -> list[str]:
 
 
 def _computes_otherwise(run: Run, before: Run) -> bool:
-    """Whether the few slices on a cached batch decide that they differ; predicted ones are exact."""
+    """Whether the few slices on a cached batch decide that they differ."""
     if not (run.ceiling_samples_per_s and before.ceiling_samples_per_s):
         return False
-    if run.simulated:
-        return True
     logs = [np.log(one.raw.ceiling_samples_per_s) for one in (run, before)]
     change = stats.difference(*(stats.nested(each, [each.size], np.ones(each.size)) for each in logs))
     return abs(change.centre) > change.half

@@ -1,13 +1,12 @@
 """Something avoidable that was found, in the words of the table `causes.toml`, and how it is shown."""
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import resources
 from typing import Any
 
 import msgspec
 
+from perfkit import registry
 from perfkit.results.stats import Ratio
 from perfkit.show import sentences, units
 from perfkit.show.document import Bullets, Content, Section, Table
@@ -63,9 +62,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 Found = Iterator[Finding]
-_TEXTS: dict[str, dict[str, Any]] = tomllib.loads(
-    resources.files(__package__).joinpath("causes.toml").read_text(encoding="utf-8")
-)
+_TEXTS: dict[str, dict[str, Any]] = registry.toml(__package__, "causes")
 
 
 def of_table(cause: str, where: str = "", share: float | None = None, **facts: Any) -> Finding:

@@ -13,17 +13,16 @@ driver's own warnings (`torch.cuda.set_sync_debug_mode`) are added.
 import contextlib
 import os
 import sys
-import tomllib
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from importlib import resources
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from perfkit import registry
 from perfkit.additions.inside import Place, SyncReport
 from perfkit.process.failures import PROGRAM, is_users
 from perfkit.worker.procedure import Procedure, Procedures
@@ -32,9 +31,7 @@ TO_DEVICE = "host to device"
 LOADER = os.sep.join(("torch", "utils", "data", ""))
 OPTIMIZER = os.sep.join(("torch", "optim", ""))
 SCALER = os.sep.join(("torch", "amp", "grad_scaler.py"))
-_TABLES: dict[str, Any] = tomllib.loads(
-    resources.files(__package__).joinpath("syncs.toml").read_text(encoding="utf-8")
-)
+_TABLES = registry.toml(__package__, "syncs")
 WAITS = {name: fix for names, fix in _TABLES["fixes"].items() for name in names.split()}
 """What to do instead of calls that make the host wait for the device."""
 SCALER_REMEDY, UNKNOWN_SIZE = _TABLES["scaler"], WAITS["nonzero"]

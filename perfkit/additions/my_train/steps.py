@@ -50,7 +50,7 @@ def edits() -> list[dict[str, str]]:
 
 
 def _course() -> dict[str, list[dict[str, str]]]:
-    """The edits, and what is set `outside` the file, by their names in the chart."""
+    """The edits, and what is set `outside` the file."""
     return tomllib.loads(machine.shipped("scripts/my_train.toml").read_text(encoding="utf-8"))
 
 

@@ -5,13 +5,12 @@ import difflib
 import io
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from perfkit import registry
 from perfkit.additions.patch.source import Refused, SourceFile
 from perfkit.additions.referee.match import matched
 from perfkit.additions.scripts.messages import ScriptFacts, Site
@@ -25,7 +24,7 @@ from perfkit.studies.compare import Candidate, compare
 from perfkit.studies.sources import Progress
 
 PRECISION = 0.03
-_TABLES = tomllib.loads(resources.files(__package__).joinpath("ways.toml").read_text(encoding="utf-8"))
+_TABLES = registry.toml(__package__, "ways")
 _WAYS, _OWN, _LIBRARIES = _TABLES["ways"], _TABLES["own"], _TABLES["libraries"]
 
 

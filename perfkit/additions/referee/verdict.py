@@ -224,8 +224,6 @@ def _run_ratio(seen: Mapping[str, Behaviour]) -> float | None:
     if any(side.marked < _OFTEN for side in sides):
         return None
     most = max(1 - side.run.get(STEPS, 0.0) / max(sum(side.run.values()), 1e-9) for side in sides)
-    each = [sum(side.run.values()) / side.run_steps for side in sides]
-    a, b = (
-        step_s / (fmean(x.trained) or fmean(x.loaded) or 1.0) for step_s, x in zip(each, sides, strict=True)
-    )
+    counts = [fmean(side.trained) or fmean(side.loaded) or 1.0 for side in sides]
+    a, b = (sum(x.run.values()) / x.run_steps / count for x, count in zip(sides, counts, strict=True))
     return a / max(b, 1e-12) if most >= _LARGE else None

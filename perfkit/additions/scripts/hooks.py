@@ -6,23 +6,20 @@ code runs: steps that are not seen would end in wrong numbers.
 
 import functools
 import inspect
-import tomllib
 from collections.abc import Callable, Iterator
-from importlib import resources
 from pkgutil import resolve_name
 from types import CodeType
 from typing import Any
 
 import torch
 
+from perfkit import registry
 from perfkit.errors import RunFailed
 
 LOADER = "torch.utils.data.dataloader"
 ITERATOR = f"{LOADER}._BaseDataLoaderIter"
 FETCH = "torch.utils.data._utils.fetch"
-TABLES: dict[str, Any] = tomllib.loads(
-    resources.files(__package__).joinpath("hooks.toml").read_text(encoding="utf-8")
-)
+TABLES = registry.toml(__package__, "hooks")
 WRAPPED, USED, READ = TABLES["wrapped"], TABLES["used"], TABLES["read"]["names"]
 
 

@@ -26,9 +26,7 @@ from perfkit.additions.scripts.messages import Site
 from perfkit.additions.scripts.script import MOST_LOOKS, Script, attributes, size, tensors
 
 _GENERATORS = numpy.random.Generator | numpy.random.RandomState | random.Random | torch.Generator
-_FILES = {
-    "_io.BufferedReader", "_io.TextIOWrapper", "sqlite3.Connection", "zipfile.ZipFile", "tarfile.TarFile",
-}  # fmt: skip
+_FILES = hooks.TABLES["files"]["names"]
 _DEPTH = 3  # how deep containers of a data set are looked into
 _WIDTH = 50  # how long they may be
 
@@ -181,13 +179,7 @@ def _objects(value: Any) -> int:
     return len(value) * each
 
 
-ARGUMENTS = {
-    "workers": "num_workers",
-    "prefetch_factor": "prefetch_factor",
-    "pin_memory": "pin_memory",
-    "batch_size": "batch_size",
-}
-"""Switches that are arguments of `DataLoader`."""
+ARGUMENTS: dict[str, str] = hooks.TABLES["arguments"]  # switches that are arguments of `DataLoader`
 _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
 _KIND = "_perfkit_kind"  # `train` or `eval`, kept in the loader: `id` is slow where audit hooks are set
 

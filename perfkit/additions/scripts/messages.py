@@ -1,16 +1,12 @@
 """What a watched script says of itself, as typed data."""
 
-import tomllib
-from importlib import resources
-
 import msgspec
 
+from perfkit import registry
 from perfkit.recipe import Value, switches
 from perfkit.worker.messages import Block, DeviceFacts
 
-TEXTS: dict[str, dict[str, str]] = tomllib.loads(
-    resources.files(__package__).joinpath("texts.toml").read_text(encoding="utf-8")
-)
+TEXTS: dict[str, dict[str, str]] = registry.toml(__package__, "texts")
 LOSSES = 8  # first losses that are compared
 SETTABLE = tuple(name for name in switches() if name not in TEXTS["by_hand"])
 

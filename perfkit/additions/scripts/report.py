@@ -138,11 +138,10 @@ def _lines(seen: Any) -> Table:
 
 def _advice(seen: Any) -> Iterator[Content]:
     found = ordered([*seen.findings, *seen.suggestions])
-    tried = [each for each in found if each.measured]
-    others = [each for each in found if each.settings and not each.share and each not in tried]
+    others = [each for each in found if each.settings and not each.share and not each.measured]
     yield advice_table(_to_try(seen))
-    for each in tried:
-        if not each.may_help:
+    for each in found:
+        if each.measured and not each.may_help:
             yield f"Tried for nothing: {each.change}, {each.expected()}."
     if changes := "; ".join(each.change for each in others):
         yield f"Nothing observed says whether these would help: {changes}."

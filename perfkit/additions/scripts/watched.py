@@ -10,10 +10,8 @@ import sys
 import tempfile
 import threading
 import time
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from typing import Any
 import psutil
 
 import perfkit
-from perfkit import machine
+from perfkit import machine, registry
 from perfkit.additions.guard import landlock
 from perfkit.additions.guard.outputs import fill, unfold
 from perfkit.additions.scripts import entry
@@ -33,7 +31,7 @@ from perfkit.process.tree import GRACE_S, Tree
 from perfkit.recipe import Recipe, Value
 from perfkit.show import units
 
-_TABLES = tomllib.loads(resources.files(__package__).joinpath("watched.toml").read_text(encoding="utf-8"))
+_TABLES = registry.toml(__package__, "watched")
 _ELSEWHERE_S = 15.0  # seconds without a step after which busy processes are looked for
 _BUSY = 0.2  # the part of a core from which on one is busy
 _WATCHER = "perfkit.additions.scripts.questions:Questions"  # is made in its process after torch's import

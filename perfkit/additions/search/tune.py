@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from msgspec import Struct, structs
 
+from perfkit import registry
 from perfkit.additions.parity import study
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.ladder.catalogue import StopRule
@@ -27,15 +28,7 @@ from perfkit.show.document import Bullets, Col, Content, tabulate
 from perfkit.studies import staging
 from perfkit.studies.sources import Plan, Progress, Source, opened
 
-SPACE: dict[str, tuple[Value, ...]] = {
-    "workers": (0, 1, 2, 4, 8),
-    "uint8_copy": (False, True),
-    "channels_last": (False, True),
-    "amp": ("off", "bf16", "fp16"),
-    "compile": (False, True),
-    "cpu_threads": (0, 1),
-    "prefetch_factor": (2, 4),
-}
+SPACE: dict[str, list[Value]] = registry.toml(__package__, "space")
 """The default space; values that cannot act here are left out. No batch size: it changes the training."""
 ROUNDS = 5  # rounds of a recipe while the others of its switch are tried
 SEARCHING = 0.7

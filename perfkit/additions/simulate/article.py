@@ -1,11 +1,12 @@
 """What the ladder's article published (`article.toml`). Nothing is fitted to it."""
 
 from collections.abc import Mapping
-from importlib import resources
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+
+from perfkit import registry
 
 WORKLOAD = "perfkit.workloads.cifar_resnet18:CifarResNet18"
 GPU = "v100"
@@ -27,8 +28,7 @@ class Article(Struct, frozen=True, kw_only=True):
     fetch_shares: dict[str, float]
 
 
-_FIGURES = resources.files("perfkit.additions.simulate").joinpath("article.toml").read_bytes()
-ARTICLE = msgspec.toml.decode(_FIGURES, type=Article)
+ARTICLE = msgspec.convert(registry.toml(__package__, "article"), Article)
 LADDER = tuple(stage.stage for stage in ARTICLE.stages[1:])  # its optimizations, in its order
 
 

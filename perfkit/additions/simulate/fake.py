@@ -15,6 +15,8 @@ from torch._prims_common import suggest_memory_format
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
 
+from perfkit import registry
+
 aten = torch.ops.aten
 _ALSO_VIEWS = (aten._unsafe_view.default, aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default)
 """They share the memory of their argument, though their schemas do not say so."""
@@ -150,9 +152,10 @@ def _as_on_cuda() -> Iterator[None]:
     casts, choices = (torch.library.Library("aten", "IMPL", f"Auto{kind}CPU") for kind in ("cast", "grad"))
     choices.impl("scaled_dot_product_attention", _attention)
     casts.impl("cross_entropy_loss", torch.library.fallthrough_kernel, allow_override=True)
-    for cast, names in _CASTS.items():
+    names_of = registry.toml(__package__, "casts")
+    for cast in (_in_float32, _with_float32_result, _in_widest):
         run = torch.autocast("cpu", enabled=False)(cast)  # nothing within it is cast again
-        for name in names.split():
+        for name in names_of[cast.__name__.lstrip("_")].split():
             packet, _, overload = name.partition(".")
             casts.impl(name, partial(run, getattr(getattr(aten, packet), overload or "default")))
     yield  # the libraries end with this frame
@@ -181,14 +184,3 @@ def _with_float32_result(operator: Any, *args: Any, **kwargs: Any) -> Any:
     if "softmax" in name and args[0].dtype == torch.float16 and kwargs["dtype"] == torch.float32:
         return getattr(aten, f"_{name}").default(*plain[:2], True)  # reads 16 bits, writes 32
     return operator(*plain, **kwargs)
-
-
-# From "Autocast Op Reference" of torch's documentation, where CUDA and the CPU differ.
-_CASTS = {
-    _in_float32: """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan
-        pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm
-        norm.Scalar norm.ScalarOpt_dim cosine_similarity nll_loss nll_loss2d l1_loss dist cdist renorm
-        logsumexp""",
-    _with_float32_result: "softmax.int log_softmax.int cumprod cumsum sum sum.dim_IntList prod prod.dim_int",
-    _in_widest: "addcdiv addcmul atan2 bilinear cross dot index_put scatter_add tensordot vdot",
-}

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 import msgspec
 from msgspec.structs import replace
 
+from perfkit import registry
 from perfkit.additions.simulate.costs import Action, Kernel, constants
 from perfkit.additions.simulate.step import Copy, Event, Fetch, OperatorCall, Wait
 from perfkit.errors import InvalidValue
@@ -43,21 +44,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-ARTICLE = Host(
-    name="article",
-    processors=8,
-    cores=5.2,  # p3.2xlarge: 8 vCPU are 4 cores with hyper-threads, which add about 30%
-    fetch_ms=1.85,  # a trace of the same loader beside a V100-DGX: 59.3 ms for 32 samples
-    pageable_gbs=2.0,  # the article: 10 of 37 ms are the copy of 32 x 3 x 224 x 224 floats (19.3 MB)
-    link_gbs=12.0,  # PCIe 3 x16
-    # A profile of ResNet-50 with another V100 (HolisticTraceAnalysis, tests/data): an operator of one short
-    # kernel, from its start to that of the next one, takes 19 to 24 us with its launch, a convolution 60.
-    operator_s=15e-6,
-    launch_s=5e-6,
-    band=0.25,  # the trace is another machine's; the article's 80 ms a step would need 2.2 ms a sample
-)
-"""The article's machine, an Amazon p3.2xlarge. The pageable copies follow from one figure of the article; the
-other values come from elsewhere."""
+ARTICLE = msgspec.convert(registry.toml(__package__, "article")["host"], Host)
+"""The article's machine, an Amazon p3.2xlarge."""
 
 IDEAL = Host(name="ideal", processors=1, cores=1, fetch_ms=0.0, pageable_gbs=1e9)
 """The data are already on the device."""

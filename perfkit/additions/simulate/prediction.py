@@ -122,8 +122,7 @@ class Prediction:
         """The error of the ratio to another rate to expect, as a fraction.
 
         What both have in common cancels so far as their kernel shares agree; to the rest comes the error of
-        the gain of each switch that changes kernels. That of loops that wait for their launches does not
-        cancel: other kernels are launched after it.
+        the gain of each switch that changes kernels, and all of that of launches.
         """
         low, high = sorted((before.kernel_share, self.kernel_share))
         common = [math.log1p(band) * (high - low) for band in (self.gpu.band("rate"), self.host.band)]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self, get_args
 
 from msgspec import structs
 
-from perfkit import workloads
+from perfkit import registry, workloads
 from perfkit.additions.inside import MEMORY
 from perfkit.additions.simulate import article, chrome
 from perfkit.additions.simulate import host as hosts
@@ -38,14 +38,7 @@ _RECORDING = "perfkit.additions.simulate.recording"
 class SimulatedSource(Source):
     """A GPU of a data sheet beside a virtual host."""
 
-    refused: ClassVar[Mapping[str, str]] = {
-        "parity": "there are no numbers on a simulated device",
-        "A/A noise": "two simulated runs of one recipe are equal",
-        "tuning": "the winner of a prediction may be its largest error",
-        "--fail-if-slower": "a prediction decides nothing",
-        "a look at kernels": "nothing runs there, and its roofs are those of its data sheet",
-        "a look at syncs": "nothing runs there; on a CPU they are found too",
-    }
+    refused: ClassVar[Mapping[str, str]] = registry.toml(__package__, "refused")
 
     @classmethod
     def menu(cls) -> dict[str, str]:

@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
+from perfkit import registry
+
 Phase = Literal["copy", "prepare", "forward", "backward", "optimizer"]
 """Where in a step; `prepare` is what a workload does to a batch on the device."""
 Layout = Literal["contiguous", "channels_last", "strided"]
@@ -117,19 +119,7 @@ class Work(NamedTuple):
     winograd: bool = False  # whether Winograd's algorithms could compute it
 
 
-_NAMES = {
-    "pool.forward": "max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d",
-    "pool.backward": "max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward",
-    "softmax": "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data",
-    "cat": "cat stack",
-    "reduction": "sum mean linalg_vector_norm amax amin max min var var_mean argmax prod norm",
-    "gather": "index gather index_select embedding",
-    "scatter": "index_put index_put_ scatter scatter_add index_add embedding_dense_backward",
-    "product": "mm addmm bmm baddbmm",
-    "copy": "clone copy_ _to_copy contiguous repeat slice_backward select_backward constant_pad_nd roll",
-    "fill": "zero_ fill_ ones_like zeros_like full zeros ones new_zeros bernoulli_ uniform_ normal_",
-}
-_KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+_KINDS = {name: kind for kind, names in registry.toml(__package__, "names").items() for name in names.split()}
 _NORMS = ("batch_norm", "layer_norm", "group_norm")
 _BY_LAYOUT = ("pool.forward", "pool.backward", "reduction")
 

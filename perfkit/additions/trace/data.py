@@ -1,21 +1,19 @@
 """The tables of words, names and formats in this folder, and its templates."""
 
 import re
-import tomllib
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import jinja2
 
+from perfkit import registry
 from perfkit.show import units
 
 
 @cache
 def table(name: str) -> dict[str, Any]:
     """What is in `NAME.toml`."""
-    text = resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return registry.toml(__package__, name)
 
 
 @cache
