@@ -21,10 +21,10 @@ def reduced(picture: Image.Image, count: int) -> Image.Image:
     fixed = [int(text[at : at + 2], 16) for text in FIXED for at in (1, 3, 5)]
     palette = np.array([*fixed, *others[: 3 * (count - len(FIXED))]], dtype=np.int32).reshape(-1, 3)
     pixels = np.asarray(picture, dtype=np.int32)
-    codes, places = np.unique(pixels @ (1 << 16, 1 << 8, 1), return_inverse=True)
+    codes, places = np.unique(pixels @ np.array([1 << 16, 1 << 8, 1]), return_inverse=True)
     colours = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1)
     distances = ((colours[:, None, :] - palette[None, :, :]) ** 2).sum(axis=2)
     nearest = distances.argmin(axis=1).astype(np.uint8)
-    small = Image.fromarray(nearest[places].reshape(picture.height, picture.width), "P")
+    small = Image.frombytes("P", picture.size, nearest[places].tobytes())
     small.putpalette(palette.astype(np.uint8).tobytes())
     return small
