@@ -109,7 +109,7 @@ def _read(file: Path) -> Lanes:
 
 
 def made(which: Given, workload: str | None, where: Given, progress: Progress) -> Lanes:
-    """The picture of what was given. Two steps of many that were stamped are no comparison."""
+    """The picture of what was given. Two stamped steps of many do not compare anything."""
     found = [_side(title, one, workload, where, progress) for title, one in which.items()]
     return Lanes(found, NOT_COMPARED if any(side.middle_ms for side in found) else "")
 
