@@ -22,13 +22,11 @@ class Learner:
         """Goes on from the chapters before if they have been run, else from their file."""
         self.file, self.chapter, self.compared = folder / NAME, chapter, 0
         names = ["00", *dict.fromkeys(edit["chapter"] for edit in steps.edits())]
-        earlier = [name for name in names if name < chapter]
+        earlier = [name for name in names if chapter.isdigit() and name < chapter]
         if earlier and not steps.load():
             last = earlier[-1]
-            if last == "00":
-                first = Version(steps.after(last))
-            else:  # threads that sleep belong to the worker of 02
-                first = Version(steps.after(last), {"wait_policy": "passive"}, f"as after {last}")
+            what = "the plain loop" if last == "00" else f"as after {last}"
+            first = Version(steps.after(last), steps.outside(last, {}), what)
             self.file.write_text(first.text, encoding="utf-8")
             steps.save([first])
 

@@ -1,4 +1,4 @@
-"""Puts outputs into the chapters, to be read without a kernel: `python -m docs.outputs [01 02 …]`.
+"""Puts outputs into chapters and pages of puzzles: `python -m docs.outputs [01 02 … index]`.
 
 Panels of the ladder play a recording; every other cell runs here, at the preset `quick`. Before a cell that
 compares `my_train.py`, the chapter's line goes into the file (`docs.learner`): the climb in these pages grows
@@ -35,6 +35,20 @@ RECORDINGS = {"03": "sim-v100"}
 """Of chapters whose stage the usual recording does not have."""
 RECIPES = {"03": "device='sim:v100'"}
 """Where panels of recipes, which no recording has, get their runs; on the CPU, if a chapter is not named."""
+PUZZLES = ("index", "mysteries")
+"""Pages of puzzles that can be read without a kernel, too; the capstone's result is the learner's."""
+CONTROLS = ("10",)
+"""Chapters whose panel is there for its controls: it plays no recording."""
+
+
+def sources() -> list[Path]:
+    """What has outputs: the chapters, then pages of puzzles."""
+    return [*sorted(NOTEBOOKS.glob("src/*.py")), *(NOTEBOOKS / f"src/puzzles/{name}.py" for name in PUZZLES)]
+
+
+def notebook_of(source: Path) -> Path:
+    """The notebook that is made of a source."""
+    return (NOTEBOOKS / source.relative_to(NOTEBOOKS / "src")).with_suffix(".ipynb")
 
 
 def state(source: Path) -> dict[str, str]:
@@ -51,9 +65,10 @@ def execute(source: Path, page: Page) -> Any:
     device = RECIPES.get(source.stem[:2], "device='cpu'")
     recipe = next(run.recipe for run in recordings.find("cpu-quick") if run.stage == KEPT)
     kept = {name: here for name, (here, _) in Recipe.from_dict(recipe).diff(Recipe()).items()}
+    played = None if source.stem[:2] in CONTROLS else f"recorded:{depends_on['recording']}"
     first = (
         "from functools import partial as _partial\n\nfrom perfkit import notebook as _pk\n\n"
-        f"_pk.use('recorded:{depends_on['recording']}')\n"
+        f"_pk.use({played!r})\n"
         f"_pk.RecipePanel = _partial(_pk.RecipePanel, {device})\n"
         f"_pk.kept = lambda: {kept}"
     )
@@ -111,16 +126,17 @@ def without_places(text: str, data: str) -> str:
 
 
 def main() -> None:
-    """Executes the chapters that were named by their first digits, or all that are out of date."""
+    """Executes those that were named, chapters by their first digits, or all that are out of date."""
     os.environ.pop("PERFKIT_PRESET", None)
     with tempfile.TemporaryDirectory(prefix="perfkit-outputs-") as data, sync_playwright() as playwright:
         os.environ["PERFKIT_DATA"] = data
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 860, "height": 800}, device_scale_factor=1.5)
-        for source in sorted(NOTEBOOKS.glob("src/*.py")):
-            path = NOTEBOOKS / f"{source.stem}.ipynb"
+        for source in sources():
+            path = notebook_of(source)
             is_old = nbformat.read(path, as_version=4).metadata.get("perfkit") != state(source)
-            if source.stem[:2] in sys.argv[1:] or (is_old and not sys.argv[1:]):
+            is_named = bool({source.stem, source.stem[:2]} & set(sys.argv[1:]))
+            if is_named or (is_old and not sys.argv[1:]):
                 text = nbformat.writes(execute(source, page)) + "\n"
                 path.write_text(without_places(text, data), encoding="utf-8")
                 sys.stdout.write(f"wrote {path.name}\n")

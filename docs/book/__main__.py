@@ -21,7 +21,8 @@ LIVE = {"Climb it yourself": ("climb.html", 960), "The pipeline of a training st
 
 def write_sources(folder: Path) -> dict[str, list[str]]:
     """Writes what Sphinx reads; returns the pages of each part of the contents."""
-    for pattern in ("docs/*.md", "docs/teaching/*.md", "notebooks/*.ipynb", "notebooks/puzzles/*.ipynb"):
+    texts = ("docs/*.md", "docs/teaching/*.md", "notebooks/*.ipynb", "notebooks/puzzles/*.ipynb")
+    for pattern in (*texts, "docs/images/panel.png"):
         for document in ROOT.glob(pattern):
             target = folder / document.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -25,11 +25,6 @@ CHAPTERS = """
 each_source = pytest.mark.parametrize("source", [*SOURCES, *PUZZLES], ids=lambda path: path.stem)
 
 
-def notebook_of(source):
-    """The notebook that is made of a source."""
-    return (FOLDER / source.relative_to(FOLDER / "src")).with_suffix(".ipynb")
-
-
 def words(source):
     """Words of prose."""
     cells = jupytext.read(source).cells
@@ -39,7 +34,7 @@ def words(source):
 def test_the_chapters_are_those_of_the_syllabus_and_each_has_its_notebook():
     assert [path.stem for path in SOURCES] == CHAPTERS
     notebooks = [*FOLDER.glob("*.ipynb"), *FOLDER.glob("puzzles/*.ipynb")]
-    assert sorted(map(notebook_of, [*SOURCES, *PUZZLES])) == sorted(notebooks)
+    assert sorted(map(outputs.notebook_of, [*SOURCES, *PUZZLES])) == sorted(notebooks)
 
 
 def test_the_course_is_short():
@@ -66,7 +61,7 @@ def test_the_first_gain_is_in_the_first_five_cells():
 @each_source
 def test_a_notebook_is_its_source_and_its_outputs_are_those_of_its_code(source):
     made = jupytext.read(source)
-    opened = nbformat.read(notebook_of(source), as_version=4)
+    opened = nbformat.read(outputs.notebook_of(source), as_version=4)
     nbformat.validate(opened)
     own = [cell for cell in opened.cells if elsewhere.TAG not in cell.metadata.get("tags", ())]
     assert [(cell.cell_type, cell.source, cell.metadata) for cell in own] == [
@@ -75,7 +70,7 @@ def test_a_notebook_is_its_source_and_its_outputs_are_those_of_its_code(source):
     assert "widgets" not in opened.metadata
     assert len(opened.cells) - len(own) == (2 if elsewhere.setting() else 0), "run `make notebooks`"
     assert opened.metadata.kernelspec.name == "python3"
-    if source in SOURCES:
+    if source in outputs.sources():
         assert opened.metadata.get("perfkit") == outputs.state(source), "run `make outputs`"
     else:
         assert not any(cell.get("outputs") for cell in opened.cells)
@@ -83,7 +78,7 @@ def test_a_notebook_is_its_source_and_its_outputs_are_those_of_its_code(source):
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_an_output_is_a_result_and_not_how_far_its_cell_had_come(source):
-    cells = nbformat.read(notebook_of(source), as_version=4).cells
+    cells = nbformat.read(outputs.notebook_of(source), as_version=4).cells
     texts = [
         output.get("data", {}).get("text/plain", "") for cell in cells for output in cell.get("outputs", [])
     ]
@@ -97,7 +92,7 @@ def test_pages_name_the_learners_file_as_the_text_does():
 
 
 def test_outputs_need_no_script_and_are_small():
-    texts = [notebook_of(source).read_text(encoding="utf-8") for source in SOURCES]
+    texts = [outputs.notebook_of(source).read_text(encoding="utf-8") for source in SOURCES]
     assert not any(part in text for part in ("<script", "<iframe", "<svg", "widget-view") for text in texts)
     assert sum(map(len, texts)) < 8e6
 

@@ -30,10 +30,11 @@ def chapter(folder, name, cells, kept):
 @pytest.mark.usefixtures("data_dir")
 def test_lines_are_made_before_their_cells_and_what_is_not_kept_is_undone(tmp_path):
     mine, passive = "pk.my_train()", 'pk.my_train(wait_policy="passive")'
-    (worker, same, _), said = chapter(tmp_path, "02", [mine, passive], [False, True])
+    (worker, same, _), said = chapter(tmp_path, "02", [passive, mine], [True, False])
     assert worker == same == steps.after("02") and said == [True, False, False]
-    (batch, _), said = chapter(tmp_path, "04", ["pk.my_train(allow=['samples'])"], [False])
-    assert "batch_size=64" in batch and said == [True, False]
+    memory, double = 'pk.my_train(allocator="keep")', "pk.my_train(allow=['samples'])"
+    (same, batch, _), said = chapter(tmp_path, "04", [memory, double], [False, False])
+    assert same == worker and "batch_size=64" in batch and said == [False, True, False]
     assert (tmp_path / NAME).read_text() == steps.load()[-1].text == steps.after("02")
     (layout, cast, _), said = chapter(tmp_path, "06", [mine, mine], [True, False])
     assert "channels_last" in layout and "autocast" not in layout
@@ -44,8 +45,9 @@ def test_lines_are_made_before_their_cells_and_what_is_not_kept_is_undone(tmp_pa
 
 @pytest.mark.usefixtures("data_dir")
 def test_a_chapter_alone_starts_from_the_file_of_those_before_it(tmp_path):
-    (text, _), _ = chapter(tmp_path, "05", ["pk.my_train()"], [False])
-    assert text == steps.after("05") and steps.load()[0].switches == {"wait_policy": "passive"}
+    (one, both, _), _ = chapter(tmp_path, "05", ["pk.my_train()"] * 2, [True, True])
+    assert "PILToTensor" in one and "draft" not in one and both == steps.after("05")
+    assert steps.load()[0].switches == {"wait_policy": "passive", "allocator": "keep"}
 
 
 @pytest.mark.usefixtures("data_dir")

@@ -95,11 +95,7 @@ class Ledger(TorchDispatchMode):
 
 
 def memory(session: Session) -> MemoryReport:
-    """Takes some steps and accounts for their memory.
-
-    Raises:
-        InvalidValue: the model is compiled.
-    """
+    """Takes some steps and accounts for their memory; a compiled model is an `InvalidValue`."""
     training = session.subject
     if training.recipe.compile:
         what = "the memory of a compiled model cannot be followed, as its kernels allocate on their own"

@@ -22,9 +22,7 @@ from perfkit.workloads.files import photo_folder
 
 _EDITED = "the edited file"
 _HOW = "Open it (a double click in the file browser), change a line, save it, and run this cell again."
-_NO_COPIES = (
-    "Verdict: n/a: a CPU copies no batches, so the edit changes nothing. It is kept, and not measured."
-)
+_NO_COPIES = "Verdict: n/a: a CPU copies no batches, so the edit changes nothing. It is kept, unmeasured."
 
 
 def my_train(
@@ -47,13 +45,13 @@ def my_train(
         budget_s: seconds for measuring, a minute if None.
         switches: what is set outside the file from now on, such as `wait_policy="passive"`.
     """
-    file = Path(NAME)
+    file, switches = Path(NAME), steps.outside(restore or "00", switches)
     versions, said = steps.load(), list[Content]()
     if restore is not None or not file.exists():
         said, versions = [_written(file, steps.after(restore or "00"))], []
     text = file.read_text(encoding="utf-8")
     if not versions:
-        versions = [Version(text, dict(switches), f"as after {restore}" if restore else "the plain loop")]
+        versions = [Version(text, switches, f"as after {restore}" if restore else "the plain loop")]
         steps.save(versions)
         return Shown(versions, [*said, Code(text, "python"), _HOW])
     before = versions[0] if whole else versions[-1]
@@ -121,6 +119,8 @@ def _compared(
             first = structs.replace(first, rate=result.a.samples_per_s.value)
         versions = [first, *later, Version(now.text, now.switches, what, result.ratio)]
         steps.save(versions)
+    elif not whole and now.text == before.text:
+        contents.append("It is not kept: what is set outside the file stays as it was.")
     elif not whole:
         contents.append("It is not kept: undo the line, build on it, or call `pk.my_train(keep=True)`.")
     contents += steps.chart(versions), Section("Details", verdict.sections(result)[:-1], folded=True)

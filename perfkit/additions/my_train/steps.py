@@ -11,7 +11,7 @@ from perfkit import machine
 from perfkit.additions import kept
 from perfkit.errors import one_of
 from perfkit.machine import devices
-from perfkit.recipe import Value
+from perfkit.recipe import Value, parse_settings
 from perfkit.results.stats import Ratio
 from perfkit.show import units
 from perfkit.show.style import BLUE, Figure, Look, Row
@@ -52,6 +52,14 @@ def edits() -> list[dict[str, str]]:
 def _course() -> dict[str, list[dict[str, str]]]:
     """The edits, and what is set `outside` the file."""
     return tomllib.loads(machine.shipped("scripts/my_train.toml").read_text(encoding="utf-8"))
+
+
+def outside(chapter: str, own: Mapping[str, Value]) -> dict[str, Value]:
+    """What is set outside the file: by the chapters up to this one, on a CPU, and by the learner."""
+    course = _course()["outside"]
+    switches = parse_settings([each["switch"] for each in course if each["chapter"] <= chapter]) | dict(own)
+    refused = parse_settings([each["switch"] for each in course]) if devices.accelerators().cuda else {}
+    return {name: value for name, value in switches.items() if name not in refused}
 
 
 def after(chapter: str) -> str:

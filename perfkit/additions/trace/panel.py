@@ -10,15 +10,12 @@ from perfkit.notebook.shown import Shown, with_line
 
 
 class TraceView(Shown[Analysis]):
-    """What a trace says. Figure: `breakdown`.
+    """What a trace says; a `TraceError` if the file is not a trace, or is damaged. Figure: `breakdown`.
 
     Args:
         file: a `*.pt.trace.json[.gz]`, or a folder or an archive with one of each rank; `recorded:NAME` is
             one that comes with perfkit.
         own: a profile that was just recorded, in the place of a file.
-
-    Raises:
-        TraceError: the file is not a trace, or is damaged.
     """
 
     def __init__(self, file: str | Path = "", own: profiling.Profile | None = None) -> None:

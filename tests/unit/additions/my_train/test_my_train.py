@@ -80,6 +80,9 @@ def test_a_faster_edit_is_kept_and_the_next_one_is_compared_with_it(compared):
     rates = [row.pieces[0][0] for row in chart.rows]
     assert rates[1] == pytest.approx(rates[0] * ratio) and rates[0] == session()[0].samples_per_s.value
     assert "num_workers=1" in chart.rows[1].label
+    compared.outcome = "not faster"
+    assert "It is not kept: what is set outside the file stays" in repr(my_train(wait_policy="passive"))
+    compared.outcome = "faster"
     my_train(wait_policy="passive")
     ((before, old), (now, new)) = compared.sides[-1]
     assert old == new == second and (before.changes, now.changes) == ({}, {"wait_policy": "passive"})
@@ -165,8 +168,19 @@ def test_who_joins_late_gets_the_file_of_a_chapter_and_loses_nothing(compared):
     shown = my_train(restore="02")
     assert compared.file.read_text() == steps.after("02") and "num_workers=1" in steps.after("02")
     assert (compared.file.parent / "old_my_train.py").read_text() == "mine" and len(shown.found) == 1
+    assert shown.found[0].switches == {"wait_policy": "passive"}, "a worker needs threads that sleep"
     with pytest.raises(InvalidValue, match="00, 02, 03"):
         my_train(restore="99")
+
+
+def test_on_a_gpu_nothing_is_set_that_a_comparison_would_refuse(compared, monkeypatch):
+    """The course sets threads and memory of the CPU outside the file."""
+    assert steps.outside("03", {"amp": "bf16"}) == {"wait_policy": "passive", "amp": "bf16"}
+    assert steps.outside("08", {"wait_policy": "default"}) == {"wait_policy": "default", "allocator": "keep"}
+    monkeypatch.setattr(devices, "accelerators", lambda: devices.Found(cuda=["T4"]))
+    assert steps.outside("08", {"amp": "bf16"}) == {"amp": "bf16"}
+    my_train()
+    assert "hasn't changed" in repr(my_train(allocator="keep"))
 
 
 def test_the_lines_of_the_course_are_each_made(compared):
