@@ -30,9 +30,9 @@ panel.set(workers=1)
 panel.run()
 
 # %% [markdown]
-# Now the worker loads (green) while the model computes, and samples/s rises. Orange is what is left of the waiting. On a CPU the blue bars get longer, because the worker takes one of the cores, but the wait shrinks by more. Press **Keep**. The panel alternates between both loops, so a slow moment hits both, and says *faster* only if the ratio's whole confidence interval is above 1.
+# Now the worker loads (green) while the model computes, and samples/s rises. Orange is what is left of the waiting. On a CPU the blue bars get longer, because the worker takes one of the cores, but the wait shrinks by more. Press **Keep**. The panel alternates between both loops, so a slow moment hits both, and says *faster* only if the ratio's whole confidence interval is above 1 and the gain above 1%.
 #
-# ([On a CPU](../docs/cpu.md) the panel also lets waiting threads sleep, which lowers *compute only*. Rates of two cells differ a little.)
+# ([On a CPU](../docs/cpu.md) the panel also lets waiting threads sleep. Rates of two cells differ a little.)
 #
 # That is the method: **look at the step, name the gap, change one line, look again.**
 
@@ -49,7 +49,7 @@ pk.my_train()
 #
 # ## Why it matters
 #
-# In PyTorch's own profiler tutorial, a V100 is busy 40.46% of the time *after* the fix. [The walk-through](../docs/articles.md) by Chaim Rand, which this course follows, says that this should keep you awake: a GPU costs the same while it waits. Seven changes later, his training was 8.2 times as fast.
+# In PyTorch's own profiler tutorial, a V100 is busy 40.46% of the time *after* the fix. [The walk-through](../docs/articles.md) by Chaim Rand, which this course follows, says that this should keep you awake: a GPU costs the same while it waits. Six working changes later, his training was 8.2 times as fast.
 #
 # Try them on a simulated V100:
 
@@ -66,9 +66,9 @@ pk.climb()
 # | [01 baseline](01_baseline.ipynb) | where does a step's time go? | 10 |
 # | [02 data loading](02_data_loading.ipynb) | does the loop wait for data? | 12 |
 # | [03 pinning](03_pinning.ipynb) | can the copy be shorter, or hidden? | 8 |
-# | [04 batch size](04_batch_size.ipynb) | does a larger batch use the device better, and what does it cost? | 8 |
-# | [05 uint8 copy](05_uint8_copy.ipynb) | how many bytes does a sample need? | 8 |
-# | [06 AMP](06_amp.ipynb) | is 16-bit arithmetic faster here? | 10 |
+# | [04 batch size](04_batch_size.ipynb) | does a larger batch use the device better, and what does it cost? | 9 |
+# | [05 uint8 copy](05_uint8_copy.ipynb) | how many bytes does a sample need? | 11 |
+# | [06 AMP](06_amp.ipynb) | is 16-bit arithmetic faster here? | 9 |
 # | [07 compile](07_compile.ipynb) | what do fused kernels gain, and when does compiling pay for itself? | 8 |
 # | [08 the whole ladder](08_the_whole_ladder.ipynb) | how much do they gain together? | 6 |
 # | [09 your own script](09_your_own_script.ipynb) | where does *your* step's time go? | 20 |

@@ -27,7 +27,7 @@
 # | **host** | small gaps between short kernels | [04](04_batch_size.ipynb), [07](07_compile.ipynb), [11](11_hidden_transfers.ipynb) |
 # | **device** | a full row | [06](06_amp.ipynb), [07](07_compile.ipynb), [12](12_kernels_and_shapes.ipynb) |
 #
-# Without a GPU, host and device are the same cores. Before you press a button, guess which bottleneck the picture shows.
+# Without a GPU, host and device are the same cores. Which bottleneck does the picture show? Then press *8 workers*, and *pinned memory*: what sets the pace?
 
 # %%
 from perfkit import notebook as pk
@@ -56,11 +56,11 @@ pk.lanes({"the plain loop": mine.analysis.files[0]})
 mine.table("Mean step")
 
 # %% [markdown]
-# The loader's bars are the host's: while one lasts, the model does nothing. (Loading runs operators, too: they are below its bar, and the table counts them. A profiler slows the step down, so take rates from a run without it.)
+# The loader's bars are the host's: while one lasts, the model does nothing. (A profiler slows the step down, so take rates from a run without it.)
 #
 # ## The walk-through's V100, simulated
 #
-# The walk-through started at 80 ms a step, 400 samples/s, with the GPU busy 31.65% of the time. The profiler's summary did not blame the loader, whose time it booked under "CPU Exec" and "Other", and it merged three steps into one of 240 ms. So trust the timeline, in Perfetto (the plugin for TensorBoard is deprecated). The simulation gets 72 ms:
+# The walk-through started at 80 ms a step, 400 samples/s, with the GPU busy 31.65% of the time. The profiler's summary did not blame the loader, whose time it booked under "CPU Exec" and "Other", and it merged three steps into one of 240 ms. So trust the timeline, in Perfetto. The simulation gets 72 ms:
 
 # %%
 pk.recording("sim-v100", "baseline")

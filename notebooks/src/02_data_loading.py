@@ -16,15 +16,17 @@
 # The walk-through's V100, simulated. Before, the host loads each batch. After, eight workers do:
 
 # %%
+import matplotlib.pyplot as plt
 import torch
 from torch.utils.data import DataLoader
 
+from perfkit import Recipe
 from perfkit import notebook as pk
 
 pk.lanes("sim-v100-data_loading")
 
 # %% [markdown]
-# The gap: the training process fetches each batch itself, so the device runs out of work until the next one. Then eight workers load while the model trains, two batches ahead each, through shared memory (`/dev/shm`, which is small in many containers). The host still waits (orange), now for the copy: [03](03_pinning.ipynb).
+# The gap: the training process fetches each batch itself, so the device runs out of work until the next one. Then eight workers load while the model trains, two batches ahead each, through shared memory (`/dev/shm`, which is small in many containers). The host still waits (orange) for the copy, which queues behind the kernels: [03](03_pinning.ipynb).
 
 # %% [markdown]
 # Enter a guess in the panel, then press *Run*. Afterwards press *Keep* if it was faster and *Drop* if not: the next chapters start from what you kept. (Press neither and it stays on, but [08](08_the_whole_ladder.ipynb) won't count it.)
@@ -37,19 +39,36 @@ panel
 panel.run()
 
 # %% [markdown]
-# Expect 1.1 to 1.8 times on two laptop cores. The walk-through's V100, with 8 workers on 8 vCPUs, went from 80 to 37 ms (865 samples/s), and its utilisation from 31.65 to 72.81%.
+# Expect 1.1 to 1.8 times on two cores. The walk-through's V100, with 8 workers on 8 vCPUs, went from 80 to 37 ms (865 samples/s), and its utilisation from 31.65 to 72.81%.
 #
-# **How many?** The rate rises with each worker, stays flat once nothing waits, and falls when cores or memory run out. If a GPU trains, start with cores ÷ GPUs workers (96 cores, 8 GPUs: 12); if the CPU does, with one per two cores. Then try a few more and a few fewer; `perfkit tune` does that for you.
-#
-# **Does the host still wait?** If not, computing is the bottleneck: 06 and 07. (On a CPU the loop stays well below *compute only*, which is measured while the worker sleeps, because the worker shares the model's cores.)
-
-# %% [markdown]
-# ## Your line
-#
-# Open `my_train.py`, which [00](00_start_here.ipynb) wrote, and give its `DataLoader` a worker. Save it, then run this cell: it compares the file with itself as it was before.
+# **How many?** The rate rises with each worker, stays flat once nothing waits, and falls when cores or memory run out. If a GPU trains, start with cores ÷ GPUs workers (96 cores, 8 GPUs: 12); if the CPU does, with one per two cores. Then try a few more and fewer, as `perfkit tune` does. *Guess: from how many workers on is the simulated V100's rate flat?*
 
 # %%
-pk.my_train()
+counts, rates = [0, 1, 2, 4, 8, 16], []
+for count in counts:
+    recipe = Recipe(workers=count)
+    view = pk.profile("cifar_resnet18", recipe, device="sim:v100", host="article", preset="paper")
+    rates.append(recipe.batch_size / view.analysis.mean_step_us * 1e6)
+plt.figure(figsize=(6, 2.5))
+plt.plot(counts, rates, "o-")
+plt.xlabel("workers")
+plt.ylabel("samples/s, predicted")
+plt.ylim(bottom=0)
+plt.show()
+
+# %% [markdown]
+# **Does the host still wait?** If not, computing is the bottleneck: 06 and 07. (On a CPU the worker shares the model's cores, so the loop stays well below *compute only*, which is measured without it.)
+#
+# ## On a CPU: threads that sleep
+#
+# While PyTorch's compute threads wait for each other they *spin*, on a core that the worker needs. With `OMP_WAIT_POLICY=PASSIVE python my_train.py` they sleep ([details](../docs/cpu.md)). Neither helps without the other, so the panel sets both.
+#
+# ## Your line
+#
+# Open `my_train.py`, which [00](00_start_here.ipynb) wrote, and give its `DataLoader` a worker. Save it, then run this cell: it compares the file with itself as it was before. The threads that sleep are set outside the file.
+
+# %%
+pk.my_train(wait_policy="passive")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -63,12 +82,10 @@ pk.my_train()
 # </details>
 
 # %% [markdown]
-# ## On a CPU: threads that sleep
-#
-# While PyTorch's compute threads wait for each other they *spin*, on a core that the worker needs. With `OMP_WAIT_POLICY=PASSIVE python my_train.py` they sleep ([details](../docs/cpu.md)). Neither helps without the other, so the panel sets both. Leave the worker in your file, even if it was not faster; the threads come next, outside the file:
+# Was it the worker alone? Guess, then let the threads spin again. (If that is not faster, they sleep from now on.)
 
 # %%
-pk.my_train(wait_policy="passive")
+pk.my_train(wait_policy="default")
 
 # %% [markdown]
 # ## Drill

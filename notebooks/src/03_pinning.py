@@ -28,7 +28,15 @@ pk.lanes("sim-v100-pinning")
 # - **A second stream** lets the copy and the kernels run at the same time. On one stream they always take turns.
 
 # %% [markdown]
-# **Compute it first.** The faster copy gains at most the copy's share of the step, so measure your bandwidth. The walk-through's machine copied 19.3 MB at 1.9 GB/s, in a step of 37 ms. At most how much? (10 ms of 37: about 1.4 times. It got 1.39, 865 → 1,200 samples/s.) PyTorch's official tutorial, also on a V100, copies as many bytes in 1.94 ms *without* pinning; there, pinning has almost nothing to gain.
+# **Compute it first.** The faster copy gains at most the copy's share of the step, so measure your bandwidth. The walk-through's machine copied 19.3 MB at 1.9 GB/s, in a step of 37 ms. At most how much?
+#
+# <details><summary>Answer</summary>
+#
+# 10 ms of 37: about 1.4 times. It got 1.39, 865 → 1,200 samples/s.
+#
+# </details>
+#
+# PyTorch's official tutorial, also on a V100, copies as many bytes in 1.94 ms *without* pinning; there, pinning gains almost nothing.
 #
 # ## On your machine
 #
@@ -39,7 +47,7 @@ panel = pk.StagePanel("pinning")
 panel.run()
 
 # %% [markdown]
-# Pinned, the copy is shorter, and the host runs ahead. The kernels still start after the copy. Now add a second stream, so that the next copy overlaps with this step's kernels. It can hide at most the 2 ms of copying that pinning left:
+# Pinned, the copy is shorter, and the host runs ahead. The kernels still start after the copy. Now add a second stream, so that the next copy overlaps with this step's kernels. It can hide at most the 1.6 ms of copying that pinning left:
 
 # %%
 pinned = panel.runs[-1].recipe
@@ -108,7 +116,7 @@ pk.puzzle("prefetcher").check(prefetch)
 #
 # <details><summary>Answer</summary>
 #
-# No. The *host* is not blocked, but the copy is one more entry in the device's queue. In the walk-through, kernels and copies add up to the whole step.
+# No. The *host* is not blocked, but the copy is one more entry in the device's queue.
 #
 # </details>
 #

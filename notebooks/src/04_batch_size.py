@@ -9,21 +9,27 @@
 # %% [markdown]
 # # 04 · Batch size
 #
-# **Does a larger batch use the device better, and what does it cost in memory?** *8 minutes. Needs: nothing special.*
+# **Does a larger batch use the device better, and what does it cost in memory?** *9 minutes. Needs: nothing special.*
 #
 # *After this you can say what a larger batch gains, what it costs, and why twice the samples/s may not halve the training time.*
 #
-# The walk-through's V100, simulated. The same samples in small batches and in one large batch:
+# When does it help? A drill first:
 
 # %%
 from perfkit import notebook as pk
 
+pk.drill(5)
+
+# %% [markdown]
+# There, a larger batch needs no more launches. The walk-through's V100, simulated, is another case (the same samples, in small batches and in a large one):
+
+# %%
 pk.lanes("sim-v100-batch_size")
 
 # %% [markdown]
-# Here there is no gap to see: the kernels' row is nearly full on both sides. What a larger batch gains is *inside* the kernels, because small ones leave part of the GPU idle while they run. The simulation does not see that: it predicts 1.08 times, and the walk-through measured 1.32. (Where the host is the bottleneck, a larger batch helps as well: the same launches do more work.) It **changes the training**: there are fewer, larger steps for the same samples.
+# The kernels' row is nearly full on both sides, so no gap can close. What a larger batch gains is *inside* the kernels, because small ones leave part of the GPU idle while they run. The simulation does not see that: it predicts 1.08 times, and the walk-through measured 1.32.
 #
-# Compare samples/s, never the time of a step: a larger batch has longer steps. (Take ratios as shown: [rates don't divide to them](../docs/measuring.md#the-interval).)
+# A larger batch **changes the training**: there are fewer, larger steps for the same samples. Compare samples/s, never the time of a step.
 
 # %%
 panel = pk.StagePanel("batch_size")
@@ -38,11 +44,11 @@ panel.table("Training loss")
 # %% [markdown]
 # Compare losses over *samples*. They differ: this is the first stage that changes the training.
 #
-# Expect 1.0 to 1.25 times on a CPU, because 32 samples already keep its cores busy. The walk-through's V100 went from 1,200 to 1,584 samples/s with batch 512 (324 ms a step), while utilisation hardly moved: it counts the time in which *a* kernel runs, not how much of the GPU it fills.
+# Expect 0.9 to 1.25 times on a CPU, because 32 samples already keep its cores busy. The walk-through's V100 went from 1,200 to 1,584 samples/s with batch 512 (324 ms a step), while utilisation hardly moved: it counts the time in which *a* kernel runs, not how much of the GPU it fills.
 #
 # ## What it costs: memory
 #
-# The walk-through tried it because the memory view showed less than 1 of 16 GB in use. With batch 512 it was 11.3 GB. (You see that without a profiler: `torch.cuda.max_memory_allocated() / 2**30`.) Everything that holds samples grows with the batch: the batch itself, the *activations*, which are kept from forward until backward has used them, and the *workspace*, which operators hold while they run. Weights, gradients and the optimizer's state do not grow, so memory grows less than in proportion.
+# The walk-through tried it because the memory view showed less than 1 GB of 16 in use. With batch 512 it was 11.3 GB. (You see that without a profiler: `torch.cuda.max_memory_allocated() / 2**30`.) Everything that holds samples grows with the batch: the batch itself, the *activations*, which are kept from forward until backward has used them, and the *workspace*, which operators hold while they run. Weights, gradients and the optimizer's state do not grow, so memory grows less than in proportion.
 
 # %%
 size = panel.plan.subject.size.batch_size
@@ -59,11 +65,19 @@ ledger.plot("held")
 ledger.table("At the peak")
 
 # %% [markdown]
-# *Accumulated* sums the gradients of two small batches before a step. Batch norm aside, you get the large batch's update in a small batch's memory, but kernels stay small. `torch.utils.checkpoint` (a puzzle below) computes activations again in backward, for about one more forward pass.
+# *Accumulated* sums the gradients of two small batches before a step. Batch norm aside, you get the large batch's update in a small batch's memory, but kernels stay small. `torch.utils.checkpoint` (a puzzle below) recomputes activations in backward, at the cost of about one forward pass.
 #
-# If a run does not fit, set a smaller batch, here and in the chapters that follow: `panel.set(batch_size=128)`.
+# If a run does not fit, set a smaller batch, here and in later chapters: `panel.set(batch_size=128)`.
 #
-# On a GPU, `nvidia-smi` shows more than PyTorch has allocated: the CUDA context takes hundreds of MB, which no setting frees, and the allocator keeps freed memory, because `cudaMalloc` is slow and `cudaFree` synchronises. Leave `empty_cache()` out of the loop. If sizes vary: `PYTORCH_ALLOC_CONF=expandable_segments:True`.
+# On a GPU, `nvidia-smi` shows more than PyTorch has allocated: the CUDA context takes hundreds of MB, which no setting frees, and the allocator keeps freed memory, because `cudaMalloc` is slow and `cudaFree` synchronises. Leave `empty_cache()` out of the loop. If sizes vary: `PYTORCH_ALLOC_CONF=expandable_segments:True` (`PYTORCH_CUDA_ALLOC_CONF` in older releases).
+
+# %% [markdown]
+# ## On a CPU: memory that is kept
+#
+# On a CPU, freed memory goes back to the system, and each step asks for it again, page by page; the more, the larger the batch. Two variables, `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1`, keep it (*memory reuse*). Guess what that gains, then set them, outside the file:
+
+# %%
+pk.my_train(allocator="keep")
 
 # %% [markdown]
 # ## Your line
@@ -80,15 +94,9 @@ pk.my_train(allow=["samples", "updates"])
 # batch_size=64
 # ```
 #
-# Tune the learning rate again before you conclude anything about accuracy.
+# Not kept? Undo it. Kept? Tune the learning rate again before you conclude anything about accuracy.
 #
 # </details>
-
-# %% [markdown]
-# ## Drill
-
-# %%
-pk.drill(5)
 
 # %% [markdown]
 # ### Puzzle ★★: fit into memory: accumulate

@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 05 · uint8 copy
 #
-# **How many bytes does a sample need?** *8 minutes. Needs: nothing special; only a GPU has a copy to shorten.*
+# **How many bytes does a sample need?** *11 minutes. Needs: nothing special; only a GPU has a copy to shorten.*
 #
 # *After this you can send a quarter of the bytes, and say where that helps and where it does not.*
 #
@@ -21,7 +21,7 @@ from perfkit import notebook as pk
 pk.lanes("sim-v100-uint8_copy")
 
 # %% [markdown]
-# The gap: what is left of the copy, and the loader's work on floats. A decoded image consists of bytes. `ToTensor` turns each byte into four before the batch is collated, queued and copied. Send the bytes, and convert on the device. (After pinning, the copy was still the most striking part of the walk-through's report; hence this step.)
+# The gap: what is left of the copy, and the loader's work on floats. A decoded image consists of bytes. `ToTensor` turns each byte into four before the batch is collated, queued and copied. Send the bytes, and convert on the device.
 
 # %%
 panel = pk.StagePanel("uint8_copy")
@@ -35,12 +35,17 @@ print(
 )
 
 # %% [markdown]
-# Either way you send a quarter of the bytes (the label's 8 bytes stay). That is faster only if bytes were the bottleneck. On a CPU expect *no measurable difference* or *undecided*; the walk-through's V100 went from 1,584 to 1,670 samples/s, at a utilisation of 97.51%. "No measurable difference" is a result, too: the text under the table then says how large an effect would have been noticed. Drop the change, and go on.
+# Either way you send a quarter of the bytes (the label's 8 bytes stay). That is faster only if bytes were the bottleneck. On a CPU expect *no measurable difference* or *undecided*; the walk-through's V100 went from 1,584 to 1,670 samples/s, at a utilisation of 97.51%. "No measurable difference" is a result, too: the text under the table says how large an effect would have been noticed. Drop the change, and go on.
 #
 # ## Cheaper samples
 #
-# On a CPU, decoding is most of what a sample costs. Each photo is decoded at 500 × 375, and then shrunk to 96 × 96. A JPEG file can be decoded at a half, a quarter or an eighth of its size. The stage *scaled decoding* (`pk.StagePanel("scaled_decode").run()`) does that; if you keep it, later panels start from it. Expect 1.0 to 1.2 times if the worker already keeps up, because it shares a core with the model, and far more if the loop still waits. The pixels change slightly.
-#
+# On a CPU, decoding is most of what a sample costs. Each photo is decoded at 500 × 375, and then shrunk to 96 × 96. A JPEG file can be decoded at a half, a quarter or an eighth of its size. Expect 1.0 to 1.2 times if the worker already keeps up, because it shares the model's cores, and far more if the loop still waits.
+
+# %%
+cheaper = pk.StagePanel("scaled_decode")
+cheaper.run()
+
+# %% [markdown]
 # If images are small and the model enlarges them, send them small and resize on the device (`device_resize`). The walk-through copies 224 × 224 images that were made from 32 × 32, which have 1/49 of the pixels.
 
 # %% [markdown]
@@ -52,15 +57,30 @@ print(
 pk.my_train()
 
 # %% [markdown]
+# Not kept? Undo it. Then decode smaller: `ImageFolder` takes a `loader`, a function of a path. Let yours open the photo and call `draft("RGB", (96, 96))`. Pixels and losses differ slightly:
+
+# %%
+pk.my_train(allow=["losses"])
+
+# %% [markdown]
 # <details><summary>Answer</summary>
 #
 # ```python
 # transform = T.Compose([T.Resize(96), T.CenterCrop(96), T.PILToTensor()])
 #
 # images = (images.to(torch.float32) / 255 - 0.5) / 0.5
+#
+# from PIL import Image
+#
+# def load(path):
+#     photo = Image.open(path)
+#     photo.draft("RGB", (96, 96))  # never smaller than this
+#     return photo.convert("RGB")
+#
+# dataset = ImageFolder(photo_folder(256), transform, loader=load)
 # ```
 #
-# Augmentations that need floats move to the device as well, or you send floats again.
+# Augmentations that need floats must move to the device too; otherwise you are sending floats again.
 #
 # </details>
 
@@ -125,7 +145,7 @@ pk.puzzle("batched_fetch").check(Images, make_loader)
 #
 # <details><summary>Answer</summary>
 #
-# In the worker, which makes no floats, and in shared memory. Not in the model, which sees the same floats as before.
+# In the worker, which no longer converts to float, and in shared memory. Not in the model, which sees the same floats as before.
 #
 # </details>
 #

@@ -9,15 +9,13 @@
 # %% [markdown]
 # # 06 · Automatic mixed precision
 #
-# **Is 16-bit arithmetic faster here?** *10 minutes. Needs: nothing special; to gain, a GPU with Tensor Cores (Volta or newer), or AVX512-BF16 or AMX.*
+# **Is 16-bit arithmetic faster here?** *9 minutes. Needs: nothing special; to gain, a GPU with Tensor Cores (Volta or newer), or AVX512-BF16 or AMX.*
 #
 # *After this you can turn on mixed precision correctly, and say which of its parts made your loop faster.*
 #
 # The walk-through's V100, simulated (orange: the host waits for the loss scaler):
 
 # %%
-import os
-
 from torch import nn
 
 from perfkit import notebook as pk
@@ -32,7 +30,7 @@ pk.lanes("sim-v100-amp-alone")
 # %% [markdown]
 # ## First the layout
 #
-# Convolution kernels prefer a different memory layout, NHWC (`channels_last`), so that is measured first. Expect 1.05 to 1.25 times on a CPU. (*Before* is what you have kept so far, so its name differs from panel to panel.)
+# Convolution kernels prefer a different memory layout, NHWC (`channels_last`), so that is measured first. Expect 1.05 to 1.25 times on a CPU. (*Before* is what you have kept so far.)
 
 # %%
 layout = pk.StagePanel("channels_last")
@@ -51,26 +49,22 @@ panel.run()
 # %% [markdown]
 # With AMX, expect convolutions to get much faster if the loader keeps up. With AVX512-BF16 it can go either way. Without either, a CPU computes in float32 and casts too: slower.
 #
-# On a CPU, the worker keeps interrupting one compute thread, and the others wait for it: the shorter the kernels, the more this matters. One fewer thread (`cpu_threads`) leaves the worker a core. Try each, and both:
-
-# %%
-base = panel.runs[0].recipe | {"cpu_threads": 0}  # what you have kept, with a thread for each core
-fewer = {"cpu_threads": max(1, (os.cpu_count() or 2) - base["workers"])}
-recipes = {"before": base, "16 bits": base | {"amp": "bf16"}, "fewer threads": base | fewer}
-recipes["both"] = base | fewer | {"amp": "bf16"}
-apart = pk.RecipePanel(recipes)
-if panel.runs[0].device == "cpu":
-    apart.run()
-
-# %% [markdown]
-# A switch's gain depends on what else uses the cores: each may cost time alone, and both gain together. (Later panels call both *AMP with fewer CPU threads*.) If the fastest row has 16 bits, press *Keep* above, else *Drop*. The same for fewer threads:
+# On a CPU, the worker keeps interrupting one compute thread, and the others wait for it: the shorter the kernels, the more this matters. One fewer thread (`cpu_threads`) leaves the worker a core. With a GPU, decide above. On a CPU, press *Drop* there, and try fewer threads alone:
 
 # %%
 threads = pk.StagePanel("cpu_threads")
 threads.run()
 
 # %% [markdown]
-# The walk-through's V100 went from 1,670 to 2,477 samples/s. That step also doubled the batch to 1,024, because 16-bit activations leave memory for it, so the article can't tell how much AMP alone contributed.
+# A switch's gain depends on what else uses the cores: alone, each may cost time; together they gain. So press *Drop* again, and decide about both at once:
+
+# %%
+both = pk.StagePanel("amp_fewer_threads")
+if panel.runs[0].device == "cpu":
+    both.run()
+
+# %% [markdown]
+# The walk-through's V100 went from 1,670 to 2,477 samples/s, with the batch doubled as well, because 16-bit activations leave memory for that.
 #
 # The simulated V100's kernels, with only the precision changed:
 
@@ -104,7 +98,7 @@ for amp in ("off", "fp16"):
 pk.my_train()
 
 # %% [markdown]
-# If it was not kept, undo it. Then, in one edit, put forward and loss under autocast in bfloat16 and, on a CPU, set one fewer thread:
+# Not kept? Undo it. Then, in one edit, put forward and loss under autocast in bfloat16 and, on a CPU, set one fewer thread:
 
 # %%
 pk.my_train()

@@ -25,7 +25,7 @@ pk.lanes("sim-v100-compile")
 # %% [markdown]
 # Between convolutions and products are small operators such as norms, activations and sums. Each reads all of its input from memory and writes all of its output. `torch.compile` captures the model as a graph and *fuses* such chains into single kernels, and the host launches fewer of them.
 #
-# Compiling takes time in the first step; the panel reports it separately. (With less than 16 GB, call `panel.set(batch_size=128)` first.)
+# Compiling takes time in the first step; the panel reports it separately.
 
 # %%
 panel = pk.StagePanel("compile")
@@ -72,8 +72,6 @@ for layout in (False, True):
 # %% [markdown]
 # In the simulation, and in later versions of PyTorch, most of the gain is in the convolutions, which the compiler does not fuse: it gives them a different layout, NHWC, as [06](06_amp.ipynb) does. With that layout on both sides only fusion is left, and it gains about 5%. The walk-through's PyTorch 2.0 did not change layouts yet, so where its 32% came from is not known. The methods slides fuse add + relu, bn + relu and bn + add + relu by hand: about 6% on ResNet-50.
 #
-# `TORCH_LOGS=output_code python train.py` prints the generated code.
-#
 # Three things spoil a compiled loop:
 #
 # - *Graph breaks*: Python that needs a value (`if loss > 1`, `.item()`) splits the graph. `fullgraph=True` turns that into an error that names the line.
@@ -95,7 +93,7 @@ pk.my_train()
 # model = torch.compile(model)
 # ```
 #
-# Compiling happens at the first call, so move the model and set its layout before. `model.compile()` does the same in place.
+# Not kept? Undo it. Compiling happens at the first call, so move the model and set its layout before. `model.compile()` does the same in place.
 #
 # </details>
 

@@ -22,32 +22,35 @@
 # | `module_style.py`, as for Lightning | it filters its signals again in every epoch |
 
 # %%
+import torch
+
 from perfkit import notebook as pk
 
-panel = pk.script_panel("data/scripts/plain_loop.py", args=["--images", 160])
+panel = pk.script_panel("data/scripts/plain_loop.py", args=["--images", 640])
 panel
 
 # %% [markdown]
 # ## Watch it
 #
-# Guess first: data, host or device? (Fifteen seconds are enough for short steps.)
+# Guess first: data, host or device?
 
 # %%
 panel.watch(budget_s=15)
 
 # %% [markdown]
-# Read from the top: the first sentence names the largest avoidable thing with its line; the bar shows where time goes; the table below names lines. *Up to* is an upper bound: it assumes that part takes no time. The last line lists switches that only a measurement can judge.
+# Read from the top: the first sentence names what to try first; the bar shows where time goes; the tables name lines and more to try. *Up to* is an upper bound: it assumes that part takes no time. The last line lists switches that only a measurement can judge.
 #
 # ## Set a switch from outside
 #
-# The report says *data*, so try what it suggests: a worker. (Grey switches cannot be set here; they say why.)
+# The step waits for data, so try what the report suggests: a worker, on a CPU with threads that sleep ([02](02_data_loading.ipynb)). (Grey switches cannot be set here; they say why.)
 
 # %%
-panel.set(workers=1)
+sleeping = {} if torch.cuda.is_available() else {"wait_policy": "passive"}
+panel.set(workers=1, **sleeping)
 panel.run()
 
 # %% [markdown]
-# Was the bound reached? On a CPU the worker takes a core from the model, so measure before you believe a bound. The losses of the first steps show whether it still trains the same.
+# Was the bound reached? On a CPU the worker takes a core from the model. The losses of the first steps show whether it still trains the same.
 #
 # Now add a switch that only a measurement can judge:
 
@@ -58,7 +61,7 @@ panel.run()
 # %% [markdown]
 # ## Take the edit
 #
-# *Patch* shows the diff that puts these switches into your script. Your file stays as it is. Press *Save perfkit.diff*, then run `git apply perfkit.diff` in the folder that is named below the diff.
+# *Patch* shows the diff that puts these switches into your script. Your file stays as it is, and a variable is not part of it. Press *Save perfkit.diff*, then run `git apply perfkit.diff` in the folder that is named below the diff.
 
 # %%
 panel.patch()
@@ -72,8 +75,6 @@ panel.patch()
 # perfkit referee train.py --set workers=2 --set amp=bf16 -- --epochs 5
 # perfkit patch train.py --set workers=2 -- --epochs 5
 # ```
-#
-# `watch` ends with the command that measures a switch.
 #
 # ## A trace that you already have
 #
@@ -90,7 +91,7 @@ print(f"copies: {copying_us / step.duration_us:.0%} of a steady step")
 print(f"without them: at most {step.duration_us / (step.duration_us - copying_us):.2f} times as fast")
 
 # %% [markdown]
-# Fixing a wait never gains more than the whole wait. At each gap in the device's row, look at the host: is it waiting for data, or still launching?
+# At each gap in the device's row, look at the host: is it waiting for data, or still launching?
 #
 # ## All switches
 #

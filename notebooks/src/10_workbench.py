@@ -11,7 +11,9 @@
 #
 # **What do *you* want to try?** *10 minutes. Needs: nothing special.*
 #
-# Every switch is a control here. Set some and press **Run**: your recipe is measured alternately with the plain loop. **Profile** shows its timeline. The **history** lists every run of this workload on this computer; tick two to compare them. For ticked runs, **Use** sets the controls, and **Export** gives the script and the runs as a file.
+# ![A panel: a question, a guess, Run, and the steps before and after with the verdict](../docs/images/panel.png)
+#
+# Every switch has a control here, as in this panel of a stage. Set some and press **Run**: your recipe is measured alternately with the plain loop. **Profile** shows its timeline. The **history** lists every run of this workload on this computer; tick two to compare them. For ticked runs, **Use** sets the controls, and **Export** gives the script and the runs as a file.
 #
 # Try to answer one of these. Do two workers beat one? Does compiling gain more after `channels_last`? What does `cpu_threads` do next to a worker?
 
@@ -22,7 +24,7 @@ bench = pk.Workbench()
 bench
 
 # %% [markdown]
-# From a cell: `bench.set(workers=1)`, then `bench.run()`. Recipes that you write down yourself are compared like this, which answers the first question:
+# From a cell: `bench.set(workers=1)`, then `bench.run()`. To compare your own recipes (here, for the first question):
 
 # %%
 answer = pk.RecipePanel(
@@ -37,7 +39,7 @@ answer.run()
 # %% [markdown]
 # <details><summary>What to expect for all three</summary>
 #
-# On two cores a second worker adds little or nothing: the first one already ended the wait, and both share the model's cores. Compiling gains *less* after `channels_last`, because the compiler chooses the layout of convolutions itself ([07](07_compile.ipynb)). On two cores, one compute thread and a worker with its own core are about 1.1 times as fast as two threads that the worker interrupts ([measured](../docs/measuring.md)).
+# On two cores a second worker adds little or nothing: the first one already ended the wait, and both share the model's cores. Compiling gains *less* after `channels_last`, because the compiler chooses the layout of convolutions itself ([07](07_compile.ipynb)). On two cores, one compute thread and a worker with its own core gain between nothing and 1.2 times over two threads that sleep ([measured](../docs/measuring.md)), and more in 16 bits ([06](06_amp.ipynb)).
 #
 # </details>
 #

@@ -182,7 +182,7 @@ for title, reads in (("read in every step", True), ("read at the end", False)):
 pk.lanes(sides)
 
 # %% [markdown]
-# If the loop reads nothing, fetching is hidden behind the kernels, and a step takes as long as the longer of the two. If it does, a step takes the sum of both. A wait costs the work that could have run at the same time. That is why the distributed guide fetches results every 30 steps, not in each.
+# If the loop reads nothing, fetching is hidden behind the kernels, and a step takes as long as the longer of the two. If it reads in every step, a step takes the sum. A wait costs the work that could have run at the same time. That is why the distributed guide fetches results every 30 steps, not in each.
 #
 # ## The placement guide's example
 #
@@ -205,7 +205,7 @@ print(
 )
 
 # %% [markdown]
-# Without `sparse=True`, its gradient is as large as the table. SGD, Adagrad and SparseAdam take such gradients; AdamW raises an error. A table that fits stays on the device.
+# Without `sparse=True`, its gradient is as large as the table. SGD, Adagrad and SparseAdam accept sparse gradients; AdamW raises an error. A table that fits stays on the device.
 
 # %% [markdown]
 # ### Puzzle ★: a loop without hidden waits

@@ -55,7 +55,7 @@ plt.show()
 #
 # ## Where the GPT starts
 #
-# Padding teaches nothing, so count the other tokens. *MFU* (model FLOPs utilisation) is their FLOP/s divided by the device's peak: here the highest measured roof, in publications the data sheet's. If it is low, most of the step is not in large products: profile it.
+# Padding teaches nothing, so count the other tokens. *MFU* (model FLOPs utilisation) is their FLOP/s divided by the device's peak, here the highest measured roof. A low MFU has three causes: tokens that teach nothing, a slower type than the peak's, and time outside large products.
 
 # %%
 from perfkit import Recipe
@@ -74,11 +74,14 @@ def tell(name, tokens_per_s):
 
 start = real * batch * context / report.step_s
 tell("padded, attention written out", start)
+print(
+    f"{real:.0%} of the tokens are real; float32's roof is {peak / max(report.peaks.values()):.0%} of the peak"
+)
 
 # %% [markdown]
 # ## Padding → packing
 #
-# Packing cuts the text into full samples. A step takes as long, so the gain can be computed. *Guess: how much of a batch is padding?*
+# Packing cuts the text into full samples. A step takes just as long, so the gain can be computed. *Guess: how much of a batch is padding?*
 
 # %%
 print(f"{1 - real:.0%} of a padded batch is padding, so packing trains on {1 / real:.2f} times the tokens")
@@ -90,59 +93,41 @@ tell("packed", packed)
 #
 # ## Scaled dot-product attention
 #
-# Written out, attention stores a score for each pair of characters, and reads them all again. `F.scaled_dot_product_attention` can fuse this: scores stay in on-chip memory. It is kept only if it is faster and trains the same:
+# Written out, attention stores a score for each pair of characters, and reads them all again. `F.scaled_dot_product_attention` can fuse this: scores stay in on-chip memory. Here are both as scripts, and a referee that runs them in turn. *Guess: faster, with so few characters?*
 
 # %%
+import sys
 import tempfile
-from pathlib import Path
 
-from perfkit.additions.referee.match import two_scripts
-from perfkit.export import script
-from perfkit.machine.devices import check_device
-from perfkit.studies.compare import compare
-
-folder = Path(tempfile.mkdtemp())
-
-
-def saved(name, stores_scores=False, **switches):
-    options = size | {"stores_scores": stores_scores}
-    recipe = Recipe(batch_size=batch, **switches)
-    file = folder / name
-    file.write_text(script(recipe, "tiny_gpt", options, check_device(None), steps=100_000))
-    return str(file)
-
-
-def tried(name, tokens_per_s, kept, changes):
-    """Tokens per second and switches after a change, or as before if it does not help here."""
-    match = two_scripts(saved("before.py", **kept), saved("after.py", **kept | changes))
-    result = compare(match.a, match.b, match.plan.until(8, 0.05))
-    verdict = match.verdict(result, 0.05)
-    print(f"{verdict.outcome}: {verdict.reason}")
-    if verdict.outcome != "faster":
-        print(f"{name:28} n/a, not kept")
-        return tokens_per_s, kept
-    tell(name, tokens_per_s * result.ratio.ratio)
-    return tokens_per_s * result.ratio.ratio, kept | changes
-
-
-rate, kept = tried("SDPA", packed, {"stores_scores": True}, {"stores_scores": False})
+folder, perfkit = tempfile.mkdtemp(), f"{sys.executable} -m perfkit"
+options = " ".join(f"--option {name}={value}" for name, value in size.items())
+export = f"{perfkit} export --workload tiny_gpt --set batch_size={batch} --steps 100000 {options}"
+# !cd {folder} && {export} --option stores_scores=true -o written_out.py && {export} -o sdpa.py
+# !cd {folder} && {perfkit} referee written_out.py sdpa.py --budget 20 2>&1 | cat
 
 # %% [markdown]
-# ## bf16
+# ## bf16 and fused AdamW
 #
-# bf16 gains on matrix units, and may with AVX512-BF16. Without either, a CPU casts to float32, and gets slower.
+# bf16 gains on matrix units, and may with AVX512-BF16. Without either, a CPU casts to float32, and gets slower. *Fused* AdamW updates all parameters in a few kernels. *Guess: which gains more here?*
 
 # %%
-rate, kept = tried("bf16", rate, kept, {"amp": "bf16"})
-
-# %% [markdown]
-# ## Fused AdamW
-#
-# A few kernels update all parameters. *Guess: how much of this step is the optimizer's?*
+panel = pk.RecipePanel(
+    {
+        "packed, SDPA": {},
+        "bf16": {"amp": "bf16"},
+        "fused AdamW": {"optimizer_impl": "fused"},
+        "bf16 and fused AdamW": {"amp": "bf16", "optimizer_impl": "fused"},
+    },
+    options=size,
+    **where,
+)
+panel.run()
 
 # %%
-rate, kept = tried("fused AdamW", rate, kept, {"optimizer_impl": "fused"})
-print(f"{rate / start:.1f} times the tokens per second of the first loop")
+measured = {run.title: context * run.samples_per_s.value for run in panel.runs if run.status == "ok"}
+for name, rate in measured.items():
+    tell(name, rate)
+print(f"{max(measured.values()) / start:.1f} times the tokens per second of the first loop")
 
 # %% [markdown]
 # ## Compile by region
@@ -172,9 +157,9 @@ for what in ("each block", "whole model"):
 # %% [markdown]
 # ## Shapes
 #
-# Tensor Cores work on tiles. The methods slides multiply [16, 36, 1504] × [1504, 10000] on a V100, 5.02 times as fast in fp16 as in fp32. With K = 1500 it is 1.05 times, with N = 9999 1.01 times.
+# Tensor Cores work on tiles. The methods slides multiply [16, 36, 1504] × [1504, 10000] on a V100, 5.02 times as fast in fp16 as in fp32. With K = 1500 it is 1.05 times, with N = 9999 1.01 times. The second matrix has no batch dimension, so that is one product of 16 · 36 = 576 rows. A quarter of its rows and columns is 144 × 1504 × 2504.
 #
-# NVIDIA's rule for 16 bits: since cuBLAS 11 any size works; multiples of 8 work best, on an A100 of 64. It concerns vocabulary, hidden sizes and tokens per batch, and for images channels. The slides' cases, in 16 bits (CPUs hardly care):
+# NVIDIA's rule for 16 bits: since cuBLAS 11 any size works; multiples of 8 work best (64 on an A100). That applies to the vocabulary, hidden sizes and tokens per batch, and to the channels of images. The slides' cases, in 16 bits (CPUs hardly care):
 
 # %%
 for row in report.rows:
@@ -186,21 +171,7 @@ for row in report.rows:
 # %% [markdown]
 # Libraries choose an algorithm by rules of thumb; `cudnn_benchmark` and `compile_mode="max-autotune"` try the candidates, which pays off if shapes repeat.
 #
-# ## Nsight Systems
-#
-# `nsys` also records every thread and the driver. Name the parts of your step (`with torch.cuda.nvtx.range("augment"):`), and record steady steps only: `torch.cuda.profiler.start()` before step 20, `stop()` before step 30.
-#
-# ```bash
-# nsys profile -t cuda,nvtx,osrt,cudnn,cublas -c cudaProfilerApi --capture-range-end=stop -o report python train.py
-# ```
-#
-# Without `--capture-range-end=stop`, your `stop()` ends the training, too. Read the report in five steps:
-#
-# 1. Which named range takes most of the step?
-# 2. Which kernels take most of the time?
-# 3. Among the calls of one kernel, are some much slower?
-# 4. Which operator and range launched those?
-# 5. Unfold the threads: what do they wait for?
+# To see every thread and the driver as well, use [Nsight Systems](../docs/articles.md#nsight-systems).
 
 # %% [markdown]
 # ### Puzzle ★★★: pad the layer

@@ -82,7 +82,7 @@ pk.lanes({name: {f"rank {rank.rank}": bars(rank) for rank in each.spent} for nam
 # DDP does not wait for the whole backward pass. It collects gradients in *buckets* (`bucket_cap_mb`, 25 by default; then the first one has only 1 MB) and sends each one as soon as it is full, while backward computes the layers before it. Small buckets pay the latency more often. With one large bucket, nothing is left to overlap. In numbers, for a backward pass of 40 ms and 100 MB of gradients:
 
 # %%
-LATENCY_MS, MS_PER_MB, BACKWARD_MS, MB = 0.4, 0.16, 40, 100
+LATENCY_MS, MS_PER_MB, BACKWARD_MS, MB = 0.3, 0.16, 40, 100
 
 
 def sent(bucket_mb):
@@ -106,7 +106,7 @@ pk.lanes(
 )
 
 # %% [markdown]
-# `gradient_as_bucket_view=True` avoids a second copy of the gradients, and `static_graph=True` avoids some bookkeeping; a communication hook can send them in 16 bits.
+# `gradient_as_bucket_view=True` avoids a second copy of the gradients; a communication hook can send them in 16 bits.
 #
 # With accumulation (`no_sync`) ranks average once for four batches (here, only the last backward can hide it):
 
@@ -154,7 +154,7 @@ plt.show()
 # Three levers that still surprise people ([the whole list](../docs/articles.md#the-distributed-guide)):
 #
 # - Loading scales with ranks: each has its own loader, so divide the cores among them.
-# - `OMP_NUM_THREADS` is set to 1 by torchrun: try cores ÷ ranks. (The guide's *threads*, 1 or 4, schedule operators.)
+# - `OMP_NUM_THREADS` is set to 1 by torchrun: try cores ÷ ranks.
 # - NCCL falls back from RDMA to TCP in silence. `NCCL_DEBUG=INFO` says which one it uses; `NCCL_IB_DISABLE=1` forces TCP.
 
 # %% [markdown]

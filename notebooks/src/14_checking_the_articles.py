@@ -42,7 +42,7 @@ for name, (step, _) in stages.items():
 # %% [markdown]
 # With the rate, kernels take about 25 ms in all stages; with the printed step they would jump to 42. The rate is right.
 #
-# The table says more. After the workers, kernels (27 ms) and copies (10 ms) add up to the whole step: no overlap. After pinning, that leaves 2 ms for a copy of 19 MB: 9.6 GB/s, what a PCIe 3.0 link delivers. So the gain is a *faster* copy. It is not, as the walk-through says, the next batch being copied during the current step: its script uses one stream.
+# The table says more. After the workers, kernels (27 ms) and copies (10 ms) add up to the whole step: no overlap. After pinning, that leaves 2 ms for a copy of 19 MB: 9.6 GB/s, plausible for PCIe 3.0. So the gain is a *faster* copy. It is not, as the walk-through says, the next batch being copied during the current step: its script uses one stream.
 #
 # ## Utilisation is not speed
 #

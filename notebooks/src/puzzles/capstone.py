@@ -21,7 +21,7 @@ result
 
 # %% [markdown]
 # - **Speed**: yours as a share of the *speed of light*: the same model on a batch that is already in memory, with a fused optimizer and nothing else. Both are measured in turns.
-# - **Four levers**, each seen in an epoch that the check trains: *workers decode*, *batches are uint8*, *layers compute in 16 bits*, *compiled*. A lever that only a GPU gains by may be tied to it (`enabled=DEVICE == "cuda"`): the check enables it.
+# - **Four levers**, each seen in an epoch that the check trains: *workers decode*, *batches are uint8*, *layers compute in 16 bits*, *compiled*. A lever that helps only on a GPU may be tied to one (`enabled=DEVICE == "cuda"`): the check enables it.
 # - **Keep only what helps here.** If a lever does not, take it out again, and say what you measured: `LEFT_OUT = {"compiled": "0.92 times as fast on two cores"}` in your script. Such a lever counts as decided. Measure with `perfkit compare my_capstone.py other.py`.
 # - **Your score** is the share of the speed of light times the share of the levers that are decided. Keep `main(epochs)`.
 # - **The same training**: each step sees the same 64 photos in the same order, and the losses of the first steps are compared with the slow script's. Otherwise there is no score.

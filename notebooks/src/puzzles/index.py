@@ -27,7 +27,7 @@ pk.puzzles()
 #
 # ## Mystery loops
 #
-# [Twelve scripts](mysteries.ipynb), each with one hidden cause of slowness. They are the last rows of the table.
+# [Twelve scripts](mysteries.ipynb), each with one hidden cause of slowness. The table above lists them last.
 #
 # ## The capstone
 #
