@@ -41,7 +41,7 @@ class ScriptPanel(Panel):
         self.plan = study.script_plan(self.launch, preset)
         self._edit: list[Content] = []
         self._compared: list[Content] = []
-        self._seen: list[Content] = []
+        self._seen: list[Section] = []
         self._result: Comparison | None = None
         self._controls = Controls(SETTABLE, lambda: self.status.say("press Run to measure"))
         command = self.launch.describe()
@@ -94,6 +94,7 @@ class ScriptPanel(Panel):
         self._show_runs(runs)
         shown = [figures.headline(runs), result.describe(), *study.sides(result, [study.losses(*runs)])]
         self._compared = [*map(Notice, sentences.notices(runs)), *shown]
+        self._seen = [section._replace(folded=True) for section in self._seen]
         self._require_stored()
 
     def _patch(self, job: Job) -> None:

@@ -98,7 +98,7 @@ def test_the_lines_of_the_course_have_names_in_the_chart_and_others_their_end(co
     passive = {"wait_policy": "passive"}
     assert steps.named(texts["00"], texts["02"], passive) == "02 a worker, sleeping threads"
     names = [steps.named(*pair, {}) for pair in itertools.pairwise(texts.values())]
-    assert names[1:4] == ["03 pinned memory", "04 batches of 64", "05 uint8 batches"]
+    assert names[1:4] == ["03 pinned memory", "04 batches of 64", "05 uint8 batches, photos decoded smaller"]
     assert names[4] == "06 channels_last, 16 bits, a core for the worker"
     assert steps.named(texts["02"], texts["02"], passive) == "02 sleeping threads"
     mine = texts["00"].replace("drop_last=True)", "drop_last=True, num_workers=2, prefetch_factor=8)")

@@ -8,6 +8,7 @@ import pytest
 from perfkit import notebook as pk
 from perfkit.additions.scripts import panel as panels
 from perfkit.errors import StoreError
+from perfkit.show.document import Section
 from perfkit.show.style import Figure
 from tests.unit.additions.referee.test_referee import comparison
 
@@ -61,6 +62,15 @@ def test_continue_adds_to_the_rounds_of_the_same_sides_until_they_decide(panel, 
     click(panel, "Run")
     assert compared.asked[-1].earlier is None
     assert compared.asked[-1].sides[1].changes == {"channels_last": True}
+
+
+def test_a_report_that_was_read_is_folded_below_the_comparison(panel, monkeypatch):
+    monkeypatch.setattr(panels, "compare", Compared(comparison(2.0)))
+    panel._seen = [Section("What watching it has shown", ["a line"])]
+    assert panel.sections() == [("What watching it has shown", ["a line"], False)]
+    panel.set(workers=2)
+    click(panel, "Run")
+    assert panel.sections()[-1] == ("What watching it has shown", ["a line"], True)
 
 
 def test_an_edit_after_which_the_losses_differ_is_shown_and_not_offered_as_a_file(panel, monkeypatch):
