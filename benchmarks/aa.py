@@ -28,7 +28,6 @@ from perfkit.process import zygote
 from perfkit.recipe import Value
 from perfkit.results import stats
 from perfkit.results.run import Run
-from perfkit.studies.sources import Progress, opened
 
 WORKER = {"workers": 1, "cpu_threads": 1, "wait_policy": "passive"}
 KINDS = {
@@ -85,7 +84,7 @@ def measured(sides: dict[str, dict[str, Value]], budget_s: float, precision: flo
     for known in list(zygote._zygotes.values()):
         known.close()
     plan = perfkit.plan("photos", "quick", ["baseline"], device="cpu")
-    with opened(plan, Progress()) as source:
+    with plan.open() as source:
         base = source.baseline()
         stages = [Stage(title, title, base.replace(**change)) for title, change in sides.items()]
         rule = dataclasses.replace(

@@ -30,7 +30,7 @@ from perfkit.recipe import Recipe, Value
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.results.schema import AGAIN
-from perfkit.studies.sources import Plan, Progress, Source, opened
+from perfkit.studies.sources import Plan, Source, Study
 
 ROOT = Path(__file__).parents[1]
 RECORDINGS = ROOT / "data" / "recordings"
@@ -132,7 +132,7 @@ def simulate(knobs: Sequence[Knob] = ARTICLE, only: Sequence[str] = ()) -> Climb
     """Predicts all combinations of the article's switches on its GPU, or `only` some, without their gains."""
     plan = perfkit.plan(device="sim:v100", host="article")
     predictions, found = dict[str, Any](), dict[str, Shown]()
-    with opened(plan, Progress(), "a look at its steps") as source:
+    with plan.open(study=Study.STEPS) as source:
         plain = _script(plan, source, Recipe())
         for key, sets in combinations(knobs):
             if only and key not in only:
@@ -248,7 +248,7 @@ def measure(
     groups = [others[at : at + group] for at in range(0, len(others), group)]
     part_s = 60 * minutes / len(groups)
     runs = list[Run]()
-    with opened(plan, Progress()) as source:
+    with plan.open() as source:
         for number, some in enumerate(groups, 1):
             rule = dataclasses.replace(plan.rule, budget_s=part_s, limit_s=part_s, cached=2)
             first, *more = source.measure([plain, *some], rule)

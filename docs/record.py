@@ -36,7 +36,7 @@ from perfkit.machine import cores
 from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.show import figures
-from perfkit.studies.sources import Plan, Progress, opened
+from perfkit.studies.sources import Plan, Progress, Study
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "data" / "recordings"
@@ -150,7 +150,7 @@ def lanes(folder: Path) -> list[str]:
 def _pictured(runs: list[Run], where: dict[str, str]) -> Lanes:
     run = runs[-1]
     plan = perfkit.plan(run.workload, run.preset, ["baseline"], options=run.options, **where)
-    with opened(plan, Progress(), panel.LOOK) as source:
+    with plan.open(study=Study.STEPS) as source:
         return panel.of_measured(runs, source)
 
 
@@ -174,7 +174,7 @@ def _card(asked: cards.Asked) -> cards.Recorded:
     _undisturbed([first, *runs])
     gains = {run.title: gain for run in runs if not run.is_again and (gain := run.speedup("baseline"))}
     best = max(gains, key=lambda name: gains[name].ratio)
-    with opened(plan, Progress(), panel.LOOK) as source:
+    with plan.open(study=Study.STEPS) as source:
         picture = panel.of_measured([first, next(run for run in runs if run.title == best)], source)
     origin = recordings.provenance().describe()
     if first.simulated:

@@ -10,7 +10,7 @@ from typing import Any
 from perfkit import machine
 from perfkit.recipe import Recipe
 from perfkit.studies import planning, staging
-from perfkit.studies.sources import Progress, Source, opened
+from perfkit.studies.sources import Progress, Source, Study
 
 
 @contextlib.contextmanager
@@ -19,20 +19,20 @@ def prepared(
     recipe: Recipe | str | None,
     where: Mapping[str, Any],
     progress: Progress | None = None,
-    study: str = "a look at its steps",
+    study: Study = Study.STEPS,
 ) -> Iterator[tuple[Source, Recipe]]:
     """A source that has loaded a workload, and a recipe that can act there.
 
     The recipe is one of switches, or the name of a stage, on top of the default ladder below it. None is the
     plain loop. `where`: preset, settings, device, options, seed, host, as for `perfkit.plan`. `study`: as for
-    `opened`.
+    `Plan.open`.
     """
     switches = recipe.to_dict() if isinstance(recipe, Recipe) else {}
     stage = recipe if isinstance(recipe, str) else "baseline"
     asked: dict[str, Any] = {**where, "settings": {**switches, **(where.get("settings") or {})}}
     seed = asked.pop("seed", 0)
     wanted = planning.plan(workload, stages=[stage], **asked).on(seed=seed).trying(below=True)
-    with opened(wanted, progress or Progress(), study) as source:
+    with wanted.open(progress, study) as source:
         yield source, staging.acting(source).recipe
 
 

@@ -10,6 +10,7 @@ from perfkit.cli.options import GateOptions, OutputOptions, Texts, TrainingOptio
 from perfkit.errors import InvalidValue
 from perfkit.results.comparison import Comparison
 from perfkit.studies import compare as comparing
+from perfkit.studies.sources import Study
 
 
 def compare(
@@ -37,7 +38,7 @@ def compare(
     with stored() as store:
         with progress() as follow:
             if gate.limit is not None:
-                plan.source(plan, follow).require("--fail-if-slower")
+                plan.source(follow).require(Study.GATE)
             known = comparing.earlier_comparison(a, b, plan, store) if more else None
             result = comparing.compare(a, b, plan, known, follow, store)
         output.deliver(f"{b.title} against {a.title}", [result.describe()], record(result))

@@ -110,7 +110,7 @@ class LadderPanel(Panel):
     def _planned(self, device: str | None, settings: Mapping[str, Any]) -> Plan:
         """The plan on a device. Raises a PerfkitError where there can be none."""
         plan = planning.plan(device=device, settings=settings, **self._asked)
-        plain = plan.source(plan, Progress()).baseline()
+        plain = plan.source().baseline()
         recipes = {title: plain.replace(**changes) for title, changes in (self.titles or {}).items()}
         return plan.trying(recipes=tuple(recipes.items()))
 

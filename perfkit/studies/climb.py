@@ -19,7 +19,7 @@ from perfkit.results.schema import Decision
 from perfkit.results.store import RunStore, keep
 from perfkit.show import units
 from perfkit.studies import staging
-from perfkit.studies.sources import Plan, Progress, Source, opened
+from perfkit.studies.sources import Plan, Progress, Source, Study
 
 END_SIDES = 3  # the baseline, everything kept, and the baseline again
 CACHED = 2  # slices on a cached batch: the time of a ladder goes into rounds
@@ -41,7 +41,7 @@ def climb(
     """
     progress = progress or Progress()
     runs: list[Run] = []
-    with opened(plan, progress, store=store) as source:
+    with plan.open(progress, store=store) as source:
         stored = source.stored()
         for measured in stored or _measured(source):
             run = with_earlier(measured, earlier)
@@ -272,4 +272,4 @@ def _losses(kept: Run, newest: Sequence[Run]) -> Iterator[str]:
 
 
 def _repeats(source: Source) -> bool:
-    return "A/A noise" not in source.refused and source.plan.rule.rounds >= stats.MIN_ROUNDS
+    return Study.NOISE not in source.refused and source.plan.rule.rounds >= stats.MIN_ROUNDS

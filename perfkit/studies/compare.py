@@ -17,7 +17,7 @@ from perfkit.results.run import Run, continued
 from perfkit.results.store import RunStore, keep
 from perfkit.rules import joined
 from perfkit.studies import staging
-from perfkit.studies.sources import Plan, Progress, Source, opened
+from perfkit.studies.sources import Plan, Progress, Source, Study
 
 
 class Candidate(NamedTuple):
@@ -55,7 +55,7 @@ def compare(
     progress = progress or Progress()
     rounds = max(stats.MIN_ROUNDS, plan.rule.rounds)
     rule = replace(plan.rule, rounds=rounds, limit_s=math.inf, cached=0)
-    with opened(replace(plan, rule=rule), progress, "a comparison", store) as source:
+    with replace(plan, rule=rule).open(progress, Study.COMPARISON, store) as source:
         pair = source.measure(stages_of(a, b, source), rule)
         if not all(run.status == "ok" for run in pair):
             raise _failure(pair, store)

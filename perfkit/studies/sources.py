@@ -9,6 +9,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any, ClassVar, Self
 
 from perfkit.errors import InvalidValue
@@ -20,6 +21,20 @@ from perfkit.results.stats import Spread
 from perfkit.results.store import RunStore
 from perfkit.rules import Target
 from perfkit.worker.messages import Description
+
+
+class Study(StrEnum):
+    """What runs are asked for, in the words of an error; a source may refuse some of it."""
+
+    LADDER = "a ladder"
+    COMPARISON = "a comparison"
+    GATE = "--fail-if-slower"
+    NOISE = "A/A noise"
+    PARITY = "parity"
+    TUNING = "tuning"
+    STEPS = "a look at its steps"
+    KERNELS = "a look at kernels"
+    SYNCS = "a look at syncs"
 
 
 @dataclass(frozen=True)
@@ -139,10 +154,33 @@ class Plan:
     subject: Subject
     ladder: Ladder
     rule: StopRule
-    source: Callable[["Plan", Progress], "Source"]
+    make_source: Callable[["Plan", Progress], "Source"]
     timeout_s: float | None = None  # of the start of a stage, and of each of its slices
     recorded: str = ""
     """The name of the recording that is played; the subject's device is then the recorded one."""
+
+    def source(self, progress: Progress | None = None) -> "Source":
+        """Where its runs come from, not entered."""
+        return self.make_source(self, progress or Progress())
+
+    @contextlib.contextmanager
+    def open(
+        self, progress: Progress | None = None, study: Study = Study.LADDER, store: RunStore | None = None
+    ) -> Iterator["Source"]:
+        """Its source, alone and entered; it must allow the study (`Source.require`).
+
+        A/A noise is read from the `store`, and kept there.
+        If a person presses Ctrl-C, it is raised after every process has ended.
+        """
+        source = self.source(progress)
+        source.store = store
+        source.require(study)
+        with source.alone(), source:
+            try:
+                yield source
+            finally:
+                if isinstance(source.stopped, KeyboardInterrupt):
+                    raise source.stopped
 
     def on(self, **subject: Any) -> Self:
         return replace(self, subject=replace(self.subject, **subject))
@@ -162,8 +200,8 @@ class Plan:
 class Source:
     """Where runs come from. Entering it loads the workload; leaving it ends every process."""
 
-    refused: ClassVar[Mapping[str, str]] = {}
-    """Studies that would claim more than these runs can, with the reason: `A/A noise`, `tuning` …"""
+    refused: ClassVar[Mapping[Study, str]] = {}
+    """Studies that would claim more than these runs can, with the reason."""
     is_costly: ClassVar[bool] = False  # whether each further stage that is measured takes more time
     description: Description  # what the workload and the device report; known once the source is entered
     store: RunStore | None = None  # where the A/A noise of the device is kept; None: nowhere
@@ -230,28 +268,8 @@ class Source:
         """
         raise NotImplementedError
 
-    def require(self, study: str) -> None:
+    def require(self, study: Study) -> None:
         """Refuses a study that would claim more than these runs can, with an `InvalidValue`."""
         if study in self.refused:
             what = f"{study} is refused on {self.plan.subject.device}: {self.refused[study]}"
             raise InvalidValue(what, "Use --device cpu or a real GPU")
-
-
-@contextlib.contextmanager
-def opened(
-    plan: Plan, progress: Progress, study: str = "", store: RunStore | None = None
-) -> Iterator[Source]:
-    """A plan's source, alone and entered; it must allow the study (`Source.require`), empty for the ladder.
-
-    A/A noise is read from the `store`, and kept there.
-    If a person presses Ctrl-C, it is raised after every process has ended.
-    """
-    source = plan.source(plan, progress)
-    source.store = store
-    source.require(study)
-    with source.alone(), source:
-        try:
-            yield source
-        finally:
-            if isinstance(source.stopped, KeyboardInterrupt):
-                raise source.stopped

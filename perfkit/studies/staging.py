@@ -14,7 +14,7 @@ from perfkit.recipe import Recipe, Value, switches
 from perfkit.results.run import Run
 from perfkit.results.schema import AGAIN
 from perfkit.rules import Target, applicable, joined
-from perfkit.studies.sources import Plan, Progress, Source
+from perfkit.studies.sources import Plan, Source
 from perfkit.worker.messages import Description, DeviceFacts
 
 
@@ -79,7 +79,7 @@ def described(plan: Plan, load: bool = False) -> Source:
     A child loads the workload, so that this process stays clean; nothing is trained, so no lock is taken. If
     not `load`, they will probably report what the workload's class declares.
     """
-    source = plan.source(plan, Progress())
+    source = plan.source()
     if load:
         with source:
             return source

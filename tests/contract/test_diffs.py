@@ -7,7 +7,6 @@ from perfkit import export
 from perfkit.ladder.catalogue import LADDER, OPTIMIZATIONS
 from perfkit.studies import planning, staging
 from perfkit.studies.climb import climb
-from perfkit.studies.sources import Progress
 from perfkit.worker.messages import Description, DeviceFacts
 from perfkit.workloads.cifar_resnet18 import CifarResNet18
 from tests.unit.studies import fakes
@@ -44,7 +43,7 @@ def plan(device, stages=None, below=True):
 
 
 def described(wanted):
-    source = wanted.source(wanted, Progress())
+    source = wanted.source()
     source.description = DESCRIPTION
     return source
 

@@ -4,7 +4,7 @@ from perfkit.results.comparison import Comparison
 from perfkit.results.rounds import aa_pairs
 from perfkit.results.store import RunStore
 from perfkit.studies.compare import Candidate, compare
-from perfkit.studies.sources import Plan, Progress
+from perfkit.studies.sources import Plan, Progress, Study
 
 
 def measure_noise(
@@ -16,8 +16,7 @@ def measure_noise(
     budget is always spent: if it ended as soon as the rounds happen to lie close together, their scatter
     would be attributed to the processes. Stopped by a person, it keeps what was measured until then.
     """
-    progress = progress or Progress()
-    plan.source(plan, progress).require("A/A noise")
+    plan.source(progress).require(Study.NOISE)
     same = Candidate("A"), Candidate("A again")
     result = compare(*same, plan.until(budget_s, precision=0.0), progress=progress, store=store)
     store.add_noise(plan.subject.device, "default", False, aa_pairs(result.pairing))

@@ -10,6 +10,7 @@ from perfkit.recipe import Recipe
 from perfkit.show import style, units
 from perfkit.show.document import Cell, Col, Content, Notice, Table, tabulate
 from perfkit.show.style import Figure, Look, Row
+from perfkit.studies.sources import Study
 
 _KINDS = (
     Look("weights", style.BLUE),
@@ -61,7 +62,7 @@ def _sizes(report: MemoryReport) -> dict[str, int | None]:
 
 def kernels(workload: str | None = None, recipe: Recipe | str | None = None, **where: Any) -> KernelReport:
     """What the device can do, by shape, and how much of it a training uses; arguments as for `prepared`."""
-    with prepared(workload, recipe, where, study="a look at kernels") as (source, used):
+    with prepared(workload, recipe, where, study=Study.KERNELS) as (source, used):
         report: KernelReport = source.look(used, KERNELS)
         return report
 

@@ -18,12 +18,11 @@ from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.show import sentences
 from perfkit.show.style import Figure
-from perfkit.studies.sources import Plan, Progress, Source, opened
+from perfkit.studies.sources import Plan, Progress, Source, Study
 
 STEPS, FIRST = 36, 10
 """Steps that are profiled, and the first of the two that are shown: what runs in them was launched, and what
 workers load in them is taken, within the recording."""
-LOOK = "a look at its steps"
 NOT_COMPARED = "not compared"
 Given = Mapping[str, Any]  # a title for each side, and its switches, a trace, or its rows of bars
 RECORDED = "recordings/lanes"
@@ -41,7 +40,7 @@ def of_runs(runs: Sequence[Run], plan: Plan, progress: Progress | None = None) -
     with contextlib.suppress(OSError, ValueError, RecursionError):  # none, damaged, or of another version
         picture = _read(file)
     if picture is None and progress and not plan.recorded and all(map(_has_steps, runs)):
-        with opened(plan.trying(recipes=(), stages=()), progress, LOOK) as source:
+        with plan.trying(recipes=(), stages=()).open(progress, Study.STEPS) as source:
             picture = of_measured(runs, source)
         file.parent.mkdir(parents=True, exist_ok=True)
         machine.write_atomically(file, msgspec.json.encode(picture))

@@ -20,7 +20,7 @@ def parity(
     plan = training.plan()
     side = candidate(what, plan)
     with progress() as follow:
-        recipe = plan.source(plan, follow).baseline().replace(**side.changes)
+        recipe = plan.source(follow).baseline().replace(**side.changes)
         result = study.parity(plan, side.title, recipe, steps, progress=follow)
     output.deliver(f"parity of {side.title}", tables.parity(result), result)
     if not result.ok:

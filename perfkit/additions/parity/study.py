@@ -6,14 +6,14 @@ from perfkit.recipe import Recipe
 from perfkit.results.parity import Check, Parity
 from perfkit.rules import applicable, joined
 from perfkit.studies.here import ThisMachine
-from perfkit.studies.sources import Plan, Progress, opened
+from perfkit.studies.sources import Plan, Progress, Study
 
 
 def parity(
     plan: Plan, title: str, recipe: Recipe, steps: int = 4, progress: Progress | None = None
 ) -> Parity:
     """Trains a recipe and the plain program, some steps of each, from one seed on the same batches."""
-    with opened(plan, progress or Progress(), "parity") as source:
+    with plan.open(progress, Study.PARITY) as source:
         assert isinstance(source, ThisMachine), "others refuse it"
         recipe, refused = applicable(recipe, source.target)
         if refused:

@@ -12,7 +12,7 @@ from perfkit.results import recordings
 from perfkit.results.run import Run
 from perfkit.results.schema import AGAIN
 from perfkit.rules import Target
-from perfkit.studies.sources import Ladder, Plan, Request, Source, Subject
+from perfkit.studies.sources import Ladder, Plan, Request, Source, Study, Subject
 from perfkit.worker.messages import Description, DeviceFacts
 
 _AS_IT_IS = "a recording is played with the stages and switches that it was recorded with"
@@ -61,9 +61,9 @@ class RecordedSource(Source):
         device = self.plan.subject.device.split(":")[0]
         return Target(device, own=allowed(last.recipe), refuses=lambda name, recipe: _AS_IT_IS)
 
-    def require(self, study: str) -> None:
-        """Refuses every study."""
-        if study:
+    def require(self, study: Study) -> None:
+        """Refuses every study but the ladder, which is played."""
+        if study is not Study.LADDER:
             what = f"'{self.plan.recorded}' is a recording. It can be shown, but not measured"
             remedy = "perfkit run, perfkit show and the panels play it; for this, choose a different device"
             raise InvalidValue(what, remedy)

@@ -25,7 +25,7 @@ from perfkit.results.stats import OF_SCRIPTS
 from perfkit.studies import record
 from perfkit.studies.compare import Candidate, stages_of
 from perfkit.studies.sides import Side
-from perfkit.studies.sources import Progress, opened
+from perfkit.studies.sources import Progress, Study
 from perfkit.worker.messages import Trained
 
 
@@ -128,7 +128,7 @@ def compare_whole(match: Match, progress: Progress) -> Comparison:
     Each is run once, so the interval is how far equal processes of scripts usually differ.
     """
     plan = replace(match.plan, rule=replace(match.plan.rule, warmup_s=0.0))
-    with opened(plan, progress, "a comparison") as source:
+    with plan.open(progress, Study.COMPARISON) as source:
         assert isinstance(source, ScriptSource)
         stages = stages_of(match.a, match.b, source)
         runs = [record.begun("whole", stage, source.plan, source.description) for stage in stages]

@@ -269,4 +269,4 @@ def script_plan(
     checked = plan(None, catalogue.preset(preset).size.name, ["baseline"]).on(seed=seed)
     rule = replace(checked.rule, loss_steps=max(LOSSES, checked.rule.loss_steps))
     started = functools.partial(source, launch=launch, **more)
-    return replace(checked.on(workload=launch.name), rule=rule, source=started)
+    return replace(checked.on(workload=launch.name), rule=rule, make_source=started)

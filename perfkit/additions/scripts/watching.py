@@ -27,7 +27,7 @@ from perfkit.results.stats import CLEAN
 from perfkit.show import units
 from perfkit.show.document import Content
 from perfkit.studies import staging
-from perfkit.studies.sources import Progress, opened
+from perfkit.studies.sources import Progress
 from perfkit.worker.messages import Peak
 
 BUDGET_S = 60.0  # seconds for watching once the script trains
@@ -83,7 +83,7 @@ def watch(
     was looked at. `tries`: the two best suggestions are measured too, for about 30 s each.
     """
     progress = progress or Progress()
-    with opened(script_plan(launch), progress) as source:
+    with script_plan(launch).open(progress) as source:
         assert isinstance(source, ScriptSource)
         with progress.part(0, 1 + tries):
             result = _Watching(source, budget_s, progress).ask(after, whole)

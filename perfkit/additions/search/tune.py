@@ -26,7 +26,7 @@ from perfkit.rules import Target, applicable
 from perfkit.show import sentences, units
 from perfkit.show.document import Bullets, Col, Content, tabulate
 from perfkit.studies import staging
-from perfkit.studies.sources import Plan, Progress, Source, opened
+from perfkit.studies.sources import Plan, Progress, Source, Study
 
 SPACE: dict[str, list[Value]] = registry.toml(__package__, "space")
 """The default space; values that cannot act here are left out. No batch size: it changes the training."""
@@ -87,7 +87,7 @@ def tune(
     """
     progress = progress or Progress()
     began = time.monotonic()
-    with opened(plan, progress, "tuning", store) as source:
+    with plan.open(progress, Study.TUNING, store) as source:
         search = _Search(plan, source, memory_cap_bytes, budget_s)
         try:
             left = search.run(space or SPACE)

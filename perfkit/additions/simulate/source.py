@@ -26,7 +26,7 @@ from perfkit.results.run import Run
 from perfkit.results.schema import Raw
 from perfkit.rules import Target
 from perfkit.studies.record import begun, ended
-from perfkit.studies.sources import Ladder, Plan, Request, Source, Subject
+from perfkit.studies.sources import Ladder, Plan, Request, Source, Study, Subject
 
 _ON_THE_HOST = ("workers", "prefetch_factor", "cpu_threads", "wait_policy", "allocator")
 """Switches that no plan of a step depends on."""
@@ -38,7 +38,9 @@ _RECORDING = "perfkit.additions.simulate.recording"
 class SimulatedSource(Source):
     """A GPU of a data sheet beside a virtual host."""
 
-    refused: ClassVar[Mapping[str, str]] = registry.toml(__package__, "refused")
+    refused: ClassVar[Mapping[Study, str]] = {
+        Study(name): why for name, why in registry.toml(__package__, "refused").items()
+    }
 
     @classmethod
     def menu(cls) -> dict[str, str]:

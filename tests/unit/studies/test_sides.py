@@ -16,7 +16,7 @@ from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.results.schema import Mechanism
 from perfkit.results.store import RunStore
-from perfkit.studies.sources import Progress, opened
+from perfkit.studies.sources import Progress
 from perfkit.studies.staging import again, described
 from tests.unit.studies.fakes import out_of_memory
 
@@ -29,7 +29,7 @@ THREE = [stage(8), stage(16), stage(32)]
 
 
 def measure(where, stages, rounds=3, **rule):
-    with opened(where, Progress()) as source:
+    with where.open() as source:
         return source.measure(stages, replace(where.rule, rounds=rounds, **rule))
 
 
@@ -140,7 +140,7 @@ def test_a_store_that_cannot_be_read_costs_no_rounds(machine, where, monkeypatch
         raise StoreError("the store cannot be read", "repair it")
 
     monkeypatch.setattr(RunStore, "spread", fail)
-    with pytest.raises(StoreError), opened(where, Progress(), store=RunStore()) as source:
+    with pytest.raises(StoreError), where.open(store=RunStore()) as source:
         source.measure([stage(8), stage(16)], where.rule)
     assert machine.slices() == [], "it is told before anything is measured"
 
@@ -159,7 +159,7 @@ def test_without_a_budget_there_are_so_many_rounds_and_no_verdict_below_five(mac
 
 def test_the_baseline_in_another_process_is_this_machine_s_noise(machine, where):
     machine.rate_of = lambda child: 1.03 if child.number % 2 else 1.0
-    with opened(where, Progress(), store=RunStore()) as source:
+    with where.open(store=RunStore()) as source:
         *_, row = source.measure([stage(8), again(stage(8))], replace(where.rule, rounds=5))
     assert row.is_again
     assert [pairing.role for pairing in row.pairings] == ["baseline"]
@@ -206,7 +206,7 @@ def test_nothing_is_compared_with_a_baseline_that_failed_nor_is_it_this_machine_
         RunFailed("killed") if asked == "peak" and machine.batch_of(child) == 8 else None
     )
     plain, other = stage(8), replace(again(stage(64)), title="the same, in a process that is not killed")
-    with opened(where, Progress(), store=RunStore()) as source:
+    with where.open(store=RunStore()) as source:
         runs = source.measure([plain, stage(16), stage(32), other], replace(where.rule, rounds=5))
     assert [run.status for run in runs] == ["failed", "ok", "ok", "ok"]
     roles = [[pairing.role for pairing in run.pairings] for run in runs]
@@ -382,9 +382,9 @@ def test_a_second_study_waits_for_the_device_says_so_and_can_give_up(machine, wh
         said.append(update.phase)
         stop.set()
 
-    with opened(where, Progress()):
+    with where.open():
         assert described(where, load=True).description.offers, "describing it disturbs nobody"
-        with pytest.raises(Cancelled), opened(where, Progress(follow, stop)):
+        with pytest.raises(Cancelled), where.open(Progress(follow, stop)):
             pytest.fail("both have the device")
     (waiting,) = said
     assert waiting.startswith("waiting: ") and waiting.endswith(f"(process {os.getpid()}) uses the cores")
@@ -392,7 +392,7 @@ def test_a_second_study_waits_for_the_device_says_so_and_can_give_up(machine, wh
 
 def test_it_says_how_long_it_takes_at_most(machine, where):
     said = []
-    with opened(where, Progress(lambda update: said.append(update.left_s))) as source:
+    with where.open(Progress(lambda update: said.append(update.left_s))) as source:
         source.progress.later_s = 100.0
         source.measure(
             [stage(8), stage(16)], replace(where.rule, rounds=5, budget_s=50, precision=0.001, part=0.0)
@@ -422,7 +422,7 @@ def test_a_person_who_stops_it_keeps_the_rounds_until_then(machine, where):
         return 0.0
 
     machine.taken = taken
-    with opened(where, Progress(cancelled=stop)) as source:
+    with where.open(Progress(cancelled=stop)) as source:
         runs = source.measure([stage(8), stage(16)], replace(where.rule, rounds=50))
     assert isinstance(source.stopped, Cancelled)
     assert [len(run.raw.block_samples_per_s) for run in runs] == [6, 6]

@@ -28,7 +28,7 @@ from perfkit.results import recordings
 from perfkit.results.stats import Ratio
 from perfkit.show import style
 from perfkit.studies import planning
-from perfkit.studies.sources import Progress
+from perfkit.studies.sources import Plan, Progress
 
 TRACES = Path(__file__).parents[4] / "data" / "recordings" / "traces"
 
@@ -307,7 +307,7 @@ def test_runs_of_a_recording_have_its_picture_and_others_are_measured_once(monke
 
     monkeypatch.setattr(panel, "_looked", looked)
     source = types.SimpleNamespace(progress=Progress())
-    monkeypatch.setattr(panel, "opened", lambda plan, progress, study: contextlib.nullcontext(source))
+    monkeypatch.setattr(Plan, "open", lambda plan, progress, study: contextlib.nullcontext(source))
     for _ in range(2):
         assert "before: data loading: 10 ms" in panel.of_runs(mine, here, Progress()).alt
     assert [recipe.pin_memory for recipe in asked] == [False, True]

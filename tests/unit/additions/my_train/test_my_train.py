@@ -26,7 +26,7 @@ def compared(tmp_path, data_dir, monkeypatch):
 
     def compare(a, b, plan, progress):
         asked.budget_s = plan.rule.budget_s
-        sources = plan.source.keywords
+        sources = plan.make_source.keywords
         texts = [
             dict(launch.replaced)[asked.file.resolve()].decode()
             for launch in (sources["launch"], sources["more"][panel._EDITED])

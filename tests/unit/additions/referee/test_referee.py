@@ -257,7 +257,7 @@ def test_a_patch_is_verified_by_a_verdict_only(case, said, tmp_path, monkeypatch
     (tmp_path / "train.py").touch()
 
     def compare(a, b, plan, *_, **__):
-        plan.source.keywords["observed"].update(a=PLAIN, b=PLAIN)
+        plan.make_source.keywords["observed"].update(a=PLAIN, b=PLAIN)
         return comparison(**case)
 
     monkeypatch.setattr(edits, "compare", compare)

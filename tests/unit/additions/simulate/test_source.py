@@ -15,7 +15,7 @@ from perfkit.recipe import Recipe
 from perfkit.rules import why_not
 from perfkit.studies import staging
 from perfkit.studies.planning import plan
-from perfkit.studies.sources import Progress
+from perfkit.studies.sources import Study
 from tests.unit.additions.simulate.plans import prediction
 
 
@@ -23,7 +23,7 @@ def computed(device, workload, *changes):
     """The runs of stages with these switches."""
     recipes = [Recipe(batch_size=32).replace(**switches) for switches in changes]
     planned = plan(workload, device=device)
-    with planned.source(planned, Progress()) as opened:
+    with planned.source() as opened:
         titled = [(str(number), recipe) for number, recipe in enumerate(recipes)]
         return opened.measure(staging.recipe_stages(titled, opened.target), planned.rule)
 
@@ -45,7 +45,7 @@ def test_what_cannot_be_computed_is_a_run_with_the_reason(no_orphans):
 def test_what_needs_numbers_and_a_switch_without_published_figures_are_refused_with_the_reason():
     source = staging.described(plan(device="sim:rtx3090"))
     with pytest.raises(InvalidValue, match="no numbers"):
-        source.require("parity")
+        source.require(Study.PARITY)
     compiled = Recipe(compile=True, compile_mode="max-autotune")
     assert "no published figures" in why_not("compile_mode", compiled, source.target)
     assert "not simulated in bfloat16" in why_not("amp", Recipe(amp="bf16"), source.target)
