@@ -170,7 +170,7 @@ def progress(tell: "Callable[[Update], None]" = lambda update: None) -> "Iterato
         def show(now: "Update") -> None:
             bar.update(task, completed=now.fraction, description=escape(now.describe()))
             tell(now)
-            if bar.disable and now.phase.startswith("waiting: ") and now.phase not in waits:
+            if bar.disable and now.is_waiting and now.phase not in waits:
                 waits.add(now.phase)
                 typer.echo(now.phase, err=True)
 

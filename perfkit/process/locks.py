@@ -19,12 +19,11 @@ EVERYTHING = "the cores and all GPUs"  # locked by a training whose device is kn
 
 @contextlib.contextmanager
 def device_lock(
-    device: str, cancelled: threading.Event | None = None, tell: Callable[[str], None] = lambda phase: None
+    device: str, cancelled: threading.Event | None = None, tell: Callable[[str], None] = lambda who: None
 ) -> Iterator[None]:
     """Waits until no other measurement uses a device, as torch names it, or `EVERYTHING`, and holds it.
 
-    `tell` hears for whom it waits, again and again; raises `Cancelled` once `cancelled` is set. The variable
-    PERFKIT_LOCKS names another folder for the locks.
+    `tell` hears again and again who uses what; raises `Cancelled` once `cancelled` is set.
     """
     folder = lock_folder()
     folder.mkdir(parents=True, exist_ok=True)
@@ -38,7 +37,7 @@ def device_lock(
                 except filelock.Timeout:
                     check_cancelled(cancelled)
                     used = "the cores" if name == "cores" else "the GPU"
-                    tell(f"waiting: {_command_in(holder)} uses {used}")
+                    tell(f"{_command_in(holder)} uses {used}")
             stack.callback(lock.release)
             with contextlib.suppress(OSError):  # only those who wait read it, and can do without
                 holder.write_text(_own_command(), encoding="utf-8")

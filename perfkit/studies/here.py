@@ -56,7 +56,7 @@ class ThisMachine(Source):
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
         device = EVERYTHING if self.uses_any_device else self.plan.subject.device
-        return device_lock(device, self.progress.cancelled, self.progress.phase)
+        return device_lock(device, self.progress.cancelled, self.progress.wait)
 
     def __enter__(self) -> Self:
         with self._exit:

@@ -46,10 +46,11 @@ class Update:
     fraction: float  # part of the whole study that is done (0 to 1)
     run: Run | None = None  # the run that has just ended, whatever its status
     left_s: float | None = None  # how long it takes at most from now; None where that is not known
+    is_waiting: bool = False  # for another measurement to end
 
     def describe(self) -> str:
         """One line for people; before the first stage there is only the phase."""
-        text = f"{self.stage}: {self.phase}".removeprefix(": ")
+        text = f"{self.stage}: {self.phase}" if self.stage else self.phase
         if self.left_s is None:
             return text
         minutes, seconds = divmod(round(self.left_s), 60)
@@ -97,6 +98,10 @@ class Progress:
 
     def phase(self, phase: str) -> None:
         self.tell(Update(self._title, phase, self._done, left_s=self._left_s))
+
+    def wait(self, who: str) -> None:
+        """Another measurement uses the device: nothing begins before it ends."""
+        self.tell(Update(self._title, f"waiting: {who}", self._done, is_waiting=True))
 
     def share(self, phase: str, fraction: float) -> None:
         self.reach(fraction)

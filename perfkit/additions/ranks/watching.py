@@ -89,7 +89,7 @@ def alone(launch: RankedLaunch, progress: Progress) -> contextlib.AbstractContex
     """Waits until nothing else is measured here; launches of several nodes would wait for each other."""
     if launch.names_nodes:
         return contextlib.nullcontext()
-    return device_lock(EVERYTHING, progress.cancelled, progress.phase)
+    return device_lock(EVERYTHING, progress.cancelled, progress.wait)
 
 
 def watch(

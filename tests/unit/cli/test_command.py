@@ -86,8 +86,9 @@ def test_options_are_read_as_json_or_as_text():
 
 def test_without_a_terminal_waiting_is_told_once(capsys):
     with options.progress() as follow:
-        for phase in ("waiting: another run uses cpu", "waiting: another run uses cpu", "measuring"):
-            follow.phase(phase)
+        follow.wait("another run uses cpu")
+        follow.wait("another run uses cpu")
+        follow.phase("measuring")
     assert capsys.readouterr().err == "waiting: another run uses cpu\n"
 
 

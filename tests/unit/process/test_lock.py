@@ -62,10 +62,10 @@ def told_while_waiting():
 def test_whoever_waits_is_told_for_whom(monkeypatch, tmp_path, command, who):
     monkeypatch.setenv("PERFKIT_LOCKS", str(tmp_path))
     monkeypatch.setattr(sys, "argv", command)
-    assert told_while_waiting() == [f"waiting: {who.format(os.getpid())} uses the cores"]
+    assert told_while_waiting() == [f"{who.format(os.getpid())} uses the cores"]
 
 
 def test_a_run_that_does_not_say_who_it_is_is_waited_for_all_the_same(monkeypatch, tmp_path):
     monkeypatch.setenv("PERFKIT_LOCKS", str(tmp_path))
     (tmp_path / "cores.holder").mkdir()
-    assert told_while_waiting() == ["waiting: another run uses the cores"]
+    assert told_while_waiting() == ["another run uses the cores"]

@@ -379,7 +379,7 @@ def test_a_second_study_waits_for_the_device_says_so_and_can_give_up(machine, wh
     stop, said = threading.Event(), []
 
     def follow(update):
-        said.append(update.phase)
+        said.append(update)
         stop.set()
 
     with where.open():
@@ -387,7 +387,8 @@ def test_a_second_study_waits_for_the_device_says_so_and_can_give_up(machine, wh
         with pytest.raises(Cancelled), where.open(Progress(follow, stop)):
             pytest.fail("both have the device")
     (waiting,) = said
-    assert waiting.startswith("waiting: ") and waiting.endswith(f"(process {os.getpid()}) uses the cores")
+    assert waiting.is_waiting and waiting.phase.startswith("waiting: ")
+    assert waiting.phase.endswith(f"(process {os.getpid()}) uses the cores")
 
 
 def test_it_says_how_long_it_takes_at_most(machine, where):
