@@ -10,10 +10,11 @@ from pathlib import Path
 import filelock
 
 from perfkit import machine
-from perfkit.errors import Cancelled
+from perfkit.errors import Cancelled, PerfkitError, explain
 from perfkit.machine import gpus
 
 POLL_S = 0.1
+_OTHER_FOLDER = "Set PERFKIT_LOCKS to a folder in which you may write"
 EVERYTHING = "the cores and all GPUs"  # locked by a training whose device is known only while it runs
 
 
@@ -23,21 +24,18 @@ def device_lock(
 ) -> Iterator[None]:
     """Waits until no other measurement uses a device, as torch names it, or `EVERYTHING`, and holds it.
 
-    `tell` hears again and again who uses what; raises `Cancelled` once `cancelled` is set.
+    `tell` hears again and again who uses what; raises `Cancelled` once `cancelled` is set, and a
+    `PerfkitError` where the folder of the locks cannot be used.
     """
-    folder = lock_folder()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _own_folder()
     with contextlib.ExitStack() as stack:
         for name in lock_names(device):
             lock = filelock.FileLock(folder / f"{name}.lock")
             holder = folder / f"{name}.holder"
-            while not lock.is_locked:
-                try:
-                    lock.acquire(timeout=POLL_S)
-                except filelock.Timeout:
-                    check_cancelled(cancelled)
-                    used = "the cores" if name == "cores" else "the GPU"
-                    tell(f"{_command_in(holder)} uses {used}")
+            used = "the cores" if name == "cores" else "the GPU"
+            while not _acquired(lock):
+                check_cancelled(cancelled)
+                tell(f"{_command_in(holder)} uses {used}")
             stack.callback(lock.release)
             with contextlib.suppress(OSError):  # only those who wait read it, and can do without
                 holder.write_text(_own_command(), encoding="utf-8")
@@ -45,8 +43,40 @@ def device_lock(
 
 
 def lock_folder() -> Path:
-    """One folder for all notebooks, checkouts and shells of a user, whatever TMPDIR is in each."""
+    """One folder for all notebooks, checkouts and shells of a user, whatever TMPDIR is in each.
+
+    The variable PERFKIT_LOCKS names another one, which several users may share.
+    """
     return Path(os.environ.get("PERFKIT_LOCKS") or f"/tmp/perfkit-locks-{os.getuid()}")
+
+
+def _own_folder() -> Path:
+    """The folder of the locks, made if it is missing. Anybody may make one of its name in /tmp before."""
+    folder = lock_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        owner = folder.lstat().st_uid
+    except OSError as problem:
+        raise _unusable(problem) from problem
+    if owner != os.getuid() and not os.environ.get("PERFKIT_LOCKS"):
+        raise PerfkitError(f"the folder of perfkit's locks, {folder}, belongs to another user", _OTHER_FOLDER)
+    return folder
+
+
+def _acquired(lock: filelock.BaseFileLock) -> bool:
+    """Whether a lock is held now, after a short wait for it."""
+    try:
+        lock.acquire(timeout=POLL_S)
+    except filelock.Timeout:
+        return False
+    except OSError as problem:
+        raise _unusable(problem) from problem
+    return True
+
+
+def _unusable(problem: OSError) -> PerfkitError:
+    what, _ = explain(problem, lock_folder())
+    return PerfkitError(f"perfkit's locks cannot be used: {what}", _OTHER_FOLDER)
 
 
 def _own_command() -> str:

@@ -7,8 +7,9 @@ import threading
 import pytest
 
 from perfkit import machine
-from perfkit.errors import Cancelled
+from perfkit.errors import Cancelled, PerfkitError
 from perfkit.machine import gpus
+from perfkit.process import locks
 from perfkit.process.locks import EVERYTHING, device_lock, lock_folder, lock_names
 
 
@@ -69,3 +70,34 @@ def test_a_run_that_does_not_say_who_it_is_is_waited_for_all_the_same(monkeypatc
     monkeypatch.setenv("PERFKIT_LOCKS", str(tmp_path))
     (tmp_path / "cores.holder").mkdir()
     assert told_while_waiting() == ["another run uses the cores"]
+
+
+def test_a_folder_that_another_user_has_made_is_one_error_with_a_remedy(monkeypatch, tmp_path):
+    monkeypatch.delenv("PERFKIT_LOCKS")
+    monkeypatch.setattr(locks, "lock_folder", lambda: tmp_path)
+    with device_lock("cpu"):
+        pass
+    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(PerfkitError, match="belongs to another user. Set PERFKIT_LOCKS"), device_lock("cpu"):
+        pytest.fail("whoever owns the folder could have any file written")
+    monkeypatch.setenv("PERFKIT_LOCKS", str(tmp_path))
+    with device_lock("cpu"):
+        pass
+
+
+def test_locks_that_cannot_be_written_are_one_error_with_a_remedy(monkeypatch, tmp_path):
+    monkeypatch.setenv("PERFKIT_LOCKS", str(tmp_path))
+
+    def denied(lock, timeout):
+        raise PermissionError(13, "Permission denied", "cores.lock")
+
+    monkeypatch.setattr(locks.filelock.FileLock, "acquire", denied)
+    with (
+        pytest.raises(PerfkitError, match=r"cores.lock: Permission denied. Set PERFKIT_LOCKS"),
+        device_lock("cpu"),
+    ):
+        pytest.fail("nothing is locked")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PERFKIT_LOCKS", str(tmp_path / "file"))
+    with pytest.raises(PerfkitError, match="File exists"), device_lock("cpu"):
+        pytest.fail("nothing is locked")
