@@ -52,5 +52,4 @@ def _show_stored(store: RunStore, name: str | None, output: OutputOptions) -> No
 def show_session(runs: list[Run], output: OutputOptions, also: Path | None = None) -> None:
     """A session as its report; the scripts are part of a page only."""
     scripts = staging.scripts(runs) if output.html_file else None
-    title = runs[0].workload.rpartition(":")[2]
-    output.deliver(title, tables.report(runs, scripts), document(runs), also)
+    output.deliver(runs[0].workload_name, tables.report(runs, scripts), document(runs), also)

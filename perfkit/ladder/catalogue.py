@@ -8,7 +8,7 @@ import math
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, get_args
 
@@ -220,7 +220,7 @@ class Stage:
     title: str
     recipe: Recipe
     reason: str = ""  # why it cannot be measured on this machine; empty where it can
-    not_applied: Mapping[str, str] | None = None
+    not_applied: Mapping[str, str] = field(default_factory=dict)
     """Switches of this stage that cannot act here, with the reason, where others of it can."""
 
 

@@ -16,7 +16,6 @@ LIBRARIES = tuple(
 )
 PROGRAM = {str(PACKAGE / f"{name}.py") for name in ("train", "program")}
 """The files of which the training program consists."""
-OUT_OF_MEMORY = "out of memory"
 _TABLES = registry.toml("perfkit.process", "failures")
 KNOWN, SIGNALS = _TABLES["known"], _TABLES["signals"]
 
@@ -43,7 +42,7 @@ def explain(problem: BaseException) -> RunFailed:
     what = f"{gist}{_place(problem, text)}"
     for known in KNOWN:
         if re.search(known["reads"], f"{type(problem).__module__}.{name}: {text}", re.DOTALL):
-            failed = OutOfMemory if known["kind"] == OUT_OF_MEMORY else RunFailed
+            failed = OutOfMemory if known.get("is_out_of_memory") else RunFailed
             return failed(f"{known['kind']}: {what}", known["remedy"])
     return TrainingRaised(f"the training raised {name}: {what}", "Fix the error at that line")
 

@@ -29,15 +29,20 @@ class Parity(msgspec.Struct, frozen=True):
     def ok(self) -> bool:
         return all(check.ok for check in self.checks)
 
-    def describe(self) -> str:
+    @property
+    def outcome(self) -> str:
+        """The verdict in words, with what failed."""
         failed = [f"{check.name}: {check.evidence}" for check in self.checks if not check.ok]
         if failed:
-            return f"{self.title}: NOT the same training: {'; '.join(failed)}"
+            return f"NOT the same training: {'; '.join(failed)}"
         same = "bit for bit the same" if self.exactness == "bitwise" else "the same within rounding"
-        text = f"{self.title}: on equal batches it trains {same}"
+        text = f"on equal batches it trains {same}"
         if self.other_batch:
             text += "; but its batch size is not the plain loop's, which changes training"
         return text
+
+    def describe(self) -> str:
+        return f"{self.title}: {self.outcome}"
 
 
 def losses(ours: Sequence[float], plain: Sequence[float], exactness: str, sixteen_bits: bool) -> Check:

@@ -22,7 +22,12 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
     @property
     def h2d_bytes_per_sample(self) -> int | None:
         """What is copied to an accelerator; None on a CPU, where nothing is copied."""
-        return None if self.device.startswith("cpu") else self.batch_bytes_per_sample
+        return None if self.device == "cpu" else self.batch_bytes_per_sample
+
+    @property
+    def workload_name(self) -> str:
+        """The workload's name without its module."""
+        return self.workload.rpartition(":")[2]
 
     @property
     def is_again(self) -> bool:

@@ -47,6 +47,13 @@ class Decision(msgspec.Struct, frozen=True):
         return f"{word}: {self.why}" if self.why else word
 
 
+class Busiest(msgspec.Struct, frozen=True):
+    """The other program that took most of the cores while a run was measured."""
+
+    program: str
+    share: Share
+
+
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     """Where a recording comes from."""
 
@@ -124,7 +131,9 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     origin: Provenance | None = None  # of a run that is played from a recording
     script: str | None = None
     """The command of a user's script that trained; the recipe is then only what could be observed of it."""
-    facts: dict[str, str] = {}  # further facts: precision policy, switches that were not applied and why
+    not_applied: dict[str, str] = {}  # switches of its stage that cannot act here, with the reason
+    busiest: Busiest | None = None  # of a disturbed run; None also where it is not known
+    facts: dict[str, str] = {}  # further facts for people, such as the precision policy
     warnings: list[str] = []
 
     def __post_init__(self) -> None:

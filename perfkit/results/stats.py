@@ -40,11 +40,15 @@ class Ratio(msgspec.Struct, frozen=True):
 
     @property
     def is_faster(self) -> bool:
-        return self.verdict.endswith("faster")
+        return self.verdict in ("faster", "predicted faster")
 
     @property
     def is_slower(self) -> bool:
-        return self.verdict.endswith("slower")
+        return self.verdict in ("slower", "predicted slower")
+
+    @property
+    def is_predicted(self) -> bool:
+        return self.verdict in ("predicted faster", "predicted slower", "too close to predict")
 
     @property
     def half_width(self) -> float:

@@ -21,7 +21,7 @@ def headline(runs: Sequence[Run]) -> Figure:
 
 def _figure(name: str, title: str, runs: Sequence[Run], rows: Sequence[Row], unit: str) -> Figure:
     if runs:
-        title = " · ".join(filter(None, (title, runs[0].workload.rpartition(":")[2], runs[0].device)))
+        title = " · ".join(filter(None, (title, runs[0].workload_name, runs[0].device)))
     if any(run.simulated for run in runs):
         unit = f"simulated {unit}"
     return Figure(name, title, rows, unit)

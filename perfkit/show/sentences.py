@@ -67,7 +67,7 @@ def busy_share(run: Run) -> float | None:
 def result(ratio: Ratio) -> str:
     """`1.36× (1.27–1.47) as fast`, or the verdict and the ratio where there is no effect."""
     if ratio.is_faster or ratio.is_slower:
-        predicted = " (predicted)" if ratio.verdict.startswith("predicted") else ""
+        predicted = " (predicted)" if ratio.is_predicted else ""
         return f"{units.ratio(ratio)} as fast{predicted}"
     return f"{ratio.verdict}, {units.ratio(ratio)}"
 
@@ -180,7 +180,7 @@ def _moved(was: float, now: float, whole: float, text: Callable[[float], str]) -
 def training(run: Run, before: Run | None, proof: Parity | None = None) -> str:
     """Whether a run trains as the one before: a parity check, their losses, or why there are neither."""
     if proof:
-        return f"Parity: {proof.describe().removeprefix(f'{proof.title}: ')}"
+        return f"Parity: {proof.outcome}"
     if run.simulated:
         return f"First losses: {units.NOT_AVAILABLE}: a simulated device computes no numbers"
     if before is None or not (run.losses and before.losses):
@@ -205,6 +205,17 @@ def notices(runs: Sequence[Run]) -> list[str]:
         lines.append(f"Simulated {known.gpu}: no kernel ran; {band}.")
     if disturbed := [run for run in runs if run.disturbed is not None]:
         worst = max(disturbed, key=lambda run: run.disturbed or 0.0)
-        text = next((clean(text) for text in worst.warnings if "of the cores" in text), "by other programs")
-        lines.append(f"Disturbed ({DISTURBED}): {text}. Affected: {', '.join(map(name, disturbed))}.")
+        affected = ", ".join(map(name, disturbed))
+        lines.append(f"Disturbed ({DISTURBED}): {disturbance(worst)}. Affected: {affected}.")
     return lines
+
+
+def disturbance(run: Run) -> str:
+    """What other programs took while a disturbed run was measured, and what to do."""
+    taken = run.disturbed or 0.0
+    text = f"other programs took {taken:.0%} of the cores"
+    if run.busiest:
+        is_one = run.busiest.share > taken / 4
+        who = f"{clean(run.busiest.program)} {run.busiest.share:.0%}" if is_one else "many short-lived ones"
+        text += f" ({who})"
+    return f"{text}, so this holds only under that load. Close them and run it again"

@@ -115,7 +115,7 @@ def notes(runs: Sequence[Run]) -> Bullets:
     """Warnings, then facts, each once, with the stages that it concerns."""
     stages: dict[str, list[str]] = {}
     for run in runs:
-        for text in [*run.warnings, *_facts(run)]:
+        for text in [*_remarks(run), *_facts(run)]:
             stages.setdefault(text, []).append(name(run))
     measured = sum(run.status == "ok" for run in runs)
     lines = [
@@ -125,12 +125,19 @@ def notes(runs: Sequence[Run]) -> Bullets:
     return Bullets(lines)
 
 
+def _remarks(run: Run) -> list[str]:
+    if run.busiest:  # an older run has it among its warnings
+        return [sentences.disturbance(run), *run.warnings]
+    return run.warnings
+
+
 def _facts(run: Run) -> list[str]:
     lines = [run.decision.describe()] if run.decision and run.decision.why else []
     lines += [f"command: {run.script}"] if run.script else []
     rounds = len(run.raw.block_samples_per_s)
     if 0 < rounds < stats.MIN_ROUNDS and not run.simulated:
         lines.append(f"too few rounds for a verdict ({rounds}): use the preset quick or paper")
+    lines += [f"not applied: {name}: {why}" for name, why in run.not_applied.items()]
     return [*lines, *map(": ".join, run.facts.items())]
 
 
@@ -177,7 +184,7 @@ def stored(history: Sequence[Run]) -> Table:
         Col("id", "id"),
         Col("name", name),
         Col("samples/s", rate),
-        Col("workload", lambda run: run.workload.rpartition(":")[2]),
+        Col("workload", "workload_name"),
         Col("session", "session"),
         Col("preset", "preset"),
     )

@@ -90,8 +90,7 @@ def stages_of(a: Candidate, b: Candidate, source: Source) -> list[Stage]:
     recipes = [source.baseline().replace(**side.changes) for side in (a, b)]
     stages = staging.recipe_stages(zip(titles, recipes, strict=True), source.target)
     for side, stage in zip((a, b), stages, strict=True):
-        reasons = stage.not_applied or {}
-        refused = {name: why for name, why in reasons.items() if name in side.changes}
+        refused = {name: why for name, why in stage.not_applied.items() if name in side.changes}
         if refused:
             raise InvalidValue(f"{side.title} cannot be compared here: {joined(refused)}", "Leave that out")
     return stages

@@ -47,7 +47,7 @@ class ThisMachine(Source):
         if request.host:
             what = f"--host was given '{request.host}' for {device}"
             raise InvalidValue(what, "It is the host of a simulated GPU: add --device sim:v100")
-        size, rule = catalogue.preset(request.preset, device.split(":")[0])
+        size, rule = catalogue.preset(request.preset, device.partition(":")[0])
         # On a CPU the article's ResNet-18 is compute-bound; with `photos` the loader matters there too.
         usual = "cifar_resnet18" if size.name == "paper" else "photos"
         workload = workloads.reference(request.workload or usual)
@@ -74,7 +74,7 @@ class ThisMachine(Source):
 
     @property
     def target(self) -> Target:
-        kind = self.plan.subject.device.split(":")[0]
+        kind = self.plan.subject.kind
         return Target(
             device=kind,
             offers=frozenset(self.description.offers),

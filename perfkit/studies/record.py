@@ -15,7 +15,7 @@ from perfkit.machine import cores
 from perfkit.results import stats
 from perfkit.results.rounds import Pairing, Role
 from perfkit.results.run import Run, rated
-from perfkit.results.schema import AGAIN, Raw
+from perfkit.results.schema import AGAIN, Busiest, Raw
 from perfkit.studies.sides import Measured, Round, Side
 from perfkit.studies.sources import Plan
 from perfkit.worker.messages import Block, Description
@@ -43,7 +43,7 @@ def begun(session: str, stage: Stage, plan: Plan, description: Description) -> R
         status="not_applicable" if stage.reason else "ok",
         reason=stage.reason,
         machine={**machine.facts(), "device": device, "conditions": {"before": cores.read_conditions()}},
-        facts={f"not applied: {name}": why for name, why in (stage.not_applied or {}).items()},
+        not_applied=dict(stage.not_applied),
     )
 
 
@@ -98,7 +98,8 @@ class Record:
             **{name: getattr(first, name) for name in _AS_TRAINED},
         )
         remarks = dict.fromkeys(_remarks(run, side, self._found))
-        return structs.replace(run, warnings=list(remarks))
+        busiest = None if run.disturbed is None else Busiest(*self._found.busiest)
+        return structs.replace(run, warnings=list(remarks), busiest=busiest)
 
     def _pairings(self, side: Side) -> Iterator[Pairing]:
         """Its rounds with those of the first side, which is all that it is built on."""
@@ -140,13 +141,6 @@ def _raw(side: Side, parts: list[list[Round]]) -> Raw:
 
 def _remarks(run: Run, side: Side, measured: Measured) -> Iterator[str]:
     """What makes these numbers doubtful, each with what to do."""
-    if run.disturbed is not None:
-        program, share = measured.busiest
-        who = f"{program} {share:.0%}" if share > run.disturbed / 4 else "many short-lived ones"
-        yield (
-            f"other programs took {run.disturbed:.0%} of the cores ({who}), so this holds only "
-            "under that load. Close them and run it again"
-        )
     pairing = run.pairing("previous") or run.pairing("baseline")
     rooms = pairing.in_two_rooms if pairing else None
     if rooms:

@@ -134,6 +134,11 @@ class Subject:
     seed: int = 0
     host: str | None = None
 
+    @property
+    def kind(self) -> str:
+        """The kind of its device: `cpu`, `cuda` or `mps`, without a number."""
+        return self.device.partition(":")[0]
+
 
 @dataclass(frozen=True)
 class Ladder:

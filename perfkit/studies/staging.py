@@ -86,7 +86,7 @@ def described(plan: Plan, load: bool = False) -> Source:
     every = [name for name, switch in switches().items() if switch.needs == "workload"]
     offers = workloads.declared(plan.subject.workload, "offers")
     facts = DeviceFacts()
-    if plan.subject.device.startswith("cuda"):
+    if plan.subject.kind == "cuda":
         facts = DeviceFacts(bf16=devices.accelerators().bf16)
     presets = workloads.declared(plan.subject.workload, "presets") or {}
     options = {**presets.get(plan.subject.size.name, {}), **plan.subject.options}
@@ -105,7 +105,7 @@ def acting(source: Source) -> Stage:
 
 def again(stage: Stage) -> Stage:
     """The A/A row of a baseline."""
-    return replace(stage, name=AGAIN, title=f"{stage.title} (again)", not_applied=None)
+    return replace(stage, name=AGAIN, title=f"{stage.title} (again)", not_applied={})
 
 
 def stage_diff(source: Source) -> tuple[str, str]:

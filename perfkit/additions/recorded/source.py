@@ -58,8 +58,8 @@ class RecordedSource(Source):
     @property
     def target(self) -> Target:
         last = [run for run in self.stored() if run.stage not in NOT_STAGES][-1]
-        device = self.plan.subject.device.split(":")[0]
-        return Target(device, own=allowed(last.recipe), refuses=lambda name, recipe: _AS_IT_IS)
+        own = allowed(last.recipe)
+        return Target(self.plan.subject.kind, own=own, refuses=lambda name, recipe: _AS_IT_IS)
 
     def require(self, study: Study) -> None:
         """Refuses every study but the ladder, which is played."""

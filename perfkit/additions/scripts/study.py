@@ -250,9 +250,11 @@ def mean_losses(ours: Sequence[float], plain: Sequence[float]) -> parity.Check:
 
 def sides(result: Comparison, proofs: Sequence[parity.Check]) -> list[Content]:
     """What was set from outside in a script, with its proof, what was not, and what both sides train."""
-    facts = result.b.facts.items()
-    notices = [Notice(f"{name}: {text}") for name, text in facts if name.startswith(("ended", "not applied"))]
-    return [*notices, checks("Checks", [*result.b.mechanism, *proofs])]
+    run = result.b
+    notices = [Notice(f"not applied: {name}: {why}") for name, why in run.not_applied.items()]
+    if "ended" in run.facts:
+        notices.append(Notice(f"ended: {run.facts['ended']}"))
+    return [*notices, checks("Checks", [*run.mechanism, *proofs])]
 
 
 def script_plan(

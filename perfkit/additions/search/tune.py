@@ -61,7 +61,7 @@ class Tuned(Struct, frozen=True, kw_only=True):
         if self.gain:
             lines.append(f"Compared with the baseline: {sentences.result(self.gain)}")
         if self.parity:
-            lines.append(f"Parity: {self.parity.describe().removeprefix(f'{self.parity.title}: ')}")
+            lines.append(f"Parity: {self.parity.outcome}")
         columns = (
             Col("recipe", "title"),
             Col("picked", lambda run: "✓" if run.id == self.best.id else ""),

@@ -6,6 +6,7 @@ import msgspec
 
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
+from perfkit.results.schema import Busiest
 
 _SESSIONS = Path(__file__).parents[2] / "data" / "sessions.json"
 
@@ -32,13 +33,12 @@ def many(count, gpu=False):
 
 def disturbed(runs, share=0.37):
     """The same session with another program beside it in all rounds."""
-    took = f"{share:.0%} of the cores (chrome (process 7) {share:.0%})"
-    warning = f"other programs took {took}: close them, then run it again"
+    busiest = Busiest("chrome (process 7)", share)
 
     def changed(run):
         shares = [share] * len(run.raw.block_samples_per_s)
         pairings = [msgspec.structs.replace(one, disturbed=shares) for one in run.pairings]
         raw = msgspec.structs.replace(run.raw, disturbed=shares)
-        return msgspec.structs.replace(run, raw=raw, pairings=pairings, warnings=[warning, *run.warnings])
+        return msgspec.structs.replace(run, raw=raw, pairings=pairings, busiest=busiest)
 
     return [changed(run) if run.status == "ok" else run for run in runs]

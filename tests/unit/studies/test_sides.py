@@ -16,6 +16,7 @@ from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.results.schema import Mechanism
 from perfkit.results.store import RunStore
+from perfkit.show import sentences
 from perfkit.studies.sources import Progress
 from perfkit.studies.staging import again, described
 from tests.unit.studies.fakes import out_of_memory
@@ -351,7 +352,7 @@ def test_a_disturbed_room_is_a_remark_that_names_who_did_it_and_never_the_verdic
         assert run.disturbed == pytest.approx(0.4)
         assert (
             "other programs took 40% of the cores (chrome (process 7) 38%), so this holds only under that load"
-            in run.warnings[0]
+            in sentences.disturbance(run)
         )
         assert run.speedup("baseline").verdict in ("faster", "slower", "undecided")
 
