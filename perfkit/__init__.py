@@ -27,10 +27,10 @@ __all__ = list(_CORE)
 
 
 def __getattr__(name: str) -> Any:
-    place = (registry.table("PUBLIC") | _CORE).get(name)
-    if place is None:
+    reference = (registry.table("PUBLIC") | _CORE).get(name)
+    if reference is None:
         raise AttributeError(f"module 'perfkit' has no attribute '{name}'")
-    return registry.load(place)
+    return registry.load(reference)
 
 
 def __dir__() -> list[str]:

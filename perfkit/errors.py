@@ -88,9 +88,9 @@ _REMEDIES = {
 }
 
 
-def explain(problem: OSError, place: object = "") -> tuple[str, str]:
-    """What happened, and what to do if that is known; `place` is for an error that names no file."""
+def explain(problem: OSError, file: object = "") -> tuple[str, str]:
+    """What happened, and what to do if that is known; `file` is for an error that names none."""
     files = [str(name) for name in (problem.filename, problem.filename2) if name is not None]
-    names = " and ".join(files) or str(place)
+    names = " and ".join(files) or str(file)
     what = problem.strerror or str(problem) or type(problem).__name__
     return f"{names}: {what}" if names else what, _REMEDIES.get(problem.errno or 0, "")

@@ -163,13 +163,13 @@ def _imports(sources: Iterable[str], parts: Iterable[str]) -> str:
     used = _names(ast.parse("\n".join(parts)))
     wanted = defaultdict[str, set[str]](set)
     for line in ast.parse("\n".join(sources)).body:
-        place = getattr(line, "module", "")
+        module = getattr(line, "module", "")
         for alias in getattr(line, "names", ()):
             text = ast.unparse(alias)
-            if (alias.asname or text.partition(".")[0]) not in used or place.startswith("perfkit"):
+            if (alias.asname or text.partition(".")[0]) not in used or module.startswith("perfkit"):
                 continue
-            if place:
-                wanted[f"from {place} import "].add(text)
+            if module:
+                wanted[f"from {module} import "].add(text)
             else:
                 wanted[f"import {text}"].add("")
 

@@ -50,7 +50,7 @@ def toml(package: str, name: str) -> dict[str, Any]:
     return tomllib.loads(resources.files(package).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
-def load(place: str) -> Any:
+def load(reference: str) -> Any:
     """The object at `module:attribute`."""
-    module, _, attribute = place.partition(":")
+    module, _, attribute = reference.partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -76,11 +76,11 @@ def comparable(facts: Mapping[str, Any]) -> str:
 
 
 def _cpu() -> dict[str, Any]:
-    told = dict(re.findall(r"^(\w[\w ]*?)\s*:[ \t]*(.*)$", _text(cores.ROOT / "proc/cpuinfo"), re.MULTILINE))
-    model = told.get("model name")
+    info = dict(re.findall(r"^(\w[\w ]*?)\s*:[ \t]*(.*)$", _text(cores.ROOT / "proc/cpuinfo"), re.MULTILINE))
+    model = info.get("model name")
     if not model and sys.platform == "darwin":
         model = _first_line("sysctl", "-n", "machdep.cpu.brand_string")
-    flags = (told.get("flags") or told.get("Features") or "").split()
+    flags = (info.get("flags") or info.get("Features") or "").split()
     return {
         "model": " ".join((model or platform.processor() or platform.machine()).split()),
         "cores_usable": cores.usable_cores(),
@@ -129,10 +129,10 @@ def checkout() -> Path | None:
     return folder if (folder / "pyproject.toml").is_file() else None
 
 
-def shipped(place: str) -> Path:
+def shipped(name: str) -> Path:
     """A file or folder that comes with perfkit, such as `recordings`, in a checkout and in a wheel."""
     tree = checkout()
-    return (tree / "data" if tree else Path(__file__).parents[1] / "shipped") / place
+    return (tree / "data" if tree else Path(__file__).parents[1] / "shipped") / name
 
 
 def data_folder() -> Path:

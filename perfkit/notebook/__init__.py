@@ -21,11 +21,11 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    place = {**registry.table("NOTEBOOK"), **_CORE}.get(name)
-    if place is None:
+    reference = {**registry.table("NOTEBOOK"), **_CORE}.get(name)
+    if reference is None:
         raise AttributeError(f"perfkit.notebook has no '{name}'. It has {', '.join(__dir__())}")
     try:
-        return registry.load(place)
+        return registry.load(reference)
     except ModuleNotFoundError as problem:
         remedy = "Panels need it: pip install jupyterlab ipywidgets anywidget matplotlib"
         raise PerfkitError(f"{problem.name} is missing", remedy) from problem

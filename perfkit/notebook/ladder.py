@@ -19,7 +19,7 @@ from perfkit.show.document import Bullets, Content, Notice, Section
 from perfkit.show.style import Figure
 from perfkit.studies import planning, staging
 from perfkit.studies.climb import climb
-from perfkit.studies.decisions import question
+from perfkit.studies.decisions import plan_key
 from perfkit.studies.job import Job
 from perfkit.studies.sources import Plan, Progress
 
@@ -46,7 +46,7 @@ class LadderPanel(Panel):
         PerfkitError: a name or value that is not allowed, or the panel cannot run there.
     """
 
-    question = "What does each stage add to the ones below it?"
+    heading = "What does each stage add to the ones below it?"
     session_device: str | None = None  # what `use` was given last
     titles: Recipes | None = None  # recipes to measure in the place of stages
 
@@ -72,7 +72,7 @@ class LadderPanel(Panel):
             _dom_classes=["pk-where"],
         )
         self._menu.observe(self._chosen, "value")
-        self.above = [row([heading(self.question), self._menu], "pk-head"), *self.above]
+        self.above = [row([heading(self.heading), self._menu], "pk-head"), *self.above]
         super().__init__(key)
         self._moved()
         if device is None and self.session_device:
@@ -132,12 +132,12 @@ class LadderPanel(Panel):
 
     def _earlier(self) -> Sequence[Run]:
         """The stored answer to the plan; none if there is none."""
-        return self.store.remembered(question(self.plan))
+        return self.store.remembered(plan_key(self.plan))
 
     def _measure(self, job: Job) -> None:
         self._climb(job, job.request)
         if not job.request.recorded:
-            self.store.remember(question(job.request), self.runs[0].session)
+            self.store.remember(plan_key(job.request), self.runs[0].session)
             try:
                 self._steps(job.progress)
             except Cancelled:
@@ -185,8 +185,8 @@ class LadderPanel(Panel):
         runs, _ = sentences.pair(self.runs)
         if not 1 <= len(runs) <= 2:
             return None
-        for place in registry.table("PICTURES").values():
-            figure: Figure | None = registry.load(place)(runs, self.plan, progress)
+        for reference in registry.table("PICTURES").values():
+            figure: Figure | None = registry.load(reference)(runs, self.plan, progress)
             if figure:
                 return figure
         return None
@@ -194,8 +194,8 @@ class LadderPanel(Panel):
     def _answers(self) -> list[Content]:
         kept = [run.title for run in self.runs if run.decision and run.decision.kept]
         lines = [f"Kept: {', '.join(kept)}."] if kept else []
-        told = [run for run in self.runs if run.status != "failed"]  # the panel's error tells of the others
-        return [tables.ladder(self.runs), Bullets([*lines, *sentences.verdicts(told)])]
+        others = [run for run in self.runs if run.status != "failed"]  # the panel's error tells of those
+        return [tables.ladder(self.runs), Bullets([*lines, *sentences.verdicts(others)])]
 
     def _evidence(self) -> list[Content]:
         return tables.evidence(self.runs)
@@ -216,8 +216,8 @@ def _recipes(plan: Plan) -> list[Recipe]:
 
 def proof(plan: Plan, title: str, recipe: Recipe, progress: Progress | None = None) -> Parity | None:
     """Whether a recipe trains as the plain program does; None where no addition can tell."""
-    place = registry.table("PROOFS").get("parity")
-    return registry.load(place)(plan, title, recipe, progress=progress) if place else None
+    reference = registry.table("PROOFS").get("parity")
+    return registry.load(reference)(plan, title, recipe, progress=progress) if reference else None
 
 
 def _is_open(run: Run) -> bool:
@@ -228,15 +228,15 @@ def _is_open(run: Run) -> bool:
 
 def _places() -> dict[str, str]:
     menu = {device: f"this machine ({device})" for device in (devices.check_device(None), "cpu")}
-    for place in registry.table("SOURCES").values():
-        menu |= registry.load(place).menu()
+    for reference in registry.table("SOURCES").values():
+        menu |= registry.load(reference).menu()
     return menu
 
 
 class RecipePanel(LadderPanel):
     """Recipes by their titles, each compared with the first; it takes what a `LadderPanel` takes."""
 
-    question = "Which of these recipes is fastest?"
+    heading = "Which of these recipes is fastest?"
 
     def __init__(self, recipes: Recipes, **more: Any) -> None:
         self.titles = recipes

@@ -95,7 +95,7 @@ class Panel(Sectioned):
 
     def wait(self, work: Callable[[Job], object]) -> None:
         """Does work in a cell, after that under way: blocks, shows its results, raises what went wrong."""
-        output = self._place()
+        output = self._output_here()
         while not (job := self._begin(work, output)):
             if self.job:
                 self.job.ended.wait()
@@ -205,14 +205,14 @@ class Panel(Sectioned):
         self._stop.disabled = True
         self._more.add_class("pk-off")
 
-    def _place(self) -> CellOutput:
+    def _output_here(self) -> CellOutput:
         """The output for a piece of work in a cell; a panel that no cell has displayed yet appears there."""
         if get_ipython() and not self._with_controls.cell:
             display(self)
         if self._with_controls.cell == current_cell():
             return self._with_controls
         output = CellOutput()
-        output.place()
+        output.move_here()
         return output
 
     def _ipython_display_(self) -> None:
@@ -221,7 +221,7 @@ class Panel(Sectioned):
         view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
         display({VIEW: view, "text/plain": repr(self)}, raw=True)
         self._output = self._with_controls
-        self._output.place()
+        self._output.move_here()
         self.show()
 
     def show(self) -> None:

@@ -73,8 +73,8 @@ class CellOutput:
         self._handle: Any = None
         self._shown_at = 0.0
 
-    def place(self) -> None:
-        """Makes an output in the cell that runs, and empties the place that it had before."""
+    def move_here(self) -> None:
+        """Makes an output in the cell that runs, and empties the one before."""
         self.show(())
         self.cell = current_cell()
         self._handle = None
@@ -92,7 +92,7 @@ class CellOutput:
         if get_ipython() and time.monotonic() - self._shown_at >= 1:
             self._shown_at = time.monotonic()
             if not self._handle:
-                self.place()
+                self.move_here()
             self._handle.update({"text/plain": f"{now.describe()}, {now.fraction:.0%}"}, raw=True)
 
 

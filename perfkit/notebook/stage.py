@@ -34,7 +34,7 @@ class StagePanel(LadderPanel):
 
     def __init__(self, stage: str, **more: Any) -> None:
         self.optimization = optimization(stage)
-        self.question = self.optimization.question
+        self.heading = self.optimization.question
         self._proof: Parity | None = None  # whether the shown run trains the same
         self.controls = Controls(self.optimization.settings, self._set_changes)
         self._guess = widgets.BoundedFloatText(
@@ -127,7 +127,7 @@ class StagePanel(LadderPanel):
         return not self.plan.recorded and run.status == "ok"
 
     def _show_climb(self, decided: Mapping[str, Decided]) -> None:
-        climbed = " · ".join(_told(decided[name]) for name in LADDER if name in decided)
+        climbed = " · ".join(_kept_in_words(decided[name]) for name in LADDER if name in decided)
         self._decisions.value = html.escape(f"The climb so far: {climbed}.") if climbed else ""
 
     @property
@@ -192,7 +192,7 @@ def _of_stage(name: str, runs: Sequence[Run]) -> Run | None:
     return next((run for run in runs if run.stage == name), None)
 
 
-def _told(decided: Decided) -> str:
+def _kept_in_words(decided: Decided) -> str:
     run = decided.run
     ratio = run.speedup("baseline")
     if not decided.decision.kept:

@@ -85,12 +85,12 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
                 if event.number == asked.number:  # else it answers one that was given up
                     return event.value
             elif isinstance(event, RunFailed):
-                failure = self.told(event)
+                failure = self.explained(event)
                 raise failure.given or failure
             elif event is not None:
                 self.on_progress(event)
 
-    def told(self, failure: RunFailed) -> RunFailed:
+    def explained(self, failure: RunFailed) -> RunFailed:
         """The error to raise for a failure of the process."""
         return failure
 
@@ -191,8 +191,8 @@ def last_lines(path: Path) -> str:
 
 
 def call(
-    place: str, *arguments: Any, timeout_s: float | None = None, cancelled: threading.Event | None = None
+    reference: str, *arguments: Any, timeout_s: float | None = None, cancelled: threading.Event | None = None
 ) -> Any:
     """Calls the function at `module:name` in a fresh process, by pickled arguments; raises as `ask` does."""
     with Child(cancelled=cancelled, timeout_s=timeout_s) as child:
-        return child.ask("call", place=place, arguments=arguments)
+        return child.ask("call", reference=reference, arguments=arguments)

@@ -39,7 +39,7 @@ def explain(problem: BaseException) -> RunFailed:
     text = str(problem).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [name]
     gist = lines[-1] if lines[0].startswith("Caught ") else lines[0][:300]
-    what = f"{gist}{_place(problem, text)}"
+    what = f"{gist}{_line(problem, text)}"
     for known in KNOWN:
         if re.search(known["reads"], f"{type(problem).__module__}.{name}: {text}", re.DOTALL):
             failed = OutOfMemory if known.get("is_out_of_memory") else RunFailed
@@ -59,13 +59,13 @@ def explain_exit(code: int | None, last_line: str = "") -> RunFailed:
     return RunFailed(f"the measuring process {how}{last}", remedy)
 
 
-def _place(problem: BaseException, text: str) -> str:
+def _line(problem: BaseException, text: str) -> str:
     """` (file:line)` of the innermost frame in the user's code, also if it was in a loader worker."""
     frames = [(frame.filename, str(frame.lineno)) for frame in traceback.extract_tb(problem.__traceback__)]
     # A loader worker's traceback is in the message, as text.
     quoted: list[tuple[str, str]] = re.findall(r'^ *File "([^"]+)", line (\d+)', text, re.MULTILINE)
-    place = ""
+    found = ""
     for file, line in [*quoted, *frames]:
         if is_users(file):
-            place = f" ({os.path.basename(file)}:{line})"
-    return place
+            found = f" ({os.path.basename(file)}:{line})"
+    return found

@@ -22,6 +22,7 @@ from perfkit.results.run import Run
 from perfkit.results.schema import Decision
 from perfkit.results.stats import AAPair, Spread
 
+# A `question` is the key of a plan, a `place` that of a ladder (studies/decisions.py).
 _VERSION = 4  # of the tables, as `PRAGMA user_version`; a file of version 1 has 0 there
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -175,19 +176,19 @@ class RunStore:
 
     # ------------------------------------------------------------ answers and decisions
 
-    def remember(self, question: str, session: str) -> None:
-        """Notes that a session answers a question on this machine, in place of an older one."""
+    def remember(self, plan_key: str, session: str) -> None:
+        """Notes that a session answers a plan on this machine, in place of an older one."""
         statement = "REPLACE INTO answers (machine, question, session) VALUES (?, ?, ?)"
-        self._do(statement, (self.machine_id, question, session))
+        self._do(statement, (self.machine_id, plan_key, session))
 
-    def remembered(self, question: str) -> list[Run]:
-        """The runs of the newest session that answers a question on this machine, in their order.
+    def remembered(self, plan_key: str) -> list[Run]:
+        """The runs of the newest session that answers a plan on this machine, in their order.
 
         There are none if no session does, nor if a run of it was deleted or cannot be read: then `problems`
         has the reason.
         """
         query = "SELECT session FROM answers WHERE machine = ? AND question = ?"
-        rows = self._do(query, (self.machine_id, question))
+        rows = self._do(query, (self.machine_id, plan_key))
         if not rows:
             return []
         (session,) = rows[0]
@@ -200,16 +201,16 @@ class RunStore:
         runs = self.runs(session=session)
         return runs[::-1] if len(runs) == len(marks) else []
 
-    def decide(self, place: str, run: Run, decision: Decision, settings: Mapping[str, Any]) -> None:
-        """Notes a decision on the stage of a run, in place of an older one; `place` names the ladder."""
+    def decide(self, ladder_key: str, run: Run, decision: Decision, settings: Mapping[str, Any]) -> None:
+        """Notes a decision on the stage of a run, in place of an older one."""
         values = (decision.kept, decision.by, decision.why, msgspec.json.encode(settings).decode())
         statement = "REPLACE INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-        self._do(statement, (self.machine_id, place, run.stage, run.id, *values))
+        self._do(statement, (self.machine_id, ladder_key, run.stage, run.id, *values))
 
-    def decisions(self, place: str) -> dict[str, Decided]:
+    def decisions(self, ladder_key: str) -> dict[str, Decided]:
         """The newest decision on each stage of a ladder on this machine; not those whose run was deleted."""
         found: dict[str, Decided] = {}
-        for stage, kept, by, why, settings, body in self._do(_DECIDED, (self.machine_id, place)):
+        for stage, kept, by, why, settings, body in self._do(_DECIDED, (self.machine_id, ladder_key)):
             try:
                 run = read(body, Run, f"the run of {stage}")
                 switches = msgspec.json.decode(settings, type=dict[str, Any])
@@ -236,7 +237,7 @@ class RunStore:
             self.lost.append(f"the A/A noise was measured, but not stored: {problem}")
 
     def _read(self, condition: str, value: str | None, limit: int = -1) -> list[Run]:
-        """Runs, newest first; one that cannot be read is told, and does not hide the others."""
+        """Runs, newest first; one that cannot be read is a problem, and does not hide the others."""
         runs = []
         for run_id, body in self._do(_READ.format(condition), (value, limit)):
             try:

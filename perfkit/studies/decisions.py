@@ -14,14 +14,14 @@ from perfkit.results.store import Decided, RunStore
 from perfkit.studies.sources import Plan
 
 
-def place(plan: Plan) -> str:
+def ladder_key(plan: Plan) -> str:
     """What names the ladder of a plan in the store: its subject, whatever the seed."""
     subject = plan.subject
     parts = [subject.workload, dict(subject.options), subject.size.name, subject.device, subject.host]
     return json.dumps(parts, sort_keys=True, default=repr)
 
 
-def question(plan: Plan) -> str:
+def plan_key(plan: Plan) -> str:
     """What names a plan in the store: a digest of its parts, and of the code of its workload's module."""
     parts = [asdict(part) for part in (plan.subject, plan.ladder, plan.rule)]
     named = [*parts, plan.recorded, workloads.source(plan.subject.workload)]
@@ -30,7 +30,7 @@ def question(plan: Plan) -> str:
 
 def decided(store: RunStore, plan: Plan) -> dict[str, Decided]:
     """The newest decision on each stage of a plan's ladder, by the stage's name."""
-    return store.decisions(place(plan))
+    return store.decisions(ladder_key(plan))
 
 
 def decide(store: RunStore, plan: Plan, run: Run, before: Run | None, kept: bool) -> None:
@@ -41,7 +41,7 @@ def decide(store: RunStore, plan: Plan, run: Run, before: Run | None, kept: bool
     below = before.recipe if before else {}
     chosen = run.recipe if kept else Recipe().to_dict() | below
     settings = {name: chosen[name] for name in OPTIMIZATIONS[run.stage].settings}
-    store.decide(place(plan), run, Decision(kept, "user"), settings)
+    store.decide(ladder_key(plan), run, Decision(kept, "user"), settings)
 
 
 def settings(decisions: Mapping[str, Decided], names: Iterable[str]) -> dict[str, Value]:

@@ -41,8 +41,8 @@ def plan(
         optimization(name)
     request = Request(workload, preset, stages, device, dict(options or {}), host)
     prefix, separator, _ = (device or "").partition(":")
-    place = registry.table("SOURCES").get(prefix) if separator else None
-    source: type[Source] = registry.load(place) if place else ThisMachine
+    reference = registry.table("SOURCES").get(prefix) if separator else None
+    source: type[Source] = registry.load(reference) if reference else ThisMachine
     found = source.checked(request)
     return found.trying(
         stages=tuple(name for name in found.ladder.stages if name != "baseline"),

@@ -45,9 +45,9 @@ class Session(Procedures):
         self._startup_s = getattr(sys.modules.get("perfkit.worker.preload"), "IMPORT_S", 0.0)
         """What a process that imports and loads everything itself has spent until now."""
 
-    def call(self, place: str, arguments: Sequence[Any]) -> Any:
+    def call(self, reference: str, arguments: Sequence[Any]) -> Any:
         """The result of a function at `module:name`."""
-        return registry.load(place)(*arguments)
+        return registry.load(reference)(*arguments)
 
     def describe(self, workload: str, preset: str, options: dict[str, Any], device: str) -> Description:
         """Loads a workload."""

@@ -71,9 +71,9 @@ def declared(name: str, attribute: str) -> Any:
 
 def source(name: str) -> bytes:
     """The code of a workload's module, where an import looks for it, as it is encoded; else empty."""
-    place = Path(*reference(name).partition(":")[0].split("."))
+    module = Path(*reference(name).partition(":")[0].split("."))
     for folder in sys.path:
-        for file in (Path(folder, place, "__init__.py"), Path(folder, place).with_suffix(".py")):
+        for file in (Path(folder, module, "__init__.py"), Path(folder, module).with_suffix(".py")):
             with contextlib.suppress(OSError):
                 return file.read_bytes()
     return b""

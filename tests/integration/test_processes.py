@@ -97,9 +97,9 @@ def test_a_child_has_this_process_s_folder_path_and_variables(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PERFKIT_SEEN", "late")
     with Child() as child:
-        assert child.ask("call", place="own:variables", arguments=())["PERFKIT_SEEN"] == "late"
+        assert child.ask("call", reference="own:variables", arguments=())["PERFKIT_SEEN"] == "late"
         places = "os:getcwd", "tempfile:gettempdir"
-        folders = [child.ask("call", place=place, arguments=()) for place in places]
+        folders = [child.ask("call", reference=place, arguments=()) for place in places]
         assert folders == [str(tmp_path), str(child.folder)]
         assert child.folder.is_dir()
     assert not child.folder.exists()
@@ -254,9 +254,9 @@ def test_a_side_is_ended_once_and_never_by_a_number_that_belongs_to_somebody_els
 def test_an_answer_that_was_given_up_is_not_taken_for_the_next_one():
     with Child(timeout_s=0.5) as child:
         with pytest.raises(RunFailed, match="time limit"):
-            child.ask("call", place="time:sleep", arguments=(1.0,))
+            child.ask("call", reference="time:sleep", arguments=(1.0,))
         child.timeout_s = 10
-        assert child.ask("call", place="builtins:divmod", arguments=(7, 2)) == (3, 1)
+        assert child.ask("call", reference="builtins:divmod", arguments=(7, 2)) == (3, 1)
 
 
 def test_nothing_of_this_process_changes_while_another_one_starts():

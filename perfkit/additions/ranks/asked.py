@@ -196,7 +196,7 @@ class AskedRanks(Launched):
                 said = RunFailed(f"rank {rank} does not answer", "Run the command without perfkit to compare")
             if isinstance(said, RunFailed):
                 said.what = f"the script failed on rank {rank} of {self._world}: {said.what}"
-                raise super().told(said)
+                raise super().explained(said)
             told.append(said)
         return told
 
@@ -206,7 +206,7 @@ class AskedRanks(Launched):
             check_cancelled(self.cancelled)
             if self._process.poll() is not None:
                 code = self._process.returncode
-                raise self.told(RunFailed(f"it ended with exit code {code}, before all ranks had joined"))
+                raise self.explained(RunFailed(f"it ended with exit code {code} before all ranks had joined"))
             if time.monotonic() > until:
                 what = f"{self.launch.describe()}: its ranks have not joined in {START_S:.0f} s"
                 raise RunFailed(what, "Does each call torch.distributed.init_process_group?")
@@ -233,10 +233,10 @@ class AskedRanks(Launched):
     def _trains_elsewhere(self) -> None:
         """It is known where."""
 
-    def told(self, failure: RunFailed) -> RunFailed:
+    def explained(self, failure: RunFailed) -> RunFailed:
         """A rank that loses another one fails too: the first failure is that of the other."""
         if isinstance(failure, TrainingEnded):
-            return super().told(failure)
+            return super().explained(failure)
         rank = 0
         is_lost = bool(LOST_RANK.search(failure.what))
         for other, line in self._others.items():
@@ -244,7 +244,7 @@ class AskedRanks(Launched):
             if isinstance(said, RunFailed):
                 rank, failure, is_lost = other, said, False
         failure.what = f"the script failed on rank {rank} of {self._world}: {failure.what}"
-        return super().told(failure)
+        return super().explained(failure)
 
 
 def _said(line: Connection, seconds: float) -> Any:

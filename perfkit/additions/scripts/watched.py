@@ -236,7 +236,7 @@ class WatchedScript(Conversation):
         remedy = f"Watch all of them: perfkit watch -- {self.launch.describe()}"
         return RunFailed(what, remedy)
 
-    def told(self, failure: RunFailed) -> RunFailed:
+    def explained(self, failure: RunFailed) -> RunFailed:
         # It may be one of two that are compared.
         failure.what = failure.what.replace("the script ", f"{self.launch.program} ", 1)
         failure.output = "\n".join(self.written("err")[-200:]).rstrip()

@@ -39,7 +39,7 @@ class Workbench(LadderPanel):
         more: settings, preset, device and options, as for `LadderPanel`.
     """
 
-    question = "Workbench"
+    heading = "Workbench"
 
     def __init__(self, workload: str | None = None, **more: Any) -> None:
         self._profile: Sequence[Content] = ()

@@ -14,7 +14,7 @@ from perfkit import notebook as pk
 from perfkit.errors import Cancelled, InvalidValue, RunFailed, Stopped, StoreError
 from perfkit.results.store import RunStore
 from perfkit.show import html, terminal
-from perfkit.studies.decisions import question
+from perfkit.studies.decisions import plan_key
 from perfkit.studies.sources import Update
 from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.show.fake_runs import session
@@ -260,7 +260,7 @@ def test_inputs_are_disabled_while_it_runs_and_what_was_asked_is_what_is_remembe
     go.set()
     wait_until(lambda: not panel.is_busy)
     assert not any(one.disabled for one in inputs)
-    assert RunStore().remembered(question(study.plans[-1]))
+    assert RunStore().remembered(plan_key(study.plans[-1]))
 
 
 def test_a_stopped_answer_does_not_take_the_place_of_a_complete_one(monkeypatch):
@@ -284,7 +284,7 @@ def test_a_stopped_answer_does_not_take_the_place_of_a_complete_one(monkeypatch)
         panel.run()
     assert [*panel.runs] == fewer, "what was finished is shown"
     assert "stopped" in panel.status.line.value
-    assert RunStore().remembered(question(panel.plan)) == runs
+    assert RunStore().remembered(plan_key(panel.plan)) == runs
 
 
 def test_a_disk_that_was_full_once_says_nothing_of_the_next_run(monkeypatch):

@@ -58,7 +58,7 @@ def test_a_deleted_baseline_leaves_the_decision_on_the_stage_as_it_is(store, lad
 def test_a_switch_that_is_gone_since_is_left_out_of_a_decision(store, ladder):
     _, after = measured(store)
     old = {"workers": 3, "ranks": 2, "amp": "int4"}
-    store.decide(decisions.place(ladder), after, Decision(True, "user"), old)
+    store.decide(decisions.ladder_key(ladder), after, Decision(True, "user"), old)
     assert decisions.settings(decisions.decided(store, ladder), ["data_loading"]) == {"workers": 3}
 
 
@@ -77,8 +77,8 @@ def test_another_workload_size_or_option_is_another_ladder(store, ladder):
 
 
 def test_a_question_is_of_everything_in_a_plan_and_of_the_workload_s_code(ladder, monkeypatch):
-    asked = decisions.question(ladder)
-    assert decisions.question(plan("photos", "quick", ["data_loading"], device="cpu")) == asked
+    asked = decisions.plan_key(ladder)
+    assert decisions.plan_key(plan("photos", "quick", ["data_loading"], device="cpu")) == asked
     others = [
         ladder.on(seed=1),
         ladder.trying(settings={"workers": 1}),
@@ -86,6 +86,6 @@ def test_a_question_is_of_everything_in_a_plan_and_of_the_workload_s_code(ladder
         ladder.trying(recipes=(("one", Recipe()),)),
         replace(ladder, rule=replace(ladder.rule, rounds=7)),
     ]
-    assert len({asked, *map(decisions.question, others)}) == 6
+    assert len({asked, *map(decisions.plan_key, others)}) == 6
     monkeypatch.setattr(decisions.workloads, "source", lambda name: "edited")
-    assert decisions.question(ladder) != asked
+    assert decisions.plan_key(ladder) != asked
