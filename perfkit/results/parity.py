@@ -45,7 +45,7 @@ class Parity(msgspec.Struct, frozen=True):
         return f"{self.title}: {self.outcome}"
 
 
-def losses(ours: Sequence[float], plain: Sequence[float], exactness: str, sixteen_bits: bool) -> Check:
+def check_losses(ours: Sequence[float], plain: Sequence[float], exactness: str, sixteen_bits: bool) -> Check:
     """Whether the first losses of a training are those of the plain one, up to rounding.
 
     Equal where the switches are exact; else within 0.1% of the largest loss, 2% if the model computes in 16

@@ -57,22 +57,22 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
     @cached_property
     def step_s(self) -> Estimate | None:
         """Time of a step, data wait included: median over the steps that count."""
-        steps = self._measured(self.raw.step_s, self.raw.device_step_s)
+        steps = self._counted(self.raw.step_s, self.raw.device_step_s)
         step = stats.median(steps) if self.status == "ok" else None
         return stats.widened(step, self.simulated.band) if step and self.simulated else step
 
     @property
     def data_wait_s(self) -> Estimate | None:
         """Time a step waits in `next(loader)`: median over the steps that count."""
-        return stats.median(self._measured(self.raw.data_wait_s))
+        return stats.median(self._counted(self.raw.data_wait_s))
 
     @property
     def data_wait_share(self) -> float | None:
         """Waiting for data / whole step, over all steps that count (0 to 1)."""
         if self.step_s is None:
             return None
-        steps = self._measured(self.raw.step_s, self.raw.device_step_s)
-        return float(self._measured(self.raw.data_wait_s).sum() / steps.sum())
+        steps = self._counted(self.raw.step_s, self.raw.device_step_s)
+        return float(self._counted(self.raw.data_wait_s).sum() / steps.sum())
 
     @property
     def pipeline_efficiency(self) -> float | None:
@@ -135,7 +135,7 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
         pairing = self.pairing("previous")
         return next((run for run in runs if pairing and run.id == pairing.against), None)
 
-    def _measured(self, values: list[float], on_device: Sequence[float] = ()) -> Values:
+    def _counted(self, values: list[float], on_device: Sequence[float] = ()) -> Values:
         """The values (one a step) after the warm-up, in the rounds that count; `on_device` if known."""
         steps = np.array(values[self.raw.warmup_steps :])
         if len(on_device) == steps.size:

@@ -188,7 +188,7 @@ def training(run: Run, before: Run | None, proof: Parity | None = None) -> str:
     recipe = Recipe.from_dict(run.recipe)
     other = Recipe.from_dict(before.recipe)
     exact = exactness(recipe, other, run.device)
-    check = parity.losses(run.losses, before.losses, exact, recipe.amp != "off")
+    check = parity.check_losses(run.losses, before.losses, exact, recipe.amp != "off")
     if exact == "changes training":
         return "First losses: different, because a step has more or fewer samples"
     data = [switches()[name].label for name in recipe.diff(other) if switches()[name].needs == "workload"]

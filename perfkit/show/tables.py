@@ -34,7 +34,7 @@ def evidence(runs: Sequence[Run]) -> list[Content]:
     """What proves the switches, warnings and facts, the training loss."""
     told = notes(runs)
     said = [Section("Warnings and facts", [told])] if told.items else []
-    return [proof(runs), *said, Section("Training loss", [losses(runs)], folded=True)]
+    return [proof(runs), *said, Section("Training loss", [loss_table(runs)], folded=True)]
 
 
 def overview(runs: Sequence[Run]) -> list[str]:
@@ -59,9 +59,9 @@ def ladder(runs: Sequence[Run]) -> Table:
         Col("stage", name),
         Col("samples/s", rate),
         *(_compared(head, role) for head, role in roles.items()),
-        _measured("waits for data", "data_wait_share", units.percent),
-        _measured("peak memory", "peak_memory_bytes", units.size),
-        _measured("step time", "step_s", units.duration_interval),
+        _value_col("waits for data", "data_wait_share", units.percent),
+        _value_col("peak memory", "peak_memory_bytes", units.size),
+        _value_col("step time", "step_s", units.duration_interval),
     ]
     ratios = [run.speedup(role) for run in runs for role in roles.values()]
     used = {ratio.verdict for ratio in ratios if ratio}
@@ -77,7 +77,7 @@ def _compared(head: str, role: str) -> Col:
     return Col(head, lambda run: against(run.speedup(role)))
 
 
-def _measured(head: str, attribute: str, text: Callable[[Any], str]) -> Col:
+def _value_col(head: str, attribute: str, text: Callable[[Any], str]) -> Col:
     """A column of a value that only finished runs have."""
 
     def cell(run: Run) -> Cell:
@@ -99,7 +99,7 @@ def against(ratio: Ratio | None) -> Cell:
     return Cell(ratio, lambda ratio: f"{units.ratio(ratio)} {SIGNS[ratio.verdict]}", "–")
 
 
-def losses(runs: Sequence[Run]) -> Table:
+def loss_table(runs: Sequence[Run]) -> Table:
     """The first and the last loss that was kept of each stage."""
     columns = (
         Col("stage", name),

@@ -43,7 +43,7 @@ def climb(
     runs: list[Run] = []
     with plan.open(progress, store=store) as source:
         stored = source.stored()
-        for measured in stored or _measured(source):
+        for measured in stored or _runs_of(source):
             run = with_earlier(measured, earlier)
             if earlier and runs:
                 run = rated(run, runs[0])
@@ -63,7 +63,7 @@ def with_earlier(run: Run, earlier: Sequence[Run]) -> Run:
     return run
 
 
-def _measured(source: Source) -> Iterator[Run]:
+def _runs_of(source: Source) -> Iterator[Run]:
     ladder = source.plan.ladder
     if not ladder.recipes and len(ladder.stages) > 1:
         yield from _Climb(source).runs()
@@ -207,7 +207,7 @@ class _Climb:
                 run,
                 pairings=[structs.replace(each, against=self._base_run.id) for each in run.pairings],
                 reference_samples_per_s=base.value if base else None,
-                warnings=[*run.warnings, *_losses(run, newest)],
+                warnings=[*run.warnings, *_shortfall(run, newest)],
             )
 
     def _rule(self, number: int) -> tuple[StopRule, float]:
@@ -261,7 +261,7 @@ def _together(before: Stage, kept: Sequence[Stage]) -> Stage:
     return Stage(SO_FAR, "kept so far", recipe)
 
 
-def _losses(kept: Run, newest: Sequence[Run]) -> Iterator[str]:
+def _shortfall(kept: Run, newest: Sequence[Run]) -> Iterator[str]:
     """A remark if everything kept is slower, beyond chance, than a stage that was kept last."""
     own = kept.speedup("baseline")
     for run in newest:

@@ -57,13 +57,13 @@ class Record:
     """The runs of one measurement: begun with it, and complete when it has ended."""
 
     def __init__(self, session: str, plan: Plan, description: Description, measured: Measured) -> None:
-        self._found = measured
+        self._measured = measured
         self._precision = plan.rule.precision or stats.PRECISION
         self._begun = {side: begun(session, side.stage, plan, description) for side in measured.sides}
 
     def runs(self) -> list[Run]:
         """A run for each side, in their order; where one has fewer rounds, its rate is by its ratio."""
-        runs = [self._run(side) for side in self._found.sides]
+        runs = [self._run(side) for side in self._measured.sides]
         return [rated(run, runs[0]) for run in runs]
 
     def _run(self, side: Side) -> Run:
@@ -72,14 +72,14 @@ class Record:
             return ended(run)
         if side.failure:
             return ended(run, status="failed", reason=str(side.failure))
-        if not self._found.rounds_of(side):
+        if not self._measured.rounds_of(side):
             return ended(run, status="cancelled", reason="stopped before its first round")
-        return self._measured(side)
+        return self._completed(side)
 
-    def _measured(self, side: Side) -> Run:
+    def _completed(self, side: Side) -> Run:
         run = self._begun[side]
         first = side.trained[0]
-        raw = _raw(side, self._found.common_rounds(side, side))
+        raw = _raw(side, self._measured.common_rounds(side, side))
         facts = {**run.facts, **first.facts}
         compile_s = None
         if first.compile_counters.graphs:
@@ -97,14 +97,14 @@ class Record:
             peak_reserved_bytes=side.peak.reserved if side.peak else None,
             **{name: getattr(first, name) for name in _AS_TRAINED},
         )
-        remarks = dict.fromkeys(_remarks(run, side, self._found))
-        busiest = None if run.disturbed is None else Busiest(*self._found.busiest)
+        remarks = dict.fromkeys(_remarks(run, side, self._measured))
+        busiest = None if run.disturbed is None else Busiest(*self._measured.busiest)
         return structs.replace(run, warnings=list(remarks), busiest=busiest)
 
     def _pairings(self, side: Side) -> Iterator[Pairing]:
         """Its rounds with those of the first side, which is all that it is built on."""
-        first = self._found.sides[0]
-        common = self._found.with_first(side)
+        first = self._measured.sides[0]
+        common = self._measured.with_first(side)
         if side is first or not (first.is_open and common.own_samples_per_s):
             return
         roles: list[Role] = ["baseline"] if side.stage.name == AGAIN else ["previous", "baseline"]
@@ -113,8 +113,8 @@ class Record:
                 **structs.asdict(common),
                 against=self._begun[first].id,
                 role=role,
-                interleaved=not self._found.in_turns,
-                spread=self._found.spreads[side],
+                interleaved=not self._measured.in_turns,
+                spread=self._measured.spreads[side],
                 precision=self._precision,
             )
 

@@ -16,7 +16,7 @@ from perfkit.recipe import Recipe
 from perfkit.worker import checks
 from perfkit.worker.messages import Description, Trained
 from perfkit.worker.procedure import MeasuredStep, Procedure, Procedures, drive
-from perfkit.worker.training import Training, losses
+from perfkit.worker.training import Training, loss_values
 
 
 def serve(connection: Connection) -> None:
@@ -84,7 +84,7 @@ class Session(Procedures):
             recipe=recipe.to_dict(),
             startup_s=self._startup_s + training.built_at - began,
             warmup=first.block() + warm.block(),
-            losses=losses(first.plain),
+            losses=loss_values(first.plain),
             mechanisms=proofs,
             batch_bytes_per_sample=sample_bytes,
             samples_per_step=training.samples_per_step,
@@ -92,7 +92,7 @@ class Session(Procedures):
         )
 
     def check(self, steps: Sequence[MeasuredStep]) -> None:
-        for value in losses(steps):
+        for value in loss_values(steps):
             if not math.isfinite(value):
                 remedy = "Lower the learning rate, or switch amp to bf16 (fp16 overflows without scaling)"
                 raise RunFailed(f"the loss became {value}", remedy)

@@ -189,7 +189,7 @@ class _Copies(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def losses(steps: Sequence[MeasuredStep]) -> list[float]:
+def loss_values(steps: Sequence[MeasuredStep]) -> list[float]:
     """The losses of steps as numbers."""
     if not steps:
         return []

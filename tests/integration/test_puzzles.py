@@ -225,7 +225,7 @@ def losses(source, count, monkeypatch):
 def test_the_solution_trains_as_the_slow_script(monkeypatch):
     slow = losses(SCRIPTS["slow"], 32, monkeypatch)
     steps = [sum(slow[:16]), sum(slow[16:])]
-    check = parity.losses(losses(SOLUTION, 2, monkeypatch), steps, "tolerance", sixteen_bits=False)
+    check = parity.check_losses(losses(SOLUTION, 2, monkeypatch), steps, "tolerance", sixteen_bits=False)
     assert check.ok, check.evidence
 
 

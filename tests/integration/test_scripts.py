@@ -121,7 +121,7 @@ def test_a_script_is_counted_toggled_and_edited(case, tmp_path, monkeypatch):
             assert {proof.name: proof.ok for proof in other.mechanisms} == dict.fromkeys(toggles, True)
             recipe, own = Recipe.from_dict(other.recipe), Recipe.from_dict(first.recipe)
             strict = "bitwise" if toggles == case.exact else exactness(recipe, own)
-            check = parity.losses(other.losses, first.losses, strict, recipe.amp != "off")
+            check = parity.check_losses(other.losses, first.losses, strict, recipe.amp != "off")
             assert check.ok or "batch_size" in toggles, check.evidence
         if case.edits:
             patch = patching.make(launch, case.other | dict.fromkeys(case.by_hand, 1))

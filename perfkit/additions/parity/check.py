@@ -22,7 +22,7 @@ from perfkit.results.schema import Mechanism
 from perfkit.worker.checks import first_tensor, verify
 from perfkit.worker.messages import ParityReport
 from perfkit.worker.session import Session
-from perfkit.worker.training import Training, losses
+from perfkit.worker.training import Training, loss_values
 
 ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11, "tf32": 2.0**-11}
 """Relative rounding of the formats with fewer bits than float32 that inputs of products may have."""
@@ -105,7 +105,7 @@ def check(session: Session, recipe: Recipe, exactness: str, seed: int, steps: in
     ) -> CheckedSide:
         training = Training(recipe, side, device, seed, batches)
         middle = [training.step() for _ in range(steps - 2)]
-        side.losses = losses([training.first, *middle, training.observed_step()])
+        side.losses = loss_values([training.first, *middle, training.observed_step()])
         side.mechanisms = verify(training, recipe.to_dict()) if proven else []
         training.stop()
         return side

@@ -227,13 +227,13 @@ def losses(a: Run, b: Run) -> parity.Check:
     if ours.workers != plain.workers and random_data and a.losses and b.losses:
         if random_data == _RANDOM["drawn"]:
             return mean_losses(b.losses, a.losses)
-        check = parity.losses(b.losses[:LOSSES], a.losses[:LOSSES], "tolerance", False)
+        check = parity.check_losses(b.losses[:LOSSES], a.losses[:LOSSES], "tolerance", False)
         why = "" if check.ok else f". The workers explain that: {random_data}; {_RANDOM['fair']}"
         return msgspec.structs.replace(check, evidence=f"{check.evidence}{why}")
     is_same = a.script == b.script  # else more differs than the switches
     exactness = catalogue.exactness(ours, plain, b.device) if is_same else "tolerance"
     is_in_16_bits = {ours.amp, plain.amp} != {"off"}
-    return parity.losses(b.losses[:LOSSES], a.losses[:LOSSES], exactness, is_in_16_bits)
+    return parity.check_losses(b.losses[:LOSSES], a.losses[:LOSSES], exactness, is_in_16_bits)
 
 
 def mean_losses(ours: Sequence[float], plain: Sequence[float]) -> parity.Check:

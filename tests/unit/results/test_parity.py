@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from perfkit.results.parity import losses
+from perfkit.results.parity import check_losses
 
 PLAIN = [2.0, 1.5, 1.0]
 
@@ -23,8 +23,8 @@ PLAIN = [2.0, 1.5, 1.0]
     ],
 )
 def test_losses_are_compared_as_far_as_rounding_goes(ours, exactness, sixteen_bits, ok, evidence):
-    check = losses(ours, PLAIN, exactness, sixteen_bits)
+    check = check_losses(ours, PLAIN, exactness, sixteen_bits)
     assert check.ok is ok
     assert evidence in check.evidence
     skipped = [math.nan, *ours]
-    assert losses(skipped, skipped, "bitwise", False).ok, "skipped steps have the same infinite losses"
+    assert check_losses(skipped, skipped, "bitwise", False).ok, "skipped steps have the same infinite losses"

@@ -67,9 +67,9 @@ def test_a_proof_has_the_switches_that_differ_from_what_a_stage_was_compared_wit
 def test_losses_are_over_samples_and_nan_is_told():
     runs = session(gpu=True)
     lost = msgspec.structs.replace(runs[0], losses=[2.0, float("nan")])
-    first, *_ = tables.losses([lost, *runs]).rows
+    first, *_ = tables.loss_table([lost, *runs]).rows
     assert [*map(str, first)] == ["baseline", "2.00", "NaN", "64"]
-    assert tables.losses(SIM).note == "no losses were kept"
+    assert tables.loss_table(SIM).note == "no losses were kept"
 
 
 def test_a_measured_ladder_says_why_its_rates_do_not_divide_to_its_ratios():

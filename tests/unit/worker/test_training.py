@@ -19,7 +19,7 @@ from perfkit.worker import training as training_module
 from perfkit.worker.checks import compile_counters
 from perfkit.worker.procedure import drive
 from perfkit.worker.session import Session
-from perfkit.worker.training import Training, losses
+from perfkit.worker.training import Training, loss_values
 from tests.support.toy import Blocks, NaNLoss, Toy
 
 CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ def training(workload=None, **switches):
 def first_losses(subject, count=4):
     session = Session(SimpleNamespace(send=lambda message: None))
     session.subject = subject
-    return losses(drive(session.take(count, "", early=[subject.first]), subject.step).plain)
+    return loss_values(drive(session.take(count, "", early=[subject.first]), subject.step).plain)
 
 
 @pytest.mark.parametrize("switches", [{}, {"accumulation": 2, "workers": 1}, {"amp": "fp16"}])
@@ -68,7 +68,7 @@ def test_a_cached_batch_is_repeated_and_the_loader_rests():
     program = measured._program
     program.source = (fetched.append(batch) or batch for batch in program.source)
     with measured.hold():
-        first, second = losses([measured.step(), measured.step()])
+        first, second = loss_values([measured.step(), measured.step()])
     assert second < first, "it learns the one batch"
     measured.step()
     assert len(fetched) == 2, "the held one, and the next"

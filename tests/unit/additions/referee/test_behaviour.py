@@ -229,7 +229,7 @@ def test_honest_edits_pass(edit, observe):
     script, *edits = HONEST[edit]
     old, new = observe(script), observe(script, *edits)
     assert not [*differences(old, new)]
-    losses = parity.losses(new.losses[:8], old.losses[:8], "tolerance", new.autocast is not None)
+    losses = parity.check_losses(new.losses[:8], old.losses[:8], "tolerance", new.autocast is not None)
     assert losses.ok, losses.evidence
 
 
