@@ -23,7 +23,7 @@ from collections.abc import Iterator
 import numpy as np
 
 import perfkit
-from perfkit.ladder.catalogue import Stage
+from perfkit.ladder.catalogue import Budget, Goal, Stage
 from perfkit.process import zygote
 from perfkit.recipe import Value
 from perfkit.results import stats
@@ -88,7 +88,7 @@ def measured(sides: dict[str, dict[str, Value]], budget_s: float, precision: flo
         base = source.baseline()
         stages = [Stage(title, title, base.replace(**change)) for title, change in sides.items()]
         rule = dataclasses.replace(
-            plan.rule, budget_s=1e9, limit_s=budget_s, precision=precision, part=0.0, cached=0
+            plan.rule, budget=Budget(1e9, budget_s), goal=Goal(precision) if precision else None, cached=0
         )
         return source.measure(stages, rule)
 

@@ -25,7 +25,7 @@ from perfkit.additions.lanes.figures import Bar
 from perfkit.additions.lanes.panel import FIRST, STEPS
 from perfkit.additions.simulate.host import IDEAL
 from perfkit.errors import PerfkitError, RunFailed
-from perfkit.ladder.catalogue import SO_FAR, Stage
+from perfkit.ladder.catalogue import SO_FAR, Budget, Stage
 from perfkit.recipe import Recipe, Value
 from perfkit.results import recordings
 from perfkit.results.run import Run
@@ -250,7 +250,7 @@ def measure(
     runs = list[Run]()
     with plan.open() as source:
         for number, some in enumerate(groups, 1):
-            rule = dataclasses.replace(plan.rule, budget_s=part_s, limit_s=part_s, cached=2)
+            rule = dataclasses.replace(plan.rule, budget=Budget(part_s, part_s), cached=2)
             first, *more = source.measure([plain, *some], rule)
             if first.status != "ok":
                 raise PerfkitError(f"the plain loop could not be measured: {first.reason}", "Try again")

@@ -60,14 +60,6 @@ class Cancelled(PerfkitError):
     """The user stopped it."""
 
 
-class Stopped(Cancelled):
-    """A job was stopped; `finished` holds the runs that had ended by then."""
-
-    def __init__(self, finished: Sequence[object] = ()) -> None:
-        super().__init__("stopped; what was finished is kept")
-        self.finished = finished
-
-
 def one_of(name: object, allowed: Sequence[str], what: str, see: str = "") -> InvalidValue:
     """The error for an unknown name of some kind: the name, the nearest match, what is allowed, and `see`."""
     near = difflib.get_close_matches(str(name), allowed, n=1)

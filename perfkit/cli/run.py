@@ -30,7 +30,7 @@ class LadderOptions:
         plan = replace(plan.keeping(kept), timeout_s=self.timeout)
         if self.budget is None:
             return plan
-        return replace(plan, rule=replace(plan.rule, limit_s=self.budget, noisy_limit_s=self.budget))
+        return replace(plan, rule=plan.rule.within(self.budget))
 
 
 def run(

@@ -4,7 +4,6 @@ Each is declared once, in its card `cards/NAME.md`: front matter (TOML), then pr
 """
 
 import itertools
-import math
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ import msgspec
 from perfkit.errors import one_of
 from perfkit.machine.cores import usable_cores
 from perfkit.recipe import Recipe, Value
+from perfkit.results import stats
 from perfkit.results.schema import AGAIN
 from perfkit.rules import Target, applicable, joined, why_not
 
@@ -35,28 +35,58 @@ class Size:
 
 
 @dataclass(frozen=True)
+class Slice:
+    """The fewest whole steps with at least so many samples that take about so long."""
+
+    samples: int
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Goal:
+    """When a ratio is known: by half the width of its interval / the ratio."""
+
+    precision: float
+    part: float = 0.0  # of the effect: where this is more than the precision, it is enough
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many seconds starting and measuring may take."""
+
+    stage_s: float  # for each stage that is compared
+    ladder_s: float | None = None  # for a whole ladder; None: as long as its stages take
+    noisy_ladder_s: float | None = None  # in its place, if other programs spoil rounds
+
+    def seconds(self, stages: int) -> float:
+        """What several stages may take together."""
+        each_s = self.stage_s * stages
+        return each_s if self.ladder_s is None else min(each_s, self.ladder_s)
+
+
+@dataclass(frozen=True)
 class StopRule:
-    """How much is measured.
+    """How much is measured, and when it ends."""
 
-    A slice has the fewest whole steps with at least `slice_samples` that take about `slice_s`. There are at
-    least so many `rounds`. They go on until half the width of every interval / ratio is at most `precision`
-    (0: never), or `part` of the effect, or until starting and measuring have taken `budget_s` for each stage
-    that is compared (0: a single incarnation, without a verdict), or `limit_s` for a ladder, `noisy_limit_s`
-    if other programs spoil its rounds. `cached` slices are taken on a batch that is already on the device.
-    """
-
-    slice_samples: int
-    rounds: int
+    slice: Slice
+    rounds: int  # at least so many
     loss_steps: int
     """The losses of the first steps of every run are kept; the exported script gives the same ones."""
     warmup_s: float  # warm-up ends once the step time is steady, or after about this long
-    slice_s: float = 0.0
-    precision: float = 0.05
-    part: float = 0.2
-    budget_s: float = 0.0
-    limit_s: float = math.inf
-    noisy_limit_s: float = math.inf
-    cached: int = 5
+    budget: Budget | None = None  # None: these rounds of a single incarnation, without a verdict
+    goal: Goal | None = Goal(stats.PRECISION, part=0.2)  # None: the whole budget is spent
+    cached: int = 5  # slices on a batch that is already on the device
+
+    @property
+    def precision(self) -> float:
+        """Half the width of an interval / ratio at which a difference that is not seen counts as none."""
+        return self.goal.precision if self.goal else stats.PRECISION
+
+    def within(self, seconds: float) -> "StopRule":
+        """The same for a whole ladder in so many seconds, if time counts at all."""
+        if self.budget is None:
+            return self
+        return replace(self, budget=Budget(self.budget.stage_s, seconds, seconds))
 
 
 class Preset(NamedTuple):
@@ -69,11 +99,11 @@ class Preset(NamedTuple):
 ACCELERATOR_SLICE_S = 0.7  # longer than on a CPU, so that a synchronisation at each end does not show
 
 _PRESETS = (
-    Preset(Size("smoke", 8, 16, 16), StopRule(slice_samples=16, rounds=3, loss_steps=4, warmup_s=0.5)),
-    Preset(Size("quick", 32, 64, 64), StopRule(slice_samples=1, rounds=5, loss_steps=4, warmup_s=3,
-                                               slice_s=0.3, budget_s=60, limit_s=345, noisy_limit_s=560)),
-    Preset(Size("paper", 32, 512, 1024), StopRule(slice_samples=1, rounds=5, loss_steps=8, warmup_s=10,
-                                                  slice_s=0.3, budget_s=60, limit_s=570, noisy_limit_s=900)),
+    Preset(Size("smoke", 8, 16, 16), StopRule(Slice(samples=16), rounds=3, loss_steps=4, warmup_s=0.5)),
+    Preset(Size("quick", 32, 64, 64), StopRule(Slice(samples=1, seconds=0.3), rounds=5, loss_steps=4,
+                                               warmup_s=3, budget=Budget(60, 345, 560))),
+    Preset(Size("paper", 32, 512, 1024), StopRule(Slice(samples=1, seconds=0.3), rounds=5, loss_steps=8,
+                                                  warmup_s=10, budget=Budget(60, 570, 900))),
 )  # fmt: skip
 PRESETS = {preset.size.name: preset for preset in _PRESETS}
 
@@ -84,8 +114,8 @@ def preset(name: str | None = None, device: str = "cpu") -> Preset:
     if wanted not in PRESETS:
         raise one_of(wanted, list(PRESETS), "preset")
     size, rule = PRESETS[wanted]
-    if device != "cpu" and rule.slice_s:
-        rule = replace(rule, slice_s=ACCELERATOR_SLICE_S)
+    if device != "cpu" and rule.slice.seconds:
+        rule = replace(rule, slice=replace(rule.slice, seconds=ACCELERATOR_SLICE_S))
     return Preset(size, rule)
 
 

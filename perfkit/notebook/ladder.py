@@ -6,7 +6,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from perfkit import registry
-from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed, Stopped, one_of
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed, one_of
 from perfkit.machine import devices
 from perfkit.notebook.panel import Panel
 from perfkit.notebook.pieces import heading, row
@@ -20,7 +20,7 @@ from perfkit.show.style import Figure
 from perfkit.studies import planning, staging
 from perfkit.studies.climb import climb
 from perfkit.studies.decisions import plan_key
-from perfkit.studies.job import Job
+from perfkit.studies.job import Job, Stopped
 from perfkit.studies.sources import Plan, Progress
 
 

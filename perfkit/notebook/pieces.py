@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 import ipywidgets as widgets
 
-from perfkit.errors import PerfkitError, Stopped
+from perfkit.errors import PerfkitError
+from perfkit.studies.job import Stopped
 from perfkit.studies.sources import Update
 
 # `navigator.clipboard` is missing on pages that come over plain http from another machine.

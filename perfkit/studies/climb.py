@@ -3,7 +3,6 @@
 The stages of a group are tried at the same time, each on top of what the groups before it left.
 """
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -94,7 +93,8 @@ class _Climb:
         self._below: list[Rounds] = []
         """The rounds of every stage that is kept, each with those of what was kept before its group."""
         self._began = time.monotonic()
-        self._limit_s = plan.rule.limit_s
+        self._budget = plan.rule.budget
+        self._limit_s = self._budget.ladder_s if self._budget else None
 
     def runs(self) -> Iterator[Run]:
         """Measures one group after the other, then the end; the run of the baseline comes first."""
@@ -123,18 +123,12 @@ class _Climb:
         return found
 
     def _group(self, number: int) -> Iterator[Run]:
-        source = self._source
+        """Measures the stages of a group next to what is kept, and keeps those that help."""
         candidates = self._candidates(number)
         if self._base_run and all(stage.reason for stage in candidates):  # nothing is measured again for them
-            yield from source.measure(candidates, source.plan.rule)
+            yield from self._source.measure(candidates, self._source.plan.rule)
             return
-        is_plain = source.is_costly or self._kept is self._base
-        references = [self._kept] if is_plain else [self._base, self._kept]
-        rule, later_s = self._rule(number)
-        with source.progress.part(number, len(self._groups) + 1, later_s):
-            found = source.measure([*references, *candidates], rule)
-        before = found[len(references) - 1]
-        runs = found[len(references) :]
+        before, runs = self._measured(number, candidates)
         if self._base_run is None:
             self._base_run = before
         if before.status == "failed":
@@ -142,12 +136,26 @@ class _Climb:
         elif self._kept_run is None:
             self._kept_run = before
             yield before
-        if any(run.disturbed is not None for run in runs):
-            self._limit_s = source.plan.rule.noisy_limit_s
+        if self._budget and any(run.disturbed is not None for run in runs):
+            self._limit_s = self._budget.noisy_ladder_s
         kept = self._kept_run or before
         runs = _chosen([self._judged(run, kept, self._base_run) for run in runs])
         self._keep(candidates, runs)
         yield from runs
+
+    def _measured(self, number: int, candidates: Sequence[Stage]) -> tuple[Run, list[Run]]:
+        """The runs of what is kept, and of the stages of a group, in the same rounds."""
+        references = [self._kept]
+        if not self._source.is_costly and self._kept is not self._base:
+            references.insert(0, self._base)
+        found = self._in_its_time(number, [*references, *candidates])
+        return found[len(references) - 1], found[len(references) :]
+
+    def _in_its_time(self, number: int, stages: Sequence[Stage]) -> list[Run]:
+        """Measures stages in the share of a group, or of the end, of what time is left."""
+        rule, later_s = self._rule(number)
+        with self._source.progress.part(number, len(self._groups) + 1, later_s):
+            return self._source.measure(stages, rule)
 
     def _judged(self, run: Run, kept: Run, base: Run) -> Run:
         """A run of a group with its decision, compared with what is kept and with the baseline."""
@@ -191,12 +199,9 @@ class _Climb:
 
     def _end(self) -> Iterator[Run]:
         """Measures everything kept against the baseline, and the baseline against itself."""
-        source = self._source
-        count = len(self._groups)
         final = replace(self._kept, name=KEPT, title="everything kept, measured again")
-        rule, later_s = self._rule(count)
-        with source.progress.part(count, count + 1, later_s):
-            first, *runs = source.measure([self._base, final, staging.again(self._base)], rule)
+        stages = [self._base, final, staging.again(self._base)]
+        first, *runs = self._in_its_time(len(self._groups), stages)
         assert self._base_run
         if first.status == "failed":
             yield first
@@ -212,8 +217,18 @@ class _Climb:
 
     def _rule(self, number: int) -> tuple[StopRule, float]:
         """The rule of a group, or of the end, by its share of the time; and the seconds that it leaves."""
-        if math.isinf(self._limit_s):
-            return replace(self._source.plan.rule, cached=CACHED, part=0.0), 0.0
+        rule = replace(self._source.plan.rule, cached=CACHED)
+        if rule.goal:  # however large the effects are, because they are multiplied, and people tell them
+            rule = replace(rule, goal=replace(rule.goal, part=0.0))
+        if self._limit_s is None:
+            return rule, 0.0
+        left_s = max(0.0, self._began + self._limit_s - time.monotonic())
+        counts = self._sides_from(number)
+        own_s = left_s * counts[0] / sum(counts)
+        return rule.within(own_s), left_s - own_s
+
+    def _sides_from(self, number: int) -> list[int]:
+        """How many sides this group, each later one and the end have; a stage that is dear counts as two."""
         counts: list[int] = []
         for later in range(number, len(self._groups)):
             acting = [stage.name for stage in self._candidates(later) if not stage.reason]
@@ -221,12 +236,7 @@ class _Climb:
             measures_baseline = later == number and self._base_run is None
             if parts or measures_baseline:
                 counts.append(1 + sum(parts))
-        counts.append(END_SIDES)
-        left_s = max(0.0, self._began + self._limit_s - time.monotonic())
-        own_s = left_s * counts[0] / sum(counts)
-        # To the full precision, however large the effects: they are multiplied, and people tell them.
-        rule = replace(self._source.plan.rule, limit_s=own_s, cached=CACHED, part=0.0)
-        return rule, left_s - own_s
+        return [*counts, END_SIDES]
 
 
 def _chosen(runs: Sequence[Run]) -> list[Run]:

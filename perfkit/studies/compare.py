@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -54,7 +53,7 @@ def compare(
     """
     progress = progress or Progress()
     rounds = max(stats.MIN_ROUNDS, plan.rule.rounds)
-    rule = replace(plan.rule, rounds=rounds, limit_s=math.inf, cached=0)
+    rule = replace(plan.rule, rounds=rounds, cached=0)
     with replace(plan, rule=rule).open(progress, Study.COMPARISON, store) as source:
         pair = source.measure(stages_of(a, b, source), rule)
         if not all(run.status == "ok" for run in pair):

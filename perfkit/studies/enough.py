@@ -21,15 +21,19 @@ class Enough:
         self._rule = rule
         self._clock = clock
         self._began = clock()
+        compared = max(1, len(measured.open()) - 1)
+        self.budget_s = rule.budget.seconds(compared) if rule.budget else None
+        """Seconds that it may take; None where the number of rounds is given instead."""
 
     @property
-    def budget_s(self) -> float:
-        """Seconds that it may take; 0 where the number of rounds is given instead."""
-        return min(self._rule.budget_s, self._rule.limit_s)
+    def left_s(self) -> float | None:
+        """What is left of them; negative where it takes longer."""
+        return None if self.budget_s is None else self.budget_s - (self._clock() - self._began)
 
     @property
-    def left_s(self) -> float:
-        return self.budget_s - (self._clock() - self._began)
+    def is_in_time(self) -> bool:
+        """Whether some of its time is left."""
+        return self.left_s is not None and self.left_s > 0
 
     def is_over(self) -> bool:
         """Whether measuring ends: everybody has taken part, and enough is known or the time is spent."""
@@ -43,7 +47,7 @@ class Enough:
     def is_satisfied(self) -> bool:
         """Whether every ratio that is asked for is known."""
         measured = self._measured
-        if not self._rule.budget_s:
+        if self.budget_s is None:
             return measured.rounds >= self._rule.rounds
         compared = [side for side in measured.open() if side.stage.name != AGAIN][1:]
         if not (compared and measured.sides[0].is_open):  # each by itself: its own rate
@@ -65,23 +69,27 @@ class Enough:
         measured = self._measured
         pair = measured.with_first(own)
         rounds = len(pair.own_samples_per_s)
-        if rounds < stats.ENDING_ROUNDS or not self._rule.precision:
+        goal = self._rule.goal
+        if rounds < stats.ENDING_ROUNDS or goal is None:
             return False
         ratio = pair.nested(measured.spreads[own], not measured.in_turns)
-        return stats.is_known(ratio.centre, ratio.half, rounds, self._rule.precision, self._rule.part)
+        return stats.is_known(ratio.centre, ratio.half, rounds, goal.precision, goal.part)
 
     def can_renew(self) -> bool:
         """Whether the time that is left allows another incarnation."""
         now = self._measured.now
         needed_s = now.start_s - now.compile_s + stats.MIN_ROUNDS * now.round_s
-        return self._rule.budget_s > 0 and self.left_s >= needed_s
+        return self.left_s is not None and self.left_s >= needed_s
 
     def has_had_its_share(self, rounds: int) -> bool:
         """Whether so many rounds are enough for this incarnation."""
-        is_late = self._rule.budget_s > 0 and self.left_s < -self.budget_s  # in an evaluation, say
+        left_s = self.left_s
+        if self.budget_s is None or left_s is None:
+            return rounds >= self._rule.rounds
+        is_late = left_s < -self.budget_s  # in an evaluation, say
         if rounds < (FEWEST if is_late else self._rule.rounds):
             return False
-        if not self._rule.budget_s or self.left_s <= 0:
+        if left_s <= 0:
             return True
         now = self._measured.now
         is_worth_it = rounds * now.round_s >= PART_OF_START * now.start_s

@@ -4,7 +4,6 @@ import contextlib
 import platform
 import secrets
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from perfkit import workloads
@@ -139,8 +138,6 @@ class ThisMachine(Source):
 
     def measure(self, stages: Sequence[Stage], rule: StopRule) -> list[Run]:
         sides = [Side(stage) for stage in stages]
-        others = max(1, sum(side.is_open for side in sides) - 1)
-        rule = replace(rule, budget_s=rule.budget_s * others)
         how = Machine(self.start, self.renew, self.description.facts.uuid, self.ask_more)
         first = stages[0].recipe
         spreads = {side: self.spread([side.stage.recipe, first]) for side in sides}

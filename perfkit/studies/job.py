@@ -1,15 +1,23 @@
 """A job: one piece of work that a panel or a command has under way, and how it ended."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from perfkit.errors import Cancelled, Stopped
+from perfkit.errors import Cancelled
 from perfkit.results.run import Run
 from perfkit.studies.sources import Progress, Update
 
 State = Literal["idle", "running", "stopping", "done", "stopped", "failed"]
+
+
+class Stopped(Cancelled):
+    """A job was stopped; `finished` holds the runs that had ended by then."""
+
+    def __init__(self, finished: Sequence[Run] = ()) -> None:
+        super().__init__("stopped; what was finished is kept")
+        self.finished = finished
 
 
 class Job:

@@ -93,7 +93,7 @@ class Measurement:
     def _take_round(self, sides: Sequence[Side]) -> Round:
         alive = _alive(sides)
         self._say(f"round {self._measured.rounds + 1} of {alive[-1].stage.title}")
-        return self._slices.take_round(alive, is_in_time=self._enough.left_s > 0)
+        return self._slices.take_round(alive, self._enough.is_in_time)
 
     def _end(self, sides: Sequence[Side]) -> None:
         """Measures what is measured once, in the first incarnation of each side."""
@@ -101,7 +101,7 @@ class Measurement:
 
     def _say(self, title: str) -> None:
         left_s = self._enough.left_s
-        if self._enough.budget_s:
+        if self._enough.budget_s and left_s is not None:
             done = min(0.99, 1 - left_s / self._enough.budget_s)
             self._progress.reach(done, title, max(0.0, left_s))
         else:

@@ -12,7 +12,6 @@ from msgspec import structs, to_builtins
 from perfkit import machine
 from perfkit.ladder.catalogue import Stage
 from perfkit.machine import cores
-from perfkit.results import stats
 from perfkit.results.rounds import Pairing, Role
 from perfkit.results.run import Run, rated
 from perfkit.results.schema import AGAIN, Busiest, Raw
@@ -58,7 +57,7 @@ class Record:
 
     def __init__(self, session: str, plan: Plan, description: Description, measured: Measured) -> None:
         self._measured = measured
-        self._precision = plan.rule.precision or stats.PRECISION
+        self._precision = plan.rule.precision
         self._begun = {side: begun(session, side.stage, plan, description) for side in measured.sides}
 
     def runs(self) -> list[Run]:

@@ -44,7 +44,8 @@ class Slices:
         since = time.time()
         before = cores.cpu_times(side.child.cpu_s())
         try:
-            block = side.child.ask("slice", samples=self._rule.slice_samples, seconds=self._rule.slice_s)
+            size = self._rule.slice
+            block = side.child.ask("slice", samples=size.samples, seconds=size.seconds)
         except PerfkitError as problem:
             self._give_up(side, problem)
             return
@@ -74,7 +75,7 @@ class Slices:
         for _ in range(min(rule.cached, len(self._measured.now.rounds))):
             for side in self._machine.shuffled(sides):
                 if side.child:
-                    _ask(side, "ceiling", samples=rule.slice_samples, seconds=rule.slice_s)
+                    _ask(side, "ceiling", samples=rule.slice.samples, seconds=rule.slice.seconds)
         for side in sides:
             if side.child:
                 _ask(side, "peak")

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Self
 
 from perfkit.errors import InvalidValue
-from perfkit.ladder.catalogue import Size, Stage, StopRule, optimization
+from perfkit.ladder.catalogue import Budget, Goal, Size, Stage, StopRule, optimization
 from perfkit.recipe import Recipe, Value
 from perfkit.results import stats
 from perfkit.results.run import Run
@@ -199,8 +199,13 @@ class Plan:
         return replace(self, ladder=replace(self.ladder, **ladder))
 
     def until(self, budget_s: float = 90.0, precision: float = 0.02, part: float = 0.0) -> Self:
-        """The same, for so many seconds, or until it is known to a precision or a part of the effect."""
-        return replace(self, rule=replace(self.rule, budget_s=budget_s, precision=precision, part=part))
+        """The same, for so many seconds, or until it is known to a precision or a part of the effect.
+
+        Without seconds (0) a few rounds are taken; without a precision (0) all of the time is.
+        """
+        budget = Budget(budget_s) if budget_s else None
+        goal = Goal(precision, part) if precision else None
+        return replace(self, rule=replace(self.rule, budget=budget, goal=goal))
 
     def keeping(self, stages: Sequence[str]) -> Self:
         """The same, where these stages are kept even if they are not faster."""

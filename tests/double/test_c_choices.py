@@ -22,7 +22,7 @@ from tests.unit.additions.scripts.test_suggest import ideas
 
 
 def test_slices_are_longer_than_on_a_cpu():
-    slices = [catalogue.preset("quick", device).rule.slice_s for device in ("cpu", "cuda")]
+    slices = [catalogue.preset("quick", device).rule.slice.seconds for device in ("cpu", "cuda")]
     assert slices[1] == catalogue.ACCELERATOR_SLICE_S > slices[0]
 
 

@@ -54,8 +54,9 @@ def absent(plan: Plan) -> HealthCheck:
 
 def chapter_02(trial_s: float, rule: StopRule) -> HealthCheck:
     """How long the measuring of chapter 02 takes, by the seconds of a trial: most of them go to the start."""
-    least_s = PANELS * trial_s + SIDES * (rule.warmup_s + rule.rounds * rule.slice_s)
-    most_s = max(least_s, (SIDES - PANELS) * rule.budget_s)
+    least_s = PANELS * trial_s + SIDES * (rule.warmup_s + rule.rounds * rule.slice.seconds)
+    stage_s = rule.budget.stage_s if rule.budget else 0.0
+    most_s = max(least_s, (SIDES - PANELS) * stage_s)
     minutes = f"{least_s / 60:.1f} to {most_s / 60:.1f} min"
     detail = f"{minutes} of measuring, by a trial that took {trial_s:.0f} s"
     remedy = "Close other programs, or share a host among fewer people" if trial_s > 60 else ""

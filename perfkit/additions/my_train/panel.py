@@ -12,6 +12,7 @@ from perfkit.additions.my_train.steps import NAME, Version
 from perfkit.additions.referee.match import matched, named_differences
 from perfkit.additions.referee.verdict import MORE_ROUNDS
 from perfkit.additions.scripts.watched import Launch
+from perfkit.ladder.catalogue import Budget
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.recipe import Value
 from perfkit.show import figures, sentences
@@ -100,11 +101,14 @@ def _compared(
     old, new = (Launch(NAME, replaced=((file, one.text.encode()),)) for one in (before, now))
     sides = Candidate("before", before.switches), Candidate(_EDITED, now.switches)
     match = matched(old, *sides, allowed=named_differences(allow), more={_EDITED: new})
-    rule = replace(match.plan.rule, budget_s=budget_s or match.plan.rule.budget_s)
+    rule = match.plan.rule
+    if budget_s:
+        rule = replace(rule, budget=Budget(budget_s))
+    took_s = rule.budget.stage_s if rule.budget else 0.0
     result = compare(match.a, match.b, replace(match.plan, rule=rule), progress=progress)
-    verdict = match.verdict(result, match.plan.rule.precision)
+    verdict = match.verdict(result, rule.precision)
     added = {name: value for name, value in now.switches.items() if before.switches.get(name) != value}
-    more = f"give it more time: pk.my_train(budget_s={2 * max(60, rule.budget_s):.0f})"
+    more = f"give it more time: pk.my_train(budget_s={2 * max(60, took_s):.0f})"
     what = steps.named(before.text, now.text, added)
     contents: list[Content] = [
         *map(Notice, sentences.notices([result.a, result.b])),

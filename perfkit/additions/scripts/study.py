@@ -21,7 +21,7 @@ from perfkit.additions.scripts.messages import LOSSES, TEXTS, ScriptFacts
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.errors import RunFailed
 from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import Stage, StopRule
+from perfkit.ladder.catalogue import Slice, Stage, StopRule
 from perfkit.process.child import Conversation
 from perfkit.process.tree import Tree
 from perfkit.recipe import Recipe, Value, allowed
@@ -212,12 +212,13 @@ def refusing(reasons: Mapping[str, str]) -> Callable[[str, Recipe], str]:
 
 def affordable(rule: StopRule, step_s: float, stages: int = 2) -> StopRule:
     """A rule whose rounds fit into the budget, with a first one and a last one: of one step, if slow."""
-    if not 0 < rule.budget_s < _USUAL_STEPS * step_s:
+    if rule.budget is None or rule.budget.stage_s >= _USUAL_STEPS * step_s:
         return rule
-    short = replace(rule, slice_samples=1, slice_s=0.0, warmup_s=0.0, rounds=_FEWEST)
-    losses = max(_FEWEST, min(rule.loss_steps, int(rule.budget_s * _LOSSES_PART / step_s)))
-    left_s = max(0.0, rule.budget_s - 2 * stages * step_s)
-    return replace(short, loss_steps=losses, budget_s=left_s)
+    short = replace(rule, slice=Slice(samples=1), warmup_s=0.0, rounds=_FEWEST)
+    losses = max(_FEWEST, min(rule.loss_steps, int(rule.budget.stage_s * _LOSSES_PART / step_s)))
+    left_s = rule.budget.stage_s - 2 * stages * step_s
+    budget = replace(rule.budget, stage_s=left_s) if left_s > 0 else None
+    return replace(short, loss_steps=losses, budget=budget)
 
 
 def losses(a: Run, b: Run) -> parity.Check:

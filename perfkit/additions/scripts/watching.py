@@ -22,6 +22,7 @@ from perfkit.additions.scripts.study import UNCHANGED, Memory, ScriptSource, scr
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.additions.trend import Trend, trend
 from perfkit.errors import RunFailed, TrainingEnded
+from perfkit.ladder.catalogue import Budget
 from perfkit.machine import cores
 from perfkit.results.stats import CLEAN
 from perfkit.show import units
@@ -102,7 +103,7 @@ def _tried(source: ScriptSource, result: Watched) -> Watched:
     best = result.suggestions[:_TRIED]
     base = source.baseline()
     recipes = [(UNCHANGED, base), *((idea.cause, base.replace(**idea.settings)) for idea in best)]
-    rule = replace(source.plan.rule, budget_s=TRY_S / 2, cached=0)
+    rule = replace(source.plan.rule, budget=Budget(TRY_S / 2), cached=0)
     source.plan = replace(source.plan, timeout_s=4 * TRY_S)
     _, *runs = source.measure(staging.recipe_stages(recipes, source.target), rule)
     ideas = result.suggestions[_TRIED:]

@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from perfkit import registry
 from perfkit.additions.parity import study
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
-from perfkit.ladder.catalogue import StopRule
+from perfkit.ladder.catalogue import Budget, StopRule
 from perfkit.machine import cores
 from perfkit.recipe import Recipe, Value
 from perfkit.results.parity import Parity
@@ -128,9 +128,10 @@ class _Search:
         self.tried: dict[str, Run] = {}  # the runs that succeeded, by id
         self._source, self._cap_bytes = source, cap_bytes
         self._until = time.monotonic() + SEARCHING * budget_s
-        self._short = replace(plan.rule, rounds=ROUNDS, budget_s=0.0, cached=0)
-        longest_s = max(0.0, min(plan.rule.budget_s, budget_s / 10))
-        self._long = replace(plan.rule, rounds=2 * plan.rule.rounds, budget_s=longest_s)
+        self._short = replace(plan.rule, rounds=ROUNDS, budget=None, cached=0)
+        usual = plan.rule.budget
+        longest = Budget(min(usual.stage_s, budget_s / 10)) if usual and budget_s > 0 else None
+        self._long = replace(plan.rule, rounds=2 * plan.rule.rounds, budget=longest)
 
     def run(self, space: Mapping[str, Sequence[Value]]) -> list[str]:
         """Measures what the time allows, and returns the switches for which none was left."""

@@ -16,6 +16,7 @@ from perfkit import registry
 from perfkit.cli import COMMANDS, app, options, single
 from perfkit.cli import run as commands
 from perfkit.errors import InvalidValue, PerfkitError, StoreError
+from perfkit.ladder.catalogue import Budget
 from perfkit.results import recordings
 from perfkit.results.store import RunStore, keep
 from tests.unit.results.test_run import run as measured
@@ -171,7 +172,7 @@ def test_a_budget_is_for_the_whole_ladder_on_a_noisy_machine_too(monkeypatch):
     monkeypatch.setattr(commands, "climb", climbed)
     run("run", "--workload", "photos", "--device", "cpu", "--preset", "quick", "--budget", "90", code=2)
     run("run", "--workload", "photos", "--device", "cpu", "--preset", "quick", code=2)
-    assert [(rule.limit_s, rule.noisy_limit_s) for rule in asked] == [(90, 90), (345, 560)]
+    assert [rule.budget for rule in asked] == [Budget(60, 90, 90), Budget(60, 345, 560)]
 
 
 @pytest.mark.parametrize(

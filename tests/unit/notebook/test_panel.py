@@ -11,10 +11,11 @@ import pytest
 from IPython.utils.capture import capture_output
 
 from perfkit import notebook as pk
-from perfkit.errors import Cancelled, InvalidValue, RunFailed, Stopped, StoreError
+from perfkit.errors import Cancelled, InvalidValue, RunFailed, StoreError
 from perfkit.results.store import RunStore
 from perfkit.show import html, terminal
 from perfkit.studies.decisions import plan_key
+from perfkit.studies.job import Stopped
 from perfkit.studies.sources import Update
 from tests.unit.notebook.fakes import FakeStudy
 from tests.unit.show.fake_runs import session

@@ -4,15 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from perfkit.ladder.catalogue import Stage, StopRule
+from perfkit.ladder.catalogue import Budget, Goal, Slice, Stage, StopRule
 from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.studies.enough import FEWEST, Enough
 from perfkit.studies.sides import Incarnation, Measured, Round, Side
 from perfkit.worker.messages import Block
 
-COUNTED = StopRule(slice_samples=1, rounds=3, loss_steps=1, warmup_s=0.0)
-TIMED = replace(COUNTED, budget_s=60.0, precision=0.05, part=0.0)
+BUDGET = Budget(60.0)
+COUNTED = StopRule(Slice(samples=1), rounds=3, loss_steps=1, warmup_s=0.0)
+TIMED = replace(COUNTED, budget=BUDGET, goal=Goal(0.05))
 STEADY = {"baseline": 10.0, "amp": 12.0}
 
 
@@ -59,9 +60,9 @@ def test_rounds_that_scatter_go_on_while_another_incarnation_has_time():
     enough = Enough(scattered, TIMED, clock)
     assert not enough.is_satisfied() and not enough.is_over()
     needed_s = scattered.now.start_s + stats.MIN_ROUNDS * scattered.now.round_s
-    clock.now = TIMED.budget_s - needed_s - 0.1
+    clock.now = BUDGET.stage_s - needed_s - 0.1
     assert not enough.is_over()
-    clock.now = TIMED.budget_s - needed_s + 0.1
+    clock.now = BUDGET.stage_s - needed_s + 0.1
     assert enough.is_over()
 
 
@@ -81,5 +82,5 @@ def test_an_incarnation_that_is_far_over_its_budget_ends_with_the_fewest_rounds(
     clock = Clock()
     enough = Enough(found([STEADY] * FEWEST), TIMED, clock)
     assert not enough.has_had_its_share(FEWEST)
-    clock.now = 2 * TIMED.budget_s + 1  # an evaluation took it, say
+    clock.now = 2 * BUDGET.stage_s + 1  # an evaluation took it, say
     assert enough.has_had_its_share(FEWEST) and not enough.has_had_its_share(FEWEST - 1)

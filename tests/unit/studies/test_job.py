@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from perfkit.errors import Cancelled, RunFailed, Stopped
-from perfkit.studies.job import Job
+from perfkit.errors import Cancelled, RunFailed
+from perfkit.studies.job import Job, Stopped
 from tests.unit.show.fake_runs import session
 
 

@@ -29,9 +29,14 @@ def stage(size, reason=""):
 THREE = [stage(8), stage(16), stage(32)]
 
 
+def ruled(where, rounds, budget_s=0, precision=0.05, part=0.2):
+    """The rule of a plan with other numbers."""
+    return replace(where.until(budget_s, precision, part).rule, rounds=rounds)
+
+
 def measure(where, stages, rounds=3, **rule):
     with where.open() as source:
-        return source.measure(stages, replace(where.rule, rounds=rounds, **rule))
+        return source.measure(stages, ruled(where, rounds, **rule))
 
 
 def test_every_round_has_one_slice_of_each_side_in_an_order_of_its_own(machine, where):
@@ -396,9 +401,8 @@ def test_it_says_how_long_it_takes_at_most(machine, where):
     said = []
     with where.open(Progress(lambda update: said.append(update.left_s))) as source:
         source.progress.later_s = 100.0
-        source.measure(
-            [stage(8), stage(16)], replace(where.rule, rounds=5, budget_s=50, precision=0.001, part=0.0)
-        )
+        rule = ruled(where, rounds=5, budget_s=50, precision=0.001, part=0.0)
+        source.measure([stage(8), stage(16)], rule)
     known = [left for left in said if left is not None]
     assert max(known) <= 150 and min(known) >= 100
     assert known == sorted(known, reverse=True)

@@ -55,9 +55,12 @@ def test_chapters_that_need_a_gpu_are_named_with_the_reason():
 def test_the_minutes_of_chapter_02_follow_from_a_trial():
     quick = PRESETS["quick"].rule
     found = workshop.chapter_02(trial_s=20.0, rule=quick)
-    least = (workshop.PANELS * 20 + workshop.SIDES * (quick.warmup_s + quick.rounds * quick.slice_s)) / 60
+    least = (
+        workshop.PANELS * 20 + workshop.SIDES * (quick.warmup_s + quick.rounds * quick.slice.seconds)
+    ) / 60
     assert (
-        found.detail.startswith(f"{least:.1f} to {quick.budget_s / 60:.1f} min") and found.status == "green"
+        found.detail.startswith(f"{least:.1f} to {quick.budget.stage_s / 60:.1f} min")
+        and found.status == "green"
     )
     assert workshop.chapter_02(trial_s=100.0, rule=quick).status == "amber"
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from perfkit.additions.scripts import messages, study
-from perfkit.ladder.catalogue import PRESETS, Stage
+from perfkit.ladder.catalogue import PRESETS, Budget, Slice, Stage
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
 from perfkit.worker.messages import Block
@@ -19,11 +19,11 @@ def run(losses, workers=0, **more):
 
 
 def test_slow_steps_make_fewer_rounds_and_the_budget_stays():
-    quick = replace(PRESETS["quick"].rule, budget_s=20.0)
+    quick = replace(PRESETS["quick"].rule, budget=Budget(20.0))
     assert study.affordable(quick, 0.01) == quick
-    for step_s, left_s, losses in ((0.5, 18.0, 4), (15.0, 0.0, 2)):
+    for step_s, left, losses in ((0.5, Budget(18.0), 4), (15.0, None, 2)):
         slow = study.affordable(quick, step_s)
-        assert (slow.rounds, slow.budget_s, slow.loss_steps, slow.slice_samples) == (2, left_s, losses, 1)
+        assert (slow.rounds, slow.budget, slow.loss_steps, slow.slice) == (2, left, losses, Slice(samples=1))
 
 
 def test_equal_losses_prove_the_same_training():
