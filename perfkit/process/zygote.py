@@ -58,7 +58,7 @@ class Forked:
     def __init__(self, status: int) -> None:
         self._status = status
         self._code: int | None = None
-        self._is_closed = False
+        self.is_closed = False  # nobody asks for its end any more
         self.pid = self._number()  # None if the zygote has ended
 
     def _number(self) -> int | None:
@@ -67,17 +67,16 @@ class Forked:
 
     def exit_code(self) -> int | None:
         """None while it runs; negative for a signal, as `subprocess` has it."""
-        if self._code is None and not self._is_closed and select.select([self._status], [], [], 0)[0]:
+        if self._code is None and not self.is_closed and select.select([self._status], [], [], 0)[0]:
             code = self._number()
             # A zygote that is killed takes its children with it, and says nothing.
             self._code = -signal.SIGKILL if code is None else code
         return self._code
 
     def close(self) -> None:
-        """Nobody asks for its end any more."""
-        if not self._is_closed:
+        if not self.is_closed:
             os.close(self._status)
-        self._is_closed = True
+        self.is_closed = True
 
 
 class Zygote:
@@ -101,10 +100,16 @@ class Zygote:
                 start_new_session=True,  # Ctrl-C does not reach it
             )
         self._lock = threading.Lock()
+        self._children: list[Forked] = []
 
     @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody uses a child of it."""
+        return any(not child.is_closed for child in self._children)
 
     def fork(self, line: Connection) -> Forked:
         """A child that reads what it is from its line; the first one waits until torch is imported."""
@@ -114,7 +119,9 @@ class Zygote:
                 socket.send_fds(self._socket, [b"f"], [line.fileno(), theirs])
         finally:
             os.close(theirs)
-        return Forked(ours)
+        child = Forked(ours)
+        self._children = [each for each in self._children if not each.is_closed] + [child]
+        return child
 
     def close(self) -> None:
         self._socket.close()
@@ -140,6 +147,18 @@ def end_generation(generation: int) -> None:
     with _lock:
         for key in [key for key in _zygotes if key[0] == generation]:
             _zygotes.pop(key).close()
+
+
+def end_unneeded(environment: Mapping[str, str]) -> None:
+    """Ends the shared zygotes of other environments than this one, but for those whose children are in use.
+
+    A notebook's kernel would keep one for every combination of variables that was ever measured.
+    """
+    needed = (0, frozenset(_early(environment).items()))
+    with _lock:
+        for key, known in list(_zygotes.items()):
+            if key[0] == 0 and key != needed and not known.is_busy:
+                _zygotes.pop(key).close()
 
 
 def start(line: Connection, environment: Mapping[str, str], generation: int = 0) -> Forked:

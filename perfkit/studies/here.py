@@ -65,6 +65,7 @@ class ThisMachine(Source):
 
     def __exit__(self, *_: object) -> None:
         self._exit.close()
+        zygote.end_unneeded(environment_of({}))  # most studies begin in the plain environment
 
     def load(self) -> None:
         """Starts the first child; sets `description`."""

@@ -86,7 +86,7 @@ def test_nothing_is_set_in_a_process_and_a_switch_is_set_before_torch_is_importe
     assert "PERFKIT_SEEN" not in call("perfkit.worker.checks:first_environment"), "set afterwards"
     with Child(environment={"OMP_NUM_THREADS": "2", "MALLOC_MMAP_MAX_": "0"}) as switched, Child() as plain:
         assert zygote_of(switched).pid != zygote_of(plain).pid
-        asked = {"place": "torch:get_num_threads", "arguments": ()}
+        asked = {"reference": "torch:get_num_threads", "arguments": ()}
         assert switched.ask("call", **asked) == 2
         assert plain.ask("call", **asked) == int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1))
     assert "MALLOC_MMAP_MAX_" not in os.environ

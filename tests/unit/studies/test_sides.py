@@ -12,11 +12,13 @@ import pytest
 from perfkit.additions.parity.study import parity
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, RunFailed, StoreError
 from perfkit.ladder.catalogue import Stage
+from perfkit.process.child import environment_of
 from perfkit.recipe import Recipe
 from perfkit.results import stats
 from perfkit.results.schema import Mechanism
 from perfkit.results.store import RunStore
 from perfkit.show import sentences
+from perfkit.studies import here
 from perfkit.studies.sources import Progress
 from perfkit.studies.staging import again, described
 from tests.unit.studies.fakes import out_of_memory
@@ -395,6 +397,17 @@ def test_a_second_study_waits_for_the_device_says_so_and_can_give_up(machine, wh
     (waiting,) = said
     assert waiting.is_waiting and waiting.phase.startswith("waiting: ")
     assert waiting.phase.endswith(f"(process {os.getpid()}) uses the cores")
+
+
+def test_a_study_that_ends_leaves_no_environment_but_the_plain_one(machine, where, monkeypatch):
+    needed = []
+    monkeypatch.setattr(here.zygote, "end_unneeded", needed.append)
+    with where.open() as source:
+        source.measure([stage(8), replace(stage(16), recipe=Recipe(wait_policy="passive"))], where.rule)
+        assert not needed, "its own are needed until then"
+    (environment,) = needed
+    assert environment == environment_of({}) and "OMP_WAIT_POLICY" not in environment
+    assert machine.alive() == []
 
 
 def test_it_says_how_long_it_takes_at_most(machine, where):
