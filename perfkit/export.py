@@ -6,10 +6,10 @@ The training function is rewritten as a syntax tree; what it refers to is copied
 import ast
 import copy
 import difflib
-import itertools
 import keyword
 import re
 import sys
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,20 +17,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from perfkit.errors import InvalidValue
-from perfkit.recipe import Recipe
+from perfkit.recipe import Recipe, Value
 from perfkit.workloads import files, reference
 
-_DEFAULTS = {
-    "enabled=True", "mode='default'", "non_blocking=False", "num_workers=0", "persistent_workers=False",
-    "pin_memory=False", "prefetch_factor=None", "prefetch_factor=2", "set_to_none=True",
+_DEFAULTS: dict[str | None, tuple[Value | None, ...]] = {
+    "enabled": (True,), "mode": ("default",), "non_blocking": (False,), "num_workers": (0,),
+    "persistent_workers": (False,), "pin_memory": (False,), "prefetch_factor": (None, 2),
+    "set_to_none": (True,),
 }  # fmt: skip
-"""Arguments that have torch's own defaults."""
-_WITHOUT_SCALER = {
-    r"^ *scaler(\.update\(\)| = .*)\n": "",
-    r"scaler\.scale\((\w+)\)": r"\1",
-    r"scaler\.step\((\w+)\)": r"\1.step()",
-}
-"""The gradient scaler does nothing without fp16."""
+"""Values of arguments that are torch's own defaults, so that nobody writes them."""
 _OTHER_VERSION = "A recording of another version of perfkit may name one"
 _STRING = re.compile(r"""\"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""")
 _LONGEST = 100  # characters of a line; in a longer call, each argument has its own line
@@ -90,13 +85,13 @@ def diff(before: str, after: str, name: str) -> str:
 
 
 def _parsed(sources: Iterable[str]) -> tuple[_Named, dict[str, str]]:
-    """The definitions of modules by name: their syntax trees, and their texts without comments for tools."""
+    """The definitions of modules by name: their syntax trees, and their texts."""
     nodes: dict[str, Any] = {}
     texts: dict[str, str] = {}
     for source in sources:
         for name, node in _definitions(ast.parse(source)).items():
             nodes[name] = node
-            texts[name] = re.sub(r"  # (type|noqa)\b.*", "", ast.get_source_segment(source, node) or "")
+            texts[name] = ast.get_source_segment(source, node) or ""
     return nodes, texts
 
 
@@ -161,24 +156,24 @@ def _needed(parts: list[str], texts: Mapping[str, str]) -> list[str]:
 def _imports(sources: Iterable[str], parts: Iterable[str]) -> str:
     """The imports of what the parts use: the standard library, then others; plain ones first."""
     used = _names(ast.parse("\n".join(parts)))
-    wanted = defaultdict[str, set[str]](set)
+    plain: set[str] = set()
+    wanted = defaultdict[str, set[str]](set)  # names by their modules
     for line in ast.parse("\n".join(sources)).body:
-        module = getattr(line, "module", "")
         for alias in getattr(line, "names", ()):
-            text = ast.unparse(alias)
-            if (alias.asname or text.partition(".")[0]) not in used or module.startswith("perfkit"):
-                continue
-            if module:
-                wanted[f"from {module} import "].add(text)
-            else:
-                wanted[f"import {text}"].add("")
-
-    def is_further(text: str) -> bool:
-        return text.split()[1].partition(".")[0] not in sys.stdlib_module_names
-
-    lines = [f"{start}{', '.join(sorted(what))}\n" for start, what in wanted.items()]
-    lines.sort(key=lambda line: (is_further(line), line.startswith("from "), line.lower()))
-    return "\n".join("".join(group) for _, group in itertools.groupby(lines, is_further))
+            if (alias.asname or alias.name.partition(".")[0]) in used:
+                kept = wanted[line.module or ""] if isinstance(line, ast.ImportFrom) else plain
+                kept.add(ast.unparse(alias))
+    lines = [(module, f"import {module}") for module in sorted(plain)]
+    lines += [(name, f"from {name} import {', '.join(sorted(wanted[name]))}") for name in sorted(wanted)]
+    standard: list[str] = []
+    others: list[str] = []
+    for module, line in lines:
+        package = module.partition(".")[0]
+        if package in sys.stdlib_module_names:
+            standard.append(line)
+        elif package != "perfkit":
+            others.append(line)
+    return "\n".join([*standard, "", *others])
 
 
 # ---------------------------------------------------------------- the training function
@@ -191,8 +186,7 @@ def _loop(nodes: _Named, methods: _Named, known: _Named) -> str:
     for table in ("DTYPES", "IMPLEMENTATIONS"):
         pairs = zip(nodes[table].value.keys, nodes[table].value.values, strict=True)
         known = {**known, table: {key.value: value for key, value in pairs}}
-    chosen = _Chosen(known).visit(_Inlined(functions).visit(nodes["train"]))
-    return _laid_out(chosen, has_scaler=known["recipe"].amp == "fp16")
+    return _laid_out(_Chosen(known).visit(_Inlined(functions).visit(nodes["train"])))
 
 
 class _Replaced(ast.NodeTransformer):
@@ -239,10 +233,14 @@ def _body(function: ast.FunctionDef, call: ast.Call) -> list[Any]:
 
 
 class _Chosen(ast.NodeTransformer):
-    """Puts in what is known, and leaves only the chosen branches; type annotations go."""
+    """Puts in what is known, and leaves only the chosen branches.
+
+    What only measuring needs goes, annotations, and the gradient scaler where it does nothing.
+    """
 
     def __init__(self, known: _Named) -> None:
         self._known = known
+        self._scales = known["recipe"].amp == "fp16"
 
     def visit(self, node: Any) -> Any:
         value = self._value(node) if isinstance(node, ast.expr) else None
@@ -269,8 +267,8 @@ class _Chosen(ast.NodeTransformer):
     visit_IfExp = visit_If
 
     def visit_With(self, node: ast.With) -> Any:
-        context = ast.unparse(self.visit(node.items[0]))
-        if context.startswith("program.part(") or "enabled=False" in context:
+        context = self.visit(node.items[0].context_expr)
+        if _called(context) == "program.part" or "enabled=False" in map(ast.unparse, context.keywords):
             return self._all(node.body)
         return self.generic_visit(node)
 
@@ -278,52 +276,83 @@ class _Chosen(ast.NodeTransformer):
         node.args.args = [ast.arg(each.arg) for each in node.args.args if each.arg == "device"]
         node.args.defaults = []
         node.returns = None
-        node.body = self._all(node.body)
+        node.body = _direct(self._all(node.body))
         return node
 
     def visit_AnnAssign(self, node: Any) -> Any:
         return self.visit(ast.Assign([node.target], node.value, lineno=0))
 
     def visit_Expr(self, node: ast.Expr) -> Any:
-        return None if ast.unparse(node).startswith("program.") else self.generic_visit(node)
+        called = _called(node.value)
+        if called == "program.built" or (called == "scaler.update" and not self._scales):
+            return None
+        return self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> Any:
         target = ast.unparse(node.targets[0])
         self.generic_visit(node)
-        return None if target in ("program", ast.unparse(node.value)) else node
+        if target in ("program", ast.unparse(node.value)) or (target == "scaler" and not self._scales):
+            return None
+        return node
 
     def visit_Call(self, node: ast.Call) -> Any:
+        called = _called(node)
         node.args = [each for each in node.args if ast.unparse(each) != "program.part"]
-        return self.generic_visit(node)
+        self.generic_visit(node)
+        if called == "scaler.scale" and not self._scales:
+            return node.args[0]
+        if called == "scaler.step" and not self._scales:
+            return ast.Call(ast.Attribute(node.args[0], "step"), [], [])
+        return node
 
     def visit_keyword(self, node: ast.keyword) -> Any:
         self.generic_visit(node)
         if node.arg is None and isinstance(node.value, ast.Dict):
             pairs: Any = zip(node.value.keys, node.value.values, strict=True)
             return [ast.keyword(key.value, value) for key, value in pairs]
-        return None if ast.unparse(node) in _DEFAULTS else node
+        is_default = isinstance(node.value, ast.Constant) and node.value.value in _DEFAULTS.get(node.arg, ())
+        return None if is_default else node
 
     def _all(self, statements: list[ast.stmt]) -> list[Any]:
         return self.generic_visit(ast.Module(statements, [])).body  # type: ignore[attr-defined, no-any-return]
 
 
-def _laid_out(function: ast.FunctionDef, has_scaler: bool) -> str:
-    """The loop's source, in double quotes; each argument of a long call with keywords has its own line."""
-    text = ast.unparse(function)
-    for node in function.body:
-        line = f"    {ast.unparse(node)}"
-        call = getattr(node, "value", None)
-        # A long path alone breaks no line: the layout would depend on where data lie.
-        is_long = len(line) > _LONGEST and isinstance(node, ast.Assign)
-        if is_long and isinstance(call, ast.Call) and call.keywords:
-            arguments = "".join(f"        {ast.unparse(each)},\n" for each in (*call.args, *call.keywords))
-            start, _, _ = line.partition("(")
-            text = text.replace(line, f"{start}(\n{arguments}    )")
-    text = _STRING.sub(_in_double_quotes, text)
-    if not has_scaler:
-        for pattern, replacement in _WITHOUT_SCALER.items():
-            text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
-    return re.sub(r"    batches = (.*)\n    for (.*) in batches:", r"    for \2 in \1:", text)
+def _called(node: ast.AST) -> str:
+    """What a call calls, such as `program.part`; empty for anything else."""
+    return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+
+
+def _direct(statements: list[Any]) -> list[Any]:
+    """Statements whose loop is over a value itself, not over the name that got it in the line before."""
+    found: list[Any] = []
+    for statement in statements:
+        if isinstance(statement, ast.For) and _sets(found[-1], statement.iter):
+            statement.iter = found.pop().value
+        found.append(statement)
+    return found
+
+
+def _sets(statement: ast.stmt, target: ast.expr) -> bool:
+    return isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == ast.unparse(target)
+
+
+def _laid_out(function: ast.FunctionDef) -> str:
+    """The source of a function, in double quotes."""
+    docstring, *statements = function.body
+    function.body = [docstring]
+    text = "\n".join([ast.unparse(function), *map(_statement, statements)])
+    return _STRING.sub(_in_double_quotes, text)
+
+
+def _statement(node: ast.stmt) -> str:
+    """A statement in a function; each argument of a long call with keywords has its own line."""
+    text = ast.unparse(node)
+    call = node.value if isinstance(node, ast.Assign) and len(text) + 4 > _LONGEST else None
+    # A long path alone breaks no line: the layout would depend on where data lie.
+    if isinstance(call, ast.Call) and call.keywords:
+        arguments = "".join(f"    {ast.unparse(each)},\n" for each in (*call.args, *call.keywords))
+        text = text.replace(ast.unparse(call), f"{_called(call)}(\n{arguments})")
+    return textwrap.indent(text, "    ")
 
 
 def _in_double_quotes(string: re.Match[str]) -> str:

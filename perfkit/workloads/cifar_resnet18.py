@@ -11,7 +11,7 @@ from torchvision import transforms as T
 from torchvision.models import resnet18
 
 
-class FakeCIFAR(Dataset):  # type: ignore[type-arg]
+class FakeCIFAR(Dataset[Any]):
     """Random images, uint8[samples, 32, 32, 3], with labels 0 to 9; one sample at a time, through PIL."""
 
     def __init__(self, samples: int, transform: Any) -> None:
