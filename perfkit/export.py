@@ -157,7 +157,7 @@ def _imports(sources: Iterable[str], parts: Iterable[str]) -> str:
     """The imports of what the parts use: the standard library, then others; plain ones first."""
     used = _names(ast.parse("\n".join(parts)))
     plain: set[str] = set()
-    wanted = defaultdict[str, set[str]](set)  # names by their modules
+    wanted: dict[str, set[str]] = defaultdict(set)  # names by their modules
     for line in ast.parse("\n".join(sources)).body:
         for alias in getattr(line, "names", ()):
             if (alias.asname or alias.name.partition(".")[0]) in used:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from perfkit.errors import WorkloadError
 from perfkit.recipe import Recipe, Value, shown, switches
@@ -33,38 +33,6 @@ class Target:
         return self.own.get(name, switches()[name].default)
 
 
-class Rule(NamedTuple):
-    """A switch cannot act where `refuses` is true; `{t}` in the reason is the target."""
-
-    switch: str
-    refuses: Callable[[Recipe, Target], bool]
-    reason: str
-
-
-RULES = (
-    Rule("amp", lambda r, t: r.amp == "fp16" and t.device == "cpu",
-     "perfkit runs fp16 with gradient scaling on accelerators only; on a CPU use bf16"),
-    Rule("amp", lambda r, t: r.amp == "bf16" and not t.bf16,
-     "this device does not compute in bfloat16; use fp16"),
-    Rule("fp32_precision", lambda r, t: r.fp32_precision == "tf32" and t.device != "cuda",
-     "TF32 is a format of CUDA devices (this run is on {t.device})"),
-    Rule("fp32_precision", lambda r, t: r.fp32_precision == "tf32" and not t.bf16,
-     "this GPU does not compute in TF32, which came with Ampere, as bfloat16 did"),
-    Rule("channels_last", lambda r, t: not t.convolves,
-     "this model has no convolution; channels_last is a memory layout of images"),
-    Rule("compile", lambda r, t: not t.compiler,
-     "torch.compile finds no compiler here; `perfkit doctor` says what to install"),
-    Rule("compile_mode", lambda r, t: r.compile_mode == "reduce-overhead" and t.device != "cuda",
-     "reduce-overhead uses CUDA graphs, which this device does not have"),
-    Rule("wait_policy", lambda r, t: t.device != "cpu",
-     "the compute threads of the CPU do little next to a GPU"),
-    Rule("allocator", lambda r, t: t.device != "cpu",
-     "a GPU's memory has its own allocator, which keeps what is freed"),
-    Rule("allocator", lambda r, t: not t.glibc,
-     "the variables are those of glibc, which this system does not use"),
-)  # fmt: skip
-
-
 def why_not(name: str, recipe: Recipe, target: Target) -> str:
     """Why a switch, as this recipe sets it, cannot act there; empty where it can, or is not set."""
     switch = switches()[name]
@@ -80,8 +48,34 @@ def why_not(name: str, recipe: Recipe, target: Target) -> str:
         partner, idle_value = switch.idle_when
         if getattr(recipe, partner) == idle_value:
             return f"acts only with {switches()[partner].label} (here: {shown(idle_value)})"
-    reasons = [rule.reason for rule in RULES if rule.switch == name and rule.refuses(recipe, target)]
-    return reasons[0].format(t=target) if reasons else ""
+    return _refused_value(name, recipe, target)
+
+
+def _refused_value(name: str, recipe: Recipe, target: Target) -> str:
+    """Why the value that a recipe gives a switch cannot act on a target; empty where it can."""
+    reason = ""
+    match name, getattr(recipe, name):
+        case "amp", "fp16" if target.device == "cpu":
+            reason = "perfkit runs fp16 with gradient scaling on accelerators only; on a CPU use bf16"
+        case "amp", "bf16" if not target.bf16:
+            reason = "this device does not compute in bfloat16; use fp16"
+        case "fp32_precision", "tf32" if target.device != "cuda":
+            reason = f"TF32 is a format of CUDA devices (this run is on {target.device})"
+        case "fp32_precision", "tf32" if not target.bf16:
+            reason = "this GPU does not compute in TF32, which came with Ampere, as bfloat16 did"
+        case "channels_last", _ if not target.convolves:
+            reason = "this model has no convolution; channels_last is a memory layout of images"
+        case "compile", _ if not target.compiler:
+            reason = "torch.compile finds no compiler here; `perfkit doctor` says what to install"
+        case "compile_mode", "reduce-overhead" if target.device != "cuda":
+            reason = "reduce-overhead uses CUDA graphs, which this device does not have"
+        case "wait_policy", _ if target.device != "cpu":
+            reason = "the compute threads of the CPU do little next to a GPU"
+        case "allocator", _ if target.device != "cpu":
+            reason = "a GPU's memory has its own allocator, which keeps what is freed"
+        case "allocator", _ if not target.glibc:
+            reason = "the variables are those of glibc, which this system does not use"
+    return reason
 
 
 def applicable(recipe: Recipe, target: Target) -> tuple[Recipe, dict[str, str]]:

@@ -52,7 +52,8 @@ def usable_cores() -> int:
 
 def memory_bytes() -> int:
     """Memory that this process may use: the machine's, or what its control groups grant."""
-    return min([psutil.virtual_memory().total, *_memory_limits()])
+    limits = [int(words[0]) for words in _in_groups("memory.max").values() if words[0] != "max"]
+    return min([psutil.virtual_memory().total, *limits])
 
 
 def free_memory_bytes() -> int:
@@ -67,10 +68,6 @@ def _used_bytes(group: Path) -> int:
     used = int((group / "memory.current").read_text())
     words = (group / "memory.stat").read_text().split()
     return used - int(words[words.index("inactive_file") + 1])
-
-
-def _memory_limits() -> list[int]:
-    return [int(words[0]) for words in _in_groups("memory.max").values() if words[0] != "max"]
 
 
 # ---------------------------------------------------------------- CPU time of others
@@ -141,7 +138,7 @@ class OtherPrograms:
         """
         self.sample()
         ours = {os.getpid(), *pids}
-        programs = defaultdict[str, float](float)
+        programs: dict[str, float] = defaultdict(float)
         programs["other guests of the same host"] = _stolen_s() - self._stolen_s
         for (pid, begun), (name, spent) in self._latest.items():
             if pid not in ours:

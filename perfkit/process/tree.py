@@ -58,7 +58,7 @@ class Tree:
 
     def suspend(self) -> None:
         """Stops every member, parents first, until nobody new appears."""
-        stopped = set[psutil.Process]()
+        stopped: set[psutil.Process] = set()
         for _ in range(MOST_LOOKS):
             new = [process for process in self._members if process not in stopped]
             if not new:

@@ -38,7 +38,7 @@ class ThisMachine(Source):
         self._exit = contextlib.ExitStack()
         self._spare: Conversation | None = None
         self._generation = 0
-        self._started = set[str]()  # the titles of the stages that have trained in the measurement under way
+        self._started: set[str] = set()  # titles of stages that the present measurement has trained
 
     @classmethod
     def checked(cls, request: Request) -> Plan:

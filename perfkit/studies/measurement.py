@@ -29,7 +29,7 @@ class Measurement:
     def run(self) -> None:
         """Measures until the rule is satisfied or its budget is spent; at least one incarnation."""
         others = cores.OtherPrograms()
-        pids = set[int]()
+        pids: set[int] = set()
         try:
             with gpus.sample_utilization(self._machine.gpu) as self._slices.utilization:
                 while self._measured.open() and not self._enough.is_over():
@@ -64,7 +64,7 @@ class Measurement:
             return pids
 
     def _in_turns(self, sides: Sequence[Side]) -> set[int]:
-        pids = set[int]()
+        pids: set[int] = set()
         for side in self._machine.shuffled(sides):
             with self._starter.alive([side]) as mine:
                 pids |= mine

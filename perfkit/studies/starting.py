@@ -35,7 +35,11 @@ class Starter:
                 self._say(f"starting {side.stage.title}")
                 self._start(side, alive=number)
             self._measured.now.start_s += self._machine.clock() - began
-            yield set[int]().union(*(side.child.pids() for side in sides if side.child))
+            pids: set[int] = set()
+            for side in sides:
+                if side.child:
+                    pids |= side.child.pids()
+            yield pids
         except Crowded:
             for side, (trainings, samples) in reported.items():
                 del side.trained[trainings:]

@@ -175,7 +175,7 @@ class _Copies(TorchFunctionMode):
         self._device = device
         self.parts: list[torch.Tensor] = []  # what was copied, as the loader gave it
         self.arguments: list[dict[str, Any]] = []  # the keyword arguments of each call
-        self.streams = set[int | None]()  # in which the copies were queued
+        self.streams: set[int | None] = set()  # in which the copies were queued
 
     def stream(self) -> int | None:
         is_cuda = self._device.type == "cuda"
