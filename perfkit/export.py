@@ -81,9 +81,6 @@ def diff(before: str, after: str, name: str) -> str:
     return "".join(difflib.unified_diff(old, new, f"train.py before {name}", f"train.py with {name}", n=2))
 
 
-# ---------------------------------------------------------------- the sources
-
-
 def _parsed(sources: Iterable[str]) -> tuple[_Named, dict[str, str]]:
     """The definitions of modules by name: their syntax trees, and their texts."""
     nodes: dict[str, Any] = {}
@@ -174,9 +171,6 @@ def _imports(sources: Iterable[str], parts: Iterable[str]) -> str:
         elif package != "perfkit":
             others.append(line)
     return "\n".join([*standard, "", *others])
-
-
-# ---------------------------------------------------------------- the training function
 
 
 def _loop(nodes: _Named, methods: _Named, known: _Named) -> str:
@@ -359,9 +353,6 @@ def _in_double_quotes(string: re.Match[str]) -> str:
     """A string of the source as people write it: in double quotes, if it holds none."""
     text = string[0]
     return text if text[0] == '"' or '"' in text else f'"{text[1:-1]}"'
-
-
-# ---------------------------------------------------------------- the parts of the script
 
 
 def _built(name: str, options: Mapping[str, Any], recipe: Recipe) -> str:

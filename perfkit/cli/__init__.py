@@ -73,9 +73,6 @@ def _root() -> None:
             stream.reconfigure(errors="replace")  # a terminal may have no ×
 
 
-# ---------------------------------------------------------------- one command
-
-
 def single(name: str, function: Callable[..., None]) -> typer.Typer:
     """An app of one command: a parameter of an options dataclass becomes the options of its fields."""
     groups: dict[str, Any] = {}

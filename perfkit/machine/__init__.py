@@ -120,9 +120,6 @@ def describe(machine: Mapping[str, Any]) -> str:
     return " · ".join(parts)
 
 
-# ---------------------------------------------------------------- files
-
-
 def checkout() -> Path | None:
     """The working tree that perfkit runs from; None where it was installed without one."""
     folder = Path(__file__).resolve().parents[2]

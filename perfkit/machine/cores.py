@@ -70,9 +70,6 @@ def _used_bytes(group: Path) -> int:
     return used - int(words[words.index("inactive_file") + 1])
 
 
-# ---------------------------------------------------------------- CPU time of others
-
-
 class CpuTimes(NamedTuple):
     """CPU seconds until a moment; differences of two moments count."""
 
@@ -162,9 +159,6 @@ def _spent() -> dict[tuple[int, float], tuple[str, float]]:
             name = (process.info["name"] or "a program").partition("/")[0]
             spent[process.pid, process.info["create_time"]] = name, times.user + times.system
     return spent
-
-
-# ---------------------------------------------------------------- conditions
 
 
 def read_conditions() -> dict[str, Any]:

@@ -116,9 +116,6 @@ def current_cell() -> str:
     return f"cell {shell.execution_count}" if shell else ""
 
 
-# ---------------------------------------------------------------- what a cell calls by name
-
-
 def with_line(study: Callable[[Progress], Result]) -> Result:
     """Does a study while its progress is shown in the cell; the line is gone afterwards."""
     output = CellOutput()

@@ -94,8 +94,6 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
         """The error to raise for a failure of the process."""
         return failure
 
-    # ------------------------------------------------------------ turns
-
     def suspend(self) -> None:
         """Stops everything that belongs to it, until it is asked again."""
         self.tree.suspend()

@@ -174,8 +174,6 @@ class RunStore:
                 self._leave_out(f"left out: {problem}")
         return None
 
-    # ------------------------------------------------------------ answers and decisions
-
     def remember(self, plan_key: str, session: str) -> None:
         """Notes that a session answers a plan on this machine, in place of an older one."""
         statement = "REPLACE INTO answers (machine, question, session) VALUES (?, ?, ?)"
@@ -219,8 +217,6 @@ class RunStore:
                 continue
             found[stage] = Decided(Decision(bool(kept), by, why), switches, run)
         return found
-
-    # ------------------------------------------------------------ noise
 
     def spread(self, device: str, allocator: str = "default", workers: bool = False) -> Spread:
         """How far equal processes differ on this machine, by device, allocator and whether workers load."""

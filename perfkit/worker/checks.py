@@ -78,9 +78,6 @@ def peak_bytes(device: torch.device) -> tuple[int | None, int | None]:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, None
 
 
-# ---------------------------------------------------------------- models and tensors
-
-
 def bytes_per_sample(batch: Any) -> int:
     """Bytes of a sample in a batch, targets included."""
     return int(sum(part.nbytes for part in batch) // max(1, len(batch[0])))
@@ -97,8 +94,6 @@ def dtype_name(dtype: torch.dtype) -> str:
     """A type without `torch.`."""
     return str(dtype).removeprefix("torch.")
 
-
-# ---------------------------------------------------------------- switches
 
 FP32_PARTS: Any = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
 """What computes in float32 on a GPU: matrix products, convolutions, recurrent layers."""

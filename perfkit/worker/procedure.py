@@ -121,8 +121,6 @@ class Procedures:
             return registry.load(question)(self, **arguments)
         return getattr(self, question)(**arguments)
 
-    # ------------------------------------------------------------ steps
-
     def take(
         self,
         count: int,
@@ -179,8 +177,6 @@ class Procedures:
             self.subject.note(f"{which} has {marks} in it, so that is part of a step here")
             taken.plain += taken.marked
             taken.marked = []
-
-    # ------------------------------------------------------------ what is measured
 
     def warm_up(self, budget_s: float) -> Taking:
         """Steps until their time is steady, or until the budget is spent; then a new memory peak begins."""
