@@ -163,7 +163,6 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return next(iter(self.settings))
 
     def changes(self, sizes: Mapping[str, Value]) -> Mapping[str, Value]:
-        """What it sets on a machine."""
         own = {f"${name}": value for name, value in sizes.items()}
         return {name: own.get(str(value), value) for name, value in self.settings.items()}
 

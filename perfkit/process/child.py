@@ -102,12 +102,6 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
         """Lets it go on; its first process first, which finds what it was asked."""
         self.tree.resume()
 
-    def cpu_s(self) -> float:
-        return self.tree.cpu_s()
-
-    def resident_bytes(self) -> int:
-        return self.tree.resident_bytes()
-
     def pids(self) -> set[int]:
         return {process.pid for process in self.tree.processes()}
 

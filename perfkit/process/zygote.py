@@ -87,13 +87,10 @@ class Zygote:
         paths = [str(Path(__file__).parents[2])]
         if variables.get("PYTHONPATH"):
             paths.append(variables["PYTHONPATH"])
+        program = f"from perfkit.process import zygote; zygote.serve({theirs.fileno()})"
         with theirs:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-c",
-                    f"from perfkit.process import zygote; zygote.serve({theirs.fileno()})",
-                ],
+                [sys.executable, "-c", program],
                 env={**variables, "PYTHONPATH": os.pathsep.join(paths)},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
-MeasuredVerdict = Literal["faster", "slower", "no measurable difference", "undecided"]
-Verdict = MeasuredVerdict | Literal["predicted faster", "predicted slower", "too close to predict"]
+Verdict = Literal["faster", "slower", "no measurable difference", "undecided",
+                  "predicted faster", "predicted slower", "too close to predict"]  # fmt: skip
 
 MIN_EFFECT = 0.01  # an effect below 1% is not called an effect, however narrow its interval
 MIN_ROUNDS = 5  # fewer rounds never give a verdict: their interval means little
@@ -45,10 +45,6 @@ class Ratio(msgspec.Struct, frozen=True):
     @property
     def is_slower(self) -> bool:
         return self.verdict in ("slower", "predicted slower")
-
-    @property
-    def is_predicted(self) -> bool:
-        return self.verdict in ("predicted faster", "predicted slower", "too close to predict")
 
     @property
     def half_width(self) -> float:

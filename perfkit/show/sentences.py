@@ -67,7 +67,7 @@ def busy_share(run: Run) -> float | None:
 def result(ratio: Ratio) -> str:
     """`1.36× (1.27–1.47) as fast`, or the verdict and the ratio where there is no effect."""
     if ratio.is_faster or ratio.is_slower:
-        predicted = " (predicted)" if ratio.is_predicted else ""
+        predicted = " (predicted)" if ratio.verdict in ("predicted faster", "predicted slower") else ""
         return f"{units.ratio(ratio)} as fast{predicted}"
     return f"{ratio.verdict}, {units.ratio(ratio)}"
 

@@ -60,7 +60,7 @@ class Measurement:
         with self._starter.alive(sides) as pids:
             while _alive(sides) and not self._enough.has_had_its_share(len(rounds)):
                 rounds.append(self._take_round(sides))
-            self._end(sides)
+            self._slices.measure_once(sides)
             return pids
 
     def _in_turns(self, sides: Sequence[Side]) -> set[int]:
@@ -69,7 +69,7 @@ class Measurement:
             with self._starter.alive([side]) as mine:
                 pids |= mine
                 self._turn(side)
-                self._end([side])
+                self._slices.measure_once([side])
         return pids
 
     def _turn(self, side: Side) -> None:
@@ -94,10 +94,6 @@ class Measurement:
         alive = _alive(sides)
         self._say(f"round {self._measured.rounds + 1} of {alive[-1].stage.title}")
         return self._slices.take_round(alive, self._enough.is_in_time)
-
-    def _end(self, sides: Sequence[Side]) -> None:
-        """Measures what is measured once, in the first incarnation of each side."""
-        self._slices.measure_once([side for side in _alive(sides) if not side.peak])
 
     def _say(self, title: str) -> None:
         left_s = self._enough.left_s

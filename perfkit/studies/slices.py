@@ -42,7 +42,7 @@ class Slices:
         assert side.child
         sampled = len(self.utilization)
         since = time.time()
-        before = cores.cpu_times(side.child.cpu_s())
+        before = cores.cpu_times(side.child.tree.cpu_s())
         try:
             size = self._rule.slice
             block = side.child.ask("slice", samples=size.samples, seconds=size.seconds)
@@ -52,7 +52,7 @@ class Slices:
         finally:
             if side.child is not None:
                 side.child.suspend()
-        share = cores.taken_share(before, cores.cpu_times(side.child.cpu_s()))
+        share = cores.taken_share(before, cores.cpu_times(side.child.tree.cpu_s()))
         if self._machine.gpu:
             share = max(share, gpus.taken_gpu_share(self._machine.gpu, since, side.child.pids()))
         if side not in round.taken or share < round.taken[side]:
@@ -70,8 +70,9 @@ class Slices:
         side.fail(problem)
 
     def measure_once(self, sides: Sequence[Side]) -> None:
-        """Slices on a cached batch, and the peak of memory."""
+        """Slices on a cached batch, and the peak of memory, in the first incarnation of each side."""
         rule = self._rule
+        sides = [side for side in sides if not side.peak]
         for _ in range(min(rule.cached, len(self._measured.now.rounds))):
             for side in self._machine.shuffled(sides):
                 if side.child:

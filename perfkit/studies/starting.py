@@ -75,7 +75,7 @@ class Starter:
         if gpus.holds_one_process(self._machine.gpu):
             return True
         alive = [side for side in self._measured.sides if side.child]
-        resident = [side.child.resident_bytes() for side in alive if side.child]
+        resident = [side.child.tree.resident_bytes() for side in alive if side.child]
         if cores.free_memory_bytes() < MEMORY_MARGIN * max(resident, default=0):
             return True
         free = gpus.free_gpu_bytes(self._machine.gpu)

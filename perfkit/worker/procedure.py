@@ -58,10 +58,6 @@ class TakenSteps:
     def seconds(self) -> float:
         return sum(self.step_s)
 
-    @property
-    def mean_s(self) -> float:
-        return self.seconds / len(self.plain)
-
     def block(self) -> Block:
         return Block(
             samples=sum(step.samples for step in self.plain),

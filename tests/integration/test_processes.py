@@ -204,9 +204,9 @@ def test_a_suspended_side_does_nothing_with_all_that_it_started_and_goes_on_wher
         assert len(child.pids()) >= 4, "it, two loader workers, another program"
         child.suspend()
         assert states(child) == {psutil.STATUS_STOPPED}
-        before = child.cpu_s()
+        before = child.tree.cpu_s()
         time.sleep(0.3)
-        assert child.cpu_s() == before
+        assert child.tree.cpu_s() == before
         assert child.ask("slice", samples=16, seconds=0.0).samples >= 16
         assert psutil.STATUS_STOPPED not in states(child)
 

@@ -123,7 +123,8 @@ WIDTHS_ON_GPU, WIDTHS_ON_CPU = (10_048, 10_000, 9_996, 9_999), (2_560, 2_504, 2_
 
 def kernels(session: Session) -> Procedure:
     """`KernelReport`: roofs of the device, a sweep of shapes, and the work of the training's step."""
-    step_s = (yield from session.take(8, "measuring")).mean_s
+    taken = yield from session.take(8, "measuring")
+    step_s = taken.seconds / len(taken.plain)
     training, device = session.subject, session.subject.device
     big = device.type != "cpu"
     m, widths = (576, WIDTHS_ON_GPU) if big else (144, WIDTHS_ON_CPU)

@@ -122,7 +122,7 @@ class LaunchedRanks(Launched):
         if time.monotonic() > self._read_at:
             self._read_at = time.monotonic() + _CLOCK_S
             self.pids()
-            self.cpu_times = cores.cpu_times(self.cpu_s())
+            self.cpu_times = cores.cpu_times(self.tree.cpu_s())
 
     def _all_train(self) -> bool:
         local = max((seen.hello.local for seen in self.ranks.values()), default=0)

@@ -130,9 +130,9 @@ class _Watching:
         if after:
             script.ask("run_on", steps=after, seconds=_FOREVER)
             self._until = time.monotonic() + budget_s
-        before = cores.cpu_times(script.cpu_s())
+        before = cores.cpu_times(script.tree.cpu_s())
         self._plain: Observation = script.ask("observe", steps=_STEPS, seconds=budget_s * _OBSERVING)
-        self._taken = cores.taken_share(before, cores.cpu_times(script.cpu_s()))
+        self._taken = cores.taken_share(before, cores.cpu_times(script.tree.cpu_s()))
         self._account, self._facts = script.ask("account"), script.ask("describe")
         peak = script.ask("peak")
         # Threads of a step wait for each other where other programs take the cores; one has no such waits.

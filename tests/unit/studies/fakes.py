@@ -1,6 +1,7 @@
 """A measuring machine without processes: children that answer at once, from a table of rates."""
 
 from functools import partial
+from types import SimpleNamespace
 
 from msgspec.structs import replace
 
@@ -71,6 +72,7 @@ class FakeChild:
         self.stopped, self.suspended = False, False
         self.recipe = Recipe()
         self.on_progress, self.cancelled = on_progress, cancelled
+        self.tree = SimpleNamespace(cpu_s=lambda: 0.0, resident_bytes=lambda: 1 << 20)
 
     def ask(self, question, **arguments):
         assert not self.stopped, f"{question} was asked of a child that has ended"
@@ -127,12 +129,6 @@ class FakeChild:
 
     def suspend(self):
         self.suspended = True
-
-    def cpu_s(self):
-        return 0.0
-
-    def resident_bytes(self):
-        return 1 << 20
 
     def pids(self):
         return {1000 + self.number}
