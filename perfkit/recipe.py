@@ -45,7 +45,6 @@ class Switch:
         return self.choices or (self.low, self.low + 1)
 
     def parse(self, value: object) -> Value:
-        """The value of this switch for a text or a typed value."""
         text = str(value).lower()
         if self.kind is int:
             allowed = f"a whole number from {self.low} to {self.high}"
@@ -152,7 +151,6 @@ class Recipe:
         return dataclasses.replace(self, **changes)
 
     def diff(self, other: "Recipe") -> dict[str, tuple[Value, Value]]:
-        """The switches that differ: name → (here, there)."""
         pairs = {name: (getattr(self, name), getattr(other, name)) for name in switches()}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 

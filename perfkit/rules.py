@@ -29,7 +29,6 @@ class Target:
     """What else a source of runs cannot do: why it cannot set a switch as a recipe does; empty if it can."""
 
     def default(self, name: str) -> Value:
-        """What a switch is without being set."""
         return self.own.get(name, switches()[name].default)
 
 

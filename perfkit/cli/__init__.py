@@ -25,11 +25,11 @@ from perfkit.errors import InvalidValue, PerfkitError, RunFailed, explain, one_o
 
 COMMANDS = {
     "run": ("perfkit.cli.run:run", "Measure a ladder of optimizations, and keep those that help"),
-    "runs": ("perfkit.cli.runs:runs", "List the stored runs"),
+    "runs": ("perfkit.cli.show:runs", "List the stored runs"),
     "show": ("perfkit.cli.show:show", "Show a run, a session or a recording; write its report"),
     "compare": ("perfkit.cli.compare:compare", "Is B faster than A?"),
     "export": ("perfkit.cli.export:export", "Write the standalone training script of a recipe"),
-    "diff": ("perfkit.cli.diff:diff", "What an optimization changes in the training script"),
+    "diff": ("perfkit.cli.export:diff", "What an optimization changes in the training script"),
 }  # fmt: skip
 """Name → (`module:attribute`, the line for `perfkit --help`)."""
 

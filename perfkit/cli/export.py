@@ -1,12 +1,13 @@
-"""`perfkit export`: writes the training script of a recipe."""
+"""`perfkit export` and `perfkit diff`: the training script of a recipe, and what a stage changes in it."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from perfkit import export as exports
-from perfkit.cli.options import Out, RecipeOptions, StageName, check_writable, write
+from perfkit.cli.options import Out, RecipeOptions, StageName, TrainingOptions, check_writable, write
 from perfkit.studies import staging
 
 
@@ -24,3 +25,9 @@ def export(
     options = source.description.options
     text = exports.script(recipe, plan.subject.workload, options, plan.subject.device, training.seed, steps)
     write(out or Path("-"), text)
+
+
+def diff(stage: Annotated[str, typer.Argument(help="such as amp")], training: TrainingOptions) -> None:
+    """Shows what a stage changes in the training script: here, or on a GPU if it cannot act here."""
+    title, text = staging.stage_diff(staging.described(training.plan([stage]).trying(below=True), load=True))
+    sys.stdout.write(f"# {title}\n{text}")

@@ -49,11 +49,9 @@ class TrainingOptions:
     seed: Annotated[int, typer.Option(help="seed of weights, order and augmentation")] = 0
 
     def where(self) -> dict[str, Any]:
-        """These options as the arguments of whoever looks at steps."""
         return vars(self) | {"options": parse_options(self.options)}
 
     def plan(self, stages: list[str] | None = None) -> "Plan":
-        """The plan of a study of these stages."""
         from perfkit.studies import planning
 
         where = self.where()

@@ -7,8 +7,7 @@ import typer
 
 from perfkit.cli import options
 from perfkit.cli.show import show_session
-from perfkit.results import recordings
-from perfkit.results.run import Run
+from perfkit.results import Run, recordings
 from perfkit.show import sentences
 from perfkit.studies.climb import climb
 from perfkit.studies.sources import Plan, Update

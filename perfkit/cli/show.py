@@ -1,4 +1,4 @@
-"""`perfkit show`: reads back what was measured, and writes its report."""
+"""`perfkit show` and `perfkit runs`: what was measured, read back; its report."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,12 +7,16 @@ import typer
 
 from perfkit.cli.options import OutputOptions, stored
 from perfkit.errors import InvalidValue
-from perfkit.results import recordings
+from perfkit.results import Run, RunStore, recordings
 from perfkit.results.documents import document, summary
-from perfkit.results.run import Run
-from perfkit.results.store import RunStore
-from perfkit.show import sentences, tables
+from perfkit.show import sentences, tables, terminal
 from perfkit.studies import staging
+
+
+def runs(limit: Annotated[int, typer.Option(min=1, help="how many, newest first")] = 20) -> None:
+    """Lists the stored runs, newest first."""
+    with stored() as store:
+        terminal.show([tables.stored(store.history(limit))])
 
 
 def show(

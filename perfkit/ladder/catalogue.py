@@ -16,8 +16,7 @@ import msgspec
 from perfkit.errors import one_of
 from perfkit.machine.cores import usable_cores
 from perfkit.recipe import Recipe, Value
-from perfkit.results import stats
-from perfkit.results.schema import AGAIN
+from perfkit.results import AGAIN, stats
 from perfkit.rules import Target, applicable, joined, why_not
 
 Exactness = Literal["bitwise", "tolerance", "changes training"]

@@ -73,7 +73,6 @@ class Controls:
         self.show(base.replace(**changes))
 
     def changes(self) -> dict[str, Value]:
-        """The shown switches that differ from the base."""
         return {name: here for name, (here, _) in self.recipe.diff(self.base).items()}
 
     def _changed(self, name: str, change: Any) -> None:

@@ -12,8 +12,7 @@ from perfkit.notebook.panel import Panel
 from perfkit.notebook.pieces import heading, row
 from perfkit.notebook.shown import Recipes, Shown
 from perfkit.recipe import Recipe, Value
-from perfkit.results.parity import Parity
-from perfkit.results.run import Run
+from perfkit.results import Parity, Run
 from perfkit.show import figures, sentences, tables
 from perfkit.show.document import Bullets, Content, Notice, Section
 from perfkit.show.style import Figure
@@ -131,7 +130,6 @@ class LadderPanel(Panel):
         self.store.lost.clear()
 
     def _earlier(self) -> Sequence[Run]:
-        """The stored answer to the plan; none if there is none."""
         return self.store.remembered(plan_key(self.plan))
 
     def _measure(self, job: Job) -> None:
@@ -163,7 +161,6 @@ class LadderPanel(Panel):
         job.check()
 
     def sections(self) -> Sequence[Content]:
-        """The result in one picture and a few sentences; details are folded."""
         if not self.runs:
             return tuple(Notice(words) for words in self.store.problems)
         picture = self._pictures() if any(run.status == "ok" for run in self.runs) else []

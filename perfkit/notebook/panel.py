@@ -20,8 +20,7 @@ from IPython.display import display
 from perfkit.errors import InvalidValue, StoreError
 from perfkit.notebook.pieces import Status, row, text
 from perfkit.notebook.shown import CellOutput, Sectioned, current_cell, in_colab
-from perfkit.results.run import Run
-from perfkit.results.store import RunStore
+from perfkit.results import Run, RunStore
 from perfkit.studies.job import Job
 from perfkit.studies.sources import Plan
 
@@ -146,7 +145,6 @@ class Panel(Sectioned):
         self._runs = runs
 
     def _add_run(self, run: Run) -> None:
-        """A run has ended: it is shown with those before it."""
         self._show_runs([*self.runs, run])
 
     def _begin(
@@ -225,7 +223,6 @@ class Panel(Sectioned):
         self.show()
 
     def show(self) -> None:
-        """Shows the results as they are now, in the place of the newest."""
         self._output.show(self.sections())
 
     def close(self) -> None:

@@ -59,7 +59,6 @@ class Status:
         self.say("ready")
 
     def say(self, words: str, fraction: float = 0.0) -> None:
-        """Shows the part of the work that is done, and a line of words with it."""
         bar = f'<progress value="{fraction:.3f}" aria-label="Progress"></progress>'
         # One value, as each that changes is a message, and a frame that the browser draws.
         self.line.value = f'{bar} <span role="status">{html.escape(words)}</span>'
@@ -80,7 +79,6 @@ class Status:
         self.say(f"{now.describe()}, {now.fraction:.0%}", now.fraction)
 
     def attempt(self, act: Callable[[], object]) -> None:
-        """Does what a person asks for; the panel says what goes wrong."""
         self.tell(None)
         try:
             act()

@@ -32,7 +32,6 @@ class Sectioned:
         return self._contents
 
     def parts(self) -> Sequence[Content]:
-        """What tables and figures are picked from."""
         return self.sections()
 
     def table(self, title: str = "") -> HTML:
@@ -74,7 +73,6 @@ class CellOutput:
         self._shown_at = 0.0
 
     def move_here(self) -> None:
-        """Makes an output in the cell that runs, and empties the one before."""
         self.show(())
         self.cell = current_cell()
         self._handle = None

@@ -15,9 +15,7 @@ from perfkit.notebook.controls import Controls
 from perfkit.notebook.ladder import LadderPanel, proof
 from perfkit.notebook.pieces import row, text
 from perfkit.recipe import Recipe, Value
-from perfkit.results.parity import Parity
-from perfkit.results.run import Run
-from perfkit.results.store import Decided, RunStore
+from perfkit.results import Decided, Parity, Run, RunStore
 from perfkit.rules import why_not
 from perfkit.show import sentences, tables, units
 from perfkit.show.document import Bullets, Code, Content, Markdown, Section

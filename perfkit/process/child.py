@@ -95,7 +95,6 @@ class Conversation(contextlib.AbstractContextManager["Conversation"]):
         return failure
 
     def suspend(self) -> None:
-        """Stops everything that belongs to it, until it is asked again."""
         self.tree.suspend()
 
     def resume(self) -> None:

@@ -16,7 +16,6 @@ class Comparison(msgspec.Struct, frozen=True):
 
     @property
     def ratio(self) -> Ratio:
-        """B's speed / A's."""
         return self.pairing.ratio
 
     @property

@@ -31,7 +31,6 @@ class Parity(msgspec.Struct, frozen=True):
 
     @property
     def outcome(self) -> str:
-        """The verdict in words, with what failed."""
         failed = [f"{check.name}: {check.evidence}" for check in self.checks if not check.ok]
         if failed:
             return f"NOT the same training: {'; '.join(failed)}"

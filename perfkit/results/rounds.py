@@ -89,7 +89,6 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def rounds(self) -> Rounds:
-        """Its rounds alone."""
         return Rounds(self.own_samples_per_s, self.other_samples_per_s, self.disturbed, self.incarnations)
 
     @property

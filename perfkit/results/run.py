@@ -26,12 +26,10 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
 
     @property
     def workload_name(self) -> str:
-        """The workload's name without its module."""
         return self.workload.rpartition(":")[2]
 
     @property
     def is_again(self) -> bool:
-        """Whether this is the A/A row."""
         return self.stage == AGAIN
 
     @cached_property

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
-Verdict = Literal["faster", "slower", "no measurable difference", "undecided",
-                  "predicted faster", "predicted slower", "too close to predict"]  # fmt: skip
+MeasuredVerdict = Literal["faster", "slower", "no measurable difference", "undecided"]
+Verdict = MeasuredVerdict | Literal["predicted faster", "predicted slower", "too close to predict"]
 
 MIN_EFFECT = 0.01  # an effect below 1% is not called an effect, however narrow its interval
 MIN_ROUNDS = 5  # fewer rounds never give a verdict: their interval means little

@@ -157,7 +157,6 @@ class RunStore:
         raise InvalidValue(f"{len(matches)} runs begin with '{run_id}'", f"Give more of its id: {some} …")
 
     def guess(self, run_id: str) -> float | None:
-        """The speed-up that the user predicted for a run; None without a guess."""
         rows = self._do("SELECT guess FROM runs WHERE id = ?", (run_id,))
         return rows[0][0] if rows else None
 
@@ -166,7 +165,6 @@ class RunStore:
         self._do("REPLACE INTO proofs (run, body) VALUES (?, ?)", (run_id, msgspec.json.encode(parity)))
 
     def proof(self, run_id: str) -> Parity | None:
-        """Whether a run trains the same; None if it was not checked."""
         for (body,) in self._do("SELECT body FROM proofs WHERE run = ?", (run_id,)):
             try:
                 return read(body, Parity, f"the proof of run {run_id}")

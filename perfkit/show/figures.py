@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from perfkit.results.run import Run
-from perfkit.results.stats import Estimate
+from perfkit.results import Estimate, Run
 from perfkit.show import sentences, style, units
 from perfkit.show.style import Figure, Look, Row
 

@@ -9,10 +9,7 @@ import numpy as np
 
 from perfkit.ladder.catalogue import exactness
 from perfkit.recipe import Recipe, switches
-from perfkit.results import parity, stats
-from perfkit.results.parity import Parity
-from perfkit.results.run import Run
-from perfkit.results.stats import MIN_EFFECT, Ratio
+from perfkit.results import MIN_EFFECT, Parity, Ratio, Run, parity, stats
 from perfkit.show import units
 from perfkit.show.units import clean
 

@@ -104,7 +104,6 @@ class Figure(NamedTuple):
 
     @property
     def alt(self) -> str:
-        """The same in words, with the numbers."""
         clauses = [": ".join(filter(None, (row.label, row.text))) for row in self.rows if row.text]
         return clean(". ".join(filter(None, (self.title, "; ".join(clauses) or self.nothing))))
 
@@ -125,7 +124,6 @@ class Figure(NamedTuple):
         return svg.replace("<svg", f'<svg role="img" aria-label="{escape(self.alt)}" style="{css}"', 1)
 
     def png(self, dark: bool = False) -> bytes:
-        """A PNG file on its own paper."""
         buffer = io.BytesIO()
         with theme(dark):
             self.draw().savefig(buffer, dpi=120)

@@ -6,10 +6,7 @@ from typing import Any
 import msgspec
 
 from perfkit import machine
-from perfkit.results import stats
-from perfkit.results.parity import Check, Parity
-from perfkit.results.run import Run
-from perfkit.results.stats import Ratio
+from perfkit.results import Check, Parity, Ratio, Run, stats
 from perfkit.show import figures, sentences, units
 from perfkit.show.document import Bullets, Cell, Code, Col, Content, Notice, Section, Table, tabulate
 from perfkit.show.sentences import SIGNS, about, name

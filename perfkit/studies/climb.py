@@ -11,11 +11,7 @@ from msgspec import structs
 
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import KEPT, SO_FAR, Stage, StopRule
-from perfkit.results import stats
-from perfkit.results.rounds import Rounds
-from perfkit.results.run import Run, continued, rated
-from perfkit.results.schema import Decision
-from perfkit.results.store import RunStore, keep
+from perfkit.results import Decision, Rounds, Run, RunStore, continued, keep, rated, stats
 from perfkit.show import units
 from perfkit.studies import staging
 from perfkit.studies.sources import Plan, Progress, Source, Study
@@ -173,7 +169,6 @@ class _Climb:
         )
 
     def _decision(self, run: Run) -> Decision | None:
-        """Whether a stage is kept; None if it was not compared."""
         plan = self._source.plan
         ratio = run.speedup("previous")
         if ratio is None:

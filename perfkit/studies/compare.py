@@ -10,10 +10,7 @@ from typing import Any, NamedTuple
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, one_of
 from perfkit.ladder.catalogue import OPTIMIZATIONS, Stage
 from perfkit.recipe import Value, parse_settings
-from perfkit.results import stats
-from perfkit.results.comparison import Comparison
-from perfkit.results.run import Run, continued
-from perfkit.results.store import RunStore, keep
+from perfkit.results import Comparison, Run, RunStore, continued, keep, stats
 from perfkit.rules import joined
 from perfkit.studies import staging
 from perfkit.studies.sources import Plan, Progress, Source, Study

@@ -8,9 +8,7 @@ from dataclasses import asdict
 from perfkit import workloads
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.recipe import Recipe, Value, allowed
-from perfkit.results.run import Run
-from perfkit.results.schema import Decision
-from perfkit.results.store import Decided, RunStore
+from perfkit.results import Decided, Decision, Run, RunStore
 from perfkit.studies.sources import Plan
 
 

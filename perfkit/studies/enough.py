@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 from perfkit.ladder.catalogue import StopRule
-from perfkit.results import stats
-from perfkit.results.schema import AGAIN
+from perfkit.results import AGAIN, stats
 from perfkit.studies.sides import Measured, Side
 
 PART_OF_START = 0.25
@@ -32,7 +31,6 @@ class Enough:
 
     @property
     def is_in_time(self) -> bool:
-        """Whether some of its time is left."""
         return self.left_s is not None and self.left_s > 0
 
     def is_over(self) -> bool:
@@ -45,7 +43,6 @@ class Enough:
         return self.is_satisfied() or not self.can_renew()
 
     def is_satisfied(self) -> bool:
-        """Whether every ratio that is asked for is known."""
         measured = self._measured
         if self.budget_s is None:
             return measured.rounds >= self._rule.rounds
@@ -65,7 +62,6 @@ class Enough:
         return [first, *unknown][: max(2, measured.most)]
 
     def _is_known(self, own: Side) -> bool:
-        """Whether the ratio of a side to the first one is known."""
         measured = self._measured
         pair = measured.with_first(own)
         rounds = len(pair.own_samples_per_s)
@@ -76,7 +72,6 @@ class Enough:
         return stats.is_known(ratio.centre, ratio.half, rounds, goal.precision, goal.part)
 
     def can_renew(self) -> bool:
-        """Whether the time that is left allows another incarnation."""
         now = self._measured.now
         needed_s = now.start_s - now.compile_s + stats.MIN_ROUNDS * now.round_s
         return self.left_s is not None and self.left_s >= needed_s

@@ -15,9 +15,7 @@ from perfkit.process import zygote
 from perfkit.process.child import Child, Conversation, environment_of
 from perfkit.process.locks import EVERYTHING, device_lock
 from perfkit.recipe import Recipe
-from perfkit.results.rounds import aa_pairs
-from perfkit.results.run import Run
-from perfkit.results.schema import AGAIN
+from perfkit.results import AGAIN, Run, aa_pairs
 from perfkit.rules import Target
 from perfkit.studies.measurement import Measurement
 from perfkit.studies.record import Record

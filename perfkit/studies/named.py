@@ -1,7 +1,6 @@
 """`perfkit.compare`: two recipes by their names."""
 
-from perfkit.results.comparison import Comparison
-from perfkit.results.store import warning_store
+from perfkit.results import Comparison, warning_store
 from perfkit.studies import compare as comparing
 from perfkit.studies import planning
 from perfkit.studies.sources import Plan, Progress

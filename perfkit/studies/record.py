@@ -12,9 +12,7 @@ from msgspec import structs, to_builtins
 from perfkit import machine
 from perfkit.ladder.catalogue import Stage
 from perfkit.machine import cores
-from perfkit.results.rounds import Pairing, Role
-from perfkit.results.run import Run, rated
-from perfkit.results.schema import AGAIN, Busiest, Raw
+from perfkit.results import AGAIN, Busiest, Pairing, Raw, Role, Run, rated
 from perfkit.studies.sides import Measured, Round, Side
 from perfkit.studies.sources import Plan
 from perfkit.worker.messages import Block, Description

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from perfkit.errors import PerfkitError
 from perfkit.ladder.catalogue import Stage
 from perfkit.process.child import Conversation
-from perfkit.results.rounds import Rounds
-from perfkit.results.stats import Spread
+from perfkit.results import Rounds, Spread
 from perfkit.worker.messages import Block, Peak, Trained
 
 
@@ -35,11 +34,9 @@ class Side:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be measured."""
         return not (self.failure or self.stage.reason)
 
     def fail(self, problem: PerfkitError) -> None:
-        """It takes no further part."""
         self.stop()
         self.failure = problem
 
@@ -78,7 +75,6 @@ class Incarnation:
 
     @property
     def round_s(self) -> float:
-        """Seconds of a round, on average."""
         spent_s = 0.0
         for round in self.rounds:
             spent_s += sum(block.seconds for block in round.slices.values())

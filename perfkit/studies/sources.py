@@ -15,10 +15,7 @@ from typing import Any, ClassVar, Self
 from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import Budget, Goal, Size, Stage, StopRule, optimization
 from perfkit.recipe import Recipe, Value
-from perfkit.results import stats
-from perfkit.results.run import Run
-from perfkit.results.stats import Spread
-from perfkit.results.store import RunStore
+from perfkit.results import Run, RunStore, Spread, stats
 from perfkit.rules import Target
 from perfkit.worker.messages import Description
 
@@ -253,7 +250,6 @@ class Source:
         raise NotImplementedError
 
     def spread(self, recipes: Sequence[Recipe]) -> Spread:
-        """How far equal processes of these recipes differ here."""
         workers = any(recipe.workers for recipe in recipes)
         if self.store is None:
             return stats.usual_spread(self.plan.subject.device, workers)

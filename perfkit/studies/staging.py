@@ -11,8 +11,7 @@ from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import NOT_STAGES, Stage, optimization, sizing
 from perfkit.machine import devices
 from perfkit.recipe import Recipe, Value, switches
-from perfkit.results.run import Run
-from perfkit.results.schema import AGAIN
+from perfkit.results import AGAIN, Run
 from perfkit.rules import Target, applicable, joined
 from perfkit.studies.sources import Plan, Source
 from perfkit.worker.messages import Description, DeviceFacts

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from perfkit.results.parity import Check
-from perfkit.results.schema import Mechanism
+from perfkit.results import Check, Mechanism
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -112,7 +112,6 @@ class Procedures:
         self._order: list[Any] = []
 
     def answer(self, question: str, arguments: Mapping[str, Any]) -> Any:
-        """The answer to a question, or the procedure that returns it."""
         if ":" in question:
             return registry.load(question)(self, **arguments)
         return getattr(self, question)(**arguments)

@@ -46,11 +46,9 @@ class Session(Procedures):
         """What a process that imports and loads everything itself has spent until now."""
 
     def call(self, reference: str, arguments: Sequence[Any]) -> Any:
-        """The result of a function at `module:name`."""
         return registry.load(reference)(*arguments)
 
     def describe(self, workload: str, preset: str, options: dict[str, Any], device: str) -> Description:
-        """Loads a workload."""
         began = time.time()
         complete = workloads.options_for(workloads.find(workload), preset, options)
         self.workload = workloads.load(workload, complete)

@@ -45,7 +45,6 @@ class DeviceTimeline:
         self.mark()
 
     def mark(self) -> None:
-        """A step has ended, as far as the host is concerned."""
         event = self._make_event(self._device)
         event.record()
         self._events.append(event)

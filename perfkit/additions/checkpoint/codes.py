@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from perfkit.errors import InvalidValue, one_of
-from perfkit.results.run import Run
-from perfkit.results.store import RunStore
+from perfkit.results import Run, RunStore
 
 STAGES = {
     "01": "baseline", "02": "data_loading", "03": "pinning", "04": "batch_size", "05": "uint8_copy",

@@ -1,8 +1,6 @@
 """How far apart equal runs come out on this machine."""
 
-from perfkit.results.comparison import Comparison
-from perfkit.results.rounds import aa_pairs
-from perfkit.results.store import RunStore
+from perfkit.results import Comparison, RunStore, aa_pairs
 from perfkit.studies.compare import Candidate, compare
 from perfkit.studies.sources import Plan, Progress, Study
 

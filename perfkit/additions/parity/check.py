@@ -17,8 +17,7 @@ import torch
 from torch import nn
 
 from perfkit.recipe import Recipe, switches
-from perfkit.results.parity import Check
-from perfkit.results.schema import Mechanism
+from perfkit.results import Check, Mechanism
 from perfkit.worker.checks import first_tensor, verify
 from perfkit.worker.messages import ParityReport
 from perfkit.worker.session import Session

@@ -22,9 +22,7 @@ from perfkit.additions.puzzles import PuzzleVerdict, folder
 from perfkit.errors import InvalidValue, RunFailed, one_of
 from perfkit.notebook.shown import Shown, with_line
 from perfkit.process.child import call
-from perfkit.results.comparison import Comparison
-from perfkit.results.parity import Check
-from perfkit.results.store import warning_store
+from perfkit.results import Check, Comparison, warning_store
 from perfkit.show import units
 from perfkit.show.document import Content, Notice, Table
 from perfkit.studies.compare import compare

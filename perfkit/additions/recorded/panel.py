@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from perfkit.notebook.shown import Shown
-from perfkit.results import recordings
-from perfkit.results.run import Run
+from perfkit.results import Run, recordings
 from perfkit.show import tables
 from perfkit.show.document import Bullets
 from perfkit.show.sentences import verdicts

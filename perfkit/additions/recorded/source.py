@@ -8,9 +8,7 @@ from perfkit.errors import InvalidValue, one_of
 from perfkit.ladder import catalogue
 from perfkit.ladder.catalogue import NOT_STAGES
 from perfkit.recipe import Recipe, allowed
-from perfkit.results import recordings
-from perfkit.results.run import Run
-from perfkit.results.schema import AGAIN
+from perfkit.results import AGAIN, Run, recordings
 from perfkit.rules import Target
 from perfkit.studies.sources import Ladder, Plan, Request, Source, Study, Subject
 from perfkit.worker.messages import Description, DeviceFacts

@@ -14,8 +14,7 @@ from perfkit.cli.compare import gate_code, record
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.recipe import parse_settings
 from perfkit.registry import load
-from perfkit.results.comparison import Comparison
-from perfkit.results.store import RunStore
+from perfkit.results import Comparison, RunStore
 from perfkit.studies.compare import compare
 from perfkit.studies.sources import Progress
 

@@ -17,11 +17,7 @@ from perfkit.additions.scripts.watched import Launch
 from perfkit.errors import PerfkitError, one_of
 from perfkit.process.child import Conversation
 from perfkit.recipe import Value, shown
-from perfkit.results.comparison import Comparison
-from perfkit.results.rounds import Pairing
-from perfkit.results.run import Run
-from perfkit.results.schema import Raw
-from perfkit.results.stats import OF_SCRIPTS
+from perfkit.results import OF_SCRIPTS, Comparison, Pairing, Raw, Run
 from perfkit.studies import record
 from perfkit.studies.compare import Candidate, stages_of
 from perfkit.studies.sides import Side

@@ -10,9 +10,7 @@ import msgspec
 from perfkit.additions.referee.behaviour import BESIDES, SAME, Behaviour, Difference, differences
 from perfkit.additions.scripts import study
 from perfkit.additions.scripts.run_account import EPOCHS, PARTS, STEPS
-from perfkit.results.comparison import Comparison
-from perfkit.results.parity import Check
-from perfkit.results.stats import CLEAN, MIN_EFFECT
+from perfkit.results import CLEAN, MIN_EFFECT, Check, Comparison
 from perfkit.show import units
 from perfkit.show.document import Content, Table
 from perfkit.studies.compare import Candidate

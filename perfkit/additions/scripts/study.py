@@ -25,10 +25,7 @@ from perfkit.ladder.catalogue import Slice, Stage, StopRule
 from perfkit.process.child import Conversation
 from perfkit.process.tree import Tree
 from perfkit.recipe import Recipe, Value, allowed
-from perfkit.results import parity, stats
-from perfkit.results.comparison import Comparison
-from perfkit.results.run import Run
-from perfkit.results.stats import Spread
+from perfkit.results import Comparison, Run, Spread, parity, stats
 from perfkit.rules import Target
 from perfkit.show.document import Content, Notice
 from perfkit.show.tables import checks

@@ -18,10 +18,7 @@ from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.ladder.catalogue import Budget, StopRule
 from perfkit.machine import cores
 from perfkit.recipe import Recipe, Value
-from perfkit.results.parity import Parity
-from perfkit.results.run import Run
-from perfkit.results.stats import Ratio
-from perfkit.results.store import RunStore, keep
+from perfkit.results import Parity, Ratio, Run, RunStore, keep
 from perfkit.rules import Target, applicable
 from perfkit.show import sentences, units
 from perfkit.show.document import Bullets, Col, Content, tabulate

@@ -21,9 +21,7 @@ from perfkit.ladder.catalogue import LADDER, Stage, StopRule
 from perfkit.machine import cores
 from perfkit.process.child import Child, call
 from perfkit.recipe import Recipe
-from perfkit.results.rounds import Pairing, Role
-from perfkit.results.run import Run
-from perfkit.results.schema import Raw
+from perfkit.results import Pairing, Raw, Role, Run
 from perfkit.rules import Target
 from perfkit.studies.record import begun, ended
 from perfkit.studies.sources import Ladder, Plan, Request, Source, Study, Subject

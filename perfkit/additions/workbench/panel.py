@@ -13,8 +13,7 @@ from perfkit.notebook.controls import Controls
 from perfkit.notebook.ladder import LadderPanel
 from perfkit.notebook.pieces import download, preformatted, row, text
 from perfkit.recipe import Recipe, Value, shown, switches
-from perfkit.results import recordings
-from perfkit.results.run import Run
+from perfkit.results import Run, recordings
 from perfkit.rules import why_not
 from perfkit.show import html, sentences, tables
 from perfkit.show.document import Bullets, Content

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfkit.cli.diff import diff
+from perfkit.cli.export import diff
 from perfkit.cli.options import TrainingOptions
 from perfkit.errors import InvalidValue
 from perfkit.studies import staging
