@@ -270,7 +270,10 @@ class _Chosen(ast.NodeTransformer):
         node.args.args = [ast.arg(each.arg) for each in node.args.args if each.arg == "device"]
         node.args.defaults = []
         node.returns = None
-        node.body = _direct(self._all(node.body))
+        *statements, loop = self._all(node.body)
+        if statements[-1].targets[0].id == "batches":  # nobody names what the next line takes
+            loop.iter = statements.pop().value
+        node.body = [*statements, loop]
         return node
 
     def visit_AnnAssign(self, node: Any) -> Any:
@@ -314,20 +317,6 @@ class _Chosen(ast.NodeTransformer):
 def _called(node: ast.AST) -> str:
     """What a call calls, such as `program.part`; empty for anything else."""
     return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-
-
-def _direct(statements: list[Any]) -> list[Any]:
-    """Statements whose loop is over a value itself, not over the name that got it in the line before."""
-    found: list[Any] = []
-    for statement in statements:
-        if isinstance(statement, ast.For) and _sets(found[-1], statement.iter):
-            statement.iter = found.pop().value
-        found.append(statement)
-    return found
-
-
-def _sets(statement: ast.stmt, target: ast.expr) -> bool:
-    return isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == ast.unparse(target)
 
 
 def _laid_out(function: ast.FunctionDef) -> str:

@@ -130,8 +130,7 @@ class OtherPrograms:
     def busiest(self, pids: Iterable[int] = ()) -> tuple[str, float]:
         """The program that has used most, all its processes together, and its share of the usable cores.
 
-        The processes with these `pids` do not count; this process never counts. What the hypervisor gave to
-        others counts as a program.
+        This process and those with these `pids` do not count; the hypervisor's other guests are a program.
         """
         self.sample()
         ours = {os.getpid(), *pids}

@@ -63,10 +63,7 @@ class Controls:
         self._fold.value = alert(joined(stuck)) + self._refused()
 
     def offer(self, base: Recipe, why_not: Callable[[str, Recipe], str]) -> None:
-        """Another recipe to compare with, and another place; what was changed by hand stays changed.
-
-        `why_not`: why a switch cannot have a recipe's value there; empty where it can.
-        """
+        """Another recipe to compare with, and why switches cannot act there; what was changed stays so."""
         changes = self.changes()
         self.base = base
         self._why_not = why_not

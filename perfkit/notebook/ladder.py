@@ -26,8 +26,7 @@ from perfkit.studies.sources import Plan, Progress
 def use(device: str | None = None) -> None:
     """Where the panels that are made from now on run, if they name no device, until the kernel ends.
 
-    Args:
-        device: `sim:v100` …, `recorded:NAME`, `cuda`, `mps` or `cpu`; None: this machine's best device.
+    It is named as for a `LadderPanel`; None is this machine's best device.
     """
     LadderPanel.session_device = device
 

@@ -101,11 +101,7 @@ class Panel(Sectioned):
         job.run()
 
     def start(self, work: Callable[[Job], object], before: Job | None = None) -> None:
-        """Does work in a thread, unless some is under way; the panel says what goes wrong.
-
-        In Colab the click itself does the work, and Runtime > Interrupt execution stops it. `before` is the
-        job that it continues.
-        """
+        """Does work in a thread (in Colab, in the click), unless some is under way; `before`: see `Job`."""
         job = self._begin(work, self._with_controls, before)
         if job and in_colab():
             self.status.attempt(job.run)

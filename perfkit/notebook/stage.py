@@ -9,8 +9,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
-from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import LADDER, optimization
+from perfkit.ladder.catalogue import LADDER, below, optimization
 from perfkit.notebook.controls import Controls
 from perfkit.notebook.ladder import LadderPanel, proof
 from perfkit.notebook.pieces import row, text
@@ -66,7 +65,7 @@ class StagePanel(LadderPanel):
         plan = super()._planned(device, settings).trying(below=True)
         self._decided = decisions.decided(self.store, plan)
         if not plan.recorded:
-            climbed = decisions.settings(self._decided, catalogue.below(self.optimization.name))
+            climbed = decisions.settings(self._decided, below(self.optimization.name))
             plan = plan.trying(settings={**climbed, **plan.ladder.settings})
         staging.all_stages(staging.described(plan))  # raises where the loop below the stage cannot run
         return plan

@@ -127,7 +127,7 @@ class Child(Conversation):
         self._generation = generation
         self.folder = Path(tempfile.mkdtemp(prefix="perfkit-"))
         """Its temporary files; removed with whatever a killed process leaves there."""
-        self._log = self.folder / "log"
+        self.log = self.folder / "log"
         on_progress("importing torch")
         try:
             check_cancelled(cancelled)
@@ -140,7 +140,7 @@ class Child(Conversation):
         paths = sys.path if sys.flags.safe_path else [os.getcwd(), *sys.path]
         self.line, theirs = Pipe()
         with theirs:
-            self.line.send(zygote.About(variables, list(paths), os.getcwd(), str(self._log)))
+            self.line.send(zygote.About(variables, list(paths), os.getcwd(), str(self.log)))
             try:
                 self._process = zygote.start(theirs, variables, self._generation)
             except OSError as problem:
@@ -154,10 +154,7 @@ class Child(Conversation):
         code = self._process.exit_code()
         if code is None:
             return None
-        return failures.explain_exit(code, self.log().rpartition("\n")[2])
-
-    def log(self) -> str:
-        return last_lines(self._log)
+        return failures.explain_exit(code, last_lines(self.log).rpartition("\n")[2])
 
     def stop(self) -> None:
         self.line.close()

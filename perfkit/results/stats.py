@@ -117,11 +117,8 @@ def nested(logs: Values, sizes: Sequence[int], counts: Values, spread: Spread = 
     what is known of equal processes counts as well, with its own degrees of freedom: with one incarnation
     nothing else is known, and with many it hardly matters.
 
-    Args:
-        logs: a value for each round, in the order of time.
-        sizes: how many of them each incarnation has.
-        counts: how much each round counts.
-        spread: how far equal processes differ.
+    `logs` has the rounds in the order of time, `sizes` how many each incarnation has, `counts` how much each
+    counts, and `spread` is how far equal processes differ.
     """
     from scipy import special
 

@@ -112,7 +112,7 @@ def notes(runs: Sequence[Run]) -> Bullets:
     """Warnings, then facts, each once, with the stages that it concerns."""
     stages: dict[str, list[str]] = {}
     for run in runs:
-        for text in [*_remarks(run), *_facts(run)]:
+        for text in [*run.warnings, *_facts(run)]:
             stages.setdefault(text, []).append(name(run))
     measured = sum(run.status == "ok" for run in runs)
     lines = [
@@ -122,14 +122,9 @@ def notes(runs: Sequence[Run]) -> Bullets:
     return Bullets(lines)
 
 
-def _remarks(run: Run) -> list[str]:
-    if run.busiest:  # an older run has it among its warnings
-        return [sentences.disturbance(run), *run.warnings]
-    return run.warnings
-
-
 def _facts(run: Run) -> list[str]:
-    lines = [run.decision.describe()] if run.decision and run.decision.why else []
+    lines = [sentences.disturbance(run)] if run.busiest else []  # older runs have it among their warnings
+    lines += [run.decision.describe()] if run.decision and run.decision.why else []
     lines += [f"command: {run.script}"] if run.script else []
     rounds = len(run.raw.block_samples_per_s)
     if 0 < rounds < stats.MIN_ROUNDS and not run.simulated:

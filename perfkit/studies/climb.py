@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import KEPT, SO_FAR, Stage, StopRule
+from perfkit.ladder.catalogue import DEAR, KEPT, SO_FAR, TOGETHER, Stage, StopRule, groups
 from perfkit.results import Decision, Rounds, Run, RunStore, continued, keep, rated, stats
 from perfkit.show import units
 from perfkit.studies import staging
@@ -25,14 +24,12 @@ def climb(
 ) -> list[Run]:
     """Measures the ladder of a plan, or its recipes.
 
-    The `store` keeps the runs, and knows how far equal processes differ; `lost` has what it cannot keep.
-    Stages of a group (`catalogue.GROUPS`) are measured in the same rounds as the recipe that was kept before
-    it, two that may help only at once together as well (`catalogue.TOGETHER`). A stage is kept if it is
-    faster, if the plan says so, or if the preset has too few rounds for a verdict. At the end all that was
-    kept is measured against the baseline: what helps alone may not help together. Nothing is built on a stage
-    that fails. A workload that cannot be loaded raises, as does Ctrl-C, once every process has ended.
+    Stages of a group (`catalogue.GROUPS`) are measured in the same rounds as what was kept before it. A stage
+    is kept if it is faster, if the plan says so, or if the preset has too few rounds for a verdict. At the
+    end all that was kept is measured against the baseline: what helps alone may not help together. A workload
+    that cannot be loaded raises, as does Ctrl-C, once every process has ended.
 
-    `earlier`: runs of the same plan, to whose rounds these are added.
+    The `store` keeps the runs; its `lost` has what it cannot keep. Rounds are added to those of `earlier`.
     """
     progress = progress or Progress()
     runs: list[Run] = []
@@ -79,7 +76,7 @@ class _Climb:
         self._source = source
         # Where measuring costs nothing, each stage is built on the one before it.
         names = plan.ladder.stages
-        self._groups = catalogue.groups(names) if source.is_costly else [[name] for name in names]
+        self._groups = groups(names) if source.is_costly else [[name] for name in names]
         self._base = staging.first(plan, source.target)
         self._kept = self._base
         self._base_run: Run | None = None
@@ -113,7 +110,7 @@ class _Climb:
         if plan.rule.rounds < stats.MIN_ROUNDS:  # no verdict could tell which of them to keep
             return found
         acting = {stage.name for stage in found if not stage.reason}
-        for name, parts in catalogue.TOGETHER.items():
+        for name, parts in TOGETHER.items():
             if acting.issuperset(parts) and name not in plan.ladder.stages:
                 found.append(self._stage(name))
         return found
@@ -181,7 +178,7 @@ class _Climb:
         """Has the next group built on the stages of this one that were kept."""
         kept = {run.stage: run for run in runs if run.decision and run.decision.kept}
         for name in list(kept):
-            for part in catalogue.TOGETHER.get(name, ()):  # a plan may keep it, too
+            for part in TOGETHER.get(name, ()):  # a plan may keep it, too
                 kept.pop(part, None)
         if not kept:
             return
@@ -227,7 +224,7 @@ class _Climb:
         counts: list[int] = []
         for later in range(number, len(self._groups)):
             acting = [stage.name for stage in self._candidates(later) if not stage.reason]
-            parts = [2 if name in catalogue.DEAR else 1 for name in acting]
+            parts = [2 if name in DEAR else 1 for name in acting]
             measures_baseline = later == number and self._base_run is None
             if parts or measures_baseline:
                 counts.append(1 + sum(parts))
@@ -240,7 +237,7 @@ def _chosen(runs: Sequence[Run]) -> list[Run]:
     It is the fastest by its ratio: if chance decides between two that help, little is lost.
     """
     found = {run.stage: run for run in runs}
-    for name, parts in catalogue.TOGETHER.items():
+    for name, parts in TOGETHER.items():
         if name not in found:  # it was not tried in this group: the two may add up
             continue
         gains: dict[str, float] = {}

@@ -29,10 +29,6 @@ class Enough:
         """What is left of them; negative where it takes longer."""
         return None if self.budget_s is None else self.budget_s - (self._clock() - self._began)
 
-    @property
-    def is_in_time(self) -> bool:
-        return self.left_s is not None and self.left_s > 0
-
     def is_over(self) -> bool:
         """Whether measuring ends: everybody has taken part, and enough is known or the time is spent."""
         measured = self._measured

@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Self
 
 from perfkit import workloads
 from perfkit.errors import Cancelled, InvalidValue, RunFailed
-from perfkit.ladder import catalogue
-from perfkit.ladder.catalogue import LADDER, Stage, StopRule
+from perfkit.ladder.catalogue import LADDER, Stage, StopRule, preset
 from perfkit.machine import devices
 from perfkit.process import zygote
 from perfkit.process.child import Child, Conversation, environment_of
@@ -44,7 +43,7 @@ class ThisMachine(Source):
         if request.host:
             what = f"--host was given '{request.host}' for {device}"
             raise InvalidValue(what, "It is the host of a simulated GPU: add --device sim:v100")
-        size, rule = catalogue.preset(request.preset, device.partition(":")[0])
+        size, rule = preset(request.preset, device.partition(":")[0])
         # On a CPU the article's ResNet-18 is compute-bound; with `photos` the loader matters there too.
         usual = "cifar_resnet18" if size.name == "paper" else "photos"
         workload = workloads.reference(request.workload or usual)
@@ -87,14 +86,9 @@ class ThisMachine(Source):
         self._started.add(stage.title)
         return self.train(stage.recipe, loss_steps, self.plan.rule.warmup_s)
 
-    def train(
-        self, recipe: Recipe, loss_steps: int, warmup_s: float = 0.0, child: Conversation | None = None
-    ) -> tuple[Conversation, Trained]:
-        """A training in a process; and what it says once it is checked and warm.
-
-        The losses of the first `loss_steps` are kept; `child` has loaded the workload (a fresh one if None).
-        """
-        child = child or self.fresh_child(recipe)
+    def train(self, recipe: Recipe, loss_steps: int, warmup_s: float) -> tuple[Conversation, Trained]:
+        """A training in a fresh process, and what that says once it is checked and warm."""
+        child = self.fresh_child(recipe)
         seed = self.plan.subject.seed
         try:
             trained = child.ask("train", recipe=recipe, seed=seed, loss_steps=loss_steps, warmup_s=warmup_s)

@@ -93,7 +93,8 @@ class Measurement:
     def _take_round(self, sides: Sequence[Side]) -> Round:
         alive = _alive(sides)
         self._say(f"round {self._measured.rounds + 1} of {alive[-1].stage.title}")
-        return self._slices.take_round(alive, self._enough.is_in_time)
+        left_s = self._enough.left_s
+        return self._slices.take_round(alive, is_in_time=left_s is not None and left_s > 0)
 
     def _say(self, title: str) -> None:
         left_s = self._enough.left_s

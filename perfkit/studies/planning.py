@@ -21,8 +21,6 @@ def plan(
 ) -> Plan:
     """A checked plan, with this machine's defaults for what is left out.
 
-    Its methods `on`, `trying` and `keeping` give it a seed, and its ladder another start or end.
-
     Args:
         workload: a built-in one, or `package.module:name`.
         preset: `smoke`, `quick` or `paper`.

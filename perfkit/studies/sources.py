@@ -196,10 +196,7 @@ class Plan:
         return replace(self, ladder=replace(self.ladder, **ladder))
 
     def until(self, budget_s: float = 90.0, precision: float = 0.02, part: float = 0.0) -> Self:
-        """The same, for so many seconds, or until it is known to a precision or a part of the effect.
-
-        Without seconds (0) a few rounds are taken; without a precision (0) all of the time is.
-        """
+        """The same for so many seconds (0: a few rounds), to a precision (0: none) or part of an effect."""
         budget = Budget(budget_s) if budget_s else None
         goal = Goal(precision, part) if precision else None
         return replace(self, rule=replace(self.rule, budget=budget, goal=goal))

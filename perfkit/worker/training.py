@@ -122,10 +122,7 @@ class Training(View):
 
     @contextlib.contextmanager
     def phases(self, on_phase: OnPhase = lambda name: contextlib.nullcontext()) -> Iterator[None]:
-        """Enters what `on_phase` returns around each part of the steps that are taken meanwhile.
-
-        They have names in a profile, the wait for a batch too.
-        """
+        """Enters what `on_phase` returns around each part of steps that are taken; a profile names them."""
         self._program.on_phase = on_phase
         try:
             yield

@@ -250,9 +250,8 @@ def sides(result: Comparison, proofs: Sequence[parity.Check]) -> list[Content]:
     """What was set from outside in a script, with its proof, what was not, and what both sides train."""
     run = result.b
     notices = [Notice(f"not applied: {name}: {why}") for name, why in run.not_applied.items()]
-    if "ended" in run.facts:
-        notices.append(Notice(f"ended: {run.facts['ended']}"))
-    return [*notices, checks("Checks", [*run.mechanism, *proofs])]
+    ended = [Notice(f"ended: {run.facts['ended']}")] if "ended" in run.facts else []
+    return [*ended, *notices, checks("Checks", [*run.mechanism, *proofs])]
 
 
 def script_plan(
