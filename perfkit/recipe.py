@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from perfkit.errors import InvalidValue, one_of
 
@@ -28,8 +28,7 @@ class Switch:
     choices: tuple[str, ...] = ()
     low: int = 0
     high: int = 0
-    needs: str = ""
-    """`cuda`, `workload` (the workload must offer it), or nothing."""
+    needs: Literal["cuda", "workload"] | None = None  # the device, or that the workload offers it
     idle_when: tuple[str, Value] | None = None
     """Another switch, and the value of it with which this one has no effect."""
 

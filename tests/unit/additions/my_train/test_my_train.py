@@ -25,7 +25,7 @@ def compared(tmp_path, data_dir, monkeypatch):
     before, after = session()[:2]
 
     def compare(a, b, plan, progress):
-        asked.budget_s = plan.rule.budget.stage_s
+        asked.budget_s = plan.rule.budget.stage_s if plan.rule.budget else 0.0
         sources = plan.make_source.keywords
         texts = [
             dict(launch.replaced)[asked.file.resolve()].decode()
