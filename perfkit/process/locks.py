@@ -13,16 +13,16 @@ from perfkit import machine
 from perfkit.errors import Cancelled, PerfkitError, explain
 from perfkit.machine import gpus
 
+Tell = Callable[[str], None]
 POLL_S = 0.1
 _OTHER_FOLDER = "Set PERFKIT_LOCKS to a folder in which you may write"
-EVERYTHING = "the cores and all GPUs"  # locked by a training whose device is known only while it runs
 
 
 @contextlib.contextmanager
 def device_lock(
-    device: str, cancelled: threading.Event | None = None, tell: Callable[[str], None] = lambda who: None
+    device: str | None, cancelled: threading.Event | None = None, tell: Tell = lambda who: None
 ) -> Iterator[None]:
-    """Waits until no other measurement uses a device, as torch names it, or `EVERYTHING`, and holds it.
+    """Waits until no other measurement uses a device, and holds it; None: the cores and all GPUs.
 
     `tell` hears again and again who uses what; raises `Cancelled` once `cancelled` is set, and a
     `PerfkitError` where the folder of the locks cannot be used.
@@ -98,14 +98,14 @@ def check_cancelled(cancelled: threading.Event | None) -> None:
         raise Cancelled("stopped on request")
 
 
-def lock_names(device: str) -> list[str]:
+def lock_names(device: str | None) -> list[str]:
     """What a measurement on a device must hold, in the order in which everybody takes it.
 
     Whoever trains on a GPU holds the cores as well, because its loaders use them all.
     """
-    kind, _, index = device.partition(":")
-    if device == EVERYTHING:
+    if device is None:
         return ["cores", *sorted(gpu["uuid"] for gpu in machine.facts()["gpus"] if gpu.get("uuid"))]
+    kind, _, index = device.partition(":")
     if kind != "cuda":
         return ["cores"]
     return ["cores", *(sorted(gpus.uuids(index or "0")) or [f"gpu-{index or 0}"])]

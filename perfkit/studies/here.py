@@ -12,7 +12,7 @@ from perfkit.ladder.catalogue import LADDER, Stage, StopRule, preset
 from perfkit.machine import devices
 from perfkit.process import zygote
 from perfkit.process.child import Child, Conversation, environment_of
-from perfkit.process.locks import EVERYTHING, device_lock
+from perfkit.process.locks import device_lock
 from perfkit.recipe import Recipe
 from perfkit.results import AGAIN, Run, aa_pairs
 from perfkit.rules import Target
@@ -51,7 +51,7 @@ class ThisMachine(Source):
         return Plan(Subject(workload, size, device, request.options), Ladder(names), rule, cls)
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
-        device = EVERYTHING if self.uses_any_device else self.plan.subject.device
+        device = None if self.uses_any_device else self.plan.subject.device
         return device_lock(device, self.progress.cancelled, self.progress.wait)
 
     def __enter__(self) -> Self:

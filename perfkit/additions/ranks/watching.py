@@ -18,7 +18,7 @@ from perfkit.additions.ranks.lines import place
 from perfkit.additions.ranks.messages import State
 from perfkit.errors import RunFailed
 from perfkit.machine import cores
-from perfkit.process.locks import EVERYTHING, device_lock
+from perfkit.process.locks import device_lock
 from perfkit.results.schema import Mechanism
 from perfkit.results.stats import CLEAN
 from perfkit.show.document import Content, Section
@@ -89,7 +89,7 @@ def alone(launch: RankedLaunch, progress: Progress) -> contextlib.AbstractContex
     """Waits until nothing else is measured here; launches of several nodes would wait for each other."""
     if launch.names_nodes:
         return contextlib.nullcontext()
-    return device_lock(EVERYTHING, progress.cancelled, progress.wait)
+    return device_lock(None, progress.cancelled, progress.wait)
 
 
 def watch(

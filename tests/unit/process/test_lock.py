@@ -10,7 +10,7 @@ from perfkit import machine
 from perfkit.errors import Cancelled, PerfkitError
 from perfkit.machine import gpus
 from perfkit.process import locks
-from perfkit.process.locks import EVERYTHING, device_lock, lock_folder, lock_names
+from perfkit.process.locks import device_lock, lock_folder, lock_names
 
 
 def test_shells_with_folders_of_their_own_for_temporary_files_exclude_each_other(monkeypatch, tmp_path):
@@ -29,7 +29,7 @@ def test_shells_with_folders_of_their_own_for_temporary_files_exclude_each_other
         ("cuda:0", ["cores", "GPU-b"]),
         ("cuda:1", ["cores", "GPU-a", "GPU-b"]),  # of several kinds it may be any (`gpus.uuids`)
         ("cuda:7", ["cores", "gpu-7"]),
-        (EVERYTHING, ["cores", "GPU-a", "GPU-b"]),
+        (None, ["cores", "GPU-a", "GPU-b"]),
     ],
 )
 def test_whoever_trains_on_a_gpu_holds_it_and_the_cores_that_load_for_it(monkeypatch, device, names):
