@@ -55,6 +55,8 @@ class Enough:
         measured = self._measured
         first, *others = measured.open()
         unknown = sorted((side for side in others if not self._is_known(side)), key=measured.rounds_of)
+        if measured.most is None:
+            return [first, *unknown]
         return [first, *unknown][: max(2, measured.most)]
 
     def _is_known(self, own: Side) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from perfkit.ladder.catalogue import StopRule
 from perfkit.machine import cores, gpus
+from perfkit.results import Busiest
 from perfkit.studies.enough import Enough
 from perfkit.studies.sides import Crowded, Incarnation, Machine, Measured, Round, Side
 from perfkit.studies.slices import Slices
@@ -36,7 +37,7 @@ class Measurement:
                     pids |= self._one_more()
                     others.sample()
         finally:
-            self._measured.busiest = others.busiest(pids)
+            self._measured.busiest = Busiest(*others.busiest(pids))
 
     def _one_more(self) -> set[int]:
         """Measures one more incarnation; returns its process ids, none if its sides do not fit in memory."""

@@ -12,7 +12,7 @@ from msgspec import structs, to_builtins
 from perfkit import machine
 from perfkit.ladder.catalogue import Stage
 from perfkit.machine import cores
-from perfkit.results import AGAIN, Busiest, Pairing, Raw, Role, Run, rated
+from perfkit.results import AGAIN, Pairing, Raw, Role, Run, rated
 from perfkit.studies.sides import Measured, Round, Side
 from perfkit.studies.sources import Plan
 from perfkit.worker.messages import Block, Description
@@ -95,7 +95,7 @@ class Record:
             **{name: getattr(first, name) for name in _AS_TRAINED},
         )
         remarks = dict.fromkeys(_remarks(run, side, self._measured))
-        busiest = None if run.disturbed is None else Busiest(*self._measured.busiest)
+        busiest = None if run.disturbed is None else self._measured.busiest
         return structs.replace(run, warnings=list(remarks), busiest=busiest)
 
     def _pairings(self, side: Side) -> Iterator[Pairing]:

@@ -7,7 +7,6 @@ somebody else, and each finds its own queue as it left it.
 
 import itertools
 import random
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from perfkit.errors import PerfkitError
 from perfkit.ladder.catalogue import Stage
 from perfkit.process.child import Conversation
-from perfkit.results import Rounds, Spread
+from perfkit.results import Busiest, Rounds, Spread
 from perfkit.worker.messages import Block, Peak, Trained
 
 
@@ -114,10 +113,10 @@ class Measured:
     sides: Sequence[Side]  # the others are compared with the first one
     spreads: Mapping[Side, Spread]  # how far equal processes of a side and the first one differ here
     incarnations: list[Incarnation] = field(default_factory=list)
-    most: int = sys.maxsize
-    """How many sides may be alive at the same time. Where memory holds one only, they take turns."""
+    most: int | None = None
+    """How many sides memory holds at the same time, if not all. If that is one only, they take turns."""
     in_turns: bool = False  # whether they have taken turns
-    busiest: tuple[str, float] = "", 0.0  # the other program that took most of the cores, and its share
+    busiest: Busiest | None = None  # known when it has ended
 
     @property
     def now(self) -> Incarnation:
