@@ -76,3 +76,12 @@ def test_a_measured_ladder_says_why_its_rates_do_not_divide_to_its_ratios():
     """A stage and what was kept before it were measured together, and their rates hold for all of their rounds."""
     assert "ratios come from common rounds" in tables.ladder(recordings.find("cpu-quick")).note
     assert "common rounds" not in tables.ladder(SIM).note
+
+
+def test_what_makes_a_run_doubtful_is_noted_with_the_switches_that_were_not_applied():
+    run = msgspec.structs.replace(
+        disturbed(RUNS[:1])[0], not_applied={"amp": "no bfloat16"}, facts={"a": "b"}
+    )
+    lines = [line.removeprefix("baseline: ") for line in tables.notes([run]).items]
+    assert sentences.disturbance(run) in lines
+    assert lines[-2:] == ["not applied: amp: no bfloat16", "a: b"]
