@@ -164,12 +164,12 @@ def _imports(sources: Iterable[str], parts: Iterable[str]) -> str:
     lines += [(name, f"from {name} import {', '.join(sorted(wanted[name]))}") for name in sorted(wanted)]
     standard: list[str] = []
     others: list[str] = []
-    for module, line in lines:
+    for module, text in lines:
         package = module.partition(".")[0]
         if package in sys.stdlib_module_names:
-            standard.append(line)
+            standard.append(text)
         elif package != "perfkit":
-            others.append(line)
+            others.append(text)
     return "\n".join([*standard, "", *others])
 
 

@@ -79,7 +79,7 @@ def test_the_result_of_a_cell_stays_while_the_next_one_measures(monkeypatch):
     panel = pk.LadderPanel(["data_loading"])
     first, second = Place(), Place()
     places = iter([first, second])
-    monkeypatch.setattr(panel, "_place", lambda: next(places))
+    monkeypatch.setattr(panel, "_output_here", lambda: next(places))
     panel.run()
     assert first.said[0] == "starting …" and first.said[-1] == "a result"
     said = [*first.said]
