@@ -37,7 +37,7 @@ class SimulatedSource(Source):
     """A GPU of a data sheet beside a virtual host."""
 
     refused: ClassVar[Mapping[Study, str]] = {
-        Study(name): why for name, why in registry.toml(__package__, "refused").items()
+        Study[name.upper()]: why for name, why in registry.toml(__package__, "refused").items()
     }
 
     @classmethod
