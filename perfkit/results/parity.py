@@ -1,10 +1,22 @@
 """Whether a recipe trains the same as the plain program: the verdict, whoever checked it."""
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
+
+Losses = list[float]
+if not TYPE_CHECKING:  # JSON has no NaN and no infinity: null takes their place in a file
+    Losses = list[float | None]
+
+
+def restore(losses: list[Any]) -> None:
+    """Puts NaN where a file has null: a training that diverged has losses as well."""
+    for at, loss in enumerate(losses):
+        if loss is None:
+            losses[at] = math.nan
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -22,8 +34,12 @@ class Parity(msgspec.Struct, frozen=True):
     exactness: Literal["bitwise", "tolerance", "changes training"]
     checks: list[Check]
     other_batch: bool  # whether an optimizer step uses a different number of samples than the plain program's
-    losses: Mapping[str, list[float]]
+    losses: Mapping[str, Losses]
     """Of the candidate, and of the plain program on the same tensors in float32 and in float64."""
+
+    def __post_init__(self) -> None:
+        for losses in self.losses.values():
+            restore(losses)
 
     @property
     def ok(self) -> bool:
@@ -61,7 +77,7 @@ def check_losses(ours: Sequence[float], plain: Sequence[float], exactness: str, 
     if not differing.size:
         return Check("losses", True, f"equal bit for bit for the first {count}")
     largest = np.abs(b[np.isfinite(b)]).max(initial=0.0) or 1e-12
-    furthest = np.abs(a - b).max() / largest
+    furthest = np.abs(a - b)[differing].max() / largest
     text = f"differ from number {differing[0] + 1} of {count} on, by at most {100 * furthest:.2g}%"
     if exactness == "bitwise":
         return Check("losses", False, f"{text}, though these switches should leave them equal")

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from perfkit import machine
-from perfkit.results.parity import Check
+from perfkit.results.parity import Check, Losses, restore
 from perfkit.results.rounds import Count, Duration, Pairing, Rate, RoundCount, Seconds, Share
 
 SCHEMA: Literal[2] = 2  # version of what is stored
@@ -120,7 +120,7 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     pairings: list[Pairing] = []
     reference_samples_per_s: Rate | None = None
     """The baseline's rate, for a run that was not measured in the same rounds as the others."""
-    losses: list[float] = []
+    losses: Losses = []
     startup_s: Seconds | None = None
     compile_s: Seconds | None = None
     peak_memory_bytes: Count | None = None
@@ -137,5 +137,6 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str] = []
 
     def __post_init__(self) -> None:
+        restore(self.losses)
         if self.recipe.get("ranks") == 1:  # it was a switch, and 1 says nothing
             del self.recipe["ranks"]

@@ -27,4 +27,6 @@ def test_losses_are_compared_as_far_as_rounding_goes(ours, exactness, sixteen_bi
     assert check.ok is ok
     assert evidence in check.evidence
     skipped = [math.nan, *ours]
+    nearly = [math.nan, *(loss * 1.0001 for loss in ours)]
+    assert check_losses(nearly, skipped, "tolerance", False).ok, "only those that differ are compared"
     assert check_losses(skipped, skipped, "bitwise", False).ok, "skipped steps have the same infinite losses"

@@ -1,5 +1,6 @@
 """The store of runs: what is kept, found and marked; several kernels at once; damage and full disks."""
 
+import math
 import sqlite3
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from perfkit.errors import InvalidValue, StoreError
 from perfkit.results import stats
+from perfkit.results.parity import Check, Parity
 from perfkit.results.rounds import Pairing
 from perfkit.results.schema import Decision, Mechanism, Raw
 from perfkit.results.stats import AAPair
@@ -43,6 +45,19 @@ def test_a_run_comes_back_as_it_went_in_and_never_changes(store, data_dir):
     assert store.get("measured") == MEASURED
     assert RunStore().runs() == [MEASURED]
     assert store.path == data_dir / "runs" / "runs.sqlite"
+
+
+def test_a_run_whose_losses_became_nan_is_read_again_and_so_is_its_proof(store):
+    store.add(run("diverged", losses=[2.5, math.nan, math.inf]))
+    checks = [Check("losses", False, "they differ")]
+    proof = Parity("amp", "tolerance", checks, False, {"candidate": [math.nan], "float32": [1.0]})
+    store.prove("diverged", proof)
+    (kept,) = store.history()
+    losses = store.proof("diverged").losses
+    assert (kept.losses[0], losses["float32"], store.problems) == (2.5, [1.0], [])
+    assert all(map(math.isnan, [*kept.losses[1:], *losses["candidate"]]))
+    store.delete(["diverged"])
+    assert store.history() == []
 
 
 def test_runs_are_listed_newest_first_and_by_what_was_asked(store):
