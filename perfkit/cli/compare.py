@@ -33,7 +33,7 @@ def compare(
     if len(named) != 2:
         what = f"compare was given {len(named)} side{'' if len(named) == 1 else 's'}"
         raise InvalidValue(what, "Name two: A and B, such as baseline and workers=2,amp=bf16")
-    plan = training.plan().until(gate.budget, gate.precision)
+    plan = training.plan().until(gate.budget, gate.precision).fixed()
     a, b = (comparing.candidate(side, plan) for side in named)
     with stored() as store:
         with progress() as follow:

@@ -65,6 +65,11 @@ def facts() -> dict[str, Any]:
     }
 
 
+def import_paths() -> list[str]:
+    """Where measuring processes import from: from the current folder as well, as `python -m` does."""
+    return list(sys.path) if sys.flags.safe_path else [os.getcwd(), *sys.path]
+
+
 def comparable(facts: Mapping[str, Any]) -> str:
     """Short hash of what decides speed: CPU model, cores, memory, GPUs, torch."""
     cpu = facts["cpu"]

@@ -181,8 +181,9 @@ class LadderPanel(Panel):
         runs, _ = sentences.pair(self.runs)
         if not 1 <= len(runs) <= 2:
             return None
+        plan = self.plan.on(code=runs[0].code)
         for reference in registry.table("PICTURES").values():
-            figure: Figure | None = registry.load(reference)(runs, self.plan, progress)
+            figure: Figure | None = registry.load(reference)(runs, plan, progress)
             if figure:
                 return figure
         return None
@@ -246,7 +247,8 @@ class RecipePanel(LadderPanel):
 
     def parity(self, title: str) -> Shown[Parity]:
         """Whether a recipe still trains the same."""
-        found = proof(self.plan, title, Recipe.from_dict(self[title].recipe))
+        run = self[title]
+        found = proof(self.plan.on(code=run.code), title, Recipe.from_dict(run.recipe))
         if found is None:
             raise InvalidValue("the addition that checks it is missing", "Install all of perfkit")
         return Shown(found, tables.parity(found))

@@ -155,9 +155,23 @@ class Panel(Sectioned):
         with self._turn:
             if self.is_busy:
                 return None
+            self.job = Job(act, self._request(before), self._observe, before)
             self._output = output
-            self.job = Job(act, before.request if before else self.plan, self._observe, before)
             return self.job
+
+    def _request(self, before: Job | None) -> Plan:
+        """What a job measures, with its code as it is now; one that continues another measures the same."""
+        now = self._planned_now()
+        if before is None:
+            return now
+        if now.subject.code != before.request.subject.code:
+            what = f"the code of {now.subject.workload} has changed since these rounds were measured"
+            raise InvalidValue(what, "Press Run: it measures the code as it is now")
+        return before.request  # type: ignore[no-any-return]
+
+    def _planned_now(self) -> Plan:
+        """The plan, with its code as it is now."""
+        return self.plan.fixed()
 
     def _make_ready(self, output: CellOutput) -> None:
         """Disables every input, and takes away the result next to the controls if there is another place."""

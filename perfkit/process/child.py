@@ -5,7 +5,6 @@ import itertools
 import math
 import os
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -137,10 +136,9 @@ class Child(Conversation):
             raise
 
     def _launch(self, variables: dict[str, str]) -> None:
-        paths = sys.path if sys.flags.safe_path else [os.getcwd(), *sys.path]
         self.line, theirs = Pipe()
         with theirs:
-            self.line.send(zygote.About(variables, list(paths), os.getcwd(), str(self.log)))
+            self.line.send(zygote.About(variables, machine.import_paths(), os.getcwd(), str(self.log)))
             try:
                 self._process = zygote.start(theirs, variables, self._generation)
             except OSError as problem:

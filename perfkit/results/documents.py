@@ -13,7 +13,7 @@ from perfkit.results.upgrade import upgraded
 T = TypeVar("T")
 
 _OF_SESSION = {"schema", "session", "created", "workload", "options", "preset", "device", "seed", "machine"}
-_NOT_SHOWN = _OF_SESSION | {"stage", "samples_per_step", "pairings", "reference_samples_per_s"}
+_NOT_SHOWN = _OF_SESSION | {"code", "stage", "samples_per_step", "pairings", "reference_samples_per_s"}
 _DERIVED = (
     "samples_per_s", "disturbed", "step_s", "data_wait_s", "data_wait_share", "ceiling_samples_per_s",
     "pipeline_efficiency", "h2d_bytes_per_sample", "utilization",

@@ -106,6 +106,8 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     stage: str
     title: str = ""
     workload: str
+    code: str | None = None
+    """The digest of the workload's module, or of the script; None where it is not known."""
     options: dict[str, Any] = {}
     preset: str = ""
     device: str

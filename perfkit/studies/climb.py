@@ -47,9 +47,9 @@ def climb(
 
 
 def with_earlier(run: Run, earlier: Sequence[Run]) -> Run:
-    """A run with the rounds of the earlier one of its stage and recipe, if there is one, before its own."""
+    """A run with the rounds of the earlier one of its stage, recipe and code before its own."""
     for before in earlier:
-        is_same = before.stage == run.stage and before.recipe == run.recipe
+        is_same = (before.stage, before.recipe, before.code) == (run.stage, run.recipe, run.code)
         if is_same and before.status == "ok" and run.status == "ok":
             return continued(before, run)
     return run

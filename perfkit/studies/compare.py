@@ -64,7 +64,7 @@ def compare(
 def earlier_comparison(a: Candidate, b: Candidate, plan: Plan, store: RunStore) -> Comparison:
     """The newest stored comparison of these two sides, to which more rounds are to be added.
 
-    It has the same recipes, options, preset, seed, device and machine; an `InvalidValue` if there is none.
+    It has the same code, recipes, options, preset, seed, device and machine; an `InvalidValue` if none has.
     """
     source = staging.described(plan, load=True)
     first, second = stages_of(a, b, source)
@@ -77,6 +77,7 @@ def earlier_comparison(a: Candidate, b: Candidate, plan: Plan, store: RunStore) 
             if _is_of(other, first, source, store.machine_id):
                 return Comparison(other, run, pairing)
     what = f"no comparison of {second.title} with {first.title} is stored that was measured in the same way"
+    what += ", and of the same code"
     raise InvalidValue(what, "Compare them first, without --more")
 
 
@@ -96,9 +97,9 @@ def _is_of(run: Run, stage: Stage, source: Source, machine_id: str) -> bool:
     """Whether a run measured a stage as a source would measure it now."""
     subject = source.plan.subject
     now: list[Any] = [stage.name, stage.recipe.to_dict(), subject.workload, source.description.options]
-    now += [subject.size.name, subject.seed, subject.device, machine_id]
+    now += [subject.code, subject.size.name, subject.seed, subject.device, machine_id]
     then: list[Any] = [run.stage, run.recipe, run.workload, run.options]
-    then += [run.preset, run.seed, run.device, run.machine.get("id")]
+    then += [run.code, run.preset, run.seed, run.device, run.machine.get("id")]
     return run.status == "ok" and json.dumps(then, sort_keys=True) == json.dumps(now, sort_keys=True)
 
 

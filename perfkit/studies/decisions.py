@@ -5,7 +5,6 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
-from perfkit import workloads
 from perfkit.ladder.catalogue import OPTIMIZATIONS
 from perfkit.recipe import Recipe, Value, allowed
 from perfkit.results import Decided, Decision, Run, RunStore
@@ -21,8 +20,8 @@ def ladder_key(plan: Plan) -> str:
 
 def plan_key(plan: Plan) -> str:
     """What names a plan in the store: a digest of its parts, and of the code of its workload's module."""
-    parts = [asdict(part) for part in (plan.subject, plan.ladder, plan.rule)]
-    named = [*parts, plan.recorded, workloads.source(plan.subject.workload)]
+    parts = [asdict(part) for part in (plan.fixed().subject, plan.ladder, plan.rule)]
+    named = [*parts, plan.recorded]
     return hashlib.sha256(json.dumps(named, sort_keys=True, default=repr).encode()).hexdigest()
 
 

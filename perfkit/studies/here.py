@@ -118,6 +118,7 @@ class ThisMachine(Source):
             preset=subject.size.name,
             options=dict(subject.options),
             device=subject.device,
+            code=subject.code,
         )
         return child
 

@@ -32,6 +32,7 @@ def begun(session: str, stage: Stage, plan: Plan, description: Description) -> R
         stage=stage.name,
         title=stage.title,
         workload=plan.subject.workload,
+        code=plan.subject.code,
         options=description.options,
         preset=plan.subject.size.name,
         device=plan.subject.device,

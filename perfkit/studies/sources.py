@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
+from perfkit import workloads
 from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import Budget, Goal, Size, Stage, StopRule, optimization
 from perfkit.recipe import Recipe, Value
@@ -130,6 +131,7 @@ class Subject:
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     host: str | None = None
+    code: str | None = None  # the digest of the code that every process must find; None until it is taken
 
     @property
     def kind(self) -> str:
@@ -168,7 +170,13 @@ class Plan:
 
     def source(self, progress: Progress | None = None) -> "Source":
         """Where its runs come from, not entered."""
-        return self.make_source(self, progress or Progress())
+        return self.make_source(self.fixed(), progress or Progress())
+
+    def fixed(self) -> Self:
+        """The same with its code as it is now: a process that finds a different one does not train it."""
+        if self.subject.code or self.recorded:
+            return self
+        return self.on(code=workloads.digest(self.subject.workload))
 
     @contextlib.contextmanager
     def open(

@@ -48,10 +48,14 @@ class Session(Procedures):
     def call(self, reference: str, arguments: Sequence[Any]) -> Any:
         return registry.load(reference)(*arguments)
 
-    def describe(self, workload: str, preset: str, options: dict[str, Any], device: str) -> Description:
+    def describe(
+        self, workload: str, preset: str, options: dict[str, Any], device: str, code: str | None = None
+    ) -> Description:
+        """Loads a workload, whose code must have this digest if there is one."""
         began = time.time()
         complete = workloads.options_for(workloads.find(workload), preset, options)
         self.workload = workloads.load(workload, complete)
+        workloads.require_unchanged(workload, code)
         self.device = torch.device(device)
         if self.device.type == "cuda" and self.device.index is not None:
             torch.accelerator.set_device_index(self.device.index)  # else a context opens on GPU 0 as well

@@ -14,12 +14,13 @@ The protocol (`cifar_resnet18.py` is a full example); `recipe` is a `perfkit.Rec
 
 import ast
 import contextlib
+import hashlib
 import importlib
 import inspect
-import sys
 from pathlib import Path
 from typing import Any
 
+from perfkit import machine
 from perfkit.errors import InvalidValue, WorkloadError, one_of
 
 BUILT_IN = {
@@ -72,11 +73,24 @@ def declared(name: str, attribute: str) -> Any:
 def source(name: str) -> bytes:
     """The code of a workload's module, where an import looks for it, as it is encoded; else empty."""
     module = Path(*reference(name).partition(":")[0].split("."))
-    for folder in sys.path:
+    for folder in machine.import_paths():
         for file in (Path(folder, module, "__init__.py"), Path(folder, module).with_suffix(".py")):
             with contextlib.suppress(OSError):
                 return file.read_bytes()
     return b""
+
+
+def digest(name: str) -> str | None:
+    """The digest of that code as it is now, not of what its module imports; None where it is not found."""
+    code = source(name)
+    return hashlib.sha256(code).hexdigest() if code else None
+
+
+def require_unchanged(name: str, code: str | None) -> None:
+    """Refuses to train code that was saved after a measurement began, with a `WorkloadError`."""
+    if code and digest(name) != code:
+        what = f"the code of {reference(name)} has changed since this measurement began"
+        raise WorkloadError(what, "Measure again: the rounds would be of different programs")
 
 
 def find(name: str) -> Any:

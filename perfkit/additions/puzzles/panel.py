@@ -168,11 +168,13 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
         source = file.read_text(encoding="utf-8")
         judge = "perfkit.additions.puzzles.judge:levers"
         levers = call(judge, source, timeout_s=LEVERS_S, cancelled=progress.cancelled)
+        launch = registry.load("perfkit.additions.scripts.watched:Launch")
+        edited = launch(str(file), replaced=((file.resolve(), source.encode()),))
         two_scripts = registry.load("perfkit.additions.referee.match:two_scripts")
         others = {"slow": slow, "speed of light": slow.with_name("capstone_light.py")}
         results = []
         for number, (name, other) in enumerate(others.items()):
-            match = two_scripts(str(other), str(file), preset)
+            match = two_scripts(str(other), edited, preset)
             a, plan = match.a._replace(title=name), match.plan.until(BUDGET_S, PRECISION)
             with progress.part(number, 2):
                 result = compare(a, match.b, plan, progress=progress, store=store)

@@ -20,6 +20,7 @@ from perfkit.show import figures, sentences
 from perfkit.show.document import Code, Content, Notice, Section
 from perfkit.studies.compare import Candidate, compare
 from perfkit.studies.job import Job
+from perfkit.studies.sources import Plan
 
 
 class ScriptPanel(Panel):
@@ -38,7 +39,8 @@ class ScriptPanel(Panel):
         if example.is_file() and not Path(script).exists():
             script = example
         self.launch = Launch(str(script), tuple(map(str, args)), module)
-        self.plan = study.script_plan(self.launch, preset)
+        self._preset = preset
+        self.plan = self._planned_now()
         self._edit: list[Content] = []
         self._compared: list[Content] = []
         self._seen: list[Section] = []
@@ -68,6 +70,9 @@ class ScriptPanel(Panel):
 
     def sections(self) -> list[Content]:
         return [*self._edit, *self._compared, *self._seen]
+
+    def _planned_now(self) -> Plan:
+        return study.script_plan(self.launch, self._preset)
 
     def _settings(self) -> dict[str, Value]:
         if settings := self._controls.changes():

@@ -151,7 +151,7 @@ class ScriptSource(ThisMachine):
         more = {"ended": _ENDED} if isinstance(self.stopped, RunFailed) else {}
         for at, run in enumerate(runs):
             launch = self._more.get(run.title, self._launch)
-            how = {"losses": self.losses(run), "script": launch.describe()}
+            how = {"losses": self.losses(run), "script": launch.describe(), "code": launch.code}
             runs[at] = msgspec.structs.replace(run, facts={**run.facts, **more}, **how)
         return runs
 
@@ -260,12 +260,18 @@ def script_plan(
     seed: int = 0,
     *,
     source: type[ScriptSource] = ScriptSource,
-    **more: Any,
+    more: Mapping[str, Launch] | None = None,
+    **others: Any,
 ) -> Plan:
-    """The plan of a study of a script, whose device is known once it trains; `more` as for its source."""
+    """The plan of a study of a script as it is now, whose device is known once it trains.
+
+    `more`, of which the same holds, and `others` are as for its source.
+    """
     if not landlock.is_there():
         warnings.warn(LIMITS, stacklevel=2)
     checked = plan(None, catalogue.preset(preset).size.name, ["baseline"]).on(seed=seed)
     rule = replace(checked.rule, loss_steps=max(LOSSES, checked.rule.loss_steps))
-    started = functools.partial(source, launch=launch, **more)
-    return replace(checked.on(workload=launch.name), rule=rule, make_source=started)
+    now = launch.frozen()
+    sides = {title: side.frozen() for title, side in (more or {}).items()}
+    started = functools.partial(source, launch=now, more=sides, **others)
+    return replace(checked.on(workload=launch.name, code=now.code), rule=rule, make_source=started)

@@ -1,6 +1,7 @@
 """A user's script that is asked at its steps: it is started as the user would, and ends cleanly."""
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -11,10 +12,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -60,6 +61,21 @@ class Launch:
     def script(self) -> Path | None:
         path = Path(self.program).absolute()
         return path if not self.module and path.is_file() else None
+
+    def frozen(self) -> Self:
+        """The same with its script as it is now, whatever is saved in its file from now on."""
+        if self.script is None:
+            return self
+        now = {self.script.resolve(): self.script.read_bytes()}
+        return replace(self, replaced=tuple((now | dict(self.replaced)).items()))
+
+    @property
+    def code(self) -> str:
+        """The digest of what is in it by now."""
+        digest = hashlib.sha256()
+        for _, content in self.replaced:
+            digest.update(content)
+        return digest.hexdigest()
 
     @property
     def name(self) -> str:

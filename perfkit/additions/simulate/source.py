@@ -67,8 +67,9 @@ class SimulatedSource(Source):
         subject = self.plan.subject
         self.progress.phase("loading")
         with Child(cancelled=self.progress.cancelled) as child:
-            about = {"workload": subject.workload, "preset": subject.size.name, "device": "cpu"}
-            self.description = child.ask("describe", **about, options=dict(subject.options))
+            about = {"workload": subject.workload, "preset": subject.size.name, "code": subject.code}
+            options = dict(subject.options)
+            self.description = child.ask("describe", **about, device="cpu", options=options)
         self._session = secrets.token_hex(4)
         self._fetching = dict(article.ARTICLE.fetch_shares) if self._is_articles() else {}
         """What fetching a sample takes, by the switches that are on: core seconds, or article's shares."""
@@ -160,6 +161,7 @@ class SimulatedSource(Source):
         return step  # type: ignore[no-any-return]
 
     def _called(self, function: str, recipe: Recipe) -> Any:
+        workloads.require_unchanged(self.plan.subject.workload, self.plan.subject.code)
         about = self.plan.subject.workload, self.description.options, recipe.to_dict()
         return call(f"{_RECORDING}:{function}", *about, cancelled=self.progress.cancelled)
 

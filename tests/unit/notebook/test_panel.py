@@ -11,6 +11,7 @@ import pytest
 from IPython.utils.capture import capture_output
 
 from perfkit import notebook as pk
+from perfkit import workloads
 from perfkit.errors import Cancelled, InvalidValue, RunFailed, StoreError
 from perfkit.results.store import RunStore
 from perfkit.show import html, terminal
@@ -344,6 +345,11 @@ def test_continue_is_there_only_for_what_is_open_and_adds_to_the_runs_before(mon
     panel.run()
     assert "pk-off" not in panel._more._dom_classes
     study = FakeStudy(monkeypatch, measured(base, stage))
+    with monkeypatch.context() as edited:
+        edited.setattr(workloads, "source", lambda name: b"edited")
+        press(panel, "pk-continue")
+    assert "has changed since these rounds were measured. Press Run" in words(panel)
+    assert not study.plans and [*panel.runs] == [base, open_]
     press(panel, "pk-continue")
     wait_until(lambda: study.plans and not panel.is_busy)
     assert [*study.earlier] == [base, open_]

@@ -22,6 +22,7 @@ class FakeMachine:
     def __init__(self, rate=lambda recipe: 100.0):
         self.rate = rate
         self.asked = []
+        self.described = []
         self.trainings = []
         self.children = []
         self.prepared = []
@@ -92,6 +93,7 @@ class FakeChild:
     def answer(self, question, arguments):
         match question:
             case "describe":
+                self.machine.described.append(arguments)
                 facts = messages.DeviceFacts(uuid=self.machine.gpu)
                 return messages.Description(dict(arguments["options"]), ["uint8_copy"], facts)
             case "train":

@@ -1,16 +1,19 @@
 """Two recipes compared: pairs of processes, budgets, failures, stopping, stored runs."""
 
 import contextlib
+import itertools
 import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from perfkit.errors import Cancelled, InvalidValue, PerfkitError
+from perfkit import workloads
+from perfkit.errors import Cancelled, InvalidValue, PerfkitError, WorkloadError
 from perfkit.results import stats
 from perfkit.results.store import RunStore
 from perfkit.studies import named
+from perfkit.studies.climb import with_earlier
 from perfkit.studies.compare import Candidate, compare, compared, earlier_comparison
 from perfkit.studies.sources import Progress
 
@@ -82,6 +85,32 @@ def test_rounds_of_anything_else_are_not_added(machine, where, changed):
     with pytest.raises(InvalidValue, match=r"no comparison of B with A is stored .*in the same way"):
         earlier_comparison(A, B, changed(where), store)
     assert earlier_comparison(A, B, where, store).rounds == 5
+
+
+def test_rounds_of_code_that_has_changed_since_are_not_added(machine, where, monkeypatch):
+    store = RunStore()
+    first = compare(A, B, where.until(0), store=store)
+    monkeypatch.setattr(workloads, "source", lambda name: b"edited")
+    with pytest.raises(InvalidValue, match="no comparison of B with A is stored .*of the same code"):
+        earlier_comparison(A, B, where, store)
+    again = compare(A, B, where.until(0), store=store)
+    assert again.a.code != first.a.code
+    assert earlier_comparison(A, B, where, store) == again
+    assert with_earlier(again.b, [first.b]) == again.b
+
+
+def test_every_process_of_a_measurement_must_find_the_code_that_it_began_with(machine, where, monkeypatch):
+    """A file that is saved meanwhile: its rounds would be those of two programs."""
+    texts = itertools.count()
+    monkeypatch.setattr(workloads, "source", lambda name: b"version %d" % next(texts))
+    noisy(machine)
+    result = compare(A, B, where.until(20, 0.0))
+    assert result.incarnations > 1
+    assert {asked["code"] for asked in machine.described} == {result.a.code} == {result.b.code}
+    what = "the code of my:W has changed since this measurement began"
+    machine.fail("describe", WorkloadError(what), when=lambda child: child.number > 3)
+    with pytest.raises(PerfkitError, match=f"could not be compared: {what}"):
+        compare(A, B, where.until(40, 0.0))
 
 
 def test_rounds_of_another_machine_are_not_added(machine, where):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
+from perfkit import workloads
 from perfkit.recipe import Recipe
 from perfkit.results import recordings
 from perfkit.results.schema import Decision
@@ -87,5 +88,7 @@ def test_a_question_is_of_everything_in_a_plan_and_of_the_workload_s_code(ladder
         replace(ladder, rule=replace(ladder.rule, rounds=7)),
     ]
     assert len({asked, *map(decisions.plan_key, others)}) == 6
-    monkeypatch.setattr(decisions.workloads, "source", lambda name: "edited")
+    began = ladder.fixed()
+    monkeypatch.setattr(workloads, "source", lambda name: b"edited")
     assert decisions.plan_key(ladder) != asked
+    assert decisions.plan_key(began) == asked, "what was measured is the code that it began with"

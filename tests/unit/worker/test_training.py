@@ -11,8 +11,8 @@ import psutil
 import pytest
 import torch
 
-from perfkit import train
-from perfkit.errors import InvalidValue, RunFailed
+from perfkit import train, workloads
+from perfkit.errors import InvalidValue, RunFailed, WorkloadError
 from perfkit.recipe import Recipe
 from perfkit.worker import checks
 from perfkit.worker import training as training_module
@@ -145,6 +145,19 @@ def test_the_start_of_a_training_has_nothing_of_the_time_that_its_parent_takes_t
     waited[0] = 1000.0
     job = session.train(Recipe(batch_size=8), seed=0, loss_steps=1, warmup_s=0.0)
     assert 0 < drive(job, lambda: session.subject.step()).startup_s < 500
+
+
+def test_code_that_was_saved_after_a_measurement_began_is_not_trained(tmp_path, monkeypatch):
+    file = tmp_path / "edited_workload.py"
+    file.write_text("from tests.support.toy import Toy\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    session = Session(SimpleNamespace(send=lambda message: None))
+    about = ("edited_workload:Toy", "smoke", {}, "cpu", workloads.digest("edited_workload:Toy"))
+    session.describe(*about)
+    file.write_text("from tests.support.toy import Toy as Toy\n", encoding="utf-8")
+    with pytest.raises(WorkloadError, match=r"the code of edited_workload:Toy has changed since"):
+        session.describe(*about)
 
 
 @pytest.mark.parametrize(("platform", "peak"), [("linux", 300 << 20), ("darwin", 300 << 10)])

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from perfkit.additions.scripts import messages, study
+from perfkit.additions.scripts.watched import Launch
 from perfkit.ladder.catalogue import PRESETS, Budget, Slice, Stage
 from perfkit.recipe import Recipe
 from perfkit.results.run import Run
@@ -16,6 +17,19 @@ def run(losses, workers=0, **more):
     recipe = Recipe(workers=workers).to_dict()
     about = {"session": "s", "created": "", "stage": "s", "workload": "t.py", "device": "cpu"}
     return Run(id=str(workers), **about, recipe=recipe, losses=losses, **more)
+
+
+def test_a_script_is_measured_as_it_was_when_its_study_began(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_bytes(b"old")
+    launch = Launch(str(file))
+    plan = study.script_plan(launch, "smoke", more={"new": launch})
+    file.write_bytes(b"saved meanwhile")
+    source = plan.source()
+    for each in (source._launch, source._more["new"]):
+        assert dict(each.replaced) == {file: b"old"} and each.code == plan.subject.code
+    assert study.script_plan(launch, "smoke").subject.code != plan.subject.code
+    assert launch.frozen().frozen() == launch.frozen(), "what is replaced already stays"
 
 
 def test_slow_steps_make_fewer_rounds_and_the_budget_stays():
