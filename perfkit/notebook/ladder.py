@@ -26,8 +26,10 @@ from perfkit.studies.sources import Plan, Progress
 def use(device: str | None = None) -> None:
     """Where the panels that are made from now on run, if they name no device, until the kernel ends.
 
-    It is named as for a `LadderPanel`; None is this machine's best device.
+    It is named as for a `LadderPanel`; None is this machine's best device. A place that is not there raises a
+    PerfkitError.
     """
+    planning.plan(device=device)
     LadderPanel.session_device = device
 
 
@@ -55,6 +57,7 @@ class LadderPanel(Panel):
         device: str | None = None,
         **asked: Any,
     ) -> None:
+        device = device or self.session_device
         self._asked = {"stages": stages, **asked}
         self._settings = dict(settings or {})
         self._notices: list[str] = []  # what went wrong with the shown result without making it void
@@ -73,8 +76,6 @@ class LadderPanel(Panel):
         self.above = [row([heading(self.heading), self._menu], "pk-head"), *self.above]
         super().__init__(key)
         self._moved()
-        if device is None and self.session_device:
-            self.choose(self.session_device)
 
     def set(self, **switches: Value) -> None:
         """Sets switches from the first stage on."""

@@ -17,6 +17,8 @@ OTHERS = (
     "ledger.",
     "fetch.",
     "streams",
+    '"channels_last"',  # neither stage is in the recording
+    '"cpu_threads"',
 )
 FOLDER = Path(__file__).parents[2] / "notebooks" / "src"
 SOURCES = sorted(FOLDER.glob("0[1-7]_*.py"))

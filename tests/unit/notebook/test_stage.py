@@ -112,9 +112,19 @@ def test_the_menu_holds_for_one_panel_and_use_for_the_session(place):
     assert pk.StagePanel("amp").device == "cpu"
     pk.use(place)
     assert pk.StagePanel("data_loading").device == place
-    pk.use("recorded:none")
+    with pytest.raises(InvalidValue, match="none"):
+        pk.use("recorded:none")
     panel = pk.StagePanel("data_loading")
-    assert panel.device == panel._menu.value == "cpu" and "none" in panel.status.error.value
+    assert panel.device == panel._menu.value == place, "the session stays where it was"
+
+
+def test_a_panel_that_cannot_run_in_the_session_s_place_is_refused_and_measures_nowhere_else():
+    """It said so, and `run` took that away and measured on this machine."""
+    with pytest.raises(InvalidValue, match="v10"):
+        pk.use("sim:v10")
+    pk.use("recorded:sim-v100")
+    with pytest.raises(InvalidValue, match="unknown stage of the recording 'sim-v100' 'channels_last'"):
+        pk.StagePanel("channels_last")
 
 
 def test_a_check_of_the_training_that_fails_leaves_the_measured_result(monkeypatch):
