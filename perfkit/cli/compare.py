@@ -6,9 +6,18 @@ import msgspec
 import typer
 
 from perfkit.cli import complain
-from perfkit.cli.options import GateOptions, OutputOptions, Texts, TrainingOptions, progress, stored
+from perfkit.cli.options import (
+    GateOptions,
+    OutputOptions,
+    Texts,
+    TrainingOptions,
+    progress,
+    stored_if_possible,
+)
 from perfkit.errors import InvalidValue
+from perfkit.results import stats
 from perfkit.results.comparison import Comparison
+from perfkit.show import units
 from perfkit.studies import compare as comparing
 from perfkit.studies.sources import Study
 
@@ -35,15 +44,17 @@ def compare(
         raise InvalidValue(what, "Name two: A and B, such as baseline and workers=2,amp=bf16")
     plan = training.plan().until(gate.budget, gate.precision).fixed()
     a, b = (comparing.candidate(side, plan) for side in named)
-    with stored() as store:
+    with stored_if_possible() as store:
         with progress() as follow:
             if gate.limit is not None:
                 plan.source(follow).require(Study.GATE)
-            known = comparing.earlier_comparison(a, b, plan, store) if more else None
+            known = comparing.earlier_comparison(a, b, plan, store) if more and store else None
+            if more and known is None:
+                raise InvalidValue("without a store no rounds are there to add to", "Leave out --more")
             result = comparing.compare(a, b, plan, known, follow, store)
-        output.deliver(f"{b.title} against {a.title}", [result.describe()], record(result))
-        if code := gate_code(result, gate.limit):
-            raise typer.Exit(code)
+        verdict = None if gate.limit is None else gate_code(result, gate.limit)
+        title = f"{b.title} against {a.title}"
+        output.deliver(title, [result.describe()], record(result), verdict=verdict)
 
 
 def record(result: Comparison) -> dict[str, Any]:
@@ -62,14 +73,23 @@ def record(result: Comparison) -> dict[str, Any]:
     }
 
 
-def gate_code(result: Comparison, limit: float | None, remedy: str = "Add rounds with --more") -> int:
-    """The exit code of a gate, after saying why: 1 if B is slower than it allows, 3 if nobody can tell."""
+def gate_code(
+    result: Comparison, limit: float, remedy: str = "Add rounds with --more", fewest: int = stats.MIN_ROUNDS
+) -> int:
+    """The exit code of a gate, after saying why: 1 if B is slower than it allows, 3 if nobody can tell.
+
+    Nobody can with fewer rounds than `fewest`, nor where the sides took turns in a disturbed room.
+    """
     ratio = result.ratio
-    if limit is None or ratio.low >= 1 - limit:
+    found = f"it is {ratio.low:.3f} to {ratio.high:.3f} times as fast as A"
+    if result.rounds < fewest:
+        found += f", by {units.plural(result.rounds, 'round')}, and a verdict takes {fewest}"
+    elif result.pairing.has_spoiled_turns:
+        found += ", but other programs disturbed the sides, which took turns"
+    elif ratio.low >= 1 - limit:
         return 0
-    if ratio.high < 1 - limit:
+    elif ratio.high < 1 - limit:
         complain(f"B is slower than A by more than {limit:.1%}")
         return 1
-    found = f"it is {ratio.low:.3f} to {ratio.high:.3f} times as fast as A"
     complain(f"Cannot tell whether B is more than {limit:.1%} slower: {found}. {remedy}")
     return 3

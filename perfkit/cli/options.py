@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from perfkit.cli import complain
-from perfkit.errors import InvalidValue, PerfkitError, explain
+from perfkit.errors import InvalidValue, PerfkitError, StoreError, explain
 from perfkit.machine import write_atomically
 from perfkit.recipe import pairs, parse_settings
 
@@ -110,24 +110,50 @@ class OutputOptions:
     ] = None
 
     def __post_init__(self) -> None:
-        check_writable(self.json_file, self.html_file)
+        self.check()
         if self.html_file and importlib.util.find_spec("matplotlib") is None:
             raise InvalidValue("--html needs matplotlib", "Install it: pip install matplotlib")
 
+    def check(self, out: Path | None = None) -> None:
+        """Refuses files that cannot all be written, those of these options and `out`."""
+        check_writable(self.json_file, self.html_file, out)
+
     def deliver(
-        self, title: str, sections: "Sequence[Content]", document: object, also: Path | None = None
+        self,
+        title: str,
+        sections: "Sequence[Content]",
+        document: object,
+        *,
+        verdict: int | None = None,
+        out: Path | None = None,
+        content: Callable[[], bytes] = bytes,
     ) -> None:
-        """Writes the files, then prints the sections: to stderr where one of them, or `also`, is stdout."""
+        """Shows a result, then writes each file, then ends the command by its verdict if it has one.
+
+        Sections are shown on stderr where a file is stdout. `out` gets the `content`. What cannot be written
+        is told, and takes nothing else with it. The exit code is 1 then, unless there is a verdict.
+        """
         from perfkit.show import terminal
 
-        if self.html_file:
+        def page() -> bytes:
             from perfkit.show import html  # it brings jinja2
 
-            write(self.html_file, html.page(f"perfkit: {title}", sections))
-        if self.json_file:
-            write(self.json_file, msgspec.json.format(msgspec.json.encode(document)) + b"\n")
-        is_taken = "-" in map(str, (self.json_file, self.html_file, also))
-        terminal.show(sections, to_stderr=is_taken)
+            return html.page(f"perfkit: {title}", sections).encode()
+
+        def as_json() -> bytes:
+            return msgspec.json.format(msgspec.json.encode(document)) + b"\n"
+
+        every = [(self.html_file, page), (self.json_file, as_json), (out, content)]
+        files = [(path, make) for path, make in every if path]
+        is_taken = any(_is_stdout(path) for path, _ in files)
+        try:
+            terminal.show(sections, to_stderr=is_taken)
+        finally:
+            written = [_is_written(path, make) for path, make in files]
+        if verdict is not None:
+            raise typer.Exit(verdict)
+        if not all(written):
+            raise typer.Exit(1)
 
 
 def parse_options(texts: Texts) -> dict[str, Any]:
@@ -193,23 +219,63 @@ def stored() -> "Iterator[RunStore]":
         raise typer.Exit(1)
 
 
+@contextlib.contextmanager
+def stored_if_possible() -> "Iterator[RunStore | None]":
+    """The store of a command whose exit code is a verdict: None, and a word about it, where there is none."""
+    store = None
+    with contextlib.ExitStack() as stack:
+        try:
+            store = stack.enter_context(stored())
+        except StoreError as problem:
+            complain(f"what is measured will not be stored: {problem}")
+        yield store
+
+
 def check_writable(*paths: Path | None) -> None:
-    """Before hours are spent: can the results be written, and at most one of them to standard output?"""
-    if list(map(str, paths)).count("-") > 1:
-        raise InvalidValue("two results were directed to standard output", "Name a file for one of them")
+    """Before hours are spent: can the results be written, each to a file of its own?"""
+    taken = set[Path]()
     for path in paths:
-        if path and str(path) != "-":
-            folder = path.absolute().parent
-            if path.is_dir() or not (folder.is_dir() and os.access(folder, os.W_OK)):
-                remedy = "Name a file in a folder that exists and is writable"
-                raise InvalidValue(f"cannot write {path}", remedy)
+        if path is None:
+            continue
+        where = path if _is_stdout(path) else path.resolve()
+        if where in taken:
+            name = "standard output" if _is_stdout(path) else path
+            raise InvalidValue(f"two results were directed to {name}", "Name another file for one of them")
+        taken.add(where)
+        if not (_is_stdout(path) or _is_writable(path)):
+            raise InvalidValue(f"cannot write {path}", "Name a file in a folder that exists and is writable")
+
+
+def _is_stdout(path: Path) -> bool:
+    return str(path) == "-"
+
+
+def _is_writable(path: Path) -> bool:
+    """Whether a file can be replaced or made; a device or a pipe is written as it is."""
+    if path.exists() and not path.is_file():
+        return not path.is_dir() and os.access(path, os.W_OK)
+    folder = path.resolve().parent
+    return folder.is_dir() and os.access(folder, os.W_OK)
+
+
+def _is_written(path: Path, make: Callable[[], bytes]) -> bool:
+    """Whether a file was written; why not is told. Without content there is none."""
+    try:
+        if content := make():
+            write(path, content)
+    except PerfkitError as problem:
+        complain(problem)
+        return False
+    return True
 
 
 def write(path: Path, text: str | bytes) -> None:
     """Writes a complete file or nothing; `-` is stdout."""
     content = text if isinstance(text, bytes) else text.encode()
-    if str(path) == "-":
-        sys.stdout.write(content.decode())
+    if _is_stdout(path):
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
         return
     try:
         write_atomically(path, content)

@@ -7,7 +7,8 @@ import typer
 
 from perfkit.cli import options
 from perfkit.cli.show import show_session
-from perfkit.results import Run, recordings
+from perfkit.errors import InvalidValue
+from perfkit.results import Run
 from perfkit.show import sentences
 from perfkit.studies.climb import climb
 from perfkit.studies.sources import Plan, Update
@@ -40,7 +41,9 @@ def run(
 ) -> None:
     """Climbs a ladder: each stage is measured on top of what was kept before, and kept if it is faster."""
     plan = ladder.plan(training)
-    options.check_writable(out, output.json_file, output.html_file)
+    output.check(out)
+    if out and plan.recorded:
+        raise InvalidValue(f"'{plan.recorded}' is a recording already", "Copy its file, without -o")
     done: list[Run] = []
 
     def show(now: Update) -> None:
@@ -58,10 +61,7 @@ def run(
                 stopped = True
         if not runs:
             raise KeyboardInterrupt
-        recorded = recordings.content(runs) if out else b""
-        if out and recorded:
-            options.write(out, recorded)
-        show_session(runs, output, also=out)
+        show_session(runs, output, out)
         if stopped:
             raise KeyboardInterrupt
         if any(run.status == "failed" for run in runs):

@@ -1,5 +1,6 @@
 """`perfkit show` and `perfkit runs`: what was measured, read back; its report."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -53,7 +54,9 @@ def _show_stored(store: RunStore, name: str | None, output: OutputOptions) -> No
     output.deliver(sentences.name(run), sections, summary(run) | {"machine": run.machine})
 
 
-def show_session(runs: list[Run], output: OutputOptions, also: Path | None = None) -> None:
-    """A session as its report; the scripts are part of a page only."""
+def show_session(runs: list[Run], output: OutputOptions, out: Path | None = None) -> None:
+    """A session as its report, and as a recording in `out`; the scripts are part of a page only."""
     scripts = staging.scripts(runs) if output.html_file else None
-    output.deliver(runs[0].workload_name, tables.report(runs, scripts), document(runs), also)
+    report = tables.report(runs, scripts)
+    recording = partial(recordings.content, runs)
+    output.deliver(runs[0].workload_name, report, document(runs), out=out, content=recording)

@@ -153,6 +153,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     if path.exists() and not path.is_file():  # such as /dev/null, which must not be replaced
         path.write_bytes(content)
         return
+    path = path.resolve()  # a link stays one
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
         temporary.write_bytes(content)

@@ -92,6 +92,11 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
         return Rounds(self.own_samples_per_s, self.other_samples_per_s, self.disturbed, self.incarnations)
 
     @property
+    def has_spoiled_turns(self) -> bool:
+        """Whether the sides took turns in a disturbed room, so that a difference may be the room's."""
+        return not self.interleaved and stats.is_spoiled(self.disturbed, len(self.own_samples_per_s))
+
+    @property
     def ratio(self) -> Ratio:
         """How many times as fast this run is as the other, with its interval and verdict."""
         own = self.nested(self.known_spread, self.interleaved)
@@ -99,8 +104,7 @@ class Pairing(Rounds, frozen=True, kw_only=True, omit_defaults=True):
         centre = own.centre + sum(part.centre for part in below)
         half = math.hypot(own.half, *(part.half for part in below))
         ratio = stats.judged(centre, half, len(self.own_samples_per_s), self.precision)
-        if not self.interleaved and stats.is_spoiled(self.disturbed, len(self.own_samples_per_s)):
-            # Nothing says which part of the difference is the room's, as the sides took turns in it.
+        if self.has_spoiled_turns:
             ratio = msgspec.structs.replace(ratio, verdict="undecided")
         return ratio if self.band is None else stats.predicted(ratio, self.band)
 

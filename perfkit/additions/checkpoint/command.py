@@ -27,6 +27,4 @@ def checkpoint(
     if faults:
         contents += ["These do not count:", Bullets(faults)]
     contents.append(f"Codes that count: {len(good)} of {len(entries)}.")
-    output.deliver("checkpoints", contents, msgspec.to_builtins(entries))
-    if faults:
-        raise typer.Exit(1)
+    output.deliver("checkpoints", contents, msgspec.to_builtins(entries), verdict=1 if faults else 0)

@@ -1,5 +1,6 @@
 """`perfkit doctor`."""
 
+import contextlib
 from typing import Annotated
 
 import typer
@@ -35,13 +36,13 @@ def doctor(
     stages = staging.all_stages(staging.described(plan, load=bool(training.workload)))
     sections = checkup.sections(machine.describe(machine.facts()), checks, stages)
     record: dict[str, object] = {"checks": checks}
-    if noise:
-        with stored() as store, progress() as follow:
-            result = measure_noise(plan, store, budget, progress=follow)
+    with stored() if noise else contextlib.nullcontext() as store:
+        if store:
+            with progress() as follow:
+                result = measure_noise(plan, store, budget, progress=follow)
             record["noise"] = spread = store.spread(plan.subject.device).sd
-        counted = f"{units.plural(result.incarnations, 'incarnation')} of two equal trainings"
-        noisy = f"A/A noise of {plan.subject.device}: {spread:.2%} (standard deviation)"
-        sections.append(f"{noisy}, from {counted}")
-    output.deliver("check of this machine", sections, record)
-    if any(check.status == "red" for check in checks):
-        raise typer.Exit(1)
+            counted = f"{units.plural(result.incarnations, 'incarnation')} of two equal trainings"
+            noisy = f"A/A noise of {plan.subject.device}: {spread:.2%} (standard deviation)"
+            sections.append(f"{noisy}, from {counted}")
+        is_red = any(check.status == "red" for check in checks)
+        output.deliver("check of this machine", sections, record, verdict=1 if is_red else None)

@@ -22,6 +22,5 @@ def parity(
     with progress() as follow:
         recipe = plan.source(follow).baseline().replace(**side.changes)
         result = study.parity(plan, side.title, recipe, steps, progress=follow)
-    output.deliver(f"parity of {side.title}", tables.parity(result), result)
-    if not result.ok:
-        raise typer.Exit(1)
+    code = 0 if result.ok else 1
+    output.deliver(f"parity of {side.title}", tables.parity(result), result, verdict=code)

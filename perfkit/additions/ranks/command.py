@@ -68,16 +68,15 @@ def scale(
     global batch grows with the ranks is seen from the script's batches.
     """
     counts, script = scaling.counts_of(ranks), Launch(program, tuple(arguments or ()), module)
-    cli.check_writable(output.json_file, output.html_file, out)
+    output.check(out)
     regime: Regime | None = None
     if strong is not None:
         regime = "strong" if strong else "weak"
     typer.echo(f"{program}: {counts} ranks in turn, three launches with {budget:.0f} s for each", err=True)
     with cli.progress() as follow:
         found = scaling.scale(script, counts, regime, budget, follow)
-    if out:
-        cli.write(out, scaled.picture(found).png())
-    output.deliver(f"scale {program}", scaled.sections(found), found)
+    sections = scaled.sections(found)
+    output.deliver(f"scale {program}", sections, found, out=out, content=lambda: scaled.picture(found).png())
 
 
 class _Source(Observed):

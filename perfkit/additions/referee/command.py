@@ -1,5 +1,6 @@
 """The command that judges two scripts."""
 
+import contextlib
 from typing import Annotated
 
 import msgspec
@@ -15,6 +16,7 @@ from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.recipe import parse_settings
 from perfkit.registry import load
 from perfkit.results import Comparison, RunStore
+from perfkit.results.stats import MIN_ROUNDS
 from perfkit.studies.compare import compare
 from perfkit.studies.sources import Progress
 
@@ -55,16 +57,17 @@ def referee(
     match = _match(programs, settings or [], module, preset, seed, allow or [])
     duration = "until both end" if whole else f"at most about {gate.budget:.0f} s once both train"
     typer.echo(f"{match.a.title} and {match.b.title}: {duration}", err=True)
-    with cli.stored() as store:
+    with contextlib.nullcontext() if whole else cli.stored_if_possible() as store:
         with cli.progress() as follow:
-            result = _measured(match, gate, output, follow, None if whole else store)
-        code = None if gate.limit is None else gate_code(result, gate.limit, "Raise --budget")
+            result = _measured(match, gate, output, follow, store, whole)
+        code = None
+        if gate.limit is not None:
+            code = gate_code(result, gate.limit, "Raise --budget", fewest=1 if whole else MIN_ROUNDS)
         verdict = match.verdict(result, gate.precision, code, whole)
         sections = verdict.sections(result)
         document = record(result) | msgspec.to_builtins(verdict)
-        output.deliver(f"{result.b.title} against {result.a.title}", sections, document)
-        if verdict.exit_code:
-            raise typer.Exit(verdict.exit_code)
+        title = f"{result.b.title} against {result.a.title}"
+        output.deliver(title, sections, document, verdict=verdict.exit_code)
 
 
 def _match(
@@ -92,19 +95,22 @@ def _match(
 
 
 def _measured(
-    match: Match, gate: cli.GateOptions, output: cli.OutputOptions, follow: Progress, store: RunStore | None
+    match: Match,
+    gate: cli.GateOptions,
+    output: cli.OutputOptions,
+    follow: Progress,
+    store: RunStore | None,
+    whole: bool,
 ) -> Comparison:
-    """Both sides measured; a script that fails is an outcome too, for whoever reads `--json`.
-
-    Without a `store`, both run to their end.
-    """
+    """Both sides measured; a script that fails is an outcome too, for whoever reads `--json`."""
     try:
-        if store is None:
+        if whole:
             return compare_whole(match, follow)
         plan = match.plan.until(gate.budget, gate.precision, PART)
         return compare(match.a, match.b, plan, progress=follow, store=store)
     except PerfkitError as problem:
         if not isinstance(problem, InvalidValue | Cancelled):
             failure = {"schema": 1, "outcome": "failed", "exit_code": 1, "reason": str(problem)}
-            output.deliver("comparison", [], failure)
+            with contextlib.suppress(typer.Exit):
+                output.deliver("comparison", [], failure)
         raise

@@ -213,7 +213,7 @@ def _of_speed(speed: _Speed) -> tuple[str, int, str]:
 def _gated(gate: int, speed: _Speed) -> tuple[str, int, str]:
     if gate in (0, 1):
         return ("slower" if gate else "not slower"), gate, speed.in_words
-    return "undecided", 3, f"{speed.in_words}, too wide an interval for the gate: {speed.remedy}"
+    return "undecided", 3, f"{speed.in_words}, which does not decide the gate: {speed.remedy}"
 
 
 def _run_ratio(seen: Mapping[str, Behaviour]) -> float | None:

@@ -8,7 +8,7 @@ import typer
 
 from perfkit.additions.trace import profile as profiling
 from perfkit.additions.trace import ranks
-from perfkit.cli.options import Out, OutputOptions, RecipeOptions, StageName, check_writable, progress
+from perfkit.cli.options import Out, OutputOptions, RecipeOptions, StageName, progress
 
 _FILE = "*.pt.trace.json[.gz], a folder or archive with one of each rank, or recorded:NAME"
 
@@ -22,7 +22,7 @@ def profile(
     out: Out = None,
 ) -> None:
     """Profiles some steps of a recipe in a process of its own, and says where the time went."""
-    check_writable(out)
+    output.check(out)
     result = profiling.profile(steps=steps, stacks=stacks, out=out, recipe=stage, **training.where())
     output.deliver("profile", result.sections(), msgspec.to_builtins(result.analysis))
 

@@ -9,16 +9,22 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import typer
+from msgspec import structs
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from perfkit import registry
 from perfkit.cli import COMMANDS, app, options, single
 from perfkit.cli import run as commands
+from perfkit.cli.compare import gate_code
 from perfkit.errors import InvalidValue, PerfkitError, StoreError
 from perfkit.ladder.catalogue import Budget
 from perfkit.results import recordings
+from perfkit.results.comparison import Comparison
+from perfkit.results.rounds import Pairing
 from perfkit.results.store import RunStore, keep
+from perfkit.studies import compare as comparing
 from tests.unit.results.test_run import run as measured
 
 EVERY = COMMANDS | registry.table("COMMANDS")
@@ -99,6 +105,76 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path)
             options.OutputOptions(json_file=path)
     with pytest.raises(PerfkitError, match="/dev/full: No space left"):
         options.write(Path("/dev/full"), "x")
+
+
+def test_two_results_in_one_file_are_refused(tmp_path):
+    output = options.OutputOptions(json_file=tmp_path / "r.json")
+    with pytest.raises(InvalidValue, match=r"two results were directed to .*r.json"):
+        output.check(tmp_path / "." / "r.json")
+    output.check(tmp_path / "other.json")
+
+
+def test_a_device_is_written_as_it_is_whatever_its_folder_allows(monkeypatch):
+    """As it is for who is not root: /dev cannot be written, and /dev/null can."""
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) == Path("/dev/null"))
+    options.OutputOptions(json_file=Path("/dev/null"))
+    with pytest.raises(InvalidValue, match="cannot write /dev/other"):
+        options.OutputOptions(json_file=Path("/dev/other"))
+
+
+def test_a_link_to_a_file_stays_one(tmp_path):
+    (tmp_path / "there").mkdir()
+    file, link = tmp_path / "there" / "r.json", tmp_path / "r.json"
+    file.write_text("old")
+    link.symlink_to(file)
+    options.write(link, "new")
+    assert link.is_symlink() and file.read_text() == "new"
+
+
+@pytest.mark.parametrize(("verdict", "code"), [(None, 1), (0, 0), (3, 3)])
+def test_a_result_is_shown_and_a_file_that_fails_takes_no_other_with_it(tmp_path, capsys, verdict, code):
+    output = options.OutputOptions(json_file=tmp_path / "r.json", html_file=Path("/dev/full"))
+    with pytest.raises(typer.Exit) as ended:
+        output.deliver("it", ["what a reader sees"], {"a": 1}, verdict=verdict)
+    out, err = capsys.readouterr()
+    assert ended.value.exit_code == code
+    assert "what a reader sees" in out and "perfkit: /dev/full: No space left" in err
+    assert (tmp_path / "r.json").stat().st_size
+
+
+def test_a_picture_on_standard_output_has_it_alone(capfdbinary):
+    picture = b"\x89PNG\xff"
+    options.OutputOptions().deliver("it", ["what a reader sees"], {}, out=Path("-"), content=lambda: picture)
+    out, err = capfdbinary.readouterr()
+    assert out == picture and b"what a reader sees" in err
+
+
+PAIRING = Pairing([1.0] * 9, [1.0] * 9, against="a", role="previous", interleaved=True)
+
+
+@pytest.mark.parametrize(("more", "code"), [([], 1), (["--fail-if-slower", "50%"], 0)])
+@pytest.mark.parametrize("broken", ["add", "_open"])
+def test_a_store_that_cannot_be_written_does_not_decide_a_gate(data_dir, monkeypatch, more, code, broken):
+    def compared(a, b, plan, earlier, progress, store):
+        keep(store, measured("a"))
+        return Comparison(measured("a"), measured("b"), PAIRING)
+
+    monkeypatch.setattr(comparing, "compare", compared)
+    monkeypatch.setattr(RunStore, broken, Mock(side_effect=StoreError("the disk is full", "Free it")))
+    if broken == "_open":
+        code = 0  # nothing was to be kept
+    assert "the disk is full. Free it" in run("compare", "workers=1", "workers=2", *more, code=code)
+
+
+def test_a_gate_takes_as_many_rounds_as_a_verdict_and_a_room_that_spoils_neither_side(capsys):
+    sides = measured("a"), measured("b")
+    few = structs.replace(PAIRING, own_samples_per_s=[1.0], other_samples_per_s=[1.0])
+    spoiled = structs.replace(PAIRING, interleaved=False, disturbed=[0.9] * 9)
+    codes = [gate_code(Comparison(*sides, one), 0.5) for one in (PAIRING, few, spoiled)]
+    assert codes == [0, 3, 3]
+    said = capsys.readouterr().err
+    assert "by 1 round, and a verdict takes 5" in said and "which took turns" in said
+    assert gate_code(Comparison(*sides, few), 0.5, fewest=1) == 0, "whole runs are one round"
 
 
 def test_stored_runs_are_listed_newest_first_and_shown_by_run_and_session(data_dir):

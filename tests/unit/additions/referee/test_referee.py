@@ -1,21 +1,29 @@
 """The verdict on a script that is to replace another, from what was measured and seen."""
 
+from types import SimpleNamespace
+from unittest.mock import Mock
+
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from perfkit.additions.patch import edits
+from perfkit.additions.referee import command
 from perfkit.additions.referee.behaviour import Behaviour, differences
 from perfkit.additions.referee.match import two_scripts, with_switches
 from perfkit.additions.referee.verdict import Match, run_table
 from perfkit.additions.scripts import messages
 from perfkit.additions.scripts.watched import Launch
-from perfkit.errors import InvalidValue
+from perfkit.cli import app
+from perfkit.errors import InvalidValue, StoreError
 from perfkit.recipe import Recipe
 from perfkit.results.comparison import Comparison
 from perfkit.results.rounds import Pairing
 from perfkit.results.run import Run
 from perfkit.results.schema import Raw
 from perfkit.results.stats import Spread
+from perfkit.results.store import RunStore
+from perfkit.studies.compare import Candidate
 from perfkit.studies.sources import Progress
 
 STEPS = 20
@@ -264,3 +272,16 @@ def test_a_patch_is_verified_by_a_verdict_only(case, said, tmp_path, monkeypatch
     result = edits.Patch(Launch("train.py"), {"workers": 2}, {}, {})
     proof = edits.verify(result, Launch("train.py"), 30.0, Progress())
     assert proof.evidence.startswith(said) and proof.ok == (not case)
+
+
+@pytest.mark.parametrize("more", [[], ["--whole"]])
+def test_the_exit_code_is_the_verdict_s_where_nothing_can_be_stored(more, data_dir, monkeypatch):
+    plan = SimpleNamespace(until=lambda *_: None)
+    match = Match(plan, Candidate("a"), Candidate("b"), {"a": PLAIN, "b": PLAIN}, set())
+    monkeypatch.setattr(command, "_match", lambda *_: match)
+    for name in ("compare", "compare_whole"):
+        monkeypatch.setattr(command, name, lambda *_, **__: comparison(2.0))
+    monkeypatch.setattr(RunStore, "_open", Mock(side_effect=StoreError("it is read-only", "Free it")))
+    result = CliRunner().invoke(app, ["referee", "old.py", "new.py", *more])
+    assert result.exit_code == 0, result.output
+    assert ("will not be stored: it is read-only" in result.output) == (not more), "whole runs are not kept"
