@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
 MeasuredVerdict = Literal["faster", "slower", "no measurable difference", "undecided"]
@@ -69,8 +70,8 @@ def median(values: Values) -> Estimate | None:
 class Spread(NamedTuple):
     """How far equal processes differ: the deviation of a ratio's logarithm, with its degrees of freedom."""
 
-    sd: float
-    freedom: float
+    sd: Annotated[float, Meta(ge=0, lt=10)]  # bounds of a file from outside: what can be computed with
+    freedom: Annotated[float, Meta(ge=1, lt=1e6)]
 
 
 LEAST_SPREAD = 0.005  # no number of pairs shows that equal processes do not differ at all
