@@ -140,7 +140,9 @@ class Child(Conversation):
         with theirs:
             self.line.send(zygote.About(variables, machine.import_paths(), os.getcwd(), str(self.log)))
             try:
-                self._process = zygote.start(theirs, variables, self._generation)
+                self._process = zygote.start(
+                    theirs, variables, self._generation, lambda: check_cancelled(self.cancelled)
+                )
             except OSError as problem:
                 self.line.close()
                 what = f"no measuring process could be started: {problem}"

@@ -97,7 +97,6 @@ class Tree:
         """
         if self._was_ended:
             return
-        self._was_ended = True
         members = list(dict.fromkeys([*self.processes(), *self._session()]))
         for process in members[:1]:
             with contextlib.suppress(psutil.Error):
@@ -111,6 +110,7 @@ class Tree:
         _kill(trackers)
         _await(trackers)
         self._members = []
+        self._was_ended = True  # only now: a second Ctrl-C may interrupt it, and then it is called again
 
 
 def _kill(processes: Iterable[psutil.Process]) -> None:

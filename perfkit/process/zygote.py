@@ -26,7 +26,7 @@ import threading
 import traceback
 import types
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -39,6 +39,7 @@ PRELOAD = "perfkit.worker.preload"  # what a zygote imports: torch, and what mea
 ON_LINUX = sys.platform == "linux"
 READ_LATE = ("PERFKIT_", "PYTEST_", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "MPLBACKEND")
 """Variables that a running process may get: every other one may be read by an import."""
+POLL_S = 0.1
 _NUMBER = struct.Struct("i")
 
 
@@ -53,12 +54,21 @@ class About:
 
 
 class Forked:
-    """A child of a zygote, which tells its number and its end through a pipe."""
+    """A child of a zygote, which tells its number and its end through a pipe.
 
-    def __init__(self, status: int) -> None:
+    `check` is called while its number is waited for, and raises where nobody wants it any more.
+    """
+
+    def __init__(self, status: int, check: Callable[[], None]) -> None:
         self._status = status
         self._code: int | None = None
         self.is_closed = False  # nobody asks for its end any more
+        try:
+            while not select.select([status], [], [], POLL_S)[0]:
+                check()
+        except BaseException:
+            self.close()
+            raise
         self.pid = self._number()  # None if the zygote has ended
 
     def _number(self) -> int | None:
@@ -108,7 +118,7 @@ class Zygote:
         """Whether somebody uses a child of it."""
         return any(not child.is_closed for child in self._children)
 
-    def fork(self, line: Connection) -> Forked:
+    def fork(self, line: Connection, check: Callable[[], None]) -> Forked:
         """A child that reads what it is from its line; the first one waits until torch is imported."""
         ours, theirs = os.pipe()
         try:
@@ -116,7 +126,7 @@ class Zygote:
                 socket.send_fds(self._socket, [b"f"], [line.fileno(), theirs])
         finally:
             os.close(theirs)
-        child = Forked(ours)
+        child = Forked(ours, check)
         self._children = [each for each in self._children if not each.is_closed] + [child]
         return child
 
@@ -158,13 +168,18 @@ def end_unneeded(environment: Mapping[str, str]) -> None:
                 _zygotes.pop(key).close()
 
 
-def start(line: Connection, environment: Mapping[str, str], generation: int = 0) -> Forked:
-    """Starts a measuring process at the other end of a line, where it reads `About`; may raise an OSError."""
+def start(
+    line: Connection, environment: Mapping[str, str], generation: int, check: Callable[[], None]
+) -> Forked:
+    """Starts a measuring process at the other end of a line, where it reads `About`; may raise an OSError.
+
+    `check` is called while torch is imported, and may raise.
+    """
     early = _early(environment)
     for _ in range(2):  # somebody may have ended the zygote, which only the next call notices
         zygote = _zygote(early, generation)
         with contextlib.suppress(OSError):
-            process = zygote.fork(line)
+            process = zygote.fork(line, check)
             if process.pid:
                 return process
             process.close()
@@ -273,6 +288,7 @@ class _Server:
 
 def _become(line: Connection) -> None:
     """Prepares this process, then answers questions; a failure goes to the parent. Never returns."""
+    os.setsid()  # before anything else: at the end its whole group is killed, which was the zygote's
     try:
         about = line.recv()
         if os.path.isdir(os.path.dirname(about.log)):  # else whoever asked has given up meanwhile
@@ -288,7 +304,6 @@ def _become(line: Connection) -> None:
 
 
 def _prepare(about: About) -> None:
-    os.setsid()
     if ON_LINUX:
         die_with_parent()
         os.register_at_fork(after_in_child=die_with_parent)

@@ -174,7 +174,7 @@ def test_when_the_zygote_dies_its_children_do_and_another_starts(tmp_path, monke
 
 GIVES_UP = """
 from perfkit.process import child, zygote
-def interrupted(status):
+def interrupted(status, check):
     raise KeyboardInterrupt
 zygote.Forked = interrupted
 try:

@@ -1,6 +1,18 @@
-"""What is read of a measuring process's log."""
+"""Measuring processes without torch: their logs, starts that are given up, ends that are interrupted."""
 
-from perfkit.process import child
+import os
+import signal
+import subprocess
+import sys
+import threading
+from unittest.mock import Mock
+
+import pytest
+
+from perfkit.errors import Cancelled
+from perfkit.process import child, zygote
+from perfkit.process.locks import check_cancelled
+from perfkit.process.tree import Tree
 
 
 def test_of_a_long_log_only_the_end_is_read(tmp_path, monkeypatch):
@@ -10,3 +22,46 @@ def test_of_a_long_log_only_the_end_is_read(tmp_path, monkeypatch):
     assert found.endswith("the last words")
     assert len(found) <= child.LOG_BYTES
     assert child.last_lines(tmp_path / "none.log") == ""
+
+
+GIVEN_UP = """
+import os
+from multiprocessing import Pipe
+from perfkit.process import zygote
+ours, theirs = Pipe()
+ours.send(zygote.About({}, [], "/", "/nowhere/log"))
+pid = os.fork()
+if not pid:
+    zygote._become(theirs)
+os.waitpid(pid, 0)
+print("alive")
+"""
+
+
+def test_a_start_that_was_given_up_ends_itself_and_not_its_zygote():
+    command = [sys.executable, "-c", GIVEN_UP]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+
+
+def test_a_start_can_be_stopped_while_torch_is_imported():
+    cancelled = threading.Event()
+    cancelled.set()
+    number, zygotes = os.pipe()
+    with pytest.raises(Cancelled):
+        zygote.Forked(number, lambda: check_cancelled(cancelled))
+    os.close(zygotes)
+
+
+def test_an_end_that_a_second_ctrl_c_interrupts_ends_everything_when_it_is_called_again(monkeypatch):
+    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    tree = Tree(process.pid)
+    tree.suspend()
+    with monkeypatch.context() as pressed, pytest.raises(KeyboardInterrupt):
+        pressed.setattr(Tree, "_session", Mock(side_effect=KeyboardInterrupt))
+        tree.end()
+    try:
+        tree.end()
+        assert process.wait(10) == -signal.SIGTERM
+    finally:
+        process.kill()
