@@ -80,6 +80,13 @@ _REMEDIES = {
 }
 
 
+def in_words(problem: OSError, file: object = "") -> PerfkitError | None:
+    """An error of a file or a full disk, which a user can mend; None for any other, which is a bug."""
+    what, remedy = explain(problem, file)
+    is_of_a_file = problem.filename is not None or problem.errno == errno.ENOSPC
+    return PerfkitError(what, remedy) if remedy and is_of_a_file else None
+
+
 def explain(problem: OSError, file: object = "") -> tuple[str, str]:
     """What happened, and what to do if that is known; `file` is for an error that names none."""
     files = [str(name) for name in (problem.filename, problem.filename2) if name is not None]

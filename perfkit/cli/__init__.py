@@ -5,7 +5,6 @@ dataclasses, errors in words, and exit codes: 0 done, 1 failed, 2 misused, 130 s
 """
 
 import contextlib
-import errno
 import functools
 import inspect
 import io
@@ -21,7 +20,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from perfkit import registry
-from perfkit.errors import InvalidValue, PerfkitError, RunFailed, explain, one_of
+from perfkit.errors import InvalidValue, PerfkitError, RunFailed, in_words, one_of
 
 COMMANDS = {
     "run": ("perfkit.cli.run:run", "Measure a ladder of optimizations, and keep those that help"),
@@ -136,10 +135,10 @@ def errors_in_words() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise typer.Exit(141) from None
     except OSError as error:
-        what, remedy = explain(error, "standard output")
-        if not remedy or (error.filename is None and error.errno != errno.ENOSPC):
+        mendable = in_words(error, "standard output")
+        if mendable is None:
             raise
-        complain(f"{what}. {remedy}")
+        complain(mendable)
         raise typer.Exit(1) from None
 
 

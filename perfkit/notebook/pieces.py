@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import ipywidgets as widgets
 
-from perfkit.errors import PerfkitError
+from perfkit.errors import PerfkitError, in_words
 from perfkit.studies.job import Stopped
 from perfkit.studies.sources import Update
 
@@ -65,6 +65,8 @@ class Status:
 
     def tell(self, problem: BaseException | None) -> None:
         """What went wrong; an error that nobody expected keeps its traceback, folded. None removes it."""
+        if isinstance(problem, OSError):
+            problem = in_words(problem) or problem
         words = str(problem or "")
         details = ""
         if isinstance(problem, KeyboardInterrupt):
