@@ -147,13 +147,15 @@ class LadderPanel(Panel):
         """Measures a plan completely. Raises what went wrong, also in a run, and what was stopped."""
         self._show_runs(())
         self._forget_problems()
-        runs = climb(plan, self.store, job.progress, job.before.runs if job.before else ())
+        earlier = job.before.runs if job.before else ()
+        runs = climb(plan, self.store, job.progress, earlier)
         self._show_runs(runs)
         if plan.ladder.recipes or len(plan.ladder.stages) < 2:  # a longer ladder is built on its own verdicts
             job.can_continue = lambda: any(map(_is_open, runs))
         # Each reason once, with the first run that it ended.
         failed = {run.reason: run.title for run in reversed(runs) if run.status == "failed"}
         if failed:
+            self._show_runs(earlier or runs)  # a failure adds no rounds to those that are there
             raise RunFailed("; ".join(f"{title} failed: {why}" for why, title in reversed(failed.items())))
         self._require_stored()
         if any(run.status == "cancelled" for run in runs):

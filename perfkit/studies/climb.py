@@ -39,7 +39,7 @@ def climb(
             run = with_earlier(measured, earlier)
             if earlier and runs:
                 run = rated(run, runs[0])
-            if not stored:
+            if not (stored or run in earlier):
                 keep(store, run)
             progress.finish(run)
             runs.append(run)
@@ -47,11 +47,16 @@ def climb(
 
 
 def with_earlier(run: Run, earlier: Sequence[Run]) -> Run:
-    """A run with the rounds of the earlier one of its stage, recipe and code before its own."""
+    """A run with the rounds of the earlier one of its stage, recipe and code before its own.
+
+    One that was stopped before it had further rounds is the earlier one.
+    """
     for before in earlier:
         is_same = (before.stage, before.recipe, before.code) == (run.stage, run.recipe, run.code)
         if is_same and before.status == "ok" and run.status == "ok":
             return continued(before, run)
+        if is_same and before.status == "ok" and run.status == "cancelled":
+            return before
     return run
 
 

@@ -1,5 +1,6 @@
 """One way for work to begin and to end: in a cell it raises, from the button the panel says it."""
 
+import errno
 import sys
 import threading
 import time
@@ -123,6 +124,18 @@ def test_a_run_without_a_result_raises_in_a_cell_and_stands_in_the_panel(monkeyp
     wait_until(lambda: not panel.is_busy)
     assert words(panel).count("out of memory" if status == "failed" else "stopped; what") == 1
     assert status != "failed" or "out of memory" not in terminal.text(panel.sections()), "it is said once"
+
+
+def test_a_file_that_cannot_be_read_is_no_bug_of_perfkit(monkeypatch):
+    def denied(progress):
+        raise PermissionError(errno.EACCES, "Permission denied", "there.json")
+
+    FakeStudy(monkeypatch, denied)
+    panel = pk.LadderPanel(["data_loading"])
+    press(panel, "pk-run")
+    wait_until(lambda: "change its permissions" in words(panel))
+    assert "there.json: Permission denied" in words(panel)
+    assert "bug" not in words(panel) and "Traceback" not in words(panel)
 
 
 def test_an_error_that_nobody_expected_keeps_its_traceback(monkeypatch):
@@ -350,6 +363,14 @@ def test_continue_is_there_only_for_what_is_open_and_adds_to_the_runs_before(mon
         press(panel, "pk-continue")
     assert "has changed since these rounds were measured. Press Run" in words(panel)
     assert not study.plans and [*panel.runs] == [base, open_]
+    failed = msgspec.structs.replace(stage, status="failed", reason="out of memory")
+    with monkeypatch.context() as fails:
+        FakeStudy(fails, measured(base, failed))
+        press(panel, "pk-continue")
+        wait_until(lambda: "out of memory" in words(panel) and not panel.is_busy)
+    assert [*panel.runs] == [base, open_], "what failed adds no rounds"
+    study = FakeStudy(monkeypatch, measured(base, stage))
+    panel.job = panel.job.before
     press(panel, "pk-continue")
     wait_until(lambda: study.plans and not panel.is_busy)
     assert [*study.earlier] == [base, open_]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from perfkit.errors import InvalidValue, RunFailed
+from perfkit.errors import Cancelled, InvalidValue, RunFailed
 from perfkit.ladder.catalogue import KEPT, NOT_STAGES, SO_FAR, Budget
 from perfkit.results import stats
 from perfkit.results.schema import AGAIN, Busiest
@@ -316,3 +316,12 @@ def test_rounds_are_added_to_those_of_the_same_stage_and_recipe_only():
     assert joined.raw.block_samples_per_s == 2 * stage.raw.block_samples_per_s
     other = structs.replace(stage, recipe={**stage.recipe, "workers": 9})
     assert with_earlier(stage, [base, other]) is stage
+
+
+def test_a_continuation_that_is_stopped_before_its_first_round_leaves_what_was_there(machine, where):
+    plan = where.trying(stages=("channels_last",))
+    store = RunStore()
+    before = climb(plan, store)
+    machine.fail("slice", Cancelled("stopped on request"))
+    assert climb(plan, store, earlier=before) == before
+    assert (store.lost, len(store.runs())) == ([], len(before)), "it is stored already"
