@@ -1,11 +1,14 @@
 """What a learner has done, kept in the data folder for other notebooks and later days."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
+import filelock
 import msgspec
 
 from perfkit import machine
-from perfkit.errors import InvalidValue
+from perfkit.errors import InvalidValue, PerfkitError, explain
 
 T = TypeVar("T")
 
@@ -21,8 +24,23 @@ def load(name: str, kind: type[T], remedy: str) -> T | None:
         raise InvalidValue(f"{file} is damaged: {error}", f"Move it away; {remedy}") from error
 
 
+@contextlib.contextmanager
+def alone(name: str) -> Iterator[None]:
+    """Keeps other notebooks from a file while it is read, and then written."""
+    file = machine.data_folder() / name
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(f"{file}.lock"):
+            yield
+    except OSError as problem:
+        raise PerfkitError(*explain(problem, file)) from problem
+
+
 def save(name: str, value: Any) -> None:
     """Keeps a value in the place of the one before."""
     file = machine.data_folder() / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    machine.write_atomically(file, msgspec.json.encode(value))
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        machine.write_atomically(file, msgspec.json.encode(value))
+    except OSError as problem:
+        raise PerfkitError(*explain(problem, file)) from problem

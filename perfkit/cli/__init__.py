@@ -8,11 +8,12 @@ import contextlib
 import functools
 import inspect
 import io
+import math
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -87,6 +88,7 @@ def single(name: str, function: Callable[..., None]) -> typer.Typer:
     @functools.wraps(function)
     def run(**values: Any) -> None:
         with errors_in_words():
+            _require_finite(values)
             for group, kind in groups.items():
                 own = {field.name: values.pop(field.name) for field in fields(kind)}
                 values[group] = kind(**own)
@@ -97,6 +99,12 @@ def single(name: str, function: Callable[..., None]) -> typer.Typer:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(name, cls=_Command)(run)
     return app
+
+
+def _require_finite(values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InvalidValue(f"--{name.replace('_', '-')} was given {value}", "Give a finite number")
 
 
 class _Command(TyperCommand):

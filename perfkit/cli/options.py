@@ -56,7 +56,10 @@ class TrainingOptions:
 
         where = self.where()
         seed = where.pop("seed")
-        return planning.plan(stages=stages, **where).on(seed=seed)
+        plan = planning.plan(stages=stages, **where)
+        if seed and plan.recorded:
+            raise InvalidValue(f"'{plan.recorded}' was recorded with its own seed", "Leave out --seed")
+        return plan.on(seed=seed)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,12 @@ class LadderOptions:
 
     def plan(self, training: options.TrainingOptions) -> Plan:
         plan = training.plan(options.names(self.stages))
+        if (self.keep or self.keep_all) and len(plan.ladder.stages) < 2:
+            what = "nothing is decided on one stage alone, so there is nothing to keep"
+            raise InvalidValue(what, "Leave out --keep and --keep-all")
+        if (self.timeout or self.budget) and not plan.source().is_costly:
+            what = f"nothing is measured on {training.device}, so there is no time to limit"
+            raise InvalidValue(what, "Leave out --timeout and --budget")
         kept = plan.ladder.stages if self.keep_all else options.names(self.keep) or ()
         plan = replace(plan.keeping(kept), timeout_s=self.timeout)
         if self.budget is None:

@@ -92,7 +92,7 @@ class StagePanel(LadderPanel):
     def _earlier(self) -> Sequence[Run]:
         runs = super()._earlier()
         if run := _of_stage(self.optimization.name, runs):
-            self._guess.value = self.store.guess(run.id) or self._guess.value
+            self._guess.value = self.store.guess(run.id) or 0.0
             self._proof = self.store.proof(run.id)
         return runs
 

@@ -38,7 +38,7 @@ def device_lock(
                 tell(f"{_command_in(holder)} uses {used}")
             stack.callback(lock.release)
             with contextlib.suppress(OSError):  # only those who wait read it, and can do without
-                holder.write_text(_own_command(), encoding="utf-8")
+                holder.write_text(_own_command(), encoding="utf-8", errors="replace")
         yield
 
 

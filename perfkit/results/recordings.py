@@ -42,9 +42,17 @@ def provenance() -> Provenance:
     facts = machine.facts()
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     # A recording is shared: it names files without their paths on this machine.
-    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
-    command = shlex.join([Path(words[0]).name, *words[1:]])
+    program, *words = map(_without_folders, sys.argv)
+    command = shlex.join([Path(program).name, *words])
     return Provenance(machine=facts, when=when, command=command, commit=facts["commit"])
+
+
+def _without_folders(word: str) -> str:
+    """A word of a command with the name of a file in place of its path: `--html=/home/me/x.html`, too."""
+    if word.startswith("/"):
+        return Path(word).name
+    option, is_path, path = word.partition("=/")
+    return f"{option}={Path(path).name}" if is_path else word
 
 
 def content(recorded: Sequence[Run]) -> bytes:

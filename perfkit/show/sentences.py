@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from perfkit.errors import InvalidValue
 from perfkit.ladder.catalogue import exactness
 from perfkit.recipe import Recipe, switches
 from perfkit.results import MIN_EFFECT, Parity, Ratio, Run, parity, stats
@@ -182,8 +183,10 @@ def training(run: Run, before: Run | None, proof: Parity | None = None) -> str:
         return f"First losses: {units.NOT_AVAILABLE}: a simulated device computes no numbers"
     if before is None or not (run.losses and before.losses):
         return f"First losses: {units.NOT_AVAILABLE}: those of both sides are not known"
-    recipe = Recipe.from_dict(run.recipe)
-    other = Recipe.from_dict(before.recipe)
+    try:
+        recipe, other = Recipe.from_dict(run.recipe), Recipe.from_dict(before.recipe)
+    except InvalidValue as problem:  # a switch of another version
+        return f"First losses: {units.NOT_AVAILABLE}: {problem.what}"
     exact = exactness(recipe, other, run.device)
     check = parity.check_losses(run.losses, before.losses, exact, recipe.amp != "off")
     if exact == "changes training":

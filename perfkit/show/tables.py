@@ -38,7 +38,8 @@ def overview(runs: Sequence[Run]) -> list[str]:
     """Machine, settings and the overall result, one line each."""
     first = runs[0]
     fields = ("workload", "preset", "device", "seed", "session", "created")
-    settings = {name: getattr(first, name) for name in fields} | first.options
+    settings = {name: getattr(first, name) for name in fields}
+    settings |= {f"option {name}" if name in fields else name: own for name, own in first.options.items()}
     facts = " · ".join(f"{name} {value}" for name, value in settings.items() if value != "")
     lines = (machine.describe(first.machine), facts, sentences.headline(runs))
     return [line for line in lines if line]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, one_of
 from perfkit.ladder.catalogue import OPTIMIZATIONS, Stage
 from perfkit.recipe import Value, parse_settings
-from perfkit.results import Comparison, Run, RunStore, continued, keep, stats
+from perfkit.results import Comparison, Run, RunStore, continued, keep, rated, stats
 from perfkit.rules import joined
 from perfkit.studies import staging
 from perfkit.studies.sources import Plan, Progress, Source, Study
@@ -56,7 +56,8 @@ def compare(
         if not all(run.status == "ok" for run in pair):
             raise _failure(pair, store)
         if earlier:
-            pair = [continued(earlier.a, pair[0]), continued(earlier.b, pair[1])]
+            first = continued(earlier.a, pair[0])
+            pair = [first, rated(continued(earlier.b, pair[1]), first)]
         keep(store, *pair)
     return compared(*pair)
 

@@ -6,6 +6,7 @@ the reason, before anything starts. An addition registers its source by the pref
 """
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,8 +14,8 @@ from enum import StrEnum
 from typing import Any, ClassVar, Self
 
 from perfkit import workloads
-from perfkit.errors import InvalidValue
-from perfkit.ladder.catalogue import Budget, Goal, Size, Stage, StopRule, optimization
+from perfkit.errors import InvalidValue, one_of
+from perfkit.ladder.catalogue import TOGETHER, Budget, Goal, Size, Stage, StopRule, optimization
 from perfkit.recipe import Recipe, Value
 from perfkit.results import Run, RunStore, Spread, stats
 from perfkit.rules import Target
@@ -49,7 +50,7 @@ class Update:
     def describe(self) -> str:
         """One line for people; before the first stage there is only the phase."""
         text = f"{self.stage}: {self.phase}" if self.stage else self.phase
-        if self.left_s is None:
+        if self.left_s is None or math.isinf(self.left_s):
             return text
         minutes, seconds = divmod(round(self.left_s), 60)
         return f"{text}, at most {minutes}:{seconds:02} left"
@@ -211,7 +212,12 @@ class Plan:
 
     def keeping(self, stages: Sequence[str]) -> Self:
         """The same, where these stages are kept even if they are not faster."""
-        return self.trying(keep=(*self.ladder.keep, *(optimization(name).name for name in stages)))
+        names = [optimization(name).name for name in stages]
+        at_once = [name for name, parts in TOGETHER.items() if set(parts) <= set(self.ladder.stages)]
+        for name in names:
+            if name not in (*self.ladder.stages, *at_once):
+                raise one_of(name, [*self.ladder.stages, *at_once], "stage of this ladder")
+        return self.trying(keep=(*self.ladder.keep, *names))
 
 
 class Source:

@@ -12,6 +12,7 @@ from perfkit.additions.drills import cards, score
 from perfkit.additions.drills.cards import LIMITS, Card
 from perfkit.additions.drills.score import Given
 from perfkit.additions.lanes.figures import Lanes
+from perfkit.errors import PerfkitError
 from perfkit.notebook.panel import STYLE, VIEW
 from perfkit.notebook.pieces import alert, heading, row, text
 from perfkit.notebook.shown import Shown, in_colab
@@ -72,7 +73,10 @@ class Drill:
         self.error.value = alert(f"Not answered yet: {' '.join(missing)}") if missing else ""
         if not missing:
             given = Given(self.chosen[LIMIT], self.chosen[FIRST], self.bound.value)
-            score.keep(self.card.number, given)
+            try:
+                score.keep(self.card.number, given)
+            except PerfkitError as problem:
+                self.error.value = alert(f"Your answer is not kept: {problem}")
             shown = html.fragment(self._answer(given))
             self.result.value = f'<div class="pk-wide" role="status" tabindex="0">{shown}</div>'
 

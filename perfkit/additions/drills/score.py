@@ -34,8 +34,9 @@ def load() -> dict[int, Given]:
 
 def keep(number: int, given: Given) -> None:
     """Keeps an answer, unless there is an earlier one to this card."""
-    if number not in (answers := load()):
-        kept.save(_FILE, {**answers, number: given})
+    with kept.alone(_FILE):
+        if number not in (answers := load()):
+            kept.save(_FILE, {**answers, number: given})
 
 
 def points(card: Card, given: Given) -> list[bool]:

@@ -30,6 +30,8 @@ class RecordedSource(Source):
         name = (request.device or "").removeprefix(recordings.PREFIX)
         runs = recordings.find(name)
         first = runs[0]
+        if request.host:
+            raise InvalidValue(f"'{name}' was recorded on its own host", "Leave out --host")
         if request.workload or request.preset or request.options:
             options = ", ".join(f"{key}={value}" for key, value in first.options.items())
             what = f"the recording '{name}' is of {first.workload} ({options}), preset {first.preset or '–'}"

@@ -80,6 +80,8 @@ def _match(
         raise InvalidValue(what, "Compare two scripts without --set, or one script with it")
     command = programs if settings else programs[2:]
     several = launcher(command[0]) if command else None
+    if several and module:
+        raise InvalidValue(f"-m is for python, and {command[0]} starts the scripts", "Give it there")
     if several:
         return load(f"{several}:match")(programs, settings, preset, seed, allow)  # type: ignore[no-any-return]
     if settings:

@@ -82,6 +82,8 @@ def tune(
     A recipe is picked if it is clearly faster than the baseline, beyond the interval, and trains the same.
     `budget_s`: of it all; the first recipes and the best one come anyway. The `store` is that of `climb`.
     """
+    if memory_cap_bytes is not None and plan.subject.kind == "mps":
+        raise InvalidValue("the peak memory of a training on mps is not known", "Leave out the memory cap")
     progress = progress or Progress()
     began = time.monotonic()
     with plan.open(progress, Study.TUNING, store) as source:

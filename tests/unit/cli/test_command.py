@@ -258,6 +258,29 @@ def test_an_option_that_is_given_twice_is_refused(given):
     assert f"{given[0]} was given 2 times" in run("export", *given, code=2)
 
 
+LADDER = ("run", "--device", "cpu", "--stages")
+PLAYED = ("run", "--device", "recorded:cpu-quick")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((*LADDER, "amp,compile", "--keep", "pinning"), "unknown stage of this ladder 'pinning'"),
+        ((*LADDER, "amp", "--keep-all"), "nothing is decided on one stage alone"),
+        ((*PLAYED, "--budget", "9"), "nothing is measured on recorded:cpu-quick"),
+        ((*PLAYED, "--timeout", "9"), "Leave out --timeout and --budget"),
+        ((*PLAYED, "--seed", "1"), "was recorded with its own seed"),
+        ((*PLAYED, "--host", "ideal"), "was recorded on its own host"),
+        ((*PLAYED, "-o", "r.json"), "is a recording already"),
+        (("run", "--device", "sim:v100", "--budget", "9"), "nothing is measured on sim:v100"),
+        (("compare", "amp", "amp", "--budget", "inf"), "--budget was given inf. Give a finite number"),
+        (("referee", "a.py", "b.py", "-m", "--", "torchrun"), "-m is for python"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(given, words):
+    assert words in " ".join(run(*given, code=2).split())
+
+
 def test_standard_output_has_one_document():
     with pytest.raises(InvalidValue, match="standard output"):
         options.OutputOptions(Path("-"), Path("-"))

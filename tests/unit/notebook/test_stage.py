@@ -64,6 +64,9 @@ def test_a_guess_stands_beside_its_result_now_and_later(monkeypatch):
     later = pk.StagePanel("data_loading")
     later._ipython_display_()
     assert (later.guess, later.runs) == (1.5, runs)
+    panel.store._do("UPDATE runs SET guess = NULL")
+    panel._moved()
+    assert panel.guess is None, "nobody has guessed this result"
 
 
 def test_controls_offer_what_is_declared_before_a_process_has_loaded_the_workload():

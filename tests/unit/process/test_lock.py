@@ -58,6 +58,7 @@ def told_while_waiting():
         (["/bin/perfkit", "watch", "train.py"], "perfkit watch train.py (process {})"),
         (["/lib/ipykernel_launcher.py", "-f", "kernel.json"], "a notebook (process {})"),
         (["/bin/perfkit", "\x1b[2Jrun"], "perfkit [2Jrun (process {})"),
+        (["/bin/perfkit", "watch", "caf\udce9.py"], "perfkit watch caf?.py (process {})"),
     ],
 )
 def test_whoever_waits_is_told_for_whom(monkeypatch, tmp_path, command, who):

@@ -16,7 +16,8 @@ SHIPPED = "cpu-quick"
 
 
 def test_a_recording_comes_back_with_where_it_is_from(tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["/opt/bin/perfkit", "run", "-o", "/home/me/secret/out.json"])
+    more = ["--html=/home/me/p.html", "--option=root=/data/me", "--set", "workers=2"]
+    monkeypatch.setattr("sys.argv", ["/opt/bin/perfkit", "run", "-o", "/home/me/secret/out.json", *more])
     kept = [run("r0"), run("r1", status="failed", reason="no memory")]
     path = tmp_path / "h200.json"
     path.write_bytes(recordings.content(kept))
@@ -24,7 +25,9 @@ def test_a_recording_comes_back_with_where_it_is_from(tmp_path, monkeypatch):
     assert [msgspec.structs.replace(run, origin=None) for run in loaded] == kept
     origin = rf"Recorded 20.* on {re.escape(machine.describe(machine.facts()))}"
     assert all(re.fullmatch(origin, run.origin.describe()) for run in loaded)
-    assert {run.origin.command for run in loaded} == {"perfkit run -o out.json"}, "no folder of this machine"
+    assert {run.origin.command for run in loaded} == {
+        "perfkit run -o out.json --html=p.html --option=root=me --set workers=2"
+    }, "no folder of this machine"
 
 
 def test_what_was_cut_before_its_first_round_is_in_no_recording(tmp_path):

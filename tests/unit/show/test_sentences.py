@@ -87,6 +87,8 @@ def test_whether_it_trains_the_same_is_a_proof_or_the_losses_or_n_a():
     assert said.startswith("First losses: different, because Scaled decoding gives other inputs (differ from")
     assert "n/a" not in said, "they were measured"
     assert sentences.training(same, make()).startswith("First losses: n/a: ")
+    older = msgspec.structs.replace(same, recipe={"ranks": 2})
+    assert sentences.training(older, first) == "First losses: n/a: unknown switch 'ranks'"
     simulated = recordings.find("sim-v100")
     assert sentences.training(simulated[1], simulated[0]).startswith("First losses: n/a: ")
 

@@ -64,6 +64,12 @@ def test_a_proof_has_the_switches_that_differ_from_what_a_stage_was_compared_wit
     assert {name.partition(": ")[2] for name in names if name.startswith(last.title)} == proven
 
 
+def test_an_option_of_a_workload_does_not_hide_a_setting_of_the_run():
+    run = msgspec.structs.replace(SIM[0], options={"seed": 7, "image_size": 32}, seed=3)
+    line = tables.overview([run])[1]
+    assert " · seed 3 · " in line and line.endswith("option seed 7 · image_size 32")
+
+
 def test_losses_are_over_samples_and_nan_is_told():
     runs = session(gpu=True)
     lost = msgspec.structs.replace(runs[0], losses=[2.0, float("nan")])

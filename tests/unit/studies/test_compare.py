@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from perfkit import workloads
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError, WorkloadError
@@ -63,6 +64,20 @@ def test_more_rounds_are_added_to_those_that_are_there(machine, where):
     assert store.get(more.b.id).pairings == more.b.pairings
     with pytest.raises(InvalidValue, match="no comparison of A with B is stored"):
         earlier_comparison(B, A, where, store)
+
+
+def test_rates_divide_to_the_ratio_where_earlier_runs_have_different_rounds(machine, where):
+    """As after a panel of recipes, where one came into the measurement later."""
+    noisy(machine)
+    first = compare(A, B, where.until(20, 0.0))
+    fewer = structs.replace(first.a.raw, block_samples_per_s=[50.0], incarnations=[], disturbed=[])
+    known = replace_a(first, structs.replace(first.a, raw=fewer))
+    more = compare(A, B, where.until(20, 0.0), known)
+    assert more.b.samples_per_s.value / more.a.samples_per_s.value == pytest.approx(more.ratio.ratio)
+
+
+def replace_a(result, a):
+    return structs.replace(result, a=a)
 
 
 def other_preset(plan):

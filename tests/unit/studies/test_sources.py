@@ -1,5 +1,8 @@
 """How far a study is, and how long it takes at most: by its parts."""
 
+import math
+from dataclasses import replace
+
 from perfkit.studies.sources import Progress
 
 
@@ -13,6 +16,7 @@ def test_a_part_allows_for_what_comes_after_it_until_it_ends():
     progress.phase("measuring")
     assert [(update.fraction, update.left_s) for update in said] == [(0.75, 40.0), (1.0, 5.0)]
     assert said[0].describe() == "AMP: measuring, at most 0:40 left"
+    assert replace(said[0], left_s=math.inf).describe() == "AMP: measuring", "until it is known"
 
 
 def test_parts_are_parts_of_the_one_around_them():

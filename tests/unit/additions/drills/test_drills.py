@@ -1,12 +1,15 @@
 """Drills: a card's answers follow from its recording, a click is enough, and the first answer counts."""
 
 import re
+import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from IPython.utils.capture import capture_output
 
 from perfkit import notebook as pk
+from perfkit.additions import kept
 from perfkit.additions.drills import cards, score
 from perfkit.additions.drills.cards import Ratio
 from perfkit.additions.drills.panel import FIRST, LIMIT, Drill
@@ -118,6 +121,26 @@ def test_a_card_asks_shows_what_was_measured_and_keeps_the_first_answer(data_dir
     second = answered(3)
     assert "3 of 3 points" in second.result.value
     assert score.load()[3].first != second.card.recorded.best, "the first answer counts"
+
+
+def test_answers_of_two_notebooks_are_both_kept_and_one_that_cannot_be_kept_is_told(data_dir, monkeypatch):
+    second = threading.Thread(target=score.keep, args=(2, Given("data", "8 workers", 2.0)))
+    load = score.load
+
+    def slowly():
+        found = load()
+        if not second.ident:
+            second.start()  # the other notebook, between reading and writing
+            second.join(0.5)
+        return found
+
+    monkeypatch.setattr(score, "load", slowly)
+    score.keep(1, Given("data", "8 workers", 2.0))
+    second.join()
+    assert load().keys() == {1, 2}
+    monkeypatch.setattr(kept.filelock, "FileLock", Mock(side_effect=PermissionError(13, "Permission denied")))
+    drill = answered(3)
+    assert "Your answer is not kept: " in drill.error.value and "3 of 3 points" in drill.result.value
 
 
 def test_the_score_has_all_cards_and_says_in_which_direction_bounds_are_wrong(data_dir):

@@ -84,6 +84,11 @@ def test_nothing_above_the_memory_cap_is_picked(search, plan):
             tune(plan, space, memory_cap_bytes=least)
 
 
+def test_a_memory_cap_is_refused_where_no_peak_is_known(search, plan):
+    with pytest.raises(InvalidValue, match="peak memory of a training on mps is not known"):
+        tune(plan.on(device="mps"), memory_cap_bytes=10_000)
+
+
 def test_the_search_is_kept_if_parity_fails(search, plan, monkeypatch):
     def fails(*_, progress):
         raise RunFailed("out of memory in float64", "use a smaller batch")
