@@ -1,5 +1,6 @@
 """`perfkit compare`: which of two recipes is faster."""
 
+from contextlib import AbstractContextManager
 from typing import Annotated, Any
 
 import msgspec
@@ -12,11 +13,13 @@ from perfkit.cli.options import (
     Texts,
     TrainingOptions,
     progress,
+    stored,
     stored_if_possible,
 )
 from perfkit.errors import InvalidValue
 from perfkit.results import stats
 from perfkit.results.comparison import Comparison
+from perfkit.results.store import RunStore
 from perfkit.show import units
 from perfkit.studies import compare as comparing
 from perfkit.studies.sources import Study
@@ -44,13 +47,13 @@ def compare(
         raise InvalidValue(what, "Name two: A and B, such as baseline and workers=2,amp=bf16")
     plan = training.plan().until(gate.budget, gate.precision).fixed()
     a, b = (comparing.candidate(side, plan) for side in named)
-    with stored_if_possible() as store:
+    is_needed = gate.limit is None or more
+    keeping: AbstractContextManager[RunStore | None] = stored() if is_needed else stored_if_possible()
+    with keeping as store:
         with progress() as follow:
             if gate.limit is not None:
                 plan.source(follow).require(Study.GATE)
-            known = comparing.earlier_comparison(a, b, plan, store) if more and store else None
-            if more and known is None:
-                raise InvalidValue("without a store no rounds are there to add to", "Leave out --more")
+            known = comparing.earlier_comparison(a, b, plan, store) if store and more else None
             result = comparing.compare(a, b, plan, known, follow, store)
         verdict = None if gate.limit is None else gate_code(result, gate.limit)
         title = f"{b.title} against {a.title}"

@@ -148,6 +148,7 @@ class OutputOptions:
 
         every = [(self.html_file, page), (self.json_file, as_json), (out, content)]
         files = [(path, make) for path, make in every if path]
+        files.sort(key=lambda file: _is_stdout(file[0]))  # it comes last: perhaps nobody reads it any more
         is_taken = any(_is_stdout(path) for path, _ in files)
         try:
             terminal.show(sections, to_stderr=is_taken)

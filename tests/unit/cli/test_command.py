@@ -161,8 +161,6 @@ def test_a_store_that_cannot_be_written_does_not_decide_a_gate(data_dir, monkeyp
 
     monkeypatch.setattr(comparing, "compare", compared)
     monkeypatch.setattr(RunStore, broken, Mock(side_effect=StoreError("the disk is full", "Free it")))
-    if broken == "_open":
-        code = 0  # nothing was to be kept
     assert "the disk is full. Free it" in run("compare", "workers=1", "workers=2", *more, code=code)
 
 
