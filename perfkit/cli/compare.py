@@ -17,9 +17,7 @@ from perfkit.cli.options import (
     stored_if_possible,
 )
 from perfkit.errors import InvalidValue
-from perfkit.results import stats
-from perfkit.results.comparison import Comparison
-from perfkit.results.store import RunStore
+from perfkit.results import Comparison, RunStore, stats
 from perfkit.show import units
 from perfkit.studies import compare as comparing
 from perfkit.studies.sources import Study

@@ -64,10 +64,9 @@ def referee(
         if gate.limit is not None:
             code = gate_code(result, gate.limit, "Raise --budget", fewest=1 if whole else MIN_ROUNDS)
         verdict = match.verdict(result, gate.precision, code, whole)
-        sections = verdict.sections(result)
         document = record(result) | msgspec.to_builtins(verdict)
         title = f"{result.b.title} against {result.a.title}"
-        output.deliver(title, sections, document, verdict=verdict.exit_code)
+        output.deliver(title, verdict.sections(result), document, verdict=verdict.exit_code)
 
 
 def _match(

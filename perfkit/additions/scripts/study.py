@@ -77,8 +77,8 @@ class ScriptSource(ThisMachine):
         self, plan: Plan, progress: Progress, launch: Launch, more: Mapping[str, Launch] | None = None
     ) -> None:
         super().__init__(plan, progress)
-        self._launch = launch
-        self._more = more or {}
+        self._launch = launch.frozen()
+        self._more = {title: side.frozen() for title, side in (more or {}).items()}
         self._paces: dict[Conversation, _Pace] = {}  # of the processes that are alive
         self._first: WatchedScript | None = None
         self._known: ScriptFacts | None = None
@@ -260,18 +260,13 @@ def script_plan(
     seed: int = 0,
     *,
     source: type[ScriptSource] = ScriptSource,
-    more: Mapping[str, Launch] | None = None,
-    **others: Any,
+    **more: Any,
 ) -> Plan:
-    """The plan of a study of a script as it is now, whose device is known once it trains.
-
-    `more`, of which the same holds, and `others` are as for its source.
-    """
+    """The plan of a study of a script, whose device is known once it trains; `more` as for its source."""
     if not landlock.is_there():
         warnings.warn(LIMITS, stacklevel=2)
     checked = plan(None, catalogue.preset(preset).size.name, ["baseline"]).on(seed=seed)
     rule = replace(checked.rule, loss_steps=max(LOSSES, checked.rule.loss_steps))
-    now = launch.frozen()
-    sides = {title: side.frozen() for title, side in (more or {}).items()}
-    started = functools.partial(source, launch=now, more=sides, **others)
-    return replace(checked.on(workload=launch.name, code=now.code), rule=rule, make_source=started)
+    started = functools.partial(source, launch=launch, **more)
+    subject = checked.on(workload=launch.name, code=launch.frozen().code)
+    return replace(subject, rule=rule, make_source=started)

@@ -71,11 +71,8 @@ class Launch:
 
     @property
     def code(self) -> str:
-        """The digest of what is in it by now."""
-        digest = hashlib.sha256()
-        for _, content in self.replaced:
-            digest.update(content)
-        return digest.hexdigest()
+        """The digest of what it is frozen with."""
+        return hashlib.sha256(b"".join(content for _, content in self.replaced)).hexdigest()
 
     @property
     def name(self) -> str:

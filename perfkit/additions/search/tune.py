@@ -86,6 +86,7 @@ def tune(
         raise InvalidValue("the peak memory of a training on mps is not known", "Leave out the memory cap")
     progress = progress or Progress()
     began = time.monotonic()
+    plan = plan.fixed()
     with plan.open(progress, Study.TUNING, store) as source:
         search = _Search(plan, source, memory_cap_bytes, budget_s)
         try:

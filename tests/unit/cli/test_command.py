@@ -149,6 +149,7 @@ def test_a_picture_on_standard_output_has_it_alone(capfdbinary):
     assert out == picture and b"what a reader sees" in err
 
 
+SIDES = ("compare", "workers=1", "workers=2", "--device", "cpu")
 PAIRING = Pairing([1.0] * 9, [1.0] * 9, against="a", role="previous", interleaved=True)
 
 
@@ -161,7 +162,7 @@ def test_a_store_that_cannot_be_written_does_not_decide_a_gate(data_dir, monkeyp
 
     monkeypatch.setattr(comparing, "compare", compared)
     monkeypatch.setattr(RunStore, broken, Mock(side_effect=StoreError("the disk is full", "Free it")))
-    assert "the disk is full. Free it" in run("compare", "workers=1", "workers=2", *more, code=code)
+    assert "the disk is full. Free it" in run(*SIDES, *more, code=code)
 
 
 def test_a_gate_takes_as_many_rounds_as_a_verdict_and_a_room_that_spoils_neither_side(capsys):

