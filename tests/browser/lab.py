@@ -88,7 +88,8 @@ class LabServer:
         }
         # A kernelspec in the private data folder, should a test write one, wins over the environment's.
         places = {name: str(home / folder) for name, folder in folders.items()}
-        return kept | places | {"JUPYTER_PREFER_ENV_PATH": "0"}
+        # With what a stage with workers sets, too: all of a kernel's children then come from one zygote.
+        return kept | places | {"JUPYTER_PREFER_ENV_PATH": "0", "OMP_WAIT_POLICY": "PASSIVE"}
 
     def _wait_until_up(self, timeout_s):
         until = time.monotonic() + timeout_s

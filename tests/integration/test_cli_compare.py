@@ -97,7 +97,8 @@ def test_whole_runs_are_compared_to_their_end(tmp_path, monkeypatch):
     ]
 
 
-def test_a_script_that_cannot_be_compared_is_told(tmp_path):
+def test_a_script_that_cannot_be_compared_is_told(tmp_path, monkeypatch):
+    scripts.fork(monkeypatch)
     other = tmp_path / "other.py"
     other.write_text(IMAGES.replace("range(1000)", "range(1)") + "raise ValueError('file 13 is corrupt')\n")
     failed = json.loads(perfkit("referee", str(other), str(other), "--json", "-", code=1).stdout)

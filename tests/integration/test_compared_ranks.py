@@ -8,6 +8,7 @@ from perfkit.additions.referee.match import compare_whole
 from perfkit.errors import PerfkitError
 from perfkit.studies.compare import compare
 from perfkit.studies.sources import Progress
+from tests.support import scripts
 from tests.support.ranks import FORKED
 
 pytestmark = [pytest.mark.usefixtures("no_orphans"), pytest.mark.timeout(240)]
@@ -61,6 +62,8 @@ def write(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
     def write(start=FORKED, **codes):
+        if start == FORKED:  # else a launcher starts them
+            scripts.fork(monkeypatch)
         for name, code in codes.items():
             (tmp_path / f"{name}.py").write_text(start + code)
 

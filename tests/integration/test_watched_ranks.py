@@ -10,6 +10,7 @@ from perfkit.additions.ranks.asked import launch_of
 from perfkit.additions.ranks.watching import watch
 from perfkit.errors import InvalidValue, RunFailed
 from perfkit.studies.sources import Progress
+from tests.support import scripts
 from tests.support.ranks import FORKED
 
 pytestmark = [pytest.mark.usefixtures("no_orphans"), pytest.mark.timeout(240)]
@@ -135,11 +136,18 @@ OWN_MEETING = LAUNCHED.replace(
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def alone(tmp_path, monkeypatch):
     """The empty folder in which scripts are started."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return tmp_path
+
+
+@pytest.fixture
+def folder(alone, monkeypatch):
+    """The same, for scripts that need no interpreter and no launcher of their own."""
+    scripts.fork(monkeypatch)
+    return alone
 
 
 def written(folder, text):
@@ -214,8 +222,8 @@ def test_gradients_that_are_sent_for_each_of_several_batches_are_counted(folder)
 # ---------------------------------------------------------------- other ways to start ranks
 
 
-def test_ranks_that_a_script_starts_itself_train_on_the_same_rows(folder):
-    line = written(folder, IMPORTS + ALL_ROWS)
+def test_ranks_that_a_script_starts_itself_train_on_the_same_rows(alone):
+    line = written(alone, IMPORTS + ALL_ROWS)
     seen = forked()
     assert seen.ranks == 2
     assert seen.first_sentence.startswith(f"{line('DataLoader(data')}: all 2 ranks train on the same rows")
@@ -241,8 +249,8 @@ def test_a_rank_that_raises_is_named_with_its_last_words(folder):
     assert "Traceback" in raised.value.output
 
 
-def test_a_rank_that_is_killed_is_named_not_the_one_that_loses_it(folder):
-    written(folder, LAUNCHED + LOOP.replace("WRONG", "time.sleep(2); os.kill(os.getpid(), 9)"))
+def test_a_rank_that_is_killed_is_named_not_the_one_that_loses_it(alone):
+    written(alone, LAUNCHED + LOOP.replace("WRONG", "time.sleep(2); os.kill(os.getpid(), 9)"))
     with pytest.raises(RunFailed, match="rank 1 of 2 ended without a word after 5 steps or more"):
         watch(launch_of(["torchrun", "--nproc-per-node", "2", "train.py"]))
 
@@ -274,9 +282,9 @@ def test_a_script_that_trains_in_one_process_is_sent_to_the_command_for_it(folde
 # ---------------------------------------------------------------- several nodes
 
 
-def test_of_two_nodes_that_of_rank_0_has_the_report_of_all(folder):
+def test_of_two_nodes_that_of_rank_0_has_the_report_of_all(alone):
     """Two agents on this machine stand for two nodes."""
-    written(folder, LAUNCHED + LONG_ROWS.replace("range(40)", "range(100_000)").replace("WRONG", ""))
+    written(alone, LAUNCHED + LONG_ROWS.replace("range(40)", "range(100_000)").replace("WRONG", ""))
     problems = []
 
     def launch(node):

@@ -63,13 +63,19 @@ zygote._zygotes.update(zygotes)
 %reset -f
 __spec__ = None
 from perfkit.additions.ranks import scaling
+from perfkit.additions.scripts import watched
+from tests.support import scripts
 scaling.LAUNCHES = 1
-del scaling
+watched.subprocess = scripts.forking()
+del scaling, scripts, watched
 """
-"""Leaves nothing in a kernel that a notebook could miss in a new one, but the processes that have imported torch."""
+"""Leaves nothing in a kernel that a notebook could miss in a new one, but the processes that have imported torch.
+
+Scripts are forked: the command line's tests start them, and ranks, as a person does."""
 
 SMALLER = {
     'Panel("compile"': 'Panel("compile", workload="tests.support.toy:Toy"',
+    "budget_s=15": "budget_s=4",
     "budget_s=9": "budget_s=2",
     "budget_s=5": "budget_s=1",
     "--budget 20": "--budget 1",
@@ -102,6 +108,7 @@ def kernel(tmp_path_factory):
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path)
+        patch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # what stages with workers set: they need no other zygote
         yield execute
         client._cleanup_kernel()
 

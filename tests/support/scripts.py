@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import runpy
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 
 import msgspec
 
+from perfkit import registry
 from perfkit.additions.referee.behaviour import WITNESS, Behaviour
 from perfkit.additions.scripts import entry, watched
 
@@ -23,18 +25,22 @@ _IMPORTED = ["torch", "torch._dynamo", "torchvision.io", "torchvision.models", "
 
 
 class Forked:
-    """What `subprocess.Popen` would start: `python train.py …` or `python -m train …`."""
+    """What `subprocess.Popen` would start: `python train.py …`, `python -m train …`, or what torchrun starts."""
 
     def __init__(self, words, stdin, stdout, stderr, cwd, env, prepare=None, pass_fds=(), **_):
         forks = multiprocessing.get_context("forkserver")
         forks.set_forkserver_preload(_IMPORTED)
         numbers = [*(stream.fileno() for stream in (stdin, stdout, stderr)), *pass_fds]
         streams = [Connection(os.dup(number)) for number in numbers]
-        self._process = forks.Process(target=_run, args=(words[1:], streams, str(cwd), env, prepare))
+        self._process = forks.Process(target=_run, args=(words, streams, str(cwd), env, prepare))
         self._process.start()
         for stream in streams:
             stream.close()
         self.pid = self._process.pid
+
+    @property
+    def returncode(self):
+        return self._process.exitcode
 
     def poll(self):
         return self._process.exitcode
@@ -48,8 +54,13 @@ class Forked:
 
 def fork(monkeypatch):
     """Has perfkit watch scripts in forked processes; what differs is their beginning alone."""
+    monkeypatch.setattr(watched, "subprocess", forking())
+
+
+def forking():
+    """What takes the place of `subprocess` there."""
     forked = {**vars(subprocess), "Popen": lambda words, **how: Forked(words, prepare=_watch, **how)}
-    monkeypatch.setattr(watched, "subprocess", SimpleNamespace(**forked))
+    return SimpleNamespace(**forked)
 
 
 def _run(words, streams, folder, environment, prepare):
@@ -77,12 +88,7 @@ def _run(words, streams, folder, environment, prepare):
     try:
         if prepare:
             prepare()
-        is_module = words[0] == "-m"
-        sys.argv = words[is_module:]
-        if is_module:
-            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(words[0], run_name="__main__")
+        _go_on(words)
     except SystemExit as end:
         code = end.code or 0
     except BaseException as problem:
@@ -94,13 +100,41 @@ def _run(words, streams, folder, environment, prepare):
     os._exit(code)
 
 
+def _go_on(words):
+    """Runs the script that is named after a program, as each rank of it does if the program is torchrun."""
+    script = _in_ranks(words) if Path(words[0]).name == "torchrun" else words[1:]
+    if script[0] == "-m":
+        sys.argv = script[1:]
+        runpy.run_module(script[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = script
+        runpy.run_path(script[0], run_name="__main__")
+
+
+def _in_ranks(words):
+    """The words of the script, in each of the ranks that are forked here; this process waits for their end."""
+    option = words.index("--nproc-per-node")
+    count = words[option + 1]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ |= {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    ranks = []
+    for rank in range(int(count)):
+        child = os.fork()
+        if child == 0:
+            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            return words[option + 2 :]
+        ranks.append(child)
+    codes = [os.waitpid(child, 0)[1] for child in ranks]
+    os._exit(1 if any(codes) else 0)
+
+
 def _watch():
     """What `entry` does before a script, and once it has imported torch."""
-    from perfkit.additions.scripts.questions import Questions
-
     entry.enter()
     watcher = sys.meta_path.pop(0)
-    Questions(watcher._settings, watcher._outputs)
+    registry.load(watcher._settings["watcher"])(watcher._settings, watcher._outputs)
 
 
 def run(file, prepare=None):
