@@ -34,7 +34,7 @@ NOTEBOOKS := $(patsubst notebooks/src/%.py,notebooks/%.ipynb,$(SOURCES))
 MISSING   := $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS))
 CODE      := $(wildcard perfkit tests benchmarks docs notebooks/src)
 
-.PHONY: help lab run test check checks lint types imports pytest bare double format notebooks bench gpu recordings outputs book slides bundle install install-dev chromium clean distclean
+.PHONY: help lab run test check checks lint types imports pytest units bare double format notebooks bench gpu recordings outputs book slides bundle install install-dev chromium clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -46,10 +46,14 @@ lab: $(STAMPS)/install $(if $(MISSING),notebooks)  ## open the notebooks in Jupy
 run: $(STAMPS)/install  ## run the whole ladder in this terminal
 	$(BIN)/perfkit run $(ARGS)
 
-test: $(STAMPS)/dev $(STAMPS)/colab $(STAMPS)/chromium  ## every check and every test; what is missing gets installed
-	@$(MAKE) --no-print-directory -j 3 checks pytest double
+test:  ## every check and every test; what is missing gets installed, pip beside apt-get
+	@$(MAKE) --no-print-directory -j 2 install-dev
+	@$(MAKE) --no-print-directory -j 2 checks pytest double
 
-check: checks  ## the inner loop: every check, the unit and contract tests
+check: $(STAMPS)/dev  ## the inner loop: every check, the unit and contract tests
+	@$(MAKE) --no-print-directory -j 4 units types lint imports
+
+units: $(STAMPS)/dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not integration" tests/unit tests/contract $(ARGS)
 
 checks: $(STAMPS)/dev  # two at a time: each is one process
@@ -66,11 +70,11 @@ types: $(STAMPS)/dev  ## mypy --strict
 imports: $(STAMPS)/dev  ## the layers of the design (import-linter)
 	PYTHONPATH=. $(BIN)/lint-imports --no-logo
 
-pytest: $(STAMPS)/dev $(STAMPS)/colab $(STAMPS)/chromium  ## the tests alone; some wait for others, so three at a time
-	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
+pytest: $(STAMPS)/dev $(STAMPS)/colab $(STAMPS)/chromium  ## the tests alone; many wait, so four files at a time
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bare: $(STAMPS)/dev  ## the unit and contract tests on a machine without 16-bit instructions, glibc, compiler
-	PERFKIT_TEST_MACHINE=bare $(BIN)/python -m pytest -n 2 --dist worksteal -m "not integration" tests/unit tests/contract $(ARGS)
+	@PERFKIT_TEST_MACHINE=bare $(MAKE) --no-print-directory units
 
 double: $(STAMPS)/dev  ## what needs a GPU, on a double of CUDA: that code runs, not that it is right
 	$(BIN)/python -m pytest -n 0 tests/double

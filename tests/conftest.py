@@ -19,10 +19,39 @@ CI = os.environ.get("CI", "").lower() in {"1", "true"}
 CI_MAY_LACK = ("gpu", "cuda", "traces", "another torch")
 # Marks, by inheritance, every process that this test run starts.
 MARK = "PERFKIT_TEST_ID"
+# The files that take longest, the longest first: a process that has done its own takes the next file.
+LONGEST = (
+    "notebooks/test_run.py",
+    "integration/test_files.py",
+    "integration/test_watch.py",
+    "browser/test_panels.py",
+    "integration/test_causes.py",
+    "integration/test_watched_ranks.py",
+    "integration/test_colab.py",
+    "integration/test_scripts.py",
+    "integration/test_compared_ranks.py",
+    "integration/test_cli.py",
+    "integration/test_processes.py",
+    "integration/test_wheel.py",
+    "integration/test_faults.py",
+    "unit/additions/referee/test_behaviour.py",
+    "integration/test_scale.py",
+    "notebooks/test_elsewhere.py",
+    "integration/test_cli_compare.py",
+    "integration/test_puzzles.py",
+    "browser/test_notebook7.py",
+    "browser/test_book.py",
+)
 
 
 hypothesis.settings.register_profile("perfkit", deadline=None, derandomize=CI)
 hypothesis.settings.load_profile("perfkit")
+
+
+def _end(number, _):
+    """Ends a test run as Ctrl-C does, with what it has started; a second signal does not disturb that."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def pytest_configure(config):
@@ -30,6 +59,7 @@ def pytest_configure(config):
     os.environ[MARK] = uuid.uuid4().hex
     # Started in the background of a script, this process ignores Ctrl-C, and would hand that down.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _end)
     os.environ["PERFKIT_DATA"] = tempfile.mkdtemp(prefix="perfkit-tests-")
     os.environ["PERFKIT_LOCKS"] = os.path.join(os.environ["PERFKIT_DATA"], "locks")
     os.environ["PERFKIT_PRESET"] = "smoke"
@@ -38,7 +68,7 @@ def pytest_configure(config):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="perfkit-inductor-")
     # Else every process that compiles starts another one for it, which imports torch first.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    # Two test processes and what they start share two cores: threads would wait for each other all the time.
+    # Test processes and what they start share two cores: threads would wait for each other all the time.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
@@ -48,8 +78,15 @@ def pytest_unconfigure(config):
         shutil.rmtree(os.environ["TORCHINDUCTOR_CACHE_DIR"], ignore_errors=True)
 
 
+def _turn(item):
+    """When the file of a test comes."""
+    name = Path(os.path.relpath(item.path, TESTS)).as_posix()
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
+    items.sort(key=_turn)
     for item in items:
         if "no_orphans" in item.fixturenames:
             item.add_marker("integration")
@@ -98,7 +135,7 @@ def _is_left_over(process):
     return is_python and os.getpid() not in {parent.pid for parent in process.parents()}
 
 
-def assert_no_orphans(grace_s=20.0):
+def assert_no_orphans(grace_s=60.0):
     """Fail if a measuring process outlives its test by more than the grace; end it, to spare the others."""
     found = []
     for process in psutil.process_iter():

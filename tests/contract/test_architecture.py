@@ -129,13 +129,14 @@ def test_the_suite_runs_every_test_file():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     paths = [ROOT / path for path in settings["tool"]["pytest"]["ini_options"]["testpaths"]]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert "-j 3 checks pytest double" in makefile and "pytest -n 0 tests/double" in makefile
+    assert "-j 2 checks pytest double" in makefile and "pytest -n 0 tests/double" in makefile
     paths.append(ROOT / "tests" / "double")  # a test run of its own
     files = list((ROOT / "tests").rglob("test_*.py"))
     assert len(files) > 50
     assert [file for file in files if not any(file.is_relative_to(path) for path in paths)] == []
 
 
+@pytest.mark.integration
 def test_a_script_s_way_in_can_be_imported_first():
     """A watched script imports it alone; what additions share must not be taken for an addition meanwhile."""
     way_in = "import perfkit.additions.scripts.script"

@@ -98,7 +98,7 @@ def test_what_was_measured_is_what_the_recorded_ladder_says():
 @pytest.mark.usefixtures("no_orphans")
 def test_every_combination_of_a_grid_is_measured_with_the_plain_loop():
     knobs = climb.MEASURED[:1]
-    runs = climb.measure(knobs, preset="smoke", minutes=0.1)
+    runs = climb.measure(knobs, preset="smoke", minutes=0.02)
     found = climb.of_runs(runs, knobs, "").found
     assert found.keys() == {"0", "1"}
     quiet = {key for key, shown in found.items() if shown.why != "other programs disturbed it"}
