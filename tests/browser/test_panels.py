@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("no_orphans")
 THEMES = ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast")
 TOY = "'tests.support.toy:Toy'"
 SLOW = f"{TOY}, options={{'delay_s': 3600}}"
-DONE = 90_000
+DONE = 150_000
 STAGE = f"panel = pk.StagePanel('data_loading', workload={TOY})\npanel"
 MANY = """
 from msgspec.structs import replace

@@ -203,7 +203,7 @@ CASES = {
         "epoch_in_each_step",
     ),
     "outputs are kept": (
-        "history = []\nwhile True:\n    x = torch.randn(1_500, 8)\n    step(x)\n"
+        "history = []\nwhile True:\n    x = torch.randn(5_000, 8)\n    step(x)\n"
         "    history.append(model(x))  # HERE\n",
         "memory_grows",
     ),
@@ -233,6 +233,7 @@ def folder(tmp_path, monkeypatch):
     """The folder in which scripts are started."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(watching, "_GOING_ON", 0.2)
     scripts.fork(monkeypatch)
     return tmp_path
 

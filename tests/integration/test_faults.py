@@ -55,7 +55,7 @@ def test_out_of_memory_is_named_and_the_next_stage_goes_on(workload):
 def test_a_run_that_takes_too_long_is_ended():
     with Child():  # the fork server has started: its imports do not count
         pass
-    (run,) = measured("Toy", "baseline", timeout_s=3, options={"delay_s": 3600})
+    (run,) = measured("Toy", "baseline", timeout_s=10, options={"delay_s": 3600})
     assert (run.status, "time limit" in run.reason) == ("failed", True)
 
 

@@ -548,7 +548,7 @@ def test_the_command_says_where_the_time_goes_and_what_two_suggestions_gave(fold
     monkeypatch.setattr(watching, "TRY_S", 2.0)
     Path("train.py").write_text(PLAIN)
     before = dict(os.environ)
-    command = ("watch", "train.py", "--budget", "9", "--try", "--json", "seen.json", "--", "x")
+    command = ("watch", "train.py", "--budget", "5", "--try", "--json", "seen.json", "--", "x")
     done = perfkit(*command, cwd=folder)
     for text in (
         "Where the run goes",

@@ -82,7 +82,7 @@ def test_samples_come_in_order_from_the_device_of_that_name(card):
 
     card(named(DeviceGetUtilizationRates=read))
     with gpus.sample_utilization("GPU-1", period_s=0) as samples:
-        assert enough.wait(10)
+        assert enough.wait(60)
     assert samples == list(range(1, len(samples) + 1))  # none lost, none twice
 
 

@@ -43,12 +43,12 @@ def _all(widget):
 def until_cancelled(progress):
     """Work that only a stop ends, with one run finished before."""
     progress.finish(session()[0])
-    assert progress.cancelled.wait(20)
+    assert progress.cancelled.wait(60)
     raise Cancelled("stopped on request")
 
 
 def wait_until(true):
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while not true():
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -156,13 +156,13 @@ def test_a_second_click_does_nothing_and_a_cell_waits(monkeypatch):
 
     def slowly(progress):
         started.set()
-        assert go.wait(20)
+        assert go.wait(60)
         return session()[:2]
 
     study = FakeStudy(monkeypatch, slowly)
     panel = pk.LadderPanel(["data_loading"])
     press(panel, "pk-run")
-    assert started.wait(20)
+    assert started.wait(60)
     press(panel, "pk-run")
     panel.start(panel._measure)
     with pytest.raises(InvalidValue, match="busy"):
@@ -172,7 +172,7 @@ def test_a_second_click_does_nothing_and_a_cell_waits(monkeypatch):
     cell = threading.Thread(target=panel.run)
     cell.start()
     go.set()
-    cell.join(20)
+    cell.join(60)
     assert len(study.plans) == 2
 
 
@@ -191,6 +191,7 @@ def test_stop_keeps_what_was_finished_and_a_cell_run_again_stops_the_panel_befor
         assert "what was finished is kept" in words(panel)
 
 
+@pytest.mark.integration
 def test_two_hundred_draws_leave_as_many_widgets_as_two(monkeypatch):
     FakeStudy(monkeypatch)
     panel = pk.StagePanel("data_loading")
@@ -255,7 +256,7 @@ def test_inputs_are_disabled_while_it_runs_and_what_was_asked_is_what_is_remembe
 
     def slowly(progress):
         started.set()
-        assert go.wait(20)
+        assert go.wait(60)
         for run in session()[:2]:
             RunStore().add(run)
         return session()[:2]
@@ -263,7 +264,7 @@ def test_inputs_are_disabled_while_it_runs_and_what_was_asked_is_what_is_remembe
     study = FakeStudy(monkeypatch, slowly)
     panel = pk.StagePanel("data_loading")
     press(panel, "pk-run")
-    assert started.wait(20)
+    assert started.wait(60)
     inputs = [*panel.controls.by_name.values(), panel._menu, panel._guess]
     buttons = [one for one in _all(panel.widget) if isinstance(one, ipywidgets.Button)]
     assert all(one.disabled for one in inputs)

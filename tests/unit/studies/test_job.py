@@ -81,14 +81,14 @@ def test_a_press_of_the_stop_button_while_its_end_is_told_leaves_it_ended():
 
 def test_it_is_waited_for_and_what_is_stopped_later_has_ended_already():
     go = threading.Event()
-    job = Job(lambda job: go.wait(20))
+    job = Job(lambda job: go.wait(60))
     thread = threading.Thread(target=job.run)
     thread.start()
     assert not job.ended.is_set()
     go.set()
-    assert job.ended.wait(20)
+    assert job.ended.wait(60)
     job.stop()
-    thread.join(20)
+    thread.join(60)
     assert job.state == "done"
 
 

@@ -174,7 +174,7 @@ def test_workers_rest_while_a_cached_batch_is_trained_on_and_the_batch_is_fetche
     measured = training(workers=1)
     (worker,) = measured.iterator._workers
     with measured.hold():
-        until = time.monotonic() + 10  # the signal is on its way
+        until = time.monotonic() + 60  # the signal is on its way
         while (is_stopped := psutil.Process(worker.pid).status()) != psutil.STATUS_STOPPED:
             assert time.monotonic() < until, is_stopped
             time.sleep(0.01)

@@ -38,6 +38,7 @@ def check(name):
     return next(found for found in checkup.checkup() if found.name == name)
 
 
+@pytest.mark.integration
 def test_every_check_says_something_and_every_fault_has_a_remedy():
     checks = checkup.checkup()
     names = "torch|Jupyter|cores|memory|/dev/shm|GPU|bf16 on the CPU|compiler|data folder"

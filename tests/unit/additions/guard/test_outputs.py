@@ -67,11 +67,11 @@ def test_what_perfkit_writes_in_one_thread_excuses_no_other_thread(project, scra
     def perfkits_own():
         with scratch.ignored():
             entered.set()
-            left.wait(10)
+            left.wait(60)
 
     thread = threading.Thread(target=perfkits_own)
     thread.start()
-    entered.wait(10)
+    entered.wait(60)
     with scratch.ignored():
         left.set()  # the other one leaves before this one does
         thread.join()

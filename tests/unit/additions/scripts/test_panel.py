@@ -37,7 +37,7 @@ def click(panel, label):
     """Clicks the button with this label, and waits for what it starts."""
     (button,) = [one for one in panel._inputs if getattr(one, "description", "") == label]
     button.click()
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while panel.is_busy:
         assert time.monotonic() < until
         time.sleep(0.01)

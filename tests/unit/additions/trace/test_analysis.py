@@ -42,6 +42,7 @@ def recordings(draw):
     return trace.add("cpu_op", "last", 1, 1)
 
 
+@pytest.mark.integration
 @settings(max_examples=200, deadline=None)
 @given(recordings())
 def test_parts_sum_to_the_step_and_causes_to_the_idle_time(recording):
