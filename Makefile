@@ -95,6 +95,7 @@ notebooks: $(STAMPS)/install  ## rewrite every notebook from its source in noteb
 bench: $(STAMPS)/dev  ## the instrument's own overheads: the harness, and watching a script
 	$(BIN)/python -m benchmarks.overhead harness
 	$(BIN)/python -m benchmarks.overhead watch
+	$(BIN)/python -m benchmarks.overhead ranks
 
 gpu: $(STAMPS)/install  ## all that only a GPU can show, in 12 minutes: a page and one file to send
 	@$(BIN)/python -c "import pytest, xdist" 2>/dev/null || $(PIP) --quiet pytest pytest-timeout pytest-xdist hypothesis \

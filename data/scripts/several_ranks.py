@@ -33,13 +33,13 @@ def arguments():
 def joined():
     """Joins the group that torchrun describes: the device of this rank."""
     on_gpus = torch.cuda.device_count() > 1
+    device = torch.device("cpu")
+    if on_gpus:
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)  # before NCCL starts
     distributed.init_process_group("nccl" if on_gpus else "gloo")
     torch.manual_seed(distributed.get_rank())
     torch.set_num_threads(1)  # so that one rank has as many as each of several
-    if not on_gpus:
-        return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
     return device
 
 

@@ -18,9 +18,8 @@ MOST_LOOKS = 20  # a tree that goes on growing while it is suspended is not look
 class Tree:
     """The process with a number, now, and everything that it starts from now on.
 
-    Members are found through their parents, so it does not matter which sessions and groups they are in:
-    torchrun starts its ranks in sessions of their own. Those that were seen once stay members when their
-    parents end.
+    Members are found through their parents, whatever sessions and groups they are in.
+    Those that were seen once stay members when their parents end.
     """
 
     def __init__(self, pid: int) -> None:
@@ -32,10 +31,11 @@ class Tree:
 
     def processes(self) -> list[psutil.Process]:
         """Those that have not ended, parents before their children."""
-        found = list(self._members)
+        found = list[psutil.Process]()
         for member in self._members:
             with contextlib.suppress(psutil.Error):
-                found += member.children(recursive=True)
+                if member not in found:  # else its children were found with it; a search takes 3 ms
+                    found += [member, *member.children(recursive=True)]
         self._members = [process for process in dict.fromkeys(found) if _runs(process)]
         return self._members
 

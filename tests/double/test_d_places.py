@@ -13,7 +13,8 @@ from perfkit.additions.guard import outputs
 from perfkit.additions.inside import KernelReport, loop, step
 from perfkit.additions.inside.syncs import detect_syncs
 from perfkit.additions.parity import check as parity
-from perfkit.additions.ranks.rank import Rank
+from perfkit.additions.ranks.messages import State
+from perfkit.additions.ranks.rank import Rank, SeenDdp, StepUnderWay
 from perfkit.additions.scripts.questions import Questions
 from perfkit.additions.scripts.script import Script, StepDetector
 from perfkit.errors import RunFailed
@@ -254,14 +255,14 @@ def test_a_rank_reads_nothing_while_a_graph_is_captured(here):  # 4.17
 
     rank = Rank.__new__(Rank)
     rank.script = SimpleNamespace(backwards=1, steps=SimpleNamespace(count=0))
-    rank._shortest_backward, rank._is_read, rank._elements, rank._rows = float("inf"), True, 0, {}
+    rank._shortest_backward, rank._step, rank._seen = float("inf"), StepUnderWay(), State(rank=0)
     logger = SimpleNamespace(set_runtime_stats_and_log=refused)
     model = type("Model", (), {"logger": logger, "device_type": "cuda"})
-    rank._ddps = {model: ("train.py:1", None, 0)}
+    rank._ddps = {model: SeenDdp("train.py:1", None)}
     here.is_initialized = here.is_capturing = True
     rank.on_input(torch.ones(2, device=CUDA))
     rank._backward(lambda: None)
-    assert (rank._rows, rank._is_read) == ({}, False)
+    assert (rank._seen.rows, rank._step.is_read) == ({}, False)
 
 
 def of_a_script(precision):

@@ -107,7 +107,7 @@ def test_the_articles_ladder():
     runs = climb(plan(device="sim:v100"))
     errors, before = [], None
     for run in runs:
-        published = article.published(run.stage)
+        published = next(each for each in article.ARTICLE.stages if each.stage == run.stage)
         rate = run.samples_per_s
         errors.append(abs(rate.value / published.samples_per_s - 1))
         assert rate.low <= published.samples_per_s <= rate.high, run.stage

@@ -1,8 +1,14 @@
 """Several ranks, launched as people do, are watched: the first sentence names the right thing, and nothing is left."""
 
+import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 
+import psutil
 import pytest
 
 from perfkit.additions.ranks import launched
@@ -11,6 +17,7 @@ from perfkit.additions.ranks.watching import watch
 from perfkit.errors import InvalidValue, RunFailed
 from perfkit.studies.sources import Progress
 from tests.support import scripts
+from tests.support.cli import ROOT
 from tests.support.ranks import FORKED
 
 pytestmark = [pytest.mark.usefixtures("no_orphans"), pytest.mark.timeout(240)]
@@ -133,6 +140,26 @@ OWN_MEETING = LAUNCHED.replace(
     rank=int(os.environ["RANK"]), world_size=2)""",
 )
 """Where ranks meet is new after a restart: in the store of the agent, gloo may find the ports of the first."""
+SESSIONS = """
+import os, time
+for _ in range(2):
+    if os.fork() == 0:
+        os.setsid()  # as an agent does for each of its ranks
+        break
+time.sleep(1000)
+"""
+KILLED = """
+import json, os, signal, time
+from perfkit.additions.ranks.asked import AskedRanks, launch_of
+from perfkit.additions.ranks.launched import LaunchedRanks
+
+launches = [kind(launch_of(["python", "train.py"])) for kind in (LaunchedRanks, AskedRanks)]
+while any(len(launch.pids()) < 3 for launch in launches):
+    time.sleep(0.05)
+launches[1].suspend()
+print(json.dumps([pid for launch in launches for pid in launch.pids()]), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 @pytest.fixture
@@ -262,6 +289,22 @@ def test_a_rank_that_hangs_is_named_with_its_line_and_where_the_others_wait(fold
         forked()
     assert f"rank 1 (at {line('time.sleep(1000)')}, after 5 steps) has not come to" in raised.value.what
     assert f"({line('.backward()')}), where rank 0 waits" in raised.value.what
+
+
+def test_no_rank_survives_a_watcher_that_is_killed(alone):
+    """Nor one that has not come yet, nor one that is suspended; and nothing of theirs is left on the disk."""
+    written(alone, SESSIONS)
+    temporary = alone / "t"  # the path of a socket is short
+    temporary.mkdir()
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
+    command = [sys.executable, "-c", KILLED]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=alone, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    pids = json.loads(done.stdout)
+    assert len(pids) == 6
+    left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    assert not psutil.wait_procs(left, timeout=60)[1]
+    assert not list(temporary.iterdir())
 
 
 def test_a_long_evaluation_is_waited_for_and_said(folder, monkeypatch):

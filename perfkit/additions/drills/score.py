@@ -71,10 +71,13 @@ def contents(answers: Mapping[int, Given]) -> list[Content]:
     """The points of all cards that were answered, and the calibration of their bounds."""
     if not answers:
         return ["No drill is answered yet: `pk.drill(1)` is the first."]
-    bars, logs, total = list[Row](), list[float](), 0
+    bars = list[Row]()
+    logs = list[float]()
+    total = 0
     for number, given in sorted(answers.items()):
         card = cards.card(number)
-        own, bound, count = given.bound, card.recorded.bound, sum(points(card, given))
+        own, bound = given.bound, card.recorded.bound
+        count = sum(points(card, given))
         total += count
         logs.append(math.log(own / bound))
         line = Estimate(own, min(own, bound), max(own, bound))

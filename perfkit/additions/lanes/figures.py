@@ -141,7 +141,10 @@ class Lanes(msgspec.Struct, frozen=True, omit_defaults=True):
         lines = sum(1 + len(side.shown) for side in self.sides)
         drawing = Drawing((style.WIDTH, 1.1 + 0.28 * lines))
         drawing.set_layout_engine("constrained", w_pad=0.08, h_pad=0.06)
-        ax, ticks, legend, top = drawing.add_subplot(), dict[float, str](), dict[str, Any](), 0.0
+        ax = drawing.add_subplot()
+        ticks = dict[float, str]()
+        legend = dict[str, Any]()
+        top = 0.0
         most = max(side.samples for side in self.sides)
         ax.set_xlim(0, max(side.length_ms * most / side.samples for side in self.sides))
         for side in self.sides:
@@ -166,7 +169,9 @@ class Lanes(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def _draw(ax: Any, side: DrawnSide, top: float, times: float, legend: dict[str, Any]) -> None:
     """A side below its title; its steady steps are repeated for as many samples as the other side has."""
-    until, bottom, ink = side.length_ms * times, top + len(side.shown) + 0.5, ax.xaxis.label.get_color()
+    until = side.length_ms * times
+    bottom = top + len(side.shown) + 0.5
+    ink = ax.xaxis.label.get_color()
     heading = f"{side.title}: {in_ms(side.step_ms)} ms{' a step' if side.steps > 1 else ''}"
     ax.text(0, top, heading, va="center", weight="bold")
     ax.text(ax.get_xlim()[1], top, side.note, va="center", ha="right", size=7)
@@ -195,7 +200,8 @@ def _row(ax: Any, row: list[Bar], at: float, place: tuple[float, float], legend:
         start, end = max(0.0, bar.start_ms), min(length, bar.end_ms)
         if end <= start:
             continue
-        y, look = at - 0.4 + height * (lanes.index(bar.lane) + 0.5), KINDS[bar.kind]
+        y = at - 0.4 + height * (lanes.index(bar.lane) + 0.5)
+        look = KINDS[bar.kind]
         width = (end - start) / ax.get_xlim()[1]
         edge = {"linewidth": 0.3} if width > _PIXEL else {"linewidth": 0.0, "snap": False}
         how = {"color": look.colour, "hatch": look.hatch, **edge}

@@ -44,7 +44,8 @@ def of_runs(runs: Sequence[Run], plan: Plan, progress: Progress | None = None) -
             picture = of_measured(runs, source)
         file.parent.mkdir(parents=True, exist_ok=True)
         machine.write_atomically(file, msgspec.json.encode(picture))
-    titles, (_, ratio) = _titles([run.title for run in runs]), sentences.pair(runs)
+    titles = _titles([run.title for run in runs])
+    _, ratio = sentences.pair(runs)
     if picture is None or [side.title for side in picture.sides] != titles or picture.contradicts(ratio):
         return None
     return _of_runs(picture, runs).figure()

@@ -34,7 +34,8 @@ def of_trace(path: str | Path, title: str, first: int = 1) -> DrawnSide:
     rows["host"] += _bars(trace, (Kind.DATALOADER,), loads, (start, end)) + _blocked(trace, start, end)
     rows["copy"] += _bars(trace, (Kind.MEMCPY,), "copy", (start, end))
     rows["kernels"] += _bars(trace, KERNELS if len(trace.device) else (Kind.CPU_OP,), "compute", (start, end))
-    shown, note = {name: bars for name, bars in rows.items() if bars}, "simulated" if trace.simulated else ""
+    shown = {name: bars for name, bars in rows.items() if bars}
+    note = "simulated" if trace.simulated else ""
     return DrawnSide(title=title, step_ms=(end - start) / 2e6, rows=shown, note=note)
 
 

@@ -56,7 +56,8 @@ def side(session: Session, title: str, step_s: float | None = None) -> Procedure
     loader: Any = training.loader
     training.stop()
     loader._iterator = None  # its next iterator starts workers, which are forked with the stamps
-    parts, workers = Parts(not loader.num_workers), loader.num_workers
+    workers = loader.num_workers
+    parts = Parts(not workers)
     with stamps.noted() as stamped:
         training._program.source = itertools.chain.from_iterable(itertools.repeat(loader))
         with training.phases(parts.note):

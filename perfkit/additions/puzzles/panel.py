@@ -116,9 +116,6 @@ def puzzles() -> Markdown:
     return Markdown("\n".join(head + rows))
 
 
-# ---------------------------------------------------------------- the capstone
-
-
 def score(
     gain: Comparison, light: Comparison, same: Check, levers: Mapping[str, bool], left_out: Mapping[str, str]
 ) -> list[Content]:
@@ -184,9 +181,6 @@ def capstone(script: str | Path = "my_capstone.py", preset: str | None = None) -
 
     with warning_store() as store:
         return Shown(None, with_line(measure))
-
-
-# ---------------------------------------------------------------- the answer
 
 
 def source_of(answer: tuple[Any, ...]) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from perfkit.additions.ranks import guardian
 from perfkit.additions.ranks.messages import Hello, Told
 from perfkit.additions.ranks.switches import THREADS, in_words, of_script
 from perfkit.additions.referee.behaviour import BEHAVIOUR, Behaviour
@@ -39,7 +40,6 @@ _WORD_S = 2.0  # seconds in which whoever comes says who it is
 _OWN_END_S = 0.5  # seconds in which a launch ends by itself
 _ANSWER_S = 10.0
 _COLLECT_S = 1.5  # seconds for the failure of the rank that another one has lost
-_NODES = re.compile(r"(^| )(--n?nodes|--num[_-](nodes|machines)|-N)[ =](\d+:)?([2-9]|\d\d)")
 _WATCHER = "perfkit.additions.ranks.questions:RankQuestions"
 
 
@@ -77,11 +77,6 @@ class RankedLaunch(Launch):
         is_python = Path(self.command[0]).name.startswith("python")
         return f"perfkit watch {script}" if is_python and script else ""
 
-    @property
-    def names_nodes(self) -> bool:
-        """Whether it is one of the commands of several nodes."""
-        return bool(_NODES.search(" ".join(self.command)))
-
     def describe(self) -> str:
         more = f" with {in_words(dict(self.settings))}" if self.settings else ""
         return " ".join(self.command) + more
@@ -93,8 +88,7 @@ def _found(program: str) -> str | None:
 
 
 def _script_in(command: Sequence[str]) -> str | None:
-    files = [word for word in command[1:] if word.endswith(".py") and Path(word).is_file()]
-    return files[0] if files else None
+    return next((word for word in command[1:] if word.endswith(".py") and Path(word).is_file()), None)
 
 
 def launch_of(command: Sequence[str], settings: Mapping[str, Value] | None = None) -> RankedLaunch:
@@ -127,6 +121,8 @@ class Launched(WatchedScript):
         if THREADS in own:
             settings["variables"]["OMP_NUM_THREADS"] = str(own[THREADS])
         more = {"watcher": watcher, "address": address, "ranked": own, "everywhere": True}
+        command = [sys.executable, "-P", guardian.__file__, str(self.folder)]
+        self._guardian = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         return self._start(settings | more)
 
     def _let_in(self) -> None:
@@ -149,6 +145,7 @@ class Launched(WatchedScript):
         self.tree.await_end(_OWN_END_S)
         self.tree.end()
         self._process.wait()
+        self._guardian.communicate()  # whose input ends, so that it ends whatever was not found
         self._files.cleanup()
 
 
@@ -195,8 +192,7 @@ class AskedRanks(Launched):
             if said is None:
                 said = RunFailed(f"rank {rank} does not answer", "Run the command without perfkit to compare")
             if isinstance(said, RunFailed):
-                said.what = f"the script failed on rank {rank} of {self._world}: {said.what}"
-                raise super().explained(said)
+                raise self._of_rank(rank, said)
             told.append(said)
         return told
 
@@ -242,8 +238,13 @@ class AskedRanks(Launched):
         for other, line in self._others.items():
             said = _said(line, _COLLECT_S if is_lost else 0.0)
             if isinstance(said, RunFailed):
-                rank, failure, is_lost = other, said, False
-        failure.what = f"the script failed on rank {rank} of {self._world}: {failure.what}"
+                rank = other
+                failure = said
+                is_lost = False
+        return self._of_rank(rank, failure)
+
+    def _of_rank(self, rank: int, failure: RunFailed) -> RunFailed:
+        failure.what = f"{self.launch.program} failed on rank {rank} of {self._world}: {failure.what}"
         return super().explained(failure)
 
 

@@ -14,12 +14,12 @@ from perfkit.additions.lines import text_at
 from perfkit.additions.ranks.lateness import Lateness
 from perfkit.additions.ranks.lines import line_of_difference, line_of_share, place
 from perfkit.additions.ranks.messages import BUFFERS, PARTS, Ddp, Exchange, State
+from perfkit.additions.ranks.report import template
 from perfkit.show import units
 
 _LEAST = 0.1  # of the time: what takes less is not a cause
 _UNLIKE = 1.15  # how many times as long inputs are to be called so
 _FEWEST_ROWS, _FEWEST_EPOCHS = 4, 2
-_WORDS = {"waiting": "loading its data", "own code": "the script's own code"}
 _SAMPLED = {
     "own code": ("own code", "evaluation", "checkpoint", "start"),
     "waiting": ("waiting", "start", "data set", "collate"),
@@ -45,20 +45,6 @@ class RankSymptoms:
         """Any rank."""
         return self.states[0]
 
-    @property
-    def seconds(self) -> float:
-        """Of all steps that were seen."""
-        return max(sum(step.seconds for step in state.steps) for state in self.states) or 1e-9
-
-    @property
-    def share_of_equal(self) -> float:
-        """The share of the time that goes if the work of the late rank is divided equally."""
-        ranks = len(self.states)
-        return self.lateness.share * (ranks - 1) / ranks if self.lateness else 0.0
-
-
-# ---------------------------------------------------------------- other data than meant
-
 
 def _weights(seen: RankSymptoms) -> Found:
     """Each rank must have the same weights after the same step."""
@@ -83,11 +69,13 @@ def _rows(seen: RankSymptoms) -> Found:
     told = [step for step in steps if len(set(seen.first.rows[step])) > len(seen.first.rows[step]) / 2]
     rows = sum(len(seen.first.rows[step]) for step in told)
     is_same = all(state.rows[step] == seen.first.rows[step] for state in seen.states for step in told)
-    loader, ranks = seen.first.loader, len(seen.states)
+    loader = seen.first.loader
+    ranks = len(seen.states)
     where = place(loader.where if loader else next(iter(seen.first.inputs), ""))
-    if rows >= _FEWEST_ROWS and len(told) >= 2 and is_same and loader and loader.is_divided:
+    are_enough = rows >= _FEWEST_ROWS and len(told) >= 2
+    if are_enough and is_same and loader and loader.is_divided:
         yield of_table("same_random_rows", where, ranks=ranks, steps=len(told))
-    elif rows >= _FEWEST_ROWS and len(told) >= 2 and is_same:
+    elif are_enough and is_same:
         more = f"; an epoch has {ranks} times as many steps as it needs" if loader and loader.rows else ""
         yield of_table("same_rows", where, ranks=ranks, steps=len(told), epochs=more)
     elif loader and loader.rows and _have_all(seen):
@@ -122,12 +110,9 @@ def _batches(seen: RankSymptoms) -> Found:
     rows = [median(samples or [0]) for samples in plain]
     if min(rows) > 0 and max(rows) >= _UNEQUAL * min(rows):
         fewest, most = (seen.states[rows.index(each)].rank for each in (min(rows), max(rows)))
-        facts: dict[str, Any] = {"fewest": fewest, "few": min(rows), "most": most, "many": max(rows)}
         where = place(seen.first.loader.where) if seen.first.loader else ""
-        yield of_table("unequal_batches", where, **facts)
-
-
-# ---------------------------------------------------------------- who is late
+        facts = {"few": min(rows), "many": max(rows)}
+        yield of_table("unequal_batches", where, fewest=fewest, most=most, **facts)
 
 
 def _late(seen: RankSymptoms) -> Found:
@@ -148,7 +133,7 @@ def _late(seen: RankSymptoms) -> Found:
     yield of_table(
         cause,
         where,
-        seen.share_of_equal,
+        found.share * len(others) / len(seen.states),  # if its work is divided equally
         rank=found.late,
         by=units.duration(found.by_s),
         step=units.duration(found.step_s),
@@ -162,31 +147,21 @@ def _late(seen: RankSymptoms) -> Found:
 
 def _why(found: Lateness, late: State, others: Sequence[State]) -> tuple[str, str]:
     """The place, and what takes longer there on the late rank."""
+    words = template("watched.jinja")
     own = next(spent for spent in found.spent if spent.rank == late.rank)
     rest = [spent for spent in found.spent if spent.rank != late.rank]
     usual = fmean(spent.elements for spent in rest)
     computes = found.part in ("forward", "backward")
     if computes and not found.at_times and usual and own.elements >= _UNLIKE * usual:
         where = next(filter(None, map(line_of_share, late.inputs)), "") or next(iter(late.inputs), "")
-        times = units.times(own.elements / usual)
-        large = f"({own.elements:,.0f} elements, not {usual:,.0f})"
-        return place(where), f"its inputs are {times} as large {large}"
+        return place(where), str(words.larger(own.elements, usual))
     line = line_of_difference(late, others, _SAMPLED.get(found.part, (found.part,)))
     part = PARTS.index(found.part)
-    here = units.duration(own.parts[part])
-    there = units.duration(fmean(spent.parts[part] for spent in rest))
-    mark = f"an {found.mark}: " if found.mark == "evaluation" else f"a {found.mark}: " if found.mark else ""
-    text = text_at(line) if line else ""
-    words = _WORDS.get(found.part, f"its {found.part}")
-    quoted = f"`{text}`" if text else words
-    if found.at_times:
-        return place(line), f"{mark}{quoted}"
-    if computes:
-        is_clear = own.parts[part] > 2 * fmean(spent.parts[part] for spent in rest)
-        why = f"its {found.part} pass takes {here}, and {there} on the others, with inputs as large"
-        return place(line) if is_clear else "", why
-    start = f"{quoted}: {words}" if text else words
-    return place(line), f"{start} takes {here} a step, and {there} on the others"
+    here = own.parts[part]
+    there = fmean(spent.parts[part] for spent in rest)
+    why = str(words.why(found, text_at(line), here, there))
+    is_clear = found.at_times or not computes or here > 2 * there
+    return place(line) if is_clear else "", why
 
 
 def _where_they_wait(others: Sequence[State], found: Lateness) -> tuple[str, str]:
@@ -212,9 +187,6 @@ def _in_turn(seen: RankSymptoms) -> Found:
         yield of_table("unlike_lengths", where, found.in_turn, longest=longest)
 
 
-# ---------------------------------------------------------------- the exchange
-
-
 def _exchange(seen: RankSymptoms) -> Found:
     """Gradients that are sent more often than needed, or longer than computing lasts."""
     found, ddps = seen.lateness, seen.first.ddps
@@ -227,17 +199,18 @@ def _exchange(seen: RankSymptoms) -> Found:
     where = place(next(iter(seen.first.backward), ""))
     if count > 1 and len(seen.first.backward) == 1:
         saved = share * (count - 1) / count
-        facts: dict[str, Any] = {"count": count, "size": size, "lost": units.percent(share)}
-        yield of_table("exchange_in_each_pass", where, saved, **facts)
+        lost = units.percent(share)
+        yield of_table("exchange_in_each_pass", where, saved, count=count, size=size, lost=lost)
     elif share >= _LEAST and found.late is None:
         hidden = fmean(spent.hidden for spent in found.spent) / found.step_s
-        facts = {"size": size, "backend": ddps[0].backend, "hidden": units.percent(hidden)}
+        facts: dict[str, Any] = {"size": size, "backend": ddps[0].backend, "hidden": units.percent(hidden)}
         yield _of_buckets(ddps[0], share) or of_table("exposed_exchange", where, share, **facts)
 
 
 def _of_buckets(ddp: Ddp, share: float) -> Finding | None:
     """How a model's gradients are put together, where that keeps their exchange from being hidden."""
-    count, largest = len(ddp.buckets), units.size(max(ddp.buckets, default=0))
+    count = len(ddp.buckets)
+    largest = units.size(max(ddp.buckets, default=0))
     facts: dict[str, Any] = {"count": count, "size": units.size(ddp.bytes), "largest": largest}
     if ddp.is_compiled:
         name = "exposed_around_compiled"
@@ -252,7 +225,8 @@ def _of_buckets(ddp: Ddp, share: float) -> Finding | None:
 
 def _gpus(seen: RankSymptoms) -> Found:
     """What only GPUs have; none of it has been seen to happen on one."""
-    gpus, ddps = [state.gpu for state in seen.states if state.gpu], seen.first.ddps
+    gpus = [state.gpu for state in seen.states if state.gpu]
+    ddps = seen.first.ddps
     shared = [gpu for gpu in gpus if gpus.count(gpu) > 1]
     if shared:
         yield of_table("ranks_share_a_gpu", _model(seen), ranks=gpus.count(shared[0]), gpu=shared[0])
@@ -265,10 +239,11 @@ def _gpus(seen: RankSymptoms) -> Found:
 
 def _explicit(seen: RankSymptoms) -> Iterator[tuple[Exchange, float]]:
     """Collectives that the script calls, and the share of the time that no late rank explains."""
+    steps_s = max(sum(step.seconds for step in state.steps) for state in seen.states) or 1e-9
     known = [{(each.name, each.where): each for each in state.exchanges} for state in seen.states]
     for key in set.intersection(*map(set, known)):
         seconds = min(each[key].seconds for each in known)
-        yield known[0][key], seconds / seen.seconds
+        yield known[0][key], seconds / steps_s
 
 
 def _collectives(seen: RankSymptoms) -> Found:
@@ -290,9 +265,6 @@ def _unused(seen: RankSymptoms) -> Found:
     for ddp in seen.first.ddps:
         if ddp.needs_no_search:
             yield of_table("unused_parameters", place(ddp.where))
-
-
-# ---------------------------------------------------------------- cores
 
 
 def _cores(seen: RankSymptoms) -> Found:

@@ -68,8 +68,6 @@ class LaunchedRanks(Launched):
         """The ranks that were not heard of, on whatever node."""
         return [rank for rank in range(self.world) if rank not in self.ranks and rank not in self._far]
 
-    # ------------------------------------------------------------ watching
-
     def watch(self, budget_s: float, whole: bool = False) -> str:
         """Lets the ranks train for so long; how it ended: `watched`, `ended`, `failed`, `hangs` or `silent`.
 
@@ -177,8 +175,6 @@ class LaunchedRanks(Launched):
                     seen.heard_at = time.monotonic()
                 elif message.rank not in self.ranks:
                     self._far[message.rank] = message
-
-    # ------------------------------------------------------------ ending
 
     @property
     def states(self) -> list[State]:

@@ -104,8 +104,8 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     part: str
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """All that a rank has seen; sent when it is asked for, and when the rank ends.
+class State(msgspec.Struct, kw_only=True, tag=True):
+    """All that a rank has seen; it goes on, and is sent when it is asked for, and when the rank ends.
 
     `at`: the user's lines that the main thread is in, the innermost first; `inside`: the collective, in this
     `part` of a step. `rows`: checksums of input rows by step; `weights`: those of all parameters. `count` of

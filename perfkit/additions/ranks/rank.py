@@ -19,6 +19,7 @@ import time
 import traceback
 import zlib
 from collections import defaultdict
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pkgutil import resolve_name
 from typing import Any
@@ -45,7 +46,7 @@ EVERY_S = 0.1  # seconds between looks at the stack, of 0.2 ms each
 _BEAT_S = 0.5  # seconds between signs of life
 _EACH = 1  # of how many passes torch times one
 _TENTH = 10
-_NEVER = 1 << 30
+NEVER = 1 << 30
 _SWITCH_S = 3e-4
 """How long the main thread goes on once a look is due: longer than for a few steps, as looks go on here."""
 _READING = ((0.012, 1), (0.006, 2), (0.003, 4), (0.0, 8))
@@ -56,15 +57,65 @@ _ASKED = "perfkit/asked"  # a key in the store of the launch
 _FAR_S = 4.0  # seconds for which answers there are waited for
 _MOST_STEPS = 500  # in an answer there
 _MOST_STACKS = 100
-_ROWS, _ROWS_OF_A_BATCH, _BYTES_OF_A_ROW = 24, 32, 4096
-"""First steps whose rows are compared, and as much of each as suffices to tell rows apart."""
+_ROWS = 24  # first steps whose rows are compared
+_ROWS_OF_A_BATCH = 32  # as many as suffice to tell batches apart
+_BYTES_OF_A_ROW = 4096
+_MOST_ROWS = 4096  # of a step, which may have many batches, or never end
 _WEIGHED = (3, 20, 100, 400)  # steps after which the weights are compared
 _MOST_BYTES = 32 << 20  # of the weights that are compared
-COLLECTIVES = (
-    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "barrier",
-    "all_to_all_single", "broadcast", "broadcast_object_list", "gather", "gather_object", "reduce",
-    "monitored_barrier", "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list",
-)  # fmt: skip
+
+
+@dataclass
+class StepUnderWay:
+    """Its exchange of gradients, in seconds and times, and the elements of its inputs."""
+
+    exposed: float = 0.0
+    hidden: float = 0.0
+    syncs: int = 0
+    elements: int = 0
+    is_read: bool = True  # whether torch has timed all of its exchange
+
+
+@dataclass
+class SeenDdp:
+    """A model: the line that made it, what torch told of it last, and when that exchange ended."""
+
+    where: str
+    told: Any
+    ended: int = 0
+
+
+class LineToWatcher:
+    """The line to whoever watches. Two threads say something, and the main one closes it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._questions = select.poll()  # which `connection.poll` would make in each turn
+        self._questions.register(connection, select.POLLIN)
+        self.is_over = False
+
+    def send(self, message: messages.Message) -> None:
+        """Says something; that nobody listens any more shows when a question is awaited."""
+        if not self.is_over:
+            with self._sending, contextlib.suppress(OSError):
+                self._connection.send_bytes(msgspec.json.encode(message))
+
+    def is_asked(self, seconds: float) -> bool:
+        """Waits for a question."""
+        with contextlib.suppress(EOFError, OSError):
+            if self._questions.poll(1000 * seconds):
+                self._connection.recv_bytes()
+                return True
+            return False
+        if not self.is_over:  # whoever watched is gone: nothing of it may be left
+            os._exit(1)
+        return False
+
+    def close(self) -> None:
+        """The rank has ended, or this process is not one."""
+        self.is_over = True  # the other thread may be reading
+        self._connection.close()
 
 
 class Rank:
@@ -72,22 +123,18 @@ class Rank:
 
     def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
         self.script = script = Script(settings, files)
-        self._line: Connection | None = None
-        self._is_over = False
-        self._sending = threading.Lock()
-        self._main = threading.main_thread()
-        self._rank, self._world = 0, 1
-        self._stepped_at = clock()
+        self._seen = State(rank=0)  # as far as it is noted when it happens
+        self._line: LineToWatcher | None = None  # once it has joined
+        self._thread = threading.main_thread()  # which trains
+        self._world = 1
         self._store: Any = None  # that of the launch, where ranks are on several nodes
-        self._steps = list[StepOfRank]()
+        self._stepped_at = clock()
+        self._step = StepUnderWay()
         self._exchanges = dict[tuple[str, str], Exchange]()
-        self._ddps: dict[Any, tuple[str, Any, int]] = {}  # their places, what torch told last, and of when
-        self._rows, self._weights = dict[int, list[int]](), dict[int, int]()  # checksums by step
+        self._ddps = dict[Any, SeenDdp]()
         self._epochs = defaultdict[int, list[list[int]]](list)  # by the data set
         self._epoch: Any = None  # the sampler's iterator
-        self._inside = ""
         self._shortest_backward = float("inf")
-        self._begin_step()
         hooks.check()
         hooks.around(torch.autograd, "backward", self._backward)  # within that of `Updates`
         self._account = RunAccount(script)
@@ -96,7 +143,7 @@ class Rank:
         script.parts += [Loaders(script), Models(script), Updates(script), self._account, self._setting, self]
         for module in (dist, distributed_c10d):
             hooks.around(module, "init_process_group", self._join)
-            for name in COLLECTIVES:
+            for name in hooks.TABLES["collectives"]["names"]:
                 hooks.around(module, name, functools.partial(self._collective, name))
         hooks.around(DistributedDataParallel, "__init__", self._make_ddp)
         hooks.around(DistributedDataParallel, "_sync_buffers", functools.partial(self._collective, BUFFERS))
@@ -105,25 +152,26 @@ class Rank:
         atexit.register(self._end)
         os.register_at_fork(after_in_child=self._close)  # a process that a rank forks is not a rank
 
-    # ------------------------------------------------------------ events
-
     def _join(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """A process is a rank once it has joined the group of all."""
         result = plain(*args, **kwargs)
-        if self._line is None and (joined := join(self.script.settings["address"])):
-            hello, self._line = joined
-            self._rank, self._world, self._is_over = hello.rank, hello.world, False  # it may have been forked
+        if self._line is None and (joined := join(self.script, [self._account, self])):
+            hello, connection = joined
+            self._line = LineToWatcher(connection)
+            self._seen.rank = hello.rank
+            self._world = hello.world
             multiprocessing.util.Finalize(None, self._end, exitpriority=0)  # what is forked has no `atexit`
             if hello.local < hello.world:
                 self._store = self._own_line_to_the_store()
             self._show_stacks()
             sys.setswitchinterval(_SWITCH_S)
-            threading.Thread(target=self._attend, name="perfkit", daemon=True).start()
+            threading.Thread(target=self._attend, args=(self._line,), name="perfkit", daemon=True).start()
         return result
 
     def _own_line_to_the_store(self) -> Any:
         """A line of our own: what waits for something on the script's would hold this one up."""
-        address, port = os.environ.get("MASTER_ADDR", ""), int(os.environ.get("MASTER_PORT", "0"))
+        address = os.environ.get("MASTER_ADDR", "")
+        port = int(os.environ.get("MASTER_PORT", "0"))
         try:
             return resolve_name("torch.distributed.TCPStore")(address, port, wait_for_workers=False)
         except (RuntimeError, ValueError) as problem:
@@ -133,35 +181,36 @@ class Rank:
     def _show_stacks(self) -> None:
         """Where even the other threads stand still, Python itself writes the stacks at a signal."""
         if signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
-            path = os.path.join(self.script.settings["temporary"], f"stacks{self._rank}")
+            path = os.path.join(self.script.settings["temporary"], f"stacks{self._seen.rank}")
             self._stacks = open(path, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
             faulthandler.register(signal.SIGUSR2, self._stacks)
 
     def _collective(self, name: str, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        is_main = threading.current_thread() is self._main
+        is_main = threading.current_thread() is self._thread
         is_of_hook = self.script.part == "backward" and kwargs.get("async_op")  # gradients are counted anyway
-        if self._inside or not is_main or is_of_hook or torch.compiler.is_compiling():
+        if self._seen.inside or not is_main or is_of_hook or torch.compiler.is_compiling():
             return plain(*args, **kwargs)
         where = next(self._frames(sys._getframe(1)), "")
         start = clock()
-        self._inside = name
+        self._seen.inside = name
         try:
             with self.script.doing("exchange"):
                 return plain(*args, **kwargs)
         finally:
-            self._inside = ""
+            self._seen.inside = ""
             known = self._exchanges.get((name, where), Exchange(name, where, 0, 0.0))
             seconds = known.seconds + clock() - start
             self._exchanges[name, where] = Exchange(name, where, known.count + 1, seconds)
 
     def _make_ddp(self, plain: Any, model: Any, *args: Any, **kwargs: Any) -> None:
         plain(model, *args, **kwargs)
-        self._ddps[model] = next(self._frames(sys._getframe(1)), ""), model.logger._get_ddp_logging_data(), 0
+        where = next(self._frames(sys._getframe(1)), "")
+        self._ddps[model] = SeenDdp(where, model.logger._get_ddp_logging_data())
         # On a GPU, torch waits for the device in each pass that it times: the first ten, then these.
         model._set_ddp_runtime_logging_sample_rate(_TENTH)
 
-    def _have_timed(self, rate: int) -> None:
-        """On a CPU: what torch has timed it also works out in the next forward pass, which takes 50 µs."""
+    def have_timed(self, rate: int) -> None:
+        """Has torch time each so many-th pass. On a CPU it then works in the next forward pass, for 50 µs."""
         for model in self._ddps:
             if model.device_type == "cpu":
                 model._set_ddp_runtime_logging_sample_rate(rate)
@@ -169,8 +218,8 @@ class Rank:
     def _backward(self, plain: Any, *args: Any, **kwargs: Any) -> None:
         """Torch itself times the exchange of a model's gradients; here that is read after each."""
         if not self.script.backwards:
-            self._weights[0] = _weights_sum(self.script.parameters())
-        self._have_timed(_EACH)
+            self._seen.weights[0] = _weights_sum(self.script.parameters())
+        self.have_timed(_EACH)
         start = clock()
         plain(*args, **kwargs)
         self._read_exchange(clock() - start)
@@ -180,25 +229,26 @@ class Rank:
         every = next(count for least, count in _READING if self._shortest_backward >= least)
         is_left_out = self.script.steps.count % every and took < 2 * self._shortest_backward
         if is_left_out or is_capturing():  # during a capture nothing can be read
-            self._is_read = False
+            self._step.is_read = False
             return
-        for model, (where, _, before) in self._ddps.items():
+        for model, seen in self._ddps.items():
             model.logger.set_runtime_stats_and_log()  # torch itself does so in the next forward pass
             told = model.logger._get_ddp_logging_data()
             times = told.ints_map  # its texts are made only when they are asked for, which takes longer
             end = times.get("backward_comm_time_end", 0)
             is_on_cpu = model.device_type == "cpu"
-            if end in (0, before):  # it had no part in this pass, or exchanges nothing
+            if end in (0, seen.ended):  # it had no part in this pass, or exchanges nothing
                 if not is_on_cpu and model.require_forward_param_sync:
-                    self._is_read = False  # torch has not timed this pass
+                    self._step.is_read = False  # torch has not timed this pass
                 continue
-            self._ddps[model] = where, told, end
+            seen.told = told
+            seen.ended = end
             hidden = max(0.0, times["backward_compute_comm_overlap_time"] / 1e9)
             exposed = max(0.0, times["backward_comm_time"] / 1e9 - hidden)
             # On a GPU, the pass has only been launched by now.
-            self._exposed += min(took, exposed) if is_on_cpu else exposed
-            self._hidden += hidden
-            self._syncs += 1
+            self._step.exposed += min(took, exposed) if is_on_cpu else exposed
+            self._step.hidden += hidden
+            self._step.syncs += 1
 
     def _next_index(self, plain: Any, iterator: Any) -> Any:
         indices = plain(iterator)
@@ -210,14 +260,17 @@ class Rank:
         return indices
 
     def on_input(self, given: Any) -> None:
-        self._main = threading.current_thread()  # Ray trains in another one than that which has joined
+        self._thread = threading.current_thread()  # Ray trains in another one than that which has joined
         tensor = first_tensor(given)
         if tensor is None or is_capturing():
             return
-        self._elements += tensor.numel()
-        if self.script.steps.count < _ROWS:
-            self._rows.setdefault(self.script.steps.count, []).extend(_row_sums(tensor.detach()))
-            self.script.note_call("input")
+        self._step.elements += tensor.numel()
+        count = self.script.steps.count
+        if count < _ROWS:
+            rows = self._seen.rows.setdefault(count, [])
+            if len(rows) < _MOST_ROWS:
+                rows += _row_sums(tensor.detach())
+                self.script.note_call("input")
 
     def on_steps(self, steps: list[ScriptStep]) -> None:
         count = len(steps)
@@ -226,108 +279,88 @@ class Rank:
             world = os.environ.get("WORLD_SIZE")
             if world == "1" or (world is None and self.script.steps.count >= _ALONE):
                 self._join(lambda: None)  # many scripts make no group for a single rank
-        exposed = self._exposed / count
+        exposed = self._step.exposed / count
         for number, step in enumerate(steps, self.script.steps.count - count + 1):
             if number in _WEIGHED:
-                self._weights[number] = _weights_sum(self.script.parameters())
-            if len(self._steps) == _KEPT or self._line is None:
+                self._seen.weights[number] = _weights_sum(self.script.parameters())
+            if len(self._seen.steps) == _KEPT or self._line is None:
                 continue
             exchange = step.spent["exchange"] + exposed
             backward = max(0.0, step.spent["backward"] - exposed)
             known = [step.waited, step.spent["forward"], backward, step.updated]
             own = max(0.0, step.seconds - sum(known) - exchange)
-            self._steps.append(
-                StepOfRank(
-                    number=number,
-                    seconds=step.seconds,
-                    parts=[*known, own, exchange],
-                    hidden=self._hidden / count,
-                    is_read=self._is_read,
-                    syncs=self._syncs // count,
-                    samples=step.samples,
-                    elements=self._elements // count,
-                    marks=sorted(step.marks),
-                )
+            seen = StepOfRank(
+                number=number,
+                seconds=step.seconds,
+                parts=[*known, own, exchange],
+                hidden=self._step.hidden / count,
+                is_read=self._step.is_read,
+                syncs=self._step.syncs // count,
+                samples=step.samples,
+                elements=self._step.elements // count,
+                marks=sorted(step.marks),
             )
-        self._begin_step()
-        self._have_timed(_NEVER)
+            self._seen.steps.append(seen)
+        self._step = StepUnderWay()
+        self.have_timed(NEVER)
 
-    def _begin_step(self) -> None:
-        self._exposed = self._hidden = 0.0
-        self._syncs = self._elements = 0
-        self._is_read = True
-
-    # ------------------------------------------------------------ answering
-
-    def _attend(self) -> None:
-        """The thread that looks at the main one, says that it lives, and answers for it."""
-        line = self._line
-        assert line is not None
-        questions = select.poll()  # which `line.poll` would make in each turn
-        questions.register(line, select.POLLIN)
+    def _attend(self, line: LineToWatcher) -> None:
+        """The thread that looks at the one that trains, says that it lives, and answers for it."""
         before = beaten = clock()
-        while not self._is_over:
-            is_asked = questions.poll(1000 * EVERY_S)
-            before = self._sampler.look(self._main.ident or 0, before)
-            try:
-                if is_asked:
-                    line.recv_bytes()
-                    self._send(self.state())
-                    self._gather()
-                if before - beaten > _BEAT_S:
-                    beaten = before
-                    self._send(messages.Beat(steps=self.script.steps.count, part=self._part_now()))
-                    self._give()
-            except (EOFError, OSError):
-                if not self._is_over:  # whoever watched is gone: nothing of it may be left
-                    os._exit(1)
+        while not line.is_over:
+            is_asked = line.is_asked(EVERY_S)
+            before = self._sampler.look(self._thread.ident or 0, before)
+            if is_asked:
+                line.send(self.state())
+                self._gather(line)
+            if before - beaten > _BEAT_S:
+                beaten = before
+                line.send(messages.Beat(steps=self.script.steps.count, part=self._part_now()))
+                self._give()
 
-    def _gather(self) -> None:
+    def _gather(self, line: LineToWatcher) -> None:
         """Rank 0 asks the ranks of other nodes, and hands their answers on; ranks on its own answer twice."""
-        if self._store is None or self._rank:
+        if self._store is None or self._seen.rank:
             return
         self._store.set(_ASKED, "1")
-        until, waiting = clock() + _FAR_S, set(range(1, self._world))
+        until = clock() + _FAR_S
+        waiting = set(range(1, self._world))
         while waiting and clock() < until:
             time.sleep(EVERY_S)
             for rank in [rank for rank in waiting if self._store.check([f"{_ASKED}/{rank}"])]:
                 waiting.remove(rank)
-                self._send(msgspec.json.decode(self._store.get(f"{_ASKED}/{rank}"), type=State))
+                line.send(msgspec.json.decode(self._store.get(f"{_ASKED}/{rank}"), type=State))
 
     def _give(self) -> None:
         """A rank of another node answers into the store, once."""
-        if self._store is not None and self._rank and self._store.check([_ASKED]):
+        if self._store is not None and self._seen.rank and self._store.check([_ASKED]):
             state = self.state()
             few = sorted(state.stacks, key=lambda stack: -stack.seconds)[:_MOST_STACKS]
             small = msgspec.structs.replace(state, steps=state.steps[-_MOST_STEPS:], stacks=few)
-            self._store.set(f"{_ASKED}/{self._rank}", msgspec.json.encode(small))
+            self._store.set(f"{_ASKED}/{self._seen.rank}", msgspec.json.encode(small))
             self._store = None
 
     def state(self, ended: bool = False, failure: str = "") -> State:
         """All that was seen until now."""
         script = self.script
-        main = sys._current_frames().get(self._main.ident or 0)
-        return State(
-            rank=self._rank,
+        thread = sys._current_frames().get(self._thread.ident or 0)
+        return msgspec.structs.replace(
+            self._seen,
             ended=ended,
             failure=failure,
-            steps=list(self._steps),
             stacks=[
                 Stack(part, [f"{spot.file}:{spot.line}" for spot in stack], seconds)
                 for (part, stack), seconds in dict(self._sampler.times).items()
             ],
             exchanges=list(self._exchanges.values()),
             loader=self._loader(),
-            ddps=[_ddp(model, where, told) for model, (where, told, _) in self._ddps.items()],
-            rows=dict(self._rows),
-            weights=dict(self._weights),
+            ddps=[_ddp(model, seen) for model, seen in self._ddps.items()],
             threads=torch.get_num_threads(),
             device=script.device.type,
             gpu=f"{socket.gethostname()} {script.device}" if script.device.type == "cuda" else "",
             backward=self._sites("backward"),
             inputs=self._sites("input"),
-            at=[] if ended else [*self._frames(main)],
-            inside=self._inside,
+            at=[] if ended else [*self._frames(thread)],
             part=self._part_now(),
             count=script.steps.count,
             last_step_s=clock() - self._stepped_at,
@@ -351,7 +384,8 @@ class Rank:
         is_random = isinstance(sampler, torch.utils.data.RandomSampler)
         rows = drawn = None
         with contextlib.suppress(TypeError, NotImplementedError, AttributeError):
-            rows, drawn = len(loader.dataset), len(loader.sampler)
+            drawn = len(loader.sampler)
+            rows = len(loader.dataset)
         return LoaderOfRank(
             where=next(iter(self._sites("loader")), ""),
             workers=getattr(loader, "num_workers", 0),
@@ -363,8 +397,7 @@ class Rank:
         )
 
     def _sites(self, role: str) -> list[str]:
-        frames = [site.frames[0] for site in self.script.sites[role] if site.frames]
-        return [f"{frame.file}:{frame.line}" for frame in frames]
+        return [site.place for site in self.script.sites[role] if site.frames]
 
     def _frames(self, frame: Any) -> Any:
         """The user's lines of a stack, the innermost first."""
@@ -372,22 +405,17 @@ class Rank:
             if file := self._sampler.users(each.f_code.co_filename):
                 yield f"{file}:{line}"
 
-    def _send(self, message: messages.Message) -> None:
-        with self._sending, contextlib.suppress(OSError):  # that nobody listens any more shows in `_attend`
-            if self._line and not self._line.closed:
-                self._line.send_bytes(msgspec.json.encode(message))
-
     def _crashed(self, show: Any, kind: type[BaseException], problem: BaseException, trace: Any) -> None:
         show(kind, problem, trace)
         self._end(explain(problem).what)
 
     def _end(self, failure: str = "") -> None:
-        self._send(self.state(True, failure))
+        if self._line:
+            self._line.send(self.state(True, failure))
         self._close()
 
     def _close(self) -> None:
-        self._is_over = True  # the other thread may be reading while the line is closed
-        if self._line and not self._line.closed:
+        if self._line:
             self._line.close()
 
 
@@ -412,12 +440,12 @@ def _bytes(tensor: torch.Tensor) -> Any:
     return tensor.contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
 
 
-def _ddp(model: Any, where: str, data: Any) -> Ddp:
+def _ddp(model: Any, seen: SeenDdp) -> Ddp:
     """By what torch told in the main thread: another one would wait there while gradients are exchanged."""
-    told = data.strs_map | data.ints_map
+    told = seen.told.strs_map | seen.told.ints_map
     searches = told.get("find_unused_parameters") and not model.static_graph
     return Ddp(
-        where=where,
+        where=seen.where,
         buckets=buckets_of(told),
         bytes=told.get("total_parameter_size_bytes", 0),
         needs_no_search=bool(searches and not told.get("unused_parameter_size")),

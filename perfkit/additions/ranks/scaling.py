@@ -1,7 +1,7 @@
 """How training scales with its ranks: what is lost to what, and what more ranks could give at most."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Literal
 
@@ -48,7 +48,7 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def step_s(self) -> float:
         """The whole step."""
-        return _step_s(self.parts)
+        return sum(self.parts.values()) - self.parts["hidden"]
 
     def efficiency(self, base: "Ranks") -> float:
         """The rate of a rank here / that of a rank in `base`; 1 is perfect."""
@@ -156,8 +156,8 @@ def _ranks(count: int, launches: Sequence[WatchedRanks]) -> Ranks:
     """What the launches with so many ranks say together."""
     spent = [seen.lateness.spent for seen in launches if seen.lateness]
     rates = [sum(each.samples_per_s for each in ranks) for ranks in spent]
-    counts, sizes = stats.weights([seen.taken for seen in launches], len(launches)), [1] * len(launches)
-    mean = stats.nested(np.log(rates), sizes, counts, stats.OF_SCRIPTS)
+    counts = stats.weights([seen.taken for seen in launches], len(launches))
+    mean = stats.nested(np.log(rates), [1] * len(launches), counts, stats.OF_SCRIPTS)
     rate, half = math.exp(mean.centre), math.exp(mean.half)
     every = [each for ranks in spent for each in ranks]
     first = launches[0].states[0]
@@ -207,10 +207,6 @@ def at_most(last: Ranks, ranks: int, regime: Regime) -> Ranks:
     parts["unlike"] = 0.0
     parts["hidden"] = min(last.parts["hidden"] * longer, parts["backward"])
     parts["exposed"] = (last.parts["exposed"] + last.parts["hidden"]) * longer - parts["hidden"]
-    rate = ranks * batch / _step_s(parts)
-    rates = Estimate(rate, rate, rate)
-    return msgspec.structs.replace(last, ranks=ranks, samples_per_s=rates, batch=batch, parts=parts)
-
-
-def _step_s(parts: Mapping[str, float]) -> float:
-    return sum(parts.values()) - parts["hidden"]
+    found = msgspec.structs.replace(last, ranks=ranks, batch=batch, parts=parts)
+    rate = ranks * batch / found.step_s
+    return msgspec.structs.replace(found, samples_per_s=Estimate(rate, rate, rate))

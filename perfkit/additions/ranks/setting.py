@@ -4,6 +4,7 @@ import inspect
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -24,18 +25,20 @@ _HOOK = "_compress_hook"  # of `default_hooks`, after the type
 _REBUILT = 4  # steps after which the buckets of a model are those that it keeps
 
 
-def join(address: str) -> tuple[Hello, Connection] | None:
+def join(script: Script, asked: Sequence[Any]) -> tuple[Hello, Connection] | None:
     """Joins as the rank that this process is; without a group of ranks, it is the only one.
 
-    None on a machine where nobody listens: the rank trains on without being seen.
+    None on a machine where nobody listens: the rank trains on without being seen, and the parts of its script
+    that would be `asked` note nothing.
     """
     rank, world = 0, 1
     sock = socket.socket(socket.AF_UNIX)
     if dist.is_initialized():
         rank, world = dist.get_rank(), dist.get_world_size()
     try:
-        sock.connect(address)
+        sock.connect(script.settings["address"])
     except OSError as problem:
+        script.parts[:] = [part for part in script.parts if part not in asked]
         print(f"perfkit cannot see rank {rank}, because nobody listens here: {problem}", file=sys.stderr)
         return None
     line = Connection(sock.detach())

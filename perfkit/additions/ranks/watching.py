@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -25,6 +26,9 @@ from perfkit.show.document import Content, Section
 from perfkit.show.tables import checks
 from perfkit.show.units import clean
 from perfkit.studies.sources import Progress
+
+_NODES = re.compile(r"(^| )(--n?nodes|--num[_-](nodes|machines)|-N)[ =](\d+:)?([2-9]|\d\d)")
+"""How a command says that it is one of several nodes."""
 
 
 class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,11 +70,6 @@ class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return found.step_s / (found.step_s - found.by_s)
 
-    @property
-    def are_crowded(self) -> bool:
-        """Whether a rank that waits leaves its core to another one."""
-        return self.device == "cpu" and self.ranks * self.threads >= self.cores
-
     def sections(self) -> list[Content]:
         """All of it, for people."""
         contents: list[Content] = [self.first_sentence]
@@ -87,7 +86,7 @@ class WatchedRanks(msgspec.Struct, frozen=True, kw_only=True):
 
 def alone(launch: RankedLaunch, progress: Progress) -> contextlib.AbstractContextManager[None]:
     """Waits until nothing else is measured here; launches of several nodes would wait for each other."""
-    if launch.names_nodes:
+    if _NODES.search(" ".join(launch.command)):
         return contextlib.nullcontext()
     return device_lock(None, progress.cancelled, progress.wait)
 
@@ -118,7 +117,8 @@ def watch(
 
 
 def _result(launched: LaunchedRanks, how: str, taken: float) -> WatchedRanks:
-    states, hellos = launched.states, [seen.hello for seen in launched.ranks.values()]
+    states = launched.states
+    hellos = [seen.hello for seen in launched.ranks.values()]
     proofs = proofs_of_all([state.mechanisms for state in states])
     if wrong := [f"{proof.name} ({proof.evidence})" for proof in proofs if not proof.ok]:
         raise RunFailed(f"not in effect: {', '.join(wrong)}", "Watch it without this switch")
@@ -158,9 +158,6 @@ def _nothing_seen(launched: LaunchedRanks) -> RunFailed:
     if alone := launched.launch.as_one_process:
         remedy += f" If it trains in one process: {alone}"
     return launched.problem(what, remedy)
-
-
-# ---------------------------------------------------------------- ranks that hang
 
 
 def hanging(launched: LaunchedRanks) -> RunFailed:

@@ -34,8 +34,6 @@ _UNITS = ("float32", "tf32", "tensor")
 """The last one computes what has 16 bits; the last two are Tensor Cores."""
 
 
-# ---------------------------------------------------------------- data sheets and errors
-
 _ENOUGH = 20  # figures that speak for a claim alone
 
 
@@ -126,9 +124,6 @@ def gpu(key: str) -> Gpu:
     if key not in GPUS:
         raise one_of(key, sorted(GPUS), "simulated GPU")
     return GPUS[key]
-
-
-# ---------------------------------------------------------------- times of kernels
 
 
 class Constants(Struct, frozen=True):

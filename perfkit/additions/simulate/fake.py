@@ -67,7 +67,9 @@ class _Operators(TorchDispatchMode):
             return func(*args, **kwargs)
         names = [argument.name for argument in func._schema.arguments]
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        returns, out, made = func._schema.returns, None, None
+        returns = func._schema.returns
+        out: Any = None
+        made: Any = None
         if not all(result.alias_info for result in returns):
             key = func, _kind([*given.items()])
             if key not in self._known:
@@ -116,9 +118,6 @@ def _on_meta(func: Any, args: Any, kwargs: Any) -> Any:
             for image in (leaf for leaf in tensors(found) if leaf.dim() > 1):
                 image.data = image.to(memory_format=layout)
     return found
-
-
-# ---------------------------------------------------------------- as on CUDA
 
 
 def _attention(

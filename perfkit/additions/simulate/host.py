@@ -98,9 +98,6 @@ def host(text: str | None, is_article: bool, cores: int) -> Host:
     return replace(other, **values)
 
 
-# ---------------------------------------------------------------- a training on a virtual clock
-
-
 class HostBar(NamedTuple):
     """What the host or a stream did, from when to when in seconds."""
 
@@ -137,7 +134,9 @@ class SimulatedTraining:
     """
 
     def __init__(self, host: Host, recipe: Recipe, fetch_s: float, link_gbs: float) -> None:
-        self._host, self._recipe, self._pinned = host, recipe, 1e9 * link_gbs
+        self._host = host
+        self._recipe = recipe
+        self._pinned = 1e9 * link_gbs
         self._fetch_s = fetch_s * recipe.batch_size * max(1.0, recipe.workers / host.cores)
         self._pin_s = self._pin_free = self._waited = 0.0
         self.now = 0.0  # the host's time, which passes only because it waits or works
@@ -239,7 +238,8 @@ class SimulatedTraining:
         self._note("launch", event, start)
 
     def _run(self, event: OperatorCall, kernel: Kernel) -> None:
-        stream, (_, seconds) = event.stream, kernel
+        stream = event.stream
+        _, seconds = kernel
         start = max(self._free[stream], self.now)
         end = start + seconds
         current = [other for other in self._elsewhere if other.end > start]
@@ -253,7 +253,8 @@ class SimulatedTraining:
         self._note("kernel", event, start, end, kernel)
 
     def _copy(self, copy: Copy) -> None:
-        began, stream = self.now, copy.stream
+        began = self.now
+        stream = copy.stream
         if copy.pinned:
             self._call(copy, _COPY_S)
             start = max(self.now, self._free[stream], self._engine_free)

@@ -11,6 +11,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -46,10 +47,6 @@ _BORN_IN: dict[Phase, MemoryKind] = {
 }  # fmt: skip
 
 
-def _is_list_of_tensors(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and next(fake.tensors(value), None) is not None
-
-
 def _unknown(tensor: torch.Tensor) -> float:
     if tensor.is_floating_point():
         return math.nan
@@ -67,8 +64,6 @@ class Recorder:
         self._known: dict[int, Allocate] = {}  # by storage
         self.in_use: dict[int, Allocate] = {}  # the blocks that operators have made
 
-    # ------------------------------------------------------------ what the listener is told
-
     def operator(self, name: str, given: dict[str, Any], out: Any, made: Any) -> None:
         """An operator that is no view, its arguments, and its results; `made` are those in new memory."""
         short = name.removeprefix("aten.")
@@ -80,7 +75,8 @@ class Recorder:
                 about = given if "convolution" in short else {}
                 attributes = {k: v for k, v in about.items() if not isinstance(v, torch.Tensor)}
                 if short.startswith(("_foreach", "_fused_")):
-                    attributes["lists"] = sum(map(_is_list_of_tensors, given.values()))
+                    lists = [value for value in given.values() if isinstance(value, list | tuple)]
+                    attributes["lists"] = len([each for each in lists if list(fake.tensors(each))])
                 self.events.append(OperatorCall(name, self.phase, inputs, outputs, attributes))
         for tensor in fake.tensors(made):
             block = self._block(tensor)
@@ -113,8 +109,6 @@ class Recorder:
 
         return {"cpu": cpu, "numpy": numpy, "tolist": lambda tensor: numpy(tensor).tolist()}
 
-    # ------------------------------------------------------------ memory
-
     def _block(self, tensor: torch.Tensor) -> Allocate:
         storage = tensor.untyped_storage()
         key = id(storage)
@@ -145,15 +139,10 @@ class Recorder:
         dtype = str(tensor.dtype).removeprefix("torch.")
         return Tensor(tuple(tensor.shape), dtype, layout, self._block(tensor).block)
 
-    # ------------------------------------------------------------ where in the program
-
     def range(self, name: Phase) -> contextlib.AbstractContextManager[None]:
         """A part of the training program: a phase of the step, until the next one."""
         self.phase = "prepare" if name == "copy" else name  # the copies themselves are none on a CPU
         return contextlib.nullcontext()
-
-
-# ---------------------------------------------------------------- what a process is started for
 
 
 def planned(workload: str, options: dict[str, Any], switches: dict[str, Any]) -> StepEvents | str:
@@ -174,7 +163,8 @@ def fetch_s(workload: str, options: dict[str, Any], switches: dict[str, Any], ba
     """Core seconds that fetching and collating a sample takes on this machine, by one thread."""
     torch.set_num_threads(1)
     dataset = workloads.load(workload, options).dataset(Recipe.from_dict(switches))
-    batches, end = endless(DataLoader(dataset, batch)), time.monotonic() + 1.0
+    batches = endless(DataLoader(dataset, batch))
+    end = time.monotonic() + 1.0
     times: list[float] = []
     while len(times) < 3 or (time.monotonic() < end and len(times) < 50):
         start = time.thread_time()
@@ -183,32 +173,27 @@ def fetch_s(workload: str, options: dict[str, Any], switches: dict[str, Any], ba
     return statistics.median(times[1:])
 
 
-# ---------------------------------------------------------------- a training step
-
-
+@dataclass(eq=False)
 class _Listened(Program):
     """The program of a step that is recorded: its batches have no numbers, its parts are phases."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        recipe: Recipe,
-        building: contextlib.ExitStack,
-        running: contextlib.ExitStack,
-    ) -> None:
-        self._recorder, self._recipe, self._building, self._running = recorder, recipe, building, running
-        self.model: Any = None
-        self.optimizer: Any = None
+    recorder: Recorder
+    recipe: Recipe
+    building: contextlib.ExitStack
+    running: contextlib.ExitStack
+    model: Any = None
+    optimizer: Any = None
 
     def built(self, loader: Any, model: Any, optimizer: Any, scaler: Any, device: torch.device) -> None:
         self.model, self.optimizer = model, optimizer
 
     def part(self, name: str) -> contextlib.AbstractContextManager[None]:
-        return self._recorder.range(cast(Phase, name))
+        return self.recorder.range(cast(Phase, name))
 
     def batches(self, loader: Any) -> Iterator[Any]:
-        recipe, recorder = self._recipe, self._recorder
-        self._building.close()
+        recipe = self.recipe
+        recorder = self.recorder
+        self.building.close()
         _must_be_modelled(self.model)
         dataset = loader.dataset
         sample = loader.collate_fn([dataset[0]])
@@ -218,7 +203,7 @@ class _Listened(Program):
             Copy(leaf.nbytes * recipe.batch_size, "device", recipe.pin_memory, recipe.non_blocking)
             for leaf in sample
         ]
-        self._running.enter_context(fake.listening(recorder))
+        self.running.enter_context(fake.listening(recorder))
         while True:
             recorder.phase = "copy"
             if recorder.on:
@@ -295,9 +280,9 @@ def _prefetched(step: StepEvents) -> StepEvents:
 
 def reason(problem: Exception) -> str:
     """Why a program cannot be planned, in the user's words."""
-    name, lines = type(problem).__name__, str(problem).strip().splitlines() or [""]
+    lines = str(problem).strip().splitlines() or [""]
     if isinstance(problem, Unpredictable):
         return lines[0]
     if "NVIDIA" in lines[0]:
         return "its own code asks for a CUDA device, and none is here: let it take the device of its inputs"
-    return f"its own code fails on tensors without numbers ({name}: {lines[0][:200]})"
+    return f"its own code fails on tensors without numbers ({type(problem).__name__}: {lines[0][:200]})"

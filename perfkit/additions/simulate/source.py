@@ -80,7 +80,8 @@ class SimulatedSource(Source):
     # What a panel asks of a source that is only described, not entered.
 
     def _is_articles(self) -> bool:
-        return article.is_articles(self.plan.subject.workload, self.description.options)
+        is_its_size = self.description.options.get("image_size") == article.IMAGE_SIZE
+        return is_its_size and self.plan.subject.workload == article.WORKLOAD
 
     @cached_property
     def _sheet(self) -> Gpu:
@@ -104,7 +105,8 @@ class SimulatedSource(Source):
 
     def _without_figures(self, recipe: Recipe) -> dict[str, str]:
         """The switches of a recipe that no published figure vouches for, and why."""
-        refused, is_volta = {}, self._sheet.architecture == "volta"
+        refused = {}
+        is_volta = self._sheet.architecture == "volta"
         if recipe.compile and recipe.compile_mode != "default":
             why = "no published figures say what another compile_mode than the default gains"
             refused["compile_mode"] = why

@@ -98,8 +98,6 @@ class StepEvents(Struct, frozen=True, kw_only=True):
         return [event for event in self.events if isinstance(event, OperatorCall)]
 
 
-# ---------------------------------------------------------------- operators as the work of kernels
-
 _HALF = ("float16", "bfloat16")
 _TENSORS_PER_LAUNCH = 64
 """Of a multi-tensor (foreach) kernel, about: 110 for one list of tensors, 48 for three."""
@@ -215,13 +213,12 @@ def _conv_part(
     yield Work(f"{name}.{layout}", nbytes, flops, m, n, k, groups, precision, winograd)
 
 
-# ---------------------------------------------------------------- other operators
-
-
 def _product(op: OperatorCall, of_float32: str) -> Work:
     a, b = op.inputs[-2:]
     kind, count = ("bmm", a.shape[0]) if len(a.shape) == 3 else ("gemm", 1)
-    (m, k), n, precision = a.shape[-2:], b.shape[-1], _precision(a, of_float32)
+    m, k = a.shape[-2:]
+    n = b.shape[-1]
+    precision = _precision(a, of_float32)
     return Work(kind, _nbytes([a, b, *op.outputs[:1]]), 2.0 * count * m * n * k, m, n, k, count, precision)
 
 
@@ -230,7 +227,8 @@ def _attention(op: OperatorCall, of_float32: str) -> Work:
     q, k = op.inputs[first : first + 2]
     *heads, length, width = q.shape
     sizes = length, k.shape[-2], width, math.prod(heads)
-    nbytes, flops = _nbytes(op.inputs + op.outputs), 2.0 * products * math.prod(sizes)
+    nbytes = _nbytes(op.inputs + op.outputs)
+    flops = 2.0 * products * math.prod(sizes)
     return Work(f"attention.{part}", nbytes, flops, *sizes, _precision(q, of_float32))
 
 

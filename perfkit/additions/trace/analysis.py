@@ -82,7 +82,9 @@ def _use(trace: Trace) -> dict[str, Any]:
 
     Utilisation: |K∩S| / |S|. Tensor Cores: shares of kernel time by `yes`, `no`, `unknown`.
     """
-    steps, table, kernels = trace.steps, trace.table, trace.rows(*KERNELS)
+    steps = trace.steps
+    table = trace.table
+    kernels = trace.rows(*KERNELS)
     is_known = len(trace.device) and steps.total
     time = steps.within(table.start[kernels], table.end[kernels])
     per_name = np.bincount(table.name[kernels], time)
@@ -284,10 +286,6 @@ def syncs(trace: Trace, steps: int) -> list[model.Sync]:
     """Runtime calls that wait for the device, the longest in total first."""
     rows = _in_steps(trace, trace.matching(trace.calls, names.WAITS))
     groups = Groups(trace, rows, call=trace.table.name[rows], **_place(trace, rows))
-    syncs = structs(
-        model.Sync,
-        **groups.columns,
-        calls_per_step=groups.calls / steps,
-        us_per_step=groups.total / steps,
-    )
+    means = {"calls_per_step": groups.calls / steps, "us_per_step": groups.total / steps}
+    syncs = structs(model.Sync, **groups.columns, **means)
     return sorted(syncs, key=lambda row: -row.total_us)

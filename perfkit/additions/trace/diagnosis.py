@@ -49,12 +49,12 @@ def _bottleneck(name: str, words: dict[str, Any], analysis: Analysis) -> Bottlen
 
 def _exposed(analysis: Analysis, words: dict[str, Any]) -> float:
     """The exposed µs per step of a bottleneck: of a part of the step, and of a cause of idle time."""
-    part, cause = words.get("part", ""), words.get("idle", "")
+    part = words.get("part", "")
     exposed = analysis.mean_us.get(part) or 0.0
     if part == "memcpy":
         across = [row.us_per_step for row in analysis.transfers if row.direction in ("HtoD", "DtoH")]
         exposed = min(exposed, sum(across))
-    return exposed + _idle(analysis, cause)
+    return exposed + _idle(analysis, words.get("idle", ""))
 
 
 def _idle(analysis: Analysis, cause: str) -> float:

@@ -67,7 +67,7 @@ class Tabulator:
 
     def table(self, events: list[Event]) -> EventTable:
         """The rows of the events of interest; those with impossible times are left out and counted."""
-        texts, nothing = self.texts, Args()
+        nothing = Args()
         kinds = [self.kinds[event.ph, event.cat, event.name] for event in events]
         events = [event for event, kind in zip(events, kinds, strict=True) if kind]
         args = [event.args or nothing for event in events]
@@ -77,8 +77,8 @@ class Tabulator:
         self.dropped += int((~fits).sum())
         table = EventTable(
             kind=np.array([kind for kind in kinds if kind], np.int8),
-            name=np.array([texts[event.name] for event in events], np.int32),
-            thread=np.array([texts[event.pid, event.tid] for event in events], np.int32),
+            name=np.array([self.texts[event.name] for event in events], np.int32),
+            thread=np.array([self.texts[event.pid, event.tid] for event in events], np.int32),
             start=start,
             end=start + length,
             correlation=np.array([a.correlation for a in args], np.int64),

@@ -46,7 +46,8 @@ class Profile:
 
     def sections(self) -> list[Content]:
         """What it is and what stands out, the pictures, steps, work, waiting, ranks."""
-        analysis, whole = self.analysis, self.analysis.is_whole
+        analysis = self.analysis
+        whole = analysis.is_whole
         use, work, waits = list[Content](), [self._table("operators")], list[Content]()
         if analysis.has_accelerator:
             how = self._spoiled("gpu_utilization") or data.filled("use.jinja", a=analysis)
@@ -89,13 +90,13 @@ class Profile:
 
     def _breakdown(self) -> Figure:
         """A stacked bar for each step, and for the mean."""
-        title, mean = "Where the time goes", self.analysis.mean_us
+        title = "Where the time goes"
         if self.analysis.device["simulated"]:
             title = f"Simulated: {title}"
         steps = [(step.name, step.duration_us, step.breakdown_us) for step in self.analysis.steps[:_STEPS]]
         rows = list[Row]()
         if len(steps) > 1:
-            steps.append(("mean", self.analysis.mean_step_us or 0.0, mean))
+            steps.append(("mean", self.analysis.mean_step_us or 0.0, self.analysis.mean_us))
         for name, length, each in steps:
             pieces = [((time or 0.0) / 1e3, LOOKS[part]) for part, time in each.items()]
             rows.append(Row(name.replace("ProfilerStep#", "step "), pieces, us(length)))

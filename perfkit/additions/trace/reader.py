@@ -86,10 +86,11 @@ class Reader:
         self.path, self._tell = path, tell
         self._opens = opens or (lambda: path.open("rb"))
         self.said: dict[str, Any] = {}  # what is before the events, or after them
-        self.dropped, self.truncated, self.documents = 0, False, 1
-        """Events that are none, or impossible; whether the end is missing; 2 if a second document follows."""
-        self.begin, self._share = b"", 0.0
-        """How the file begins, unpacked."""
+        self.dropped = 0  # events that are none, or impossible
+        self.truncated = False  # whether the end is missing
+        self.documents = 1  # 2 if a second one follows
+        self.begin = b""  # how the file begins, unpacked
+        self._share = 0.0  # of the file that is read
         self._after: bytes | None = None  # what follows the list of events, once its end has been seen
 
     def told(self, kind: type[_T], *names: str) -> _T | None:

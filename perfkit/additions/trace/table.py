@@ -58,8 +58,8 @@ class Trace:
         self.simulated = self.file.told(dict[str, str], "simulated")  # the basis of a simulated trace
         table.start -= self.start
         table.end -= self.start
-        self.ops, self.calls = self.rows(Kind.CPU_OP), self.rows(Kind.RUNTIME)
-        """Operators, and calls of the runtime."""
+        self.ops = self.rows(Kind.CPU_OP)  # operators
+        self.calls = self.rows(Kind.RUNTIME)
         self.device = self.rows(*KERNELS, *COPIES)
         self.launch, self.ambiguous = self._launches()
         """For each row of the table the call that launched it, or -1; device work with several candidates."""

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfkit.additions.ranks.rank import Rank
+from perfkit.additions.ranks.messages import State
+from perfkit.additions.ranks.rank import Rank, SeenDdp, StepUnderWay
 from perfkit.additions.scripts.script import ScriptStep
 
 MS = 1_000_000
@@ -32,8 +33,8 @@ def backward(model):
     rank = Rank.__new__(Rank)
     rank.script = SimpleNamespace(backwards=1, steps=SimpleNamespace(count=0))
     rank._shortest_backward = float("inf")
-    rank._begin_step()
-    rank._ddps = {model: ("train.py:1", None, 1)}
+    rank._step = StepUnderWay()
+    rank._ddps = {model: SeenDdp("train.py:1", None, ended=1)}
     rank._backward(lambda: None)
     return rank
 
@@ -42,22 +43,22 @@ def backward(model):
     ("device", "sends", "is_read"), [("cuda", True, False), ("cuda", False, True), ("cpu", True, True)]
 )
 def test_a_pass_that_torch_did_not_time_on_a_device_counts_as_not_read(device, sends, is_read):
-    rank = backward(Model(device, [1], sends))
-    assert (rank._is_read, rank._syncs, rank._exposed) == (is_read, 0, 0.0)
+    step = backward(Model(device, [1], sends))._step
+    assert (step.is_read, step.syncs, step.exposed) == (is_read, 0, 0.0)
 
 
 def test_a_pass_on_a_device_takes_as_long_as_the_device_says_not_as_its_launch():
-    rank = backward(Model("cuda", [2]))
-    assert (rank._is_read, rank._syncs) == (True, 1)
-    assert rank._exposed == pytest.approx(0.007)
-    assert backward(Model("cpu", [2]))._exposed < 0.007, "no longer than the pass itself"
+    step = backward(Model("cuda", [2]))._step
+    assert (step.is_read, step.syncs) == (True, 1)
+    assert step.exposed == pytest.approx(0.007)
+    assert backward(Model("cpu", [2]))._step.exposed < 0.007, "no longer than the pass itself"
 
 
 @pytest.mark.parametrize(("device", "rates"), [("cpu", [1, 1 << 30]), ("cuda", [])])
 def test_torch_times_passes_on_a_cpu_and_nothing_before_the_next_forward_pass(device, rates):
     model = Model(device, [1])
     rank = backward(model)
-    rank._line, rank._steps = None, []
+    rank._line, rank._seen = None, State(rank=0)
     rank.script.steps.count = 1
     rank.script.parameters = list
     rank.on_steps([ScriptStep()])

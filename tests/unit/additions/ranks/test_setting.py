@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from perfkit.additions.ranks.setting import Setting, buckets_of
+from perfkit.additions.ranks.setting import Setting, buckets_of, join
 
 
 class Model:
@@ -63,3 +63,11 @@ def test_buckets_are_those_that_torch_has_put_together_last():
     assert buckets_of({"bucket_sizes": "8, 4"}) == [8, 4]
     assert buckets_of({"bucket_sizes": "8, 4", "rebuilt_bucket_sizes": "12"}) == [12]
     assert buckets_of({}) == []
+
+
+def test_a_rank_that_nobody_listens_to_trains_on_and_notes_nothing(tmp_path, capsys):
+    trains, notes = SimpleNamespace(), SimpleNamespace(steps=[])
+    script = SimpleNamespace(settings={"address": str(tmp_path / "ranks")}, parts=[trains, notes])
+    assert join(script, [notes]) is None
+    assert script.parts == [trains]
+    assert "nobody listens here" in capsys.readouterr().err

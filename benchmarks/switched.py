@@ -1,0 +1,63 @@
+"""A rank whose watching its script switches on and off, for `benchmarks.ranks`; in the rank's own process."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from perfkit.additions.guard.outputs import Outputs, clock
+from perfkit.additions.lines import Sampler
+from perfkit.additions.ranks import messages
+from perfkit.additions.ranks.rank import NEVER, LineToWatcher, Rank
+from perfkit.additions.scripts import hooks
+from perfkit.additions.scripts.training import Models
+
+_called, _look, _send = Models._called, Sampler.look, LineToWatcher.send
+
+
+class Switched(Rank):
+    """Notes nothing, looks at no stack and says nothing while it is off."""
+
+    is_on = True
+    this: "Switched"  # the rank of this process
+
+    def __init__(self, settings: dict[str, Any], files: Outputs) -> None:
+        hooks.wrapped = _wrapped
+        Models._called = _called_if_on
+        Sampler.look = _look_if_on
+        LineToWatcher.send = _send_if_on
+        super().__init__(settings, files)
+        Switched.this = self
+
+
+def switch(is_on: bool) -> None:
+    """Whether the rank of this process is watched from now on."""
+    Switched.is_on = is_on
+    if not is_on:
+        Switched.this.have_timed(NEVER)  # else torch would go on timing each pass
+
+
+def _wrapped(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """As `hooks.wrapped`, while the rank is watched."""
+
+    @functools.wraps(plain)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if Switched.is_on:
+            return function(plain, *args, **kwargs)
+        return plain(*args, **kwargs)
+
+    return call
+
+
+def _called_if_on(models: Models, model: Any, call: Any, *args: Any, **kwargs: Any) -> Any:
+    if Switched.is_on:
+        return _called(models, model, call, *args, **kwargs)
+    return call(*args, **kwargs)
+
+
+def _look_if_on(sampler: Sampler, thread_id: int, before: float) -> float:
+    return _look(sampler, thread_id, before) if Switched.is_on else clock()
+
+
+def _send_if_on(line: LineToWatcher, message: messages.Message) -> None:
+    if Switched.is_on:
+        _send(line, message)

@@ -1,0 +1,33 @@
+"""A program: it ends what a launch has started once whoever started it has gone, in whatever way.
+
+Its standard input ends with the process at the other end. What belongs to the launch names its private folder
+in its environment: ranks have sessions of their own, may be suspended, and may have lost their parents.
+"""
+
+import contextlib
+import shutil
+import sys
+
+import psutil
+
+_MOST_LOOKS = 20  # at processes that go on starting others, or do not end in a second
+
+
+def guard(folder: str) -> None:
+    """Waits for the end of the input, then ends all whose environment names the folder."""
+    sys.stdin.read()
+    for _ in range(_MOST_LOOKS):
+        found = list[psutil.Process]()
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
+                if any(folder in value for value in process.environ().values()):
+                    process.kill()
+                    found.append(process)
+        if not found:
+            break
+        psutil.wait_procs(found, timeout=1.0)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    guard(sys.argv[1])
