@@ -36,7 +36,7 @@ class Run(StoredRun, frozen=True, kw_only=True, dict=True):
     def samples_per_s(self) -> Estimate | None:
         """Throughput: geometric mean over the rounds, each as clean as it was, with its 95% interval.
 
-        The ratio of two runs is the ratio of these values. A run that was not measured in the same rounds as
+        The ratio of two runs is the ratio of these values: a run that was not measured in the same rounds as
         the baseline has the baseline's rate times its ratio to the baseline.
         """
         rates = np.array(self.raw.block_samples_per_s)

@@ -132,14 +132,27 @@ class _Climb:
         if before.status == "failed":
             yield before
         elif self._kept_run is None:
-            self._kept_run = before
-            yield before
+            self._kept_run = self._multiplied(before)
+            yield self._kept_run
         if self._budget and any(run.disturbed is not None for run in runs):
             self._limit_s = self._budget.noisy_ladder_s
         kept = self._kept_run or before
         runs = _chosen([self._judged(run, kept, self._base_run) for run in runs])
         self._keep(candidates, runs)
         yield from runs
+
+    def _multiplied(self, kept: Run) -> Run:
+        """A run of several stages that were kept: to the baseline it has the product of their ratios."""
+        if not self._newest or self._base_run is None:
+            return kept
+        first, *others = self._newest
+        pairing = first.pairing("baseline")
+        rate = self._base_run.samples_per_s
+        if pairing is None or rate is None:
+            return kept
+        further = [other.rounds for run in others if (other := run.pairing("previous"))]
+        whole = structs.replace(pairing, via=[*pairing.via, *further])
+        return structs.replace(kept, pairings=[whole], reference_samples_per_s=rate.value)
 
     def _measured(self, number: int, candidates: Sequence[Stage]) -> tuple[Run, list[Run]]:
         """The runs of what is kept, and of the stages of a group, in the same rounds."""

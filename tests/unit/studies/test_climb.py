@@ -153,10 +153,20 @@ def test_stages_of_a_group_share_rounds_and_the_next_is_built_on_all_that_were_k
     assert layout.recipe == {**larger.recipe, "uint8_copy": True, "channels_last": True} == final.recipe
     assert layout.speedup("previous").ratio == pytest.approx(1.5)
     assert layout.previous(runs) is both and both.recipe == {**layout.recipe, "channels_last": False}
-    assert both.samples_per_s.value == pytest.approx(100 * 1.2 * 1.3) and not both.pairings
+    assert both.samples_per_s.value == pytest.approx(100 * 1.2 * 1.3)
+    assert both.speedup("baseline").ratio == pytest.approx(1.2 * 1.3) and both.previous(runs) is None
     assert layout.speedup("baseline").ratio == pytest.approx(1.2 * 1.3 * 1.5)
     assert layout.samples_per_s.value == pytest.approx(100 * 1.2 * 1.3 * 1.5)
     assert len(machine.children) == 3 + 2 + 3
+
+
+def test_rates_divide_to_the_ratios_though_the_machine_becomes_slower(machine, ladder):
+    sides_before = 1 + len(GROUP)
+    machine.rate = lambda recipe: gains(recipe) * (1.0 if len(machine.children) <= sides_before else 0.6)
+    base, larger, _, both, layout, final, _ = climb(ladder.trying(stages=(*GROUP, "channels_last")))
+    for run, before in ((larger, base), (both, base), (layout, both), (final, base)):
+        role = "previous" if before is both else "baseline"
+        assert run.samples_per_s.value / before.samples_per_s.value == pytest.approx(run.speedup(role).ratio)
 
 
 def test_a_stage_that_fails_stops_no_other_of_its_group(machine, ladder):
