@@ -57,7 +57,7 @@ def restrict(folders: Iterable[str]) -> None:
         with contextlib.suppress(OSError):  # it may be a file, or in a folder that cannot be changed
             os.makedirs(folder, exist_ok=True)
         if os.path.isdir(folder):
-            parent = os.open(folder, os.O_RDONLY)
+            parent = os.open(folder, os.O_PATH | os.O_CLOEXEC)  # for a place alone: it may be unreadable
             rule = ctypes.byref(_PathBeneath(rights, parent))
             _call(_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0))
             os.close(parent)

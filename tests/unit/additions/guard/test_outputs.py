@@ -1,5 +1,6 @@
 """A script's writes stay in the mirror of its folder; reading leads where it would."""
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -110,6 +111,27 @@ def test_small_folders_are_made_real_and_others_stay_links_as_a_whole(
     links = {path.name for path in here.iterdir() if path.is_symlink()}
     assert links == {"many", ".git", "large.bin", "loop"}
     assert not (here / "out/deep/kept.txt").is_symlink()
+
+
+def test_a_hidden_folder_that_may_not_be_read_keeps_no_script_from_starting(tmp_path):
+    """One in the home folder that a program of root made, say."""
+    if not landlock.is_there():
+        pytest.skip("this kernel has no Landlock")
+    for name, mode in (("", 0o755), ("private", 0), ("open", 0o777)):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name).chmod(mode)
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            os.chdir(tmp_path)
+            if not os.getuid():  # root may read everything
+                os.setuid(65534)
+            landlock.restrict(["private", "open"])
+            Path("open/file.txt").write_text("new")
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (tmp_path / "open/file.txt").read_text() == "new"
 
 
 def test_a_kernel_without_landlock_is_no_error(monkeypatch):
