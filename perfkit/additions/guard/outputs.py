@@ -36,6 +36,9 @@ _ONLY_READ = {"nvidia-smi", "uname", "hostname", "lscpu", "nproc", "which", "rev
 _SAID = 16 << 20  # bytes of a copy from which on it is said
 _MOST = 1 << 30  # bytes of one from which on it is refused
 _MOST_OF_DISK = 0.5  # the part of the free disk from which on it is refused
+_PATHS: dict[str, tuple[int, ...]] = dict.fromkeys(_EVENTS, (0,))
+_PATHS |= {"os.rename": (0, 1), "os.link": (0, 1), "os.symlink": (1,)}
+"""Which of the arguments of an event are paths."""
 
 
 class Outputs:
@@ -78,8 +81,10 @@ class Outputs:
         flags = args[2] if event == "open" and isinstance(args[2], int) else 0
         if event == "open" and not flags & _WRITES:
             return
-        for path in args[1:2] if event == "os.symlink" else args[:2]:
-            if isinstance(path, str | bytes | os.PathLike):
+        for number in _PATHS[event]:
+            path = args[number]
+            # An open file has none, nor has a database in memory.
+            if isinstance(path, str | bytes | os.PathLike) and path != ":memory:":
                 self.before(os.fsdecode(path), event, bool(flags & os.O_TRUNC))
 
     def before(self, path: str, event: str = "open", replaces: bool = True) -> None:

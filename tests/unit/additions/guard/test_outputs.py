@@ -41,6 +41,52 @@ def test_a_file_whose_mode_is_changed_keeps_its_contents(project, scratch):
     assert (project / "out/old.txt").stat().st_mode & 0o777 != 0o600
 
 
+WRITING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+
+
+@pytest.mark.parametrize(
+    ("event", "args", "paths"),
+    [
+        ("open", ("a.txt", "w", WRITING), ["a.txt"]),
+        ("open", (b"a.txt", "rb+", os.O_RDWR), ["a.txt"]),
+        ("open", ("a.txt", None, WRITING), ["a.txt"]),
+        ("open", (3, "w", WRITING), []),
+        ("open", ("a.txt", "r", os.O_RDONLY), []),
+        ("os.truncate", ("a.txt", 1), ["a.txt"]),
+        ("os.chmod", ("a.txt", 0o600, -1), ["a.txt"]),
+        ("os.chown", ("a.txt", 0, 0, -1), ["a.txt"]),
+        ("os.utime", ("a.txt", (1, 1), None, -1), ["a.txt"]),
+        ("sqlite3.connect", ("a.db",), ["a.db"]),
+        ("sqlite3.connect", (":memory:",), []),
+        ("os.mkdir", ("a", 0o777, -1), ["a"]),
+        ("os.remove", ("a.txt", -1), ["a.txt"]),
+        ("os.rmdir", ("a", -1), ["a"]),
+        ("os.chdir", ("a",), ["a"]),
+        ("shutil.rmtree", ("a", None), ["a"]),
+        ("os.rename", ("a.txt", "b.txt", -1, -1), ["a.txt", "b.txt"]),
+        ("os.link", ("a.txt", "b.txt", -1, -1), ["a.txt", "b.txt"]),
+        ("os.symlink", ("a.txt", "b.txt", -1), ["b.txt"]),
+        ("os.listdir", ("a",), []),
+    ],
+)
+def test_of_each_event_the_arguments_that_are_paths_are_made_room_for(
+    event, args, paths, scratch, monkeypatch
+):
+    seen = []
+    monkeypatch.setattr(scratch, "before", lambda path, event, replaces: seen.append(path))
+    scratch.hook(event, args)
+    assert seen == paths
+
+
+def test_a_file_that_is_called_as_a_mode_is_one_as_any_other(project, scratch, tmp_path, monkeypatch):
+    (project / "w").write_text("original")
+    os.symlink(project / "w", "w")
+    scratch.hook("open", ("log.txt", "w", WRITING))
+    assert Path("w").read_text() == "original"
+    monkeypatch.chdir(project)  # where its data are, say: nothing that is allowed is relative there
+    scratch.hook("open", (str(tmp_path / "temporary" / "x"), "w", WRITING))
+
+
 def test_removing_and_renaming_leave_the_folder_alone(project, scratch):
     for path, event in (("out/old.txt", "os.remove"), ("out/deep/kept.txt", "os.rename")):
         scratch.before(path, event)
