@@ -278,6 +278,31 @@ def test_a_file_that_is_replaced_may_lie_anywhere_on_the_path(folder, monkeypatc
         assert script.written("out") == ["2"]
 
 
+LINKED = """
+from pathlib import Path
+import rate
+print(rate.rate, sys.path[0], sys.argv[0], flush=True)
+for name in ("log.txt", Path(__file__).resolve().with_name("log.txt")):
+    Path(name).write_text("more")
+for i in range(9): step()
+"""
+
+
+def test_a_script_that_is_a_link_runs_in_the_mirror_of_the_folder_that_it_leads_to(alone):
+    """Else what a person has replaced would not be run, and what it writes beside itself be refused."""
+    real = alone.parent / "library"
+    real.mkdir()
+    for name, text in (("train.py", LOOP), ("rate.py", "rate = 1\n")):
+        (real / name).write_text(text)
+    Path("train.py").symlink_to(real / "train.py")
+    replaced = ((real / "train.py", (LOOP + LINKED).encode()), (real / "rate.py", b"rate = 2\n"))
+    with WatchedScript(Launch("train.py", replaced=replaced)) as script:
+        observe(script, 50)
+        assert script.written("out") == [f"2 {real} train.py"]
+        assert script.ask("describe").sites[-1].frames[0].file == str(real / "train.py")
+    assert not [*alone.parent.rglob("log.txt")]
+
+
 def test_without_an_optimizer_a_step_ends_outside_of_its_backward_pass(folder):
     code = """
 import torch

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from pathlib import Path
@@ -196,8 +196,9 @@ class WatchedScript(Conversation):
         known = [where]
         files = dict(self.launch.replaced)
         if script:
-            known.append(script.parent)
-            files.setdefault(script.resolve(), script.read_bytes())
+            real = script.resolve()
+            known += script.parent, real.parent
+            files.setdefault(real, script.read_bytes())
         places = {str(path): self._place(path) for each in known for path in (each, each.resolve())}
         for place in places.values():
             unfold(self._mirror, place)
@@ -207,10 +208,22 @@ class WatchedScript(Conversation):
             unfold(self._mirror, str(copy.parent))
             copy.unlink(missing_ok=True)
             copy.write_bytes(data)
+        for place in places.values():
+            self._lead_to_copies(place, files)
         # A path begins an argument, or follows an `=`.
         folders = re.compile(f"(?<![^=])({'|'.join(map(re.escape, places))})(?=/|$)")
         arguments = [folders.sub(lambda match: places[match[0]], word) for word in self.launch.words]
         return arguments, places[str(where)]
+
+    def _lead_to_copies(self, place: str, files: Collection[Path]) -> None:
+        """Has the user's links to these files lead to their copies, which Python looks for modules beside."""
+        for name in os.listdir(place):
+            link = Path(place, name)
+            is_code = name.endswith(".py") or name == self.launch.name
+            if is_code and link.is_symlink() and link.resolve() in files:
+                copy = self._place(link)
+                link.unlink()
+                link.symlink_to(copy)
 
     def _place(self, path: Path) -> str:
         return self._mirror + str(path.resolve())
