@@ -45,7 +45,7 @@ class ScriptPanel(Panel):
         self._compared: list[Content] = []
         self._seen: list[Section] = []
         self._result: Comparison | None = None
-        self._controls = Controls(SETTABLE, lambda: self.status.say("press Run to measure"))
+        self._controls = Controls(SETTABLE, self._change)
         command = self.launch.describe()
         about = "Some steps as they are: rate, waiting, profile, what to try, and which switches can be set"
         self.buttons = [
@@ -74,6 +74,15 @@ class ScriptPanel(Panel):
     def _planned_now(self) -> Plan:
         return study.script_plan(self.launch, self._preset)
 
+    def _change(self) -> None:
+        self._forget_edit()
+        self.status.say("press Run to measure")
+
+    def _forget_edit(self) -> None:
+        """It is one of other switches, or new losses may speak against it."""
+        self._edit = []
+        self._save.value = ""
+
     def _settings(self) -> dict[str, Value]:
         if settings := self._controls.changes():
             return settings
@@ -88,12 +97,17 @@ class ScriptPanel(Panel):
         self._seen = [Section("What watching it has shown", watched.sections())]
 
     def _measure(self, job: Job) -> None:
-        earlier = self._result if job.before else None
-        self._edit = []
-        if earlier is None:
+        self._forget_edit()
+        if job.before:
+            sides = self._sides
+            earlier = self._result
+        else:
             title = self._controls.recipe.describe(self._controls.base)
-            self._sides = Candidate(study.UNCHANGED), Candidate(title, changes=self._settings())
-        result = self._result = compare(*self._sides, job.request, earlier, job.progress, self.store)
+            sides = Candidate(study.UNCHANGED), Candidate(title, changes=self._settings())
+            earlier = None
+        result = compare(*sides, job.request, earlier, job.progress, self.store)
+        self._sides = sides
+        self._result = result
         job.can_continue = lambda: result.ratio.verdict == "undecided"
         runs = [result.a, result.b]
         self._show_runs(runs)

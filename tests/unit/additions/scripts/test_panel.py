@@ -7,7 +7,7 @@ import pytest
 
 from perfkit import notebook as pk
 from perfkit.additions.scripts import panel as panels
-from perfkit.errors import StoreError
+from perfkit.errors import RunFailed, StoreError
 from perfkit.show.document import Section
 from perfkit.show.style import Figure
 from tests.unit.additions.referee.test_referee import comparison
@@ -31,6 +31,13 @@ def panel(tmp_path, monkeypatch):
     monkeypatch.setattr(Figure, "svg", lambda figure: "<svg></svg>")
     (tmp_path / "train.py").touch()
     return pk.script_panel(tmp_path / "train.py", preset="smoke")
+
+
+@pytest.fixture
+def edited(monkeypatch):
+    """Every edit adds a line."""
+    edit = SimpleNamespace(diff=lambda: "+ a line", notes=list)
+    monkeypatch.setattr(panels.registry, "load", lambda name: lambda *_: edit)
 
 
 def click(panel, label):
@@ -73,10 +80,8 @@ def test_a_report_that_was_read_is_folded_below_the_comparison(panel, monkeypatc
     assert panel.sections()[-1] == ("What watching it has shown", ["a line"], True)
 
 
-def test_an_edit_after_which_the_losses_differ_is_shown_and_not_offered_as_a_file(panel, monkeypatch):
+def test_an_edit_after_which_the_losses_differ_is_shown_and_not_offered_as_a_file(panel, edited, monkeypatch):
     monkeypatch.setattr(panels, "compare", Compared(comparison(2.0, losses=1.1), comparison(2.0)))
-    edit = SimpleNamespace(diff=lambda: "+ a line", notes=list)
-    monkeypatch.setattr(panels.registry, "load", lambda name: lambda *_: edit)
     panel.set(workers=2)
     for is_offered in (False, True):  # compared again, they are the same
         click(panel, "Run")
@@ -88,6 +93,34 @@ def test_an_edit_after_which_the_losses_differ_is_shown_and_not_offered_as_a_fil
     panel.set(workers=0, channels_last=True)
     click(panel, "Patch")
     assert "perfkit.diff" in panel._save.value, "nothing is known of these"
+
+
+def test_a_file_is_offered_for_the_edit_that_is_shown_and_for_no_other(panel, edited, monkeypatch):
+    """New losses may speak against it, and other switches have another one."""
+    monkeypatch.setattr(panels, "compare", Compared(comparison(2.0)))
+    panel.set(workers=2)
+    click(panel, "Patch")
+    assert "perfkit.diff" in panel._save.value
+    click(panel, "Run")
+    assert not panel._save.value and "+ a line" not in repr(panel.sections())
+    click(panel, "Patch")
+    panel.set(channels_last=True)
+    assert not panel._save.value and "+ a line" not in repr(panel.sections())
+
+
+def test_switches_that_could_not_be_measured_are_not_judged_by_the_losses_before(panel, edited, monkeypatch):
+    def failing(*_):
+        raise RunFailed("the script failed", "Mend it")
+
+    monkeypatch.setattr(panels, "compare", Compared(comparison(2.0, losses=1.1)))
+    panel.set(workers=2)
+    panel.run()
+    panel.set(workers=0, channels_last=True)
+    monkeypatch.setattr(panels, "compare", failing)
+    with pytest.raises(RunFailed):
+        panel.run()
+    panel.patch()
+    assert "perfkit.diff" in panel._save.value
 
 
 def test_a_result_that_could_not_be_stored_is_shown_and_told(panel, monkeypatch):
