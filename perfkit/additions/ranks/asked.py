@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from perfkit.worker.messages import Trained
 START_S = 180.0  # seconds until all ranks have joined
 LOST_RANK = re.compile(r"(?i)gloo|NCCL|c10d|Connection (closed|reset)|DistBackend|ProcessGroup|TCPStore")
 """How a rank fails because it lost another one."""
+_LONGEST = 80  # bytes of a folder's path, so that the socket in it has a name that every system takes
 _WORD_S = 2.0  # seconds in which whoever comes says who it is
 _OWN_END_S = 0.5  # seconds in which a launch ends by itself
 _ANSWER_S = 10.0
@@ -111,8 +113,9 @@ class Launched(WatchedScript):
 
     def _open(self, settings: dict[str, Any], watcher: str) -> subprocess.Popen[bytes]:
         self._joined = list[Connection]()
+        self._meeting = _meeting_folder()
         self._socket = socket.socket(socket.AF_UNIX)
-        address = str(self.folder / "ranks")
+        address = str(Path(self._meeting.name) / "ranks")
         self._socket.bind(address)
         self._socket.listen()
         own = dict(self.launch.settings)
@@ -147,6 +150,18 @@ class Launched(WatchedScript):
         self._process.wait()
         self._guardian.communicate()  # whose input ends, so that it ends whatever was not found
         self._files.cleanup()
+        self._meeting.cleanup()
+
+
+def _meeting_folder() -> tempfile.TemporaryDirectory[str]:
+    """A private folder for the socket of ranks, whose path may not be long."""
+    usual = tempfile.gettempdir()
+    folder = usual if len(os.fsencode(usual)) <= _LONGEST else "/tmp"
+    try:
+        return tempfile.TemporaryDirectory(prefix="perfkit-", dir=folder, ignore_cleanup_errors=True)
+    except OSError as problem:
+        what = f"ranks cannot meet: {usual} is too long for the path of a socket, and {folder} cannot be used"
+        raise InvalidValue(what, "Set TMPDIR to a folder with a shorter path") from problem
 
 
 class AskedRanks(Launched):

@@ -1,7 +1,13 @@
 """Sides of several ranks: how they are started, which switches they have, what all ranks did together."""
 
+import socket
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
+from perfkit.additions.ranks import asked
 from perfkit.additions.ranks.asked import launch_of, launch_with, of_all, proofs_of_all
 from perfkit.additions.ranks.command import match
 from perfkit.additions.ranks.switches import in_words, of_script, parse
@@ -53,6 +59,35 @@ def test_a_switch_is_in_effect_only_where_it_is_on_every_rank():
     assert (proof.ok, proof.evidence) == (True, "on all 2 ranks: it is")
     (proof,) = proofs_of_all([[on], [off]])
     assert (proof.ok, proof.evidence) == (False, "rank 1: it is not")
+
+
+@pytest.fixture
+def far(tmp_path, monkeypatch):
+    """A launch that is not started, where temporary files have long paths."""
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    launched = asked.Launched.__new__(asked.Launched)
+    launched.folder = folder
+    launched.launch = SimpleNamespace(settings=())
+    launched._start = lambda settings: settings
+    return launched
+
+
+def test_ranks_meet_at_a_short_path_wherever_temporary_files_are(far):
+    address = far._open({"toggles": {}, "variables": {}}, "")["address"]
+    with far._meeting, far._socket, socket.socket(socket.AF_UNIX) as rank:
+        rank.connect(address)
+    assert not Path(address).parent.exists()
+
+
+def test_where_ranks_cannot_meet_one_error_says_what_to_set(far, monkeypatch):
+    def refuse(**_):
+        raise PermissionError
+
+    monkeypatch.setattr(asked.tempfile, "TemporaryDirectory", refuse)
+    with pytest.raises(InvalidValue, match="too long for the path of a socket.*TMPDIR"):
+        far._open({}, "")
 
 
 def behaviour(**changes):
