@@ -122,6 +122,7 @@ class _Watching:
         self._until = time.monotonic() + budget_s
         self._missing = list[str]()  # what there was no time for
         self._ended = False
+        self._is_busy = False  # with a question that took too long: until it has answered, it hears no other
         self._denormal = 0.0
 
     def ask(self, after: int, whole: bool) -> Watched:
@@ -138,10 +139,11 @@ class _Watching:
         # Threads of a step wait for each other where other programs take the cores; one has no such waits.
         threads = 1 if self._is_disturbed and self._facts.device == "cpu" else 0
         seconds = budget_s * _LOOKING
+        patience_s = math.inf if whole else _PATIENCE_S
         looked: Evidence = self._look(
-            "the lines", evidence.QUESTION, _PATIENCE_S, seconds=seconds, threads=threads
+            "the lines", evidence.QUESTION, patience_s, seconds=seconds, threads=threads
         ) or Evidence(steps=0)
-        memory = self._go_on(whole)
+        memory = self._go_on(whole, patience_s)
         syncs = self._look("hidden waits", SYNCS, steps=_SYNC_STEPS)
         trace = self._look("a profile", "profile", path=str(new_trace()), **_PROFILED)
         symptoms = self._symptoms(looked, memory)
@@ -188,7 +190,7 @@ class _Watching:
         """The answer, or None: the script has ended, or it would take too long."""
         left_s = self._until - time.monotonic() + patience_s
         self._progress.reach(1 - left_s / self._budget_s)
-        if not self._ended and _COSTS * self._plain.step_s < left_s:
+        if not (self._ended or self._is_busy) and _COSTS * self._plain.step_s < left_s:
             self._script.timeout_s = left_s
             try:
                 return self._script.ask(question, **arguments)
@@ -196,22 +198,23 @@ class _Watching:
                 self._ended = isinstance(problem, TrainingEnded)
                 if not self._ended and time.monotonic() < self._until + patience_s:
                     raise
-                if not self._ended:
-                    self._until = -math.inf  # it is still busy with this question
+                self._is_busy = not self._ended
         self._missing.append(what)
         return None
 
-    def _go_on(self, whole: bool) -> Growth | None:
+    def _go_on(self, whole: bool, patience_s: float) -> Growth | None:
         """Lets it go on by itself; how its memory grew meanwhile: looks take some for themselves."""
+        if self._is_busy:
+            self._missing.append("later steps")
+            return None
         first = Memory.of(self._script.tree)
         left_s = self._until - time.monotonic()
         began = self._script.ask("account").last
         if left_s > 0 or whole:
             seconds = _FOREVER if whole else _GOING_ON * left_s
-            patience_s = _FOREVER if whole else _PATIENCE_S
             ended = self._look("later steps", "run_on", patience_s, steps=_FOREVER, seconds=seconds)
             self._ended = bool(ended)
-        if self._until > 0:
+        if not self._is_busy:
             self._account, self._facts = self._script.ask("account"), self._script.ask("describe")
             self._denormal = self._script.ask(evidence.STATE)
         steps = self._account.last - began
