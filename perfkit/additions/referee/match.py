@@ -39,7 +39,6 @@ class Observed(ScriptSource):
         return self._observed[run.title].losses if run.title in self._observed else run.losses
 
     def ask_more(self, side: Side) -> None:
-        super().ask_more(side)
         title, child = side.stage.title, side.child
         if title in self._observed or child is None:
             return

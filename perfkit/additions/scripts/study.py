@@ -31,7 +31,6 @@ from perfkit.show.document import Content, Notice
 from perfkit.show.tables import checks
 from perfkit.studies.here import ThisMachine
 from perfkit.studies.planning import plan
-from perfkit.studies.sides import Side
 from perfkit.studies.sources import Plan, Progress
 from perfkit.worker.messages import Block, Description, Trained
 
@@ -79,7 +78,7 @@ class ScriptSource(ThisMachine):
         super().__init__(plan, progress)
         self._launch = launch.frozen()
         self._more = {title: side.frozen() for title, side in (more or {}).items()}
-        self._paces: dict[Conversation, _Pace] = {}  # of the processes that are alive
+        self._paces: dict[Conversation, _Pace] = {}  # of all processes, also those that have ended
         self._first: WatchedScript | None = None
         self._known: ScriptFacts | None = None
 
@@ -133,7 +132,7 @@ class ScriptSource(ThisMachine):
         goes on to where the newest slice of another one began, unless that is too far.
         """
         pace = self._paces[child]
-        paces = self._paces.values()
+        paces = [each for other, each in self._paces.items() if not other.line.closed]
         place = child.ask("reach", samples=0)
         behind = max(each.began_at for each in paces) - place
         if 0 < behind / pace.samples * pace.step_s <= _CATCH_UP_S:
@@ -158,10 +157,6 @@ class ScriptSource(ThisMachine):
     def losses(self, run: Run) -> list[float]:
         """Those that are compared."""
         return run.losses
-
-    def ask_more(self, side: Side) -> None:
-        if side.child is not None:
-            self._paces.pop(side.child, None)
 
     def _start(self, launch: Launch, toggles: Mapping[str, Value]) -> WatchedScript:
         child = self.starts(

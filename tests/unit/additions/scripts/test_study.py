@@ -64,6 +64,7 @@ class Child:
 
     def __init__(self, place):
         self.place = place
+        self.line = SimpleNamespace(closed=False)
 
     def ask(self, question, samples):
         assert question == "reach"
@@ -90,6 +91,13 @@ def test_both_sides_take_equal_steps_of_an_epoch():
     assert taken._slice_of(fast, 1, 0.3)["samples"] == 480, "it is as fast as its newest slice was"
     assert fast.place == 1152, "it begins the next round"
     assert taken._slice_of(slow, 1, 0.3)["samples"] == 480, "a round has slices of one size"
+
+
+def test_a_side_that_has_failed_is_given_no_part_of_a_round():
+    taken, slow, fast = source(slow=study._Pace(32, 0.09, 960), fast=study._Pace(32, 0.01, 320))
+    slow.line.closed = True
+    assert taken._slice_of(fast, 1, 0.3)["samples"] == 960, "a slice of 0.3 s of its own"
+    assert fast.place == 320
 
 
 class Warm:

@@ -19,7 +19,7 @@ ANSWERS = {
     "observe": Observation(block=Block(320, 0.1, [0.01] * 10, [0.0] * 10)),
     "account": Account(parts={"steps": 0.1}, steps=10, last=10),
     "describe": ScriptFacts(device="cpu", facts=DeviceFacts()),
-    "peak": Peak(),
+    "peak": Peak(None, None, 0),
     evidence.QUESTION: Evidence(steps=0),
     evidence.STATE: 0.0,
     "run_on": True,
