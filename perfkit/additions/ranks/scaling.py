@@ -17,6 +17,7 @@ from perfkit.errors import InvalidValue, RunFailed
 from perfkit.machine import cores
 from perfkit.results import stats
 from perfkit.results.stats import Estimate
+from perfkit.show import units
 from perfkit.studies.sources import Progress
 
 Regime = Literal["strong", "weak", "neither"]
@@ -105,21 +106,8 @@ def scale(
     `regime`: what is predicted; as the script does it if None. Raises `RunFailed` where fewer than two
     numbers of ranks train.
     """
-    progress = progress or Progress()
-    seen = {count: list[WatchedRanks]() for count in counts}
-    failures = dict[int, str]()
-    with alone(torchrun(script, counts[-1]), progress):
-        for number, count in enumerate([*counts] * LAUNCHES):
-            progress.reach(number / (LAUNCHES * len(counts)), f"ranks: {count}")
-            if count in failures:
-                continue
-            try:
-                seen[count].append(_watched(torchrun(script, count), count, budget_s, progress))
-            except RunFailed as problem:
-                if not any(seen.values()) or len(counts) - len(failures) <= 2:
-                    raise
-                failures[count] = problem.what
-    measured = [_ranks(count, seen[count]) for count in counts if count not in failures]
+    seen, failures = _launched(script, counts, budget_s, progress or Progress())
+    measured = [_ranks(count, launches) for count, launches in seen.items() if launches]
     last = measured[-1]
     found = _regime(measured)
     exchange_s = last.parts["exposed"] + last.parts["hidden"]
@@ -133,6 +121,30 @@ def scale(
         bytes_per_s=ring(last.ranks) * last.gradient_bytes / exchange_s if exchange_s else 0.0,
         failures=failures,
     )
+
+
+def _launched(
+    script: Launch, counts: Sequence[int], budget_s: float, progress: Progress
+) -> tuple[dict[int, list[WatchedRanks]], dict[int, str]]:
+    """What launches with each number of ranks have shown, and why some of them failed, which ends theirs."""
+    seen = {count: list[WatchedRanks]() for count in counts}
+    failures = dict[int, str]()
+    with alone(torchrun(script, counts[-1]), progress):
+        for number, count in enumerate([*counts] * LAUNCHES):
+            progress.reach(number / (LAUNCHES * len(counts)), f"ranks: {count}")
+            if count in failures:
+                continue
+            try:
+                seen[count].append(_watched(torchrun(script, count), count, budget_s, progress))
+            except RunFailed as problem:
+                failures[count] = problem.what
+                if before := len(seen[count]):
+                    known = f"as {units.plural(before, 'launch', 'launches')} showed before one failed"
+                    failures[count] = f"{known}: {problem.what}"
+                left = [each for each in counts if seen[each] or each not in failures]
+                if not any(seen.values()) or len(left) < 2:
+                    raise
+    return seen, failures
 
 
 def torchrun(script: Launch, ranks: int) -> RankedLaunch:

@@ -116,13 +116,13 @@ def script(tmp_path, monkeypatch):
     return Launch("train.py")
 
 
-def watching(monkeypatch, failing):
-    """Launches that end at once, those with so many ranks by failing."""
+def watching(monkeypatch, failing, first=1):
+    """Launches that end at once, those with so many ranks by failing from their `first` one on."""
     started = []
 
     def watched(launch, count, budget_s, progress):
         started.append(count)
-        if count in failing:
+        if count in failing and started.count(count) >= first:
             raise RunFailed(f"rank 0 of {count} failed", "Mend it")
         states = [state(rank, [0.1, 0.3, 0.5, 0.1, 0.0, 0.1]) for rank in range(count)]
         return seen(states)
@@ -148,6 +148,14 @@ def test_a_script_that_fails_ends_it_where_nothing_is_left_to_compare(script, mo
     with pytest.raises(RunFailed, match=f"rank 0 of {min(failing)} failed"):
         scaling.scale(script, [1, 2])
     assert started == [1, *failing - {1}]
+
+
+def test_launches_before_one_that_fails_count(script, monkeypatch):
+    started = watching(monkeypatch, {2}, first=3)
+    result = scaling.scale(script, [1, 2])
+    assert started == [1, 2, 1, 2, 1, 2]
+    assert [each.ranks for each in result.measured] == [1, 2]
+    assert result.failures == {2: "as 2 launches showed before one failed: rank 0 of 2 failed"}
 
 
 def test_what_is_no_number_of_ranks_is_refused():
