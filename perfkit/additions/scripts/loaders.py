@@ -22,6 +22,7 @@ from torch.utils import data
 from perfkit.additions.guard.outputs import clock
 from perfkit.additions.lines import Line, Sampler, Times, lines
 from perfkit.additions.scripts import hooks
+from perfkit.additions.scripts.batches import BatchLedger
 from perfkit.additions.scripts.messages import Site
 from perfkit.additions.scripts.script import MOST_LOOKS, Script, attributes, size, tensors
 
@@ -181,7 +182,6 @@ def _objects(value: Any) -> int:
 
 ARGUMENTS: dict[str, str] = hooks.TABLES["arguments"]  # switches that are arguments of `DataLoader`
 _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
-_KIND = "_perfkit_kind"  # `train` or `eval`, kept in the loader: `id` is slow where audit hooks are set
 
 
 class Loaders:
@@ -196,9 +196,7 @@ class Loaders:
         self._looks = 0
         self._sites: dict[int, Site] = {}  # by the data set
         self._batch_ids: set[int] = set()
-        # Loader, samples, whether it was the first of an epoch: since the last backward pass.
-        self._fetched: list[tuple[Any, int, bool]] = []
-        self._before_evaluation = 0  # how many of them may have been for an evaluation
+        self._ledger = BatchLedger()
         self._is_fetching = False
         hooks.wrap("torch.utils.data.DataLoader.__init__", self._make)
         hooks.wrap(f"{hooks.ITERATOR}.__init__", self._begin_epoch)
@@ -235,9 +233,9 @@ class Loaders:
     def _begin_epoch(self, plain: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         # The indices are those of the batches that are under way.
         iterator._perfkit = SimpleNamespace(loader=loader, indices=deque(), has_begun=False)
-        is_new = loader.__dict__.get(_KIND) != "eval"
+        part = "evaluation" if self._ledger.is_for_evaluation(loader) else "start"
         self._script.tell("fetch")
-        with self._script.doing("start" if is_new else "evaluation"):
+        with self._script.doing(part):
             plain(iterator, loader, *args, **kwargs)
 
     def _end_workers(self, plain: Any, iterator: Any) -> None:
@@ -263,8 +261,7 @@ class Loaders:
             return plain(iterator)
         script.steps.begin()
         script.tell("fetch")
-        kind = epoch.loader.__dict__.get(_KIND)
-        is_evaluating = kind == "eval" or (kind is None and self._before_evaluation > 0)
+        is_evaluating = self._ledger.is_evaluating(epoch.loader)
         is_first = not epoch.has_begun
         epoch.has_begun = self._is_fetching = True
         part = "evaluation" if is_evaluating else "start" if is_first else "waiting"
@@ -278,7 +275,7 @@ class Loaders:
             samples = len(indices)
         else:
             samples = size(batch)
-        self._fetched.append((epoch.loader, samples, is_first))
+        self._ledger.fetch(epoch.loader, samples, is_first)
         if not torch.is_grad_enabled():
             script.tell("evaluation")
         is_seen = script.steps.are_first
@@ -334,31 +331,21 @@ class Loaders:
         return samples
 
     def on_evaluation(self) -> None:
-        self._before_evaluation = len(self._fetched)
+        self._ledger.evaluate()
 
     def on_backward(self) -> None:
-        """Decides which of the batches since the last backward pass were for training."""
-        now = self._script.steps.now
-        loaders = [loader for loader, *_ in self._fetched]
-        # A step takes one batch of a loader: several, all of them before an evaluation's last call, are its.
-        count = loaders.count(loaders[-1]) if loaders else 0
-        are_evaluated = count > 1 and self._before_evaluation == len(loaders)
-        for number, (loader, samples, is_first) in enumerate(self._fetched):
-            is_of_last = loader is loaders[-1] and not are_evaluated
-            is_recent = number >= self._before_evaluation or is_of_last
-            if is_recent or loader.__dict__.get(_KIND) == "train":
-                loader.__dict__[_KIND] = "train"
-                now.samples += samples
-                if is_first:
-                    now.marks.add("new epoch")
-                self._script.loader = loader
-                if site := self._sites.get(id(getattr(loader, "dataset", None))):
-                    self._script.sites["loader"] = [site]
-            else:
-                loader.__dict__[_KIND] = "eval"
-                now.marks.add("evaluation")
-        self._fetched.clear()
-        self._before_evaluation = 0
+        script = self._script
+        now = script.steps.now
+        training, evaluation = self._ledger.backward()
+        if evaluation:
+            now.marks.add("evaluation")
+        for batch in training:
+            now.samples += batch.samples
+            if batch.is_first:
+                now.marks.add("new epoch")
+            script.loader = batch.loader
+            if site := self._sites.get(id(getattr(batch.loader, "dataset", None))):
+                script.sites["loader"] = [site]
 
 
 def _random_state() -> int:

@@ -1,0 +1,62 @@
+"""Which batches were for training: told by their order between evaluations and backward passes."""
+
+from typing import Any, NamedTuple
+
+_KIND = "_perfkit_kind"  # kept in the loader: `id` is slow where audit hooks are set
+_TRAINING, _EVALUATION = "training", "evaluation"
+
+
+class Fetched(NamedTuple):
+    """A batch of a loader; `is_first`: of an epoch."""
+
+    loader: Any
+    samples: int
+    is_first: bool
+
+
+class BatchLedger:
+    """Notes batches, calls that evaluate, and backward passes, in their order."""
+
+    def __init__(self) -> None:
+        self._fetched: list[Fetched] = []  # since the last backward pass
+        self._before_evaluation = 0  # how many of them came before an evaluation's last call
+
+    def is_for_evaluation(self, loader: Any) -> bool:
+        """Whether that is known of a loader."""
+        return loader.__dict__.get(_KIND) == _EVALUATION
+
+    def is_evaluating(self, loader: Any) -> bool:
+        """Whether its next batch is for an evaluation, as far as can be told before it is used."""
+        is_new = _KIND not in loader.__dict__
+        return self.is_for_evaluation(loader) or (is_new and self._before_evaluation > 0)
+
+    def fetch(self, loader: Any, samples: int, is_first: bool) -> None:
+        self._fetched.append(Fetched(loader, samples, is_first))
+
+    def evaluate(self) -> None:
+        self._before_evaluation = len(self._fetched)
+
+    def backward(self) -> tuple[list[Fetched], list[Fetched]]:
+        """Batches of the training and of evaluations, since the last backward pass.
+
+        A step takes one batch of a loader. So several of the last one, all of them before an evaluation's
+        last call, are the evaluation's; one alone may have been looked at before it was trained on.
+        """
+        fetched = self._fetched
+        before = self._before_evaluation
+        self._fetched = []
+        self._before_evaluation = 0
+        last = [batch for batch in fetched if batch.loader is fetched[-1].loader]
+        is_last_trained_on = len(last) == 1 or before < len(fetched)
+        training = list[Fetched]()
+        evaluation = list[Fetched]()
+        for number, batch in enumerate(fetched):
+            is_of_last = is_last_trained_on and batch.loader is fetched[-1].loader
+            is_known = batch.loader.__dict__.get(_KIND) == _TRAINING
+            if number >= before or is_of_last or is_known:
+                batch.loader.__dict__[_KIND] = _TRAINING
+                training.append(batch)
+            else:
+                batch.loader.__dict__[_KIND] = _EVALUATION
+                evaluation.append(batch)
+        return training, evaluation
