@@ -23,7 +23,7 @@ class BatchLedger:
 
     def is_for_evaluation(self, loader: Any) -> bool:
         """Whether that is known of a loader."""
-        return loader.__dict__.get(_KIND) == _EVALUATION
+        return bool(loader.__dict__.get(_KIND) == _EVALUATION)
 
     def is_evaluating(self, loader: Any) -> bool:
         """Whether its next batch is for an evaluation, as far as can be told before it is used."""

@@ -45,6 +45,7 @@ class ScriptPanel(Panel):
         self._compared: list[Content] = []
         self._seen: list[Section] = []
         self._result: Comparison | None = None
+        self._sides: tuple[Candidate, Candidate]  # of the result
         self._controls = Controls(SETTABLE, self._change)
         command = self.launch.describe()
         about = "Some steps as they are: rate, waiting, profile, what to try, and which switches can be set"

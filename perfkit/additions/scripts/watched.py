@@ -216,7 +216,7 @@ class WatchedScript(Conversation):
         return arguments, places[str(where)]
 
     def _lead_to_copies(self, place: str, files: Collection[Path]) -> None:
-        """Has the user's links to these files lead to their copies, which Python looks for modules beside."""
+        """Has links to these files lead to their copies, next to which Python looks for modules."""
         for name in os.listdir(place):
             link = Path(place, name)
             is_code = name.endswith(".py") or name == self.launch.name
