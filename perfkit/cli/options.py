@@ -237,7 +237,7 @@ def stored_if_possible() -> "Iterator[RunStore | None]":
 
 def check_writable(*paths: Path | None) -> None:
     """Before hours are spent: can the results be written, each to a different file?"""
-    taken = set[Path]()
+    taken: set[Path] = set()
     for path in paths:
         if path is None:
             continue

@@ -115,7 +115,6 @@ class Zygote:
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody uses a child of it."""
         return any(not child.is_closed for child in self._children)
 
     def fork(self, line: Connection, check: Callable[[], None]) -> Forked:

@@ -14,6 +14,7 @@ from perfkit.results import MIN_EFFECT, Parity, Ratio, Run, parity, stats
 from perfkit.show import units
 from perfkit.show.units import clean
 
+_PREDICTED = ("predicted faster", "predicted slower")
 _NOTICEABLE = 0.05  # blocks vary by a few percent
 
 SIGNS = {"faster": "▲", "slower": "▼", "no measurable difference": "≈", "undecided": "?",
@@ -65,7 +66,7 @@ def busy_share(run: Run) -> float | None:
 def result(ratio: Ratio) -> str:
     """`1.36× (1.27–1.47) as fast`, or the verdict and the ratio where there is no effect."""
     if ratio.is_faster or ratio.is_slower:
-        predicted = " (predicted)" if ratio.verdict in ("predicted faster", "predicted slower") else ""
+        predicted = " (predicted)" if ratio.verdict in _PREDICTED else ""
         return f"{units.ratio(ratio)} as fast{predicted}"
     return f"{ratio.verdict}, {units.ratio(ratio)}"
 
@@ -92,7 +93,7 @@ def headline(runs: Sequence[Run]) -> str:
         return f"{name(both[0])}: {step_time(both[0])} a step" if len(both) == 1 else ""
     before, after = (clean(name(run), 40) for run in both)
     is_open = "" if ratio.is_faster or ratio.is_slower else f"{ratio.verdict}, "
-    predicted = "predicted " if ratio.verdict.startswith("predicted") else ""
+    predicted = "predicted " if ratio.verdict in _PREDICTED else ""
     return f"{after}: {is_open}{predicted}{units.ratio(ratio)} as fast as {before}{_open(ratio)}"
 
 
