@@ -47,16 +47,16 @@ def explain(problem: BaseException) -> RunFailed:
     return TrainingRaised(f"the training raised {name}: {what}", "Fix the error at that line")
 
 
-def explain_exit(code: int | None, last_line: str = "") -> RunFailed:
+def explain_exit(code: int | None, last_line: str = "", who: str = "the measuring process") -> RunFailed:
     """How a process ended that reported no failure itself; a negative code is a signal."""
     name = signal.Signals(-code).name if code is not None and code < 0 else ""
     if name in SIGNALS:
         failed = OutOfMemory if name == "SIGKILL" else RunFailed
-        return failed(SIGNALS[name]["what"], SIGNALS[name]["remedy"])
+        return failed(SIGNALS[name]["what"].format(who=who), SIGNALS[name]["remedy"])
     how = f"was ended by {name}" if name else f"ended with exit status {code}"
     last = f" (last line of its log: {last_line})" if last_line else ""
     remedy = "Run `perfkit doctor`; try workers=0 to see the cause"
-    return RunFailed(f"the measuring process {how}{last}", remedy)
+    return RunFailed(f"{who} {how}{last}", remedy)
 
 
 def _line(problem: BaseException, text: str) -> str:

@@ -171,6 +171,7 @@ def _observe(file, steps):
         "seed": 0,
         "loaders": [],
         "observers": [WITNESS],
+        "program": file.name,
         "samples": 1,
         "started": 0.0,
     }

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from perfkit import registry
-from perfkit.errors import RunFailed
+from perfkit.additions.scripts.messages import failed
 
 LOADER = "torch.utils.data.dataloader"
 ITERATOR = f"{LOADER}._BaseDataLoaderIter"
@@ -26,8 +26,7 @@ WRAPPED, USED, READ = TABLES["wrapped"], TABLES["used"], TABLES["read"]["names"]
 def check() -> None:
     """Raises `RunFailed` if this version of torch is not as the hooks expect."""
     if problem := next(_problems(), ""):
-        what = f"torch {torch.__version__} cannot be watched, because {problem}"
-        raise RunFailed(what, "Use a version of torch that this perfkit was made for, or a newer perfkit")
+        raise failed("torch", version=torch.__version__, problem=problem)
 
 
 def _problems() -> Iterator[str]:

@@ -1,14 +1,23 @@
 """What a watched script says of itself, as typed data."""
 
+from typing import Any
+
 import msgspec
 
 from perfkit import registry
+from perfkit.errors import RunFailed
 from perfkit.recipe import Value, switches
 from perfkit.worker.messages import Block, DeviceFacts
 
-TEXTS: dict[str, dict[str, str]] = registry.toml(__package__, "texts")
+TEXTS: dict[str, dict[str, Any]] = registry.toml(__package__, "texts")
 LOSSES = 8  # first losses that are compared
 SETTABLE = tuple(name for name in switches() if name not in TEXTS["by_hand"])
+
+
+def failed(name: str, kind: type[RunFailed] = RunFailed, **facts: object) -> RunFailed:
+    """A failure in the words of `texts.toml`; `facts` are the numbers and names in its sentence."""
+    text = TEXTS["failures"][name]
+    return kind(text["what"].format(**facts), text["remedy"].format(**facts))
 
 
 class Frame(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ from torch.utils import data
 from perfkit.additions.guard.outputs import Outputs, clock
 from perfkit.additions.scripts import evidence, hooks
 from perfkit.additions.scripts.loaders import ARGUMENTS, Loaders, data_facts
-from perfkit.additions.scripts.messages import SETTABLE, TEXTS, Observation, ScriptFacts
+from perfkit.additions.scripts.messages import SETTABLE, TEXTS, Observation, ScriptFacts, failed
 from perfkit.additions.scripts.run_account import Account, RunAccount
 from perfkit.additions.scripts.script import Script, ScriptStep
 from perfkit.additions.scripts.training import Models, Updates
@@ -68,6 +68,7 @@ class Questions(Procedures):
         except RunFailed as problem:
             self._send(problem)
             os._exit(1)
+        self._program: str = settings["program"]  # it may be one of two that are compared
         seed = settings["seed"]
         random.seed(seed)
         torch.manual_seed(seed)
@@ -168,7 +169,7 @@ class Questions(Procedures):
                 ended = True
         return Observation(block=self.under_way.block(), ended=ended)
 
-    def run_on(self, steps: int, seconds: float) -> Procedure:
+    def run_on(self, steps: float = math.inf, seconds: float = math.inf) -> Procedure:
         """Goes on at the script's own speed, until so many steps or for so many seconds; whether it ended."""
         until = clock() + seconds
         with self.run_account.counting(is_timed=True):
@@ -192,8 +193,7 @@ class Questions(Procedures):
         script = self._script
         loader = script.loader
         why = TEXTS["refused"]
-        by_hand = TEXTS["by_hand"].items()
-        reasons = {name: f"needs the script's own code: {edit}" for name, edit in by_hand}
+        reasons = {name: f"needs the script's own code: {edit}" for name, edit in TEXTS["by_hand"].items()}
         if script.device.type != "cuda":
             on_cuda = [name for name, switch in switches().items() if switch.needs == "cuda"]
             reasons |= dict.fromkeys(on_cuda, why["not_on_cuda"])
@@ -206,8 +206,7 @@ class Questions(Procedures):
             if type(loader.batch_sampler) is not data.BatchSampler:
                 reasons["batch_size"] = why["batch_sampler"]
             is_split = self.loaders.asked_worker[0] or loader.worker_init_fn is not None
-            is_iterable = isinstance(loader.dataset, data.IterableDataset)
-            if is_iterable and not (loader.num_workers or is_split):
+            if isinstance(loader.dataset, data.IterableDataset) and not (loader.num_workers or is_split):
                 reasons["workers"] = why["not_split"]
         if not script.model:
             reasons |= dict.fromkeys(("amp", "channels_last", "compile"), why["no_model"])
@@ -257,14 +256,11 @@ class Questions(Procedures):
                     answer = yield from answer
                 self._send(Answer(answer, asked.number))
             except Ended:
-                pace = f"{self._script.steps.count} steps of {units.duration(self._early[-1].seconds)} each"
-                what = f"the script ended before it was measured, after {pace}"
-                remedy = "Let it train longer, or compare whole runs: perfkit referee --whole"
-                self._send(TrainingEnded(what, remedy))
+                pace = {"steps": self._script.steps.count, "each": units.duration(self._early[-1].seconds)}
+                self._send(failed("ended", TrainingEnded, program=self._program, **pace))
             except Exception as problem:
                 traceback.print_exception(problem)
-                what = f"perfkit failed inside the script: {type(problem).__name__}: {problem}"
-                self._send(RunFailed(what, "Report it, with the script's loop"))
+                self._send(failed("inside", kind_of=type(problem).__name__, problem=problem))
 
     def _send(self, message: Any) -> None:
         with contextlib.suppress(OSError):  # a parent that has gone shows at the next question
@@ -277,7 +273,7 @@ class Questions(Procedures):
         failure = explain(problem)
         count = self._script.steps.count
         when = f"after {count} steps" if count else "before its second step"
-        failure.what = f"the script ended {when}: {failure.what}"
+        failure.what = f"{self._program} ended {when}: {failure.what}"
         if isinstance(problem, EOFError):
             failure.remedy = "No keyboard is there: redirect its standard input from a file"
         elif isinstance(failure, TrainingRaised):
@@ -289,10 +285,7 @@ class Questions(Procedures):
         if self.line.closed:
             return
         if self._job is None:
-            what = "the script ended before its second training step was seen"
-            what += f" (backward passes: {self._script.backwards})"
-            remedy = "Let it train for some dozen steps; processes that it starts itself are not watched"
-            self._send(RunFailed(what, remedy))
+            self._send(failed("no_steps", program=self._program, backwards=self._script.backwards))
             return
         self._script.tell("end")
         while True:

@@ -24,7 +24,7 @@ from perfkit import machine, registry
 from perfkit.additions.guard import landlock
 from perfkit.additions.guard.outputs import fill, unfold
 from perfkit.additions.scripts import entry
-from perfkit.additions.scripts.messages import TEXTS, ScriptFacts
+from perfkit.additions.scripts.messages import TEXTS, ScriptFacts, failed
 from perfkit.errors import InvalidValue, RunFailed, one_of
 from perfkit.process.child import Conversation, OnProgress, last_lines
 from perfkit.process.failures import explain_exit
@@ -124,6 +124,7 @@ class WatchedScript(Conversation):
             "loaders": [(frame.file, frame.line, frame.column) for frame in loaders],
             "samples": known.samples_per_step if known else 1,
             "observers": list(observers),
+            "program": launch.program,
             "seed": seed,
             "package": perfkit.__file__,
             "scratch": self._mirror,
@@ -236,8 +237,7 @@ class WatchedScript(Conversation):
         if code is None:
             return self._trains_elsewhere()
         lines = [line.strip() for line in self.written("out") + self.written("err") if line.strip()]
-        failure = explain_exit(code, lines[-1] if lines else "")
-        failure.what = failure.what.replace("the measuring process", "the script")
+        failure = explain_exit(code, lines[-1] if lines else "", self.launch.program)
         if code >= 0:
             failure.remedy = "Does it import torch, train with these arguments, and call no os._exit?"
         return failure
@@ -256,15 +256,11 @@ class WatchedScript(Conversation):
         working = [pid for pid, spent in busy.items() if spent > _BUSY * _ELSEWHERE_S]
         if not working or own_s > _BUSY * _ELSEWHERE_S:
             return None
-        what = f"the script has taken no step for {_ELSEWHERE_S:.0f} s, while it waits for "
-        what += units.plural(len(working), "busy process", "busy processes")
-        what += " that it started, whose steps are not observed"
-        remedy = f"Watch all of them: perfkit watch -- {self.launch.describe()}"
-        return RunFailed(what, remedy)
+        busy_ones = units.plural(len(working), "busy process", "busy processes")
+        facts = {"program": self.launch.program, "seconds": _ELSEWHERE_S, "busy": busy_ones}
+        return failed("elsewhere", RunFailed, command=self.launch.describe(), **facts)
 
     def explained(self, failure: RunFailed) -> RunFailed:
-        # It may be one of two that are compared.
-        failure.what = failure.what.replace("the script ", f"{self.launch.program} ", 1)
         failure.output = "\n".join(self.written("err")[-200:]).rstrip()
         if _DENIED.search(failure.output) and "PermissionError" not in failure.what:
             failure.remedy = TEXTS["remedies"]["move_away"]

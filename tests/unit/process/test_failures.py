@@ -51,6 +51,8 @@ def test_an_error_of_our_own_keeps_its_words_and_its_kind(kind):
 def test_a_signal_is_named_with_a_remedy():
     full, crashed = (explain_exit(-code, "a line") for code in (signal.SIGBUS, signal.SIGSEGV))
     assert isinstance(explain_exit(-signal.SIGKILL), OutOfMemory) and not isinstance(full, OutOfMemory)
+    assert explain_exit(-signal.SIGKILL, who="train.py").what.startswith("train.py was killed")
+    assert explain_exit(3, who="train.py").what == "train.py ended with exit status 3"
     assert "shared memory is full" in full.what and "/dev/shm" in full.remedy
     assert "SIGSEGV (last line of its log: a line)" in crashed.what and crashed.remedy
 
