@@ -1,18 +1,19 @@
-"""Which lines of a user's own code time is spent in: a thread looks at another thread's stack now and then.
+"""Which lines of a user's own code time is spent in: a stack is looked at now and then.
 
-A look takes some microseconds, in which the thread that is looked at waits: nothing is timed meanwhile.
+A look takes some microseconds, in which the program waits: nothing is timed meanwhile.
 """
 
+import atexit
 import contextlib
-import ctypes
 import linecache
 import os
+import signal
 import sys
 import threading
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -22,13 +23,8 @@ from msgspec import structs
 from perfkit.process.failures import is_users
 
 EVERY_S = 0.003  # seconds between two looks
-SWITCH_S = 1e-6
-"""How long the other thread goes on once a look is due: as short as can be set. A line of Python that is over
-by then is not seen: its time is that of the next call of torch, which lets others run. With Python's own 5 ms
-that is each sample, and with the 50 µs by which Linux delays a thread a mean of a thousand numbers."""
-_SET_TIMER_SLACK = 29  # `man 2 prctl`: how late a thread may wake up, in ns
-_STILL_S = 5e-4  # how long the other thread waits while it is looked at, so that it does not go on
-_TRIES = 5  # to look at a thread while it stands still
+SWITCH_S = 1e-6  # how long a thread goes on once another one is to look at it, as short as can be set
+_TRIES = 5  # to look at a thread that goes on meanwhile
 _LEAST = 0.03  # the part of all time from which on a line is listed
 _MOST = 0.5  # the part of a line's time from which on a line that it calls is named in its place
 _WRAPPERS = ("_wrapped_call_impl", "_call_impl")  # functions of libraries that only call others
@@ -71,8 +67,8 @@ class Line(msgspec.Struct, frozen=True):
 class Sampler:
     """Looks at the stack of a thread; `times` are the seconds between looks by what was seen then.
 
-    A call that keeps other threads from running, as a garbage collection does, is seen at its end, with all
-    of its time. `part` says what the thread is doing, `place` turns the name of a file into the user's.
+    Seconds are counted in whole intervals: a look that is late, as at the end of a garbage collection, takes
+    nothing from the lines before. `part` says what the thread is doing, `place` turns a file into the user's.
     """
 
     def __init__(self, part: Callable[[], str], place: Callable[[str], str] = lambda file: file) -> None:
@@ -84,10 +80,55 @@ class Sampler:
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Looks at the thread that entered, while the context lasts."""
+        with self._by_signals() if self._may_interrupt() else self._by_a_thread():
+            yield
+
+    def _may_interrupt(self) -> bool:
+        """Only the main thread can be interrupted; a script may use the alarm itself."""
+        is_main = threading.current_thread() is threading.main_thread()
+        own = signal.getsignal(signal.SIGALRM)
+        is_free = own == signal.SIG_DFL or getattr(own, "__module__", "") == __name__  # left over by a fork
+        return is_main and is_free and not any(signal.getitimer(signal.ITIMER_REAL))
+
+    @contextlib.contextmanager
+    def _by_signals(self) -> Iterator[None]:
+        """The thread looks at itself at an alarm; another one would wait until some line lets it run."""
+        before = time.perf_counter()
+
+        def look(_number: int, frame: FrameType | None) -> None:
+            nonlocal before
+            if frame is not None:
+                before = self._note(self._part(), self._stack(frame), before)
+
+        if "torch._dynamo" in sys.modules:  # it would compile what interrupts a compiled model
+            look = sys.modules["torch"].compiler.disable(look)
+        signal.signal(signal.SIGALRM, look)
+        signal.siginterrupt(signal.SIGALRM, False)
+        # Else it would be ended by the alarm when Python, at its own end, has let go of `look`.
+        atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, EVERY_S, EVERY_S)
+        try:
+            yield
+        finally:
+            if signal.getsignal(signal.SIGALRM) == look:  # else the script has taken it meanwhile
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, signal.SIG_IGN)  # drops one that is on its way
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    @contextlib.contextmanager
+    def _by_a_thread(self) -> Iterator[None]:
+        """Where the thread cannot be interrupted: a line of Python that is short may not be seen."""
+        thread_id = threading.get_ident()
         end = threading.Event()
+
+        def look() -> None:
+            before = time.perf_counter()
+            while not end.wait(EVERY_S):
+                before = self.look(thread_id, before)
+
+        thread = threading.Thread(target=look, daemon=True)
         interval = sys.getswitchinterval()
-        given = threading.get_ident(), end, time.perf_counter()
-        thread = threading.Thread(target=self._look, args=given, daemon=True)
+        sys.setswitchinterval(SWITCH_S)
         thread.start()
         try:
             yield
@@ -96,17 +137,8 @@ class Sampler:
             thread.join()
             sys.setswitchinterval(interval)
 
-    def _look(self, thread_id: int, end: threading.Event, before: float) -> None:
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, ctypes.c_ulong(1))
-        while not end.is_set():
-            sys.setswitchinterval(SWITCH_S)
-            time.sleep(EVERY_S)
-            sys.setswitchinterval(_STILL_S)
-            before = self.look(thread_id, before)
-
     def look(self, thread_id: int, before: float) -> float:
-        """Notes where a thread is, for the time since `before`; the time now.
+        """Notes where a thread is, for the whole intervals since `before`; the end of the last of them.
 
         If the thread goes on meanwhile, as on a busy machine, its stack is not that of its part: it is looked
         at again. The time of a look that has failed is that of the next one.
@@ -118,10 +150,13 @@ class Sampler:
                 return time.perf_counter()
             stack = self._stack(frame)
             if self._where(thread_id) == seen:
-                now = time.perf_counter()
-                self.times[part, stack] += now - before
-                return now
+                return self._note(part, stack, before)
         return before
+
+    def _note(self, part: str, stack: tuple[Spot, ...], before: float) -> float:
+        passed = EVERY_S * ((time.perf_counter() - before) // EVERY_S)
+        self.times[part, stack] += passed
+        return before + passed
 
     def _where(self, thread_id: int) -> tuple[str, FrameType | None, int]:
         frame = sys._current_frames().get(thread_id)
@@ -133,7 +168,8 @@ class Sampler:
         for each, line in traceback.walk_stack(frame):
             code = each.f_code
             if file := self.users(code.co_filename):
-                spots.append(Spot(file, line, code.co_qualname, "" if spots else calls))
+                at = line or line_before(code, each.f_lasti)
+                spots.append(Spot(file, at, code.co_qualname, "" if spots else calls))
             elif spots and _LOADER in code.co_filename:
                 break  # further outside is the loop that asks for a batch
             elif not spots and _is_telling(code):
@@ -146,6 +182,12 @@ class Sampler:
         if known is None:
             known = self._files[file] = self._place(os.path.realpath(file)) if is_users(file) else ""
         return known
+
+
+def line_before(code: CodeType, at: int) -> int:
+    """The line of the code before an instruction that has none, such as the jump back of a loop."""
+    known = [line for start, _, line in code.co_lines() if line and start <= at]
+    return known[-1] if known else code.co_firstlineno
 
 
 def _is_telling(code: CodeType) -> bool:
@@ -170,13 +212,17 @@ def lines(times: Mapping[tuple[str, tuple[Spot, ...]], float]) -> list[Line]:
             parts_of[spot[:2]].add(part)
     least = _LEAST * sum(times.values())
     loops = {place for place, parts in parts_of.items() if len(parts) > 1}
-    found: dict[tuple[str, str, int], Line] = {}
-    for times_of_part in by_part.values():
-        for line in _below(times_of_part, 0, least, loops):
-            place = line.part, line.file, line.line
-            before = found[place].seconds if place in found else 0.0  # called in another line, too
-            found[place] = structs.replace(line, seconds=before + line.seconds)
-    return sorted(found.values(), key=lambda line: -line.seconds)
+    return merged(line for each in by_part.values() for line in _below(each, 0, least, loops))
+
+
+def merged(found: Iterable[Line]) -> list[Line]:
+    """Each line once, with the seconds of all its callers, or of all loader workers; the first one most."""
+    by_place: dict[tuple[str, str, int], Line] = {}
+    for line in found:
+        place = line.part, line.file, line.line
+        before = by_place[place].seconds if place in by_place else 0.0
+        by_place[place] = structs.replace(line, seconds=before + line.seconds)
+    return sorted(by_place.values(), key=lambda line: -line.seconds)
 
 
 def _below(times: Times, depth: int, least: float, loops: Collection[tuple[str, int]]) -> Iterator[Line]:

@@ -4,16 +4,16 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch.optim import optimizer
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import dataloader
 
+from perfkit.additions.tensors import size
 from perfkit.results import stats
 from perfkit.show import units
 from perfkit.show.document import Content, Notice, Table
@@ -75,7 +75,7 @@ def observed() -> Iterator[list[LoopStep]]:
             now.evaluated = True
             return plain(iterator)
         batch = plain(iterator)
-        batches.fetched.append((id(iterator._dataset), time.perf_counter() - start, _samples(batch)))
+        batches.fetched.append((id(iterator._dataset), time.perf_counter() - start, size(batch)))
         return batch
 
     def stepped(which: Any, *_: Any) -> None:
@@ -110,12 +110,6 @@ def _by_the_device(steps: Sequence[LoopStep], ends: Sequence[torch.Event]) -> No
     timed = steps[len(steps) - len(ends) + 1 :]
     for step, (before, after) in zip(timed, itertools.pairwise(ends), strict=True):
         step.seconds = before.elapsed_time(after) / 1e3
-
-
-def _samples(batch: Any) -> int:
-    """The first dimension of the first tensor of a batch; 0 where none is seen."""
-    leaves = tree_leaves(dict(batch) if isinstance(batch, Mapping) else batch)
-    return next((len(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()), 0)
 
 
 def contents(steps: Sequence[LoopStep]) -> list[Content]:

@@ -38,8 +38,9 @@ from perfkit.additions.ranks.setting import Setting, buckets_of, join
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.loaders import Loaders
 from perfkit.additions.scripts.run_account import EVALUATION, OWN, RunAccount
-from perfkit.additions.scripts.script import Script, ScriptStep, first_tensor, is_capturing
+from perfkit.additions.scripts.script import Script, ScriptStep, is_capturing
 from perfkit.additions.scripts.training import Models, Updates
+from perfkit.additions.tensors import first_tensor
 from perfkit.process.failures import explain
 
 EVERY_S = 0.1  # seconds between looks at the stack, of 0.2 ms each

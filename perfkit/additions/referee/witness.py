@@ -12,7 +12,8 @@ from msgspec import structs
 from perfkit.additions.referee.behaviour import MOVES_AFTER, WITNESS, Behaviour
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.run_account import COMPILING, START
-from perfkit.additions.scripts.script import Script, ScriptStep, first_tensor, graph
+from perfkit.additions.scripts.script import Script, ScriptStep
+from perfkit.additions.tensors import first_tensor, graph
 from perfkit.worker.checks import dtype_name
 
 _LOOKED_AT = 4  # first steps whose graphs are looked at

@@ -22,7 +22,8 @@ from perfkit.additions.guard.outputs import clock
 from perfkit.additions.lines import Line, Sampler, lines
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.loaders import DataFacts, Loading, data_facts
-from perfkit.additions.scripts.script import Script, first_tensor, graph, is_capturing, tensors
+from perfkit.additions.scripts.script import Script, is_capturing
+from perfkit.additions.tensors import first_tensor, graph, tensors
 from perfkit.machine import cores
 from perfkit.process.failures import is_users
 from perfkit.worker import checks
@@ -91,6 +92,7 @@ class Inquiry:
         self._script = script
         self.is_counting = False
         self.nodes: dict[int, int] = {}
+        self.is_on: dict[str, str] = {}  # modes in the last backward pass, where a `with` may have them on
         self.shapes = set[tuple[int, ...]]()
         for place, role in hooks.TABLES["modes"].items():
             hooks.wrap(place, functools.partial(self._noted, role))
@@ -127,6 +129,7 @@ class Inquiry:
     def on_graph(self, roots: Any) -> None:
         if self.is_counting:
             self.nodes[self._script.steps.count] = sum(1 for _ in graph(roots, _MOST_NODES))
+            self.is_on = dict(_modes(self._script))
 
 
 def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
@@ -137,7 +140,6 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
     collecting = defaultdict[str, float](float)
     until = clock() + seconds
     count = 0
-    is_on = dict(_modes(script))
     own_threads = torch.get_num_threads()
     torch.set_num_threads(threads or own_threads)
     inquiry.is_counting = script.waits_for_device = True
@@ -167,7 +169,7 @@ def evidence(session: Any, seconds: float, threads: int = 0) -> Procedure:
         loading=watch.total(),
         data=None if script.loader is None else data_facts(script.loader, session.loaders.asked_worker[0]),
         collecting=dict(collecting),
-        is_on=is_on,
+        is_on=inquiry.is_on or dict(_modes(script)),
         nodes=inquiry.nodes,
         denormal=denormals(session),
         rows=_rows(script),

@@ -20,16 +20,18 @@ import torch
 from torch.utils import data
 
 from perfkit.additions.guard.outputs import clock
-from perfkit.additions.lines import Line, Sampler, Times, lines
+from perfkit.additions.lines import Line, Sampler, lines, merged
 from perfkit.additions.scripts import hooks
 from perfkit.additions.scripts.batches import BatchLedger
 from perfkit.additions.scripts.messages import Site
-from perfkit.additions.scripts.script import MOST_LOOKS, Script, attributes, size, tensors
+from perfkit.additions.scripts.script import MOST_LOOKS, Script
+from perfkit.additions.tensors import attributes, size, tensors
 
 _GENERATORS = numpy.random.Generator | numpy.random.RandomState | random.Random | torch.Generator
 _FILES = hooks.TABLES["files"]["names"]
 _DEPTH = 3  # how deep containers of a data set are looked into
 _WIDTH = 50  # how long they may be
+_OF_A_FETCH = ("data set", "collate")  # the parts of a script that fetches a batch
 
 
 class DataFacts(msgspec.Struct, kw_only=True):
@@ -64,14 +66,20 @@ class Loading(msgspec.Struct, kw_only=True):
 class Watch:
     """Times fetches of batches; in a worker it looks at the stacks, too, and leaves a file."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._folder = Path(script.settings["scratch"]).parent
         self._here = Loading()
-        self._times: Times = {}
+        self._sampler = Sampler(lambda: script.part, script.place)
+        self._looking: contextlib.ExitStack | None = None  # in a worker whose batches are watched
 
     @contextlib.contextmanager
-    def fetching(self, script: Any, fetcher: Any, indices: Any) -> Iterator[None]:
+    def fetching(self, fetcher: Any, indices: Any) -> Iterator[None]:
+        script = self._script
         in_worker = data._utils.worker._worker_info is not None
+        if in_worker and self._looking is None:
+            self._looking = contextlib.ExitStack()
+            self._looking.enter_context(self._sampler.running())
         collate = fetcher.collate_fn
 
         def timed(samples: Any) -> Any:
@@ -80,24 +88,27 @@ class Watch:
 
         fetcher.collate_fn = timed
         start = clock()
-        sampler = Sampler(lambda: str(script.part), script.place)
         try:
-            looking = sampler.running() if in_worker else contextlib.nullcontext()
-            with script.doing("data set"), looking:
+            with script.doing("data set"):
                 yield
         finally:
             fetcher.collate_fn = collate
         self._here.batches += 1
         self._here.samples += len(indices) if isinstance(indices, list | tuple) else 1
         self._here.seconds += clock() - start
-        for key, seconds in sampler.times.items():
-            self._times[key] = self._times.get(key, 0.0) + seconds
         if in_worker:
-            self._here.lines = lines(self._times)
+            seen = dict(self._sampler.times)  # other parts are those of the process that it is a copy of
+            self._here.lines = lines({key: seen[key] for key in seen if key[0] in _OF_A_FETCH})
             with script.files.ignored():
                 part = self._folder / f"loading-{os.getpid()}.part"
                 part.write_bytes(msgspec.json.encode(self._here))
                 part.replace(part.with_suffix(".json"))
+
+    def end_looking(self) -> None:
+        """A batch is fetched that is not watched."""
+        if self._looking is not None:
+            self._looking.close()
+            self._looking = None
 
     def total(self) -> Loading | None:
         """Of this process and of all workers; None if nothing was loaded."""
@@ -107,7 +118,7 @@ class Watch:
             batches=sum(each.batches for each in found),
             samples=sum(each.samples for each in found),
             seconds=sum(each.seconds for each in found),
-            lines=[line for each in found for line in each.lines],
+            lines=merged(line for each in found for line in each.lines),
         )
         return total if total.batches else None
 
@@ -192,7 +203,7 @@ class Loaders:
         self.drawn = mmap.mmap(-1, 1)  # whether the data set draws random numbers; shared with workers
         self.asked_worker = mmap.mmap(-1, 1)  # whether code that loads has asked which worker it is
         self._is_watched = mmap.mmap(-1, 1)
-        self._watch = Watch(os.path.dirname(script.settings["scratch"]))
+        self._watch = Watch(script)
         self._looks = 0
         self._sites: dict[int, Site] = {}  # by the data set
         self._batch_ids: set[int] = set()
@@ -320,8 +331,9 @@ class Loaders:
     def _fetch_samples(self, plain: Any, fetcher: Any, indices: Any) -> Any:
         """Fetches samples, in this process or in a worker, and sees whether random numbers are drawn."""
         if self._is_watched[0] and self._script.part != "evaluation":
-            with self._watch.fetching(self._script, fetcher, indices):
+            with self._watch.fetching(fetcher, indices):
                 return plain(fetcher, indices)
+        self._watch.end_looking()
         self._looks += 1
         if self._looks > MOST_LOOKS:
             return plain(fetcher, indices)

@@ -3,14 +3,13 @@
 import contextlib
 import copy
 import functools
-import math
 import os
 import statistics
 import sys
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,14 +17,11 @@ import torch
 from torch import nn
 
 from perfkit.additions.guard.outputs import Outputs, clock
-from perfkit.additions.scripts.messages import Frame, Site
-from perfkit.errors import RunFailed
+from perfkit.additions.scripts.messages import Frame, Site, failed
 from perfkit.process.failures import is_users
 from perfkit.worker.checks import FP32_PARTS, View, compile_counters, synchronize
 
 MOST_LOOKS = 16  # first steps, calls of a role, batches of a process that are looked at: all would take long
-
-
 WAITING = ("waiting", "sampler", "data set", "collate")
 """Parts in which a batch is waited for; all but the first are made out only where loading is looked at."""
 
@@ -63,26 +59,47 @@ class ScriptStep:
         )
 
 
+class _Cycle:
+    """What changes the weights in a training step, in its order, and the samples that were fed for each."""
+
+    def __init__(self) -> None:
+        self.fed = dict[object, int]()
+
+    def ends_with(self, by: object) -> bool:
+        return by in self.fed and by == next(reversed(self.fed))
+
+    def note(self, by: object, fed: int) -> None:
+        """`fed`: samples since the step began; those that were fed for others are not its own."""
+        of_others = sum(self.fed.values()) - self.fed.get(by, 0)
+        self.fed[by] = fed - of_others
+
+
 class StepDetector:
-    """Counts steps and hands each to a listener at its end; the first two are handed over together."""
+    """Counts steps and hands each to a listener at its end.
+
+    A training step ends with the last optimizer of a cycle, which is known once the cycle begins again. Until
+    then, what has happened is kept as the first step, which is handed over together with the second.
+    """
 
     def __init__(self, listener: Callable[[list[ScriptStep]], None], usual: int) -> None:
-        self._listener, self._usual = listener, usual
+        self._listener = listener
+        self._usual = usual  # samples of a step of which nothing tells
         self.count = 0
         self.began_at = 0.0  # `time.time()` at which the first step began
+        self.since = clock()  # when the step under way began
         self.now = ScriptStep()
         self.in_backward = False
-        self._cycle = Counter[object]()  # what changes the weights, in its order, and samples fed for it
-        self._is_over = False
-        self._is_loaded = True
-        self.since = clock()  # when the step under way began
+        self._cycle = _Cycle()
         self._first: ScriptStep | None = None
+        self._is_over = False  # whether the step under way ends once something else begins
+        self._is_loaded = True  # whether each step has had a batch: else one that is loaded serves several
 
     @property
     def are_first(self) -> bool:
         return self.count < 3
 
     def begin(self) -> None:
+        """Something begins that is part of a step; only here ends one that is made within a backward pass."""
         if self._is_over and not self.in_backward and not is_capturing():
             self._end()
         if not self.began_at:
@@ -91,33 +108,29 @@ class StepDetector:
             self.now.spent.clear()
 
     def updated(self, by: object) -> None:
-        """The weights have been changed. The last optimizer of a cycle ends the training step.
-
-        A cycle is complete when it begins again: until then, what has happened so far is kept as the first
-        step, which is handed on with the second. A step that is made within a backward pass ends when
-        something else begins: within `Tensor.backward`, torch has taken function modes off their stack.
-        """
+        """The weights have been changed, by an optimizer or by the script itself."""
         if is_capturing():
-            what = "the script captures whole steps in a CUDA graph, and its replays show no steps"
-            remedy = "Capture the model alone (torch.cuda.make_graphed_callables), or measure it uncaptured"
-            raise RunFailed(what, remedy)
-        if by in self._cycle:
-            self._is_over |= by == next(reversed(self._cycle))
-        elif not self.count:  # one that shows up later is rarer, and ends a step from then on
+            raise failed("captured")
+        if self._cycle.ends_with(by):
+            self._is_over = True
+        elif by not in self._cycle.fed and not self.count:  # one that shows up later is rarer
             self._first = copy.deepcopy(self.now)
             self._first.seconds = clock() - self.since
-        self._cycle[by] += self.now.forward_samples - self._cycle.total()
+        self._cycle.note(by, self.now.forward_samples)
         self.begin()
 
     def _end(self) -> None:
-        self._is_over = False
         self.now.seconds = clock() - self.since
-        steps = [self._first, self.now.since(self._first)] if self._first else [self.now]
-        fed = max(self._cycle.values()) // len(steps)  # optimizers share a batch
-        self._cycle = Counter(dict.fromkeys(self._cycle, 0))
+        steps = [self.now]
+        if self._first:
+            steps = [self._first, self.now.since(self._first)]
+        fed = max(self._cycle.fed.values()) // len(steps)  # optimizers share a batch
         for step in steps:
-            self._is_loaded &= bool(step.samples)  # else a batch that is loaded serves several steps
-            step.samples = (self._is_loaded and step.samples) or fed or step.samples or self._usual
+            self._is_loaded = self._is_loaded and step.samples > 0
+            if not self._is_loaded:
+                step.samples = fed or step.samples or self._usual
+        self._is_over = False
+        self._cycle.fed = dict.fromkeys(self._cycle.fed, 0)
         self.count += len(steps)
         self._listener(steps)
         self.now = ScriptStep()
@@ -275,46 +288,3 @@ class Script(View):
                 package = frame.f_globals.get("__name__", "").partition(".")[0]
                 library = library if package in ("torch", "perfkit") else package
         return Site(role, frames, library)
-
-
-def graph(roots: Any, most: float = math.inf) -> Iterator[Any]:
-    """The nodes that a backward pass from these tensors walks, at most so many."""
-    seen = set[Any]()
-    waiting = [root.grad_fn for root in (roots if isinstance(roots, list | tuple) else [roots])]
-    while waiting and len(seen) < most:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting += [before for before, _ in node.next_functions]
-            yield node
-
-
-def attributes(value: Any) -> dict[str, Any]:
-    """What a plain object holds, in its slots too."""
-    state: Any = object.__getstate__(value)
-    parts = state if isinstance(state, tuple) else (state,)
-    return {name: part for each in parts if each for name, part in each.items()}
-
-
-def tensors(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
-    """All tensors in nested containers and plain objects, in order."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth:
-        if not isinstance(value, list | tuple | Mapping):
-            value = attributes(value)
-        for part in list(value.values() if isinstance(value, Mapping) else value):
-            yield from tensors(part, depth - 1)
-
-
-def first_tensor(value: Any) -> torch.Tensor | None:
-    """The first tensor with at least one dimension."""
-    return next((tensor for tensor in tensors(value) if tensor.dim()), None)
-
-
-def size(value: Any, batch: int = 0) -> int:
-    """Samples of the first tensor: its first dimension, or its second if layers take that as the `batch`."""
-    tensor = first_tensor(value)
-    if tensor is None:
-        return 0
-    return batch if tensor.shape[1:2] == (batch,) else tensor.shape[0]

@@ -12,8 +12,9 @@ from torch.utils._pytree import tree_map
 
 from perfkit.additions.guard.outputs import clock
 from perfkit.additions.scripts import hooks
-from perfkit.additions.scripts.script import Script, attributes, is_capturing, size, tensors
-from perfkit.errors import RunFailed
+from perfkit.additions.scripts.messages import failed
+from perfkit.additions.scripts.script import Script, is_capturing
+from perfkit.additions.tensors import attributes, size, tensors
 
 _LOSSES = 64  # first backward passes whose losses are kept
 _MOST_GRADIENTS = 1000  # before any backward pass or optimizer: each step of meta-learning takes some
@@ -192,8 +193,7 @@ class Updates:
             return plain(*args, **kwargs)
         self._gradients += 1
         if self._gradients == _MOST_GRADIENTS and not (self._script.backwards or self._script.optimizers):
-            what = f"no backward pass and no optimizer's step in {_MOST_GRADIENTS} gradients by torch.func"
-            raise RunFailed(what, "Give the gradients to an optimizer: set p.grad, then call its step")
+            raise failed("gradients_alone", count=_MOST_GRADIENTS)
         return plain(*args, **kwargs)
 
     def _scale(self, plain: Any, scaler: Any, outputs: Any) -> Any:

@@ -1,14 +1,20 @@
 """Which line is named: the innermost that has most of what it is called in, never a loop around all parts."""
 
 import hashlib
-import sys
+import os
+import re
+import signal
 import threading
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
-from perfkit.additions.lines import Sampler, Spot, lines
+from perfkit.additions import lines as lines_module
+from perfkit.additions.lines import EVERY_S, Line, Sampler, Spot, line_before, lines, merged
+
+pytestmark = pytest.mark.timeout(300, method="thread")  # the other method needs the alarm itself
 
 MAIN, STEP = Spot("train.py", 90, "main"), Spot("train.py", 40, "step")
 
@@ -32,6 +38,15 @@ def test_a_line_that_only_calls_gives_way_to_what_has_most_of_it_else_it_is_name
     assert named(spread) == [("own code", "train.py:50", 3.0, [])]
 
 
+def test_a_tokenizer_in_a_second_file_is_named_at_the_line_that_has_most_of_it():
+    """Its lines share the time, so none of them is named, nor the data set's, which only calls."""
+    item, call = Spot("data.py", 20, "Texts.__getitem__"), Spot("tokenizer.py", 23, "Tokenizer.__call__")
+    shares = {10: 0.3, 11: 0.25, 12: 0.3}
+    times = {("data set", (item, call, Spot("tokenizer.py", at, "tokenize"))): t for at, t in shares.items()}
+    times |= {("data set", (item, call, Spot("tokenizer.py", 16, "convert"))): 0.15}
+    assert named(times) == [("data set", "tokenizer.py:23", 1.0, [])]
+
+
 def test_a_line_around_several_parts_of_a_step_is_never_named_for_one():
     """Else the loop itself would be what a script's own code takes."""
     own = {("own code", (MAIN, STEP, Spot("train.py", at, "step"))): 1.0 for at in (41, 43, 45)}
@@ -42,6 +57,11 @@ def test_a_line_around_several_parts_of_a_step_is_never_named_for_one():
 def test_a_line_that_several_lines_call_is_listed_once():
     both = {("data set", (Spot("train.py", at, "row"), Spot("train.py", 9, "read"))): 1.0 for at in (20, 21)}
     assert named(both) == [("data set", "train.py:9", 2.0, [])]
+
+
+def test_a_line_of_several_workers_is_listed_once_with_the_time_of_all():
+    of_workers = [Line("data set", "data.py", at, seconds) for at in (7, 9) for seconds in (1.0, 2.0)]
+    assert [(line.line, line.seconds) for line in merged(of_workers)] == [(7, 3.0), (9, 3.0)]
 
 
 def test_what_takes_little_is_left_out():
@@ -72,7 +92,6 @@ def seen_while(work):
     return sampler
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread wakes up too late for it")
 def test_a_short_line_of_python_is_seen_between_calls_that_let_other_threads_run():
     """It is over within some 40 µs: else its time would be that of the calls."""
     sampler = seen_while([(mean, [0.5] * 1000), (digest, bytes(100_000))])
@@ -82,31 +101,40 @@ def test_a_short_line_of_python_is_seen_between_calls_that_let_other_threads_run
     assert seconds["mean"] > 0.05 * seconds.total() and seconds["digest"] > 0.05 * seconds.total()
 
 
-def test_a_thread_stands_still_while_it_is_looked_at():
-    """Else its part would be that of one moment, and its stack that of a later one."""
-    usual, while_looking, meanwhile = sys.getswitchinterval(), set(), set()
-    sampler = Sampler(lambda: while_looking.add(sys.getswitchinterval()) or "own code")
-    with sampler.running():
-        until = time.perf_counter() + 0.1
-        while time.perf_counter() < until:
-            meanwhile.add(sys.getswitchinterval())
-    assert min(while_looking) > 100 * min(meanwhile) and sys.getswitchinterval() == usual
+@pytest.fixture
+def waiting():
+    """A thread that stands still."""
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    yield thread
+    end.set()
+    thread.join()
 
 
-def test_a_thread_that_went_on_meanwhile_is_looked_at_again():
-    parts, end = iter(["first", "second", "second", "second"]), threading.Event()
-    waiting = threading.Thread(target=end.wait)
-    waiting.start()
-    try:
-        sampler = Sampler(lambda: next(parts))
-        sampler.look(waiting.ident, 0.0)
-    finally:
-        end.set()
-        waiting.join()
+def test_a_thread_that_went_on_meanwhile_is_looked_at_again(waiting):
+    parts = iter(["first", "second", "second", "second"])
+    sampler = Sampler(lambda: next(parts))
+    sampler.look(waiting.ident, 0.0)
     assert [part for part, _ in sampler.times] == ["second"]
 
 
-def test_a_thread_is_looked_at_with_its_part():
+def test_a_late_look_counts_whole_intervals_and_leaves_the_rest_to_the_next_one(waiting, monkeypatch):
+    """Else a long call would take the time of the short line before it, and always the same line be missed."""
+    part, now = ["a long call"], [3.5 * EVERY_S]
+    monkeypatch.setattr(lines_module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    sampler = Sampler(lambda: part[0])
+    counted = sampler.look(waiting.ident, 0.0)
+    assert counted == pytest.approx(3 * EVERY_S)
+    part[0], now[0] = "a short line", 4.1 * EVERY_S
+    assert sampler.look(waiting.ident, counted) == pytest.approx(4 * EVERY_S)
+    seconds = {part: took for (part, _), took in sampler.times.items()}
+    assert seconds == pytest.approx({"a long call": 3 * EVERY_S, "a short line": EVERY_S})
+
+
+@pytest.mark.parametrize("interrupts", [True, False])
+def test_a_thread_is_looked_at_with_its_part(interrupts, monkeypatch):
+    monkeypatch.setattr(Sampler, "_may_interrupt", lambda sampler: interrupts)
     part, sampler = ["forward"], None
     sampler = Sampler(lambda: part[0], lambda file: "here.py")
     with sampler.running():
@@ -115,3 +143,82 @@ def test_a_thread_is_looked_at_with_its_part():
             sum(range(1000))
     assert {key[0] for key in sampler.times} == {"forward"}
     assert all(stack[-1].file == "here.py" for _, stack in sampler.times)
+
+
+def test_an_instruction_without_a_line_is_part_of_the_loop_that_it_ends():
+    """Python 3.11 has such a jump at the end of this loop, and looks at alarms there."""
+
+    def look_up(words, known):
+        ids = []
+        for word in words:
+            if word in known:
+                ids.append(known[word])
+        return ids
+
+    first = look_up.__code__.co_firstlineno
+    ranges = list(look_up.__code__.co_lines())
+    without = [start for start, _, line in ranges if line is None] or [ranges[-1][0]]
+    assert {line_before(look_up.__code__, at) for at in without} <= {*range(first, first + 6)}
+    known = [line for _, _, line in ranges if line]
+    assert [line_before(look_up.__code__, start) for start, _, line in ranges if line] == known
+
+
+def test_an_alarm_of_the_script_is_left_as_it_is():
+    """Then another thread looks, as it does where the script trains outside of the main thread."""
+    sampler = Sampler(lambda: "own code")
+    assert sampler._may_interrupt()
+    before = signal.signal(signal.SIGALRM, lambda number, frame: None)
+    try:
+        assert not sampler._may_interrupt()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    signal.alarm(1000)
+    try:
+        assert not sampler._may_interrupt()
+    finally:
+        signal.alarm(0)
+    asked = []
+    thread = threading.Thread(target=lambda: asked.append(sampler._may_interrupt()))
+    thread.start()
+    thread.join()
+    assert asked == [False]
+
+
+def test_what_interrupts_is_gone_afterwards_and_a_loader_worker_that_is_forked_meanwhile_may_be_interrupted():
+    with Sampler(lambda: "own code").running():
+        assert any(signal.getitimer(signal.ITIMER_REAL))
+        if (pid := os.fork()) == 0:
+            os._exit(0 if Sampler(lambda: "data set")._may_interrupt() else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+    assert (
+        not any(signal.getitimer(signal.ITIMER_REAL)) and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+    )
+
+
+def test_a_call_that_cannot_be_interrupted_has_all_of_its_time_and_the_line_before_it_keeps_its_own():
+    """A tokenizer that splits in C, then looks words up in Python: the second line is no part of the first."""
+    text, known = "a word, " * 20_000, dict.fromkeys(["a", "word"], 1)
+
+    def split():
+        return re.split(r"\W+", text)
+
+    def look_up(words):
+        ids = []
+        for word in words:
+            ids.append(known.get(word, 0))
+        return ids
+
+    sampler, took = Sampler(lambda: "data set"), Counter()
+    with sampler.running():
+        for _ in range(30):
+            start = time.perf_counter()
+            words = split()
+            middle = time.perf_counter()
+            look_up(words)
+            took["split"] += middle - start
+            took["look_up"] += time.perf_counter() - middle
+    seconds = Counter()
+    for (_, stack), each in sampler.times.items():
+        seconds[stack[-1].function.rpartition(".")[2]] += each
+    for name, share in took.items():
+        assert seconds[name] / seconds.total() == pytest.approx(share / took.total(), abs=0.2)

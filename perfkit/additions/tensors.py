@@ -1,0 +1,50 @@
+"""Walks through values: the tensors in batches, outputs and states, and the graph that a loss came from."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+
+def graph(roots: Any, most: float = math.inf) -> Iterator[Any]:
+    """The nodes that a backward pass from these tensors walks, at most so many."""
+    seen = set[Any]()
+    waiting = [root.grad_fn for root in (roots if isinstance(roots, list | tuple) else [roots])]
+    while waiting and len(seen) < most:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [before for before, _ in node.next_functions]
+            yield node
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """What a plain object holds, in its slots too."""
+    state: Any = object.__getstate__(value)
+    parts = state if isinstance(state, tuple) else (state,)
+    return {name: part for each in parts if each for name, part in each.items()}
+
+
+def tensors(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
+    """All tensors in nested containers and plain objects, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth:
+        if not isinstance(value, list | tuple | Mapping):
+            value = attributes(value)
+        for part in list(value.values() if isinstance(value, Mapping) else value):
+            yield from tensors(part, depth - 1)
+
+
+def first_tensor(value: Any) -> torch.Tensor | None:
+    """The first tensor with at least one dimension."""
+    return next((tensor for tensor in tensors(value) if tensor.dim()), None)
+
+
+def size(value: Any, batch: int = 0) -> int:
+    """Samples of the first tensor: its first dimension, or its second if layers take that as the `batch`."""
+    tensor = first_tensor(value)
+    if tensor is None:
+        return 0
+    return batch if tensor.shape[1:2] == (batch,) else tensor.shape[0]

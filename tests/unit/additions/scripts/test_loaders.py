@@ -1,0 +1,64 @@
+"""What loader workers are seen to do while batches are watched."""
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+from torch.utils import data
+
+from perfkit.additions.lines import Spot
+from perfkit.additions.scripts import loaders
+from perfkit.additions.scripts.loaders import Watch
+from perfkit.additions.scripts.script import Script
+
+READ = Spot("/home/me/data.py", 7, "Rows.__getitem__")
+LOOP = Spot("/home/me/train.py", 40, "main")
+
+
+class Looking:
+    """Stands for a sampler; what the process was doing when it was forked is seen, too."""
+
+    def __init__(self, part, place):
+        self.times = {("data set", (READ,)): 3.0, ("start", (LOOP,)): 9.0}
+        self.runs = []
+
+    @contextlib.contextmanager
+    def running(self):
+        self.runs.append("began")
+        yield
+        self.runs.append("ended")
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """In a loader worker."""
+    monkeypatch.setattr(loaders, "Sampler", Looking)
+    monkeypatch.setattr(data._utils.worker, "_worker_info", object())
+    settings = {"toggles": {}, "scratch": str(tmp_path / "files"), "samples": 1}
+    return Script(settings, SimpleNamespace(ignored=contextlib.nullcontext))
+
+
+def fetch(watch, times):
+    for _ in range(times):
+        with watch.fetching(SimpleNamespace(collate_fn=list), [0, 1]):
+            pass
+
+
+def test_a_worker_is_looked_at_through_all_its_watched_batches(script):
+    """Else short batches would be over before the first look, and the others always be seen at one place."""
+    watch = Watch(script)
+    fetch(watch, 3)
+    assert watch._sampler.runs == ["began"]
+    watch.end_looking()
+    watch.end_looking()
+    assert watch._sampler.runs == ["began", "ended"]
+    fetch(watch, 1)
+    assert watch._sampler.runs == ["began", "ended", "began"]
+
+
+def test_lines_of_loading_are_those_of_fetches_in_all_workers(script, tmp_path):
+    fetch(Watch(script), 2)
+    (of_one,) = tmp_path.glob("loading-*.json")
+    (tmp_path / "loading-2.json").write_bytes(of_one.read_bytes())
+    (line,) = Watch(script).total().lines
+    assert (line.part, line.where, line.seconds) == ("data set", "data.py:7", 6.0)
