@@ -56,6 +56,12 @@ CASES = {
         "torch.autograd.set_detect_anomaly(True)  # HERE\nwhile True:\n    step(torch.randn(4, 8))\n",
         "anomaly_mode",
     ),
+    "anomaly in the passes alone": (
+        "while True:\n    with torch.autograd.detect_anomaly(check_nan=False):  # HERE\n"
+        "        loss = model(torch.randn(4, 8)).pow(2).mean()\n        optimizer.zero_grad()\n"
+        "        loss.backward()\n    optimizer.step()\n",
+        "anomaly_mode",
+    ),
     "state_dict": (
         "model.extend(nn.Linear(2, 2) for _ in range(200))\n"
         "copy = {name: value.clone() for name, value in model.state_dict().items()}\n"

@@ -2,7 +2,7 @@
 
 Python announces that it changes a file (`sys.addaudithook`). Then the file in the mirror becomes a copy, more
 folders become real, and a path outside is refused in words. What Python does not announce is refused by
-`landlock`; where the kernel has none, `LIMITS` says so.
+`landlock`; where the kernel has none, a warning says so.
 """
 
 import contextlib
@@ -19,20 +19,13 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from perfkit import registry
+
 clock = time.perf_counter
 """Taken here because this module is imported before any code of the script, which may replace it."""
-LIMITS = (
-    "this system has no Landlock (Linux 5.19 or newer), so a script may start no programs, and what asks "
-    "Python for no file (a library in C or Rust) could change one of more than 8 MB, or outside of its folder"
-)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_CHANGES_A_FILE = {"open", "os.truncate", "os.chmod", "os.chown", "os.utime", "sqlite3.connect"}
-_CHANGES_A_FOLDER = ("mkdir", "remove", "rmdir", "rename", "link", "symlink", "chdir")
-_EVENTS = {*_CHANGES_A_FILE, *(f"os.{name}" for name in _CHANGES_A_FOLDER), "shutil.rmtree"}
-"""Audit events before something is written, or after which relative paths lead elsewhere."""
-_STARTS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn"}
-_ONLY_READ = {"nvidia-smi", "uname", "hostname", "lscpu", "nproc", "which", "rev-parse", "describe", "status"}
-"""Programs, and commands of Git, by which a script notes where it runs."""
+_TABLES = {name: frozenset(names) for name, names in registry.toml(__package__, "events").items()}
+_EVENTS = _TABLES["file"] | _TABLES["folder"]
 _SAID = 16 << 20  # bytes of a copy from which on it is said
 _MOST = 1 << 30  # bytes of one from which on it is refused
 _MOST_OF_DISK = 0.5  # the part of the free disk from which on it is refused
@@ -74,7 +67,7 @@ class Outputs:
 
     def hook(self, event: str, args: tuple[Any, ...]) -> None:
         """For `sys.addaudithook`; most events are none of a file."""
-        if event in _STARTS and not self._is_guarded:
+        if not self._is_guarded and event in _TABLES["start"]:
             self._before_start(event, args)
         if event not in _EVENTS:
             return
@@ -101,7 +94,7 @@ class Outputs:
             unfold(self._scratch, os.path.dirname(place))
             if event in ("os.mkdir", "shutil.rmtree", "os.chdir"):
                 unfold(self._scratch, place)
-            elif event in _CHANGES_A_FILE and os.path.islink(place) and not os.path.isdir(place):
+            elif event in _TABLES["file"] and os.path.islink(place) and not os.path.isdir(place):
                 if not replaces and os.path.exists(place):
                     self._copy(place)
                 else:
@@ -135,7 +128,7 @@ class Outputs:
         words = command if isinstance(command, list | tuple) else [command]
         given = [os.fsdecode(word) for word in words]
         first = {os.path.basename(word) for word in given[:2]}
-        if first & _ONLY_READ or any(name.startswith("python") for name in first):
+        if first & _TABLES["only_read"] or any(name.startswith("python") for name in first):
             return
         if not self._is_ignoring() and _is_by_the_script():
             reason = "on this system a measured script starts no other program, as it could change your files"

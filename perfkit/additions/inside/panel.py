@@ -7,17 +7,11 @@ from unittest import mock
 from IPython.display import display
 from msgspec.structs import replace
 
+from perfkit import registry
 from perfkit.additions.inside import KernelReport, MemoryReport, looks
 from perfkit.notebook.shown import Recipes, Shown
 
-_WAY = (
-    "To see which line costs most and what to try, write the loop to a file: begin the cell with "
-    "`%%writefile train.py`, then run `!perfkit watch train.py`."
-)
-_MODULE = (
-    "A worker process that is spawned cannot import the class of a data set that a cell defines: "
-    "begin that cell with `%%writefile my_data.py`, and import the class from there."
-)
+_TEXTS = registry.toml(__package__, "cell")
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -32,11 +26,11 @@ def _watch_cell(shell: Any, line: str, cell: str) -> None:
     later = mock.patch.object(shell, "showtraceback")  # the error is raised, and shown, below
     with later, loop.observed() as steps:
         result = shell.run_cell(cell)
-    contents = [*loop.contents(steps), _WAY]
+    contents = [*loop.contents(steps), _TEXTS["way"]]
     if not result.success:
         contents = list(loop.contents(steps)) if steps else []
         if "DataLoader worker" in str(result.error_in_exec):
-            contents.append(_MODULE)
+            contents.append(_TEXTS["module"])
     if contents:
         display(Shown(steps, contents))
     result.raise_error()

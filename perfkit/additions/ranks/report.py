@@ -3,22 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jinja2
-
 from perfkit.additions.ranks.lateness import EXCHANGE, Lateness
 from perfkit.additions.ranks.lines import place
 from perfkit.additions.ranks.messages import PARTS, State
-from perfkit.results.stats import CLEAN
+from perfkit.additions.scripts.report import sentences
 from perfkit.show import units
 from perfkit.show.document import Cell, Table
 
 
 def template(name: str) -> Any:
     """The sentences of a template in this folder, as functions."""
-    environment = jinja2.Environment(loader=jinja2.PackageLoader(__package__, "."))
-    names = ("percent", "number", "size", "times", "plural", "duration")
-    environment.filters |= {name: getattr(units, name) for name in names} | {"place": place}
-    return environment.get_template(name, globals={"clean": CLEAN}).module
+    return sentences(__package__, name, place=place)
 
 
 def divided(text: str) -> list[Any]:

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from msgspec import structs
 from perfkit.additions.advice.finding import Finding, Found, of_table, ordered
 from perfkit.additions.lines import Line, text_at
 from perfkit.additions.scripts.evidence import AGAIN, Evidence
-from perfkit.additions.scripts.messages import Observation, ScriptFacts
+from perfkit.additions.scripts.messages import TEXTS, Observation, ScriptFacts
 from perfkit.additions.scripts.run_account import CHECKPOINTS, COMPILING, EPOCHS, EVALUATION, OWN, Account
 from perfkit.additions.trend import Trend
 from perfkit.recipe import Recipe, Value, shown
@@ -30,12 +31,14 @@ _MANY_OBJECTS = 100_000
 _MUCH_MEMORY = 30e6
 _MANY_ROWS = 8
 _ENOUGH_STEPS = 20
-_CHEAP_SAMPLE_S = 300e-6  # rows in memory that take less cost their handling, not their content
+_CHEAP_SAMPLE_S = 100e-6  # rows in memory that take less cost their handling, not their content
 _NEEDED = re.compile(r"(_loss|cross_entropy|Loss\.forward|zero_grad|clip_grad\w*|GradScaler\.\w+)$")
 """Functions between the passes of a step that belong to the training."""
 _BATCHES = ("waiting", "data set", "collate")  # parts in which a batch is loaded, or waited for
 _PASSES = ("forward", "backward", "step")  # roles of calls that every training makes
-_LOADING = ("tensor_from_list", "rows_one_by_one", "open_hdf5", "loading_line")  # parts of the wait for data
+_LOADING = ("tensor_from_list", "rows_one_by_one", "open_hdf5", "loading_line", "loading_lines")
+"""Causes that are a part of the wait for data."""
+_ALIKE = 0.7  # the part of the largest share from which on another one is about as large: looks scatter
 _MUCH_FREE = 0.25  # the part of the memory up to which a peak leaves plenty
 _USUAL_THREADS = 5  # of a loader worker, at most: its own, and those of its queues
 
@@ -81,18 +84,13 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
     def loading_lines(self) -> Iterator[tuple[Line, float]]:
         """Lines that load, with their share of the run; of lines in workers, that is a share of the wait."""
         yield from self.lines("sampler", "data set", "collate")
-        in_workers = self.evidence.loading.lines if self.evidence.loading else []
-        total = sum(line.seconds for line in in_workers)
-        for line in in_workers:
-            yield line, self.loading * line.seconds / total
+        if loading := self.evidence.loading:
+            for line in loading.lines:
+                yield line, self.loading * line.seconds / max(loading.seconds, line.seconds)
 
     def site(self, role: str) -> str:
         frames = next((site.frames for site in self.script.sites if site.role == role), [])
         return ", called in ".join(os.path.basename(frame.place) for frame in frames[:2])
-
-    def only_site(self, role: str) -> str:
-        """The place of a call; empty if there are several, of which it may be any."""
-        return self.site(role) if sum(site.role == role for site in self.script.sites) == 1 else ""
 
     def warned_at(self, text: str) -> str:
         """The place of a warning that the script printed; empty if it did not."""
@@ -201,12 +199,14 @@ def _checkpointing(seen: Symptoms) -> Found:
 
 
 def _weights(seen: Symptoms) -> Found:
+    optimizers = sum(site.role == "optimizer" for site in seen.script.sites)
+    where = seen.site("optimizer") if optimizers == 1 else ""  # else it may be any of them
     for cause, part in (
         ("gradients_without_optimizer", seen.evidence.without_optimizer),
         ("frozen_but_updated", seen.evidence.frozen),
     ):
         if part >= _LEAST / 2:
-            yield of_table(cause, seen.only_site("optimizer"), part=units.percent(part))
+            yield of_table(cause, where, part=units.percent(part))
 
 
 def _dense_embedding(seen: Symptoms) -> Found:
@@ -304,12 +304,32 @@ def _unnamed(seen: Symptoms, known: Sequence[Finding]) -> Found:
     for line, share in seen.lines(OWN):
         is_needed = line.where in passes or any(_NEEDED.search(name) for name in line.calls)
         if share >= _LEAST and sees_models and line.where not in taken and not is_needed:
-            yield of_table("own_line", line.where, share, text=line.text, slower=slower)
-    if any((finding.share or 0.0) >= seen.loading for finding in known):
-        return
+            when = _when(seen, line)
+            yield of_table("own_line", line.where, share, text=line.text, when=when, slower=slower)
+    if all((finding.share or 0.0) < seen.loading for finding in known):
+        yield from _unnamed_loading(seen, taken)
+
+
+def _when(seen: Symptoms, line: Line) -> str:
+    """In which steps a line takes long: not in each, if a usual one spends less in the script's own code."""
+    own = [step.parts[-1] for step in seen.run.plain]  # the last of `OF_STEP`
+    is_rare = bool(own) and median(own) < line.seconds / seen.evidence.steps / 2
+    return "in some of the steps" if is_rare else "in each step"
+
+
+def _unnamed_loading(seen: Symptoms, taken: Collection[str]) -> Found:
+    """The lines that load; those that take about as much as the first one are named together with it."""
+    found = [(line, share) for line, share in seen.loading_lines() if line.where not in taken]
+    found.sort(key=lambda each: -each[1])
+    alike = [(line, share) for line, share in found if share >= _ALIKE * found[0][1]]
+    total = sum(share for _, share in alike)
     each = units.duration(seen.evidence.loading.batch_s) if seen.evidence.loading else "some time"
-    for line, share in seen.loading_lines():
-        if share >= _LEAST and line.where not in taken:
+    if len(alike) > 1 and total >= _LEAST:
+        shares = ", ".join(f"{line.where} `{line.text}` {units.percent(share)}" for line, share in alike)
+        yield of_table("loading_lines", alike[0][0].where, total, lines=shares, each=each)
+        return
+    for line, share in found:
+        if share >= _LEAST:
             yield of_table("loading_line", line.where, share, text=line.text, part=line.part, each=each)
 
 
@@ -408,16 +428,11 @@ def _computing(seen: Switches) -> Found:
     amp = seen.own.amp
     if amp == "off":
         amp = "bf16" if seen.target.bf16 else "fp16"
-    products = "matrix products and convolutions"
     if seen.target.device != "cpu" or seen.symptoms.cpu_has_bf16:
-        yield from seen.idea("AMP", products, {"amp": amp})
-    yield from seen.idea("TF32", products, {"fp32_precision": "tf32"})
-    yield from seen.idea("channels_last", "convolutions", {"channels_last": True})
-    if seen.target.convolves:
-        yield from seen.idea("cuDNN benchmark", "convolutions", {"cudnn_benchmark": True})
-    yield from seen.idea("torch.compile", "small operators, and Python between them", {"compile": True})
-    pinned: dict[str, Value] = {"pin_memory": True, "non_blocking": True}
-    yield from seen.idea("Pinned memory", "copies to the device", pinned)
+        yield from seen.idea("AMP", "matrix products and convolutions", {"amp": amp})
+    for title, of in TEXTS["switches"].items():
+        if title != "cuDNN benchmark" or seen.target.convolves:
+            yield from seen.idea(title, of["why"], of["settings"])
     why = "the optimizer's own work"
     left_s = None
     step = seen.symptoms.run.of_step

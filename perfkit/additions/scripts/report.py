@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
+import jinja2
+
 from perfkit.additions.advice.finding import WORTH_A_SENTENCE, Finding, advice_table, ordered, warned
 from perfkit.additions.inside import looks
 from perfkit.additions.scripts.run_account import CHECKPOINTS, EPOCHS, EVALUATION, START, STEPS
-from perfkit.additions.trend import Trend
 from perfkit.recipe import shown
+from perfkit.results.stats import CLEAN
 from perfkit.show import units
 from perfkit.show.document import Content, Section, Table
 from perfkit.show.units import clean
@@ -17,19 +19,25 @@ _MOST_LINES = 8  # lines of a script that are listed
 _OF_RUN = {"evaluation": EVALUATION, "start": EPOCHS, "checkpoint": CHECKPOINTS}  # of a line: else its steps
 
 
+def sentences(package: str, name: str, **filters: Any) -> Any:
+    """The macros of a template in a package, as functions that make sentences."""
+    environment = jinja2.Environment(loader=jinja2.PackageLoader(package, "."))
+    names = ("percent", "number", "size", "times", "plural", "duration")
+    environment.filters |= {name: getattr(units, name) for name in names} | filters
+    return environment.get_template(name, globals={"clean": CLEAN}).module
+
+
+SENTENCES = sentences(__package__, "watched.jinja")
+
+
 def first_sentence(seen: Any) -> str:
     """The largest avoidable thing, which *What to try* begins with, and what it is worth at most."""
     is_steady = seen.trend is None or seen.trend.kind == "steady"
     # A switch does not explain why steps change with time.
     first = next((each for each in _to_try(seen) if is_steady or each in seen.findings), None)
-    if first and (first.measured or first.weight >= WORTH_A_SENTENCE):
-        return _in_words(first, seen.evidence.one_thread)
-    if not is_steady:
-        return f"{trend_in_words(seen.trend, seen.growing)}."
-    parts = sorted(seen.step.items(), key=lambda item: -item[1])
-    total = max(sum(seen.step.values()), 1e-9)
-    shares = ", ".join(f"{seconds / total:.0%} {name}" for name, seconds in parts[:4] if seconds)
-    return f"No avoidable cost was found. A step takes {units.duration(seen.seen.step_s)}: {shares}."
+    if first and not first.measured and first.weight < WORTH_A_SENTENCE:
+        first = None
+    return str(SENTENCES.first(seen, first))
 
 
 def _to_try(seen: Any) -> list[Finding]:
@@ -37,31 +45,6 @@ def _to_try(seen: Any) -> list[Finding]:
     found = ordered([*seen.findings, *seen.suggestions])
     known = [each for each in found if each.measured or each.share or not each.settings]
     return [each for each in known if each.may_help]
-
-
-def _in_words(found: Finding, one_thread: bool) -> str:
-    if found.settings:
-        evidence = found.evidence[:1].upper() + found.evidence[1:]
-        worth = found.expected() if found.measured else f"{found.expected()} as fast"
-        return f"{evidence}. Try {found.change}. With it, the run is {worth}."
-    worth = f" Removing it would make the run {found.expected('at most')} as fast." if found.gain else ""
-    if found.share and one_thread:
-        worth += " That holds with one compute thread, as other programs take the cores."
-    return found.in_words(worth)
-
-
-def trend_in_words(trend: Trend, part: str = "") -> str:
-    """What changes with the steps."""
-    where = f", all of it in {part}" if part else ""
-    first = units.duration(trend.first)
-    last = units.duration(trend.last)
-    if trend.kind == "jumps":
-        return f"Steps take {last} from step {trend.at:,} on, and {first} before{where}"
-    if trend.kind == "saw-tooth":
-        return f"Steps get slower within each epoch, from {first} to {last}, then start over{where}"
-    interval = f"{units.duration(trend.low)}–{units.duration(trend.high)}"
-    text = f"Each step takes {units.duration(trend.per_step)} ({interval}) more than the one before"
-    return f"{text}, from {first} at first to {last} at last{where}"
 
 
 def sections(seen: Any) -> list[Content]:
@@ -83,36 +66,10 @@ def _run(seen: Any) -> Iterator[Content]:
         if name != START:
             share = run.running(name)
             of_run = [units.percent(share), "█" * max(1, round(_BAR * share))]
-        rows.append([_part_in_words(name, run), units.duration(seconds), *of_run])
+        rows.append([str(SENTENCES.part(name, run)), units.duration(seconds), *of_run])
     rows.append(["total", units.duration(run.seconds), "", ""])
-    note = ""
-    if start_s := run.parts.get(START, 0.0):
-        later = units.duration(run.seconds - start_s)
-        note = f"Shares of the run are of the {later} after the start, which comes only once."
-    yield Table(("part of the run", "time", "of the run", ""), rows, note=note)
-    yield _seen(seen)
-
-
-def _part_in_words(name: str, run: Any) -> str:
-    if name == START and run.imports_s:
-        return f"start (imports {units.duration(run.imports_s)}; then data, model, first batch)"
-    counts = {EPOCHS: len(run.epochs), EVALUATION: run.evaluations}
-    return f"{name} ({counts[name]})" if counts.get(name) else name
-
-
-def _seen(seen: Any) -> str:
-    until = "to its end" if seen.seen.ended else f"up to step {seen.run.last:,}"
-    text = f"Observed: {seen.run.steps:,} steps, {until}, {units.duration(seen.run.seconds)} of this run."
-    if seen.trend and seen.trend.kind != "steady":
-        text += f" {trend_in_words(seen.trend, seen.growing)}."
-    elif not seen.seen.ended:
-        later = max(100, int(float(f"{2 * seen.run.last:.1g}")))  # one digit and noughts
-        text += f" Later steps were not observed: use --after {later} or --whole."
-    if seen.run.steps_share < 0.9:
-        most = 1 / max(1 - seen.run.steps_share, 0.01)
-        text += f" After the start, steps take {seen.run.steps_share:.0%} of the run, "
-        text += f"so no switch can make it more than {units.times(most)} as fast."
-    return text
+    yield Table(("part of the run", "time", "of the run", ""), rows, note=str(SENTENCES.run_note(run)))
+    yield str(SENTENCES.seen(seen))
 
 
 def _lines(seen: Any) -> Table:
@@ -130,9 +87,7 @@ def _lines(seen: Any) -> Table:
     for line in evidence.loading.lines[:3] if evidence.loading else []:
         each = units.duration(line.seconds / max(1, evidence.loading.batches))
         rows.append([line.where, line.part, "in workers", f"{each} a batch", clean(line.text, 60)])
-    note = "Sampled briefly, outside the timed steps. A line includes everything it calls."
-    if evidence.one_thread:
-        note += " Meanwhile the steps had one compute thread."
+    note = str(SENTENCES.lines_note(evidence.one_thread))
     return Table(("line", "part", "of the run", "time", "code"), rows, note=note)
 
 

@@ -16,7 +16,6 @@ import numpy as np
 import psutil
 
 from perfkit.additions.guard import landlock
-from perfkit.additions.guard.outputs import LIMITS
 from perfkit.additions.scripts.messages import LOSSES, TEXTS, ScriptFacts
 from perfkit.additions.scripts.watched import Launch, WatchedScript
 from perfkit.errors import RunFailed
@@ -236,8 +235,7 @@ def mean_losses(ours: Sequence[float], plain: Sequence[float]) -> parity.Check:
     scatter = _FAR * math.sqrt((a.var() + b.var()) / max(1, count - 1))
     is_near = bool(abs(a.mean() - b.mean()) <= scatter)
     how = "as near as" if is_near else "further apart than"
-    text = f"{a.mean():.4g} on average, and {b.mean():.4g}: {how} their scatter explains"
-    text += f". They are not compared one by one, because {_RANDOM['drawn']}; {_RANDOM['fair']}"
+    text = _RANDOM["means"].format(ours=a.mean(), plain=b.mean(), how=how, **_RANDOM)
     return parity.Check("losses", is_near, text)
 
 
@@ -259,7 +257,7 @@ def script_plan(
 ) -> Plan:
     """The plan of a study of a script, whose device is known once it trains; `more` as for its source."""
     if not landlock.is_there():
-        warnings.warn(LIMITS, stacklevel=2)
+        warnings.warn(TEXTS["guard"]["limits"], stacklevel=2)
     checked = plan(None, catalogue.preset(preset).size.name, ["baseline"]).on(seed=seed)
     rule = replace(checked.rule, loss_steps=max(LOSSES, checked.rule.loss_steps))
     started = functools.partial(source, launch=launch, **more)

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +24,6 @@ from perfkit.errors import RunFailed, TrainingEnded
 from perfkit.ladder.catalogue import Budget
 from perfkit.machine import cores
 from perfkit.results.stats import CLEAN
-from perfkit.show import units
 from perfkit.show.document import Content
 from perfkit.studies import staging
 from perfkit.studies.sources import Progress
@@ -44,7 +42,6 @@ _PROFILED = {"wait": 1, "warmup": 2, "active": 3, "stacks": False}
 _COSTS = 20  # how many plain steps a further question takes, at most
 _PATIENCE_S = 60.0  # how much longer than its budget a look may take: an evaluation may be under way
 _LEAST_FASTER = 1.3  # how many times as fast steps with one compute thread must be to be suggested
-_FOREVER = 10**12
 
 
 class Watched(Symptoms, frozen=True, kw_only=True):
@@ -129,7 +126,7 @@ class _Watching:
         """Some plain steps, then some that are looked at, then how it goes on."""
         script, budget_s = self._script, self._budget_s
         if after:
-            script.ask("run_on", steps=after, seconds=_FOREVER)
+            script.ask("run_on", steps=after)
             self._until = time.monotonic() + budget_s
         before = cores.cpu_times(script.tree.cpu_s())
         self._plain: Observation = script.ask("observe", steps=_STEPS, seconds=budget_s * _OBSERVING)
@@ -211,9 +208,8 @@ class _Watching:
         left_s = self._until - time.monotonic()
         began = self._script.ask("account").last
         if left_s > 0 or whole:
-            seconds = _FOREVER if whole else _GOING_ON * left_s
-            ended = self._look("later steps", "run_on", patience_s, steps=_FOREVER, seconds=seconds)
-            self._ended = bool(ended)
+            seconds = math.inf if whole else _GOING_ON * left_s
+            self._ended = bool(self._look("later steps", "run_on", patience_s, seconds=seconds))
         if not self._is_busy:
             self._account, self._facts = self._script.ask("account"), self._script.ask("describe")
             self._denormal = self._script.ask(evidence.STATE)
@@ -237,16 +233,7 @@ class _Watching:
         largest = int(grew.argmax())
         return found, OF_STEP[largest] if grew[largest] > 0.8 * np.abs(grew).sum() else ""
 
-    def _remarks(self) -> Iterator[str]:
-        if self._ended or self._plain.ended:
-            steps = self._account.last
-            yield f"the script came to its end after {steps} steps: let it train longer to see more"
-        elif self._missing:
-            step = units.duration(self._plain.step_s)
-            what = ", ".join(dict.fromkeys(self._missing))
-            yield f"no time was left to measure {what} (a step takes {step}): raise --budget"
-        if self._is_disturbed:
-            yield (
-                f"other programs took {self._taken:.0%} of the cores, so shares are rough, no bound is "
-                "certain, and no trend can be seen: close them, then watch it again"
-            )
+    def _remarks(self) -> list[str]:
+        ended = self._account.last if self._ended or self._plain.ended else 0
+        text = str(report.SENTENCES.remarks(ended, self._missing, self._plain.step_s, self._taken))
+        return [part.strip() for part in text.split("|") if part.strip()]

@@ -54,6 +54,43 @@ def test_what_workers_load_has_no_bound_where_they_share_the_cores_with_the_step
     assert found.gain == (None if gain is None else pytest.approx(gain))
 
 
+def loading_in_lines(seconds, workers=2):
+    """What is said of two seconds of loading, one of each four seconds of a step, with these lines."""
+    found = [Line("data set", "/home/me/data.py", at, took, [], f"line {at}") for at, took in seconds.items()]
+    loading = Loading(batches=10, samples=80, seconds=2.0, lines=found)
+    parts = {"waiting": 1.0, "forward": 3.0}
+    return findings(seen("cuda", parts=parts, loading=loading, data=DataFacts(kind="Texts", workers=workers)))
+
+
+def test_lines_that_take_about_the_same_are_named_together():
+    """Which of them was seen most is chance; what they take together is not."""
+    (found,) = loading_in_lines({12: 0.7, 13: 0.6, 14: 0.5, 15: 0.1})
+    assert (found.cause, found.where, found.share) == ("loading_lines", "data.py:12", pytest.approx(0.225))
+    assert "data.py:12 `line 12` 9%, data.py:13 `line 13` 8%, data.py:14 `line 14` 6%" in found.evidence
+    (found,) = loading_in_lines({12: 1.5, 13: 0.3})
+    assert (found.cause, found.where) == ("loading_line", "data.py:12")
+
+
+def test_a_line_of_workers_has_its_share_of_all_that_they_load():
+    """What libraries take there, as a batch is made by torch, is not its own."""
+    assert loading_in_lines({12: 0.1}) == []
+    (found,) = loading_in_lines({12: 1.0})
+    assert found.share == pytest.approx(0.125)
+
+
+@pytest.mark.parametrize(
+    ("own", "when"), [([0.4] * 20, "in each step"), ([0.0] * 18 + [4.0] * 2, "in some of the steps")]
+)
+def test_a_line_is_said_to_be_in_each_step_only_if_it_is(own, when):
+    """A plot each ten steps takes as much of the run as a metric in each of them."""
+    plain = [StepTime(n, 0.6 + took, [0.0, 0.3, 0.3, 0.0, took]) for n, took in enumerate(own)]
+    line = Line(OWN, "/home/me/train.py", 9, 4.0, [], "plot(losses)")
+    looked = Evidence(steps=10, parts={OWN: 4.0, "forward": 6.0}, lines=[line])
+    run = Account(parts={"steps": 1.0}, plain=plain)
+    (found,) = findings(Symptoms(script=seen().script, run=run, evidence=looked, cores=2))
+    assert found.evidence == f"40% of the run is `plot(losses)`, {when}"
+
+
 @pytest.mark.parametrize(("peak", "named"), [(1, ["checkpointing_without_need"]), (9, []), (None, [])])
 def test_gradient_checkpointing_is_without_need_where_most_of_the_memory_is_free(peak, named):
     asked = seen(parts={"forward": 1.0, "backward": 2.0, evidence.AGAIN: 1.0}, peak=peak, memory=10)

@@ -67,6 +67,6 @@ def test_the_first_sentence_says_what_it_is_worth():
 
 def test_steps_that_change_are_said_before_a_switch_and_after_a_cause():
     trend = Trend("grows", 0.1, 0.2, 0.001, 0.0005, 0.0015)
-    grows = report.trend_in_words(trend)
+    grows = str(report.SENTENCES.trend(trend))
     assert report.first_sentence(seen(WORKERS, findings=(), trend=trend)).startswith(grows)
     assert report.first_sentence(seen(WORKERS, trend=trend)).startswith("t.py:7")
