@@ -17,7 +17,7 @@ from perfkit.studies.sides import Measured, Round, Side
 from perfkit.studies.sources import Plan
 from perfkit.worker.messages import Block, Description
 
-_AS_TRAINED = ("recipe", "samples_per_step", "losses", "startup_s", "batch_bytes_per_sample")
+AS_TRAINED = ("recipe", "samples_per_step", "losses", "startup_s", "batch_bytes_per_sample")
 """What a run takes over from the report of its training."""
 
 
@@ -93,7 +93,7 @@ class Record:
             compile_s=compile_s,
             peak_memory_bytes=side.peak.allocated if side.peak else None,
             peak_reserved_bytes=side.peak.reserved if side.peak else None,
-            **{name: getattr(first, name) for name in _AS_TRAINED},
+            **{name: getattr(first, name) for name in AS_TRAINED},
         )
         remarks = dict.fromkeys(_remarks(run, side, self._measured))
         busiest = None if run.disturbed is None else self._measured.busiest

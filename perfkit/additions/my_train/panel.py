@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from msgspec import structs
 
 from perfkit.additions.my_train import steps
 from perfkit.additions.my_train.steps import NAME, Version
-from perfkit.additions.referee.match import matched, named_differences
-from perfkit.additions.referee.verdict import MORE_ROUNDS
+from perfkit.additions.referee.match import matched
+from perfkit.additions.referee.verdict import Outcome
 from perfkit.additions.scripts.watched import Launch
 from perfkit.ladder.catalogue import Budget
 from perfkit.notebook.shown import Shown, with_line
@@ -65,8 +65,8 @@ def my_train(
         versions = [*versions, structs.replace(now, what=steps.named(before.text, now.text, {}))]
         steps.save(versions)
         return Shown(versions, [*said, Code(steps.diff(before.text, now.text), "diff"), _NO_COPIES])
-    how: dict[str, Any] = {"allow": allow, "keep": keep, "whole": whole, "budget_s": budget_s}
-    kept, contents = with_line(lambda progress: _compared(versions, before, now, progress, **how))
+    how = _How(allow, keep, whole, budget_s)
+    kept, contents = with_line(lambda progress: _compared(versions, before, now, how, progress))
     return Shown(kept, [*said, *contents])
 
 
@@ -84,48 +84,49 @@ def _written(file: Path, text: str) -> str:
     return said
 
 
+class _How(NamedTuple):
+    """How two versions are compared: arguments as for `my_train`."""
+
+    allow: Sequence[str]
+    keep: bool
+    whole: bool
+    budget_s: float | None
+
+
 def _compared(
-    versions: list[Version],
-    before: Version,
-    now: Version,
-    progress: Progress,
-    *,
-    allow: Sequence[str],
-    keep: bool,
-    whole: bool,
-    budget_s: float | None,
+    versions: list[Version], before: Version, now: Version, how: _How, progress: Progress
 ) -> tuple[list[Version], list[Content]]:
     """Measures two versions in turn; what was kept, and what is shown."""
     photo_folder(steps.PHOTOS)  # a measured script may not write there
     file = Path(NAME).resolve()
     old, new = (Launch(NAME, replaced=((file, one.text.encode()),)) for one in (before, now))
     sides = Candidate("before", before.switches), Candidate(_EDITED, now.switches)
-    match = matched(old, *sides, allowed=named_differences(allow), more={_EDITED: new})
+    match = matched(old, *sides, allowed=how.allow, more={_EDITED: new})
     rule = match.plan.rule
-    if budget_s:
-        rule = replace(rule, budget=Budget(budget_s))
+    if how.budget_s:
+        rule = replace(rule, budget=Budget(how.budget_s))
     took_s = rule.budget.stage_s if rule.budget else 0.0
     result = compare(match.a, match.b, replace(match.plan, rule=rule), progress=progress)
-    verdict = match.verdict(result, rule.precision)
+    longer = f"give it more time: pk.my_train(budget_s={2 * max(60, took_s):.0f})"
+    verdict = match._replace(longer=longer).verdict(result, rule.precision)
     added = {name: value for name, value in now.switches.items() if before.switches.get(name) != value}
-    more = f"give it more time: pk.my_train(budget_s={2 * max(60, took_s):.0f})"
     what = steps.named(before.text, now.text, added)
     contents: list[Content] = [
         *map(Notice, sentences.notices([result.a, result.b])),
         figures.headline([result.a, result.b]),
         Code(steps.diff(before.text, now.text), "diff"),
-        f"Verdict: {verdict.outcome}: {verdict.reason.replace(MORE_ROUNDS, more)}.",
+        f"Verdict: {verdict.outcome}: {verdict.reason}.",
     ]
-    is_wanted = keep and verdict.outcome != "trains differently"
-    if not whole and (verdict.outcome == "faster" or is_wanted):
+    is_wanted = how.keep and verdict.outcome != Outcome.TRAINS_DIFFERENTLY
+    if not how.whole and (verdict.outcome == Outcome.FASTER or is_wanted):
         first, *later = versions
         if first.rate is None and result.a.samples_per_s:
             first = structs.replace(first, rate=result.a.samples_per_s.value)
         versions = [first, *later, Version(now.text, now.switches, what, result.ratio)]
         steps.save(versions)
-    elif not whole and now.text == before.text:
+    elif not how.whole and now.text == before.text:
         contents.append("It is not kept: what is set outside the file stays as it was.")
-    elif not whole:
+    elif not how.whole:
         contents.append("It is not kept: undo the line, build on it, or call `pk.my_train(keep=True)`.")
     contents += steps.chart(versions), Section("Details", verdict.sections(result)[:-1], folded=True)
     return versions, contents

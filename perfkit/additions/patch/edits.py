@@ -13,6 +13,7 @@ from typing import Any
 from perfkit import registry
 from perfkit.additions.patch.source import Refused, SourceFile
 from perfkit.additions.referee.match import matched
+from perfkit.additions.referee.verdict import Outcome
 from perfkit.additions.scripts.messages import ScriptFacts, Site
 from perfkit.additions.scripts.study import ScriptSource, script_plan
 from perfkit.additions.scripts.watched import Launch
@@ -132,14 +133,13 @@ class _Patcher:
         if not (self.sources if role == "line" else sites):
             raise Refused(f"no {role} was seen in the script's own code")
         self._refuse_own(name, code, value)
+        where = os.path.basename(sites[0].place) if sites else ""
         if sites and sites[0].library:
             options = _LIBRARIES.get(sites[0].library, {})
             option = (options.get(f"{name}={value}") or options.get(name, "it")).format(value)
-            what = f"{sites[0].library} makes the {role}: set {option} in its options"
-            raise Refused(f"{os.path.basename(sites[0].place)}: {what}")
+            raise Refused(f"{where}: {sites[0].library} makes the {role}: set {option} in its options")
         if code.startswith("with "):
-            what = f"put `{code}:` around the call of the model and its loss"
-            raise Refused(f"{os.path.basename(sites[0].place)}: {what}")
+            raise Refused(f"{where}: put `{code}:` around the call of the model and its loss")
         self._edit(sites, role, code)
 
     def _refuse_own(self, name: str, code: str, value: Value) -> None:
@@ -168,8 +168,7 @@ class _Patcher:
 def _add_to_model(source: SourceFile, call: Any, suffix: str) -> None:
     name = ", ".join(re.findall(r"([\w.]+)\.(?:named_)?parameters\(", ast.unparse(call)))
     if name == "self" or not re.fullmatch(r"(self\.)?\w+", name):
-        what = f"add `{suffix}` to the model before this call"
-        raise Refused(f"{source.name}:{call.lineno}: {what}")
+        raise Refused(f"{source.name}:{call.lineno}: add `{suffix}` to the model before this call")
     source.add_before(source.statement_of(call), f"{name}{suffix}")
 
 
@@ -185,12 +184,9 @@ def verify(result: Patch, launch: Launch, budget_s: float, progress: Progress) -
     match = matched(launch, *sides, more={"patched": result.launch})
     measured = compare(*sides, match.plan.until(budget_s, PRECISION), progress=progress)
     verdict = match.verdict(measured, PRECISION)
-    is_as_fast = verdict.outcome in ("faster", "not faster")
-    if is_as_fast:
-        start = "verified: as fast as"
-    elif verdict.outcome == "slower":
+    is_as_fast = verdict.outcome in (Outcome.FASTER, Outcome.NOT_FASTER)
+    start = "verified: as fast as" if is_as_fast else f"NOT verified: {verdict.outcome}, compared"
+    if verdict.outcome == Outcome.SLOWER:
         start = "NOT verified: slower than"
-    else:
-        start = f"NOT verified: {verdict.outcome}, compared"
     text = f"{start} with the switches set from outside: {verdict.reason}; losses {verdict.losses.evidence}"
     return Check("patch", is_as_fast, text)

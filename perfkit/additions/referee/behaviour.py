@@ -1,14 +1,14 @@
 """What a training script does in its steps, and where a faster one does less."""
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
-from statistics import StatisticsError, fmean
+from statistics import fmean
 from typing import Any
 
 import msgspec
 
+from perfkit import registry
 from perfkit.additions.scripts.messages import LOSSES
 
 WITNESS = "perfkit.additions.referee.witness:Witness"
@@ -17,16 +17,12 @@ BEHAVIOUR = "perfkit.additions.referee.witness:behaviour"  # the question for a 
 SAME = 0.95
 """A mean over steps is less below this share of the other one: the last batch of an epoch may be smaller."""
 FEW = 0.75  # the same of steps that change weights
-NAMES = (
-    "samples", "backward", "updates", "inputs", "model", "frozen", "precision", "batches", "optimizer",
-    "moved", "evaluations", "checkpoints", "timing", "losses",
-)  # fmt: skip
-"""Of all differences; `losses` are compared elsewhere."""
+_TABLES = registry.toml(__package__, "behaviour")
+NAMES: list[str] = _TABLES["names"]
 BESIDES = ("evaluations", "checkpoints")  # differences that leave the training itself as it is
 MOVES_AFTER = 6  # steps between the two looks at the weights
 _OF_ALL = 0.05  # the part of all that moved from which on a parameter counts
 _FURTHER = 1.25  # how many times as far is not the same
-_HALF = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 _PER_STEP = ("loaded", "trained", "values", "backwards", "batches", "weight", "reached")
 
 
@@ -83,25 +79,38 @@ def _of_a_step(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
         yield Difference("samples", samples)
 
 
-def _distinct(side: Behaviour) -> float:
+def _amounts(side: Behaviour) -> dict[str, float]:
+    """What a faster script must not do less of, by the difference that it would be; only what was seen."""
+    is_half = side.precision in _TABLES["half"] and not side.autocast
     inputs = [batch for batch, values in zip(side.batches, side.values, strict=True) if values]
-    return len(set(inputs)) / len(inputs)
+    reached = [count for count in side.reached if count is not None]
+    amounts = {"model": float(side.parameters), "precision": 16.0 if is_half else 32.0}
+    if len(side.weight) > 1:
+        amounts["updates"] = fmean(before != after for before, after in pairwise(side.weight))
+    if sum(side.trained):
+        amounts["inputs"] = sum(side.values) / sum(side.trained)
+    if inputs:
+        amounts["batches"] = len(set(inputs)) / len(inputs)
+    if reached and side.parameters:
+        amounts["frozen"] = fmean(reached) / side.parameters
+    return amounts
 
 
-_LESS: tuple[tuple[str, float, Callable[[Behaviour], float], str], ...] = (
-    ("updates", FEW, lambda side: fmean(a != b for a, b in pairwise(side.weight)),
-     "{:.0%} of the steps change the weights, not {:.0%}"),
-    ("inputs", SAME, lambda side: sum(side.values) / sum(side.trained),
-     "an input has {:.4g} values, not {:.4g}: shorter sequences or smaller images"),
-    ("batches", SAME, _distinct, "{:.0%} of the batches are distinct, not {:.0%}"),
-    ("frozen", SAME,
-     lambda side: fmean(count for count in side.reached if count is not None) / side.parameters,
-     "training changes {:.0%} of the parameters, not {:.0%}"),
-    ("model", 1.0, lambda side: side.parameters, "models in training have {:,} parameters, not {:,}"),
-    ("precision", 1.0, lambda side: 16 if side.precision in _HALF and not side.autocast else 32,
-     "it computes in {} bits outside of an autocast, not {}"),
-)  # fmt: skip
-"""Difference, the share of the old value from which on it is the same, the value, words for new and old."""
+_SHARES = {"updates": FEW, "inputs": SAME, "batches": SAME, "frozen": SAME}
+"""The share of the old amount from which on the new one is the same, if that is not all of it."""
+
+
+def _of_amounts(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
+    now, before = _amounts(new), _amounts(old)
+    losses = zip(old.losses[:LOSSES], new.losses, strict=False)
+    if all(math.isclose(*both, rel_tol=1e-5) for both in losses):
+        # What is left out from the start is padding.
+        early = _amounts(_first_steps(new, LOSSES)).get("inputs", 0.0)
+        if early < SAME * before.get("inputs", 0.0):
+            before["inputs"] = FEW * early
+    for name, words in _TABLES["less"].items():
+        if name in now and name in before and now[name] < _SHARES.get(name, 1.0) * before[name]:
+            yield Difference(name, words.format(now[name], before[name]))
 
 
 def _of_optimizers(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
@@ -143,17 +152,7 @@ def differences(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     often = {name: (_times(new, name, count), _times(old, name, count)) for name in BESIDES}
     old, new = _first_steps(old, count), _first_steps(new, count)
     yield from _of_a_step(old, new)
-    losses = zip(old.losses[:LOSSES], new.losses, strict=False)
-    are_equal = all(math.isclose(*both, rel_tol=1e-5) for both in losses)
-    for name, share, measure, words in _LESS:
-        with contextlib.suppress(ZeroDivisionError, StatisticsError):  # nothing of it was seen
-            now, before = measure(new), measure(old)
-            if name == "inputs" and are_equal:  # what is left out from the start is padding
-                early = sum(new.values[:LOSSES]) / sum(new.trained[:LOSSES])
-                if early < share * before:
-                    before = FEW * early
-            if now < share * before:
-                yield Difference(name, words.format(now, before))
+    yield from _of_amounts(old, new)
     yield from _of_optimizers(old, new)
     # In as many steps a script with smaller batches comes through fewer epochs.
     part = min(1.0, sum(new.loaded) / max(1, sum(old.loaded)))

@@ -1,13 +1,14 @@
 """The command that judges two scripts."""
 
 import contextlib
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
 import typer
 
 from perfkit.additions.referee.match import compare_whole, two_scripts, with_switches
-from perfkit.additions.referee.verdict import Match
+from perfkit.additions.referee.verdict import OF_GATE, Match
 from perfkit.additions.scripts.command import Module, launcher
 from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import options as cli
@@ -15,10 +16,8 @@ from perfkit.cli.compare import gate_code, record
 from perfkit.errors import Cancelled, InvalidValue, PerfkitError
 from perfkit.recipe import parse_settings
 from perfkit.registry import load
-from perfkit.results import Comparison, RunStore
 from perfkit.results.stats import MIN_ROUNDS
 from perfkit.studies.compare import compare
-from perfkit.studies.sources import Progress
 
 PART = 0.1  # the half width of an interval that is enough, as a part of the effect: ten times is soon clear
 
@@ -58,12 +57,17 @@ def referee(
     duration = "until both end" if whole else f"at most about {gate.budget:.0f} s once both train"
     typer.echo(f"{match.a.title} and {match.b.title}: {duration}", err=True)
     with contextlib.nullcontext() if whole else cli.stored_if_possible() as store:
-        with cli.progress() as follow:
-            result = _measured(match, gate, output, follow, store, whole)
-        code = None
+        with cli.progress() as follow, _failure_written(output):
+            if whole:
+                result = compare_whole(match, follow)
+            else:
+                plan = match.plan.until(gate.budget, gate.precision, PART)
+                result = compare(match.a, match.b, plan, progress=follow, store=store)
+        gated = None
         if gate.limit is not None:
-            code = gate_code(result, gate.limit, "Raise --budget", fewest=1 if whole else MIN_ROUNDS)
-        verdict = match.verdict(result, gate.precision, code, whole)
+            fewest = 1 if whole else MIN_ROUNDS
+            gated = OF_GATE[gate_code(result, gate.limit, "Raise --budget", fewest=fewest)]
+        verdict = match.verdict(result, gate.precision, gated, whole)
         document = record(result) | msgspec.to_builtins(verdict)
         title = f"{result.b.title} against {result.a.title}"
         output.deliver(title, verdict.sections(result), document, verdict=verdict.exit_code)
@@ -95,20 +99,11 @@ def _match(
     return two_scripts(old, new, preset, seed, allowed=allow)
 
 
-def _measured(
-    match: Match,
-    gate: cli.GateOptions,
-    output: cli.OutputOptions,
-    follow: Progress,
-    store: RunStore | None,
-    whole: bool,
-) -> Comparison:
-    """Both sides measured; a script that fails is an outcome too, for whoever reads `--json`."""
+@contextlib.contextmanager
+def _failure_written(output: cli.OutputOptions) -> Iterator[None]:
+    """A script that fails is an outcome too, for whoever reads `--json`."""
     try:
-        if whole:
-            return compare_whole(match, follow)
-        plan = match.plan.until(gate.budget, gate.precision, PART)
-        return compare(match.a, match.b, plan, progress=follow, store=store)
+        yield
     except PerfkitError as problem:
         if not isinstance(problem, InvalidValue | Cancelled):
             failure = {"schema": 1, "outcome": "failed", "exit_code": 1, "reason": str(problem)}

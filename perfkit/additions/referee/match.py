@@ -1,9 +1,8 @@
 """Two scripts, or one with and without switches, that are to be compared: their steps are looked at."""
 
 import contextlib
-import itertools
 import random
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,17 +43,19 @@ class Observed(ScriptSource):
             return
         memory = Memory.of(child.tree)
         with contextlib.suppress(PerfkitError):  # it has ended, or a person stopped it
-            seen = child.ask(BEHAVIOUR)
-            self._observed[title] = structs.replace(seen, memory=memory.peak + memory.others)
+            self._observed[title] = structs.replace(child.ask(BEHAVIOUR), memory=memory.peak + memory.others)
 
 
 def matched(
-    launch: Launch, a: Candidate, b: Candidate, *how: Any, allowed: Set[str] = frozenset(), **more: Any
+    launch: Launch, a: Candidate, b: Candidate, *how: Any, allowed: Sequence[str] = (), **more: Any
 ) -> Match:
-    """Two sides of a script; preset and seed as for `study.script_plan`, `more` as for a `ScriptSource`."""
+    """Two sides of a script; preset and seed as for `study.script_plan`, `more` as for a `ScriptSource`.
+
+    `allowed`: names of differences that are meant; an `InvalidValue` if there is no such difference.
+    """
     observed: dict[str, Behaviour] = {}
     plan = script_plan(launch, *how, source=Observed, observed=observed, **more)
-    return Match(plan, a, b, observed, allowed)
+    return Match(plan, a, b, observed, named_differences(allowed))
 
 
 def two_scripts(
@@ -66,8 +67,7 @@ def two_scripts(
     if title == first.program:  # what each has shown is kept by its title
         title = f"{title} (again)"
     sides = Candidate(first.program), Candidate(title)
-    declared = named_differences(allowed)
-    return matched(first, *sides, *how, allowed=declared, more={title: second}, **more)
+    return matched(first, *sides, *how, allowed=allowed, more={title: second}, **more)
 
 
 def with_switches(
@@ -75,11 +75,9 @@ def with_switches(
 ) -> Match:
     """A script as it is, and with switches that are set from outside."""
     title = ", ".join(f"{name}={shown(value)}" for name, value in settings.items())
-    declared = named_differences(allowed)
     if "batch_size" in settings:
-        declared |= {"samples", "updates"}
-    sides = Candidate(UNCHANGED), Candidate(title, settings)
-    return matched(launch, *sides, *how, allowed=declared, **more)
+        allowed = [*allowed, "samples", "updates"]
+    return matched(launch, Candidate(UNCHANGED), Candidate(title, settings), *how, allowed=allowed, **more)
 
 
 def named_differences(allowed: Sequence[str]) -> set[str]:
@@ -93,7 +91,6 @@ def named_differences(allowed: Sequence[str]) -> set[str]:
 # ---------------------------------------------------------------- whole runs
 
 TURN_S = 2.0  # seconds after which the other script goes on: what drifts on the machine then hits both
-_FOREVER = 10**12
 
 
 class _Life:
@@ -106,15 +103,15 @@ class _Life:
         child.suspend()
 
     def go_on(self) -> None:
-        self.has_ended = self.child.ask("run_on", steps=_FOREVER, seconds=TURN_S)
+        self.has_ended = self.child.ask("run_on", seconds=TURN_S)
         memory = Memory.of(self.child.tree)
         self._memory = max(self._memory, memory.peak + memory.others)
         self.child.suspend()
 
     def seen(self) -> tuple[Account, Behaviour]:
         account: Account = self.child.ask("account")
-        whole: dict[str, Any] = {"run": account.parts, "memory": self._memory or None}
-        return account, structs.replace(self.child.ask(BEHAVIOUR), **whole)
+        behaviour: Behaviour = self.child.ask(BEHAVIOUR)
+        return account, structs.replace(behaviour, run=account.parts, memory=self._memory or None)
 
 
 def compare_whole(match: Match, progress: Progress) -> Comparison:
@@ -129,10 +126,9 @@ def compare_whole(match: Match, progress: Progress) -> Comparison:
         runs = [record.begun("whole", stage, source.plan, source.description) for stage in stages]
         lives = [_Life(*source.start(stage)) for stage in stages]
         order = random.SystemRandom()
-        for turn in itertools.count(1):
-            going = [life for life in lives if not life.has_ended]
-            if not going:
-                break
+        turn = 0
+        while going := [life for life in lives if not life.has_ended]:
+            turn += 1
             progress.reach(0.5, f"turn {turn} of both, to their end")
             for life in order.sample(going, len(going)):
                 life.go_on()
@@ -152,11 +148,8 @@ def _run(run: Run, life: _Life, rate: float) -> Run:
     trained = life.trained
     return record.ended(
         run,
-        recipe=trained.recipe,
-        losses=trained.losses,
         facts={**run.facts, **trained.facts},
         mechanism=trained.mechanisms,
-        startup_s=trained.startup_s,
-        samples_per_step=trained.samples_per_step,
         raw=Raw(block_samples_per_s=[rate]),
+        **{name: getattr(trained, name) for name in record.AS_TRAINED},
     )

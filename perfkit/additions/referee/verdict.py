@@ -1,7 +1,8 @@
 """The verdict on a script that is to replace another: is it faster, and does it still train the same?"""
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
+from enum import StrEnum
 from statistics import fmean
 from typing import NamedTuple
 
@@ -9,14 +10,16 @@ import msgspec
 
 from perfkit.additions.referee.behaviour import BESIDES, SAME, Behaviour, Difference, differences
 from perfkit.additions.scripts import study
+from perfkit.additions.scripts.report import sentences
 from perfkit.additions.scripts.run_account import EPOCHS, PARTS, STEPS
-from perfkit.results import CLEAN, MIN_EFFECT, Check, Comparison
+from perfkit.results import MIN_EFFECT, Check, Comparison
+from perfkit.results.stats import Ratio
 from perfkit.show import units
 from perfkit.show.document import Content, Table
 from perfkit.studies.compare import Candidate
 from perfkit.studies.sources import Plan
 
-MORE_ROUNDS = "raise --budget"
+_SENTENCES = sentences(__package__, "verdict.jinja")
 _EXPLAIN_LOSSES = {"samples", "updates", "inputs", "model", "optimizer"}
 """Differences after which other losses are to be expected, and weights that move otherwise."""
 _WIDE = 2  # an interval wider than this many times what was asked for, or than the A/A noise, is inconclusive
@@ -27,10 +30,30 @@ _RUN_FASTER = 1.5  # how many times as fast the run must be by that alone
 _OFTEN = 2  # how often it must have been seen on each side
 
 
-class RefereeVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a comparison of two scripts comes to: `referee` in docs/json.md."""
+class Outcome(StrEnum):
+    """What a comparison of two scripts comes to, in a word."""
 
-    outcome: str
+    FASTER = "faster"
+    NOT_FASTER = "not faster"
+    NOT_SLOWER = "not slower"
+    SLOWER = "slower"
+    UNDECIDED = "undecided"
+    TRAINS_DIFFERENTLY = "trains differently"
+    DOES_LESS = "does less besides"
+
+
+_EXIT_CODES = {
+    Outcome.FASTER: 0, Outcome.NOT_SLOWER: 0, Outcome.NOT_FASTER: 1, Outcome.SLOWER: 1,
+    Outcome.UNDECIDED: 3, Outcome.TRAINS_DIFFERENTLY: 4, Outcome.DOES_LESS: 4,
+}  # fmt: skip
+OF_GATE = {0: Outcome.NOT_SLOWER, 1: Outcome.SLOWER, 3: Outcome.UNDECIDED}
+"""What a gate says of the speed, by its exit code."""
+
+
+class RefereeVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict with its evidence: `referee` in docs/json.md."""
+
+    outcome: Outcome
     exit_code: int
     reason: str
     differences: list[Difference] = []
@@ -60,11 +83,8 @@ def run_table(observed: Mapping[str, Behaviour], result: Comparison, is_whole: b
         times.append({part: side.run[part] / count for part in parts})
         if run.samples_per_s and not is_whole:  # by all rounds, so that both divide to the ratio
             times[-1][STEPS] = run.samples_per_step / run.samples_per_s.value
-    rows = []
-    for part in PARTS:
-        each = [spent.get(part, 0.0) for spent in times]
-        if any(each):
-            rows.append([part, *map(units.duration, each)])
+    parts = [part for part in PARTS if any(spent.get(part) for spent in times)]
+    rows = [[part, *(units.duration(spent.get(part, 0.0)) for spent in times)] for part in parts]
     rows.append(["total", *(units.duration(sum(spent.values())) for spent in times)])
     rows.append(["memory of all processes", *(units.size(side.memory) for side in sides)])
     steps = " and ".join(dict.fromkeys(f"{side.run_steps:,}" for side in sides))
@@ -83,24 +103,25 @@ class Match(NamedTuple):
     """What the steps of both sides do, by title; filled while they are measured."""
     allowed: Set[str]
     """Names of differences that are meant."""
+    longer: str = "raise --budget"  # how a person measures for longer
 
     def verdict(
-        self, result: Comparison, precision: float, gate: int | None = None, is_whole: bool = False
+        self, result: Comparison, precision: float, gate: Outcome | None = None, is_whole: bool = False
     ) -> RefereeVerdict:
         """The verdict on a comparison, whose interval was to have a half width of this `precision`.
 
-        `gate`: its exit code, 1 if B is slower than it allows and 3 if it cannot see that; None: no gate, B
-        must be faster. `is_whole`: of runs to their end.
+        `gate`: what one says of the speed; without one, B must be faster. `is_whole`: of runs to their end.
         """
         sides = {"a": result.a, "b": result.b}
         seen = {name: self.observed[run.title] for name, run in sides.items() if run.title in self.observed}
         losses = study.losses(result.a, result.b)
         found = _differences(seen, self.allowed, result, losses, is_whole)
         run = _run_ratio(seen) if len(seen) == len(sides) and not is_whole else None
-        outcome, code, reason = _outcome(found, seen, losses, _Speed(result, precision, run, is_whole), gate)
+        speed = _Speed(result, precision, run, is_whole, self.longer)
+        outcome, reason = _judged(found, seen, losses, speed, gate)
         return RefereeVerdict(
             outcome=outcome,
-            exit_code=code,
+            exit_code=_EXIT_CODES[outcome],
             reason=reason,
             differences=found,
             losses=losses,
@@ -117,14 +138,12 @@ def _differences(
     if is_whole:
         before, now = (sum(side.trained) or sum(side.loaded) for side in seen.values())
         if not math.isclose(now, before, rel_tol=1 - SAME):
-            evidence = f"it trains on {now:,} samples in all, not {before:,}"
-            found.append(Difference("samples", evidence))
+            found.append(Difference("samples", f"it trains on {now:,} samples in all, not {before:,}"))
     named = _EXPLAIN_LOSSES & {one.name for one in found}
     if allowed & named:
         allowed = {*allowed, "losses"}
-    draws_others = (
-        result.a.recipe.get("workers") != result.b.recipe.get("workers") and "data" in result.b.facts
-    )
+    workers = {run.recipe.get("workers") for run in (result.a, result.b)}
+    draws_others = len(workers) > 1 and "data" in result.b.facts
     if named or draws_others:  # then weights move otherwise, and how far they should is not known
         found = [one for one in found if one.name != "moved"]
     if not losses.ok and (result.a.losses or result.b.losses):
@@ -139,28 +158,25 @@ class _Speed(NamedTuple):
     precision: float
     run: float | None
     is_whole: bool
+    longer: str
+
+    @property
+    def ratio(self) -> Ratio:
+        return self.result.ratio
 
     @property
     def in_words(self) -> str:
-        ratio = self.result.ratio
-        text = f"{ratio.ratio:.3f} times as fast ({ratio.low:.3f} to {ratio.high:.3f})"
-        if self.is_whole:
-            return f"the whole run is {text}"
-        if self.run is None or ratio.low <= self.run <= ratio.high:
-            return text
-        return f"a step is {text}, and the run, with all that is between steps, {self.run:.3g} times as fast"
+        return str(_SENTENCES.speed(self))
 
     @property
     def is_faster(self) -> bool:
-        ratio = self.result.ratio
         if self.run is not None and (self.run < 1 or self.run > _RUN_FASTER):
-            return self.run > 1 and not ratio.is_slower
-        return ratio.is_faster or ratio.low > self._clear
+            return self.run > 1 and not self.ratio.is_slower
+        return self.ratio.is_faster or self.ratio.low > self._clear
 
     @property
     def is_slower(self) -> bool:
-        ratio = self.result.ratio
-        return ratio.is_slower or ratio.high < 1 / self._clear
+        return self.ratio.is_slower or self.ratio.high < 1 / self._clear
 
     @property
     def _clear(self) -> float:
@@ -170,50 +186,39 @@ class _Speed(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        ratio = self.result.ratio
         enough = _WIDE * max(self.precision, self.result.pairing.known_spread.sd)
-        return not self.is_whole and (ratio.verdict == "undecided" or ratio.half_width > enough)
+        return not self.is_whole and (self.ratio.verdict == "undecided" or self.ratio.half_width > enough)
 
     @property
     def remedy(self) -> str:
-        disturbed = fmean(self.result.pairing.rounds.disturbed or [0.0])
-        if "ended" in self.result.b.facts:
-            return "they came to their end: compare whole runs with --whole, or let them train longer"
-        if disturbed > CLEAN:
-            return f"close other programs, which took {disturbed:.0%} of the cores, then run it again"
-        return MORE_ROUNDS
+        return str(_SENTENCES.remedy(self, fmean(self.result.pairing.rounds.disturbed or [0.0])))
 
 
-def _outcome(
-    found: Sequence[Difference], seen: Mapping[str, Behaviour], losses: Check, speed: _Speed, gate: int | None
-) -> tuple[str, int, str]:
-    meant = [one for one in found if not one.allowed]
-    if cheats := [f"{one.name}: {one.evidence}" for one in meant if one.name not in BESIDES]:
-        return "trains differently", 4, "; ".join(cheats)
+def _judged(
+    found: list[Difference], seen: Mapping[str, Behaviour], losses: Check, speed: _Speed, gate: Outcome | None
+) -> tuple[Outcome, str]:
+    undeclared = [one for one in found if not one.allowed]
+    if cheats := [f"{one.name}: {one.evidence}" for one in undeclared if one.name not in BESIDES]:
+        return Outcome.TRAINS_DIFFERENTLY, "; ".join(cheats)
     if len(seen) < 2:
-        return "undecided", 3, "the comparison ended before the steps were looked at"
+        return Outcome.UNDECIDED, "the comparison ended before the steps were looked at"
     if not (speed.result.a.losses or speed.result.b.losses):
-        return "undecided", 3, losses.evidence
-    if meant:
-        less = "; ".join(one.evidence for one in meant)
-        allow = " ".join(f"--allow {one.name}" for one in meant)
-        reason = f"it trains the same, but {less}; {speed.in_words}. If that is meant: {allow}"
-        return "does less besides", 4, reason
-    return _of_speed(speed) if gate is None else _gated(gate, speed)
+        return Outcome.UNDECIDED, losses.evidence
+    if undeclared:
+        return Outcome.DOES_LESS, str(_SENTENCES.less(undeclared, speed))
+    return _of_speed(speed, gate)
 
 
-def _of_speed(speed: _Speed) -> tuple[str, int, str]:
+def _of_speed(speed: _Speed, gate: Outcome | None) -> tuple[Outcome, str]:
+    if gate == Outcome.UNDECIDED:
+        return gate, f"{speed.in_words}, which does not decide the gate: {speed.remedy}"
+    if gate is not None:
+        return gate, speed.in_words
     if speed.is_faster:
-        return "faster", 0, speed.in_words
+        return Outcome.FASTER, speed.in_words
     if speed.is_slower or not speed.is_open:
-        return "slower" if speed.is_slower else "not faster", 1, speed.in_words
-    return "undecided", 3, f"{speed.in_words}, which is inconclusive: {speed.remedy}"
-
-
-def _gated(gate: int, speed: _Speed) -> tuple[str, int, str]:
-    if gate in (0, 1):
-        return ("slower" if gate else "not slower"), gate, speed.in_words
-    return "undecided", 3, f"{speed.in_words}, which does not decide the gate: {speed.remedy}"
+        return Outcome.SLOWER if speed.is_slower else Outcome.NOT_FASTER, speed.in_words
+    return Outcome.UNDECIDED, f"{speed.in_words}, which is inconclusive: {speed.remedy}"
 
 
 def _run_ratio(seen: Mapping[str, Behaviour]) -> float | None:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from perfkit.additions.my_train import panel, steps
-from perfkit.additions.referee.verdict import MORE_ROUNDS, Match
+from perfkit.additions.referee.verdict import Match
 from perfkit.errors import InvalidValue
 from perfkit.machine import devices
 from perfkit.notebook import my_train
@@ -38,7 +38,7 @@ def compared(tmp_path, data_dir, monkeypatch):
         asked.allowed = match.allowed
         return SimpleNamespace(
             outcome=asked.outcome,
-            reason=f"so it is: {MORE_ROUNDS}",
+            reason=f"so it is: {match.longer}",
             sections=lambda result: ["proof", "verdict"],
         )
 

@@ -11,7 +11,7 @@ from perfkit.additions.patch import edits
 from perfkit.additions.referee import command
 from perfkit.additions.referee.behaviour import Behaviour, differences
 from perfkit.additions.referee.match import two_scripts, with_switches
-from perfkit.additions.referee.verdict import Match, run_table
+from perfkit.additions.referee.verdict import OF_GATE, Match, run_table
 from perfkit.additions.scripts import messages
 from perfkit.additions.scripts.watched import Launch
 from perfkit.cli import app
@@ -76,7 +76,7 @@ def but(**changes):
 
 def verdict(speed=1, new=PLAIN, allowed="", gate=None, old=PLAIN, whole=False, **how):
     match = Match(None, None, None, {"a": old, "b": new}, {allowed})
-    return match.verdict(comparison(speed, **how), 0.02, gate, whole)
+    return match.verdict(comparison(speed, **how), 0.02, None if gate is None else OF_GATE[gate], whole)
 
 
 OFTEN = {"run_steps": 20, "marked": 4}
