@@ -17,8 +17,10 @@ OTHERS = (
     "ledger.",
     "fetch.",
     "streams",
-    '"channels_last"',  # neither stage is in the recording
+    '"channels_last"',  # these stages are not in the recording
     '"cpu_threads"',
+    '"amp_fewer_threads"',
+    '"scaled_decode"',
 )
 FOLDER = Path(__file__).parents[2] / "notebooks" / "src"
 SOURCES = sorted(FOLDER.glob("0[1-7]_*.py"))
