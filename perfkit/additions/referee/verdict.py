@@ -12,8 +12,8 @@ from perfkit.additions.referee.behaviour import BESIDES, SAME, Behaviour, Differ
 from perfkit.additions.scripts import study
 from perfkit.additions.scripts.report import sentences
 from perfkit.additions.scripts.run_account import EPOCHS, PARTS, STEPS
-from perfkit.results import MIN_EFFECT, Check, Comparison
-from perfkit.results.stats import Ratio
+from perfkit.results import Check, Comparison
+from perfkit.results.stats import MIN_ROUNDS, Ratio, judged
 from perfkit.show import units
 from perfkit.show.document import Content, Table
 from perfkit.studies.compare import Candidate
@@ -118,7 +118,7 @@ class Match(NamedTuple):
         found = _differences(seen, self.allowed, result, losses, is_whole)
         run = _run_ratio(seen) if len(seen) == len(sides) and not is_whole else None
         speed = _Speed(result, precision, run, is_whole, self.longer)
-        outcome, reason = _judged(found, seen, losses, speed, gate)
+        outcome, reason = _outcome(found, seen, losses, speed, gate)
         return RefereeVerdict(
             outcome=outcome,
             exit_code=_EXIT_CODES[outcome],
@@ -162,7 +162,12 @@ class _Speed(NamedTuple):
 
     @property
     def ratio(self) -> Ratio:
-        return self.result.ratio
+        """That of whole runs has a single round, and is judged by its interval all the same."""
+        ratio = self.result.ratio
+        if not self.is_whole:
+            return ratio
+        half = math.log(ratio.high / ratio.ratio)
+        return judged(math.log(ratio.ratio), half, MIN_ROUNDS, self.precision)
 
     @property
     def in_words(self) -> str:
@@ -180,21 +185,19 @@ class _Speed(NamedTuple):
 
     @property
     def _clear(self) -> float:
-        if self.is_whole:
-            return 1 + MIN_EFFECT
         return _OVERWHELMING if self.result.rounds >= _FEW_ROUNDS else math.inf
 
     @property
     def is_open(self) -> bool:
         enough = _WIDE * max(self.precision, self.result.pairing.known_spread.sd)
-        return not self.is_whole and (self.ratio.verdict == "undecided" or self.ratio.half_width > enough)
+        return self.ratio.verdict == "undecided" or self.ratio.half_width > enough
 
     @property
     def remedy(self) -> str:
         return str(_SENTENCES.remedy(self, fmean(self.result.pairing.rounds.disturbed or [0.0])))
 
 
-def _judged(
+def _outcome(
     found: list[Difference], seen: Mapping[str, Behaviour], losses: Check, speed: _Speed, gate: Outcome | None
 ) -> tuple[Outcome, str]:
     undeclared = [one for one in found if not one.allowed]

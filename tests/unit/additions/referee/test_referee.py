@@ -21,7 +21,7 @@ from perfkit.results.comparison import Comparison
 from perfkit.results.rounds import Pairing
 from perfkit.results.run import Run
 from perfkit.results.schema import Raw
-from perfkit.results.stats import Spread
+from perfkit.results.stats import OF_SCRIPTS, Spread
 from perfkit.results.store import RunStore
 from perfkit.studies.compare import Candidate
 from perfkit.studies.sources import Progress
@@ -46,14 +46,19 @@ PLAIN = Behaviour(
 SMALLER = msgspec.structs.replace(PLAIN, trained=[8] * STEPS, values=[800] * STEPS)
 
 
-def comparison(speed=1, losses=1.0, passes=STEPS, scatter=0, disturbed=0.0, rounds=10, facts=None):
+KNOWN = Spread(0.005, 20)
+
+
+def comparison(
+    speed=1, losses=1.0, passes=STEPS, scatter=0, disturbed=0.0, rounds=10, facts=None, spread=KNOWN
+):
     def run(title, batch_size, loss):
         about = {"session": "s", "created": "", "stage": "s", "workload": "t.py", "device": "cpu"}
         about["recipe"] = Recipe(batch_size=batch_size).to_dict()
         return Run(id=title, title=title, **about, script=title, losses=[loss] * passes, facts=facts or {})
 
     rates = [100 * speed * (1 + scatter * (-1) ** number) for number in range(rounds)]
-    about = {"against": "a", "role": "previous", "interleaved": True, "spread": Spread(0.005, 20)}
+    about = {"against": "a", "role": "previous", "interleaved": True, "spread": spread}
     pairing = Pairing(rates, [100.0] * rounds, [disturbed] * rounds, **about)
     return Comparison(run("a", 16, 1.0), run("b", 32, losses), pairing)
 
@@ -126,6 +131,27 @@ RARELY = but(evaluations=[15], run={"steps": 1.0, "evaluation": 2.2}, **OFTEN)
 def test_a_verdict_and_its_exit_code(case, outcome, code):
     given = verdict(**case)
     assert (given.outcome, given.exit_code) == (outcome, code), given.reason
+
+
+@pytest.mark.parametrize(
+    ("speed", "outcome", "code"),
+    [
+        (0.5, "not faster", 1),
+        (0.93, "undecided", 3),
+        (1.0, "undecided", 3),
+        (1.05, "undecided", 3),
+        (1.07, "undecided", 3),
+        (1.09, "faster", 0),
+        (2.0, "faster", 0),
+    ],
+)
+def test_one_run_of_each_is_judged_by_its_interval_and_no_remedy_is_a_longer_budget(speed, outcome, code):
+    result = comparison(speed, rounds=1, spread=OF_SCRIPTS)
+    given = verdict(speed, rounds=1, spread=OF_SCRIPTS, whole=True)
+    assert (given.outcome, given.exit_code) == (outcome, code), given.reason
+    holds_both = result.ratio.low <= 1 <= result.ratio.high
+    assert holds_both == (outcome == "undecided") == ("run it again" in given.reason)
+    assert "--budget" not in given.reason
 
 
 def test_how_far_weights_move_is_one_difference_and_none_where_another_one_explains_it():
