@@ -132,8 +132,8 @@ def _of_optimizers(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
         yield Difference("moved", f"{MOVES_AFTER} steps move {', '.join(moved)}")
 
 
-def _times(side: Behaviour, name: str, count: int) -> int:
-    """How many evaluations or checkpoints so many steps have; one may follow the last of all."""
+def times_in(side: Behaviour, name: str, count: int) -> int:
+    """How many `evaluations` or `checkpoints` so many steps have; one may follow the last of all."""
     return sum(step < count or count == len(side.loaded) for step in getattr(side, name))
 
 
@@ -149,7 +149,7 @@ def differences(old: Behaviour, new: Behaviour) -> Iterator[Difference]:
     autocast, another implementation of the optimizer, fewer waits.
     """
     count = min(len(old.loaded), len(new.loaded))
-    often = {name: (_times(new, name, count), _times(old, name, count)) for name in BESIDES}
+    often = {name: (times_in(new, name, count), times_in(old, name, count)) for name in BESIDES}
     old, new = _first_steps(old, count), _first_steps(new, count)
     yield from _of_a_step(old, new)
     yield from _of_amounts(old, new)

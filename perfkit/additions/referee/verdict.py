@@ -1,19 +1,19 @@
 """The verdict on a script that is to replace another: is it faster, and does it still train the same?"""
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import StrEnum
 from statistics import fmean
 from typing import NamedTuple
 
 import msgspec
 
-from perfkit.additions.referee.behaviour import BESIDES, SAME, Behaviour, Difference, differences
+from perfkit.additions.referee.behaviour import BESIDES, SAME, Behaviour, Difference, differences, times_in
 from perfkit.additions.scripts import study
 from perfkit.additions.scripts.report import sentences
-from perfkit.additions.scripts.run_account import EPOCHS, PARTS, STEPS
-from perfkit.results import Check, Comparison
-from perfkit.results.stats import MIN_ROUNDS, Ratio, judged
+from perfkit.additions.scripts.run_account import CHECKPOINTS, EPOCHS, EVALUATION, PARTS, STEPS
+from perfkit.results import Check, Comparison, Ratio, Run
+from perfkit.results.stats import MIN_ROUNDS, judged
 from perfkit.show import units
 from perfkit.show.document import Content, Table
 from perfkit.studies.compare import Candidate
@@ -71,26 +71,52 @@ class RefereeVerdict(msgspec.Struct, frozen=True, kw_only=True):
         return [*speed, *checked, *tables, f"Verdict: {self.outcome}: {self.reason}"]
 
 
+def _common_steps(sides: Iterable[Behaviour]) -> int:
+    return min(len(side.loaded) for side in sides)
+
+
+def _step_times(sides: Sequence[Behaviour], runs: Sequence[Run]) -> list[dict[str, float]]:
+    """Seconds for each step of both sides by part, as far as both have shown it.
+
+    Plain steps are those of all rounds, so that both sides divide to the ratio; the first life of the
+    processes has seen the rest. What is rare is taken as often as the steps have it that both have shown: one
+    side may have gone on for a few more, and just have had one more. The start of the first epoch says
+    nothing of a step.
+    """
+    count = _common_steps(sides)
+    has_epochs = any(side.epochs > 1 for side in sides)
+    found = list[dict[str, float]]()
+    for side, run in zip(sides, runs, strict=True):
+        parts = [part for part in side.run if has_epochs or part != EPOCHS]
+        times = {part: side.run[part] / max(1, side.run_steps) for part in parts}
+        for part, name in ((EVALUATION, "evaluations"), (CHECKPOINTS, "checkpoints")):
+            if part in times and (seen := len(getattr(side, name))):
+                times[part] = side.run[part] / seen * times_in(side, name, count) / count
+        if run.samples_per_s:
+            times[STEPS] = run.samples_per_step / run.samples_per_s.value
+        found.append(times)
+    return found
+
+
 def run_table(observed: Mapping[str, Behaviour], result: Comparison, is_whole: bool) -> Table:
     """Where the time of both sides goes, whole or for each step, and their memory."""
     sides, runs = [observed["a"], observed["b"]], [result.a, result.b]
-    # The start of the first epoch says nothing of a step.
-    has_epochs = is_whole or any(side.epochs > 1 for side in sides)
-    times = list[dict[str, float]]()
-    for side, run in zip(sides, runs, strict=True):
-        count = 1 if is_whole else max(1, side.run_steps)
-        parts = [part for part in side.run if has_epochs or part != EPOCHS]
-        times.append({part: side.run[part] / count for part in parts})
-        if run.samples_per_s and not is_whole:  # by all rounds, so that both divide to the ratio
-            times[-1][STEPS] = run.samples_per_step / run.samples_per_s.value
+    steps = " and ".join(dict.fromkeys(f"{side.run_steps:,}" for side in sides))
+    note = f"Time between steps: averaged over {steps} steps"
+    times = [side.run for side in sides]
+    if not is_whole:
+        times = _step_times(sides, runs)
+        if any(EVALUATION in spent for spent in times):
+            count = _common_steps(sides)
+            often = " and ".join(str(times_in(side, "evaluations", count)) for side in sides)
+            note += f" (evaluations in the first {count:,}: {often})"
     parts = [part for part in PARTS if any(spent.get(part) for spent in times)]
     rows = [[part, *(units.duration(spent.get(part, 0.0)) for spent in times)] for part in parts]
     rows.append(["total", *(units.duration(sum(spent.values())) for spent in times)])
     rows.append(["memory of all processes", *(units.size(side.memory) for side in sides)])
-    steps = " and ".join(dict.fromkeys(f"{side.run_steps:,}" for side in sides))
     head = "the whole run" if is_whole else "for each step"
     titles = ["A", "B"] if runs[0].script != runs[1].script else [run.title for run in runs]
-    return Table((head, *titles), rows, note=f"Time between steps: averaged over {steps} steps.")
+    return Table((head, *titles), rows, note=f"{note}.")
 
 
 class Match(NamedTuple):
@@ -116,7 +142,7 @@ class Match(NamedTuple):
         seen = {name: self.observed[run.title] for name, run in sides.items() if run.title in self.observed}
         losses = study.losses(result.a, result.b)
         found = _differences(seen, self.allowed, result, losses, is_whole)
-        run = _run_ratio(seen) if len(seen) == len(sides) and not is_whole else None
+        run = _run_ratio(seen, result) if len(seen) == len(sides) and not is_whole else None
         speed = _Speed(result, precision, run, is_whole, self.longer)
         outcome, reason = _outcome(found, seen, losses, speed, gate)
         return RefereeVerdict(
@@ -224,12 +250,15 @@ def _of_speed(speed: _Speed, gate: Outcome | None) -> tuple[Outcome, str]:
     return Outcome.UNDECIDED, f"{speed.in_words}, which is inconclusive: {speed.remedy}"
 
 
-def _run_ratio(seen: Mapping[str, Behaviour]) -> float | None:
+def _run_ratio(seen: Mapping[str, Behaviour], result: Comparison) -> float | None:
     """How many times as fast the run is, where much of it is not plain steps and was seen more than once."""
-    sides = [seen[name] for name in ("a", "b")]
+    sides = [seen["a"], seen["b"]]
     if any(side.marked < _OFTEN for side in sides):
         return None
-    most = max(1 - side.run.get(STEPS, 0.0) / max(sum(side.run.values()), 1e-9) for side in sides)
-    counts = [fmean(side.trained) or fmean(side.loaded) or 1.0 for side in sides]
-    a, b = (sum(x.run.values()) / x.run_steps / count for x, count in zip(sides, counts, strict=True))
-    return a / max(b, 1e-12) if most >= _LARGE else None
+    times = _step_times(sides, [result.a, result.b])
+    others = [1 - spent.get(STEPS, 0.0) / max(1e-9, sum(spent.values())) for spent in times]
+    if max(others) < _LARGE:
+        return None
+    a, b = (sum(spent.values()) for spent in times)
+    samples_a, samples_b = (fmean(side.trained) or fmean(side.loaded) or 1.0 for side in sides)
+    return (a / samples_a) / max(1e-12, b / samples_b)

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from perfkit.additions.patch import edits
-from perfkit.additions.referee import command
+from perfkit.additions.referee import behaviour, command
 from perfkit.additions.referee.behaviour import Behaviour, differences
 from perfkit.additions.referee.match import two_scripts, with_switches
 from perfkit.additions.referee.verdict import OF_GATE, Match, run_table
@@ -217,8 +217,8 @@ def test_memory_of_all_processes_is_shown_of_both():
 def test_steps_in_the_table_divide_to_the_ratio_and_the_rest_is_as_it_was_seen():
     """Disturbed rounds count less in both; the steps that were looked at are of one life of the processes."""
     result = measured(comparison(1.3, scatter=0.2))
-    run = {"steps": 9.0, "evaluation": 0.4}
-    old, new = but(run=run, run_steps=40), but(run=run | {"steps": 8.9}, run_steps=40)
+    run = {"steps": 9.0, "evaluation": 0.2}
+    old, new = but(run=run, run_steps=STEPS), but(run=run | {"steps": 8.9}, run_steps=STEPS)
     rows = {name: cells for name, *cells in run_table({"a": old, "b": new}, result, is_whole=False).rows}
     a, b = (float(text.partition(" ")[0]) for text in rows["steps"])
     assert a / b == pytest.approx(result.ratio.ratio, rel=0.01) and rows["evaluation"] == ["10.0 ms"] * 2
@@ -239,6 +239,28 @@ def test_the_start_of_a_first_epoch_is_no_part_of_a_step():
     assert "starts of epochs" in [row[0] for row in shown(1, is_whole=True).rows], "a run has it once"
     assert shown(1).note == "Time between steps: averaged over 38 steps."
     assert shown(1, steps=40).note.endswith("over 38 and 40 steps.")
+
+
+def test_the_sentence_and_the_table_tell_the_same_of_the_run():
+    """Steps that were looked at include those of a warm-up, which may be slow in one of both."""
+    result = measured(comparison(1.4))
+    times = {"steps": 0.3, "evaluation": 1.6}, {"steps": 0.4, "evaluation": 0.02}
+    old, new = (but(run=run, run_steps=STEPS, marked=4, evaluations=[3, 7]) for run in times)
+    given = Match(None, None, None, {"before": old, "now": new}, set()).verdict(result, 0.02)
+    table = given.sections(result)[-2]
+    rows = {name: cells for name, *cells in table.rows}
+    a, b = (float(text.partition(" ")[0]) for text in rows["total"])
+    assert given.run == pytest.approx(a / b, rel=0.01)
+    assert f"with all that is between steps, {given.run:.3g} times" in given.reason
+    assert table.note.endswith("over 20 steps (evaluations in the first 20: 2 and 2).")
+
+
+def test_an_evaluation_beyond_the_steps_that_both_have_shown_makes_no_side_slower():
+    longer = {"steps": 1.0, "evaluation": 6.0}
+    shorter = {"steps": 0.85, "evaluation": 2.0}
+    old = but(evaluations=[3, 18, 19], run=longer, run_steps=20, marked=3)
+    new = behaviour._first_steps(but(evaluations=[3], run=shorter, run_steps=17, marked=3), 17)
+    assert verdict(old=old, new=new).run == pytest.approx(1.0)
 
 
 def test_sides_of_one_script_are_headed_by_what_they_are_and_two_files_are_a_and_b():
