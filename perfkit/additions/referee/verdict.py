@@ -200,6 +200,15 @@ class _Speed(NamedTuple):
         return str(_SENTENCES.speed(self))
 
     @property
+    def has_other_run(self) -> bool:
+        """Whether the run differs from its steps by more than evaluations scatter, or takes their gain."""
+        ratio = self.ratio
+        if self.run is None or ratio.low <= self.run <= ratio.high:
+            return False
+        is_far = not 1 / _RUN_FASTER < self.run / ratio.ratio < _RUN_FASTER
+        return is_far or (ratio.low > 1 > self.run)
+
+    @property
     def is_faster(self) -> bool:
         if self.run is not None and (self.run < 1 or self.run > _RUN_FASTER):
             return self.run > 1 and not self.ratio.is_slower

@@ -179,6 +179,21 @@ def test_a_run_is_judged_with_all_that_is_between_its_steps():
     assert "--allow evaluations" in allowing.reason and "not 4" in allowing.reason
 
 
+@pytest.mark.parametrize(
+    ("speed", "evaluation", "outcome", "is_told"),
+    [(1.0, 1.3, "not faster", False), (1.3, 2.0, "not faster", True), (1.3, 1.0, "faster", False)],
+)
+def test_of_a_few_evaluations_only_what_is_far_off_or_takes_the_gain_of_steps_is_told(
+    speed, evaluation, outcome, is_told
+):
+    """They scatter, and no interval says by how much."""
+    run = {"steps": 1.0, "evaluation": 1.0}
+    old = but(evaluations=[3, 7], run=run, **OFTEN)
+    new = but(evaluations=[3, 7], run={"steps": 1.0 / speed, "evaluation": evaluation}, **OFTEN)
+    given = verdict(speed, old=old, new=new)
+    assert given.outcome == outcome and ("the run" in given.reason) == is_told
+
+
 def test_weights_that_barely_move_do_not_count():
     old, new = (but(moved={"table": 10.0, "bias": bias}) for bias in (0.1, 0.2))
     assert not [*differences(old, new)]
