@@ -72,7 +72,7 @@ class RefereeVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _common_steps(sides: Iterable[Behaviour]) -> int:
-    return min(len(side.loaded) for side in sides)
+    return max(1, min(len(side.loaded) for side in sides))
 
 
 def _step_times(sides: Sequence[Behaviour], runs: Sequence[Run]) -> list[dict[str, float]]:
