@@ -30,7 +30,7 @@ class Slow:
     """A script that answers nothing else until it has answered the question about its lines."""
 
     launch = SimpleNamespace(describe=lambda: "python train.py")
-    tree = SimpleNamespace(processes=list)
+    tree = SimpleNamespace(processes=list, cpu_s=lambda: 0.0)
 
     def __init__(self, clock):
         self.clock = clock
@@ -44,9 +44,6 @@ class Slow:
         if self.is_busy:
             raise RunFailed("it took longer than its time limit")
         return ANSWERS[question]
-
-    def cpu_s(self):
-        return 0.0
 
     def written(self, stream):
         return []
