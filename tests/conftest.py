@@ -22,9 +22,10 @@ MARK = "PERFKIT_TEST_ID"
 # The files that take longest, the longest first: a process that has done its own takes the next file.
 LONGEST = (
     "notebooks/test_run.py",
+    "notebooks/test_run_others.py",
+    "browser/test_panels.py",
     "integration/test_files.py",
     "integration/test_watch.py",
-    "browser/test_panels.py",
     "integration/test_causes.py",
     "integration/test_watched_ranks.py",
     "integration/test_colab.py",

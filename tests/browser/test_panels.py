@@ -114,7 +114,7 @@ def test_the_workbench_by_keyboard(lab, data_dir):
     bench.locator("button.pk-run").press("Enter")
     status(bench, "done")
     expect(rows).to_have_count(2)
-    expect(result(lab)).to_contain_text("(losses")
+    expect(result(lab)).to_contain_text("First losses: the same")
     bench.locator("button.pk-export").press("Enter")
     expect(bench.locator(".pk-script pre")).to_contain_text("num_workers=1")
     lab.page.evaluate("() => { delete Navigator.prototype.clipboard; }")  # as on a page over plain http

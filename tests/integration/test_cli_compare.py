@@ -36,7 +36,7 @@ def test_scripts_are_compared_as_they_stand(tmp_path, monkeypatch):
     assert text.count(update) == 1
     slower = text.replace(update, "        time.sleep(0.2)\n" + update)
     changed.write_text(slower.replace("import sys\n", "import sys\nimport time\n"))
-    how = ("--budget", "3", "--fail-if-slower", "3%", "--", "1000000")
+    how = ("--budget", "20", "--fail-if-slower", "3%", "--", "1000000")
     done = perfkit("referee", plain.name, changed.name, *how, code=1, cwd=tmp_path)
     assert "changed.py / plain.py" in done.stdout
     assert "slower than A by more than" in done.stderr, "a gate does not let it pass for a busy machine"

@@ -58,7 +58,7 @@ def test_processes_that_have_ended_leave_no_open_files():
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         call("os:getpid")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before, "what earlier tests left may be closed meanwhile"
 
 
 @on_linux

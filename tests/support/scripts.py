@@ -59,8 +59,14 @@ def fork(monkeypatch):
 
 def forking():
     """What takes the place of `subprocess` there."""
-    forked = {**vars(subprocess), "Popen": lambda words, **how: Forked(words, prepare=_watch, **how)}
-    return SimpleNamespace(**forked)
+    return SimpleNamespace(**{**vars(subprocess), "Popen": _started})
+
+
+def _started(words, *, env, **how):
+    """A forked process, unless the C library is to read a variable, which it does before anything is imported."""
+    if any(name.startswith("MALLOC_") for name in env):
+        return subprocess.Popen(words, env=env, **how)
+    return Forked(words, env=env, prepare=_watch, **how)
 
 
 def _run(words, streams, folder, environment, prepare):
