@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import psutil
 import pytest
@@ -304,6 +305,9 @@ def test_no_rank_survives_a_watcher_that_is_killed(alone):
     assert len(pids) == 6
     left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
     assert not psutil.wait_procs(left, timeout=60)[1]
+    until = time.monotonic() + 60
+    while list(temporary.iterdir()) and time.monotonic() < until:  # it goes once all of them have gone
+        time.sleep(0.1)
     assert not list(temporary.iterdir())
 
 

@@ -124,7 +124,7 @@ class Launched(WatchedScript):
         if THREADS in own:
             settings["variables"]["OMP_NUM_THREADS"] = str(own[THREADS])
         more = {"watcher": watcher, "address": address, "ranked": own, "everywhere": True}
-        command = [sys.executable, "-P", guardian.__file__, str(self.folder)]
+        command = [sys.executable, "-P", guardian.__file__, str(self.folder), self._meeting.name]
         self._guardian = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         return self._start(settings | more)
 

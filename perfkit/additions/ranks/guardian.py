@@ -13,8 +13,11 @@ import psutil
 _MOST_LOOKS = 20  # at processes that go on starting others, or do not end in a second
 
 
-def guard(folder: str) -> None:
-    """Waits for the end of the input, then ends all whose environment names the folder."""
+def guard(folder: str, meeting: str) -> None:
+    """Waits for the end of the input, then ends all whose environment names the folder.
+
+    `meeting`: the folder of the socket at which they meet, which goes as well.
+    """
     sys.stdin.read()
     for _ in range(_MOST_LOOKS):
         found = list[psutil.Process]()
@@ -26,8 +29,9 @@ def guard(folder: str) -> None:
         if not found:
             break
         psutil.wait_procs(found, timeout=1.0)
-    shutil.rmtree(folder, ignore_errors=True)
+    for private in (folder, meeting):
+        shutil.rmtree(private, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    guard(sys.argv[1])
+    guard(*sys.argv[1:])

@@ -26,7 +26,7 @@ def capstone(monkeypatch):
     monkeypatch.setattr(puzzles, "compare", losing)
     monkeypatch.setattr(puzzles, "call", lambda *asked, **more: {})
     monkeypatch.setattr(puzzles, "score", lambda *known: [])
-    monkeypatch.setattr(puzzles.registry, "load", lambda place: lambda *sides: match)
+    monkeypatch.setattr(puzzles.registry, "load", lambda place: lambda *sides, **how: match)
     with open("my_capstone.py", "w") as file:
         file.write("import torch")
     puzzles.capstone()
