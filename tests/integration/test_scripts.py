@@ -1,11 +1,15 @@
 """Scripts of different make: watched as they stand, toggled from outside, edited; nothing is left."""
 
+import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+import psutil
 import pytest
 
 from perfkit.additions.patch import edits as patching
@@ -165,3 +169,39 @@ def test_ctrl_c_ends_a_comparison_of_scripts_and_keeps_its_rounds(tmp_path, monk
         compare(match.a, match.b, match.plan.until(30.0), progress=Progress(press), store=store)
     runs = {run.title: run for run in store.runs()}
     assert compared(runs["a.py"], runs["b.py"]).rounds == 2
+
+
+WORKER = """
+import torch
+from torch.utils.data import DataLoader
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for inputs in DataLoader(torch.zeros(1_000_000, 4), 4, num_workers=1):
+    model(inputs).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+KILLED = """
+import json, os, signal
+from perfkit.additions.scripts.watched import Launch, WatchedScript
+
+script = WatchedScript(Launch("train.py"))
+script.ask("observe", steps=3, seconds=60.0)
+script.suspend()
+print(json.dumps([process.pid for process in script.tree.processes()]), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_no_suspended_worker_of_a_script_survives_a_watcher_that_is_killed(tmp_path):
+    (tmp_path / "train.py").write_text(WORKER)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", KILLED]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    pids = json.loads(done.stdout)
+    assert len(pids) == 2, "the script and its worker"
+    left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    assert not psutil.wait_procs(left, timeout=60)[1]

@@ -13,6 +13,7 @@ import os
 import random
 import statistics
 import sys
+import threading
 import traceback
 from collections.abc import Generator
 from multiprocessing.connection import Connection
@@ -82,8 +83,9 @@ class Questions(Procedures):
         script.parts += [*self.observers.values(), self]
         hooks.around(sys, "excepthook", self._crashed)
         os.register_at_fork(after_in_child=self.line.close)
-        if sys.platform == "linux":  # also while it is suspended
+        if sys.platform == "linux":  # also while they are suspended
             die_with_parent()
+            os.register_at_fork(after_in_child=_end_with_the_main_thread)
         atexit.register(self._ended)
 
     def train(self, loss_steps: int, warmup_s: float, warmup_steps: int = 1, **_: Any) -> Procedure:
@@ -290,6 +292,15 @@ class Questions(Procedures):
         self._script.tell("end")
         while True:
             self._job.throw(Ended())
+
+
+_MAIN_THREAD = threading.main_thread().ident
+
+
+def _end_with_the_main_thread() -> None:
+    """What the main thread forks ends with it; what another thread forks may outlive that thread."""
+    if threading.get_ident() == _MAIN_THREAD:  # a child goes on as the thread that forked it
+        die_with_parent()
 
 
 def _inner(model: Any) -> Any:
