@@ -10,6 +10,7 @@ import base64
 import hashlib
 import io
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -91,11 +92,38 @@ def execute(source: Path, page: Page) -> Any:
                 data["text/html"] = still(data["text/html"], page)
         if cell.cell_type == "code":
             cell.execution_count = None
-            cell.outputs = [one for one in cell.outputs if "text" in one or any(one.data.values())]
+            outputs = [one for one in cell.outputs if "text" in one or any(one.data.values())]
+            cell.outputs = as_left_on_screen(outputs)
     for name in ("language_info", "jupytext"):  # as `make notebooks` leaves them
         notebook.metadata.pop(name, None)
     notebook.metadata["perfkit"] = depends_on
     return notebook
+
+
+def as_left_on_screen(outputs: list[Any]) -> list[Any]:
+    """Outputs in which what commands print is one text, without what they have wiped out meanwhile."""
+    found: list[Any] = []
+    for output in outputs:
+        before = found[-1] if found else None
+        if before and "text" in output and "text" in before and output.name == before.name:
+            before.text += output.text
+        else:
+            found.append(output)
+    for output in found:
+        if "text" in output:
+            output.text = screen(output.text)
+    return found
+
+
+def screen(text: str) -> str:
+    """The lines that a terminal shows at the end: a progress bar writes its own anew, and goes."""
+    lines: list[str] = []
+    for line in text.replace("\r\n", "\n").split("\n"):
+        if "\x1b[1A\x1b[2K" in line and lines:  # up by a line, which is erased
+            lines.pop()
+        *_, last = line.split("\r")
+        lines.append(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", last).rstrip())
+    return "\n".join(lines)
 
 
 def still(html: str, page: Page) -> str:

@@ -160,3 +160,13 @@ def test_slides_have_for_each_chapter_a_question_two_wrong_answers_and_need_no_n
         assert len(slides.wrong_answers(lesson.wrong)) == 2 and lesson.elsewhere
         assert len(list(slides.chapter(lesson))) >= 4
     assert deck.count("<img") >= 20
+
+
+def test_what_a_command_prints_is_stored_as_a_terminal_leaves_it():
+    bar = "begins\r\n\x1b[?25l\r\x1b[2Kround 1 \x1b[90m━━\x1b[0m\r\x1b[2Kround 2 \x1b[90m━━\x1b[0m\r\n\x1b[?25h\r\x1b[1A\x1b[2K"
+    parts = [
+        nbformat.v4.new_output("stream", name="stdout", text=text)
+        for text in (bar, "\x1b[1mend\x1b[0m  \r\n")
+    ]
+    (left,) = outputs.as_left_on_screen(parts)
+    assert left.text == "begins\nend\n"
