@@ -25,7 +25,7 @@ from perfkit.additions.lanes.figures import Bar
 from perfkit.additions.lanes.panel import FIRST, STEPS
 from perfkit.additions.simulate.host import IDEAL
 from perfkit.errors import PerfkitError, RunFailed
-from perfkit.ladder.catalogue import SO_FAR, Budget, Stage
+from perfkit.ladder.catalogue import Budget, Stage
 from perfkit.recipe import Recipe, Value
 from perfkit.results import recordings
 from perfkit.results.run import Run
@@ -272,10 +272,7 @@ def of_runs(runs: Sequence[Run], knobs: Sequence[Knob], about: str) -> Climb:
         text = export.script(
             Recipe.from_dict(run.recipe), run.workload, run.options, run.device, set_up=False
         )
-        shown = _measured(run)
-        if run.stage == SO_FAR and shown.gain:
-            shown = msgspec.structs.replace(shown, gain=_gain_so_far(run, runs))
-        found[key] = msgspec.structs.replace(shown, diff=_diff(plain, text))
+        found[key] = msgspec.structs.replace(_measured(run), diff=_diff(plain, text))
     for key, own in found.items():
         if own.gain:
             there = {other: found[other] for other in neighbours(key, knobs) if other in found}
@@ -290,19 +287,6 @@ def of_runs(runs: Sequence[Run], knobs: Sequence[Knob], about: str) -> Climb:
         knobs=list(knobs),
         found=found,
     )
-
-
-def _gain_so_far(kept: Run, runs: Sequence[Run]) -> list[float]:
-    """Of several stages kept together, over the plain loop: by what a stage on top gained over both."""
-    for run in runs:
-        pairing = run.pairing("previous")
-        part, whole = run.speedup("previous"), run.speedup("baseline")
-        if pairing and pairing.against == kept.id and part and whole:
-            ratio = whole.ratio / part.ratio
-            widths = [math.log(each.high / each.low) / 2 for each in (whole, part)]
-            width = math.sqrt(max(0.0, widths[0] ** 2 - widths[1] ** 2))
-            return [round(ratio * math.exp(by), 3) for by in (0.0, -width, width)]
-    return []
 
 
 def _measured(run: Run) -> Shown:
