@@ -153,7 +153,7 @@ class OutputOptions:
         try:
             terminal.show(sections, to_stderr=is_taken)
         finally:
-            written = [_is_written(path, make) for path, make in files]
+            written = [_try_to_write(path, make) for path, make in files]
         if verdict is not None:
             raise typer.Exit(verdict)
         if not all(written):
@@ -262,8 +262,8 @@ def _is_writable(path: Path) -> bool:
     return folder.is_dir() and os.access(folder, os.W_OK)
 
 
-def _is_written(path: Path, make: Callable[[], bytes]) -> bool:
-    """Whether a file was written; why not is told. Without content there is none."""
+def _try_to_write(path: Path, make: Callable[[], bytes]) -> bool:
+    """Writes a file unless it has no content; whether that went well, and if not, why is told."""
     try:
         if content := make():
             write(path, content)

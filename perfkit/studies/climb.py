@@ -144,15 +144,15 @@ class _Climb:
     def _multiplied(self, kept: Run) -> Run:
         """A run of several stages that were kept: to the baseline it has the product of their ratios."""
         if not self._newest or self._base_run is None:
-            return kept
-        first, *others = self._newest
-        pairing = first.pairing("baseline")
+            return kept  # it is the baseline
+        pairing = self._newest[0].pairing("baseline")
         rate = self._base_run.samples_per_s
         if pairing is None or rate is None:
             return kept
-        further = [other.rounds for run in others if (other := run.pairing("previous"))]
-        whole = structs.replace(pairing, via=[*pairing.via, *further])
-        return structs.replace(kept, pairings=[whole], reference_samples_per_s=rate.value)
+        further = [run.pairing("previous") for run in self._newest[1:]]
+        via = [*pairing.via, *(each.rounds for each in further if each)]
+        pairings = [structs.replace(pairing, via=via)]
+        return structs.replace(kept, pairings=pairings, reference_samples_per_s=rate.value)
 
     def _measured(self, number: int, candidates: Sequence[Stage]) -> tuple[Run, list[Run]]:
         """The runs of what is kept, and of the stages of a group, in the same rounds."""
