@@ -77,6 +77,7 @@ _REMEDIES = {
     errno.ENOSPC: "Free space on that disk",
     errno.ENOMEM: "Close other programs: the machine's memory is used up",
     errno.EAGAIN: "Close other programs: no further process can start (ulimit -u)",
+    errno.EMFILE: "Close files that this process has open, or restart it; ulimit -n allows it more",
 }
 
 

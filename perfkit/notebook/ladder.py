@@ -1,7 +1,9 @@
 """A ladder of stages, or some recipes: measured here, on a simulated GPU, or shown from a recording."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypedDict, Unpack
 
 import ipywidgets as widgets
 
@@ -19,7 +21,7 @@ from perfkit.show.style import Figure
 from perfkit.studies import planning, staging
 from perfkit.studies.climb import climb
 from perfkit.studies.decisions import plan_key
-from perfkit.studies.job import Job, Stopped
+from perfkit.studies.job import Answered, Job, Stopped
 from perfkit.studies.sources import Plan, Progress
 
 
@@ -33,14 +35,23 @@ def use(device: str | None = None) -> None:
     LadderPanel.session_device = device
 
 
+class Where(TypedDict, total=False):
+    """What every panel of a workload takes by name, with the meaning and the defaults of `perfkit.plan`."""
+
+    preset: str | None
+    settings: Mapping[str, Any] | None
+    device: str | None  # the session's choice if None
+    options: Mapping[str, Any] | None
+    host: str | None
+
+
 class LadderPanel(Panel):
     """A ladder of stages on a workload, and a menu of the places where it can run, for this panel only.
 
     Args:
         stages: optimizations in their order; the whole default ladder if None.
-        settings: switches set from the first stage on.
-        device: `cuda`, `mps`, `cpu`, `sim:v100` …, or `recorded:NAME`; the session's choice if None.
-        asked: `workload`, `preset` and `options`, as for `perfkit.plan`.
+        workload: a built-in one, or `package.module:name`; the preset's own if None.
+        where: `preset`, `settings`, `device`, `options` and `host`, as for `perfkit.plan`.
 
     Raises:
         PerfkitError: a name or value that is not allowed, or the panel cannot run there.
@@ -51,17 +62,12 @@ class LadderPanel(Panel):
     titles: Recipes | None = None  # recipes to measure in the place of stages
 
     def __init__(
-        self,
-        stages: Sequence[str] | None = None,
-        settings: Mapping[str, Any] | None = None,
-        device: str | None = None,
-        **asked: Any,
+        self, stages: Sequence[str] | None = None, workload: str | None = None, **where: Unpack[Where]
     ) -> None:
-        device = device or self.session_device
-        self._asked = {"stages": stages, **asked}
-        self._settings = dict(settings or {})
-        self._notices: list[str] = []  # what went wrong with the shown result without making it void
-        key = (self._asked, self._settings, self.titles)
+        device = where.get("device") or self.session_device
+        self._asked = stages, workload, where
+        self._settings = dict(where.get("settings") or {})
+        key = (self._asked, self.titles)
         self.plan = self._planned(device, self._settings)
         self.device = device or self.plan.subject.device
         """What the plan was made for, such as `recorded:NAME`."""
@@ -99,7 +105,7 @@ class LadderPanel(Panel):
     def _move(self, device: str, settings: dict[str, Any]) -> None:
         self.require_rest()
         plan = self._planned(device, settings)
-        is_same = device == self.device and _measures_the_same(plan, self.plan)
+        is_same = device == self.device and _recipes(plan) == _recipes(self.plan)
         self.device = device
         self._settings = settings
         if not is_same:
@@ -108,16 +114,17 @@ class LadderPanel(Panel):
 
     def _planned(self, device: str | None, settings: Mapping[str, Any]) -> Plan:
         """The plan on a device. Raises a PerfkitError where there can be none."""
-        plan = planning.plan(device=device, settings=settings, **self._asked)
+        stages, workload, where = self._asked
+        where = {**where, "device": device, "settings": settings}
+        plan = planning.plan(workload, stages=stages, **where)
         plain = plan.source().baseline()
         recipes = {title: plain.replace(**changes) for title, changes in (self.titles or {}).items()}
         return plan.trying(recipes=tuple(recipes.items()))
 
     def _moved(self) -> None:
         """Shows what was measured earlier for a plan that is new, if anything was."""
-        self._more.add_class("pk-off")
         self._forget_problems()
-        self._show_runs(self._earlier())
+        self._hold(self._earlier())
         if self.runs:
             when = self.runs[0].created[:16].replace("T", " ")
             self.status.say(f"measured earlier, at {when} UTC; Run measures again")
@@ -125,37 +132,56 @@ class LadderPanel(Panel):
 
     def _forget_problems(self) -> None:
         """What went wrong with an earlier result says nothing of the next one."""
-        self._notices.clear()
         self.store.problems.clear()
         self.store.lost.clear()
 
-    def _earlier(self) -> Sequence[Run]:
-        return self.store.remembered(plan_key(self.plan))
+    def _earlier(self) -> Answered:
+        """What was measured for the plan before this panel was made, or moved."""
+        return _answer(self.plan.fixed(), self.store.remembered(plan_key(self.plan)))
+
+    @contextlib.contextmanager
+    def _noted(self, what: str) -> Iterator[None]:
+        """Notes what goes wrong with something that the result is shown without."""
+        try:
+            yield
+        except Cancelled:
+            raise
+        except (PerfkitError, OSError) as problem:
+            self.answer = replace(self.answer, notices=(*self.answer.notices, f"{what}: {problem}"))
 
     def _measure(self, job: Job) -> None:
-        self._climb(job, job.request)
+        self._climb(job)
         if not job.request.recorded:
             self.store.remember(plan_key(job.request), self.runs[0].session)
-            try:
+            with self._noted("The steps could not be drawn"):
                 self._steps(job.progress)
-            except Cancelled:
-                raise
-            except (PerfkitError, OSError) as problem:  # the result is shown without it
-                self._notices.append(f"The steps could not be drawn: {problem}")
 
-    def _climb(self, job: Job, plan: Plan) -> None:
-        """Measures a plan completely. Raises what went wrong, also in a run, and what was stopped."""
+    def _climb(self, job: Job) -> None:
+        """Measures what a job asks for. Raises what went wrong, also in a run, and what was stopped.
+
+        Then the answer that was there stays, unless every run that has rounds in it has rounds now.
+        """
+        answer, shown = self.answer, self.runs
+        self._hold(Answered(job.request))
         self._show_runs(())
         self._forget_problems()
-        earlier = job.before.runs if job.before else ()
-        runs = climb(plan, self.store, job.progress, earlier)
-        self._show_runs(runs)
-        if plan.ladder.recipes or len(plan.ladder.stages) < 2:  # a longer ladder is built on its own verdicts
-            job.can_continue = lambda: any(map(_is_open, runs))
+        runs: Sequence[Run] = ()
+        is_whole = False
+        try:
+            runs = climb(job.request, self.store, job.progress, job.before.runs if job.before else ())
+            has_ended = all(run.status in ("ok", "not_applicable") for run in runs)
+            is_whole = has_ended and not job.progress.cancelled.is_set()
+        finally:
+            runs = runs or job.runs
+            measured = {run.title for run in runs if run.status == "ok"}
+            keeps_all = all(run.title in measured for run in answer.runs if run.status == "ok")
+            if is_whole or (runs and keeps_all):
+                answer, shown = _answer(job.request, runs), runs
+            self._hold(answer)
+            self._show_runs(shown)
         # Each reason once, with the first run that it ended.
         failed = {run.reason: run.title for run in reversed(runs) if run.status == "failed"}
         if failed:
-            self._show_runs(earlier or runs)  # a failure adds no rounds to those that are there
             raise RunFailed("; ".join(f"{title} failed: {why}" for why, title in reversed(failed.items())))
         self._require_stored()
         if any(run.status == "cancelled" for run in runs):
@@ -167,7 +193,7 @@ class LadderPanel(Panel):
             return tuple(Notice(words) for words in self.store.problems)
         picture = self._pictures() if any(run.status == "ok" for run in self.runs) else []
         details = [*self._evidence(), *tables.overview(self.runs)[:2]]
-        notices = [*self.store.problems, *self._notices, *sentences.notices(self.runs)]
+        notices = [*self.store.problems, *self.answer.notices, *sentences.notices(self.runs)]
         return [*map(Notice, notices), *picture, *self._answers(), Section("Details", details, folded=True)]
 
     def _pictures(self) -> list[Content]:
@@ -184,7 +210,7 @@ class LadderPanel(Panel):
         runs, _ = sentences.pair(self.runs)
         if not 1 <= len(runs) <= 2:
             return None
-        plan = self.plan.on(code=runs[0].code)
+        plan = self.answer.request.on(code=runs[0].code)
         for reference in registry.table("PICTURES").values():
             figure: Figure | None = registry.load(reference)(runs, plan, progress)
             if figure:
@@ -205,12 +231,8 @@ class LadderPanel(Panel):
         return tables.report(self.results())
 
 
-def _measures_the_same(plan: Plan, other: Plan) -> bool:
-    """Whether two plans for a place measure the same recipes; what the controls change is not looked at."""
-    return plan.recorded == other.recorded and _recipes(plan) == _recipes(other)
-
-
 def _recipes(plan: Plan) -> list[Recipe]:
+    """What a plan measures; what the controls change is not looked at."""
     return [stage.recipe for stage in staging.all_stages(staging.described(plan.trying(changes={})))]
 
 
@@ -220,10 +242,15 @@ def proof(plan: Plan, title: str, recipe: Recipe, progress: Progress | None = No
     return registry.load(reference)(plan, title, recipe, progress=progress) if reference else None
 
 
-def _is_open(run: Run) -> bool:
-    """Whether more rounds would decide what a run's comparison leaves open."""
-    ratios = [run.speedup(pairing.role) for pairing in run.pairings if not run.is_again]
-    return any(ratio is not None and ratio.verdict == "undecided" for ratio in ratios)
+def _answer(plan: Plan, runs: Sequence[Run]) -> Answered:
+    """Runs as the answer to a plan, to which rounds can be added if they would decide something.
+
+    A recording has no further ones, and a longer ladder is built on its own verdicts.
+    """
+    takes_more = not plan.recorded and (plan.ladder.recipes or len(plan.ladder.stages) < 2)
+    ratios = [run.speedup(pairing.role) for run in runs if not run.is_again for pairing in run.pairings]
+    is_open = any(ratio is not None and ratio.verdict == "undecided" for ratio in ratios)
+    return Answered(plan, runs, bool(takes_more and is_open))
 
 
 def _places() -> dict[str, str]:
@@ -238,9 +265,9 @@ class RecipePanel(LadderPanel):
 
     heading = "Which of these recipes is fastest?"
 
-    def __init__(self, recipes: Recipes, **more: Any) -> None:
+    def __init__(self, recipes: Recipes, workload: str | None = None, **where: Unpack[Where]) -> None:
         self.titles = recipes
-        super().__init__(["baseline"], **more)
+        super().__init__(["baseline"], workload, **where)
 
     def __getitem__(self, title: str) -> Run:
         runs = {run.title: run for run in self.results() if run.status == "ok"}

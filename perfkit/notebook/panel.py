@@ -10,6 +10,7 @@ import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib import resources
 from typing import Any
 
@@ -21,11 +22,11 @@ from perfkit.errors import InvalidValue, StoreError
 from perfkit.notebook.pieces import Status, row, text
 from perfkit.notebook.shown import CellOutput, Sectioned, current_cell, in_colab
 from perfkit.results import Run, RunStore
-from perfkit.studies.job import Job
+from perfkit.studies.job import Answered, Job
 from perfkit.studies.sources import Plan
 
 STYLE = f"<style>{resources.files('perfkit.notebook').joinpath('panel.css').read_text('utf-8')}</style>"
-_newest: "weakref.WeakValueDictionary[str, Panel]" = weakref.WeakValueDictionary()
+_made: "dict[str, weakref.WeakSet[Panel]]" = {}  # the panels of each cell
 VIEW = "application/vnd.jupyter.widget-view+json"  # ipywidgets 7 has no method that gives it
 
 
@@ -33,8 +34,7 @@ class Panel(Sectioned):
     """Controls, Run and Stop, and results. A subclass sets its widgets, and says what is measured.
 
     Args:
-        key: what the panel is made of. A cell that is run again makes a new panel with the same key: the work
-            of the older one ends.
+        key: what the panel is made of.
     """
 
     above: Sequence[widgets.Widget] = ()
@@ -42,13 +42,14 @@ class Panel(Sectioned):
     below: Sequence[widgets.Widget] = ()
     plan: Plan  # what a job is asked for when it begins; later changes of the panel do not concern it
     job: Job | None = None  # the work that is under way, or was last
+    answer: Answered  # what is shown, and what *Continue* adds to; while a job measures, what it has so far
+    execution: str | None  # the run of a cell that has made it, if that is known
 
     @functools.cached_property
     def store(self) -> RunStore:
         return RunStore()
 
     def __init__(self, key: object) -> None:
-        self._runs: Sequence[Run] = ()
         self.status = Status()
         self._turn = threading.Lock()  # held while a job begins: of two clicks, one begins it
         result = text("pk-result")
@@ -60,13 +61,14 @@ class Panel(Sectioned):
         if in_colab():  # where no click arrives before the work has ended
             self._stop.layout.display = "none"
         more = "Measure more rounds, because these leave it undecided"
-        self._more = self.button("Continue", more, lambda: self.start(self._measure, self.job))
+        self._more = self.button("Continue", more, lambda: self.start(self._measure, self.answer))
         acts = row([run, self._stop, self._more, *self.buttons, self.status.line])
         everything = [widgets.HTML(STYLE), *self.above, acts, self.status.error, *self.below, result]
         self.widget = widgets.VBox(everything, _dom_classes=["pk-panel"])
         usable = [widget for widget in _tree(self.widget) if widget.has_trait("disabled")]
         self._inputs = [widget for widget in usable if widget is not self._stop]
-        self._rest()
+        self._hold(Answered(self.plan))
+        self._set_busy(False)
         _replace_older(self, key)
 
     @abstractmethod
@@ -100,7 +102,7 @@ class Panel(Sectioned):
                 self.job.ended.wait()
         job.run()
 
-    def start(self, work: Callable[[Job], object], before: Job | None = None) -> None:
+    def start(self, work: Callable[[Job], object], before: Answered | None = None) -> None:
         """Does work in a thread (in Colab, in the click), unless some is under way; `before`: see `Job`."""
         job = self._begin(work, self._with_controls, before)
         if job and in_colab():
@@ -122,7 +124,7 @@ class Panel(Sectioned):
 
     @property
     def runs(self) -> Sequence[Run]:
-        return self._runs
+        return self.answer.runs
 
     def results(self) -> Sequence[Run]:
         """The runs that are shown; an InvalidValue if there are none."""
@@ -137,14 +139,22 @@ class Panel(Sectioned):
         if lost:
             raise StoreError(lost, "What was measured is shown above; it is not kept")
 
+    def _hold(self, answer: Answered) -> None:
+        """Takes over an answer. *Continue* is there only where it can decide something."""
+        self.answer = answer
+        if answer.can_continue:
+            self._more.remove_class("pk-off")
+        else:
+            self._more.add_class("pk-off")
+
     def _show_runs(self, runs: Sequence[Run]) -> None:
-        self._runs = runs
+        self.answer = replace(self.answer, runs=runs)
 
     def _add_run(self, run: Run) -> None:
         self._show_runs([*self.runs, run])
 
     def _begin(
-        self, work: Callable[[Job], object], output: CellOutput, before: Job | None = None
+        self, work: Callable[[Job], object], output: CellOutput, before: Answered | None = None
     ) -> Job | None:
         """A job that may run now; None while another one is under way."""
 
@@ -155,11 +165,11 @@ class Panel(Sectioned):
         with self._turn:
             if self.is_busy:
                 return None
+            self._output = output  # a result that is below another cell stays there
             self.job = Job(act, self._request(before), self._observe, before)
-            self._output = output
             return self.job
 
-    def _request(self, before: Job | None) -> Plan:
+    def _request(self, before: Answered | None) -> Plan:
         """What a job measures, with its code as it is now; one that continues another measures the same."""
         now = self._planned_now()
         if before is None:
@@ -167,7 +177,7 @@ class Panel(Sectioned):
         if now.subject.code != before.request.subject.code:
             what = f"the code of {now.subject.workload} has changed since these rounds were measured"
             raise InvalidValue(what, "Press Run: it measures the code as it is now")
-        return before.request  # type: ignore[no-any-return]
+        return before.request
 
     def _planned_now(self) -> Plan:
         """The plan, with its code as it is now."""
@@ -175,9 +185,7 @@ class Panel(Sectioned):
 
     def _make_ready(self, output: CellOutput) -> None:
         """Disables every input, and takes away the result next to the controls if there is another place."""
-        for widget in self._inputs:
-            widget.disabled = True
-        self._stop.disabled = False
+        self._set_busy(True)
         self.status.tell(None)
         if in_colab():
             self.status.say("starting …; Runtime > Interrupt execution stops it")
@@ -201,17 +209,13 @@ class Panel(Sectioned):
         try:
             self.show()
         finally:
-            self._rest()
-            if job.can_continue():
-                self._more.remove_class("pk-off")
+            self._set_busy(False)
             self.status.say(job.state, 1.0 if job.state == "done" else 0.0)
 
-    def _rest(self) -> None:
-        """Enables every input. *Continue* is there only where it can decide something."""
+    def _set_busy(self, is_busy: bool) -> None:
         for widget in self._inputs:
-            widget.disabled = False
-        self._stop.disabled = True
-        self._more.add_class("pk-off")
+            widget.disabled = is_busy
+        self._stop.disabled = not is_busy
 
     def _output_here(self) -> CellOutput:
         """The output for a piece of work in a cell; a panel that no cell has displayed yet appears there."""
@@ -255,17 +259,23 @@ def _tree(widget: widgets.Widget) -> Iterator[widgets.Widget]:
 
 
 def _replace_older(panel: Panel, key: object) -> None:
-    """Stops the panel that was made of the same by an earlier run of the same cell; it is closed as well.
+    """Closes the panels that an earlier run of the same cell has made. Those of the same run stay.
 
-    Without the cell's id and text, the older panel may be another cell's, and stays where it is.
+    A cell without an id is known by its text and the key. Without a text, an older panel with the same key
+    may be another cell's: it stays where it is, and only its work ends.
     """
     shell: Any = get_ipython()
     message = shell.get_parent() if hasattr(shell, "get_parent") else {}
-    cell = message.get("metadata", {}).get("cellId") or message.get("content", {}).get("code", "")
-    name = f"{type(panel).__name__} {key} {cell}"
-    older = _newest.get(name)
-    _newest[name] = panel
-    if older and cell:
-        older.close()
-    elif older:
-        older.stop()
+    code = message.get("content", {}).get("code", "")
+    cell = message.get("metadata", {}).get("cellId")
+    name = cell or f"{type(panel).__name__} {key} {code}"
+    panel.execution = message.get("header", {}).get("msg_id")
+    known = _made.setdefault(name, weakref.WeakSet())
+    for other in list(known):
+        if panel.execution and other.execution == panel.execution:
+            continue
+        if cell or code:
+            other.close()
+        else:
+            other.stop()
+    known.add(panel)

@@ -3,23 +3,24 @@
 import contextlib
 import html
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import ipywidgets as widgets
 
-from perfkit.errors import Cancelled, InvalidValue, PerfkitError
+from perfkit.errors import InvalidValue, PerfkitError
 from perfkit.ladder.catalogue import LADDER, below, optimization
 from perfkit.notebook.controls import Controls
-from perfkit.notebook.ladder import LadderPanel, proof
+from perfkit.notebook.ladder import LadderPanel, Where, proof
 from perfkit.notebook.pieces import row, text
 from perfkit.recipe import Recipe, Value
-from perfkit.results import Decided, Parity, Run, RunStore
+from perfkit.results import Decided, Run, RunStore
 from perfkit.rules import why_not
 from perfkit.show import sentences, tables, units
 from perfkit.show.document import Bullets, Code, Content, Markdown, Section
 from perfkit.studies import decisions, planning, staging
-from perfkit.studies.job import Job
+from perfkit.studies.job import Answered, Job
 from perfkit.studies.sources import Plan
 
 FIRST: dict[str, Value] = {"workers": 1, "wait_policy": "passive"}
@@ -29,10 +30,9 @@ FIRST: dict[str, Value] = {"workers": 1, "wait_policy": "passive"}
 class StagePanel(LadderPanel):
     """One optimization on top of what was kept below it; it takes what a `LadderPanel` takes."""
 
-    def __init__(self, stage: str, **more: Any) -> None:
+    def __init__(self, stage: str, workload: str | None = None, **where: Unpack[Where]) -> None:
         self.optimization = optimization(stage)
         self.heading = self.optimization.question
-        self._proof: Parity | None = None  # whether the shown run trains the same
         self.controls = Controls(self.optimization.settings, self._set_changes)
         self._guess = widgets.BoundedFloatText(
             description="Your guess: how many times as fast? (0 = no guess)",
@@ -49,7 +49,7 @@ class StagePanel(LadderPanel):
         if stage != "baseline":  # nothing is below it that it could be faster than
             self.above.append(self._guess)
             self.below = [row([*choices, self._decisions])]
-        super().__init__([stage], **more)
+        super().__init__([stage], workload, **where)
 
     def set(self, **switches: Value) -> None:
         """Sets switches of this optimization, as the controls do; others are set before it as well."""
@@ -70,6 +70,14 @@ class StagePanel(LadderPanel):
         staging.all_stages(staging.described(plan))  # raises where the loop below the stage cannot run
         return plan
 
+    def _request(self, before: Answered | None) -> Plan:
+        if before is None:  # other panels may have kept or dropped stages since
+            guess = self._guess.value
+            self._move(self.device, self._settings)
+            self._guess.value = guess
+            self._show_climb()
+        return super()._request(before)
+
     def _set_changes(self) -> None:
         """Measuring waits for Run; results of other switches are no longer shown."""
         plan = self.plan.trying(changes=self.controls.changes())
@@ -87,14 +95,15 @@ class StagePanel(LadderPanel):
         elsewhere = f"n/a here: {stage.reason}. Choose another place in the menu Where"
         self.status.say(elsewhere if stage.reason else "ready")
         super()._moved()
-        self._show_climb(self._decided)
+        self._show_climb()
 
-    def _earlier(self) -> Sequence[Run]:
-        runs = super()._earlier()
-        if run := _of_stage(self.optimization.name, runs):
-            self._guess.value = self.store.guess(run.id) or 0.0
-            self._proof = self.store.proof(run.id)
-        return runs
+    def _earlier(self) -> Answered:
+        answer = super()._earlier()
+        run = _of_stage(self.optimization.name, answer.runs)
+        if run is None:
+            return answer
+        self._guess.value = self.store.guess(run.id) or 0.0
+        return replace(answer, proof=self.store.proof(run.id))
 
     @property
     def guess(self) -> float | None:
@@ -118,14 +127,18 @@ class StagePanel(LadderPanel):
             raise InvalidValue(f"{what}: only your own result can be kept or dropped", where)
         decisions.decide(self.store, self.plan, run, run.previous(self.runs), kept)
         self._decided = decisions.decided(self.store, self.plan)
-        self._show_climb(self._decided)
+        self._show_climb()
 
     def _is_stored(self, run: Run) -> bool:
         return not self.plan.recorded and run.status == "ok"
 
-    def _show_climb(self, decided: Mapping[str, Decided]) -> None:
+    def _show_climb(self) -> None:
+        decided = self._decided
         climbed = " · ".join(_kept_in_words(decided[name]) for name in LADDER if name in decided)
-        self._decisions.value = html.escape(f"The climb so far: {climbed}.") if climbed else ""
+        below = staging.all_stages(staging.described(self.plan))[0].recipe
+        switched = below.describe(Recipe(batch_size=self.plan.subject.size.batch_size))
+        words = f"The climb so far: {climbed}. This stage is measured on top of {switched}."
+        self._decisions.value = html.escape(words) if climbed else ""
 
     @property
     def _run(self) -> Run | None:
@@ -133,7 +146,6 @@ class StagePanel(LadderPanel):
 
     def _measure(self, job: Job) -> None:
         guess = self.guess
-        self._proof = None
         super()._measure(job)
         run = self._run
         if run is None or not self._is_stored(run):
@@ -142,14 +154,11 @@ class StagePanel(LadderPanel):
         if not run.simulated:
             job.progress.reach(0.99)
             recipe = Recipe.from_dict(run.recipe)
-            try:
-                self._proof = proof(job.request, run.title, recipe, job.progress)
-            except Cancelled:
-                raise
-            except PerfkitError as problem:  # what was measured stays
-                self._notices.append(f"Whether it trains the same could not be checked: {problem}")
-        if self._proof:
-            self.store.prove(run.id, self._proof)
+            with self._noted("Whether it trains the same could not be checked"):
+                found = proof(job.request, run.title, recipe, job.progress)
+                self.answer = replace(self.answer, proof=found)
+        if self.answer.proof:
+            self.store.prove(run.id, self.answer.proof)
 
     def _answers(self) -> list[Content]:
         run = self._run
@@ -162,7 +171,7 @@ class StagePanel(LadderPanel):
             lines.append(sentences.verdict(run, before))
         if run.status == "ok" and before:
             lines.append(f"Why: {'; '.join(sentences.reasons(run, before))}.")
-            lines.append(f"{sentences.training(run, before, self._proof)}.")
+            lines.append(f"{sentences.training(run, before, self.answer.proof)}.")
         if self.guess is not None and run.speedup("previous"):
             times = self.optimization.times
             article = f" The article's V100: {units.times(times)}." if times else ""
@@ -174,12 +183,12 @@ class StagePanel(LadderPanel):
         article = [f"The article: {published}."] if published else []
         diff: list[Content] = []
         with contextlib.suppress(PerfkitError):  # a workload that cannot be exported can be measured
-            title, lines = staging.stage_diff(staging.described(self.plan))
+            title, lines = staging.stage_diff(staging.described(self.answer.request))
             diff.append(Section(title, [Code(lines, "diff")]))
         return [
             tables.ladder(self.runs),
             *tables.evidence(self.runs),
-            *(tables.parity(self._proof) if self._proof else ()),
+            *(tables.parity(self.answer.proof) if self.answer.proof else ()),
             *diff,
             Section("The card", [Markdown(self.optimization.card()), *article], folded=True),
         ]

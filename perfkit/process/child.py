@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from perfkit import machine
-from perfkit.errors import RunFailed
+from perfkit.errors import RunFailed, explain
 from perfkit.process import Answer, Question, failures, zygote
 from perfkit.process.locks import check_cancelled
 from perfkit.process.tree import Tree
@@ -136,18 +136,20 @@ class Child(Conversation):
             raise
 
     def _launch(self, variables: dict[str, str]) -> None:
-        self.line, theirs = Pipe()
-        with theirs:
-            self.line.send(zygote.About(variables, machine.import_paths(), os.getcwd(), str(self.log)))
-            try:
+        about = zygote.About(variables, machine.import_paths(), os.getcwd(), str(self.log))
+        try:
+            self.line, theirs = Pipe()
+            with theirs, contextlib.ExitStack() as unused:
+                unused.push(self.line)
+                self.line.send(about)
                 self._process = zygote.start(
                     theirs, variables, self._generation, lambda: check_cancelled(self.cancelled)
                 )
-            except OSError as problem:
-                self.line.close()
-                what = f"no measuring process could be started: {problem}"
-                remedy = "Run `perfkit doctor`: it says whether torch can be imported"
-                raise RunFailed(what, remedy) from problem
+                unused.pop_all()
+        except OSError as problem:
+            what, remedy = explain(problem)
+            remedy = remedy or "Run `perfkit doctor`: it says whether torch can be imported"
+            raise RunFailed(f"no measuring process could be started: {what}", remedy) from problem
         self.tree = Tree(self._process.pid or 0)
 
     def death(self) -> RunFailed | None:

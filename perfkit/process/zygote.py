@@ -14,7 +14,6 @@ import importlib
 import itertools
 import multiprocessing
 import os
-import select
 import selectors
 import signal
 import socket
@@ -28,7 +27,7 @@ import types
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from perfkit import registry
@@ -64,7 +63,7 @@ class Forked:
         self._code: int | None = None
         self.is_closed = False  # nobody asks for its end any more
         try:
-            while not select.select([status], [], [], POLL_S)[0]:
+            while not wait([status], POLL_S):
                 check()
         except BaseException:
             self.close()
@@ -77,7 +76,7 @@ class Forked:
 
     def exit_code(self) -> int | None:
         """None while it runs; negative for a signal, as `subprocess` has it."""
-        if self._code is None and not self.is_closed and select.select([self._status], [], [], 0)[0]:
+        if self._code is None and not self.is_closed and wait([self._status], 0):
             code = self._number()
             # A zygote that is killed takes its children with it, and says nothing.
             self._code = -signal.SIGKILL if code is None else code
@@ -121,7 +120,7 @@ class Zygote:
         """A child that reads what it is from its line; the first one waits until torch is imported."""
         ours, theirs = os.pipe()
         try:
-            with self._lock:
+            with self._lock, contextlib.suppress(ConnectionError):  # it has ended, and tells no number
                 socket.send_fds(self._socket, [b"f"], [line.fileno(), theirs])
         finally:
             os.close(theirs)
@@ -130,9 +129,9 @@ class Zygote:
         return child
 
     def close(self) -> None:
-        self._socket.close()
         self._process.kill()
         self._process.wait()
+        self._socket.close()  # last: whoever finds it closed finds that the process has ended
 
 
 _zygotes: dict[tuple[int, frozenset[tuple[str, str]]], Zygote] = {}
@@ -177,11 +176,14 @@ def start(
     early = _early(environment)
     for _ in range(2):  # somebody may have ended the zygote, which only the next call notices
         zygote = _zygote(early, generation)
-        with contextlib.suppress(OSError):
+        try:
             process = zygote.fork(line, check)
             if process.pid:
                 return process
             process.close()
+        except OSError:
+            if zygote.is_alive:  # others use it; it is this process that has no file left, or no memory
+                raise
         zygote.close()
     raise OSError("the process that imports torch ends at once")
 

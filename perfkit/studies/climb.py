@@ -37,9 +37,10 @@ def climb(
         stored = source.stored()
         for measured in stored or _runs_of(source):
             run = with_earlier(measured, earlier)
-            if earlier and runs:
+            is_new = run not in earlier
+            if is_new and earlier and runs:
                 run = rated(run, runs[0])
-            if not (stored or run in earlier):
+            if is_new and not stored:
                 keep(store, run)
             progress.finish(run)
             runs.append(run)

@@ -1,13 +1,14 @@
-"""A job: one piece of work that a panel or a command has under way, and how it ended."""
+"""A job: one piece of work that a panel has under way, and how it ended; an answer: what it leaves."""
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from perfkit.errors import Cancelled
-from perfkit.results.run import Run
-from perfkit.studies.sources import Progress, Update
+from perfkit.results import Comparison, Parity, Run
+from perfkit.studies.compare import Candidate
+from perfkit.studies.sources import Plan, Progress, Update
 
 State = Literal["idle", "running", "stopping", "done", "stopped", "failed"]
 
@@ -20,12 +21,25 @@ class Stopped(Cancelled):
         self.finished = finished
 
 
+@dataclass(frozen=True)
+class Answered:
+    """What was measured for a request: a job makes a new answer, or leaves the one that is there."""
+
+    request: Plan
+    runs: Sequence[Run] = ()
+    can_continue: bool = False  # whether further rounds could decide what it leaves open
+    notices: tuple[str, ...] = ()  # what went wrong without making it void
+    proof: Parity | None = None  # whether its stage trains the same
+    sides: tuple[Candidate, Candidate] | None = None  # of a comparison
+    comparison: Comparison | None = None
+
+
 class Job:
     """One piece of work, which is done once: idle, running, perhaps stopping, then how it ended.
 
     `work` does it: it gets the job, works on its `request`, a value that nothing changes any more, reports to
     its `progress`, and raises what goes wrong. `changed` is called after each change, with the run that has
-    just ended, if any. `before` is the job that this one continues.
+    just ended, if any. `before` is the answer that this job continues.
     """
 
     def __init__(
@@ -33,7 +47,7 @@ class Job:
         work: Callable[["Job"], object],
         request: Any = None,
         changed: Callable[["Job", Run | None], object] = lambda job, run: None,
-        before: "Job | None" = None,
+        before: Answered | None = None,
     ) -> None:
         self.request = request
         self.before = before
@@ -41,8 +55,6 @@ class Job:
         self.now = Update("", "starting …", 0.0)
         self.runs: tuple[Run, ...] = ()  # the runs that have ended so far
         self.problem: BaseException | None = None
-        self.can_continue: Callable[[], bool] = lambda: False
-        """Whether further rounds could decide what this job leaves open; the work may set it."""
         self._work = work
         self._changed = changed
         self.ended = threading.Event()  # set once nothing more will happen

@@ -19,7 +19,7 @@ from perfkit.rules import Target, why_not
 from perfkit.show import figures, sentences
 from perfkit.show.document import Code, Content, Notice, Section
 from perfkit.studies.compare import Candidate, compare
-from perfkit.studies.job import Job
+from perfkit.studies.job import Answered, Job
 from perfkit.studies.sources import Plan
 
 
@@ -42,10 +42,7 @@ class ScriptPanel(Panel):
         self._preset = preset
         self.plan = self._planned_now()
         self._edit: list[Content] = []
-        self._compared: list[Content] = []
         self._seen: list[Section] = []
-        self._result: Comparison | None = None
-        self._sides: tuple[Candidate, Candidate]  # of the result
         self._controls = Controls(SETTABLE, self._change)
         command = self.launch.describe()
         about = "Some steps as they are: rate, waiting, profile, what to try, and which switches can be set"
@@ -70,7 +67,8 @@ class ScriptPanel(Panel):
         self.wait(self._patch)
 
     def sections(self) -> list[Content]:
-        return [*self._edit, *self._compared, *self._seen]
+        result = self.answer.comparison
+        return [*self._edit, *(_compared(result) if result else ()), *self._seen]
 
     def _planned_now(self) -> Plan:
         return study.script_plan(self.launch, self._preset)
@@ -98,31 +96,31 @@ class ScriptPanel(Panel):
         self._seen = [Section("What watching it has shown", watched.sections())]
 
     def _measure(self, job: Job) -> None:
-        self._forget_edit()
-        if job.before:
-            sides = self._sides
-            earlier = self._result
-        else:
+        sides = job.before.sides if job.before else None
+        if sides is None:
             title = self._controls.recipe.describe(self._controls.base)
             sides = Candidate(study.UNCHANGED), Candidate(title, changes=self._settings())
-            earlier = None
+        earlier = job.before.comparison if job.before else None
         result = compare(*sides, job.request, earlier, job.progress, self.store)
-        self._sides = sides
-        self._result = result
-        job.can_continue = lambda: result.ratio.verdict == "undecided"
+        is_open = result.ratio.verdict == "undecided"
         runs = [result.a, result.b]
-        self._show_runs(runs)
-        shown = [figures.headline(runs), result.describe(), *study.sides(result, [study.losses(*runs)])]
-        self._compared = [*map(Notice, sentences.notices(runs)), *shown]
+        self._hold(Answered(job.request, runs, is_open, sides=sides, comparison=result))
+        self._forget_edit()
         self._seen = [section._replace(folded=True) for section in self._seen]
         self._require_stored()
 
     def _patch(self, job: Job) -> None:
-        settings, result = self._settings(), self._result
+        settings, sides, runs = self._settings(), self.answer.sides, self.answer.runs
         edit = registry.load("perfkit.additions.patch.edits:make")(self.launch, settings, job.progress)
         diff = edit.diff()
         self._save.value = download(diff, "perfkit.diff")
         self._edit = [Code(diff or "No line of the script has to change.", "diff"), *edit.notes()]
-        if result and settings == self._sides[1].changes and not study.losses(result.a, result.b).ok:
+        if sides and settings == sides[1].changes and not study.losses(*runs).ok:
             self._save.value = ""
             self._edit.insert(0, Notice("There is no file to save: with these switches the losses differ."))
+
+
+def _compared(result: Comparison) -> list[Content]:
+    runs = [result.a, result.b]
+    shown = [figures.headline(runs), result.describe(), *study.sides(result, [study.losses(*runs)])]
+    return [*map(Notice, sentences.notices(runs)), *shown]

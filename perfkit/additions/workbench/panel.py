@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import anywidget
 import traitlets
 
 from perfkit import registry
 from perfkit.notebook.controls import Controls
-from perfkit.notebook.ladder import LadderPanel
+from perfkit.notebook.ladder import LadderPanel, Where
 from perfkit.notebook.pieces import download, preformatted, row, text
 from perfkit.recipe import Recipe, Value, shown, switches
 from perfkit.results import Run, recordings
@@ -19,7 +19,7 @@ from perfkit.show import html, sentences, tables
 from perfkit.show.document import Bullets, Content
 from perfkit.show.units import clean
 from perfkit.studies import staging
-from perfkit.studies.job import Job
+from perfkit.studies.job import Answered, Job
 
 
 class History(anywidget.AnyWidget):
@@ -31,16 +31,11 @@ class History(anywidget.AnyWidget):
 
 
 class Workbench(LadderPanel):
-    """Toggle, run, see: all switches of the recipe on one workload.
-
-    Args:
-        workload: a built-in one, or `package.module:name`; the preset's own if None.
-        more: settings, preset, device and options, as for `LadderPanel`.
-    """
+    """Toggle, run, see: all switches of the recipe on one workload; it takes what a `LadderPanel` takes."""
 
     heading = "Workbench"
 
-    def __init__(self, workload: str | None = None, **more: Any) -> None:
+    def __init__(self, workload: str | None = None, **where: Unpack[Where]) -> None:
         self._profile: Sequence[Content] = ()
         self._listed: dict[str, Run] = {}  # the runs of the history by id
         self.controls = Controls(switches(), self._set_recipe)
@@ -58,7 +53,7 @@ class Workbench(LadderPanel):
             about = "Some steps under the profiler"
             self.buttons = [self.button("Profile", about, lambda: self.start(self._record))]
         self.above, self.below = [self.controls.widget], [self.history, row(acts), self._link]
-        super().__init__(["baseline"], workload=workload, **more)
+        super().__init__(["baseline"], workload, **where)
 
     def set(self, **switches: Value) -> None:
         """Sets switches, as the controls do."""
@@ -70,8 +65,8 @@ class Workbench(LadderPanel):
         source = staging.described(self.plan)
         self.controls.offer(source.baseline(), partial(why_not, target=source.target))
         self.plan = self.plan.trying(recipes=self._recipes())
-        self._more.add_class("pk-off")
         self._forget_problems()
+        self._hold(Answered(self.plan))
         self._show_runs(())
         if self.plan.recorded:
             self.history.ticked = [*self._listed]
@@ -82,7 +77,7 @@ class Workbench(LadderPanel):
         recipes = self._recipes()
         if recipes != self.plan.ladder.recipes:
             self.plan = self.plan.trying(recipes=recipes)
-            self._more.add_class("pk-off")
+            self._hold(Answered(self.plan))
             self.status.say("press Run to measure")
 
     def _recipes(self) -> tuple[tuple[str, Recipe], ...]:
@@ -123,8 +118,12 @@ class Workbench(LadderPanel):
 
     def _measure(self, job: Job) -> None:
         """Measures the recipe that the job was asked for, with the baseline."""
-        self._profile = ()
-        self._climb(job, job.request)
+        before = self.answer
+        try:
+            self._climb(job)
+        finally:
+            if self.answer is not before:  # else the profile, if there is one, is still the newest
+                self._profile = ()
 
     def profile(self) -> None:
         """Profiles some steps of the recipe, and shows what they do below the cell that called."""

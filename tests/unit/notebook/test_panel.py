@@ -1,6 +1,7 @@
 """One way for work to begin and to end: in a cell it raises, from the button the panel says it."""
 
 import errno
+import itertools
 import sys
 import threading
 import time
@@ -337,27 +338,45 @@ def test_what_drawing_raises_leaves_run_enabled_and_the_first_problem_told(monke
     assert isinstance(problem, KeyboardInterrupt) or "the first problem" in panel.status.error.value
 
 
+def undecided(run):
+    """A run whose comparison with the one before it more rounds would decide."""
+    rounds = [100.0, 140.0]
+    (pairing,) = [one for one in run.pairings if one.role == "previous"]
+    few = {"own_samples_per_s": rounds, "other_samples_per_s": rounds[::-1], "disturbed": []}
+    found = msgspec.structs.replace(run, pairings=[msgspec.structs.replace(pairing, **few)])
+    assert found.speedup("previous").verdict == "undecided"
+    return found
+
+
+def measured(*runs):
+    """A study that comes back with these runs."""
+
+    def study(progress):
+        for run in runs:
+            progress.finish(run)
+        return [*runs]
+
+    return study
+
+
+def offers_more(panel):
+    return "pk-off" not in panel._more._dom_classes
+
+
+def pressed(panel, name):
+    """Clicks a button, and waits for the work that it starts."""
+    press(panel, name)
+    wait_until(lambda: not panel.is_busy and bool(panel.job.problem) == bool(panel.status.error.value))
+
+
 def test_continue_is_there_only_for_what_is_open_and_adds_to_the_runs_before(monkeypatch):
     base, stage = session()[:2]
-    rounds = [100.0, 140.0]
-    (pairing,) = [one for one in stage.pairings if one.role == "previous"]
-    few = {"own_samples_per_s": rounds, "other_samples_per_s": rounds[::-1], "disturbed": []}
-    open_ = msgspec.structs.replace(stage, pairings=[msgspec.structs.replace(pairing, **few)])
-    assert open_.speedup("previous").verdict == "undecided"
-
-    def measured(*runs):
-        def study(progress):
-            for run in runs:
-                progress.finish(run)
-            return [*runs]
-
-        return study
-
+    open_ = undecided(stage)
     FakeStudy(monkeypatch, measured(base, open_))
     panel = pk.LadderPanel(["data_loading"])
-    assert "pk-off" in panel._more._dom_classes
+    assert not offers_more(panel)
     panel.run()
-    assert "pk-off" not in panel._more._dom_classes
+    assert offers_more(panel)
     study = FakeStudy(monkeypatch, measured(base, stage))
     with monkeypatch.context() as edited:
         edited.setattr(workloads, "source", lambda name: b"edited")
@@ -367,15 +386,122 @@ def test_continue_is_there_only_for_what_is_open_and_adds_to_the_runs_before(mon
     failed = msgspec.structs.replace(stage, status="failed", reason="out of memory")
     with monkeypatch.context() as fails:
         FakeStudy(fails, measured(base, failed))
-        press(panel, "pk-continue")
-        wait_until(lambda: "out of memory" in words(panel) and not panel.is_busy)
+        pressed(panel, "pk-continue")
+    assert "out of memory" in words(panel)
     assert [*panel.runs] == [base, open_], "what failed adds no rounds"
+    assert offers_more(panel)
     study = FakeStudy(monkeypatch, measured(base, stage))
-    panel.job = panel.job.before
-    press(panel, "pk-continue")
-    wait_until(lambda: study.plans and not panel.is_busy)
+    pressed(panel, "pk-continue")
     assert [*study.earlier] == [base, open_]
-    assert "pk-off" in panel._more._dom_classes, "it is decided"
+    assert not offers_more(panel), "it is decided"
+
+
+@pytest.mark.parametrize("button", ["pk-continue", "pk-run"])
+@pytest.mark.parametrize(
+    "problem", [Cancelled("stopped on request"), KeyboardInterrupt(), RunFailed("it cannot be loaded")]
+)
+def test_what_ends_before_it_measures_leaves_the_answer_and_what_is_known_of_it(monkeypatch, button, problem):
+    def ends(progress):
+        raise problem
+
+    base, stage = session()[:2]
+    answer = [base, undecided(stage)]
+    FakeStudy(monkeypatch, measured(*answer))
+    panel = pk.StagePanel("data_loading")
+    panel.run()
+    shown = terminal.text(panel.sections())
+    assert "Parity" in shown
+    request = panel.answer.request
+    for _ in range(2):
+        FakeStudy(monkeypatch, ends)
+        pressed(panel, button)
+        assert panel.job.state in ("stopped", "failed") and panel.status.error.value
+        assert [*panel.runs] == answer and terminal.text(panel.sections()) == shown
+        assert offers_more(panel)
+    study = FakeStudy(monkeypatch, measured(base, stage))
+    pressed(panel, "pk-continue")
+    assert ([*study.earlier], study.plans) == (answer, [request])
+
+
+def test_rounds_that_were_measured_before_a_stop_are_part_of_the_answer(monkeypatch):
+    base, stage = session()[:2]
+    joined = [msgspec.structs.replace(run, id=f"{run.id}-more") for run in (base, undecided(stage))]
+    FakeStudy(monkeypatch, measured(base, undecided(stage)))
+    panel = pk.LadderPanel(["data_loading"])
+    panel.run()
+
+    def interrupted(progress):
+        for run in joined:
+            progress.finish(run)
+        raise KeyboardInterrupt
+
+    FakeStudy(monkeypatch, interrupted)
+    pressed(panel, "pk-continue")
+    assert [*panel.runs] == joined and offers_more(panel)
+    study = FakeStudy(monkeypatch, measured(base, stage))
+    pressed(panel, "pk-continue")
+    assert [*study.earlier] == joined
+
+
+def test_a_recipe_that_fails_keeps_its_rounds_and_one_that_has_none_holds_no_other_up(monkeypatch):
+    titles = {"plain": {}, "AMP": {"amp": "bf16"}, "workers": {"workers": 1}}
+    base, stage = session()[:2]
+    plain = msgspec.structs.replace(base, title="plain")
+    amp = msgspec.structs.replace(undecided(stage), id="AMP", title="AMP")
+    workers = msgspec.structs.replace(stage, id="workers", title="workers")
+    failed = msgspec.structs.replace(workers, status="failed", reason="out of memory")
+    more = [msgspec.structs.replace(run, id=f"{run.id} more") for run in (plain, amp)]
+    FakeStudy(monkeypatch, measured(plain, amp, workers))
+    panel = pk.RecipePanel(titles)
+    panel.run()
+    FakeStudy(monkeypatch, measured(*more, failed))
+    pressed(panel, "pk-continue")
+    assert [*panel.runs] == [plain, amp, workers] and "workers failed: out of memory" in words(panel)
+    other = pk.RecipePanel(titles, settings={"channels_last": True})
+    FakeStudy(monkeypatch, measured(plain, amp, failed))
+    pressed(other, "pk-run")
+    study = FakeStudy(monkeypatch, measured(*more, failed))
+    for earlier in ([plain, amp, failed], [*more, failed]):
+        assert [*other.runs] == earlier and offers_more(other)
+        pressed(other, "pk-continue")
+        assert [*study.earlier] == earlier
+
+
+def test_a_ladder_that_is_stopped_on_its_way_does_not_take_the_place_of_a_whole_one(monkeypatch):
+    """Nor does one that cannot be continued offer it; one that ends takes the place of any other."""
+    whole = [run for run in session() if run.status == "ok"]
+    FakeStudy(monkeypatch, measured(*whole))
+    panel = pk.LadderPanel()
+    panel.run()
+
+    def stopped(progress):
+        panel.stop()
+        return whole[:2]
+
+    FakeStudy(monkeypatch, stopped)
+    pressed(panel, "pk-run")
+    assert panel.job.state == "stopped" and [*panel.runs] == whole
+    FakeStudy(monkeypatch, measured(whole[0], undecided(whole[1])))
+    pressed(panel, "pk-run")
+    assert len(panel.runs) == 2 and not offers_more(panel), "nothing was kept this time"
+
+
+def test_an_answer_of_an_earlier_panel_can_be_continued_and_a_recording_cannot(monkeypatch):
+    base, stage = session()[:2]
+    answer = [base, undecided(stage)]
+    for run in answer:
+        RunStore().add(run)
+    FakeStudy(monkeypatch, measured(*answer))
+    pk.LadderPanel(["data_loading"]).run()
+    later = pk.LadderPanel(["data_loading"])
+    assert [*later.runs] == answer and offers_more(later)
+    study = FakeStudy(monkeypatch, measured(base, stage))
+    pressed(later, "pk-continue")
+    assert [*study.earlier] == answer
+    FakeStudy(monkeypatch, measured(*answer))
+    recorded = pk.LadderPanel(["data_loading"], device="recorded:cpu-quick")
+    recorded.run()
+    assert not offers_more(recorded), "it would count the same rounds twice"
 
 
 @pytest.mark.parametrize("captured", [True, False])
@@ -402,21 +528,66 @@ def test_a_panel_in_a_tab_shows_its_result_there(monkeypatch):
     assert any("<svg" in getattr(one, "value", "") for one in _all(tab) if isinstance(one, ipywidgets.HTML))
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"metadata": {"cellId": "the same"}},
-        {"metadata": {}, "content": {"code": "pk.StagePanel('data_loading')"}},  # a notebook without ids
-    ],
-)
-def test_a_cell_that_runs_again_leaves_nothing_of_its_older_panel(monkeypatch, message):
-    cell = type("Shell", (), {"get_parent": lambda self: message})
-    monkeypatch.setattr("perfkit.notebook.panel.get_ipython", cell)
-    pk.StagePanel("data_loading")
+CELLS = [
+    {"metadata": {"cellId": "the same"}, "content": {"code": "as it is now"}},
+    {"metadata": {}, "content": {"code": "pk.StagePanel('data_loading')"}},  # a notebook without ids
+]
+
+
+@pytest.fixture
+def execute(monkeypatch):
+    """Makes panels in a cell: each call is one run of it."""
+    runs = itertools.count()
+
+    def execute(cell, *make):
+        message = {**cell, "header": {"msg_id": f"run {next(runs)}"}}
+        shell = type("Shell", (), {"get_parent": lambda self: message})
+        monkeypatch.setattr("perfkit.notebook.panel.get_ipython", shell)
+        return [one() for one in make]
+
+    return execute
+
+
+def is_open(panel):
+    return panel.widget in ipywidgets.widgets.widget._instances.values()
+
+
+@pytest.mark.parametrize("message", CELLS)
+def test_a_cell_that_runs_again_leaves_nothing_of_its_older_panel(execute, message):
+    execute(message, lambda: pk.StagePanel("data_loading"))
     before = len(ipywidgets.widgets.widget._instances)
     for _ in range(3):
-        pk.StagePanel("data_loading")
+        execute(message, lambda: pk.StagePanel("data_loading"))
     assert len(ipywidgets.widgets.widget._instances) == before
+
+
+@pytest.mark.parametrize("message", CELLS)
+def test_panels_of_one_run_of_a_cell_leave_each_other_alone_until_it_runs_again(
+    monkeypatch, execute, message
+):
+    FakeStudy(monkeypatch, until_cancelled)
+    make = [lambda device=device: pk.LadderPanel(device=device) for device in ("cpu", "recorded:cpu-quick")]
+
+    def busy():
+        panel = pk.StagePanel("data_loading")
+        press(panel, "pk-run")
+        wait_until(lambda: panel.runs)
+        return panel
+
+    older = execute(message, busy, lambda: pk.StagePanel("data_loading"), *make)
+    assert all(map(is_open, older)) and older[0].job.state == "running"
+    other = execute({"metadata": {"cellId": "another"}}, *make)
+    assert all(map(is_open, older + other)) and older[0].job.state == "running"
+    newer = execute(message, lambda: pk.StagePanel("data_loading"), *make)
+    assert all(map(is_open, newer + other)) and not any(map(is_open, older))
+    wait_until(lambda: not older[0].is_busy)
+    assert older[0].job.state == "stopped"
+
+
+def test_a_cell_that_was_edited_and_runs_again_replaces_its_older_panel(execute):
+    (older,) = execute(CELLS[0], lambda: pk.StagePanel("data_loading"))
+    (newer,) = execute(CELLS[0], lambda: pk.LadderPanel(["data_loading"], settings={"workers": 1}))
+    assert is_open(newer) and not is_open(older)
 
 
 def test_what_is_kept_makes_no_widget():

@@ -10,6 +10,7 @@ from perfkit.notebook import stage
 from perfkit.results.store import RunStore
 from perfkit.show import html, terminal
 from tests.unit.notebook.fakes import FakeStudy
+from tests.unit.notebook.test_panel import wait_until
 from tests.unit.show.fake_runs import session
 
 RUNS = {run.stage: run for run in session()}
@@ -95,6 +96,35 @@ def test_later_panels_start_from_what_was_kept(monkeypatch):
     assert pk.StagePanel("amp").plan.ladder.settings["workers"] == 0
     assert pk.StagePanel("data_loading").plan.ladder.settings == {}, "a stage does not change itself"
     assert pk.StagePanel("amp", settings={"workers": 3}).plan.ladder.settings["workers"] == 3
+
+
+def test_a_panel_that_is_there_already_is_measured_on_what_is_kept_when_it_runs(monkeypatch):
+    runs = stored("data_loading")
+    study = FakeStudy(monkeypatch, lambda progress: runs)
+    first, later = pk.StagePanel("data_loading"), pk.StagePanel("amp")
+    later._guess.value = 1.5
+    first.run()
+    first.keep()
+    kept = runs[-1].recipe["workers"]
+    assert later.plan.ladder.settings == {} and kept > 0
+    later.run()
+    assert (
+        study.plans[-1].ladder.settings["workers"] == later.answer.request.ladder.settings["workers"] == kept
+    )
+    assert "data loading 1.5" in later._decisions.value
+    assert "This stage is measured on top of " in later._decisions.value
+    assert f"workers={kept}, " in later._decisions.value
+    assert later.guess == 1.5
+    first.drop()
+    later.start(later._measure, later.answer)
+    wait_until(lambda: not later.is_busy)
+    assert study.plans[-1].ladder.settings["workers"] == kept, "further rounds are of what was measured"
+    later.run()
+    assert study.plans[-1].ladder.settings["workers"] == 0
+    assert "data loading dropped. This stage is measured on top of " in later._decisions.value
+    later.choose("recorded:cpu-quick")
+    later.run()
+    assert study.plans[-1].ladder.settings == {}, "a recording has its own"
 
 
 def test_a_recording_is_played_without_a_process():

@@ -335,3 +335,20 @@ def test_a_continuation_that_is_stopped_before_its_first_round_leaves_what_was_t
     machine.fail("slice", Cancelled("stopped on request"))
     assert climb(plan, store, earlier=before) == before
     assert (store.lost, len(store.runs())) == ([], len(before)), "it is stored already"
+
+
+def test_a_side_that_was_stopped_before_it_had_further_rounds_is_not_stored_again(
+    machine, where, monkeypatch
+):
+    """The sides took turns, because they did not fit into memory together."""
+    base, stage = session()[:2]
+    store = RunStore()
+    for run in (base, stage):
+        store.add(run)
+    further = structs.replace(base, id="further", session="further")
+    stopped = structs.replace(stage, id="stopped", session="further", status="cancelled")
+    monkeypatch.setattr("perfkit.studies.climb._runs_of", lambda source: iter([further, stopped]))
+    runs = climb(where, store, earlier=[base, stage])
+    assert (runs[0].id, runs[1]) == ("further", stage)
+    assert len(runs[0].raw.block_samples_per_s) == 2 * len(base.raw.block_samples_per_s)
+    assert store.lost == []

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from perfkit.errors import Cancelled, RunFailed
-from perfkit.studies.job import Job, Stopped
+from perfkit.studies.job import Answered, Job, Stopped
 from tests.unit.show.fake_runs import session
 
 
@@ -92,7 +92,7 @@ def test_it_is_waited_for_and_what_is_stopped_later_has_ended_already():
     assert job.state == "done"
 
 
-def test_a_job_that_continues_another_knows_it():
-    first = Job(lambda job: None, request="a plan")
-    assert not first.can_continue()
-    assert Job(lambda job: None, first.request, before=first).before is first
+def test_a_job_that_continues_an_answer_knows_it():
+    answer = Answered("a plan", session()[:2])
+    assert not answer.can_continue
+    assert Job(lambda job: None, answer.request, before=answer).before is answer

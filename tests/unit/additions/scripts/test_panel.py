@@ -7,7 +7,8 @@ import pytest
 
 from perfkit import notebook as pk
 from perfkit.additions.scripts import panel as panels
-from perfkit.errors import RunFailed, StoreError
+from perfkit.errors import Cancelled, RunFailed, StoreError
+from perfkit.show import terminal
 from perfkit.show.document import Section
 from perfkit.show.style import Figure
 from tests.unit.additions.referee.test_referee import comparison
@@ -40,15 +41,15 @@ def edited(monkeypatch):
     monkeypatch.setattr(panels.registry, "load", lambda name: lambda *_: edit)
 
 
-def click(panel, label):
+def click(panel, label, is_fine=True):
     """Clicks the button with this label, and waits for what it starts."""
     (button,) = [one for one in panel._inputs if getattr(one, "description", "") == label]
     button.click()
     until = time.monotonic() + 60
-    while panel.is_busy:
+    while panel.is_busy or not (is_fine or panel.status.error.value):
         assert time.monotonic() < until
         time.sleep(0.01)
-    assert not panel.status.error.value
+    assert not is_fine or not panel.status.error.value
 
 
 def test_continue_adds_to_the_rounds_of_the_same_sides_until_they_decide(panel, monkeypatch):
@@ -69,6 +70,34 @@ def test_continue_adds_to_the_rounds_of_the_same_sides_until_they_decide(panel, 
     click(panel, "Run")
     assert compared.asked[-1].earlier is None
     assert compared.asked[-1].sides[1].changes == {"channels_last": True}
+
+
+@pytest.mark.parametrize("label", ["Continue", "Run"])
+@pytest.mark.parametrize("problem", [Cancelled("stopped"), RunFailed("the script failed")])
+def test_other_work_and_what_ends_before_it_measures_leave_the_comparison(
+    panel, edited, monkeypatch, label, problem
+):
+    def ending(*_, **__):
+        raise problem
+
+    open_, decided = comparison(scatter=0.3), comparison(2.0)
+    monkeypatch.setattr(panels, "compare", Compared(open_))
+    panel.set(workers=2)
+    click(panel, "Run")
+    click(panel, "Patch")
+    edit, shown = panel._save.value, terminal.text(panel.sections())
+    monkeypatch.setattr(panels, "watch", ending)
+    monkeypatch.setattr(panels, "compare", ending)
+    for work in ("Watch", label):
+        click(panel, work, is_fine=False)
+        assert [*panel.runs] == [open_.a, open_.b] and terminal.text(panel.sections()) == shown
+        assert panel._save.value == edit and edit
+        assert "pk-off" not in panel._more._dom_classes
+    compared = Compared(decided)
+    monkeypatch.setattr(panels, "compare", compared)
+    click(panel, "Continue")
+    assert compared.asked[0].earlier is open_
+    assert "pk-off" in panel._more._dom_classes
 
 
 def test_a_report_that_was_read_is_folded_below_the_comparison(panel, monkeypatch):

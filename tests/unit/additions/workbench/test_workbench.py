@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from perfkit import notebook as pk
 from perfkit import registry
 from perfkit.additions.workbench.panel import Workbench
+from perfkit.errors import Cancelled
 from perfkit.notebook.shown import Shown
 from perfkit.results.store import RunStore
 from perfkit.show import terminal
@@ -57,6 +58,43 @@ def test_continue_measures_what_was_measured_and_goes_when_a_switch_is_changed(m
     assert study.plans[0].ladder.recipes == study.plans[1].ladder.recipes
     bench.controls.by_name["workers"].value = 2
     assert "pk-off" in bench._more._dom_classes, "its rounds would be those of another recipe"
+
+
+def test_a_stop_before_the_first_round_leaves_what_is_shown_and_profile_leaves_continue(monkeypatch, bench):
+    base, run = RUNS
+    pairings = [
+        replace(each, own_samples_per_s=[100.0, 140.0], other_samples_per_s=[140.0, 100.0], disturbed=[])
+        for each in run.pairings
+    ]
+    answer = [replace(base, id="base"), replace(run, id="open", pairings=pairings)]
+
+    def measured(progress):
+        for each in answer:
+            RunStore().add(each)
+        return answer
+
+    def stopped(progress):
+        raise Cancelled("stopped on request")
+
+    FakeStudy(monkeypatch, stopped)
+    tick(bench, RUNS[1])
+    with pytest.raises(Cancelled):
+        bench.run()
+    assert bench.runs == [RUNS[1]]
+    FakeStudy(monkeypatch, measured)
+    bench.set(workers=1)
+    bench.run()
+    shown = Shown(None, ["what a step does"])
+    with monkeypatch.context() as profiled:
+        profiled.setattr(registry, "load", lambda place: lambda *args, **named: shown)
+        bench.profile()
+    study = FakeStudy(monkeypatch, stopped)
+    for _ in range(2):
+        assert "pk-off" not in bench._more._dom_classes and bench.runs == answer
+        assert list(bench.sections()) == ["what a step does"], "it is still the newest"
+        press(bench, "pk-continue")
+        wait_until(lambda: not bench.is_busy)
+    assert study.earlier == answer
 
 
 def test_two_ticked_runs_are_compared(bench):
