@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypedDict, Unpack
 
 import ipywidgets as widgets
@@ -28,8 +29,7 @@ from perfkit.studies.sources import Plan, Progress
 def use(device: str | None = None) -> None:
     """Where the panels that are made from now on run, if they name no device, until the kernel ends.
 
-    It is named as for a `LadderPanel`; None is this machine's best device. A place that is not there raises a
-    PerfkitError.
+    It is named as for `perfkit.plan`; None is this machine's best. Raises a PerfkitError if it is not there.
     """
     planning.plan(device=device)
     LadderPanel.session_device = device
@@ -65,12 +65,11 @@ class LadderPanel(Panel):
         self, stages: Sequence[str] | None = None, workload: str | None = None, **where: Unpack[Where]
     ) -> None:
         device = where.get("device") or self.session_device
-        self._asked = stages, workload, where
+        self._plan_for = partial(planning.plan, workload, stages=stages, **where)
         self._settings = dict(where.get("settings") or {})
-        key = (self._asked, self.titles)
+        key = (stages, workload, where, self.titles)
         self.plan = self._planned(device, self._settings)
-        self.device = device or self.plan.subject.device
-        """What the plan was made for, such as `recorded:NAME`."""
+        self.device = device or self.plan.subject.device  # what the plan is for, such as `recorded:NAME`
         places = {name: name for name in (self.device, self.session_device) if name} | _places()
         self._menu = widgets.Dropdown(
             description="Where",
@@ -114,9 +113,7 @@ class LadderPanel(Panel):
 
     def _planned(self, device: str | None, settings: Mapping[str, Any]) -> Plan:
         """The plan on a device. Raises a PerfkitError where there can be none."""
-        stages, workload, where = self._asked
-        where = {**where, "device": device, "settings": settings}
-        plan = planning.plan(workload, stages=stages, **where)
+        plan = self._plan_for(device=device, settings=settings)
         plain = plan.source().baseline()
         recipes = {title: plain.replace(**changes) for title, changes in (self.titles or {}).items()}
         return plan.trying(recipes=tuple(recipes.items()))
@@ -243,10 +240,7 @@ def proof(plan: Plan, title: str, recipe: Recipe, progress: Progress | None = No
 
 
 def _answer(plan: Plan, runs: Sequence[Run]) -> Answered:
-    """Runs as the answer to a plan, to which rounds can be added if they would decide something.
-
-    A recording has no further ones, and a longer ladder is built on its own verdicts.
-    """
+    """Runs as the answer to a plan. A longer ladder is built on its own verdicts: it takes no more rounds."""
     takes_more = not plan.recorded and (plan.ladder.recipes or len(plan.ladder.stages) < 2)
     ratios = [run.speedup(pairing.role) for run in runs if not run.is_again for pairing in run.pairings]
     is_open = any(ratio is not None and ratio.verdict == "undecided" for ratio in ratios)

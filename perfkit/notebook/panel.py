@@ -27,14 +27,14 @@ from perfkit.studies.sources import Plan
 
 STYLE = f"<style>{resources.files('perfkit.notebook').joinpath('panel.css').read_text('utf-8')}</style>"
 _made: "dict[str, weakref.WeakSet[Panel]]" = {}  # the panels of each cell
+Work = Callable[[Job], object]
 VIEW = "application/vnd.jupyter.widget-view+json"  # ipywidgets 7 has no method that gives it
 
 
 class Panel(Sectioned):
     """Controls, Run and Stop, and results. A subclass sets its widgets, and says what is measured.
 
-    Args:
-        key: what the panel is made of.
+    `key` is what the panel is made of.
     """
 
     above: Sequence[widgets.Widget] = ()
@@ -94,7 +94,7 @@ class Panel(Sectioned):
     def is_busy(self) -> bool:
         return self.job is not None and not self.job.ended.is_set()
 
-    def wait(self, work: Callable[[Job], object]) -> None:
+    def wait(self, work: Work) -> None:
         """Does work in a cell, after that under way: blocks, shows its results, raises what went wrong."""
         output = self._output_here()
         while not (job := self._begin(work, output)):
@@ -102,7 +102,7 @@ class Panel(Sectioned):
                 self.job.ended.wait()
         job.run()
 
-    def start(self, work: Callable[[Job], object], before: Answered | None = None) -> None:
+    def start(self, work: Work, before: Answered | None = None) -> None:
         """Does work in a thread (in Colab, in the click), unless some is under way; `before`: see `Job`."""
         job = self._begin(work, self._with_controls, before)
         if job and in_colab():
@@ -153,9 +153,7 @@ class Panel(Sectioned):
     def _add_run(self, run: Run) -> None:
         self._show_runs([*self.runs, run])
 
-    def _begin(
-        self, work: Callable[[Job], object], output: CellOutput, before: Answered | None = None
-    ) -> Job | None:
+    def _begin(self, work: Work, output: CellOutput, before: Answered | None = None) -> Job | None:
         """A job that may run now; None while another one is under way."""
 
         def act(job: Job) -> None:
@@ -202,15 +200,11 @@ class Panel(Sectioned):
         elif job.state == "stopping":
             self.status.say("stopping …", job.now.fraction)
         else:
-            self._show_end(job)
-
-    def _show_end(self, job: Job) -> None:
-        """Shows the result, makes the inputs usable whatever goes wrong, and only then says the end."""
-        try:
-            self.show()
-        finally:
-            self._set_busy(False)
-            self.status.say(job.state, 1.0 if job.state == "done" else 0.0)
+            try:
+                self.show()
+            finally:  # whatever goes wrong, the inputs are usable before it says the end
+                self._set_busy(False)
+                self.status.say(job.state, 1.0 if job.state == "done" else 0.0)
 
     def _set_busy(self, is_busy: bool) -> None:
         for widget in self._inputs:
@@ -271,11 +265,10 @@ def _replace_older(panel: Panel, key: object) -> None:
     name = cell or f"{type(panel).__name__} {key} {code}"
     panel.execution = message.get("header", {}).get("msg_id")
     known = _made.setdefault(name, weakref.WeakSet())
-    for other in list(known):
-        if panel.execution and other.execution == panel.execution:
-            continue
-        if cell or code:
-            other.close()
-        else:
-            other.stop()
+    older = [each for each in known if each.execution != panel.execution or not panel.execution]
     known.add(panel)
+    for each in older:
+        if cell or code:
+            each.close()
+        else:
+            each.stop()

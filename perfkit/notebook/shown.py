@@ -76,7 +76,9 @@ class CellOutput:
         self.show(())
         self.cell = current_cell()
         self._handle = None
-        if not (self._inside and _is_captured()):
+        known = getattr(widgets.widgets.widget, "_instances", None) or widgets.Widget.widgets
+        outputs = [one for one in list(known.values()) if isinstance(one, widgets.Output)]
+        if not (self._inside and any(one.msg_id for one in outputs)):  # else one takes what is displayed
             self._handle = display(_NOTHING, raw=True, display_id=True)
 
     def show(self, contents: Sequence[Content]) -> None:
@@ -100,12 +102,6 @@ _NOTHING = {"text/html": "", "text/plain": ""}
 def in_colab() -> bool:
     """Whether the kernel is Colab's, where nothing shows that a thread sets (colabtools #3373)."""
     return "google.colab" in sys.modules
-
-
-def _is_captured() -> bool:
-    """Whether an Output widget takes what is displayed now."""
-    known = getattr(widgets.widgets.widget, "_instances", None) or widgets.Widget.widgets
-    return any(isinstance(one, widgets.Output) and one.msg_id for one in list(known.values()))
 
 
 def current_cell() -> str:

@@ -99,7 +99,7 @@ class StagePanel(LadderPanel):
 
     def _earlier(self) -> Answered:
         answer = super()._earlier()
-        run = _of_stage(self.optimization.name, answer.runs)
+        run = self._run_of(answer.runs)
         if run is None:
             return answer
         self._guess.value = self.store.guess(run.id) or 0.0
@@ -120,7 +120,7 @@ class StagePanel(LadderPanel):
 
     def _decide(self, kept: bool) -> None:
         self.results()
-        run = self._run
+        run = self._run_of(self.runs)
         if run is None or not self._is_stored(run):
             what = "a recording is shown" if self.plan.recorded else "this stage has no result"
             where = "Choose a place that measures in the menu Where, then press Run"
@@ -133,35 +133,32 @@ class StagePanel(LadderPanel):
         return not self.plan.recorded and run.status == "ok"
 
     def _show_climb(self) -> None:
-        decided = self._decided
-        climbed = " · ".join(_kept_in_words(decided[name]) for name in LADDER if name in decided)
+        climbed = " · ".join(_kept_in_words(self._decided[name]) for name in LADDER if name in self._decided)
         below = staging.all_stages(staging.described(self.plan))[0].recipe
         switched = below.describe(Recipe(batch_size=self.plan.subject.size.batch_size))
         words = f"The climb so far: {climbed}. This stage is measured on top of {switched}."
         self._decisions.value = html.escape(words) if climbed else ""
 
-    @property
-    def _run(self) -> Run | None:
-        return _of_stage(self.optimization.name, self.runs)
+    def _run_of(self, runs: Sequence[Run]) -> Run | None:
+        return next((run for run in runs if run.stage == self.optimization.name), None)
 
     def _measure(self, job: Job) -> None:
         guess = self.guess
         super()._measure(job)
-        run = self._run
+        run = self._run_of(self.runs)
         if run is None or not self._is_stored(run):
             return
         self.store.mark(run.id, guess=guess)
         if not run.simulated:
             job.progress.reach(0.99)
-            recipe = Recipe.from_dict(run.recipe)
             with self._noted("Whether it trains the same could not be checked"):
-                found = proof(job.request, run.title, recipe, job.progress)
+                found = proof(job.request, run.title, Recipe.from_dict(run.recipe), job.progress)
                 self.answer = replace(self.answer, proof=found)
         if self.answer.proof:
             self.store.prove(run.id, self.answer.proof)
 
     def _answers(self) -> list[Content]:
-        run = self._run
+        run = self._run_of(self.runs)
         if run is None:
             return [Bullets(sentences.verdicts(self.runs))]
         before = run.previous(self.runs)
@@ -192,10 +189,6 @@ class StagePanel(LadderPanel):
             *diff,
             Section("The card", [Markdown(self.optimization.card()), *article], folded=True),
         ]
-
-
-def _of_stage(name: str, runs: Sequence[Run]) -> Run | None:
-    return next((run for run in runs if run.stage == name), None)
 
 
 def _kept_in_words(decided: Decided) -> str:

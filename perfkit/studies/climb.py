@@ -37,10 +37,9 @@ def climb(
         stored = source.stored()
         for measured in stored or _runs_of(source):
             run = with_earlier(measured, earlier)
-            is_new = run not in earlier
-            if is_new and earlier and runs:
+            if runs and earlier and run not in earlier:
                 run = rated(run, runs[0])
-            if is_new and not stored:
+            if not (stored or run in earlier):
                 keep(store, run)
             progress.finish(run)
             runs.append(run)

@@ -113,7 +113,7 @@ def test_a_panel_that_is_there_already_is_measured_on_what_is_kept_when_it_runs(
     )
     assert "data loading 1.5" in later._decisions.value
     assert "This stage is measured on top of " in later._decisions.value
-    assert f"workers={kept}, " in later._decisions.value
+    assert f"workers={kept}" in later._decisions.value
     assert later.guess == 1.5
     first.drop()
     later.start(later._measure, later.answer)
