@@ -14,4 +14,8 @@ def _typed() -> None:
     assert_type(perfkit.compare("baseline", "workers=2", plan).ratio.low, float)
     assert_type(perfkit.climb(plan)[0].samples_per_s, Estimate | None)
     assert_type(pk.StagePanel("amp").runs, Sequence[perfkit.Run])
+    pk.Workbench("photos", device="cpu", settings={"workers": 1})
+    pk.LadderPanel(prset="quick")  # type: ignore[call-arg]
+    pk.RecipePanel({}, prset="quick")  # type: ignore[call-arg]
+    pk.StagePanel("amp", prset="quick")  # type: ignore[call-arg]
     assert_type(pk.recording("cpu-quick").found, list[perfkit.Run])
